@@ -1,0 +1,39 @@
+// Builds what an exported HTML file holds: one script and one style sheet, for any browser, without a network.
+
+import { build } from 'esbuild';
+import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+
+const output = '../llm_sandbox_nb/notebook/page';
+
+rmSync(output, { recursive: true, force: true });
+mkdirSync(output, { recursive: true });
+const common = { bundle: true, minify: true, target: 'es2020', legalComments: 'none', logLevel: 'warning' };
+const { metafile } = await build({
+  ...common,
+  entryPoints: { page: 'src/page.ts' },
+  outdir: output,
+  format: 'iife',
+  charset: 'ascii',
+  metafile: true,
+  banner: {
+    js: '/* llm-sandbox-nb, Apache-2.0. With DOMPurify (c) Cure53, Apache-2.0; marked (c) MarkedJS, MIT; ansi_up (c) Dru Nelson, MIT. */'
+  }
+});
+await build({ ...common, entryPoints: { page: 'style/page.css' }, outdir: output });
+writeFileSync(join(output, 'LICENSES.txt'), licenses(Object.keys(metafile.inputs)));
+
+/** The licence of each package that files came from. */
+function licenses(inputs) {
+  const folders = new Set(inputs.map(input => /^node_modules\/(?:@[^/]+\/)?[^/]+/.exec(input)?.[0]).filter(Boolean));
+  return [...folders].sort().map(license).join('\n');
+}
+
+function license(folder) {
+  const { name, version, license } = JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8'));
+  const file = ['LICENSE', 'LICENSE.md', 'LICENSE.txt'].map(each => join(folder, each)).find(existsSync);
+  if (!file) {
+    throw new Error(`${name} has no licence text`);
+  }
+  return `${name} ${version} (${license})\n\n${readFileSync(file, 'utf8')}\n`;
+}

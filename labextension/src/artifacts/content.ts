@@ -1,0 +1,70 @@
+/** The bytes of a file, and addresses under which this page alone may show them. */
+import { IArtifactSaved } from '../view/events';
+import { IArtifactContent, IHost } from '../view/host';
+
+/** What a file's event tells of it. */
+export type IArtifact = Pick<IArtifactSaved, 'id' | 'path' | 'mime' | 'size' | 'sha256'>;
+
+/** Bytes fetched of one file from an address; more is not held in the page. */
+export const FETCH_LIMIT = 64 * 2 ** 20;
+
+export interface ILoaded {
+  artifact: IArtifact;
+  host: IHost;
+  bytes: Uint8Array;
+  preview: IArtifactContent['preview'];
+}
+
+/** The file, or a sentence that says why it is not at hand. */
+export async function load(artifact: IArtifact, host: IHost): Promise<ILoaded | string> {
+  const content = await host.artifact(artifact.path);
+  if (content?.data) {
+    return { artifact, host, bytes: content.data, preview: content.preview };
+  }
+  if (content?.url) {
+    const bytes = await fetched(content.url);
+    return bytes
+      ? { artifact, host, bytes, preview: content.preview }
+      : host.trans('The file cannot be loaded; it may have been moved or be too large to show.');
+  }
+  return content?.omitted || host.trans('The file is not kept with this run.');
+}
+
+async function fetched(url: string): Promise<Uint8Array | null> {
+  const response = await fetch(url, { credentials: 'same-origin', redirect: 'error' });
+  if (!response.ok || !response.body) {
+    return null;
+  }
+  const parts: Uint8Array<ArrayBuffer>[] = [];
+  const reader = response.body.getReader();
+  for (let size = 0; ;) {
+    const { done, value } = await reader.read();
+    if (done) {
+      return new Uint8Array(await new Blob(parts).arrayBuffer());
+    }
+    size += value.length;
+    if (size > FETCH_LIMIT) {
+      await reader.cancel();
+      return null;
+    }
+    parts.push(value);
+  }
+}
+
+/** At most `limit` bytes as UTF-8 text, without a byte order mark. */
+export function decode(bytes: Uint8Array, limit: number): string {
+  return new TextDecoder('utf-8').decode(bytes.subarray(0, limit));
+}
+
+export function blobOf(bytes: Uint8Array, type: string): Blob {
+  return new Blob([bytes as Uint8Array<ArrayBuffer>], { type });
+}
+
+const held = new FinalizationRegistry<string>(url => URL.revokeObjectURL(url));
+
+/** A blob address that lives as long as `owner`. The type is ours, so that the content is never taken for a page. */
+export function addressFor(owner: HTMLElement, bytes: Uint8Array, type: string): string {
+  const url = URL.createObjectURL(blobOf(bytes, type));
+  held.register(owner, url);
+  return url;
+}

@@ -1,0 +1,69 @@
+/**
+ * A frame for pages that are not trusted, as `notebook/framing.py` makes it.
+ *
+ * Two frames, one in the other. The origin of the inner one is opaque, so that it cannot reach the page, its cookies or
+ * its server, and its policy lets it load nothing. The outer one is there because a policy does not keep a document from
+ * going elsewhere (`location = ...`, a refresh): that is forbidden by `frame-src` of the document around it.
+ */
+import { guarded } from './guard';
+
+export interface IFrameRights {
+  /** Scripts of the document run, within the frame. */
+  scripts: boolean;
+  /** The document may load pictures, styles, scripts, fonts and data over https. */
+  network: boolean;
+}
+
+/** The Content-Security-Policy of both frames. */
+export function policy({ scripts, network }: IFrameRights): string {
+  const https = network ? ' https:' : '';
+  return [
+    "default-src 'none'",
+    scripts ? `script-src 'unsafe-inline' 'unsafe-eval' data: blob:${https}` : "script-src 'none'",
+    `style-src 'unsafe-inline' data:${https}`,
+    `img-src data: blob:${https}`,
+    'media-src data: blob:',
+    `font-src data:${https}`,
+    ...(network ? ['connect-src https:'] : []),
+    scripts ? 'worker-src blob:' : "worker-src 'none'",
+    "frame-src 'none'",
+    "form-action 'none'",
+    "base-uri 'none'"
+  ].join('; ');
+}
+
+/** The page around `document`: ours, without any script, to be put into a frame or opened by itself. */
+export function wrapper(document: string, rights: IFrameRights): string {
+  const style = 'border:0;width:100%;height:100%;position:absolute;inset:0';
+  const inner = `<iframe ${attributes(rights)} style="${style}" srcdoc="${quoted(head(rights) + document)}"></iframe>`;
+  return `${head(rights)}<body style="margin:0;background:#fff">${inner}`;
+}
+
+/** `document` in its two frames. */
+export function sandboxedFrame(document: string, rights: IFrameRights, title: string): HTMLIFrameElement {
+  const frame = globalThis.document.createElement('iframe');
+  frame.setAttribute('sandbox', rights.scripts ? 'allow-scripts' : '');
+  frame.setAttribute('referrerpolicy', 'no-referrer');
+  frame.setAttribute('loading', 'lazy');
+  frame.className = 'lsn-frame';
+  frame.title = title;
+  frame.setAttribute('srcdoc', wrapper(document, rights));
+  guarded(frame);
+  return frame;
+}
+
+function attributes(rights: IFrameRights): string {
+  return `sandbox="${rights.scripts ? 'allow-scripts' : ''}" referrerpolicy="no-referrer"`;
+}
+
+function head(rights: IFrameRights): string {
+  return (
+    '<!doctype html><meta charset="utf-8">' +
+    `<meta http-equiv="Content-Security-Policy" content="${policy(rights)}">` +
+    '<meta http-equiv="x-dns-prefetch-control" content="off"><meta name="referrer" content="no-referrer">'
+  );
+}
+
+function quoted(text: string): string {
+  return text.replace(/&/g, '&amp;').replace(/"/g, '&quot;').replace(/</g, '&lt;').replace(/>/g, '&gt;');
+}

@@ -1,0 +1,73 @@
+/** JSON as a tree that is unfolded by the reader; only what is unfolded is made. */
+import { h } from '../view/dom';
+import { IHost } from '../view/host';
+import { decode, ILoaded } from './content';
+import { visibleName } from './names';
+import { renderText } from './text';
+
+const LIMIT = 8 * 2 ** 20;
+const PAGE = 100;
+const STRING = 500;
+
+export function renderJson(loaded: ILoaded): HTMLElement {
+  const { bytes, host } = loaded;
+  if (bytes.length > LIMIT) {
+    return renderText(loaded);
+  }
+  try {
+    const value: unknown = JSON.parse(decode(bytes, LIMIT));
+    return h('div', { class: 'lsn-json' }, nodeOf(null, value, host, true));
+  } catch (error) {
+    const note = h('p', { class: 'lsn-quiet' }, host.trans('Not valid JSON; shown as text.'));
+    return h('div', {}, note, renderText(loaded));
+  }
+}
+
+function nodeOf(name: string | null, value: unknown, host: IHost, open: boolean): HTMLElement {
+  const label = name === null ? null : h('span', { class: 'lsn-json-key' }, `${visibleName(name)}: `);
+  if (value === null || typeof value !== 'object') {
+    return h('div', { class: 'lsn-json-leaf' }, label, leaf(value));
+  }
+  const size = Array.isArray(value) ? value.length : Object.keys(value).length;
+  const brackets = Array.isArray(value) ? `[${size}]` : `{${size}}`;
+  const branch = h('details', {}, h('summary', {}, label, h('span', { class: 'lsn-quiet' }, brackets)));
+  const fill = () => {
+    if (branch.open && branch.childElementCount === 1) {
+      branch.append(pageOf(value, 0, host));
+    }
+  };
+  branch.addEventListener('toggle', fill);
+  if (open) {
+    branch.open = true;
+    fill();
+  }
+  return branch;
+}
+
+/** `PAGE` members from `start` on, and a button for the next ones. */
+function pageOf(value: object, start: number, host: IHost): HTMLElement {
+  const list = Array.isArray(value);
+  const keys = list ? value : Object.keys(value);
+  const page = h('div', { class: 'lsn-json-members' });
+  for (let index = start; index < Math.min(keys.length, start + PAGE); index++) {
+    const key = list ? String(index) : (keys[index] as string);
+    page.append(nodeOf(key, (value as Record<string, unknown>)[key], host, false));
+  }
+  const rest = keys.length - start - PAGE;
+  if (rest > 0) {
+    const more = h('button', { type: 'button', class: 'lsn-button' }, host.trans('%1 more', rest));
+    more.addEventListener('click', () => more.replaceWith(pageOf(value, start + PAGE, host)));
+    page.append(more);
+  }
+  return page;
+}
+
+function leaf(value: unknown): HTMLElement {
+  const kind = value === null ? 'null' : typeof value;
+  const text = typeof value === 'string' ? JSON.stringify(value) : String(value);
+  const shown = text.length <= STRING ? text : `${text.slice(0, STRING)}… (${text.length})`;
+  return h('span', { class: `lsn-json-${kind}` }, visibleText(shown));
+}
+
+const visibleText = (text: string) =>
+  text.replace(/[\u202a-\u202e\u2066-\u2069\u200e\u200f]/g, c => `\\u${c.charCodeAt(0).toString(16)}`);

@@ -1,0 +1,80 @@
+/** Which kind of file it is; the name decides, since the type an event tells is no safer. */
+import { IArtifact } from './content';
+import { suffix } from './names';
+
+export interface IKind {
+  shown:
+    | 'image'
+    | 'document'
+    | 'audio'
+    | 'video'
+    | 'midi'
+    | 'table'
+    | 'preview'
+    | 'markdown'
+    | 'json'
+    | 'text'
+    | 'pdf'
+    | 'other';
+  /** The type under which the browser plays or shows it. */
+  type: string;
+  /** The type to open it with in a tab, `framed` for what needs the sandboxed frame; not openable without it. */
+  opens?: string;
+}
+
+const TEXT = 'text/plain;charset=utf-8';
+const image = (type: string): IKind => ({ shown: 'image', type, opens: type });
+const audio = (type: string): IKind => ({ shown: 'audio', type, opens: type });
+const video = (type: string): IKind => ({ shown: 'video', type, opens: type });
+const written = (shown: IKind['shown']): IKind => ({ shown, type: TEXT, opens: TEXT });
+const framed: IKind = { shown: 'document', type: 'text/html', opens: 'framed' };
+const preview: IKind = { shown: 'preview', type: 'application/octet-stream' };
+const midi: IKind = { shown: 'midi', type: 'audio/midi' };
+const OTHER: IKind = { shown: 'other', type: 'application/octet-stream' };
+
+const KINDS = new Map<string, IKind>([
+  ['.png', image('image/png')],
+  ['.jpg', image('image/jpeg')],
+  ['.jpeg', image('image/jpeg')],
+  ['.gif', image('image/gif')],
+  ['.webp', image('image/webp')],
+  ['.html', framed],
+  ['.htm', framed],
+  ['.xhtml', framed],
+  ['.svg', framed],
+  ['.wav', audio('audio/wav')],
+  ['.mp3', audio('audio/mpeg')],
+  ['.ogg', audio('audio/ogg')],
+  ['.oga', audio('audio/ogg')],
+  ['.mp4', video('video/mp4')],
+  ['.webm', video('video/webm')],
+  ['.ogv', video('video/ogg')],
+  ['.mid', midi],
+  ['.midi', midi],
+  ['.csv', written('table')],
+  ['.tsv', written('table')],
+  ['.parquet', preview],
+  ['.feather', preview],
+  ['.xlsx', preview],
+  ['.md', written('markdown')],
+  ['.markdown', written('markdown')],
+  ['.json', written('json')],
+  ['.geojson', written('json')],
+  ['.ipynb', written('json')],
+  ['.pdf', { shown: 'pdf', type: 'application/pdf', opens: 'application/pdf' }]
+]);
+
+const TEXTS = new Set(
+  '.txt .log .py .sh .r .js .ts .css .yaml .yml .toml .ini .cfg .tex .xml .sql .c .h .cpp .rs .go .java .rst .bib .jsonl .ndjson .diff .patch .srt .vtt .dot'.split(
+    ' '
+  )
+);
+
+export function kindOf(artifact: IArtifact): IKind {
+  const ending = suffix(artifact.path);
+  const known = KINDS.get(ending);
+  if (known) {
+    return known;
+  }
+  return TEXTS.has(ending) || artifact.mime.startsWith('text/') ? written('text') : OTHER;
+}

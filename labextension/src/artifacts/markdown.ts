@@ -1,0 +1,16 @@
+/** Markdown, through the host's renderer, which lets nothing run or load. */
+import { h } from '../view/dom';
+import { decode, ILoaded } from './content';
+import { leftOut, renderText } from './text';
+
+const LIMIT = 200_000;
+
+export function renderMarkdown(loaded: ILoaded): HTMLElement {
+  const { host, bytes } = loaded;
+  if (!host.renderMarkdown) {
+    return renderText(loaded);
+  }
+  const body = h('div', { class: 'lsn-markdown' });
+  host.renderMarkdown(decode(bytes, LIMIT), body);
+  return h('div', {}, body, leftOut(loaded, LIMIT));
+}

@@ -1,0 +1,24 @@
+/** Text, as much of it as a person would read here. */
+import { h, plainText, setText } from '../view/dom';
+import { sizeInWords } from '../view/format';
+import { decode, ILoaded } from './content';
+
+const LIMIT = 200_000;
+
+export function renderText(loaded: ILoaded): HTMLElement {
+  const text = decode(loaded.bytes, LIMIT);
+  const { host } = loaded;
+  const body = h('pre', { class: 'lsn-text', tabindex: 0 });
+  if (host.renderAnsi && text.includes('\u001b[')) {
+    host.renderAnsi(text, body);
+  } else {
+    setText(body, plainText(text));
+  }
+  return h('div', {}, body, leftOut(loaded, LIMIT));
+}
+
+/** Says how much is not shown, if anything. */
+export function leftOut({ bytes, host }: ILoaded, limit: number): HTMLElement | null {
+  const rest = bytes.length - limit;
+  return rest > 0 ? h('p', { class: 'lsn-quiet' }, host.trans('%1 more are in the file.', sizeInWords(rest))) : null;
+}

@@ -1,0 +1,58 @@
+/** The loudness of a sound over its length. */
+
+const COLUMNS = 600;
+/** The lowest rate browsers decode to: what is drawn needs no more, and memory is bounded. */
+const RATE = 8000;
+const LIMIT = 24 * 2 ** 20;
+
+/** The loudest sample of each of `COLUMNS` equal parts, 0 to 1; null when it cannot be decoded. */
+export async function peaksOf(bytes: Uint8Array): Promise<Float32Array | null> {
+  if (bytes.length > LIMIT) {
+    return null;
+  }
+  try {
+    const copy = bytes.slice().buffer;
+    const sound = await new OfflineAudioContext(1, 1, RATE).decodeAudioData(copy);
+    return loudest(sound.getChannelData(0));
+  } catch (error) {
+    return null;
+  }
+}
+
+function loudest(samples: Float32Array): Float32Array {
+  const peaks = new Float32Array(COLUMNS);
+  for (let i = 0; i < samples.length; i++) {
+    const column = Math.floor((i * COLUMNS) / samples.length);
+    peaks[column] = Math.max(peaks[column], Math.abs(samples[i]));
+  }
+  return peaks;
+}
+
+/** Draw with the part before `position` (0 to 1) in the strong colour. */
+export function drawWave(canvas: HTMLCanvasElement, peaks: Float32Array, position: number): void {
+  const context = fitted(canvas);
+  const { width, height } = canvas;
+  const [strong, weak] = colours(canvas);
+  const step = width / peaks.length;
+  context.clearRect(0, 0, width, height);
+  peaks.forEach((peak, i) => {
+    const size = Math.max(1, Math.min(1, peak) * height);
+    context.fillStyle = i / peaks.length < position ? strong : weak;
+    context.fillRect(i * step, (height - size) / 2, Math.max(1, step - 0.5), size);
+  });
+}
+
+/** The context of a canvas with one pixel of its own for each of the screen's. */
+export function fitted(canvas: HTMLCanvasElement): CanvasRenderingContext2D {
+  const ratio = Math.min(2, window.devicePixelRatio || 1);
+  canvas.width = Math.min(4096, Math.max(1, Math.round(canvas.clientWidth * ratio)));
+  canvas.height = Math.min(1024, Math.max(1, Math.round(canvas.clientHeight * ratio)));
+  return canvas.getContext('2d')!;
+}
+
+/** The theme's strong and weak colour. */
+export function colours(node: HTMLElement): [string, string] {
+  const style = getComputedStyle(node);
+  const read = (name: string, other: string) => style.getPropertyValue(name).trim() || other;
+  return [read('--jp-brand-color1', '#1976d2'), read('--jp-brand-color3', '#90bfe8')];
+}

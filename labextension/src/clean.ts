@@ -1,0 +1,66 @@
+/**
+ * HTML that came of Markdown or of terminal output, made safe to put into the page.
+ *
+ * The text behind it is the model's, so it is hostile: nothing of it runs, nothing is loaded from anywhere, no link
+ * leads into the Jupyter server (`/logout` is a GET), and no class or style of the page can be borrowed to cover it.
+ */
+
+import createDOMPurify, { type Config, type DOMPurify } from 'dompurify';
+
+const CONFIG: Config = {
+  ALLOWED_TAGS: (
+    'a abbr b blockquote br code dd del details div dl dt em figure figcaption h1 h2 h3 h4 h5 h6 hr i img ins kbd li ' +
+    'mark ol p pre q s samp small span strong sub summary sup table tbody td tfoot th thead tr u ul var'
+  ).split(' '),
+  ALLOWED_ATTR: ['href', 'src', 'alt', 'title', 'align', 'class', 'start', 'colspan', 'rowspan', 'width', 'height'],
+  ALLOWED_URI_REGEXP: /^(?:https?|mailto):/i,
+  ALLOW_DATA_ATTR: false,
+  ALLOW_ARIA_ATTR: false,
+  SANITIZE_NAMED_PROPS: true,
+  RETURN_DOM_FRAGMENT: true
+};
+
+/** Classes of highlighted code and of coloured terminal output. */
+const CLASSES = /^(?:\u037c[\w]+|language-[\w+-]+|ansi-[a-z-]+)$/;
+
+let purifier: DOMPurify | null = null;
+
+/** The harmless part of `html`, as nodes. */
+export function cleanHtml(html: string): DocumentFragment {
+  purifier ??= makePurifier();
+  return purifier.sanitize(html, CONFIG) as unknown as DocumentFragment;
+}
+
+function makePurifier(): DOMPurify {
+  const made = createDOMPurify(window);
+  made.addHook('uponSanitizeAttribute', (node, data) => {
+    if (data.attrName === 'class') {
+      data.attrValue = data.attrValue
+        .split(/\s+/)
+        .filter(name => CLASSES.test(name))
+        .join(' ');
+      data.keepAttr = data.attrValue !== '';
+    } else if (data.attrName === 'src') {
+      data.keepAttr = /^data:image\//i.test(data.attrValue);
+    } else if (data.attrName === 'href') {
+      data.keepAttr = leadsAway(data.attrValue);
+    }
+  });
+  made.addHook('afterSanitizeAttributes', node => {
+    if (node.hasAttribute('href')) {
+      node.setAttribute('target', '_blank');
+      node.setAttribute('rel', 'noopener noreferrer nofollow');
+    }
+  });
+  return made;
+}
+
+/** Whether a link is a whole address on another server than the one this page is from. */
+function leadsAway(href: string): boolean {
+  try {
+    const url = new URL(href);
+    return url.protocol === 'mailto:' || url.host !== window.location.host;
+  } catch {
+    return false;
+  }
+}

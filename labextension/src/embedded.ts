@@ -1,0 +1,141 @@
+/** A run as a notebook or an exported page holds it: one JSON object with the events and the files. */
+
+import { IEvent } from './view/events';
+import { IArtifactContent, ITablePreview } from './view/host';
+import { isEvent } from './valid';
+
+export const TRAJECTORY_MIME = 'application/vnd.llm-sandbox.trajectory+json';
+
+export interface IEmbeddedArtifact {
+  mime: string;
+  size: number;
+  /** Base64. */
+  data?: string;
+  /** Why there is no data. */
+  omitted?: string;
+  /** The first rows of a table that only Python reads. */
+  preview?: ITablePreview;
+  /** Where the file lies, relative to the notebook. */
+  href?: string;
+}
+
+export interface ITrajectoryBundle {
+  schema_version: number;
+  run_id: string | null;
+  events: unknown[];
+  /** Characters that texts within the events were clipped to; null when they are whole. */
+  text_limit: number | null;
+  artifacts: Record<string, IEmbeddedArtifact>;
+  /** Present while the run goes on and can be followed elsewhere. */
+  live?: { run_id: string; server?: boolean; folder?: string | null };
+}
+
+/** `value` as a bundle with all its parts; null when it is none. Its events are not looked at here. */
+export function asBundle(value: unknown): ITrajectoryBundle | null {
+  if (typeof value !== 'object' || value === null || !Array.isArray((value as ITrajectoryBundle).events)) {
+    return null;
+  }
+  const bundle = value as Partial<ITrajectoryBundle>;
+  const { artifacts, live } = bundle;
+  return {
+    schema_version: Number(bundle.schema_version) || 1,
+    run_id: typeof bundle.run_id === 'string' ? bundle.run_id : null,
+    events: bundle.events!,
+    text_limit: typeof bundle.text_limit === 'number' ? bundle.text_limit : null,
+    artifacts: typeof artifacts === 'object' && artifacts !== null ? artifacts : {},
+    live: typeof live?.run_id === 'string' ? live : undefined
+  };
+}
+
+/** One embedded file; null when the bundle has nothing of that name. */
+export function embeddedArtifact(bundle: ITrajectoryBundle, path: string): IArtifactContent | null {
+  if (!Object.prototype.hasOwnProperty.call(bundle.artifacts, path)) {
+    return null;
+  }
+  const { mime, data, omitted, preview } = bundle.artifacts[path];
+  const type = typeof mime === 'string' ? mime : 'application/octet-stream';
+  if (typeof data === 'string') {
+    return { mime: type, data: decodeBase64(data), preview: isPreview(preview) ? preview : undefined };
+  }
+  return { mime: type, omitted: typeof omitted === 'string' ? omitted : '' };
+}
+
+function isPreview(value: unknown): value is ITablePreview {
+  const { columns, rows, total_rows } = (value ?? {}) as Partial<ITablePreview>;
+  const isText = (cell: unknown) => typeof cell === 'string';
+  return (
+    typeof total_rows === 'number' &&
+    Array.isArray(columns) &&
+    columns.every(column => isText(column?.name) && isText(column?.type)) &&
+    Array.isArray(rows) &&
+    rows.every(row => Array.isArray(row) && row.every(isText))
+  );
+}
+
+/** The bytes; none of them when the text is not base64. */
+export function decodeBase64(text: string): Uint8Array {
+  let decoded: string;
+  try {
+    decoded = atob(text);
+  } catch {
+    return new Uint8Array();
+  }
+  const bytes = new Uint8Array(decoded.length);
+  for (let index = 0; index < decoded.length; index++) {
+    bytes[index] = decoded.charCodeAt(index);
+  }
+  return bytes;
+}
+
+/**
+ * Tells new events from those that were seen, when a growing list is given again and again, or when the same event
+ * comes over two ways. Work is that of the new events, as long as the list only grows.
+ */
+export class EventFeed {
+  private _seen = new Set<string>();
+  private _count = 0;
+  private _last: string | null = null;
+  /** How many things in the lists were not events. */
+  rejected = 0;
+
+  /** The events of `list` that are new. */
+  take(list: readonly unknown[]): IEvent[] {
+    const from = this._grew(list) ? this._count : 0;
+    const fresh: IEvent[] = [];
+    for (let index = from; index < list.length; index++) {
+      const event = list[index];
+      if (!isEvent(event)) {
+        this.rejected++;
+      } else if (!this._seen.has(event.id)) {
+        this._seen.add(event.id);
+        fresh.push(event);
+      }
+    }
+    this._count = list.length;
+    this._last = idOf(list[list.length - 1]);
+    return fresh;
+  }
+
+  /** Whether the event that comes by itself is new. */
+  takeOne(event: unknown): event is IEvent {
+    if (!isEvent(event)) {
+      this.rejected++;
+      return false;
+    }
+    if (this._seen.has(event.id)) {
+      return false;
+    }
+    this._seen.add(event.id);
+    return true;
+  }
+
+  /** Whether `list` goes on where the last one ended. */
+  private _grew(list: readonly unknown[]): boolean {
+    return this._count > 0 && this._count <= list.length && idOf(list[this._count - 1]) === this._last;
+  }
+}
+
+function idOf(event: unknown): string | null {
+  const id = (event as { id?: unknown } | null | undefined)?.id;
+  return typeof id === 'string' ? id : null;
+}

@@ -1,0 +1,187 @@
+/** Files that hold a run: our journal (JSON lines) and the `trajectory.json` of the LLM-in-Sandbox paper. No DOM here. */
+
+import { IEvent } from './view/events';
+import { isEvent } from './valid';
+
+export interface IRecord {
+  events: IEvent[];
+  /** What could not be read, in one sentence; empty when all of it could. */
+  problem: string;
+}
+
+/** The events of a file, whichever of the two forms it has; null when it is something else. */
+export function readRecord(text: string): IRecord | null {
+  const whole = parsed(text);
+  if (isSeed(whole)) {
+    return { events: seedEvents(whole), problem: '' };
+  }
+  return looksLikeJournal(text) ? readJournal(text) : null;
+}
+
+/** The events of a journal. A last line that a crash cut short is left out without a word, as everywhere. */
+export function readJournal(text: string): IRecord {
+  const events: IEvent[] = [];
+  const bad: number[] = [];
+  const lines = text.split('\n');
+  lines.forEach((line, index) => {
+    if (!line.trim()) {
+      return;
+    }
+    const value = parsed(line);
+    if (isEvent(value)) {
+      events.push(value);
+    } else if (index < lines.length - 1) {
+      bad.push(index + 1);
+    }
+  });
+  return { events, problem: bad.length ? describeBad(bad) : '' };
+}
+
+function describeBad(lines: number[]): string {
+  const shown = lines.slice(0, 5).join(', ') + (lines.length > 5 ? ', …' : '');
+  return lines.length === 1
+    ? `Line ${shown} is not an event and is left out.`
+    : `${lines.length} lines are not events and are left out (${shown}).`;
+}
+
+function looksLikeJournal(text: string): boolean {
+  const first = parsed(text.slice(0, text.indexOf('\n') + 1 || undefined));
+  return isObject(first) && typeof first.kind === 'string' && 'time' in first;
+}
+
+interface ISeedRecord {
+  thought?: unknown;
+  reasoning_content?: unknown;
+  action?: { function?: unknown; parameters?: unknown };
+  observation?: unknown;
+  metadata?: { exec_time?: unknown };
+}
+
+interface ISeed {
+  problem_statement: string;
+  steps: ISeedRecord[];
+}
+
+/** Whether `value` is a trajectory in the paper's form. */
+export function isSeed(value: unknown): value is ISeed {
+  return (
+    isObject(value) &&
+    typeof value.problem_statement === 'string' &&
+    Array.isArray(value.steps) &&
+    value.steps.every(step => isObject(step) && isObject(step.action) && 'observation' in step)
+  );
+}
+
+/** The events that tell what a trajectory in the paper's form tells; what that form lacks stays empty. */
+export function seedEvents(seed: ISeed): IEvent[] {
+  const log = new EventLog();
+  log.add({
+    kind: 'run.started',
+    schema_version: 1,
+    run_id: '',
+    task: seed.problem_statement,
+    model: '',
+    scripted: false,
+    settings: {},
+    tools: [],
+    inputs: [],
+    versions: {}
+  });
+  log.add({ kind: 'message', message: { role: 'user', content: seed.problem_statement } });
+  seed.steps.forEach((record, index) => addStep(log, index + 1, record));
+  const last = seed.steps[seed.steps.length - 1]?.action?.function;
+  if (last === 'submit' || last === 'finish') {
+    addEnd(log, seed.steps.length);
+  }
+  return log.events;
+}
+
+function addStep(log: EventLog, step: number, record: ISeedRecord): void {
+  const tool = text(record.action?.function);
+  const parameters = record.action?.parameters;
+  const values = isObject(parameters) ? parameters : {};
+  const raw = JSON.stringify(values);
+  const call_id = `call_${step}`;
+  const calls = tool ? [{ id: call_id, type: 'function', function: { name: tool, arguments: raw } }] : null;
+  log.add({
+    kind: 'model.replied',
+    step,
+    message: { role: 'assistant', content: text(record.thought), ...(calls ? { tool_calls: calls } : {}) },
+    reasoning: text(record.reasoning_content) || null,
+    usage: null,
+    finish_reason: null,
+    model_time: Number(record.metadata?.exec_time) || 0,
+    response_id: null,
+    response_model: null
+  });
+  if (!tool) {
+    log.add({ kind: 'message', message: { role: 'user', content: text(record.observation) } });
+    return;
+  }
+  log.add({ kind: 'call.proposed', step, call_id, tool, raw_arguments: raw, arguments: values });
+  log.add({ kind: 'call.started', step, call_id, tool, arguments: values });
+  log.add({
+    kind: 'call.finished',
+    step,
+    call_id,
+    observation: text(record.observation),
+    error: null,
+    exit_code: null,
+    timed_out: false,
+    stdout: '',
+    stderr: '',
+    truncated: false,
+    duration: 0,
+    notice: '',
+    changes: [],
+    changes_incomplete: ''
+  });
+}
+
+function addEnd(log: EventLog, steps: number): void {
+  const usage = {
+    prompt_tokens: 0,
+    completion_tokens: 0,
+    cached_tokens: 0,
+    reasoning_tokens: 0,
+    cost: null
+  };
+  log.add({
+    kind: 'run.finished',
+    stop_reason: 'submitted',
+    answer: null,
+    error: null,
+    usage,
+    steps,
+    wall_time: 0
+  });
+}
+
+type Unnumbered<T> = T extends IEvent ? Omit<T, 'id' | 'parent' | 'time'> : never;
+
+/** Gives events the ids and parents that their source does not have. */
+class EventLog {
+  readonly events: IEvent[] = [];
+
+  add(event: Unnumbered<IEvent>): void {
+    const count = this.events.length;
+    const place = { id: `seed-${count}`, parent: count ? `seed-${count - 1}` : null, time: 0 };
+    this.events.push({ ...place, ...event });
+  }
+}
+
+function parsed(source: string): unknown {
+  try {
+    return JSON.parse(source);
+  } catch {
+    return undefined;
+  }
+}
+
+function isObject(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+function text(value: unknown): string {
+  return typeof value === 'string' ? value : value === null || value === undefined ? '' : JSON.stringify(value);
+}

@@ -1,0 +1,6 @@
+/** The plugins for JupyterLab and Notebook. Outputs and files are shown by `mime.ts`, which works without them. */
+
+import { followPlugin } from './lab/follow';
+import { plugin } from './lab/plugin';
+
+export default [plugin, followPlugin];

@@ -1,0 +1,55 @@
+/** A new `%%sandbox` cell, with the options that the settings ask for. */
+
+import { Notebook, NotebookActions } from '@jupyterlab/notebook';
+
+export interface ICellSettings {
+  model: string;
+  isolation: string;
+  image: string;
+  steps: number | null;
+  budget: number | null;
+  time: string;
+}
+
+const LOAD = '%load_ext llm_sandbox_nb';
+
+/** The first line of a cell. What is not set is left to the kernel's own defaults. */
+export function firstLine(settings: Partial<ICellSettings>): string {
+  const options: [string, string | number | null | undefined][] = [
+    ['-m', settings.model],
+    ['--isolation', settings.isolation],
+    ['--image', settings.image],
+    ['--steps', settings.steps],
+    ['--budget', settings.budget],
+    ['--time', settings.time]
+  ];
+  const given = options.filter(([, value]) => value !== undefined && value !== null && value !== '');
+  return ['%%sandbox', ...given.map(([name, value]) => `${name} ${quoted(String(value))}`)].join(' ');
+}
+
+/** As a word that the magic's line takes for one. */
+function quoted(value: string): string {
+  return /^[\w@%+=:,./-]+$/.test(value) ? value : `'${value.replace(/[\r\n]+/g, ' ').replace(/'/g, `'"'"'`)}'`;
+}
+
+/** Put a cell below the active one, and one that loads the extension before it when no cell does. */
+export async function insertCell(notebook: Notebook, settings: Partial<ICellSettings>, task: string): Promise<void> {
+  const cells = [...(notebook.model?.cells ?? [])];
+  if (!cells.some(cell => cell.sharedModel.getSource().includes(LOAD))) {
+    insert(notebook, LOAD);
+  }
+  insert(notebook, `${firstLine(settings)}\n${task}`);
+  notebook.mode = 'edit';
+  const cell = notebook.activeCell;
+  await cell?.ready;
+  // The editor takes the new text with its next update; a selection made before would be lost.
+  await new Promise(done => requestAnimationFrame(done));
+  cell?.editor?.setSelection({ start: { line: 1, column: 0 }, end: { line: 1, column: task.length } });
+  cell?.editor?.focus();
+}
+
+function insert(notebook: Notebook, source: string): void {
+  NotebookActions.insertBelow(notebook);
+  NotebookActions.changeCellType(notebook, 'code');
+  notebook.activeCell?.model.sharedModel.setSource(source);
+}

@@ -1,0 +1,217 @@
+/** One sandbox in the side panel: whose it is, how it stands, what it uses, its files, and what can be done to it. */
+
+import { h } from '../view/dom';
+import { sizeInWords } from '../view/format';
+import { IFile, IProtection, ISandbox, IUsage, SandboxApi } from './api';
+import { FilesView } from './files';
+import { Graph } from './graph';
+
+/** What the panel's page can do for a section. */
+export interface ISectionHost {
+  readonly api: SandboxApi;
+  trans(text: string, ...args: (string | number)[]): string;
+  /** Ask before something is lost. */
+  confirm(title: string, body: string, accept: string): Promise<boolean>;
+  openNotebook(path: string): void;
+  /** Show a file, or where there is room for one document only, save it. */
+  openFile(sandbox: ISandbox, file: IFile): Promise<void>;
+  download(sandbox: ISandbox, file: IFile): Promise<void>;
+  /** After something was done to a sandbox. */
+  done(): void;
+}
+
+const MEASURE = 2000;
+const MB = 1024 * 1024;
+
+export class SandboxSection {
+  readonly node: HTMLElement;
+  private _title: HTMLButtonElement;
+  private _state = h('span', { class: 'lsn-badge' });
+  private _protection = h('details', { class: 'lsn-panel-protection' });
+  private _problem = h('div', { class: 'lsn-panel-problem', role: 'alert' });
+  private _actions: HTMLElement;
+  private _memory: Graph;
+  private _cpu: Graph;
+  private _graphs: HTMLElement;
+  private _files: FilesView | null = null;
+  private _folder: HTMLDetailsElement;
+  private _last: IUsage | null = null;
+  private _timer = 0;
+  private _visible = false;
+
+  constructor(
+    private _sandbox: ISandbox,
+    private _host: ISectionHost
+  ) {
+    const { trans } = _host;
+    this._title = h('button', { type: 'button', class: 'lsn-panel-title' });
+    this._title.onclick = () => this._sandbox.notebook && _host.openNotebook(this._sandbox.notebook);
+    this._memory = new Graph(trans('Memory'), 32 * MB, sizeInWords);
+    this._cpu = new Graph(trans('CPU'), 100, value => `${Math.round(value)} %`);
+    this._graphs = h('div', { class: 'lsn-graphs' }, this._memory.node, this._cpu.node);
+    this._actions = this._makeActions();
+    this._folder = h('details', { class: 'lsn-panel-files' }, h('summary', {}, trans('Files')));
+    this._folder.addEventListener('toggle', () => this._folder.open && this._openFiles());
+    this.node = h(
+      'section',
+      { class: 'lsn-panel-section' },
+      h('header', {}, this._title, this._state),
+      this._protection,
+      this._graphs,
+      this._actions,
+      this._problem,
+      this._folder
+    );
+    this._draw(null);
+  }
+
+  update(sandbox: ISandbox): void {
+    const before = this._sandbox;
+    this._sandbox = sandbox;
+    this._draw(before);
+    if (before.last_activity !== sandbox.last_activity && this._folder.open && this._visible) {
+      void this._files?.refresh();
+    }
+  }
+
+  /** Measure while somebody looks. */
+  setVisible(visible: boolean): void {
+    if (visible !== this._visible) {
+      this._visible = visible;
+      window.clearTimeout(this._timer);
+      if (visible) {
+        void this._measure();
+      }
+    }
+  }
+
+  dispose(): void {
+    this.setVisible(false);
+    this.node.remove();
+  }
+
+  private _draw(before: ISandbox | null): void {
+    const { trans } = this._host;
+    const { notebook, state, protection, requests } = this._sandbox;
+    const name = notebook ?? trans('A kernel without a notebook');
+    this.node.setAttribute('aria-label', trans('Sandbox of %1', name));
+    this._title.textContent = name;
+    this._title.title = notebook ? trans('Go to %1', name) : '';
+    this._title.disabled = !notebook;
+    const words = { starting: trans('starting'), running: trans('idle'), lost: trans('lost') };
+    this._state.textContent = state === 'running' && requests ? trans('at work') : words[state];
+    this._state.dataset.state = state === 'lost' ? 'error' : requests ? 'live' : 'done';
+    if (!before || JSON.stringify(before.protection) !== JSON.stringify(protection)) {
+      this._protection.replaceChildren(...this._protectionParts(protection));
+      this._protection.hidden = !protection;
+    }
+    this._graphs.hidden = this._folder.hidden = state !== 'running';
+  }
+
+  private _protectionParts(protection: IProtection | null): HTMLElement[] {
+    const { trans } = this._host;
+    if (!protection) {
+      return [];
+    }
+    const network = protection.network === 'none' ? trans('no network') : trans('network: %1', protection.network);
+    const limits = [
+      protection.memory_bytes !== null && trans('%1 of memory', sizeInWords(protection.memory_bytes)),
+      protection.cpus !== null && trans('%1 processors', protection.cpus),
+      protection.pids !== null && trans('%1 processes', protection.pids)
+    ].filter((one): one is string => !!one);
+    const rows: [string, string][] = [
+      [trans('Protects'), protection.protects],
+      [trans('Does not protect'), protection.does_not_protect],
+      [trans('Profile'), protection.profile],
+      [trans('User'), protection.user],
+      [trans('Capabilities'), protection.capabilities.join(', ') || trans('none')],
+      [trans('System calls'), protection.seccomp],
+      [trans('At most'), limits.join(', ') || trans('no limits')]
+    ];
+    const list = h('dl', {});
+    rows.filter(([, text]) => text).forEach(([name, text]) => list.append(h('dt', {}, name), h('dd', {}, text)));
+    return [h('summary', {}, `${protection.isolation}, ${network}`), list];
+  }
+
+  private _makeActions(): HTMLElement {
+    const { trans, api } = this._host;
+    const button = (text: string, title: string, action: () => Promise<void>) =>
+      h('button', { type: 'button', title, onclick: () => void this._do(action) }, text);
+    const ask = (question: string, consequence: string, accept: string, action: () => Promise<void>) => async () => {
+      if (await this._host.confirm(question, consequence, accept)) {
+        await action();
+      }
+    };
+    const lost = trans('Its files and everything that runs in it are lost. Records of runs stay.');
+    return h(
+      'div',
+      { class: 'lsn-panel-actions', role: 'group', 'aria-label': trans('Actions') },
+      button(trans('Restart'), trans('End all that runs in it; files stay'), () => api.restart(this._sandbox.id)),
+      button(
+        trans('Reset'),
+        trans('Start anew with an empty one'),
+        ask(trans('Reset the sandbox?'), lost, trans('Reset'), () => api.reset(this._sandbox.id))
+      ),
+      button(
+        trans('Stop'),
+        trans('End it and free what it uses'),
+        ask(trans('Stop the sandbox?'), lost, trans('Stop'), () => api.stop(this._sandbox.id))
+      )
+    );
+  }
+
+  private async _do(action: () => Promise<void>): Promise<void> {
+    const buttons = this._actions.querySelectorAll('button');
+    buttons.forEach(button => (button.disabled = true));
+    this._problem.textContent = '';
+    try {
+      await action();
+      await this._files?.refresh();
+    } catch (error) {
+      this._problem.textContent = error instanceof Error ? error.message : String(error);
+    } finally {
+      buttons.forEach(button => (button.disabled = false));
+      this._host.done();
+    }
+  }
+
+  private _openFiles(): void {
+    if (!this._files) {
+      const { api } = this._host;
+      this._files = new FilesView({
+        root: this._sandbox.root ?? '/',
+        list: path => api.files(this._sandbox.id, path),
+        open: file => this._host.openFile(this._sandbox, file),
+        download: file => this._host.download(this._sandbox, file),
+        upload: (path, file) => api.write(this._sandbox.id, path, file),
+        trans: this._host.trans
+      });
+      this._folder.append(this._files.node);
+    }
+    void this._files.refresh();
+  }
+
+  private async _measure(): Promise<void> {
+    if (this._sandbox.state === 'running' && !document.hidden) {
+      try {
+        this._take(await this._host.api.usage(this._sandbox.id));
+      } catch {
+        // The list of sandboxes tells how it stands; a measurement that fails leaves a gap in the graph.
+        this._last = null;
+      }
+    }
+    if (this._visible) {
+      this._timer = window.setTimeout(() => void this._measure(), MEASURE);
+    }
+  }
+
+  private _take(usage: IUsage): void {
+    const last = this._last;
+    this._last = usage;
+    this._memory.add(usage.memory_bytes);
+    if (last && usage.time > last.time) {
+      const share = (100 * (usage.cpu_seconds - last.cpu_seconds)) / (usage.time - last.time);
+      this._cpu.add(Math.max(0, share));
+    }
+  }
+}

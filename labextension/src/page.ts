@@ -1,0 +1,31 @@
+/** The script of an exported HTML file: shows the run that the file holds as JSON. Needs no network and no server. */
+
+import { asBundle, EventFeed } from './embedded';
+import { PlainHost } from './plain-host';
+import { TrajectoryView } from './view/view';
+
+/** The page's own policy keeps everything on it from the network. */
+class OfflineHost extends PlainHost {
+  readonly offline = true;
+}
+
+/** Show the run in `source`, the text of a JSON bundle, within `place`. */
+function show(source: string, place: HTMLElement): void {
+  const bundle = asBundle(JSON.parse(source));
+  if (!bundle) {
+    throw new Error('This file holds no run.');
+  }
+  const view = new TrajectoryView(new OfflineHost(bundle));
+  for (const event of new EventFeed().take(bundle.events)) {
+    view.add(event);
+  }
+  place.replaceChildren(view.node);
+  view.flush();
+}
+
+const place = document.getElementById('llm-sandbox-view')!;
+try {
+  show(document.getElementById('llm-sandbox-run')!.textContent ?? '', place);
+} catch (error) {
+  place.textContent = `The run cannot be shown: ${error instanceof Error ? error.message : error}`;
+}

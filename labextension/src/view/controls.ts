@@ -1,0 +1,86 @@
+/** Stop, pause, go on, and say something, while a run can be controlled. */
+
+import { h } from './dom';
+import { IControls, IHost } from './host';
+
+export class ControlBar {
+  readonly node: HTMLElement;
+  private _status = h('span', { class: 'lsn-count', role: 'status' });
+  private _pause: HTMLButtonElement;
+  private _say: HTMLInputElement;
+  private _paused = false;
+
+  constructor(
+    private _controls: IControls,
+    private _host: IHost
+  ) {
+    const trans = _host.trans;
+    this._pause = h('button', { type: 'button', onclick: () => this._toggle() }, trans('Pause'));
+    this._say = h('input', {
+      type: 'text',
+      class: 'lsn-say',
+      placeholder: trans('Say something to the agent'),
+      'aria-label': trans('Say something to the agent'),
+      'data-lm-suppress-shortcuts': 'true'
+    });
+    // JupyterLab keeps a form within an output from being submitted by the key alone.
+    this._say.addEventListener('keydown', event => {
+      if (event.key === 'Enter' && !event.isComposing) {
+        event.preventDefault();
+        event.stopPropagation();
+        this._sendWords();
+      }
+    });
+    const stop = h('button', { type: 'button', class: 'lsn-stop' }, trans('Stop'));
+    stop.addEventListener('click', () => this._do(() => this._controls.stop(), trans('stopping…')));
+    const form = h('form', { class: 'lsn-say-form' }, this._say, h('button', { type: 'submit' }, trans('Say')));
+    form.addEventListener('submit', event => {
+      event.preventDefault();
+      this._sendWords();
+    });
+    this.node = h(
+      'div',
+      { class: 'lsn-controls', role: 'toolbar', 'aria-label': trans('Run') },
+      this._pause,
+      stop,
+      form,
+      this._status
+    );
+  }
+
+  private _toggle(): void {
+    const trans = this._host.trans;
+    const paused = !this._paused;
+    const action = paused ? () => this._controls.pause() : () => this._controls.resume();
+    void this._do(action, paused ? trans('pauses before the next call') : '').then(done => {
+      if (done) {
+        this._paused = paused;
+        this._pause.textContent = paused ? trans('Resume') : trans('Pause');
+      }
+    });
+  }
+
+  private _sendWords(): void {
+    const text = this._say.value.trim();
+    if (!text) {
+      return;
+    }
+    const told = this._host.trans('the agent reads it before its next reply');
+    void this._do(() => this._controls.say(text), told).then(done => {
+      if (done) {
+        this._say.value = '';
+      }
+    });
+  }
+
+  private async _do(action: () => Promise<void>, told: string): Promise<boolean> {
+    try {
+      await action();
+    } catch (error) {
+      this._status.textContent = error instanceof Error ? error.message : String(error);
+      return false;
+    }
+    this._status.textContent = told;
+    return true;
+  }
+}

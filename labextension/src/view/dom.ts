@@ -1,0 +1,50 @@
+/** Making elements. Text goes in as text: nothing here, and nothing that uses it, ever parses HTML. */
+
+type Child = Node | string | null | undefined | false;
+type Attributes = Record<string, string | number | boolean | EventListener | null | undefined>;
+
+/** An element with attributes (`onclick`... take functions) and children (strings become text). */
+export function h<K extends keyof HTMLElementTagNameMap>(
+  tag: K,
+  attributes: Attributes = {},
+  ...children: Child[]
+): HTMLElementTagNameMap[K] {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (typeof value === 'function') {
+      element.addEventListener(name.slice(2), value);
+    } else if (value === true) {
+      element.setAttribute(name, '');
+    } else if (value !== false && value !== null && value !== undefined) {
+      element.setAttribute(name, String(value));
+    }
+  }
+  element.append(...children.filter((child): child is Node | string => !!child));
+  return element;
+}
+
+/** Put `text` into `node` if it is not there already; text that grew at its end is only appended to. */
+export function setText(node: HTMLElement, text: string): void {
+  const first = node.firstChild;
+  if (first instanceof Text && node.childNodes.length === 1) {
+    if (first.data === text) {
+      return;
+    }
+    if (first.data && text.startsWith(first.data)) {
+      first.appendData(text.slice(first.data.length));
+      return;
+    }
+  }
+  node.textContent = text;
+}
+
+/** Terminal output without its escape sequences and other characters that a page cannot show. */
+export function plainText(text: string): string {
+  return (
+    text
+      // eslint-disable-next-line no-control-regex
+      .replace(/\u001b(?:\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)?|[@-Z\\-_])/g, '')
+      // eslint-disable-next-line no-control-regex
+      .replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f]/g, '�')
+  );
+}

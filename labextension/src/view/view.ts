@@ -1,0 +1,213 @@
+/**
+ * The trajectory view: shows a run from its events, all at once or one at a time, with constant work for each.
+ *
+ * It is the same component in JupyterLab, Notebook, the cell's panel and an exported page; a host gives it what differs.
+ */
+
+import { renderArtifact } from '../artifacts';
+import { ControlBar } from './controls';
+import { h } from './dom';
+import { IEvent } from './events';
+import { Bar, matches } from './filter';
+import { IChange, IStep, Trajectory } from './fold';
+import { Header, renderEnding } from './header';
+import { IHost } from './host';
+import { StepView } from './step';
+
+/** How far outside the visible part a step's body is kept, so that scrolling finds it there. */
+const MARGIN = '800px 0px';
+
+export interface IViewOptions {
+  /** Whether more events may come: a run that has no end and is not live was broken off. */
+  live?: boolean;
+}
+
+export class TrajectoryView {
+  readonly node: HTMLElement;
+  readonly trajectory = new Trajectory();
+  private _header: Header;
+  private _bar: Bar;
+  private _controls: ControlBar | null = null;
+  private _list = h('div', { class: 'lsn-steps', role: 'feed' });
+  private _artifacts = h('div', { class: 'lsn-artifacts' });
+  private _ending = h('div', { class: 'lsn-ending' });
+  private _views = new Map<number, StepView>();
+  private _byNode = new Map<Element, StepView>();
+  private _observer: IntersectionObserver;
+  private _shownArtifacts = new Map<string, { sha256: string; node: HTMLElement }>();
+  private _dirtySteps = new Set<IStep>();
+  private _dirty: IChange = {};
+  private _frame = 0;
+  private _live: boolean;
+
+  constructor(
+    private _host: IHost,
+    options: IViewOptions = {}
+  ) {
+    this._live = options.live ?? false;
+    this._header = new Header(this.trajectory, _host);
+    this._bar = new Bar(_host, {
+      filter: () => this._filter(),
+      foldAll: folded => this._views.forEach(view => view.fold(folded)),
+      nextError: () => this.nextError()
+    });
+    this.node = h(
+      'article',
+      { class: 'lsn-view', 'aria-label': _host.trans('Trajectory'), tabindex: 0 },
+      this._header.node,
+      this._bar.node,
+      this._list,
+      this._artifacts,
+      this._ending
+    );
+    this.node.addEventListener('keydown', event => this._key(event));
+    this._observer = new IntersectionObserver(entries => this._moved(entries), { rootMargin: MARGIN });
+    this._header.update(this._live);
+    this._updateControls();
+  }
+
+  /** Take events into account; what they change is drawn with the next frame. */
+  add(...events: IEvent[]): void {
+    for (const event of events) {
+      const change = this.trajectory.add(event);
+      if (change.step) {
+        this._dirtySteps.add(change.step);
+      }
+      this._dirty.header ||= change.header;
+      this._dirty.artifacts ||= change.artifacts;
+    }
+    this._schedule();
+  }
+
+  /** Whether more events may come. */
+  setLive(live: boolean): void {
+    this._live = live;
+    this._dirty.header = true;
+    this._schedule();
+  }
+
+  /** Draw at once what waits for the next frame. */
+  flush(): void {
+    cancelAnimationFrame(this._frame);
+    this._frame = 0;
+    const steps = [...this._dirtySteps];
+    const { header, artifacts } = this._dirty;
+    this._dirtySteps.clear();
+    this._dirty = {};
+    steps.forEach(step => this._drawStep(step));
+    if (artifacts) {
+      this._drawArtifacts();
+    }
+    if (header || artifacts) {
+      this._header.update(this._live);
+      this._ending.replaceChildren(...renderEnding(this.trajectory, this._host));
+      this._updateControls();
+    }
+  }
+
+  /** Scroll to the next step that went wrong, after the last one jumped to. */
+  nextError(): void {
+    const failed = this.trajectory.steps.map(step => this._views.get(step.number)).filter(view => view?.failed);
+    const focused = this._list.querySelector('.lsn-current');
+    const index = failed.findIndex(view => view!.node === focused);
+    const next = failed[(index + 1) % failed.length];
+    if (next) {
+      focused?.classList.remove('lsn-current');
+      next.node.classList.add('lsn-current');
+      next.node.scrollIntoView({ block: 'start' });
+    }
+  }
+
+  dispose(): void {
+    cancelAnimationFrame(this._frame);
+    this._observer.disconnect();
+    this.node.remove();
+  }
+
+  private _schedule(): void {
+    if (!this._frame) {
+      this._frame = requestAnimationFrame(() => this.flush());
+    }
+  }
+
+  private _drawStep(step: IStep): void {
+    let view = this._views.get(step.number);
+    if (view) {
+      view.update();
+    } else {
+      view = new StepView(step, this._host);
+      this._views.set(step.number, view);
+      this._byNode.set(view.node, view);
+      this._list.append(view.node);
+      this._observer.observe(view.node);
+    }
+    step.calls.forEach(call => this._bar.addTool(call.tool));
+    if (this._bar.active) {
+      view.node.hidden = !matches(view, this._bar.filter);
+    }
+  }
+
+  private _drawArtifacts(): void {
+    const { artifacts, skipped } = this.trajectory;
+    for (const [path, shown] of this._shownArtifacts) {
+      if (artifacts.get(path)?.sha256 !== shown.sha256) {
+        shown.node.remove();
+        this._shownArtifacts.delete(path);
+      }
+    }
+    for (const [path, artifact] of artifacts) {
+      if (!this._shownArtifacts.has(path)) {
+        const node = renderArtifact(artifact, this._host);
+        this._shownArtifacts.set(path, { sha256: artifact.sha256, node });
+        this._artifacts.append(node);
+      }
+    }
+    this._artifacts.querySelectorAll('.lsn-skipped').forEach(node => node.remove());
+    this._artifacts.append(...skipped.map(reason => h('div', { class: 'lsn-note lsn-skipped' }, reason)));
+  }
+
+  private _filter(): void {
+    const filter = this._bar.filter;
+    let shown = 0;
+    for (const view of this._views.values()) {
+      view.node.hidden = !matches(view, filter);
+      shown += view.node.hidden ? 0 : 1;
+    }
+    this._bar.setCount(shown, this._views.size);
+  }
+
+  private _updateControls(): void {
+    const controls = this._live && !this.trajectory.finish ? this._host.controls : undefined;
+    if (controls && !this._controls) {
+      this._controls = new ControlBar(controls, this._host);
+      this._bar.node.before(this._controls.node);
+    } else if (!controls && this._controls) {
+      this._controls.node.remove();
+      this._controls = null;
+    }
+  }
+
+  private _moved(entries: IntersectionObserverEntry[]): void {
+    for (const entry of entries) {
+      this._byNode.get(entry.target)?.setNear(entry.isIntersecting);
+    }
+  }
+
+  private _key(event: KeyboardEvent): void {
+    const target = event.target as HTMLElement;
+    if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(target.tagName)) {
+      return;
+    }
+    const actions: Record<string, () => void> = {
+      '/': () => this._bar.search.focus(),
+      e: () => this.nextError(),
+      f: () => this._bar.toggleFold()
+    };
+    const action = actions[event.key];
+    if (action) {
+      event.preventDefault();
+      event.stopPropagation();
+      action();
+    }
+  }
+}

@@ -1,0 +1,124 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { load } from './load.mjs';
+
+const { asBundle, decodeBase64, embeddedArtifact, EventFeed } = await load('embedded');
+const { isBelow, within } = await load('paths');
+
+const event = number => ({ id: `e${number}`, parent: null, time: number, kind: 'note', text: 'x' });
+const list = count => Array.from({ length: count }, (_, number) => event(number));
+
+test('a list that grows gives only what is new', () => {
+  const feed = new EventFeed();
+  assert.equal(feed.take(list(3)).length, 3);
+  assert.deepEqual(
+    feed.take(list(5)).map(each => each.id),
+    ['e3', 'e4']
+  );
+  assert.deepEqual(feed.take(list(5)), []);
+});
+
+test('work for an update is that of the new events', () => {
+  const feed = new EventFeed();
+  feed.take(list(10_000));
+  let looked = 0;
+  const counted = new Proxy([...list(10_000), event(10_000)], {
+    get(target, name) {
+      looked += /^\d+$/.test(String(name)) ? 1 : 0;
+      return Reflect.get(target, name);
+    }
+  });
+  assert.equal(feed.take(counted).length, 1);
+  assert.ok(looked < 10, `${looked} looks`);
+});
+
+test('events that came one by one are not given again with the list, and the other way round', () => {
+  const feed = new EventFeed();
+  assert.equal(feed.takeOne(event(0)), true);
+  assert.deepEqual(
+    feed.take(list(2)).map(each => each.id),
+    ['e1']
+  );
+  assert.equal(feed.takeOne(event(1)), false);
+});
+
+test('a list that was replaced is gone through again', () => {
+  const feed = new EventFeed();
+  feed.take(list(3));
+  assert.deepEqual(
+    feed.take([event(7), event(1)]).map(each => each.id),
+    ['e7']
+  );
+});
+
+test('what is no event is counted and passed over', () => {
+  const feed = new EventFeed();
+  const taken = feed.take([
+    event(0),
+    null,
+    7,
+    'x',
+    [],
+    {},
+    { id: 1, kind: 'note', time: 0 },
+    { ...event(1), text: {} }
+  ]);
+  assert.deepEqual([taken.length, feed.rejected], [1, 7]);
+});
+
+test('only something with a list of events is a bundle', () => {
+  for (const value of [undefined, null, 7, 'x', [], {}, { events: {} }]) {
+    assert.equal(asBundle(value), null);
+  }
+  const bundle = asBundle({ events: [], artifacts: 'x', live: { run_id: 7 }, run_id: {}, text_limit: 'x' });
+  assert.deepEqual([bundle.artifacts, bundle.live, bundle.run_id, bundle.text_limit], [{}, undefined, null, null]);
+});
+
+test('an embedded file gives its bytes, or why it has none', () => {
+  const artifacts = {
+    a: { mime: 'text/plain', size: 2, data: 'aGk=' },
+    b: { mime: 'x/y', size: 9, omitted: 'Large.' }
+  };
+  const bundle = asBundle({ events: [], artifacts });
+  assert.deepEqual([...embeddedArtifact(bundle, 'a').data], [104, 105]);
+  assert.equal(embeddedArtifact(bundle, 'b').omitted, 'Large.');
+  for (const name of ['c', 'constructor', '__proto__', 'toString']) {
+    assert.equal(embeddedArtifact(bundle, name), null);
+  }
+});
+
+test('a preview of a table is given when it is one', () => {
+  const preview = { columns: [{ name: 'a', type: 'int64' }], rows: [['1']], total_rows: 9 };
+  const given = value =>
+    embeddedArtifact(
+      asBundle({ events: [], artifacts: { t: { mime: 'x/y', size: 1, data: '', preview: value } } }),
+      't'
+    ).preview;
+  assert.deepEqual(given(preview), preview);
+  for (const bad of [null, 7, {}, { ...preview, rows: [[{}]] }, { ...preview, columns: [{ name: 1, type: 'x' }] }]) {
+    assert.equal(given(bad), undefined);
+  }
+});
+
+test('what is not base64 has no bytes', () => assert.equal(decodeBase64('%%%').length, 0));
+
+test('paths lead only below where they start', () => {
+  for (const good of ['a', 'files/a b.png', 'sandbox-runs/x/files/é', 'a..b', '.hidden']) {
+    assert.equal(isBelow(good), true, good);
+  }
+  for (const bad of [
+    '',
+    '/etc/passwd',
+    '../x',
+    'a/../../x',
+    'a/..',
+    'https://x',
+    'javascript:x',
+    '\\\\host',
+    'a\\..',
+    'a\nb'
+  ]) {
+    assert.equal(isBelow(bad), false, bad);
+  }
+  assert.deepEqual([within('', 'a'), within('x/', 'a'), within('x', 'a')], ['a', 'x/a', 'x/a']);
+});

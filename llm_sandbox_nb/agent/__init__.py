@@ -1,0 +1,1 @@
+"""The loop: model, tools, prompts, limits."""

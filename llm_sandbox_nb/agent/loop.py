@@ -1,0 +1,319 @@
+"""The loop: ask the model, carry out its calls, tell it what came of them, until the end."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from llm_sandbox_nb.agent.collect import Collector
+from llm_sandbox_nb.agent.control import RunControl
+from llm_sandbox_nb.agent.diffs import file_diffs
+from llm_sandbox_nb.agent.folders import public_settings
+from llm_sandbox_nb.agent.limits import Meter
+from llm_sandbox_nb.agent.loop_support import LiveOutput, unless_failed, well_formed
+from llm_sandbox_nb.agent.model import ContextOverflowError, Model, ModelError, ModelSettings, Reply, ToolCall
+from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.agent.retry import RetryPolicy, reply_with_retries
+from llm_sandbox_nb.agent.schemas import SUBMIT, TOOLS, ArgumentsError, check_arguments, parse_arguments
+from llm_sandbox_nb.agent.tools import SUBMITTED, Outcome, Toolbox
+from llm_sandbox_nb.sandbox.contract import Changes
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.trajectory import tool_message
+
+NUDGE = (
+    "There was no tool call in your reply, so nothing was done. If the task is finished and its results are "
+    "saved, call submit; if not, go on with a tool call. Nobody can answer questions."
+)
+NUDGE_CUT = (
+    "Your reply reached the limit of tokens for one reply before it came to a tool call, so nothing was "
+    "done. Think in smaller steps and make a tool call."
+)
+NOT_EXECUTED = "Not executed: the run ended before this call."
+INTERRUPTED = "Interrupted: the run was stopped while this call was under way."
+
+
+_T = TypeVar("_T")
+
+
+class StopRun(Exception):  # noqa: N818 - it is no error
+    """The run is over. `error` is one sentence when that is a failure."""
+
+    def __init__(self, reason: ev.StopReason, error: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason: ev.StopReason = reason
+        self.error = error
+
+
+@dataclass
+class Workplace:
+    """What calls are carried out with, once the sandbox is there."""
+
+    toolbox: Toolbox
+    collector: Collector
+
+
+@dataclass
+class Loop:
+    """One conversation. `workplace` is awaited at the first call, so that the sandbox can start meanwhile."""
+
+    model: Model
+    settings: ModelSettings
+    recorder: Recorder
+    meter: Meter
+    workplace: asyncio.Future[Workplace]
+    retries: RetryPolicy = field(default_factory=RetryPolicy)
+    control: RunControl = field(default_factory=RunControl)
+    nudges: int = 2
+    """Replies in a row without a call that are answered by asking for one."""
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    last_text: str = ""
+    """The text of the newest reply that had any."""
+    only_talked: bool = False
+    """Whether the newest reply had no call."""
+    _nudged: int = 0
+    _nudge: str = ""
+    """What the newest reply is to be answered with, as it had no call."""
+    _open: list[ToolCall] = field(default_factory=list)
+    _under_way: bool = False
+
+    async def run(self, messages: list[dict[str, Any]]) -> None:
+        """Work until the run is over, which is always told by `StopRun`; other exceptions are faults.
+
+        Raises:
+            StopRun: why it ended.
+            SandboxLostError: the sandbox died.
+        """
+        for message in messages:
+            self.meter.add_text(message["content"])
+        await self._stand_by()
+        self._begin(messages)
+        while True:
+            reply = await self._ask()
+            if reply.calls:
+                await self._carry_out(reply.calls)
+            else:
+                self._ask_for_a_call(reply)
+            if reason := self.meter.over:
+                raise StopRun(reason)
+            await self._stand_by()
+            self._speak()
+
+    async def _stand_by(self) -> None:
+        """Halt here as long as a person wants it; that time is not counted."""
+        self.meter.leave_out(await self.control.stand_by())
+
+    def _speak(self) -> None:
+        """What a person said, and what a reply without a call is answered with, as one message."""
+        said = self.control.take_said()
+        for text in said:
+            self.meter.add_text(text)
+        if self._nudge:
+            said.append(f"{self._nudge}\n\n{self.meter.next_turn()}")
+        if said:
+            self._say({"role": "user", "content": "\n\n".join(said)})
+        self._nudge = ""
+
+    def close_open_calls(self) -> None:
+        """Give every call without a result one that says so: the history stays valid whatever happened."""
+        for call in tuple(self._open):
+            text, error = (INTERRUPTED, "interrupted") if self._under_way else (NOT_EXECUTED, "skipped")
+            event = ev.CallFinished(step=self.meter.step, call_id=call.id, observation=text, error=error)
+            event.stdout = self.recorder.journal.store_text(self._written_so_far(call.id))
+            self._finish(event)
+
+    def _written_so_far(self, call_id: str) -> str:
+        """The end of what a call that was cut short had written, both streams as they came."""
+        steps = self.recorder.trajectory.steps
+        calls = steps[-1].calls if steps else []
+        return next((call.live_output for call in calls if call.id == call_id), "")
+
+    def _begin(self, messages: list[dict[str, Any]]) -> None:
+        for message in messages[:-1]:
+            self._say(message)
+        last, said = messages[-1], self.control.take_said()
+        content = "\n\n".join([last["content"], *said])
+        self.meter.add_text("".join(said))
+        self._say({**last, "content": f"{content}\n\n{self.meter.next_turn()}"})
+
+    def _say(self, message: dict[str, Any]) -> None:
+        self.messages.append(message)
+        self.recorder.emit(ev.MessageAdded(message=message))
+
+    async def _in_time(self, work: Awaitable[_T]) -> _T:
+        try:
+            async with asyncio.timeout(self.meter.time_left):
+                return await work
+        except TimeoutError as error:
+            if self.meter.time_left != 0:
+                raise
+            raise StopRun("time") from error
+
+    # --- the model ---
+
+    async def _ask(self) -> Reply:
+        step, started = self.meter.begin_step(), time.monotonic()
+        tokens = self.meter.reply_tokens(self.settings.max_tokens)
+        request = reply_with_retries(
+            self.model,
+            list(self.messages),
+            TOOLS,
+            dataclasses.replace(self.settings, max_tokens=tokens),
+            policy=self.retries,
+            on_delta=lambda text, reasoning: self._streamed(step, text, reasoning),
+            on_attempt=lambda attempt, settings: self._requested(step, attempt, settings),
+            on_failure=lambda attempt, error, wait: self._failed(step, attempt, error, wait),
+        )
+        try:
+            reply = await self._in_time(unless_failed(request, self.workplace))
+        except ContextOverflowError as error:
+            raise StopRun("tokens", str(error)) from error
+        except ModelError as error:
+            raise StopRun("model_error", str(error)) from error
+        return self._accept(well_formed(reply), time.monotonic() - started)
+
+    def _accept(self, reply: Reply, model_time: float) -> Reply:
+        step = self.meter.step
+        self.messages.append(reply.message)
+        written = reply.text + (reply.reasoning or "") + "".join(call.arguments for call in reply.calls)
+        self.meter.add_reply(reply.usage, written)
+        self.last_text = reply.text.strip() or self.last_text
+        self.only_talked = not reply.calls
+        self._open = list(reply.calls)
+        self.recorder.emit(
+            ev.ModelReplied(
+                step=step,
+                message=reply.message,
+                reasoning=reply.reasoning,
+                usage=reply.usage,
+                finish_reason=reply.finish_reason,
+                model_time=model_time,
+                response_id=reply.response_id,
+                response_model=reply.response_model,
+            )
+        )
+        if step == 1:
+            self._note_what_is_unknown(reply)
+        return reply
+
+    def _note_what_is_unknown(self, reply: Reply) -> None:
+        if reply.left_out:
+            self._note(f"{self.model.name} does not take {', '.join(reply.left_out)}: left out.")
+        if self.meter.limits.cost is not None and self.meter.cost is None:
+            self._note(f"The price of {self.model.name} is not known, so the limit on cost cannot be kept.")
+
+    def _note(self, text: str) -> None:
+        self.recorder.emit(ev.Noted(text=text))
+
+    def _requested(self, step: int, attempt: int, settings: ModelSettings) -> None:
+        sent = {key: value for key, value in dataclasses.asdict(settings).items() if value not in (None, {})}
+        self.recorder.emit(ev.ModelRequested(step=step, attempt=attempt, settings=public_settings(sent)))
+
+    def _streamed(self, step: int, text: str, reasoning: str) -> None:
+        self.recorder.emit(
+            ev.ModelDelta(step=step, text=ev.clean_text(text), reasoning=ev.clean_text(reasoning))
+        )
+
+    def _failed(self, step: int, attempt: int, error: ModelError, wait: float | None) -> None:
+        self.recorder.emit(
+            ev.ModelFailed(step=step, attempt=attempt, error=error.kind, message=str(error), retry_in=wait)
+        )
+
+    def _ask_for_a_call(self, reply: Reply) -> None:
+        if self.meter.over:
+            return
+        self._nudged += 1
+        if self._nudged > self.nudges:
+            raise StopRun("answered")
+        self._nudge = NUDGE_CUT if reply.finish_reason == "length" else NUDGE
+        self.meter.add_text(self._nudge)
+
+    # --- its calls ---
+
+    async def _carry_out(self, calls: tuple[ToolCall, ...]) -> None:
+        self._nudged = 0
+        for call in calls:
+            self._propose(call)
+        while self._open:
+            await self._stand_by()
+            call = self._open[0]
+            if self.meter.time_left == 0 and call.name != SUBMIT:
+                raise StopRun("time")
+            if (await self._one(call)).submitted:
+                raise StopRun("submitted")
+
+    def _propose(self, call: ToolCall) -> None:
+        try:
+            arguments = parse_arguments(call.arguments)
+        except ArgumentsError:
+            arguments = None
+        self.recorder.emit(
+            ev.CallProposed(
+                step=self.meter.step,
+                call_id=call.id,
+                tool=call.name,
+                raw_arguments=call.arguments,
+                arguments=arguments,
+            )
+        )
+
+    async def _one(self, call: ToolCall) -> Outcome:
+        self._under_way = True
+        try:
+            arguments = check_arguments(call.name, parse_arguments(call.arguments))
+        except ArgumentsError as error:
+            outcome = Outcome(f"Error: {error}", error=error.kind)
+            self._finish(self._record(call, outcome))
+            return outcome
+        if call.name == SUBMIT:
+            self._started(call, arguments)
+            outcome = Outcome(SUBMITTED, submitted=True)
+            self._finish(self._record(call, outcome), tell=False)
+            return outcome
+        workplace = await self._in_time(asyncio.shield(self.workplace))
+        return await self._execute(workplace, call, arguments)
+
+    async def _execute(self, workplace: Workplace, call: ToolCall, arguments: dict[str, Any]) -> Outcome:
+        await workplace.collector.settle()
+        self._started(call, arguments)
+        live = LiveOutput(call.id, self.recorder.emit)
+        outcome = await workplace.toolbox.execute(call.name, arguments, live)
+        changes = await workplace.toolbox.box.changes()
+        event = self._record(call, outcome)
+        await self._add_details(event, outcome, changes)
+        self._finish(event)
+        await workplace.collector.start(changes.files, self.meter.step)
+        return outcome
+
+    def _started(self, call: ToolCall, arguments: dict[str, Any]) -> None:
+        self.recorder.emit(
+            ev.CallStarted(step=self.meter.step, call_id=call.id, tool=call.name, arguments=arguments)
+        )
+
+    def _record(self, call: ToolCall, outcome: Outcome) -> ev.CallFinished:
+        observation = str(ev.clean_text(outcome.observation))
+        return ev.CallFinished(
+            step=self.meter.step, call_id=call.id, observation=observation, error=outcome.error
+        )
+
+    async def _add_details(self, event: ev.CallFinished, outcome: Outcome, changes: Changes) -> None:
+        event.changes, event.changes_incomplete = await file_diffs(changes)
+        if (result := outcome.result) is None:
+            return
+        event.exit_code, event.timed_out = result.exit_code, result.timed_out
+        event.truncated, event.duration, event.notice = result.truncated, result.duration, result.notice
+        event.stdout = await self.recorder.store(result.stdout)
+        event.stderr = await self.recorder.store(result.stderr)
+
+    def _finish(self, event: ev.CallFinished, *, tell: bool = True) -> None:
+        """The one result of a call joins the history; a step's last one says how many steps remain."""
+        self.meter.add_text(event.observation)
+        self._open.pop(0)
+        self._under_way = False
+        if tell and not self._open and not self.meter.over:
+            event.observation += f"\n\n{self.meter.next_turn()}"
+        self.messages.append(tool_message(event.call_id, event.observation))
+        self.recorder.emit(event)

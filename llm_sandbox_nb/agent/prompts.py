@@ -1,0 +1,114 @@
+"""The prompts: read from YAML, filled in by plain replacement."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from llm_sandbox_nb.agent.failures import InputError
+from llm_sandbox_nb.sandbox.contract import Directories
+
+_PLACEHOLDER = re.compile(r"\{(problem_statement|working_dir|input_dir|output_dir)\}")
+
+
+@dataclass(frozen=True)
+class PromptConfig:
+    """What the model is told, and where things are in the sandbox. The fields are the keys of the YAML."""
+
+    system_prompt: str
+    instance_prompt: str = "{problem_statement}"
+    working_dir: str = Directories().root
+    input_dir: str = Directories().input
+    output_dir: str = Directories().output
+
+    def messages(self, task: str) -> list[dict[str, Any]]:
+        """The first two messages of a conversation about `task`."""
+        values = {
+            "problem_statement": task,
+            "working_dir": self.working_dir,
+            "input_dir": self.input_dir,
+            "output_dir": self.output_dir,
+        }
+        return [
+            {"role": "system", "content": fill(self.system_prompt, values)},
+            {"role": "user", "content": fill(self.instance_prompt, values)},
+        ]
+
+    def under(self, root: str) -> PromptConfig:
+        """The same for a sandbox whose working directory is `root`, for folders that lie in the usual one."""
+        usual = Directories().root
+        if root == usual:
+            return self
+
+        def moved(path: str) -> str:
+            return root + path[len(usual) :] if path == usual or path.startswith(f"{usual}/") else path
+
+        return replace(
+            self,
+            working_dir=moved(self.working_dir),
+            input_dir=moved(self.input_dir),
+            output_dir=moved(self.output_dir),
+        )
+
+
+def fill(template: str, values: Mapping[str, str]) -> str:
+    """Replace the placeholders, in one pass: braces in the values and all other braces are text."""
+    return _PLACEHOLDER.sub(lambda match: values[match[1]], template)
+
+
+def load_prompts(source: str | Path | PromptConfig | None = None) -> PromptConfig:
+    """The prompts of a YAML file, or our own general ones.
+
+    Raises:
+        InputError: the file is missing or is not a prompt configuration.
+    """
+    if isinstance(source, PromptConfig):
+        return source
+    if source is None:
+        text = resources.files("llm_sandbox_nb.agent").joinpath("prompts/general.yaml").read_text("utf-8")
+        return _parse(text, "the general prompts")
+    try:
+        text = Path(source).expanduser().read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"The prompt configuration {source} cannot be read: {_reason(error)}.") from error
+    return _parse(text, f"the prompt configuration {source}")
+
+
+def _parse(text: str, name: str) -> PromptConfig:
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"{_first_upper(name)} is not valid YAML: {_one_line(error)}.") from error
+    if not isinstance(content, dict) or "system_prompt" not in content:
+        raise InputError(
+            f"{_first_upper(name)} has no system_prompt: it has to be YAML with that key at least."
+        )
+    known = {field.name for field in fields(PromptConfig)}
+    chosen = {key: value for key, value in content.items() if key in known and value is not None}
+    if wrong := [key for key, value in chosen.items() if not isinstance(value, str)]:
+        raise InputError(f"In {name}, {wrong[0]} has to be text.")
+    if wrong := [key for key in chosen if key.endswith("_dir") and not chosen[key].startswith("/")]:
+        raise InputError(f"In {name}, {wrong[0]} has to be a full path inside the sandbox, such as /testbed.")
+    return PromptConfig(**{key: _folder(key, value) for key, value in chosen.items()})
+
+
+def _folder(key: str, value: str) -> str:
+    return (value.rstrip("/") or "/") if key.endswith("_dir") else value
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or _one_line(error))
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _first_upper(text: str) -> str:
+    return text[0].upper() + text[1:]

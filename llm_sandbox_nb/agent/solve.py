@@ -1,0 +1,131 @@
+"""`solve`: one task, from the words to the finished run, without any notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from llm_sandbox_nb.agent.control import RunControl
+from llm_sandbox_nb.agent.failures import InputError
+from llm_sandbox_nb.agent.folders import new_run_folder
+from llm_sandbox_nb.agent.inputs import InputFiles, check_inputs
+from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.model import Model, ModelSettings
+from llm_sandbox_nb.agent.prompts import PromptConfig, load_prompts
+from llm_sandbox_nb.agent.recorder import Listener, Recorder
+from llm_sandbox_nb.agent.retry import RetryPolicy
+from llm_sandbox_nb.agent.run import Run
+from llm_sandbox_nb.agent.work import Job, Opening, Work
+from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT, Directories, Sandbox
+from llm_sandbox_nb.trajectory import events as ev
+
+
+async def solve(
+    task: str,
+    *,
+    model: str | Model,
+    isolation: str = "auto",
+    profile: str = "standard",
+    image: str | None = None,
+    network: str | None = None,
+    sandbox_options: Mapping[str, Any] | None = None,
+    sandbox: Sandbox | Awaitable[Sandbox] | None = None,
+    inputs: InputFiles = None,
+    output_dir: str | Path = "sandbox-runs",
+    name: str | None = None,
+    prompt_config: str | Path | PromptConfig | None = None,
+    limits: RunLimits | None = None,
+    settings: ModelSettings | None = None,
+    retries: RetryPolicy | None = None,
+    command_timeout: float = DEFAULT_TIMEOUT,
+    api_base: str | None = None,
+    api_key: str | None = None,
+    listeners: Iterable[Listener] = (),
+    on_run: Callable[[Run], None] | None = None,
+    control: RunControl | None = None,
+) -> Run:
+    """Let a model work on `task` in a sandbox until it submits or a limit is reached.
+
+    Args:
+        task: what to do, taken literally.
+        model: a LiteLLM name such as `"openai/gpt-5"`, `"scripted/strawberry"`, or any `Model`.
+        isolation, profile, image, network, sandbox_options: see `open_sandbox`; the last has the others.
+        sandbox: an open sandbox to work in, or something to await for one; it stays open afterwards. Its
+            isolation has to be named in `isolation` when that is `"process"`.
+        inputs: files, folders (their content), or a mapping of names to contents, for the input folder.
+        output_dir: where the run's folder is made: `<output_dir>/<name>/<time>-<id>`.
+        prompt_config: a YAML file, see `prompts/general.yaml`.
+        limits, settings, retries: see `RunLimits`, `ModelSettings`, `RetryPolicy`.
+        command_timeout: seconds for a command that does not name its own.
+        api_base, api_key: where the model is, and its key, which is never written anywhere.
+        listeners: called with every event, also the transient ones.
+        on_run: called with the run, the one that is returned in the end, when its folder is there.
+        control: pauses, stops and speaks to this run while it goes on; the run has it too. A run stopped by
+            it is returned, with the stop reason `interrupted`.
+
+    Raises:
+        InputError, ModelError: an empty task, a missing input, no such script, ...; nothing was started.
+        RunError: the model, the sandbox or this program failed; `error.run` is the run.
+        asyncio.CancelledError: the run was interrupted; it is recorded as such.
+    """
+    control = control or RunControl()
+    if control.used:
+        raise InputError("The control belongs to another run: make a new RunControl for this one.")
+    if not task.strip():
+        raise InputError("The task is empty: write what the model shall do.")
+    job = Job(
+        task=str(ev.clean_text(task)),
+        model=_model(model, api_base, api_key),
+        prompts=load_prompts(prompt_config),
+        inputs=check_inputs(inputs),
+        limits=limits or RunLimits(),
+        settings=settings or ModelSettings(),
+        retries=retries or RetryPolicy(),
+        command_timeout=command_timeout,
+    )
+    given = None if sandbox is None else _given(sandbox, isolation)
+    opening = given or _own(isolation, profile, image, network, sandbox_options or {})
+    return await _begin(job, opening, Path(output_dir), name, listeners, on_run, control)
+
+
+async def _begin(
+    job: Job,
+    opening: Opening,
+    output_dir: Path,
+    name: str | None,
+    listeners: Iterable[Listener],
+    on_run: Callable[[Run], None] | None,
+    control: RunControl,
+) -> Run:
+    recorder = Recorder(new_run_folder(output_dir, name), listeners)
+    run = Run(recorder.folder, recorder.trajectory, control)
+    if on_run:
+        on_run(run)
+    return await Work(job, recorder, run, opening, control).do()
+
+
+def _model(model: str | Model, api_base: str | None, api_key: str | None) -> Model:
+    if not isinstance(model, str):
+        return model
+    from llm_sandbox_nb.agent.model_litellm import make_model
+
+    return make_model(model, api_base=api_base, api_key=api_key)
+
+
+def _own(
+    isolation: str, profile: str, image: str | None, network: str | None, options: Mapping[str, Any]
+) -> Opening:
+    from llm_sandbox_nb.sandbox.opening import open_sandbox
+
+    try:
+        opening = open_sandbox(isolation, profile=profile, image=image, network=network, **options)
+    except (ValueError, FileNotFoundError) as error:
+        raise InputError(str(error)) from error
+    return Opening(opening, owned=True, root=None if isolation == "process" else Directories().root)
+
+
+def _given(sandbox: Sandbox | Awaitable[Sandbox], isolation: str) -> Opening:
+    if isinstance(sandbox, Sandbox):
+        return Opening(sandbox, owned=False, root=sandbox.directories.root)
+    return Opening(sandbox, owned=False, root=None if isolation == "process" else Directories().root)

@@ -1,0 +1,170 @@
+"""A text file as bytes, exactly: its encoding, how its lines end, and how to write it back unchanged."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from dataclasses import dataclass, replace
+
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+# Encodings without states and byte order: what is left alone in a file stays as it is.
+_PREFERRED = ("cp1252", "cp1251", "cp932", "gb18030", "cp949", "big5")
+_UNSUITED = re.compile(r"utf_?(7|16|32)|iso2022|hz|idna|punycode")
+_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
+_SAMPLE = 256 * 1024
+
+
+class NotTextError(Exception):
+    """The bytes are not text in any encoding we can write back unchanged."""
+
+
+class NotEncodableError(Exception):
+    """The new text has a character that the file's encoding does not have; says which."""
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """The content of a text file. `encode` gives back exactly the bytes that `decode_text` took."""
+
+    text: str
+    encoding: str = "utf-8"
+    mark: bytes = b""
+    errors: str = "strict"
+
+    @property
+    def crlf(self) -> bool:
+        """Whether every line ends with CR LF."""
+        return "\r\n" in self.text and self.text.count("\r\n") == self.text.count("\n")
+
+    def with_text(self, text: str) -> TextFile:
+        """The same file with another text."""
+        return replace(self, text=text)
+
+    def encode(self) -> bytes:
+        """The bytes of the file.
+
+        Raises:
+            NotEncodableError: the text has a character that the encoding lacks.
+        """
+        try:
+            return self.mark + self.text.encode(self.encoding, self.errors)
+        except UnicodeEncodeError as error:
+            raise NotEncodableError(error.object[error.start]) from error
+
+
+def decode_text(data: bytes) -> TextFile:
+    """Read the bytes of a file as text.
+
+    A byte order mark decides; then UTF-8; then a guess, taken only when writing it back gives the same bytes.
+
+    Raises:
+        NotTextError: it is binary.
+    """
+    for mark, encoding in _MARKS:
+        if data.startswith(mark) and (file := _exact(data[len(mark) :], encoding, mark)):
+            return file
+    if b"\x00" in data:
+        raise NotTextError
+    file = _exact(data, "utf-8")
+    if file is None:
+        _refuse_binary(data)
+        file = _guess(data) or TextFile(data.decode("utf-8", "surrogateescape"), errors="surrogateescape")
+    return file
+
+
+def _exact(data: bytes, encoding: str, mark: bytes = b"") -> TextFile | None:
+    try:
+        text = data.decode(encoding)
+        return TextFile(text, encoding, mark) if text.encode(encoding) == data else None
+    except UnicodeError:
+        return None
+
+
+def _refuse_binary(data: bytes) -> None:
+    sample = data[:_SAMPLE]
+    if len(_CONTROL.findall(sample)) * 50 > len(sample):
+        raise NotTextError
+
+
+def _guess(data: bytes) -> TextFile | None:
+    import charset_normalizer
+
+    odd = next((place for place, byte in enumerate(data) if byte > 127), 0)
+    start = max(0, odd - _SAMPLE // 2)
+    matches = charset_normalizer.from_bytes(data[start : start + _SAMPLE])
+    best = matches.best()
+    if best is None:
+        return None
+    tied = [match for match in matches if match.chaos <= best.chaos and match.coherence >= best.coherence]
+    names = {name for match in tied for name in (match.encoding, *match.could_be_from_charset)}
+    for name in (*(name for name in _PREFERRED if name in names), best.encoding):
+        if not _UNSUITED.search(name) and (file := _exact(data, name)):
+            return file
+    return None
+
+
+def count_lines(text: str) -> int:
+    """Lines as an editor counts them: what follows the last line end counts when it is not empty."""
+    return text.count("\n") + (not text.endswith("\n") and bool(text))
+
+
+def to_crlf(text: str) -> str:
+    """`text` with every bare LF made CR LF."""
+    return re.sub(r"(?<!\r)\n", "\r\n", text)
+
+
+def occurrences(text: str, part: str, limit: int = 1000) -> list[int]:
+    """Where `part` begins in `text`, overlapping places included, at most `limit` of them."""
+    places: list[int] = []
+    place = text.find(part)
+    while place >= 0 and len(places) < limit:
+        places.append(place)
+        place = text.find(part, place + 1)
+    return places
+
+
+def replace_once(file: TextFile, old: str, new: str) -> tuple[TextFile | None, list[int]]:
+    """Replace the one place where `old` is. Returns the new file and its place, or None and all places.
+
+    In a file whose lines all end with CR LF, LF in `old` and `new` means CR LF. With mixed line ends `old` is
+    looked for as it is and, when it is not there, with CR LF.
+    """
+    if file.crlf:
+        old, new = to_crlf(old), to_crlf(new)
+    places = occurrences(file.text, old)
+    if not places and (changed := to_crlf(old)) != old:
+        places, old, new = occurrences(file.text, changed), changed, to_crlf(new)
+    if len(places) != 1:
+        return None, places
+    text = file.text[: places[0]] + new + file.text[places[0] + len(old) :]
+    return file.with_text(text), places
+
+
+def insert_after(file: TextFile, line: int, new: str) -> TextFile:
+    """Put `new` in as whole lines after line number `line` (0: at the top), in the file's kind of line ends.
+
+    A file without a line end at its end keeps that when the new lines come last.
+    """
+    end = "\r\n" if file.crlf else "\n"
+    new = to_crlf(new) if file.crlf else new
+    place = _line_end(file.text, line)
+    before, after = file.text[:place], file.text[place:]
+    if before and not before.endswith("\n"):
+        return file.with_text(before + end + new)
+    return file.with_text(before + (new if new.endswith("\n") else new + end) + after)
+
+
+def _line_end(text: str, line: int) -> int:
+    place = 0
+    for _ in range(line):
+        found = text.find("\n", place)
+        if found < 0:
+            return len(text)
+        place = found + 1
+    return place

@@ -1,0 +1,251 @@
+"""One run from first event to last: sandbox and model side by side, then the loop, then the tidying up."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import shlex
+import time
+from collections.abc import Awaitable
+from dataclasses import dataclass
+
+from llm_sandbox_nb.agent.answer import AnswerFiles
+from llm_sandbox_nb.agent.collect import Collector
+from llm_sandbox_nb.agent.control import RunControl
+from llm_sandbox_nb.agent.ending import Ending, ending_of, spoken_answer
+from llm_sandbox_nb.agent.failures import RunError
+from llm_sandbox_nb.agent.folders import public_settings, versions
+from llm_sandbox_nb.agent.inputs import Inputs
+from llm_sandbox_nb.agent.limits import Meter, RunLimits
+from llm_sandbox_nb.agent.loop import Loop, StopRun, Workplace
+from llm_sandbox_nb.agent.model import Model, ModelSettings
+from llm_sandbox_nb.agent.prompts import PromptConfig
+from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.agent.retry import RetryPolicy
+from llm_sandbox_nb.agent.run import Run
+from llm_sandbox_nb.agent.schemas import TOOLS
+from llm_sandbox_nb.agent.tools import Toolbox
+from llm_sandbox_nb.sandbox.contract import Sandbox
+from llm_sandbox_nb.sandbox.errors import SandboxError
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.seed_format import write_seed
+
+logger = logging.getLogger(__name__)
+_TIDYING = 300.0
+"""Seconds for taking the last files out."""
+_TIDYING_INTERRUPTED = 10.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be done, checked."""
+
+    task: str
+    model: Model
+    prompts: PromptConfig
+    inputs: Inputs
+    limits: RunLimits
+    settings: ModelSettings
+    retries: RetryPolicy
+    command_timeout: float
+
+    def start_event(self, run_id: str) -> ev.RunStarted:
+        """The first event of the journal."""
+        settings = {
+            "sampling": dataclasses.asdict(self.settings),
+            "limits": dataclasses.asdict(self.limits),
+            "command_timeout": self.command_timeout,
+            "prompts": dataclasses.asdict(self.prompts),
+        }
+        return ev.RunStarted(
+            run_id=run_id,
+            task=self.task,
+            model=self.model.name,
+            scripted=self.model.scripted,
+            settings=public_settings(settings),
+            tools=TOOLS,
+            inputs=self.inputs.names(),
+            versions=versions(),
+        )
+
+
+@dataclass(frozen=True)
+class Opening:
+    """The sandbox to come. `root` is its working directory when that is known before it is there."""
+
+    sandbox: Sandbox | Awaitable[Sandbox]
+    owned: bool
+    root: str | None
+
+
+class Work:
+    """One run under way."""
+
+    def __init__(self, job: Job, recorder: Recorder, run: Run, opening: Opening, control: RunControl) -> None:
+        self.job = job
+        self.control = control
+        self.recorder = recorder
+        self.run = run
+        self.opening = opening
+        self.meter = Meter(job.limits)
+        self.box: Sandbox | None = None
+        self.collector: Collector | None = None
+        self.answers: AnswerFiles | None = None
+
+    async def do(self) -> Run:
+        """Do it all. Whatever happens, the record is complete and an owned sandbox closed in the end."""
+        self._record_start()
+        workplace = asyncio.ensure_future(self._prepare())
+        job = self.job
+        loop = Loop(job.model, job.settings, self.recorder, self.meter, workplace, job.retries, self.control)
+        talk = asyncio.ensure_future(self._talk(loop, workplace))
+        try:
+            self.control.begin(self.recorder.emit, talk.cancel)
+            await talk
+        except BaseException as error:  # noqa: BLE001 - recorded, then told to the caller by _outcome
+            cause = error
+        ending = ending_of(cause)
+        try:
+            await self._finish(loop, ending)
+        except OSError as error:
+            raise RunError(f"The record of the run cannot be written: {error}.", self.run) from error
+        finally:
+            await self._close(workplace)
+        return self._outcome(ending, cause)
+
+    def _record_start(self) -> None:
+        self.recorder.emit(self.job.start_event(self.recorder.folder.name))
+
+    async def _talk(self, loop: Loop, workplace: asyncio.Future[Workplace]) -> None:
+        if self.opening.root is None:
+            await asyncio.shield(workplace)
+        root = self.opening.root or self._sandbox().directories.root
+        await loop.run(self.job.prompts.under(root).messages(self.job.task))
+
+    # --- the sandbox ---
+
+    async def _prepare(self) -> Workplace:
+        started, opening = time.monotonic(), self.opening
+        box = opening.sandbox if isinstance(opening.sandbox, Sandbox) else await opening.sandbox
+        self.box = box
+        self.recorder.emit(
+            ev.SandboxReady(
+                sandbox_id=box.id, protection=_protection(box), start_time=time.monotonic() - started
+            )
+        )
+        if opening.root not in (None, box.directories.root):
+            raise SandboxError(
+                f"The sandbox works in {box.directories.root}: say isolation='process' to use it."
+            )
+        prompts = self.job.prompts.under(box.directories.root)
+        self.collector = self._make_collector(box, prompts)
+        self.answers = AnswerFiles(box, prompts.output_dir)
+        await _make_folders(box, prompts)
+        if not opening.owned:
+            await self.collector.take_stock()
+            await self.answers.take_stock()
+        await self.job.inputs.upload(box, prompts.input_dir)
+        if prompts.working_dir != box.directories.root:
+            await box.run(f"cd -- {shlex.quote(prompts.working_dir)}")
+        await box.changes()
+        return Workplace(Toolbox(box, lambda: self.meter.time_left, self.job.command_timeout), self.collector)
+
+    def _make_collector(self, box: Sandbox, prompts: PromptConfig) -> Collector:
+        not_results = (prompts.input_dir, box.directories.input, box.directories.documents)
+        inside = prompts.output_dir.rstrip("/") + "/"
+        skipped = tuple(folder for folder in not_results if folder.startswith(inside))
+        return Collector(box, prompts.output_dir, self.recorder, skipped)
+
+    def _sandbox(self) -> Sandbox:
+        assert self.box is not None
+        return self.box
+
+    # --- the end ---
+
+    async def _finish(self, loop: Loop, ending: Ending) -> None:
+        answer = None
+        try:
+            self._note_unread(self.control.close())
+            loop.close_open_calls()
+            answer = await self._last_look(ending)
+        finally:  # also when a second interrupt comes meanwhile
+            self._record_end(ending, answer or spoken_answer(ending, loop))
+        write_seed(self.recorder.trajectory, self.recorder.folder)
+
+    def _note_unread(self, said: list[str]) -> None:
+        if said:
+            self.recorder.emit(ev.Noted(text="The run ended before the model read what was said last."))
+
+    def _record_end(self, ending: Ending, answer: str | None) -> None:
+        event = ev.RunFinished(
+            stop_reason=ending.reason,
+            answer=ev.clean_text(answer),
+            error=ev.clean_text(ending.error),
+            usage=self.recorder.trajectory.usage,
+            steps=self.meter.step,
+            wall_time=self.meter.elapsed,
+        )
+        try:
+            self.recorder.emit(event)
+        finally:
+            self.recorder.close()
+
+    async def _last_look(self, ending: Ending) -> str | None:
+        """Take what is in the output folder now; the answer file's content when there is one."""
+        if self.collector is None or self.answers is None or ending.reason == "sandbox_lost":
+            return None
+        answer = None
+        try:
+            async with asyncio.timeout(_TIDYING_INTERRUPTED if ending.reason == "interrupted" else _TIDYING):
+                answer = await self.answers.read()
+                await self.collector.collect_all()
+        except TimeoutError:
+            self._missed("it took too long")
+        except Exception as error:
+            logger.exception("the last files of %s could not be taken", self.recorder.folder)
+            self._missed(str(error))
+        return answer
+
+    def _missed(self, reason: str) -> None:
+        reason = ev.clean_text(f"The last files could not be taken: {reason.rstrip('.')}.")
+        self.recorder.emit(ev.ArtifactSkipped(reason=reason))
+
+    async def _close(self, workplace: asyncio.Future[Workplace]) -> None:
+        workplace.cancel()
+        await asyncio.gather(workplace, return_exceptions=True)
+        if self.collector is not None:
+            await self.collector.abandon()
+        if self.box is None or not self.opening.owned:
+            return
+        try:
+            await self.box.close()
+        except (SandboxError, OSError) as error:
+            logger.warning("closing the sandbox %s failed: %s", self.box.id, error)
+
+    def _outcome(self, ending: Ending, cause: BaseException) -> Run:
+        if ending.reason == "interrupted" and not self.control.stopped:
+            raise cause
+        if ending.failed:
+            raise RunError(ending.error or ending.reason, self.run) from _origin(cause)
+        return self.run
+
+
+def _origin(cause: BaseException) -> BaseException | None:
+    return cause.__cause__ if isinstance(cause, StopRun) else cause
+
+
+def _protection(box: Sandbox) -> dict[str, object]:
+    """What is in force, as JSON has it."""
+    protection = box.protection
+    found = {field.name: getattr(protection, field.name) for field in dataclasses.fields(protection)}
+    return found | {"capabilities": list(protection.capabilities), "details": dict(protection.details)}
+
+
+async def _make_folders(box: Sandbox, prompts: PromptConfig) -> None:
+    folders = (prompts.working_dir, prompts.input_dir, prompts.output_dir)
+    result = await box.exec(["mkdir", "-p", "--", *folders], cwd="/")
+    if result.exit_code != 0:
+        raise SandboxError(
+            f"The folders {', '.join(folders)} cannot be made in the sandbox: {result.text.strip()}."
+        )

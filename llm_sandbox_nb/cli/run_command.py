@@ -1,0 +1,142 @@
+"""`llm-sandbox-nb run`: one task, one sandbox, one folder with everything that happened."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llm_sandbox_nb.cli.errors import INTERRUPTED, MODEL_ERROR, SANDBOX_ERROR, UsageError, exit_code
+from llm_sandbox_nb.cli.printer import Printer, harmless, size_in_words
+from llm_sandbox_nb.cli.responses import save_responses
+from llm_sandbox_nb.cli.settings import resolve
+
+if TYPE_CHECKING:
+    from llm_sandbox_nb.agent.model import ModelSettings
+    from llm_sandbox_nb.agent.run import Run
+
+
+def run_command(arguments: argparse.Namespace) -> int:
+    """Run the task; print progress, answer, files and, as the last line, the run's folder.
+
+    Raises:
+        UsageError: an option, a settings file or an input is wrong; nothing was started.
+    """
+    values = resolve(vars(arguments), os.environ)
+    _check(values)
+    if values["settings"]:
+        print(f"Settings   {values['settings']}", flush=True)
+    started: list[Run] = []
+    try:
+        problem, code = _solve(values, started)
+    except _NotStartedError as error:
+        print(error, file=sys.stderr)
+        return error.code
+    (run,) = started
+    if values["save_litellm_response"]:
+        save_responses(run.trajectory, run.folder / "litellm")
+    if problem:
+        print(problem, file=sys.stderr, flush=True)
+    _print_result(run)
+    return exit_code(run.stop_reason) if code is None else code
+
+
+class _NotStartedError(Exception):
+    """No run came of it."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def _check(values: dict[str, Any]) -> None:
+    """Find what can be found before anything heavy is imported."""
+    if not (values["query"] or "").strip():
+        raise UsageError("""There is no task: give one with --query "How many r's are in strawberry?".""")
+    if not (values["llm_name"] or "").strip():
+        raise UsageError(
+            "There is no model: name one with --llm_name (for example openai/gpt-5) or $LLM_NAME."
+        )
+    if values["input_dir"] and not Path(values["input_dir"]).expanduser().exists():
+        raise UsageError(f"--input_dir: there is no {values['input_dir']}; check the path.")
+
+
+def _solve(values: dict[str, Any], started: list[Run]) -> tuple[str, int | None]:
+    """Run to the end. One sentence about what went wrong, and its code when the stop reason does not tell it.
+
+    `started` gets the run as soon as there is one.
+    """
+    from llm_sandbox_nb.agent.failures import RunError
+    from llm_sandbox_nb.agent.model import ModelError
+    from llm_sandbox_nb.sandbox.errors import SandboxError
+
+    try:
+        asyncio.run(_until_signal(values, started))
+    except RunError as error:
+        return str(error), SANDBOX_ERROR if isinstance(error.__cause__, SandboxError) else None
+    except ModelError as error:
+        raise _NotStartedError(str(error), MODEL_ERROR) from error
+    except SandboxError as error:
+        raise _NotStartedError(str(error), SANDBOX_ERROR) from error
+    except (KeyboardInterrupt, asyncio.CancelledError) as error:
+        if not started:
+            raise _NotStartedError("Interrupted.", INTERRUPTED) from error
+        return "Interrupted.", INTERRUPTED
+    except (ValueError, OSError) as error:
+        if started:
+            raise
+        raise UsageError(str(error)) from error
+    return "", None
+
+
+async def _until_signal(values: dict[str, Any], started: list[Run]) -> None:
+    """Solve; SIGTERM and SIGHUP end the run in good order, as Ctrl-C does."""
+    from llm_sandbox_nb.agent.limits import RunLimits
+    from llm_sandbox_nb.agent.solve import solve
+
+    if task := asyncio.current_task():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    await solve(
+        values["query"],
+        model=values["llm_name"],
+        isolation=values["isolation"],
+        profile=values["profile"],
+        image=values["docker_image"],
+        network=values["network"],
+        sandbox_options={name: values[name] for name in ("ca_bundle", "index_url", "proxy") if values[name]},
+        inputs=values["input_dir"],
+        output_dir=values["output_dir"],
+        prompt_config=values["prompt_config"],
+        limits=RunLimits(values["max_steps"], values["max_token_limit"], values["budget"], values["time"]),
+        settings=_model_settings(values),
+        api_base=values["llm_base_url"],
+        api_key=values["api_key"],
+        listeners=(Printer(sys.stdout),),
+        on_run=started.append,
+    )
+
+
+def _model_settings(values: dict[str, Any]) -> ModelSettings:
+    from llm_sandbox_nb.agent.model import ModelSettings
+
+    same = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+    return ModelSettings(
+        **{name: values[name] for name in same},
+        max_tokens=values["max_tokens_per_call"],
+        extra_body=values["extra_body"] or {},
+    )
+
+
+def _print_result(run: Run) -> None:
+    if run.answer:
+        print(f"\nAnswer\n{harmless(run.answer)}")
+    if run.files:
+        print("\nFiles")
+        for file in run.files.values():
+            print(f"  {harmless(str(file.path))} ({size_in_words(file.size)})")
+    print(f"\n{run.folder}", flush=True)

@@ -1,0 +1,53 @@
+"""`llm-sandbox-nb show`: a recorded run as text."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from llm_sandbox_nb.cli.errors import UsageError
+from llm_sandbox_nb.cli.printer import LIVE_LINES, Printer, harmless
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.journal import FILE_NAME, JournalError, read_journal
+from llm_sandbox_nb.trajectory.seed_format import read_seed
+
+
+def show_command(arguments: argparse.Namespace) -> int:
+    """Print every event of a run; a run that was killed is shown up to its last event.
+
+    Raises:
+        UsageError: there is no run, or it cannot be read.
+    """
+    path = Path(arguments.run).expanduser()
+    journal = path / FILE_NAME if path.is_dir() else path
+    if not journal.is_file():
+        raise UsageError(f"There is no run at {path}: give the folder that holds its {FILE_NAME}.")
+    folder = journal.parent
+    printer = Printer(sys.stdout, lines=LIVE_LINES if arguments.brief else None, folder=folder)
+    last: ev.Event | None = None
+    try:
+        for last in _events(journal):
+            printer(last)
+    except FileNotFoundError as error:
+        raise UsageError(f"Outputs of the run are missing; {folder}/blobs was left behind.") from error
+    except (JournalError, ValueError) as error:
+        raise UsageError(f"The run cannot be read to its end: {str(error).rstrip('.')}.") from error
+    _show_end(last)
+    return 0
+
+
+def _events(path: Path) -> Iterable[ev.Event]:
+    """Of a journal, or of a trajectory.json as the original package writes it."""
+    return read_seed(path).events if path.suffix == ".json" else read_journal(path)
+
+
+def _show_end(last: ev.Event | None) -> None:
+    if not isinstance(last, ev.RunFinished):
+        print("\nThe record ends here: the run is still under way, or was killed.")
+        return
+    if last.error:
+        print(harmless(last.error))
+    if last.answer:
+        print(f"\nAnswer\n{harmless(last.answer)}")

@@ -1,0 +1,1 @@
+"""The kernel side: magics, the run card, the client of the server."""

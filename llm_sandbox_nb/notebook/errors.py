@@ -1,0 +1,54 @@
+"""What the magics raise. A notebook shows one sentence, no traceback; a headless run fails all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+E = TypeVar("E", bound=BaseException)
+
+
+def in_one_sentence(error: E, message: str | None = None) -> E:
+    """`error`, made so that IPython shows its name and message (or `message`) in place of a traceback."""
+    said = message if message is not None else str(error)
+    line = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    error._render_traceback_ = lambda: [line]  # type: ignore[attr-defined]
+    return error
+
+
+class SandboxMagicError(Exception):
+    """A magic could not do what it was asked to. The message says what to do."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        in_one_sentence(self)
+
+
+class SandboxUsageError(SandboxMagicError):
+    """An option, a subcommand or the task is wrong; nothing was started."""
+
+
+class SandboxInputError(SandboxMagicError):
+    """An input or a name in the task is not there; nothing was started."""
+
+
+class SandboxLimitError(SandboxMagicError):
+    """A run used up its steps, tokens, money or time before the model submitted."""
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Within this, what this package raises on purpose and interrupts are shown in one sentence.
+
+    Anything else is a fault of ours and keeps its traceback.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        in_one_sentence(error, "The cell was interrupted; what was done until then is above.")
+        raise
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] == "llm_sandbox_nb":
+            in_one_sentence(error)
+        raise

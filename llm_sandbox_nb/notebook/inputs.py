@@ -1,0 +1,148 @@
+"""What `-i` names: files, folders and Python variables, made into files for the sandbox."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from llm_sandbox_nb.notebook.errors import SandboxInputError
+
+FrameFormat = Literal["csv", "parquet"]
+MOST_FILES = 5_000
+"""Files of one folder that are handed in."""
+
+
+def collect_inputs(
+    names: Iterable[str], namespace: Mapping[str, Any], staging: Path, frame_format: FrameFormat = "csv"
+) -> dict[str, Path]:
+    """The files to hand in, by their name below the input folder; a folder keeps its name.
+
+    Variables are written to the folder `staging`. A name that is both a variable and a file is refused:
+    `./name` is the file.
+
+    Raises:
+        SandboxInputError: nothing has that name, two have the same, or a value cannot be written.
+    """
+    inputs: dict[str, Path] = {}
+    for name in names:
+        for path in _named(name, namespace, staging, frame_format):
+            for label, file in _files(path):
+                if label in inputs:
+                    raise SandboxInputError(f"Two inputs are called {label!r}: rename one of them.")
+                inputs[label] = file
+    return inputs
+
+
+def _named(name: str, namespace: Mapping[str, Any], staging: Path, frame_format: FrameFormat) -> list[Path]:
+    path = Path(name).expanduser()
+    is_variable = name.isidentifier() and name in namespace
+    if path.exists():
+        if is_variable:
+            raise SandboxInputError(
+                f"{name!r} is both a variable and a file: write ./{name} for the file, or rename one of them."
+            )
+        return [path]
+    if not is_variable:
+        return _matching(name, path)
+    value = namespace[name]
+    if isinstance(value, Path):
+        return _matching(str(value), value)
+    return [_written(name, value, staging, frame_format)]
+
+
+def _matching(name: str, path: Path) -> list[Path]:
+    has_pattern = any(character in name for character in "*?[")
+    found = [path] if path.exists() else sorted(_glob(path)) if has_pattern else []
+    if not found:
+        kind = "file, folder or variable" if name.isidentifier() else "file or folder"
+        raise SandboxInputError(
+            f"There is no {kind} {name!r} to hand in: check -i ({Path.cwd()} is looked in)."
+        )
+    return found
+
+
+def _files(path: Path) -> Iterator[tuple[str, Path]]:
+    """The file itself, or all files of the folder, under the names they get."""
+    name = path.resolve().name or "input"
+    if path.is_file():
+        yield path.name or name, path
+        return
+    root = path.resolve()
+    files = [file for file in root.rglob("*") if file.is_file()]
+    if not files or len(files) > MOST_FILES:
+        has = "no files" if not files else f"more than {MOST_FILES:,} files"
+        raise SandboxInputError(f"The folder {path} has {has}: hand in single files, or an archive.")
+    for file in files:
+        if not file.resolve().is_relative_to(root):
+            raise SandboxInputError(f"{file} is a link that leads out of {path}: hand in what it points to.")
+        yield f"{name}/{file.relative_to(root).as_posix()}", file
+
+
+def _glob(path: Path) -> Iterable[Path]:
+    root = Path(path.anchor) if path.is_absolute() else Path()
+    return root.glob(str(path.relative_to(path.anchor) if path.is_absolute() else path))
+
+
+def _written(name: str, value: Any, staging: Path, frame_format: FrameFormat) -> Path:
+    staging.mkdir(parents=True, exist_ok=True)
+    try:
+        path = _write(name, value, staging, frame_format)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SandboxInputError(
+            f"The variable {name!r} ({type(value).__name__}) cannot be written as a file ({error}): "
+            "save it yourself and hand in the file."
+        ) from error
+    except ImportError as error:
+        raise SandboxInputError(
+            f"The variable {name!r} cannot be written as Parquet: install pyarrow, or "
+            "set %config SandboxMagics.dataframe_format = 'csv'."
+        ) from error
+    return path
+
+
+def _write(name: str, value: Any, staging: Path, frame_format: FrameFormat) -> Path:
+    if _is_frame(value):
+        return _write_frame(name, value, staging, frame_format)
+    if isinstance(value, bytes | bytearray):
+        path = staging / f"{name}.bin"
+        path.write_bytes(value)
+    elif isinstance(value, str):
+        path = staging / f"{name}.txt"
+        path.write_text(value, encoding="utf-8", newline="")
+    else:
+        path = staging / f"{name}.json"
+        path.write_text(json.dumps(value, ensure_ascii=False, default=_plain_value), encoding="utf-8")
+    return path
+
+
+def _is_frame(value: Any) -> bool:
+    library = type(value).__module__.partition(".")[0]
+    return library in ("pandas", "polars") and type(value).__name__ in ("DataFrame", "Series")
+
+
+def _write_frame(name: str, value: Any, staging: Path, frame_format: FrameFormat) -> Path:
+    path = staging / f"{name}.{frame_format}"
+    frame = value.to_frame() if type(value).__name__ == "Series" else value
+    if type(frame).__module__.startswith("polars"):
+        frame.write_parquet(path) if frame_format == "parquet" else frame.write_csv(path)
+    elif frame_format == "parquet":
+        frame.to_parquet(path)
+    else:
+        frame.to_csv(path, index=type(frame.index).__name__ != "RangeIndex")
+    return path
+
+
+def _plain_value(value: Any) -> Any:
+    """What `json` cannot write itself: arrays and numbers of numpy, dates, paths, sets, dataclasses."""
+    for method in ("tolist", "isoformat", "model_dump", "_asdict"):
+        if callable(convert := getattr(value, method, None)):
+            return convert()
+    if isinstance(value, set | frozenset | tuple | Mapping):
+        return dict(value) if isinstance(value, Mapping) else sorted(value, key=repr)
+    if hasattr(value, "__dataclass_fields__"):
+        return vars(value)
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")

@@ -1,0 +1,66 @@
+"""The one output of a cell: shown once, updated in place, never more often than it can bear."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from llm_sandbox_nb.notebook.card import Bundle, Card
+from llm_sandbox_nb.notebook.card_bundle import MIME, live_json
+from llm_sandbox_nb.notebook.card_files import relative_path
+
+_BYTES_A_SECOND = 1_000_000
+"""What a page is asked to take while a run is under way."""
+_SHARE = 0.1
+"""Share of the time that rendering may take."""
+_WATCHED_INTERVAL = 1.0
+"""Seconds between updates while the front end can watch the run at the server: they are for others only."""
+
+
+class LiveDisplay:
+    """Shows a card. A shell without a front end (plain IPython) gets the final text only."""
+
+    def __init__(
+        self, card: Card, shell: Any, interval: float = 0.25, watched: Callable[[], str | None] = lambda: None
+    ) -> None:
+        """`watched` gives the run's id while it can be watched at the server."""
+        self._watched = watched
+        self._card = card
+        self._interval = interval
+        self._live = getattr(shell, "kernel", None) is not None
+        self._id = uuid.uuid4().hex
+        self._shown = False
+        self._due = 0.0
+
+    def update_if_due(self) -> None:
+        """Show the run as it stands, unless that was done a moment ago."""
+        if time.monotonic() >= self._due:
+            self.show()
+
+    def show(self) -> None:
+        """Show the run as it stands."""
+        if not self._live:
+            return
+        started = time.monotonic()
+        bundle, interval = self._card.live(), self._interval
+        if run_id := self._watched():
+            bundle = {MIME: live_json(run_id, relative_path(self._card.folder)), **bundle}
+            interval = max(interval, _WATCHED_INTERVAL)
+        self._publish(bundle)
+        spent = time.monotonic() - started
+        pause = max(interval, spent / _SHARE, len(bundle["text/html"]) / _BYTES_A_SECOND)
+        self._due = time.monotonic() + pause
+
+    def finish(self) -> None:
+        """Show the whole run; this is what the notebook keeps."""
+        self._publish(self._card.final())
+
+    def _publish(self, bundle: Bundle) -> None:
+        from IPython import display
+
+        publish: Any = display.publish_display_data
+        options: dict[str, Any] = {"transient": {"display_id": self._id}, "update": self._shown}
+        publish(bundle, self._card.metadata, **options)
+        self._shown = True

@@ -1,0 +1,191 @@
+"""The notebook's sandbox as the Jupyter server keeps it, for kernels whose server has the extension."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from llm_sandbox_nb.notebook.publisher import RunPublisher
+from llm_sandbox_nb.notebook.sandboxes import SandboxOptions, SandboxStatus, check_matches
+from llm_sandbox_nb.notebook.server_address import ServerAddress, find_own_server, own_kernel_id
+from llm_sandbox_nb.notebook.server_sandbox import ServerSandbox
+from llm_sandbox_nb.sandbox import errors
+from llm_sandbox_nb.sandbox.contract import Limits, Protection, Sandbox
+from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
+
+_ANSWER_TIMEOUT = 15.0
+_START_TIMEOUT = 180.0
+"""Seconds that a start may take: an engine that is busy, a large image."""
+
+logger = logging.getLogger(__name__)
+
+
+async def connect_server() -> ServerKeeper | None:
+    """The keeper at this kernel's own Jupyter server; None when it has none with the extension."""
+    kernel_id = own_kernel_id()
+    address = await find_own_server(kernel_id) if kernel_id else None
+    return ServerKeeper(address, kernel_id) if address and kernel_id else None
+
+
+class ServerKeeper:
+    """A `SandboxKeeper` that asks the server."""
+
+    def __init__(self, address: ServerAddress, kernel_id: str) -> None:
+        self._address = address
+        self._kernel_id = kernel_id
+        self._sandbox: ServerSandbox | None = None
+        self._key = ("", "")
+
+    def publisher(self) -> RunPublisher:
+        """Publishes a run at this server."""
+        return RunPublisher(self._address, self._kernel_id)
+
+    async def acquire(self, options: SandboxOptions, *, fresh: bool = False) -> Sandbox:
+        """See `SandboxKeeper.acquire`."""
+        if fresh:
+            await self.close()
+        body = {"kernel_id": self._kernel_id, "fresh": fresh, **_wanted(options)}
+        status, model = await self._ask("sandboxes", "POST", body, timeout=_START_TIMEOUT)
+        sandbox = await self._connected(model)
+        if status == 200:
+            _check_same(model, options, sandbox.protection)
+        return sandbox
+
+    async def current(self) -> Sandbox | None:
+        """See `SandboxKeeper.current`."""
+        model = await self._model()
+        return await self._connected(model) if model and model["state"] == "running" else None
+
+    async def status(self) -> SandboxStatus:
+        """See `SandboxKeeper.status`."""
+        _, info = await self._ask("info")
+        details = {
+            "server": self._address.url,
+            "sandboxes on this server": f"{info['sandboxes']} of {info['max_sandboxes'] or 'any number'}",
+        }
+        model = await self._model()
+        if model is None or model["state"] != "running":
+            return SandboxStatus("server", details=details)
+        sandbox = await self._connected(model)
+        idle = datetime.now(UTC) - datetime.fromisoformat(model["last_activity"])
+        details["idle"] = f"{idle.total_seconds():.0f} s"
+        return SandboxStatus(
+            "server",
+            sandbox.id,
+            sandbox.protection,
+            datetime.fromisoformat(model["created"]).timestamp(),
+            details,
+        )
+
+    async def stop(self) -> bool:
+        """See `SandboxKeeper.stop`."""
+        model = await self._model()
+        await self.close()
+        if model is None:
+            return False
+        await self._ask(f"sandboxes/{model['id']}", "DELETE")
+        return True
+
+    async def close(self) -> None:
+        """See `SandboxKeeper.close`."""
+        sandbox, self._sandbox = self._sandbox, None
+        if sandbox is not None:
+            await sandbox.close()
+
+    async def _model(self) -> dict[str, Any] | None:
+        _, answer = await self._ask(f"kernels/{self._kernel_id}")
+        model: dict[str, Any] | None = answer["sandbox"]
+        return model
+
+    async def _connected(self, model: Mapping[str, Any]) -> ServerSandbox:
+        """The one of `model`: the one that is connected already, else a new connection."""
+        key = (str(model["id"]), str(model["sandbox_id"]))
+        if self._sandbox is None or self._key != key or self._sandbox.lost:
+            await self.close()
+            sandbox = ServerSandbox(self._address, model)
+            await sandbox.connect()
+            self._sandbox, self._key = sandbox, key
+        return self._sandbox
+
+    async def _ask(
+        self, path: str, method: str = "GET", body: object = None, *, timeout: float = _ANSWER_TIMEOUT
+    ) -> tuple[int, dict[str, Any]]:
+        """A request to the server; its refusals come back as the exceptions they were there.
+
+        Raises:
+            SandboxError: as the server says; SandboxLostError when it does not answer.
+        """
+        from tornado.httpclient import AsyncHTTPClient, HTTPClientError
+
+        request = self._address.request(
+            path,
+            method=method,
+            body=json.dumps(body) if body is not None else None,
+            request_timeout=timeout,
+        )
+        try:
+            response = await AsyncHTTPClient().fetch(request, raise_error=False)
+        except (HTTPClientError, OSError) as error:
+            raise self._silent(error) from error
+        if response.code == 599:
+            raise self._silent(response.error)
+        answer = _json(response.body)
+        if response.code >= 400:
+            raise _refusal(response.code, answer)
+        return response.code, answer
+
+    def _silent(self, error: BaseException | None) -> SandboxLostError:
+        return SandboxLostError(
+            f"The Jupyter server at {self._address.url} does not answer ({error}); restart it and the kernel."
+        )
+
+
+def _json(body: bytes) -> dict[str, Any]:
+    try:
+        answer = json.loads(body or b"{}")
+    except ValueError:
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+def _refusal(code: int, answer: Mapping[str, Any]) -> Exception:
+    """The server's refusal as the exception it was there."""
+    message = str(answer.get("message") or f"The Jupyter server refused with HTTP {code}.")
+    kind = getattr(errors, str(answer.get("error")), None)
+    if isinstance(kind, type) and issubclass(kind, SandboxError):
+        return kind(message)
+    return ValueError(message) if answer.get("error") == "ValueError" else SandboxError(message)
+
+
+def _wanted(options: SandboxOptions) -> dict[str, Any]:
+    """The options as the body of a request; what is left open is left out, for the site to choose."""
+    texts = {name: getattr(options, name) for name in ("profile", "image", "network", "index_url", "proxy")}
+    wanted = {name: value for name, value in texts.items() if value is not None}
+    if options.isolation != "auto":
+        wanted["isolation"] = options.isolation
+    if options.limits is not None:
+        wanted["limits"] = asdict(options.limits)
+    if options.ca_bundle is not None:
+        wanted["ca_bundle_pem"] = Path(options.ca_bundle).read_text()
+    return wanted
+
+
+def _check_same(model: Mapping[str, Any], wanted: SandboxOptions, protection: Protection) -> None:
+    """Refuse a running sandbox that is not what the cell asks for."""
+    settings = model["settings"]
+    started_with = SandboxOptions(
+        isolation=settings["isolation"],
+        profile=settings["profile"],
+        image=settings["image"],
+        network=settings["network"],
+        limits=Limits(**settings["limits"]),
+        ca_bundle=wanted.ca_bundle,
+        index_url=settings["index_url"],
+        proxy=settings["proxy"],
+    )
+    check_matches(wanted, started_with=started_with, protection=protection)

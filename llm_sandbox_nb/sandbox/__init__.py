@@ -1,0 +1,1 @@
+"""The computer: one contract, three isolations, one executor inside, the image."""

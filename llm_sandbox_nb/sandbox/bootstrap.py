@@ -1,0 +1,69 @@
+"""How the executor gets into a sandbox: a small Python program reads the package `inside` from the pipe.
+
+The package comes as one JSON object of module sources, and is imported from there like any other: nothing is
+written to the sandbox's disk, and a module is compiled when it is first imported. Compiled modules come
+along, for a Python that is like this one: that saves a third of the time it takes.
+"""
+
+from __future__ import annotations
+
+import json
+import marshal
+from functools import cache
+from importlib import resources
+from importlib.util import MAGIC_NUMBER
+
+PATIENCE = 45
+"""Seconds until the executor must have come: a container's pipe stays open when its owner dies half-way."""
+_PROGRAM = (
+    """
+import json, os, signal, sys
+from marshal import loads
+from _frozen_importlib_external import MAGIC_NUMBER
+signal.signal(signal.SIGALRM, lambda *_: os._exit(1))
+signal.alarm(%d)
+def read(n):
+    data = b''
+    while len(data) < n:
+        piece = os.read(0, n - len(data))
+        if not piece:
+            os._exit(0)
+        data += piece
+    return data
+sources = json.loads(read(int(read(8))))
+compiled = read(int(read(8)))
+codes = loads(compiled[4:]) if compiled[:4] == MAGIC_NUMBER else {}
+class Importer:
+    def find_spec(self, name, path=None, target=None):
+        if name in sources:
+            return type(sys.__spec__)(name, self, is_package=name == 'inside')
+    def create_module(self, spec):
+        return None
+    def exec_module(self, module):
+        name = module.__name__
+        exec(codes.get(name) or compile(sources[name], name, 'exec'), module.__dict__)
+signal.alarm(0)
+sys.meta_path.insert(0, Importer())
+from inside.loop import main
+main()
+""".strip()
+    % PATIENCE
+)
+
+
+def bootstrap_argv(python: str = "python3") -> list[str]:
+    """The command that starts the executor; it expects `executor_source()` on its stdin, then frames."""
+    return [python, "-I", "-S", "-u", "-c", _PROGRAM]
+
+
+@cache
+def executor_source() -> bytes:
+    """What to write first to the pipe: the executor's modules, and the same compiled."""
+    folder = resources.files(__package__) / "inside"
+    files = {file.name: file for file in folder.iterdir() if file.name.endswith(".py")}
+    names = {name: "inside" if name == "__init__.py" else f"inside.{name[:-3]}" for name in files}
+    texts = {names[name]: files[name].read_text("utf-8") for name in sorted(files)}
+    codes = {name: compile(text, name, "exec", dont_inherit=True) for name, text in texts.items()}
+    sources = json.dumps(texts).encode("ascii")
+    compiled = MAGIC_NUMBER + marshal.dumps(codes)
+    return b"%08d%b%08d%b" % (len(sources), sources, len(compiled), compiled)

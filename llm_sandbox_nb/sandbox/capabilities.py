@@ -1,0 +1,111 @@
+"""The rights of root that the kernel deals out one by one: their names, and keeping only a few."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+ROOT_INSIDE = (
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_FOWNER",
+    "CAP_FSETID",
+    "CAP_KILL",
+    "CAP_SETGID",
+    "CAP_SETUID",
+)
+"""What root inside a sandbox needs for its files and users."""
+_CAPABILITIES = (
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "DAC_READ_SEARCH",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "SETGID",
+    "SETUID",
+    "SETPCAP",
+    "LINUX_IMMUTABLE",
+    "NET_BIND_SERVICE",
+    "NET_BROADCAST",
+    "NET_ADMIN",
+    "NET_RAW",
+    "IPC_LOCK",
+    "IPC_OWNER",
+    "SYS_MODULE",
+    "SYS_RAWIO",
+    "SYS_CHROOT",
+    "SYS_PTRACE",
+    "SYS_PACCT",
+    "SYS_ADMIN",
+    "SYS_BOOT",
+    "SYS_NICE",
+    "SYS_RESOURCE",
+    "SYS_TIME",
+    "SYS_TTY_CONFIG",
+    "MKNOD",
+    "LEASE",
+    "AUDIT_WRITE",
+    "AUDIT_CONTROL",
+    "SETFCAP",
+    "MAC_OVERRIDE",
+    "MAC_ADMIN",
+    "SYSLOG",
+    "WAKE_ALARM",
+    "BLOCK_SUSPEND",
+    "AUDIT_READ",
+    "PERFMON",
+    "BPF",
+    "CHECKPOINT_RESTORE",
+)
+"""In the kernel's order."""
+
+_KEEP_ONLY = """
+import ctypes, os, sys
+def keep_only(mask):
+    libc = ctypes.CDLL(None, use_errno=True)
+    for capability in range(64):
+        if not mask >> capability & 1:
+            libc.prctl(24, capability, 0, 0, 0)
+    header, data = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)(mask, mask, mask)
+    if libc.capset(header, data) or libc.prctl(38, 1, 0, 0, 0):
+        sys.exit('rights cannot be given up: ' + os.strerror(ctypes.get_errno()))
+"""
+"""prctl 24: drop from the bounding set; 38: no new privileges."""
+_BECOME = """
+import ctypes, os, sys
+def become(user):
+    libc = ctypes.CDLL(None, use_errno=True)
+    for capability in range(64):
+        libc.prctl(24, capability, 0, 0, 0)
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+    libc.capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())
+    libc.prctl(38, 1, 0, 0, 0)
+    with open('/proc/self/status') as status:
+        rights = [line for line in status if line.startswith('Cap') and int(line.split()[1], 16)]
+    if rights:
+        sys.exit('rights cannot be given up: ' + ' '.join(rights))
+"""
+TO_BECOME = ("CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID")
+"""What `become_user` needs."""
+
+
+def capability_names(mask: int) -> tuple[str, ...]:
+    """The names of a set of capabilities, as in `CAP_CHOWN`."""
+    return tuple(f"CAP_{name}" for bit, name in enumerate(_CAPABILITIES) if mask >> bit & 1)
+
+
+def capability_mask(names: Iterable[str]) -> int:
+    """The reverse of `capability_names`."""
+    return sum(1 << _CAPABILITIES.index(name.removeprefix("CAP_")) for name in names)
+
+
+def keep_only(names: Iterable[str]) -> str:
+    """A Python program that gives up, for good, all rights of root but these, whose numbers are below 32."""
+    return f"{_KEEP_ONLY}\nkeep_only({capability_mask(names)})\n"
+
+
+def become_user(uid: int) -> str:
+    """A Python program that becomes an ordinary user, without any of root's rights, for good."""
+    return f"{_BECOME}\nbecome({uid})\n"

@@ -1,0 +1,270 @@
+"""What a sandbox is: the one contract that every isolation, local or behind a server, fulfils."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+StreamName = Literal["stdout", "stderr"]
+OutputCallback = Callable[[StreamName, bytes], None]
+"""Called in the sandbox's event loop with each piece of output as it arrives; must not block."""
+
+DEFAULT_TIMEOUT = 120.0
+OUTPUT_LIMIT = 10 * 1024 * 1024
+"""Bytes kept of each stream of one command: the first half and the last half."""
+
+
+@dataclass(frozen=True)
+class Directories:
+    """Where things are inside the sandbox. The names are the paper's; `root` differs only for `process`."""
+
+    root: str = "/testbed"
+
+    @property
+    def input(self) -> str:
+        """Files the user handed in."""
+        return f"{self.root}/input"
+
+    @property
+    def documents(self) -> str:
+        """Context documents of benchmark tasks."""
+        return f"{self.root}/documents"
+
+    @property
+    def output(self) -> str:
+        """Everything the model leaves here is handed to the user."""
+        return f"{self.root}/output"
+
+    @property
+    def answer(self) -> str:
+        """The answer file of benchmark tasks."""
+        return f"{self.root}/answer.txt"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Resources of one sandbox. `None` means no limit is asked for."""
+
+    memory_bytes: int | None = 2 * 1024**3
+    pids: int | None = 512
+    cpus: float | None = 2.0
+
+
+@dataclass(frozen=True)
+class Protection:
+    """What is in force, read back from the engine or the kernel, never from what was asked for."""
+
+    isolation: Literal["docker", "bubblewrap", "process"]
+    profile: str
+    user: str
+    capabilities: tuple[str, ...]
+    no_new_privileges: bool
+    seccomp: str
+    network: str
+    read_only_system: bool
+    memory_bytes: int | None
+    pids: int | None
+    cpus: float | None
+    details: Mapping[str, str] = field(default_factory=dict)
+    protects: str = ""
+    """One sentence: what this keeps the model from."""
+    does_not_protect: str = ""
+    """One sentence: what it does not."""
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    """The outcome of one command.
+
+    `stdout` and `stderr` are bytes exactly as written, at most `OUTPUT_LIMIT` each: when a stream was longer, its
+    first and last halves are kept, joined by a line that says how much was left out, and `truncated` is true;
+    `stdout_bytes` and `stderr_bytes` count all that was written, and `full_output` names a file in the sandbox that
+    holds it (up to its own limit).
+    `exit_code` is the command's own, 128+n when it was ended by signal n, and None when it did not end by itself
+    (`timed_out` or `interrupted`).
+    """
+
+    exit_code: int | None
+    stdout: bytes
+    stderr: bytes
+    timed_out: bool = False
+    interrupted: bool = False
+    truncated: bool = False
+    duration: float = 0.0
+    """Seconds, measured inside the sandbox."""
+    stdout_bytes: int = 0
+    stderr_bytes: int = 0
+    full_output: str | None = None
+    notice: str = ""
+    """What happened to the shell, in words, e.g. that it was ended by `exit` and a new one was started."""
+    background: bytes = b""
+    """What jobs left running by earlier calls wrote between those calls and this one (bounded)."""
+
+    @property
+    def text(self) -> str:
+        """Both streams, decoded; undecodable bytes are replaced."""
+        return (self.stdout + self.stderr).decode("utf-8", "replace")
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """One entry of a listing. `path` is absolute; `kind` is what it is itself, links are not followed."""
+
+    path: str
+    kind: Literal["file", "directory", "link", "other"]
+    size: int
+    mode: int
+    mtime: float
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """One path under the working directory that a call changed.
+
+    `before` and `after` hold the contents when the file is text and small enough for a diff, else None.
+    """
+
+    path: str
+    kind: Literal["added", "modified", "deleted"]
+    size: int
+    before: bytes | None = None
+    after: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What changed since the last look. `incomplete` says in words what was left out, if anything."""
+
+    files: tuple[FileChange, ...] = ()
+    incomplete: str = ""
+
+
+class Sandbox(ABC):
+    """A computer for one model. Async, to be used from one event loop; several calls may be under way at once.
+
+    Any method raises `SandboxLostError` when the sandbox has died or does not answer. Paths are absolute or relative
+    to `directories.root`; they are never put through a shell.
+    """
+
+    id: str
+    directories: Directories
+    protection: Protection
+
+    @abstractmethod
+    async def run(
+        self,
+        command: str,
+        *,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        on_output: OutputCallback | None = None,
+        kill_background: bool = False,
+        output_limit: int = OUTPUT_LIMIT,
+    ) -> CommandResult:
+        """Run `command` in the persistent shell: `cd`, `export`, functions and activated environments survive.
+
+        One at a time: a second `run` waits for the first. A time-out kills everything the call started (`setsid`
+        children and jobs that ignore TERM too), keeps the output so far, and leaves the shell usable. Jobs put in the
+        background stay unless `kill_background`. stdin is empty. Cancelling the awaiting task interrupts the command.
+
+        Raises:
+            ValueError: the command holds a NUL byte, which bash cannot take.
+        """
+
+    @abstractmethod
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        on_output: OutputCallback | None = None,
+        output_limit: int = OUTPUT_LIMIT,
+    ) -> CommandResult:
+        """Run a program without a shell, beside the persistent one. `env` is added to the sandbox's own.
+
+        When the call ends by time-out, or the awaiting task is cancelled, all its processes are killed.
+        A program that is not there gives exit code 127, one that may not be executed 126, as a shell would.
+
+        Raises:
+            SandboxUserError: `user` does not exist or cannot be switched to.
+            FileNotFoundError, NotADirectoryError, PermissionError: `cwd` cannot be entered.
+            ValueError: an argument holds a NUL byte.
+        """
+
+    @abstractmethod
+    async def interrupt(self) -> None:
+        """End the command of `run` that is under way, as a time-out would; its result has `interrupted`."""
+
+    @abstractmethod
+    async def read_file(self, path: str, *, limit: int | None = None) -> bytes:
+        """The bytes of a file, of any size.
+
+        Raises:
+            FileNotFoundError, IsADirectoryError, PermissionError: as `open` would; special files are refused
+                with PermissionError.
+            OutputLimitExceededError: the file is larger than `limit` bytes.
+        """
+
+    @abstractmethod
+    async def write_file(self, path: str, data: bytes, *, exclusive: bool = False) -> None:
+        """Write a file whole, making parent directories. An existing file keeps its mode and is replaced in place.
+
+        Raises:
+            FileExistsError: `exclusive` and the path exists.
+            IsADirectoryError, NotADirectoryError, PermissionError, OSError: as `open` would (OSError: disk full).
+        """
+
+    @abstractmethod
+    async def list_files(self, path: str, *, depth: int = 1, limit: int = 10_000) -> list[FileEntry]:
+        """Entries below a directory to `depth` levels, sorted by path; a file gives itself. Links are not followed.
+
+        Raises:
+            FileNotFoundError, PermissionError: as `os.scandir` would.
+        """
+
+    @abstractmethod
+    async def upload(self, source: Path | str, target: str) -> None:
+        """Copy a host file or a folder's content into the sandbox folder `target` (made if missing).
+
+        Names are kept, nested, unicode and spaces too. Links in the source are stored as what they point to only when
+        that lies inside the source; others are refused.
+
+        Raises:
+            FileNotFoundError: `source` is missing.
+            TransferError: a link leads outside the source, or the sandbox has no room.
+        """
+
+    @abstractmethod
+    async def download(self, source: str, target: Path | str, *, limit: int = 1024**3) -> list[str]:
+        """Copy a sandbox file or folder's content into the host folder `target`; what could not be taken is named.
+
+        Only regular files and directories are written, with plain modes, only below `target`, never through a link
+        that is already there. Returns a sentence for each entry that was left out (links, devices, names that lead
+        elsewhere, or everything past `limit` bytes).
+
+        Raises:
+            FileNotFoundError: `source` is missing.
+        """
+
+    @abstractmethod
+    async def changes(self) -> Changes:
+        """What changed under the working directory since the last call of `changes` (or since the start)."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End the sandbox and everything in it. Closing twice is fine."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

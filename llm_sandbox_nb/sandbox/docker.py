@@ -1,0 +1,206 @@
+"""Sandboxes that are containers: starting one, adopting one, ending one.
+
+The executor is the container's first process and is spoken to over its stdin and stdout, attached before it
+starts. Nothing of the host is mounted, so an engine on another machine does as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from llm_sandbox_nb.sandbox.administered import AdministeredSandbox
+from llm_sandbox_nb.sandbox.bootstrap import executor_source
+from llm_sandbox_nb.sandbox.channel import LEASE, PING_EVERY, Channel, StreamTransport
+from llm_sandbox_nb.sandbox.channel_sandbox import ChannelSandbox
+from llm_sandbox_nb.sandbox.contract import Directories, Protection
+from llm_sandbox_nb.sandbox.docker_administrator import start_administrator
+from llm_sandbox_nb.sandbox.docker_attach import attach
+from llm_sandbox_nb.sandbox.docker_container import (
+    CA_PATH,
+    LABEL_PROFILE,
+    LABEL_ROOT,
+    Container,
+    create_container,
+    inspect_container,
+    remove_container,
+    start_container,
+    take_over,
+)
+from llm_sandbox_nb.sandbox.docker_engine import connect, find_endpoint, in_thread
+from llm_sandbox_nb.sandbox.docker_image import DEFAULT_IMAGE, check_image, unusable
+from llm_sandbox_nb.sandbox.docker_protection import PROBED_FILES, describe_protection, read_probe
+from llm_sandbox_nb.sandbox.docker_reaper import reap_in_background
+from llm_sandbox_nb.sandbox.docker_settings import PROFILES, ContainerSettings, Network
+from llm_sandbox_nb.sandbox.errors import ImageError, IsolationUnavailableError, SandboxLostError
+from llm_sandbox_nb.sandbox.options import SandboxOptions, site_environment
+
+START_TIMEOUT = 60.0
+"""Seconds until the program inside must have answered."""
+_NOT_YET_KNOWN = Protection("docker", "", "", (), False, "", "", False, None, None, None)
+
+logger = logging.getLogger(__name__)
+
+
+async def start_docker_sandbox(
+    options: SandboxOptions, *, labels: Mapping[str, str] | None = None, lease: float = LEASE
+) -> ChannelSandbox:
+    """Start a sandbox in a container of its own.
+
+    Args:
+        options: what is asked for.
+        labels: more labels for the container, by which `list_own` finds it again.
+        lease: seconds without a sign of life from this process after which the sandbox ends by itself.
+
+    Raises:
+        IsolationUnavailableError: no engine answers.
+        ImageError: the image is not there, or has no bash or python3.
+        SandboxError: the engine refuses.
+    """
+    settings = _settings(options, labels or {})
+    container = await _created(settings, options.ca_bundle, lease)
+    try:
+        sandbox = await _attached(container, lease)
+    except BaseException:
+        await asyncio.shield(in_thread(remove_container, container.id))
+        raise
+    try:
+        await _start_and_greet(sandbox, container, settings.image)
+    except BaseException:
+        await asyncio.shield(sandbox.close())
+        raise
+    reap_in_background()
+    return sandbox
+
+
+async def adopt_docker_sandbox(container_id: str, *, lease: float = LEASE) -> ChannelSandbox:
+    """Take over a sandbox that runs and whose owner is gone, with its shell, processes and files.
+
+    Raises:
+        IsolationUnavailableError: no engine answers.
+        SandboxLostError: it has ended meanwhile.
+        SandboxError: it is none of ours, or its owner lives.
+    """
+    container = await in_thread(take_over, container_id)
+    sandbox = await _attached(container, lease, adopt=True)
+    try:
+        await sandbox.start(adopt=True, timeout=START_TIMEOUT)
+        inspected = await in_thread(inspect_container, container.id)
+    except BaseException:
+        await sandbox.channel.close(bye=False)
+        raise
+    sandbox.protection = _protection(sandbox, inspected, container.profile)
+    return sandbox
+
+
+def _settings(options: SandboxOptions, labels: Mapping[str, str]) -> ContainerSettings:
+    site = site_environment(options, CA_PATH if options.ca_bundle else None)
+    directories = options.directories or Directories()
+    return ContainerSettings(
+        image=options.image or DEFAULT_IMAGE,
+        profile=options.profile,
+        network=cast(Network | None, options.network),
+        limits=options.limits,
+        directories=directories,
+        environment={**site, **options.env},
+        labels={**labels, LABEL_PROFILE: options.profile, LABEL_ROOT: directories.root},
+    )
+
+
+async def _created(settings: ContainerSettings, ca_bundle: Path | None, lease: float) -> Container:
+    """Make the container. When this task is cancelled meanwhile, what was made is removed."""
+    making = asyncio.ensure_future(in_thread(create_container, settings, ca_bundle, lease))
+    try:
+        return await asyncio.shield(making)
+    except asyncio.CancelledError:
+        making.add_done_callback(_remove_late)
+        raise
+
+
+def _remove_late(making: asyncio.Future[Container]) -> None:
+    if not making.cancelled() and making.exception() is None:
+        making.get_loop().run_in_executor(None, remove_container, making.result().id)
+
+
+async def _attached(container: Container, lease: float, *, adopt: bool = False) -> ChannelSandbox:
+    """A sandbox that is connected to the container and not yet greeted."""
+    client = connect()
+    reader, writer = await attach(find_endpoint(), client.api.api_version, container.id)
+    transport = StreamTransport(reader, writer)
+    if not adopt:
+        transport.write_raw(executor_source())
+    channel = Channel(transport, ping_every=min(PING_EVERY, lease / 4))
+    channel.why_ended = lambda: _why_ended(reader.stderr)
+    common: dict[str, Any] = {
+        "id": container.sandbox_id,
+        "directories": container.directories,
+        "protection": _NOT_YET_KNOWN,
+        "kill": lambda: _end(container.id),
+        "hello": {"lease": lease, "files": list(PROBED_FILES)},
+    }
+    uid = PROFILES[container.profile].uid
+    if uid == 0:
+        return ChannelSandbox(channel, **common)
+    sandbox = AdministeredSandbox(
+        channel,
+        own_names=(str(uid),),
+        administrator=lambda: start_administrator(
+            container.id,
+            id=container.sandbox_id,
+            directories=container.directories,
+            protection=sandbox.protection,
+        ),
+        **common,
+    )
+    return sandbox
+
+
+def _why_ended(stderr: str) -> str:
+    last = stderr.splitlines()[-1:] if stderr else []
+    return f"it said: {last[0][:200]}" if last else "the container was removed, or the engine stopped"
+
+
+async def _start_and_greet(sandbox: ChannelSandbox, container: Container, image: str) -> None:
+    """Start the container; the program in it answers before the engine has reported that it runs."""
+    greeting = asyncio.ensure_future(_greet(sandbox, image))
+    try:
+        await in_thread(start_container, container.id, image)
+        inspected = await in_thread(inspect_container, container.id)
+        await greeting
+        sandbox.protection = _protection(sandbox, inspected, container.profile)
+    finally:
+        greeting.cancel()
+        await asyncio.wait({greeting})
+
+
+async def _greet(sandbox: ChannelSandbox, image: str) -> None:
+    """Wait for the executor; an image that is unfit is said to be."""
+    try:
+        await sandbox.start(timeout=START_TIMEOUT)
+    except SandboxLostError as error:
+        found = await in_thread(check_image, image)
+        if not found.usable:
+            raise ImageError(found.problem) from error
+        raise
+    if not sandbox.executor.get("bash"):
+        raise ImageError(unusable(image, ["bash"]))
+
+
+def _protection(sandbox: ChannelSandbox, inspected: Mapping[str, Any], profile: str) -> Protection:
+    """What is in force, as the kernel told the executor before anything else ran, and as the engine tells."""
+    files = sandbox.executor.get("files")
+    probe = read_probe(files if isinstance(files, dict) else {})
+    return describe_protection(probe, inspected, profile)
+
+
+async def _end(container: str) -> None:
+    """Remove the container. Without an engine it cannot be; it ends by itself when its lease is over."""
+    try:
+        await in_thread(remove_container, container)
+    except IsolationUnavailableError as error:
+        logger.warning(
+            "The sandbox %s could not be removed, it will end by itself: %s", container[:12], error
+        )

@@ -1,0 +1,35 @@
+"""Every exception a sandbox raises. Each message is one sentence that says what to do."""
+
+from __future__ import annotations
+
+
+class SandboxError(Exception):
+    """Base of everything the sandbox room raises on purpose."""
+
+
+class IsolationUnavailableError(SandboxError):
+    """The isolation asked for cannot work here: no engine, no `bwrap`, no user namespaces."""
+
+
+class ImageError(SandboxError):
+    """The image is missing, cannot be pulled or built, or has no bash or python3."""
+
+
+class SandboxLostError(SandboxError):
+    """The sandbox died or stopped answering; nothing more can be done with it."""
+
+
+class SandboxUserError(SandboxError):
+    """A command was to run as a user the sandbox cannot switch to."""
+
+
+class PolicyError(SandboxError):
+    """A site's policy does not allow what was asked for (isolation, image, network, number of sandboxes)."""
+
+
+class TransferError(SandboxError):
+    """An upload or download was refused or went over its limits; says which member and why."""
+
+
+class OutputLimitExceededError(SandboxError):
+    """A file is larger than the caller's limit; nothing was returned."""

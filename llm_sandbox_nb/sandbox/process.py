@@ -1,0 +1,173 @@
+"""Isolation `process`: the executor as an ordinary process here. It isolates nothing, and says so."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import sys
+import tempfile
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+from llm_sandbox_nb.sandbox.bootstrap import bootstrap_argv, executor_source
+from llm_sandbox_nb.sandbox.channel import Channel
+from llm_sandbox_nb.sandbox.channel_sandbox import ChannelSandbox
+from llm_sandbox_nb.sandbox.contract import Directories, Protection
+from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError
+from llm_sandbox_nb.sandbox.options import SandboxOptions, site_environment
+from llm_sandbox_nb.sandbox.transport import StreamTransport
+
+PASSED_ON = (
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "TZ",
+    "TERM",
+    "LD_LIBRARY_PATH",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+)
+"""The only variables of this process's environment that commands see."""
+_MARK = "LLM_SANDBOX_ID"
+_LEAVE = 1.0
+"""Seconds given to the executor to end its commands by itself."""
+
+
+async def start_process_sandbox(options: SandboxOptions) -> ChannelSandbox:
+    """Start a sandbox that is only a folder and a process.
+
+    Its folder `<tmp>/llm-sandbox-XXXX` holds `testbed`, the working directory, and is removed at the end.
+
+    Raises:
+        IsolationUnavailableError: there is no bash, or this is not Linux.
+        SandboxLostError: the executor did not start.
+    """
+    if not sys.platform.startswith("linux"):
+        raise IsolationUnavailableError("Isolation 'process' needs Linux: use 'docker' here.")
+    if shutil.which("bash") is None:
+        raise IsolationUnavailableError("Isolation 'process' needs bash: install it, or use 'docker'.")
+    folder = Path(tempfile.mkdtemp(prefix="llm-sandbox-"))
+    try:
+        return await _start_in(folder, options)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+async def _start_in(folder: Path, options: SandboxOptions) -> ChannelSandbox:
+    directories = options.directories or Directories(str(folder / "testbed"))
+    name = f"process-{uuid.uuid4().hex[:12]}"
+    environment = _environment(folder, options) | {_MARK: name}
+    for part in ("home", "tmp"):
+        (folder / part).mkdir()
+    process = await asyncio.create_subprocess_exec(
+        *bootstrap_argv(sys.executable),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        cwd=folder,
+        env=environment,
+        start_new_session=True,
+    )
+    assert process.stdin
+    assert process.stdout
+    transport = StreamTransport(process.stdout, process.stdin)
+    transport.write_raw(executor_source())
+    sandbox = ChannelSandbox(
+        Channel(transport),
+        id=name,
+        directories=directories,
+        protection=_protection(options),
+        kill=lambda: _end(process, folder, name),
+        spill=str(folder / "spill"),
+        hello={"remove": str(folder)},
+    )
+    try:
+        await sandbox.start()
+    except BaseException:
+        await sandbox.close()
+        raise
+    return sandbox
+
+
+def _environment(folder: Path, options: SandboxOptions) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    user = pwd.getpwuid(os.getuid()).pw_name if _has_name() else str(os.getuid())
+    own = {"HOME": str(folder / "home"), "TMPDIR": str(folder / "tmp"), "USER": user, "LOGNAME": user}
+    ca_path = str(options.ca_bundle.resolve()) if options.ca_bundle else None
+    # `python3` is the Python that runs this, with its packages, also when its environment was not activated.
+    path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
+    return kept | {"PATH": path} | own | site_environment(options, ca_path) | dict(options.env)
+
+
+def _has_name() -> bool:
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        return False
+    return True
+
+
+def _protection(options: SandboxOptions) -> Protection:
+    status = _own_status()
+    return Protection(
+        isolation="process",
+        profile=options.profile,
+        user=str(os.getuid()),
+        capabilities=(),
+        no_new_privileges=status.get("NoNewPrivs") == "1",
+        seccomp="none",
+        network="open",
+        read_only_system=False,
+        memory_bytes=None,
+        pids=None,
+        cpus=None,
+        details={"capabilities": f"as this process: {status.get('CapEff', 'unknown')}"},
+        protects="Nothing: commands run as you, on this machine.",
+        does_not_protect="Commands can read, change and delete everything that you can, and use the network.",
+    )
+
+
+def _own_status() -> Mapping[str, str]:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+async def _end(process: asyncio.subprocess.Process, folder: Path, name: str) -> None:
+    """Let the executor end by itself, or end it and what carries its mark; then remove the folder."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(process.wait(), _LEAVE)
+    if process.returncode is None:
+        process.kill()
+        await process.wait()
+    if process.returncode != 0:
+        await asyncio.to_thread(_kill_marked, name)
+    await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
+def _kill_marked(name: str) -> None:
+    """Kill the processes of a sandbox whose executor was killed: they carry its id in their environment."""
+    mark = f"{_MARK}={name}".encode()
+    for _ in range(20):
+        found = [pid for pid in _pids() if mark in _environ(pid)]
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        if not found:
+            return
+
+
+def _pids() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
+
+
+def _environ(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []

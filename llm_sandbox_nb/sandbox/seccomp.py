@@ -1,0 +1,189 @@
+"""The system-call filter of the bubblewrap isolation, assembled here so that no library is needed.
+
+bubblewrap takes a compiled BPF program over a file descriptor. Ours lets everything through except what has
+been a way out of sandboxes and has no use in one: kernel keyrings, BPF, perf, userfaultfd, mounting, new
+namespaces, io_uring, kernel modules, terminal injection, and sockets of families other than Unix, IP and
+netlink (a vsock reaches the hypervisor whatever the network namespace is).
+"""
+
+from __future__ import annotations
+
+import errno
+import platform
+import struct
+from dataclasses import dataclass, field
+
+_LOAD_WORD = 0x20
+_JUMP_EQUAL = 0x15
+_JUMP_GREATER_OR_EQUAL = 0x35
+_JUMP_ANY_BIT = 0x45
+_RETURN = 0x06
+
+_ALLOW = 0x7FFF0000
+_ERRNO = 0x00050000
+
+_NUMBER_OFFSET = 0
+_ARCHITECTURE_OFFSET = 4
+_X32_BIT = 0x40000000
+_UNKNOWN = -1
+
+_NEW_NAMESPACE_FLAGS = 0x7E020080
+"""All CLONE_NEW* flags. As a flag of clone, 0x80 would be part of the exit signal and is left out there."""
+_CLONE_NAMESPACE_FLAGS = 0x7E020000
+_TERMINAL_INJECTION = (0x5412, 0x541C)
+"""TIOCSTI and TIOCLINUX: typing into the terminal of somebody else."""
+_SOCKET_FAMILIES = (1, 2, 10, 16)
+"""AF_UNIX, AF_INET, AF_INET6, AF_NETLINK."""
+
+DENIED: dict[str, tuple[int, int]] = {
+    "keyctl": (250, 219),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "move_mount": (429, 429),
+    "open_tree": (428, 428),
+    "open_tree_attr": (467, 467),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "setns": (308, 268),
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "reboot": (169, 142),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "acct": (163, 89),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "open_by_handle_at": (304, 265),
+    "syslog": (103, 116),
+    "vhangup": (153, 58),
+    "iopl": (172, _UNKNOWN),
+    "ioperm": (173, _UNKNOWN),
+    "settimeofday": (164, 170),
+    "clock_settime": (227, 112),
+    "chroot": (161, 51),
+    "nfsservctl": (180, 42),
+    "lookup_dcookie": (212, 18),
+    "fanotify_init": (300, 262),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+}
+"""System calls that fail with EPERM: their numbers on x86-64 and on arm64 (-1: not there)."""
+
+ABSENT: dict[str, tuple[int, int]] = {
+    "clone3": (435, 435),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+}
+"""System calls that fail with ENOSYS, so that programs fall back. The flags of clone3 lie behind a pointer,
+where no filter can see them; glibc then uses clone, whose flags are checked."""
+
+_CHECKED: dict[str, tuple[int, int]] = {
+    "clone": (56, 220),
+    "unshare": (272, 97),
+    "ioctl": (16, 29),
+    "socket": (41, 198),
+    "socketpair": (53, 199),
+}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A machine that a filter can be assembled for: its audit number and its column in the tables."""
+
+    audit: int
+    column: int
+
+
+_ARCHITECTURES = {
+    "x86_64": Architecture(0xC000003E, 0),
+    "amd64": Architecture(0xC000003E, 0),
+    "aarch64": Architecture(0xC00000B7, 1),
+    "arm64": Architecture(0xC00000B7, 1),
+}
+
+
+@dataclass
+class _Program:
+    instructions: list[tuple[int, int, int, int]] = field(default_factory=list)
+
+    def load(self, offset: int) -> None:
+        self.instructions.append((_LOAD_WORD, 0, 0, offset))
+
+    def answer(self, action: int) -> None:
+        self.instructions.append((_RETURN, 0, 0, action))
+
+    def answer_if(self, test: int, operand: int, action: int) -> None:
+        """Return `action` when the loaded word passes `test`, else go on."""
+        self.instructions.append((test, 0, 1, operand))
+        self.answer(action)
+
+    def skip_unless_equal(self, operand: int, instructions: int) -> None:
+        self.instructions.append((_JUMP_EQUAL, 0, instructions, operand))
+
+    def to_bytes(self) -> bytes:
+        return b"".join(struct.pack("=HBBI", *instruction) for instruction in self.instructions)
+
+
+def _fail(code: int) -> int:
+    return _ERRNO | code
+
+
+def _argument_offset(index: int) -> int:
+    """Where the low word of a system call's argument lies; both machines are little-endian."""
+    return 16 + 8 * index
+
+
+def _argument_check(argument: int, tests: list[tuple[int, int, int]], otherwise: int) -> _Program:
+    """Return the action of the first test (test, operand, action) that the argument's low word passes."""
+    program = _Program()
+    program.load(_argument_offset(argument))
+    for test, operand, action in tests:
+        program.answer_if(test, operand, action)
+    program.answer(otherwise)
+    return program
+
+
+def _checks(column: int) -> list[tuple[int, _Program]]:
+    refused = _fail(errno.EPERM)
+    clone = _argument_check(0, [(_JUMP_ANY_BIT, _CLONE_NAMESPACE_FLAGS, refused)], _ALLOW)
+    unshare = _argument_check(0, [(_JUMP_ANY_BIT, _NEW_NAMESPACE_FLAGS, refused)], _ALLOW)
+    ioctl = _argument_check(1, [(_JUMP_EQUAL, request, refused) for request in _TERMINAL_INJECTION], _ALLOW)
+    families = [(_JUMP_EQUAL, family, _ALLOW) for family in _SOCKET_FAMILIES]
+    socket = _argument_check(0, families, _fail(errno.EAFNOSUPPORT))
+    by_name = {"clone": clone, "unshare": unshare, "ioctl": ioctl, "socket": socket, "socketpair": socket}
+    return [(_CHECKED[name][column], program) for name, program in by_name.items()]
+
+
+def filter_program(machine: str | None = None) -> bytes | None:
+    """The compiled filter for a machine (default: this one); None when there is no table for it."""
+    architecture = _ARCHITECTURES.get((machine or platform.machine()).lower())
+    if architecture is None:
+        return None
+    program = _Program()
+    program.load(_ARCHITECTURE_OFFSET)
+    program.instructions.append((_JUMP_EQUAL, 1, 0, architecture.audit))
+    program.answer(_fail(errno.ENOSYS))
+    program.load(_NUMBER_OFFSET)
+    program.answer_if(_JUMP_GREATER_OR_EQUAL, _X32_BIT, _fail(errno.ENOSYS))
+    for table, code in ((DENIED, errno.EPERM), (ABSENT, errno.ENOSYS)):
+        for numbers in table.values():
+            if numbers[architecture.column] != _UNKNOWN:
+                program.answer_if(_JUMP_EQUAL, numbers[architecture.column], _fail(code))
+    for number, check in _checks(architecture.column):
+        program.skip_unless_equal(number, len(check.instructions))
+        program.instructions += check.instructions
+    program.answer(_ALLOW)
+    return program.to_bytes()

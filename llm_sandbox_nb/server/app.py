@@ -1,0 +1,103 @@
+"""The server extension: traits, routes, and what happens when the Jupyter server starts and stops."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+from urllib.parse import urlsplit
+
+from jupyter_server.extension.application import ExtensionApp
+from traitlets import Instance, Type
+
+from llm_sandbox_nb.server.channel_handler import channel_routes
+from llm_sandbox_nb.server.handlers import rest_routes
+from llm_sandbox_nb.server.kernels import ServerKernels
+from llm_sandbox_nb.server.manager import SandboxManager
+from llm_sandbox_nb.server.policy import SandboxPolicy
+from llm_sandbox_nb.server.run_handlers import run_routes
+from llm_sandbox_nb.server.runs import RunRegistry
+
+SETTING = "llm_sandbox_manager"
+RUNS_SETTING = "llm_sandbox_runs"
+URL_VARIABLE = "LLM_SANDBOX_SERVER_URL"
+TOKEN_VARIABLE = "LLM_SANDBOX_SERVER_TOKEN"
+CERTIFICATE_VARIABLE = "LLM_SANDBOX_SERVER_CERTIFICATE"
+_WILDCARDS = ("", "0.0.0.0", "::")
+
+
+class SandboxApp(ExtensionApp):
+    """Manages one sandbox per notebook and offers them to kernels under `/llm-sandbox/api`."""
+
+    name = "llm_sandbox_nb"
+    extension_url = "/llm-sandbox/api/info"
+    load_other_extensions = True
+    classes = [SandboxManager, SandboxPolicy, RunRegistry]  # noqa: RUF012 - so declared by traitlets
+
+    manager_class = Type(
+        SandboxManager,
+        klass=SandboxManager,
+        help="The class that manages sandboxes.",
+    ).tag(config=True)
+    manager = Instance(SandboxManager, allow_none=True)
+    runs = Instance(RunRegistry, allow_none=True)
+
+    def initialize_settings(self) -> None:
+        """Make the manager and let handlers find it."""
+        server: Any = self.serverapp
+        kernels = ServerKernels(server.kernel_manager, server.session_manager)
+        activity_times = server.web_app.settings["last_activity_times"]
+        self.manager = self.manager_class(
+            parent=self,
+            kernels=kernels,
+            server_key=f"{server.root_dir}|{server.base_url}",
+            activity_times=activity_times,
+        )
+        self.runs = RunRegistry(parent=self, kernels=kernels, activity_times=activity_times)
+        self.settings.update({SETTING: self.manager, RUNS_SETTING: self.runs})
+
+    def initialize_handlers(self) -> None:
+        """Register the routes; the base URL is put before them by the server."""
+        self.handlers.extend([*rest_routes, *channel_routes, *run_routes])
+
+    async def _start_jupyter_server_extension(self, serverapp: Any) -> None:
+        """Tell kernels started from now on where this server is, and take back what outlived another one."""
+        os.environ.update(server_variables(serverapp))
+        if self.manager is not None:
+            await self.manager.start()
+
+    def current_activity(self) -> dict[str, Any] | None:
+        """Sandboxes with work under way, which keep an otherwise idle server from shutting itself down."""
+        busy = self.manager.busy() if self.manager else []
+        return {one.id: one.to_json() for one in busy} or None
+
+    async def stop_extension(self) -> None:
+        """End every sandbox; what does not end in time ends by itself when its lease runs out."""
+        if self.runs is not None:
+            self.runs.close()
+        if self.manager is not None:
+            await self.manager.close()
+
+
+def server_variables(serverapp: Any) -> dict[str, str]:
+    """Environment variables by which a kernel finds this server; empty values when they do not apply.
+
+    To be asked for when the server listens: only then is its port known.
+    """
+    certificate = serverapp.certfile
+    return {
+        URL_VARIABLE: _local_url(serverapp),
+        TOKEN_VARIABLE: serverapp.identity_provider.token or "",
+        CERTIFICATE_VARIABLE: os.path.abspath(certificate) if certificate else "",  # noqa: PTH100
+    }
+
+
+def _local_url(serverapp: Any) -> str:
+    """The server's base URL as a process on this machine reaches it; a wildcard address becomes loopback."""
+    url = urlsplit(str(serverapp.connection_url))
+    if serverapp.ip in _WILDCARDS and not serverapp.sock:
+        host = "[::1]" if ":" in serverapp.ip else "127.0.0.1"
+        url = url._replace(netloc=f"{host}:{serverapp.port}")
+    return url.geturl()
+
+
+main = SandboxApp.launch_instance

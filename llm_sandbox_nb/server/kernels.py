@@ -1,0 +1,36 @@
+"""What the Jupyter server knows of its kernels: which are its own, which live, whose notebook they run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jupyter_core.utils import ensure_async
+from tornado.web import HTTPError
+
+
+class ServerKernels:
+    """Asks the server's kernel and session managers."""
+
+    def __init__(self, kernel_manager: Any, session_manager: Any) -> None:
+        self._kernels = kernel_manager
+        self._sessions = session_manager
+
+    def owns(self, kernel_id: str) -> bool:
+        """Whether this server started the kernel and has not shut it down."""
+        return kernel_id in self._kernels
+
+    async def alive(self, kernel_id: str) -> bool:
+        """Whether the kernel's process lives, as far as the server can tell."""
+        if not self.owns(kernel_id):
+            return False
+        check = getattr(self._kernels.get_kernel(kernel_id), "is_alive", None)
+        return check is None or bool(await ensure_async(check()))
+
+    async def notebook(self, kernel_id: str) -> str | None:
+        """Path of the notebook that uses the kernel now, relative to the server's root; follows renames."""
+        try:
+            session = await ensure_async(self._sessions.get_session(kernel_id=kernel_id))
+        except HTTPError:
+            return None
+        path: str = session["path"]
+        return path

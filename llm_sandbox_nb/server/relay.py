@@ -1,0 +1,230 @@
+"""Many clients of one sandbox: the executor's frames, from WebSockets to the one channel and back.
+
+A client numbers its requests as it likes; each becomes a call of the server's channel, which has numbers of
+its own. What a client sends is bounded before it is kept, what is sent to it waits in a bounded queue, and a
+client that does not take it holds the sandbox back only for a short while before it is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+from llm_sandbox_nb.sandbox.channel import Channel
+from llm_sandbox_nb.sandbox.errors import SandboxLostError
+from llm_sandbox_nb.sandbox.frame_messages import MESSAGE_LIMIT, unpack
+from llm_sandbox_nb.sandbox.frames import WINDOW, Frame, Kind, ProtocolError, json_frame
+
+MAX_REQUESTS = 64
+"""Requests that one client may have under way."""
+QUEUE_HIGH = 4 * 1024 * 1024
+QUEUE_LOW = 1024 * 1024
+"""Bytes waiting for a client above which the sandbox is held back, and below which it goes on."""
+STALL = 10.0
+"""Seconds for which one client may hold the sandbox back."""
+
+SANDBOX_ENDED = 4410
+BROKE_PROTOCOL = 4400
+TOO_SLOW = 4429
+
+Send = Callable[[bytes], Awaitable[None]]
+"""Sends one message; returns when there is room for more. Raises ConnectionError when the client is gone."""
+Hang = Callable[[int, str], None]
+"""Closes the connection with a code and a reason."""
+
+
+class _Request:
+    """A request of a client: its call, and the pieces of its body that the call has not used yet."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.upstream: int | None = None
+        self.cancelled = False
+        self.body: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.kept = 0
+        self.task: asyncio.Task[None] | None = None
+
+
+class RelayClient:
+    """One connection to a sandbox."""
+
+    def __init__(
+        self, channel: Channel, facts: dict[str, Any], send: Send, hang: Hang, used: Callable[[], None]
+    ) -> None:
+        """`facts` is what the executor said of itself; `used` is called whenever something is asked."""
+        self._channel = channel
+        self._facts = facts
+        self._send = send
+        self._hang = hang
+        self._used = used
+        self._requests: dict[int, _Request] = {}
+        self._queue: deque[bytes] = deque()
+        self._queued = 0
+        self._more = asyncio.Event()
+        self._held_back: asyncio.TimerHandle | None = None
+        self._left = False
+        self._sender = asyncio.create_task(self._send_queue())
+
+    @property
+    def requests(self) -> int:
+        """How many requests are under way."""
+        return len(self._requests)
+
+    # -- from the client -----------------------------------------------------------------------------------
+
+    def receive(self, message: bytes | str) -> None:
+        """Take one message of the client; one that breaks the protocol ends the connection."""
+        if self._left:
+            return
+        try:
+            for frame in unpack(message):
+                self._take(frame)
+        except ProtocolError as error:
+            self.leave(BROKE_PROTOCOL, str(error))
+
+    def _take(self, frame: Frame) -> None:
+        if frame.kind == Kind.HELLO:
+            self._tell(json_frame(Kind.HELLO, 0, {**self._facts, "nonce": frame.json().get("nonce")}))
+        elif frame.kind == Kind.PING:
+            self._tell(Frame(Kind.PONG, frame.request))
+        elif frame.kind == Kind.REQUEST:
+            self._begin(frame)
+        elif frame.kind == Kind.BYE:
+            self.leave()
+        elif frame.kind not in (Kind.DATA, Kind.END, Kind.CANCEL):
+            raise ProtocolError(f"a client may not send frames of kind {frame.kind}")
+        elif request := self._requests.get(frame.request):
+            self._go_on(request, frame)
+
+    def _begin(self, frame: Frame) -> None:
+        if frame.request in self._requests:
+            raise ProtocolError("the number of a request is in use")
+        params = frame.json()
+        self._used()
+        if not isinstance(params.get("op"), str):
+            self._refuse(frame.request, "the request does not say what is to be done")
+            return
+        if len(self._requests) >= MAX_REQUESTS:
+            self._refuse(frame.request, f"a client may have only {MAX_REQUESTS} requests under way")
+            return
+        request = self._requests[frame.request] = _Request(frame.request)
+        request.task = asyncio.create_task(self._call(request, params))
+
+    def _refuse(self, number: int, message: str) -> None:
+        error = {"error": {"kind": "internal", "message": message}}
+        self._tell(json_frame(Kind.RESPONSE, number, error))
+
+    def _go_on(self, request: _Request, frame: Frame) -> None:
+        if frame.kind == Kind.DATA:
+            request.kept += len(frame.payload)
+            if not frame.payload or request.kept > WINDOW:
+                raise ProtocolError("it sent more of a request's body than it may")
+            request.body.put_nowait(frame.payload)
+        elif frame.kind == Kind.END:
+            request.body.put_nowait(None)
+        else:
+            request.cancelled = True
+            if request.upstream is not None:
+                self._channel.cancel(request.upstream)
+
+    async def _body(self, request: _Request) -> AsyncIterator[bytes]:
+        while (piece := await request.body.get()) is not None:
+            yield piece
+            request.kept -= len(piece)
+            if request.number in self._requests:
+                self._tell(json_frame(Kind.ACK, request.number, {"bytes": len(piece)}))
+
+    async def _call(self, request: _Request, params: dict[str, Any]) -> None:
+        def begun(number: int) -> None:
+            request.upstream = number
+            if request.cancelled:
+                self._channel.cancel(number)
+
+        has_body = params.pop("body", False) is True
+        try:
+            answer = await self._channel.call(
+                params,
+                body=self._body(request) if has_body else None,
+                sink=lambda kind, payload: self._tell(Frame(kind, request.number, payload)),
+                begun=begun,
+            )
+        except SandboxLostError as error:
+            self.dismiss(str(error))
+            return
+        except (KeyError, TypeError, ValueError) as error:
+            answer = {"error": {"kind": "internal", "message": f"the request is malformed: {error!r}"}}
+        finally:
+            self._requests.pop(request.number, None)
+        self._used()
+        self._tell(json_frame(Kind.RESPONSE, request.number, answer))
+
+    # -- to the client -------------------------------------------------------------------------------------
+
+    def _tell(self, frame: Frame) -> None:
+        if self._left:
+            return
+        message = frame.encode()
+        self._queue.append(message)
+        self._queued += len(message)
+        self._more.set()
+        if self._queued > QUEUE_HIGH and self._held_back is None:
+            self._channel.hold(self)
+            self._held_back = asyncio.get_running_loop().call_later(STALL, self._too_slow)
+
+    async def _send_queue(self) -> None:
+        try:
+            while True:
+                while not self._queue:
+                    self._more.clear()
+                    await self._more.wait()
+                message = b"".join(self._next())
+                await self._send(message)
+                self._queued -= len(message)
+                if self._held_back is not None and self._queued < QUEUE_LOW:
+                    self._go_ahead()
+        except ConnectionError:
+            self.leave()
+
+    def _next(self) -> Iterator[bytes]:
+        """What is next in the queue, as much as one message takes."""
+        size = 0
+        while self._queue and size + len(self._queue[0]) <= MESSAGE_LIMIT:
+            size += len(self._queue[0])
+            yield self._queue.popleft()
+
+    def _go_ahead(self) -> None:
+        if self._held_back is not None:
+            self._held_back.cancel()
+            self._held_back = None
+            self._channel.release(self)
+
+    def _too_slow(self) -> None:
+        self.leave(TOO_SLOW, f"It did not take what was sent to it for {STALL:g} seconds.")
+
+    # -- the end -------------------------------------------------------------------------------------------
+
+    def dismiss(self, reason: str) -> None:
+        """End the connection because the sandbox has ended."""
+        self.leave(SANDBOX_ENDED, reason)
+
+    def leave(self, code: int = 1000, reason: str = "") -> None:
+        """The client goes: its requests are cancelled, and nobody waits for it any more. Twice is fine."""
+        if self._left:
+            return
+        self._left = True
+        self._go_ahead()
+        requests, self._requests = self._requests, {}
+        for request in requests.values():
+            if request.task is not None and request.task is not asyncio.current_task():
+                request.task.cancel()
+        if self._sender is not asyncio.current_task():
+            self._sender.cancel()
+        self._queue.clear()
+        self._hang(code, _short(reason))
+
+
+def _short(reason: str) -> str:
+    """What fits into a close frame: 123 bytes, cut between characters."""
+    return reason.encode()[:120].decode("utf-8", "ignore")

@@ -1,0 +1,338 @@
+"""The runs that kernels of this server publish: their events for whoever watches, and decisions back to them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import time
+from collections.abc import Callable, MutableMapping
+from datetime import UTC, datetime
+from typing import Any, Literal, Protocol
+
+from traitlets import Float, Integer
+from traitlets.config import LoggingConfigurable
+
+from llm_sandbox_nb.sandbox.errors import OutputLimitExceededError, SandboxError
+from llm_sandbox_nb.server.event_store import EventStore
+from llm_sandbox_nb.server.kernels import ServerKernels
+from llm_sandbox_nb.trajectory.events import TRANSIENT
+from llm_sandbox_nb.trajectory.live_tail import LiveTail
+
+Json = dict[str, Any]
+State = Literal["live", "away", "lost", "finished"]
+"""`away`: its kernel is not connected at this moment; `lost`: it has not come back."""
+ACTIONS = ("pause", "resume", "say", "stop")
+_LONGEST_SAYING = 100_000
+_TASK_SHOWN = 300
+
+
+class UnknownRunError(SandboxError):
+    """This server knows no such run."""
+
+
+class RunControlError(SandboxError):
+    """A decision did not reach the run, or came too late."""
+
+
+class ForeignRunError(SandboxError):
+    """The run belongs to another kernel."""
+
+
+class PublisherError(ValueError):
+    """A publisher broke the protocol."""
+
+
+class Kernel(Protocol):
+    """The connection over which a run is published."""
+
+    def send(self, message: Json) -> None:
+        """Send a message to the kernel."""
+        ...
+
+    def dismiss(self, reason: str) -> None:
+        """Another connection has taken its place."""
+        ...
+
+
+class PublishedRun:
+    """One run as far as it is known here."""
+
+    def __init__(self, run_id: str, kernel_id: str, owner: str, full_at: int) -> None:
+        self.id = run_id
+        self.kernel_id = kernel_id
+        self.owner = owner
+        """A secret of the kernel that publishes it."""
+        self.notebook: str | None = None
+        self.store = EventStore(full_at)
+        self.tail = LiveTail()
+        self.kernel: Kernel | None = None
+        self.created = time.time()
+        self.left_at: float | None = None
+        self.lost = False
+        self.watchers: set[Callable[[], None]] = set()
+        self._facts: Json = {"task": None, "model": None, "scripted": None, "stop_reason": None, "steps": 0}
+        self._paused = False
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, asyncio.Future[Json]] = {}
+
+    @property
+    def finished(self) -> bool:
+        """Whether its last event is here."""
+        return self._facts["stop_reason"] is not None
+
+    @property
+    def state(self) -> State:
+        """How it stands."""
+        if self.finished:
+            return "finished"
+        return "live" if self.kernel else "lost" if self.lost else "away"
+
+    def to_json(self) -> Json:
+        """What clients see."""
+        return {
+            "id": self.id,
+            "kernel_id": self.kernel_id,
+            "notebook": self.notebook,
+            "state": self.state,
+            "paused": self._paused and self.state == "live",
+            "events": len(self.store),
+            "watchers": len(self.watchers),
+            "created": datetime.fromtimestamp(self.created, UTC).isoformat(),
+            **self._facts,
+        }
+
+    # --- from the kernel ---
+
+    def take(self, start: int, events: list[Json]) -> None:
+        """Written events from number `start` on; those known already are passed over.
+
+        Raises:
+            PublisherError: some before them are missing, or they are no events.
+        """
+        if not 0 <= start <= len(self.store):
+            raise PublisherError(f"Events from number {len(self.store)} on are missing.")
+        for event in events[len(self.store) - start :]:
+            if not isinstance(event, dict) or not isinstance(event.get("kind"), str):
+                raise PublisherError("That is no event.")
+            self.store.append(event)
+            self.tail.written(event)
+            self._note(event)
+        self.notify()
+
+    def take_transient(self, events: list[Json]) -> None:
+        """Text that is shown live. Raises PublisherError when it is something else."""
+        if not all(isinstance(event, dict) and event.get("kind") in TRANSIENT for event in events):
+            raise PublisherError("That is no transient event.")
+        new = [self.tail.add(event) for event in events]
+        if any(new):
+            self.notify()
+
+    def take_answer(self, message: Json) -> None:
+        """What the run's kernel says to what it was asked."""
+        number = message.get("id")
+        asked = self._asked.get(number) if isinstance(number, int) else None
+        if asked is not None and not asked.done():
+            asked.set_result(message)
+
+    def _note(self, event: Json) -> None:
+        match event["kind"]:
+            case "run.started":
+                task = str(event.get("task"))[:_TASK_SHOWN]
+                self._facts.update(task=task, model=event.get("model"), scripted=event.get("scripted"))
+            case "model.requested" if isinstance(event.get("step"), int):
+                self._facts["steps"] = event["step"]
+            case "control":
+                action = event.get("action")
+                self._paused = action == "paused" or (self._paused and action == "say")
+            case "run.finished":
+                self._facts["stop_reason"] = str(event.get("stop_reason"))
+                self._facts["usage"] = event.get("usage")
+
+    # --- to the kernel ---
+
+    async def control(self, action: str, text: str | None, timeout: float) -> None:
+        """Carry a decision to the run, and wait until it is taken.
+
+        Raises:
+            ValueError: there is no such action, or there is nothing to say.
+            RunControlError: the run is over, its kernel is away, or it does not answer.
+        """
+        if action not in ACTIONS:
+            raise ValueError(f"'action' must be one of {', '.join(ACTIONS)}.")
+        if (action == "say") != bool(text) or len(text or "") > _LONGEST_SAYING:
+            raise ValueError(f"'text' must be given to say something, at most {_LONGEST_SAYING} characters.")
+        if self.finished:
+            raise RunControlError("The run is over, so there is nothing to control any more.")
+        await self._ask({"type": "control", "action": action, "text": text}, timeout)
+
+    async def file(self, path: str, most: int, timeout: float) -> bytes:
+        """A file of the run's output folder, as its kernel has it.
+
+        Raises:
+            FileNotFoundError: there is none.
+            RunControlError: the run's kernel is away, or does not answer.
+            OutputLimitExceededError: it is larger than `most` bytes.
+        """
+        answer = await self._ask({"type": "file", "path": path, "most": most}, timeout)
+        size, data = answer.get("size"), answer.get("data")
+        if size is None:
+            raise FileNotFoundError(f"The run has no file {path!r}.")
+        if not isinstance(data, str):
+            raise OutputLimitExceededError(
+                f"The file has {size} bytes, more than can be shown before the end."
+            )
+        return base64.b64decode(data)
+
+    async def _ask(self, question: Json, timeout: float) -> Json:
+        if self.kernel is None:
+            raise RunControlError(
+                "The run's kernel is not connected at this moment; try again, or restart it."
+            )
+        number = next(self._numbers)
+        asked = self._asked[number] = asyncio.get_running_loop().create_future()
+        try:
+            self.kernel.send({**question, "id": number})
+            answer: Json = await asyncio.wait_for(asked, timeout)
+        except TimeoutError:
+            raise RunControlError("The run's kernel does not answer; interrupt or restart it.") from None
+        finally:
+            del self._asked[number]
+        if error := answer.get("error"):
+            raise RunControlError(str(error))
+        return answer
+
+    def left(self) -> None:
+        """The kernel's connection is gone."""
+        self.kernel, self.left_at = None, time.monotonic()
+        for asked in self._asked.values():
+            if not asked.done():
+                asked.set_result({"error": "The run's kernel went away before it answered."})
+        self.notify()
+
+    def notify(self) -> None:
+        """Tell who watches that there is something new."""
+        for wake in tuple(self.watchers):
+            wake()
+
+
+class RunRegistry(LoggingConfigurable):
+    """All runs that this server knows. Used from the Jupyter server's event loop only."""
+
+    max_runs = Integer(
+        50, help="How many runs are kept for watching; when there are more, the oldest that are over go."
+    ).tag(config=True)
+    max_run_bytes = Integer(
+        256 * 1024 * 1024,
+        help="Bytes of one run's events that are kept as they are, on disk; texts of later ones are clipped.",
+    ).tag(config=True)
+    away_grace = Float(5, help="Seconds after which a run whose kernel has gone away is shown as lost.").tag(
+        config=True
+    )
+    unknown_grace = Float(
+        20, help="Seconds for which a watcher waits for a run that is not known (yet, or not yet again)."
+    ).tag(config=True)
+    answer_timeout = Float(
+        10, help="Seconds that a run may take to answer a decision, or to give a file."
+    ).tag(config=True)
+    max_file_bytes = Integer(
+        32 * 1024 * 1024, help="Largest file, in bytes, of a run under way that can be had over REST."
+    ).tag(config=True)
+
+    def __init__(
+        self,
+        *,
+        kernels: ServerKernels,
+        activity_times: MutableMapping[str, datetime] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self._kernels = kernels
+        self._activity_times = {} if activity_times is None else activity_times
+        self._runs: dict[str, PublishedRun] = {}
+        self._waiting: dict[str, set[Callable[[], None]]] = {}
+
+    def all(self) -> list[PublishedRun]:
+        """All runs, oldest first."""
+        return list(self._runs.values())
+
+    def get(self, run_id: str) -> PublishedRun:
+        """The run with this id. Raises UnknownRunError."""
+        try:
+            return self._runs[run_id]
+        except KeyError:
+            raise UnknownRunError(
+                "This server knows no such run: it ended long ago, or its kernel has gone; see its folder."
+            ) from None
+
+    async def describe(self, run: PublishedRun) -> Json:
+        """What clients see of a run; its notebook as it is called now."""
+        if self._kernels.owns(run.kernel_id):
+            run.notebook = await self._kernels.notebook(run.kernel_id) or run.notebook
+        return run.to_json()
+
+    def publish(self, run_id: str, kernel_id: str, owner: str, kernel: Kernel) -> PublishedRun:
+        """A kernel publishes a run, or goes on with it.
+
+        Raises:
+            ForeignRunError: another kernel does already.
+        """
+        run = self._runs.get(run_id)
+        if run is None:
+            run = self._runs[run_id] = PublishedRun(run_id, kernel_id, owner, self.max_run_bytes)
+            self._make_room()
+        if (run.owner, run.kernel_id) != (owner, kernel_id):
+            raise ForeignRunError("This run belongs to another kernel.")
+        before, run.kernel = run.kernel, kernel
+        if before is not None:
+            before.dismiss("The run's kernel has connected anew.")
+        run.left_at, run.lost = None, False
+        for wake in self._waiting.pop(run_id, ()):
+            wake()
+        run.notify()
+        return run
+
+    def leave(self, run: PublishedRun, kernel: Kernel) -> None:
+        """A kernel's connection has ended; the run is lost unless it comes back soon."""
+        if run.kernel is not kernel:
+            return
+        run.left()
+        if not run.finished:
+            asyncio.get_running_loop().call_later(self.away_grace, self._give_up, run)
+
+    async def wait_for(self, run_id: str) -> PublishedRun:
+        """The run, as soon as it is known. Raises UnknownRunError when it does not come."""
+        if run_id not in self._runs:
+            known = asyncio.Event()
+            waiting = self._waiting.setdefault(run_id, set())
+            waiting.add(known.set)
+            try:
+                await asyncio.wait_for(known.wait(), self.unknown_grace)
+            except TimeoutError:
+                pass
+            finally:
+                waiting.discard(known.set)
+                if not waiting:
+                    self._waiting.pop(run_id, None)
+        return self.get(run_id)
+
+    def note_activity(self) -> None:
+        """A run goes on: this server is not idle (JupyterHub asks)."""
+        self._activity_times["llm_sandbox_nb"] = datetime.now(UTC)
+
+    def close(self) -> None:
+        """Forget all runs; kernels that live on publish them again to the next server."""
+        for run in self._runs.values():
+            run.store.close()
+        self._runs.clear()
+
+    def _give_up(self, run: PublishedRun) -> None:
+        if run.kernel is None and not run.finished and run.left_at is not None:
+            run.lost = time.monotonic() - run.left_at >= self.away_grace * 0.9
+            run.notify()
+
+    def _make_room(self) -> None:
+        over = [run for run in self._runs.values() if run.state in ("finished", "lost") and not run.watchers]
+        for run in over[: max(0, len(self._runs) - self.max_runs)]:
+            run.store.close()
+            del self._runs[run.id]

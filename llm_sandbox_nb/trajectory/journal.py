@@ -1,0 +1,116 @@
+"""The journal: a file of JSON lines, appended event by event, readable up to its last whole line."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from llm_sandbox_nb.trajectory import events as ev
+
+FILE_NAME = "journal.jsonl"
+BLOB_THRESHOLD = 64 * 1024
+"""Characters (or bytes) of one text above which it is kept in a file of its own."""
+_PREVIEW = 2000
+
+
+class JournalError(Exception):
+    """A journal cannot be read; says which line and why."""
+
+
+class Journal:
+    """Writes the events of one run into `folder`. An `append` has reached the system when it returns."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.path = folder / FILE_NAME
+        _drop_torn_line(self.path)
+        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def append(self, event: ev.Event) -> None:
+        """Write one event. Raises OSError when the disk is full; nothing is half-written for readers."""
+        data = (ev.dump_event(event) + "\n").encode()
+        while data:
+            data = data[os.write(self._file, data) :]
+
+    def store_text(self, text: str) -> ev.Text:
+        """The text itself, or a `Blob` that points to it when it is large."""
+        if len(text) <= BLOB_THRESHOLD:
+            return text
+        return self._store_blob(text.encode("utf-8", "replace"), text[:_PREVIEW])
+
+    def store_bytes(self, data: bytes) -> ev.Text:
+        """What `data` says when it is short UTF-8, else a `Blob` that holds it as it is."""
+        if len(data) <= BLOB_THRESHOLD:
+            with suppress(UnicodeDecodeError):
+                return data.decode()
+        return self._store_blob(data, data[:_PREVIEW].decode("utf-8", "replace"))
+
+    def _store_blob(self, data: bytes, preview: str) -> ev.Blob:
+        digest = hashlib.sha256(data).hexdigest()
+        path = self.folder / "blobs" / digest
+        if not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            partial = path.with_suffix(".partial")
+            partial.write_bytes(data)
+            partial.replace(path)
+        return ev.Blob(sha256=digest, size=len(data), preview=preview)
+
+    def close(self) -> None:
+        """Close the file; the journal stays."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def load_text(folder: Path, text: ev.Text) -> str:
+    """The whole text behind `text`. Raises FileNotFoundError when the blob folder was left behind."""
+    return text if isinstance(text, str) else load_bytes(folder, text).decode("utf-8", "replace")
+
+
+def load_bytes(folder: Path, text: ev.Text) -> bytes:
+    """The exact bytes behind `text`. Raises FileNotFoundError when the blob folder was left behind."""
+    return text.encode() if isinstance(text, str) else (folder / "blobs" / text.sha256).read_bytes()
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Cut off a last line that a crash left unfinished: it is no event, and the next one must not join it."""
+    if not path.exists() or not path.stat().st_size:
+        return
+    with path.open("r+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end:
+            start = max(0, end - 65536)
+            file.seek(start)
+            found = file.read(end - start).rfind(b"\n")
+            if found >= 0:
+                file.truncate(start + found + 1)
+                return
+            end = start
+        file.truncate(0)
+
+
+def read_journal(path: Path) -> Iterator[ev.Event]:
+    """The events of a journal, file or run folder. A last line cut short by a crash is left out.
+
+    Raises:
+        FileNotFoundError: there is no journal at `path`.
+        JournalError: a line other than the last is not an event.
+    """
+    path = path / FILE_NAME if path.is_dir() else path
+    pending: tuple[int, ValueError] | None = None
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if pending:
+                raise JournalError(f"{path}, line {pending[0]}: not an event ({pending[1]})")
+            if not line.endswith(b"\n"):
+                return
+            try:
+                event = ev.parse_event(line)
+            except ValueError as error:
+                pending = (number, error)
+                continue
+            yield event

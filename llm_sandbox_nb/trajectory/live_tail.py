@@ -1,0 +1,104 @@
+"""What is shown live and not written: the text that no written event has replaced yet.
+
+Each piece of text says where it begins (`at`, in characters of its own stream), so that whoever gets a piece
+twice, or a longer one that holds what it knows, takes only what is new. Used by whoever passes events on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Json = dict[str, Any]
+Key = tuple[str, str, str]
+"""Kind, step or call, and stream."""
+
+LIMIT = 64 * 1024
+"""Characters kept of each stream; its end, for output, is what is worth seeing."""
+
+
+@dataclass
+class _Stream:
+    number: int
+    event: Json
+    start: int
+    text: str
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.text)
+
+
+class LiveTail:
+    """The end of every stream of text that is under way."""
+
+    def __init__(self) -> None:
+        self._streams: dict[Key, _Stream] = {}
+        self._begun = 0
+
+    def add(self, event: Mapping[str, Any]) -> bool:
+        """Take a transient event, with `at` or else as the next piece. Says whether it held anything new."""
+        added = [self._add(key, dict(event), text) for key, text in _texts(event)]
+        return any(added)
+
+    def written(self, event: Mapping[str, Any]) -> None:
+        """A written event has come: forget what it replaces."""
+        kind = event.get("kind")
+        if kind in ("model.requested", "model.replied", "model.failed"):
+            self._forget("model.delta", str(event.get("step")))
+        elif kind == "call.finished":
+            self._forget("call.output", str(event.get("call_id")))
+        elif kind == "run.finished":
+            self._streams.clear()
+
+    def since(self, seen: dict[int, int]) -> Iterator[Json]:
+        """What is new to somebody who has seen so much of each stream; `seen` is brought up to date."""
+        for gone in seen.keys() - {stream.number for stream in self._streams.values()}:
+            del seen[gone]
+        for key, stream in self._streams.items():
+            begin = max(seen.get(stream.number, 0), stream.start)
+            if begin < stream.end:
+                seen[stream.number] = stream.end
+                field = key[2] if key[0] == "model.delta" else "text"
+                new = {"id": f"{stream.event.get('id')}-{begin}", field: stream.text[begin - stream.start :]}
+                yield {**stream.event, **new, "at": begin}
+
+    def _add(self, key: Key, event: Json, text: str) -> bool:
+        stream = self._streams.get(key)
+        if stream is None:
+            self._begun += 1
+            self._streams[key] = _Stream(self._begun, _bare(event), _at(event, 0), text)
+        else:
+            at = _at(event, stream.end)
+            if at > stream.end:
+                stream.start, stream.text = at, ""
+            text = text[max(0, stream.end - at) :]
+            stream.text += text
+        stream = self._streams[key]
+        if (over := len(stream.text) - LIMIT) > LIMIT:
+            stream.start, stream.text = stream.start + over, stream.text[over:]
+        return bool(text)
+
+    def _forget(self, kind: str, owner: str) -> None:
+        for key in [key for key in self._streams if key[:2] == (kind, owner)]:
+            del self._streams[key]
+
+
+def _texts(event: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
+    if event.get("kind") == "call.output":
+        yield ("call.output", str(event.get("call_id")), str(event.get("stream"))), str(event.get("text", ""))
+    elif event.get("kind") == "model.delta":
+        for field in ("reasoning", "text"):
+            if text := event.get(field):
+                yield ("model.delta", str(event.get("step")), field), str(text)
+
+
+def _at(event: Json, default: int) -> int:
+    at = event.get("at")
+    return at if isinstance(at, int) and at >= 0 else default
+
+
+def _bare(event: Json) -> Json:
+    texts = {"text", "reasoning"} if event.get("kind") == "model.delta" else {"text"}
+    return {**event, **dict.fromkeys(texts, "")}

@@ -1,0 +1,157 @@
+"""Records outside of notebooks: opened as files in JupyterLab and Notebook, and exported as one HTML file."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from servers import APPS, FrontEnd, front_end
+
+from llm_sandbox_nb.agent.run import Run
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.journal import Journal
+from llm_sandbox_nb.trajectory.seed_format import write_seed
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
+
+pytestmark = pytest.mark.slow
+PIXEL = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000001000000010806000000" "1f15c4890000000d49444154789c6360f8cfc0000000030001"
+    "5b0c0f9c0000000049454e44ae426082"
+)  # fmt: skip
+PAGE = b"<!doctype html><p id=p>waits</p><script>document.getElementById('p').textContent='ran'</script>"
+MESSAGE = "**Two** files, see <b onclick=x>them</b> and [this](https://example.org/a)."
+
+
+def call_events(step: int, command: str, output: str) -> list[ev.Event]:
+    call, arguments = f"call_{step}", {"command": command}
+    return [
+        ev.ModelReplied(step=step, message={"role": "assistant", "content": MESSAGE}),
+        ev.CallProposed(
+            step=step, call_id=call, tool="execute_bash", raw_arguments="{}", arguments=arguments
+        ),
+        ev.CallStarted(step=step, call_id=call, tool="execute_bash", arguments=arguments),
+        ev.CallFinished(step=step, call_id=call, observation=output, exit_code=0),
+    ]
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run with two files, in a folder as every run has one."""
+    folder = tmp_path_factory.mktemp("record")
+    events: list[ev.Event] = [
+        ev.RunStarted(run_id="r", task="Make two files.", model="scripted/x", scripted=True)
+    ]
+    for step in (1, 2, 3):
+        events += call_events(step, f"echo {step}", f"\x1b[31mred {step}\x1b[0m\n")
+    for name, mime, data in (("dot.png", "image/png", PIXEL), ("page.html", "text/html", PAGE)):
+        (folder / "files").mkdir(exist_ok=True)
+        (folder / "files" / name).write_bytes(data)
+        events.append(ev.ArtifactSaved(step=3, path=name, mime=mime, size=len(data), sha256=""))
+    events.append(ev.RunFinished(stop_reason="submitted", answer="There are *two*.", steps=3))
+    journal = Journal(folder)
+    for event in events:
+        journal.append(event)
+    journal.close()
+    write_seed(Trajectory(events), folder)
+    return Run.load(folder)
+
+
+@pytest.fixture(scope="module", params=APPS)
+def server(
+    request: pytest.FixtureRequest, record: Run, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[FrontEnd]:
+    with front_end(tmp_path_factory.mktemp(f"files-{request.param}"), request.param) as running:
+        shutil.copytree(record.folder, running.root / "run")
+        (running.root / "other").mkdir()
+        (running.root / "other" / "trajectory.json").write_text(
+            '{"history": ["<script>window.hit=1</script>"]}'
+        )
+        yield running
+
+
+def open_file(page: Page, server: FrontEnd, path: str) -> None:
+    """As a double click in the file browser does."""
+    page.goto(f"{server.url}{'lab' if server.app == 'lab' else 'edit/' + path}?reset&token={server.token}")
+    page.wait_for_function("() => !!window.jupyterapp", timeout=60_000)
+    if server.app == "lab":
+        page.evaluate(
+            "async path => { await jupyterapp.restored; await jupyterapp.commands.execute('docmanager:open', {path}) }",
+            path,
+        )
+
+
+def assert_shows_steps(page: Page) -> None:
+    steps = page.locator(".lsn-step")
+    expect(steps).to_have_count(3, timeout=30_000)
+    expect(steps.first).to_contain_text("Two files, see them and this.")
+    expect(steps.first.locator(".lsn-output")).to_have_text("red 1")
+
+
+def assert_shows_files(page: Page) -> None:
+    page.locator(".lsn-artifact").last.scroll_into_view_if_needed()
+    page.wait_for_function("() => document.querySelector('.lsn-artifact img')?.naturalWidth === 1")
+    frame = page.frame_locator(".lsn-artifact iframe").frame_locator("iframe")
+    expect(frame.locator("#p")).to_have_text("ran")
+    expect(page.locator(".lsn-answer")).to_have_text("There are two.")
+
+
+def test_a_journal_opens_as_the_run_with_its_files(server: FrontEnd, page: Page) -> None:
+    open_file(page, server, "run/journal.jsonl")
+    assert_shows_steps(page)
+    assert_shows_files(page)
+    link = page.locator(".lsn-step a").first
+    assert link.get_attribute("rel") == "noopener noreferrer nofollow"
+
+
+def test_a_trajectory_of_the_paper_opens_as_the_run(server: FrontEnd, page: Page) -> None:
+    open_file(page, server, "run/trajectory.json")
+    assert_shows_steps(page)
+
+
+def test_another_trajectory_json_is_shown_as_the_text_it_is(server: FrontEnd, page: Page) -> None:
+    open_file(page, server, "other/trajectory.json")
+    expect(page.locator(".lsn-other")).to_contain_text("<script>window.hit=1</script>", timeout=30_000)
+    assert page.evaluate("() => window.hit") is None
+
+
+def test_an_exported_file_shows_everything_and_asks_for_nothing(
+    record: Run, browser: Browser, tmp_path: Path
+) -> None:
+    path = record.to_html(tmp_path / "run.html")
+    context = browser.new_context(offline=True)
+    page = context.new_page()
+    asked: list[str] = []
+    errors: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(path.as_uri())
+    assert_shows_steps(page)
+    assert_shows_files(page)
+    expect(page.get_by_role("button", name="network")).to_have_count(0)
+    assert page.locator(".lsn-output .ansi-red-fg").count() >= 1
+    assert [url for url in asked if not url.startswith(("file:", "blob:", "data:", "about:"))] == []
+    assert errors == []
+    context.close()
+
+
+def test_the_policy_of_an_exported_file_holds(record: Run, page: Page, tmp_path: Path) -> None:
+    """What would load or send is refused, by the page's own policy and not for want of a network."""
+    page.goto(record.to_html(tmp_path / "run.html").as_uri())
+    expect(page.locator(".lsn-step")).to_have_count(3)
+    refused = page.evaluate(
+        """async () => {
+          const refused = [];
+          document.addEventListener('securitypolicyviolation', event => refused.push(event.effectiveDirective));
+          new Image().src = 'http://127.0.0.1:9/x';
+          await fetch('http://127.0.0.1:9/x').catch(() => null);
+          const frame = document.createElement('iframe');
+          frame.src = 'http://127.0.0.1:9/x';
+          document.body.append(frame);
+          await new Promise(done => setTimeout(done, 300));
+          return refused.sort();
+        }"""
+    )
+    assert refused == ["connect-src", "frame-src", "img-src"]

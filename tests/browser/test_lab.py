@@ -1,0 +1,117 @@
+"""The first notebook in a real JupyterLab and a real Notebook 7: run, saved, opened again elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+from servers import APPS, FrontEnd, bundles, command, front_end, open_notebook, run_all
+
+pytestmark = pytest.mark.slow
+expect.set_options(timeout=30_000)
+
+
+@pytest.fixture(scope="module", params=APPS)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontEnd]:
+    with front_end(tmp_path_factory.mktemp(request.param), request.param) as running:
+        yield running
+
+
+def calls_of(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [event for event in events if event["kind"] == "call.finished"]
+
+
+def telling(text: str) -> list[str]:
+    """The lines by which a reader would know a text, however its blanks and colours are shown."""
+    return [line.strip() for line in text.splitlines() if len(line.strip()) > 3 and "\x1b" not in line]
+
+
+def assert_shows_all(page: Page, events: list[dict[str, Any]]) -> None:
+    """Every step with its commands, outputs and diffs, and the answer."""
+    view = page.locator(".lsn-view").first
+    steps = {event["step"] for event in events if event["kind"] == "model.replied"}
+    expect(view.locator(".lsn-step")).to_have_count(len(steps))
+    shown: dict[int, str] = {}
+    for step in sorted(steps):
+        node = view.locator(f".lsn-step[data-step='{step}']")
+        node.scroll_into_view_if_needed()
+        expect(node.locator(".lsn-call").first).to_be_visible()
+        shown[step] = node.evaluate("node => node.textContent")
+    proposed = {event["call_id"]: event for event in events if event["kind"] == "call.proposed"}
+    for call in calls_of(events):
+        text = shown[call["step"]]
+        command_text = (proposed[call["call_id"]]["arguments"] or {}).get("command", "")
+        for change in call["changes"]:
+            assert change["path"] in text
+            assert not [line for line in telling(change["diff"] or "")[2:] if line not in text]
+        assert not [line for line in telling(command_text) if line not in text]
+    finish = events[-1]
+    assert finish["kind"] == "run.finished"
+    ending = view.evaluate("node => node.textContent")
+    for word in telling(finish["answer"]):
+        assert word.replace("*", "").replace("`", "") in ending
+
+
+def assert_shows_files(page: Page) -> None:
+    """The picture has its pixels, the sound its length, the map its frame."""
+    for name in ("poster.png", "map.html", "chime.wav"):
+        page.get_by_role("figure", name=f"File output/{name}").or_(
+            page.locator(".lsn-artifact", has_text=name)
+        ).first.scroll_into_view_if_needed()
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('.lsn-artifact img')].some(one => one.naturalWidth > 100)"
+    )
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('.lsn-artifact audio')].some(one => one.duration > 0.1)"
+    )
+    frame = page.locator(".lsn-artifact iframe").first
+    expect(frame).to_have_attribute("sandbox", "allow-scripts")
+
+
+def test_a_run_is_shown_and_saved(server: FrontEnd, page: Page) -> None:
+    path = server.first_notebook()
+    open_notebook(page, server, path)
+    run_all(page)
+    expect(page.locator(".lsn-view")).to_have_count(1)
+    expect(page.locator(".jp-RenderedHTML [class*=sandbox]")).to_have_count(0)
+    (record,) = bundles(page)
+    assert_shows_all(page, record["events"])
+    assert_shows_files(page)
+    command(page, "docmanager:save")
+    page.close()
+    assert_reads_without_kernel(server, page.context.new_page(), path, record["events"])
+    if server.app == "lab":
+        assert_a_journal_opens(server, page.context.new_page())
+
+
+def assert_reads_without_kernel(server: FrontEnd, page: Page, path: str, events: list[Any]) -> None:
+    """A colleague's copy: its kernel is none that exists here, and nobody trusts it."""
+    copy = server.root / "copy.ipynb"
+    text = (server.root / path).read_text().replace('"name": "python3"', '"name": "elsewhere"')
+    copy.write_text(text.replace("cell-04", "cell-44"))
+    page.set_default_timeout(20_000)
+    open_notebook(page, server, "copy.ipynb", kernel=False)
+    page.wait_for_selector(".lsn-view", state="attached")
+    trusted = page.evaluate(
+        """() => [...jupyterapp.shell.currentWidget.content.model.cells]
+             .some(cell => cell.type === 'code' && cell.trusted)"""
+    )
+    assert not trusted
+    page.keyboard.press("Escape")
+    no_kernel = page.get_by_role("dialog").get_by_role("button", name="No Kernel")
+    if no_kernel.count():
+        no_kernel.click()
+    assert_shows_all(page, events)
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('.lsn-artifact img')].some(one => one.naturalWidth > 100)"
+    )
+    copy.unlink()
+
+
+def assert_a_journal_opens(server: FrontEnd, page: Page) -> None:
+    """The record of the run, opened as a file."""
+    journal = max(server.root.glob("sandbox-runs/*/*/journal.jsonl"))
+    page.goto(server.address(str(journal.relative_to(server.root))))
+    expect(page.locator(".lsn-file .lsn-view .lsn-step")).to_have_count(7)

@@ -1,0 +1,128 @@
+"""The side panel, the toolbar's button, the commands and the settings, in JupyterLab and Notebook 7."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+from servers import APPS, FrontEnd, command, front_end, open_notebook, show_panel, write_setting
+
+pytestmark = pytest.mark.slow
+expect.set_options(timeout=30_000)
+SCRIPT = """
+turns:
+  - calls: [{tool: execute_bash, arguments: {command: "mkdir -p output/deep; echo inside > output/deep/note.txt"}}]
+  - text: Done.
+    calls: [{tool: submit}]
+"""
+SETTINGS = {"model": "scripted/./it's.yaml", "isolation": "process", "steps": 7, "time": "10m"}
+
+
+@pytest.fixture(scope="module", params=APPS)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontEnd]:
+    folder = tmp_path_factory.mktemp(request.param)
+    write_setting(folder / "settings", "llm-sandbox-nb/plugin", SETTINGS)
+    with front_end(folder, request.param) as running:
+        (running.root / "it's.yaml").write_text(SCRIPT)
+        yield running
+
+
+def sources(page: Page) -> list[str]:
+    found: list[str] = page.evaluate(
+        "() => jupyterapp.shell.currentWidget.context.model.toJSON().cells.map(cell => [cell.source].flat().join(''))"
+    )
+    return found
+
+
+def test_the_button_inserts_a_cell_as_the_settings_say(server: FrontEnd, page: Page) -> None:
+    open_notebook(page, server, server.notebook("insert.ipynb", "1 + 1"))
+    button = page.locator("[data-command='llm-sandbox:insert-cell']").first
+    expect(button).to_be_visible()
+    button.click()
+    page.wait_for_function("() => document.activeElement.closest('.cm-content')")
+    line = """%%sandbox -m 'scripted/./it'"'"'s.yaml' --isolation process --steps 7 --time 10m"""
+    assert sources(page) == ["1 + 1", "%load_ext llm_sandbox_nb", f"{line}\nWrite the task here."]
+    page.keyboard.type("Say hello")
+    assert sources(page)[2] == f"{line}\nSay hello", "the placeholder is selected"
+    page.keyboard.press("Escape")
+    page.keyboard.press("Control+Alt+s")
+    assert len(sources(page)) == 4, "the extension is loaded once"
+    command(page, "notebook:run-all-cells")
+    expect(page.locator(".lsn-header .lsn-badge").first).to_have_text("submitted")
+
+
+def test_the_panel_shows_the_sandbox_and_its_files(server: FrontEnd, page: Page, tmp_path: Path) -> None:
+    cell = """%%sandbox -m "scripted/./it's.yaml"\nGo."""
+    open_notebook(page, server, server.notebook("panel.ipynb", "%load_ext llm_sandbox_nb", cell))
+    show_panel(page)
+    panel = page.get_by_role("region", name="Sandboxes")
+    command(page, "notebook:run-all-cells")
+    section = panel.get_by_role("region", name="Sandbox of panel.ipynb")
+    expect(section.locator(".lsn-badge")).to_have_text("idle")
+    expect(section.get_by_text("process, network")).to_be_visible()
+    section.get_by_text("process, network").click()
+    expect(section.get_by_text("Does not protect")).to_be_visible()
+    expect(section.get_by_role("group", name="Memory").locator("output")).to_contain_text("MB")
+    expect(section.get_by_role("group", name="CPU").locator("output")).to_contain_text("%")
+    expect(panel.get_by_role("region", name="Runs of this notebook").get_by_role("listitem")).to_have_count(1)
+    if server.app == "lab":
+        expect(page.locator(".lsn-status")).to_have_text("Sandbox: process, idle")
+    files_of(page, section, tmp_path)
+    section.get_by_role("button", name="Stop").click()
+    page.get_by_role("dialog").get_by_role("button", name="Stop").click()
+    expect(section).to_have_count(0)
+    assert not [one for one in server.sandboxes() if one["notebook"] == "panel.ipynb"]
+
+
+def files_of(page: Page, section: object, tmp_path: Path) -> None:
+    """Look into folders, hand in a file, look at it, and take it out again."""
+    assert hasattr(section, "get_by_text")
+    section.get_by_text("Files", exact=True).click()
+    section.get_by_role("button", name="output/").click()
+    section.get_by_role("button", name="deep/").click()
+    expect(section.locator(".lsn-files-place")).to_have_text("testbed/output/deep")
+    expect(section.get_by_role("button", name="note.txt", exact=True)).to_be_visible()
+    given = tmp_path / "given <b>.csv"
+    given.write_bytes(b"a,b\n1,2\n")
+    section.locator("input[type=file]").set_input_files(str(given))
+    expect(section.get_by_role("button", name=given.name, exact=True)).to_be_visible()
+    drop(page, "dropped.txt", "by hand")
+    expect(section.get_by_role("button", name="dropped.txt", exact=True)).to_be_visible()
+    with page.expect_download() as started:
+        section.get_by_role("button", name=f"Download {given.name}").click()
+    assert Path(started.value.path()).read_bytes() == b"a,b\n1,2\n"
+
+
+def drop(page: Page, name: str, text: str) -> None:
+    """Drop a file on the list, as from the desktop."""
+    page.evaluate(
+        """([name, text]) => {
+          const data = new DataTransfer();
+          data.items.add(new File([text], name));
+          const options = { dataTransfer: data, bubbles: true, cancelable: true };
+          document.querySelector('.lsn-files').dispatchEvent(new DragEvent('drop', options));
+        }""",
+        [name, text],
+    )
+
+
+def test_a_file_opens_in_a_tab(server: FrontEnd, page: Page) -> None:
+    """Or is saved, in Notebook 7, which has one document to a page."""
+    cell = """%%sandbox -m "scripted/./it's.yaml"\nGo."""
+    open_notebook(page, server, server.notebook("open.ipynb", "%load_ext llm_sandbox_nb", cell))
+    show_panel(page)
+    command(page, "notebook:run-all-cells")
+    section = page.get_by_role("region", name="Sandbox of open.ipynb")
+    section.get_by_text("Files", exact=True).click()
+    for name in ("output/", "deep/"):
+        section.get_by_role("button", name=name, exact=True).click()
+    file = section.get_by_role("button", name="note.txt", exact=True)
+    if server.app == "lab":
+        file.click()
+        expect(page.locator(".lsn-preview")).to_contain_text("inside")
+    else:
+        with page.expect_download() as started:
+            file.click()
+        assert Path(started.value.path()).read_bytes() == b"inside\n"

@@ -1,0 +1,99 @@
+"""The trajectory view in a bare page: the same TypeScript as everywhere, bundled with a run into one HTML file."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from programs import require_program
+
+from llm_sandbox_nb.trajectory import events as ev
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "labextension"
+_ENTRY = """
+import { TrajectoryView } from './view/view';
+import { PlainHost } from './plain-host';
+import { renderArtifact } from './artifacts';
+import { parseMidi } from './artifacts/midi';
+import { parseDelimited, typeOf } from './artifacts/csv';
+import { downloadName, visibleName } from './artifacts/names';
+import { sha256 } from './artifacts/sha256';
+import { policy } from './artifacts/frame';
+class Host extends PlainHost { trusted = true; }
+function show(bundle, options = {}) {
+  const host = new Host(bundle);
+  Object.assign(host, options);
+  const view = new TrajectoryView(host);
+  view.add(...bundle.events);
+  document.getElementById('view').replaceChildren(view.node);
+  view.flush();
+  return { host, view };
+}
+function showFile(bundle, path, options = {}) {
+  const host = new Host(bundle);
+  Object.assign(host, options);
+  const event = bundle.events.find(event => event.kind === 'artifact' && event.path === path);
+  const node = renderArtifact(event, host);
+  document.getElementById('view').append(node);
+  return { host, node };
+}
+Object.assign(window, { lsn: { TrajectoryView, PlainHost, renderArtifact, show, showFile, parseMidi, parseDelimited,
+  typeOf, downloadName, visibleName, sha256, policy } });
+"""
+
+
+def build(folder: Path, replaced: Mapping[str, str] | None = None) -> tuple[str, str]:
+    """The script (it sets `window.lsn`) and the style sheet. `replaced` are other contents for files of `src`."""
+    node = require_program("node")
+    source = folder / "src"
+    shutil.copytree(PACKAGE / "src", source)
+    shutil.copytree(PACKAGE / "style", folder / "style")
+    for name, text in (replaced or {}).items():
+        assert (source / name).exists(), f"{name} has another name now"
+        (source / name).write_text(text, encoding="utf-8")
+    (source / "entry.ts").write_text(_ENTRY, encoding="utf-8")
+    command = [
+        node,
+        str(PACKAGE / "node_modules" / "esbuild" / "bin" / "esbuild"),
+        "src/entry.ts",
+        "style/page.css",
+    ]
+    command += ["--bundle", "--outdir=out", "--outbase=.", "--format=iife", "--log-level=warning"]
+    command += ["--loader:.svg=dataurl"]
+    environment = {**os.environ, "NODE_PATH": str(PACKAGE / "node_modules")}
+    subprocess.run(command, cwd=folder, env=environment, check=True, timeout=120)
+    script, style = folder / "out/src/entry.js", folder / "out/style/page.css"
+    return script.read_text(encoding="utf-8"), style.read_text(encoding="utf-8")
+
+
+def bundle(events: Iterable[ev.Event], files: Mapping[str, bytes]) -> dict[str, Any]:
+    """What a notebook keeps of a run."""
+    return {
+        "schema_version": ev.SCHEMA_VERSION,
+        "run_id": "r1",
+        "events": [json.loads(ev.dump_event(event)) for event in events],
+        "text_limit": None,
+        "artifacts": {
+            path: {"mime": "", "size": len(data), "data": base64.b64encode(data).decode("ascii")}
+            for path, data in files.items()
+        },
+    }
+
+
+def page_html(script: str, style: str, extra: str = "") -> str:
+    """A page with a place for the view; `extra` is a script that runs after the bundle."""
+    return (
+        f"<!doctype html><meta charset='utf-8'><title>run</title><style>{style}</style>"
+        f"<div id='view'></div><script>{_inline(script)}</script><script>{_inline(extra)}</script>"
+    )
+
+
+def _inline(script: str) -> str:
+    return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")

@@ -1,0 +1,107 @@
+"""Inspect AI's 44 conformance checks of sandboxes, on each isolation that isolates, in both profiles.
+
+The checks are Inspect's own, from the pinned version in the optional extra `conformance`; none is here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Iterator
+from importlib.metadata import version
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+import pytest
+import support
+
+from llm_sandbox_nb.sandbox.bubblewrap_launch import is_host_root
+from llm_sandbox_nb.sandbox.contract import Sandbox
+from llm_sandbox_nb.sandbox.opening import open_sandbox
+
+if find_spec("inspect_ai") is None and os.environ.get("LLM_SANDBOX_REQUIRE_ENGINES") != "1":
+    pytest.skip(
+        "Inspect AI is not installed: pip install 'llm-sandbox-nb[conformance]'", allow_module_level=True
+    )
+
+from inspect_adapter import InspectSandbox
+from inspect_ai.util._sandbox import self_check
+
+pytestmark = pytest.mark.slow
+PINNED = "0.3.285"
+ROOT_READS_AND_WRITES_ALL = {
+    "test_read_file_not_allowed",
+    "test_write_text_file_without_permissions",
+    "test_write_binary_file_without_permissions",
+}
+"""In `standard` the model is root, whom the permissions of files do not stop."""
+NEEDS_MORE_USERS = {"test_exec_as_user"}
+"""Started by an ordinary user, bubblewrap has that one user inside, by whatever name, without any rights."""
+
+
+def known_failures(isolation: str, profile: str) -> set[str]:
+    if isolation == "bubblewrap" and not is_host_root():
+        return NEEDS_MORE_USERS
+    return ROOT_READS_AND_WRITES_ALL if profile == "standard" else set()
+
+
+Check = Callable[[InspectSandbox], Coroutine[Any, Any, None]]
+
+
+def checks_of(module: ModuleType) -> dict[str, Check]:
+    return {name: getattr(module, name) for name in module.__all__}
+
+
+CHECKS = checks_of(self_check)
+
+
+class Host:
+    """A sandbox that many checks share, in an event loop that lives as long."""
+
+    def __init__(self, isolation: str, profile: str) -> None:
+        self.known_failures = known_failures(isolation, profile)
+        self.runner = asyncio.Runner()
+        self.sandbox: Sandbox = self.runner.run(_open(isolation, profile))
+
+    def check(self, name: str) -> None:
+        self.runner.run(asyncio.wait_for(CHECKS[name](InspectSandbox(self.sandbox)), 90))
+        support.KEPT_PIDS.update(support.child_pids())
+
+    def close(self) -> None:
+        self.runner.run(self.sandbox.close())
+        self.runner.close()
+        support.KEPT_PIDS.clear()
+
+
+async def _open(isolation: str, profile: str) -> Sandbox:
+    return await open_sandbox(isolation, profile=profile, network="none")
+
+
+HOSTS = [
+    pytest.param((isolation, profile), id=f"{isolation}-{profile}", marks=getattr(pytest.mark, isolation))
+    for isolation in ("docker", "bubblewrap")
+    for profile in ("strict", "standard")
+]
+
+
+@pytest.fixture(scope="module", params=HOSTS)
+def host(request: pytest.FixtureRequest) -> Iterator[Host]:
+    isolation, profile = request.param
+    support.require(isolation)
+    host = Host(isolation, profile)
+    yield host
+    host.close()
+
+
+def test_the_suite_is_the_one_that_was_counted() -> None:
+    assert version("inspect_ai") == PINNED
+    assert len(CHECKS) == 44
+    assert set(CHECKS) > ROOT_READS_AND_WRITES_ALL
+
+
+@pytest.mark.parametrize("name", sorted(CHECKS))
+def test_inspect_check(host: Host, name: str, request: pytest.FixtureRequest) -> None:
+    if name in host.known_failures:
+        request.applymarker(pytest.mark.xfail(strict=True, reason="see where it is named"))
+    host.check(name)

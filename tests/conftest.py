@@ -1,0 +1,75 @@
+"""Fixtures for every test: real isolations, and nothing left running."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import support
+from support import require
+
+from llm_sandbox_nb.sandbox.opening import open_sandbox
+
+Opener = Callable[..., Any]
+ISOLATIONS = (
+    pytest.param("process"),
+    pytest.param("docker", marks=pytest.mark.docker),
+    pytest.param("bubblewrap", marks=pytest.mark.bubblewrap),
+)
+
+
+@pytest.fixture(params=ISOLATIONS)
+def isolation(request: pytest.FixtureRequest) -> str:
+    """Each isolation in turn."""
+    return require(request.param)
+
+
+@pytest.fixture(params=ISOLATIONS[1:])
+def strong_isolation(request: pytest.FixtureRequest) -> str:
+    """Each isolation that isolates, in turn."""
+    return require(request.param)
+
+
+@pytest.fixture
+def opener(isolation: str) -> Opener:
+    """`async with opener(**options) as box:` for each isolation in turn."""
+    return functools.partial(open_sandbox, isolation)
+
+
+@pytest.fixture
+def strong_opener(strong_isolation: str) -> Opener:
+    """The same for each isolation that isolates."""
+    return functools.partial(open_sandbox, strong_isolation)
+
+
+@pytest.fixture
+def process_opener() -> Opener:
+    """The same for isolation `process` alone, for what does not depend on the isolation."""
+    return functools.partial(open_sandbox, "process")
+
+
+@pytest.fixture
+def docker_engine() -> str:
+    """For tests of Docker alone."""
+    return require("docker")
+
+
+@pytest.fixture
+def bubblewrap_engine() -> str:
+    """For tests of bubblewrap alone."""
+    return require("bubblewrap")
+
+
+@pytest.fixture(autouse=True)
+def no_child_left() -> Iterator[None]:
+    """No test leaves a child process; a fixture of wider scope names its own in `support.KEPT_PIDS`."""
+    before = support.child_pids()
+    yield
+    deadline = time.monotonic() + 5
+    while left := support.child_pids() - before - support.KEPT_PIDS:
+        if time.monotonic() > deadline:
+            pytest.fail(f"left running: {[support.command_line(pid) for pid in left]}", pytrace=False)
+        time.sleep(0.02)

@@ -1,0 +1,82 @@
+"""A kernel that a test talks to message by message, as a notebook does while a cell runs."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.manager import KernelManager
+
+from notebooks import LOAD, kernel_environment
+
+Message = dict[str, Any]
+
+
+class LiveKernel:
+    """Runs cells and keeps every message that a front end would see."""
+
+    def __init__(self, manager: KernelManager, client: BlockingKernelClient) -> None:
+        self.manager = manager
+        self.client = client
+
+    def start(self, code: str) -> str:
+        """Begin a cell; gives its id."""
+        return str(self.client.execute(code))
+
+    def messages(
+        self, cell: str, *, until: Callable[[Message], bool] | None = None, timeout: float = 60
+    ) -> list[Message]:
+        """The messages of a cell until it is done, or until one is as asked."""
+        seen: list[Message] = []
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            try:
+                message = self.client.get_iopub_msg(timeout=1)
+            except queue.Empty:
+                continue
+            if message["parent_header"].get("msg_id") != cell:
+                continue
+            seen.append(message)
+            if until and until(message):
+                return seen
+            if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
+                return seen
+        kinds = [message["msg_type"] for message in seen[-20:]]
+        raise AssertionError(f"nothing as asked came in {timeout} s; last seen: {kinds}")
+
+    def run(self, code: str, timeout: float = 60) -> list[Message]:
+        """A whole cell."""
+        return self.messages(self.start(code), timeout=timeout)
+
+    def printed(self, code: str) -> str:
+        """What a cell prints."""
+        return "".join(m["content"]["text"] for m in self.run(code) if m["msg_type"] == "stream")
+
+
+@contextmanager
+def live_kernel(tmp_path: Path, **environment: str) -> Iterator[LiveKernel]:
+    """A kernel in `tmp_path` with the extension loaded, shut down at the end."""
+    manager = KernelManager(kernel_name="python3")
+    manager.start_kernel(cwd=str(tmp_path), env=kernel_environment(tmp_path, **environment))
+    client = manager.client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=60)
+        kernel = LiveKernel(manager, client)
+        kernel.run(LOAD)
+        yield kernel
+    finally:
+        client.stop_channels()
+        if manager.has_kernel:
+            manager.shutdown_kernel()
+        manager.cleanup_resources()
+
+
+def cards_of(messages: list[Message]) -> list[Message]:
+    """The first showing of a card and its updates."""
+    return [m for m in messages if m["msg_type"] in ("display_data", "update_display_data")]

@@ -1,0 +1,63 @@
+"""Runs notebooks in real kernels, and reads what their cells left."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_notebook
+
+ROOT = Path(__file__).parents[2]
+MIME = "application/vnd.llm-sandbox.trajectory+json"
+LOAD = "%load_ext llm_sandbox_nb"
+
+
+def kernel_environment(tmp_path: Path, **more: str) -> dict[str, str]:
+    """What a kernel gets: this package, nothing of the user's own configuration."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "IPYTHONDIR": str(tmp_path / "ipython"), **more}
+    for name in ("JPY_SESSION_NAME", "JPY_PARENT_PID", "LLM_SANDBOX_SERVER_URL"):
+        environment.pop(name, None)
+    return environment
+
+
+def notebook_of(*cells: str) -> NotebookNode:
+    """A notebook of code cells, the first of which loads the extension."""
+    return new_notebook(cells=[new_code_cell(cell) for cell in (LOAD, *cells)])
+
+
+def execute(
+    notebook: NotebookNode, folder: Path, environment: dict[str, str], **options: Any
+) -> NotebookNode:
+    """Run all cells in `folder`. Raises CellExecutionError as `jupyter execute` would."""
+    client = NotebookClient(
+        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(folder)}}, **options
+    )
+    client.execute(env=environment)
+    nbformat.validate(notebook)
+    return notebook
+
+
+def outputs(cell: NotebookNode) -> Iterator[NotebookNode]:
+    """The outputs of a cell."""
+    yield from cell.get("outputs", ())
+
+
+def cards(notebook: NotebookNode) -> list[dict[str, Any]]:
+    """The bundles of all cards, in order."""
+    found = [output for cell in notebook.cells for output in outputs(cell) if "data" in output]
+    return [output.data for output in found if MIME in output.data]
+
+
+def printed(cell: NotebookNode) -> str:
+    """What a cell wrote to stdout and stderr."""
+    return "".join(output.text for output in outputs(cell) if output.output_type == "stream")
+
+
+def errors(cell: NotebookNode) -> list[NotebookNode]:
+    """The error outputs of a cell."""
+    return [output for output in outputs(cell) if output.output_type == "error"]

@@ -1,0 +1,165 @@
+"""A bubblewrap sandbox ends with its owner, however that ends, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import support
+
+from llm_sandbox_nb import open_sandbox
+from llm_sandbox_nb.sandbox.bubblewrap import reap
+from llm_sandbox_nb.sandbox.bubblewrap_limits import find_groups
+from llm_sandbox_nb.sandbox.errors import SandboxLostError
+
+pytestmark = [pytest.mark.bubblewrap, pytest.mark.usefixtures("bubblewrap_engine")]
+OWNER = """
+import asyncio, sys
+from llm_sandbox_nb import open_sandbox
+
+async def own():
+    async with open_sandbox("bubblewrap", profile=sys.argv[1]) as box:
+        await box.run("sleep 1000 & (setsid sleep 1001 &) ; trap '' TERM HUP INT")
+        if sys.argv[1] == "strict":
+            await box.exec(["sh", "-c", "setsid sleep 1002 &"], user="root" if len(sys.argv) > 3 else None)
+        print("ready", flush=True)
+        await asyncio.sleep(1000)
+
+asyncio.run(own())
+"""
+
+
+def start_owner(profile: str, marker: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", OWNER, profile, marker]
+    command += ["root"] if os.getuid() == 0 else []
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def tree(pid: int) -> set[int]:
+    """All living descendants of a process."""
+    parents = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = entry.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if fields[0] != "Z":
+            parents[int(entry.parent.name)] = int(fields[1])
+    found, before = {pid}, set[int]()
+    while found != before:
+        before = set(found)
+        found |= {child for child, parent in parents.items() if parent in found}
+    return found - {pid}
+
+
+def is_running(pid: int, started: str) -> bool:
+    return start_of(pid) == started
+
+
+def start_of(pid: int) -> str:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def groups_of(pid: int) -> list[Path]:
+    return [folder for folder in find_groups() if folder.name.split("-")[4] == str(pid)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("profile", ["standard", "strict"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_sandbox_dies_with_its_owner(profile: str, number: signal.Signals) -> None:
+    for round in range(5):
+        owner = start_owner(profile, str(round))
+        assert owner.stdout
+        assert owner.stdout.readline() == "ready\n"
+        inside = {pid: start_of(pid) for pid in tree(owner.pid)}
+        assert len(inside) >= 4
+        owner.send_signal(number)
+        owner.wait(5)
+        left = eventually(lambda: not any(is_running(*item) for item in inside.items()))  # noqa: B023
+        assert left, [support.command_line(pid) for pid, start in inside.items() if is_running(pid, start)]
+        owner.stdout.close()
+        reap()
+        assert not groups_of(owner.pid)
+
+
+@pytest.mark.slow
+def test_an_owner_killed_while_it_starts_leaves_nothing() -> None:
+    for step in range(20):
+        owner = start_owner("strict", str(step))
+        assert owner.stdout
+        seen: dict[int, str] = {}
+        deadline = time.monotonic() + 0.08 + 0.02 * step
+        while time.monotonic() < deadline:
+            seen |= {pid: start_of(pid) for pid in tree(owner.pid)}
+            time.sleep(0.002)
+        owner.kill()
+        owner.wait(5)
+        assert eventually(lambda: not any(is_running(*item) for item in seen.items() if item[1]))  # noqa: B023
+        owner.stdout.close()
+        reap()
+        assert not groups_of(owner.pid)
+
+
+def test_groups_of_living_owners_are_left_alone() -> None:
+    async def look() -> tuple[list[Path], list[str], list[Path], str]:
+        async with open_sandbox("bubblewrap") as box:
+            before = groups_of(os.getpid())
+            removed = reap()
+            alive = await box.run("echo alive")
+            return before, removed, groups_of(os.getpid()), alive.text
+
+    before, removed, after, alive = support.run(look())
+    assert before == after
+    assert not any(str(os.getpid()) in name for name in removed)
+    assert alive == "alive\n"
+    assert not groups_of(os.getpid())
+
+
+def test_closing_ends_everything_at_once() -> None:
+    async def close() -> tuple[dict[int, str], float]:
+        box = await open_sandbox("bubblewrap")
+        await box.run("for i in 1 2 3; do setsid sleep 1000 & done; trap '' TERM")
+        inside = {pid: start_of(pid) for pid in tree(os.getpid())}
+        began = time.perf_counter()
+        await box.close()
+        await box.close()
+        return inside, time.perf_counter() - began
+
+    inside, seconds = support.run(close())
+    assert len(inside) >= 5
+    assert not any(is_running(*item) for item in inside.items())
+    assert seconds < 0.5
+
+
+def test_a_sandbox_killed_from_outside_is_lost_and_says_so() -> None:
+    async def lose() -> str:
+        async with open_sandbox("bubblewrap") as box:
+            for pid in tree(os.getpid()):
+                os.kill(pid, signal.SIGKILL)
+            with pytest.raises(SandboxLostError) as caught:
+                await box.run("echo alive")
+            return str(caught.value)
+
+    assert "open a new one" in support.run(lose())
+    assert not groups_of(os.getpid())

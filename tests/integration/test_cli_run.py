@@ -1,0 +1,210 @@
+"""`llm-sandbox-nb run` from end to end: what it prints, writes and returns, and interrupts."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from cli_process import CommandLine, open_command_line
+from scripted_server import ScriptedServer
+from support import child_pids
+
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.journal import read_journal
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
+
+PROCESS = ("--isolation", "process")
+QUESTION = "How many r's are in strawberry?"
+
+
+@pytest.fixture
+def command_line(tmp_path: Path) -> Iterator[CommandLine]:
+    yield from open_command_line(tmp_path)
+
+
+def turns(*commands: str) -> str:
+    """A script that runs the commands, one in a turn, and submits."""
+    calls = [{"tool": "execute_bash", "arguments": {"command": command}} for command in commands]
+    played = [{"text": "I work.", "calls": [call]} for call in calls]
+    return yaml.safe_dump({"turns": [*played, {"calls": [{"tool": "submit", "arguments": {}}]}]})
+
+
+def after(text: str, *parts: str) -> None:
+    """Assert that the parts come one after the other."""
+    place = 0
+    for part in parts:
+        place = text.find(part, place)
+        assert place >= 0, f"{part!r} is missing or out of order in\n{text}"
+
+
+def script(folder: Path, *commands: str) -> str:
+    (folder / "script.yaml").write_text(turns(*commands))
+    return "scripted/script.yaml"
+
+
+def test_the_quick_start(command_line: CommandLine, tmp_path: Path, isolation: str) -> None:
+    done = command_line(
+        "run", "--query", QUESTION, "--llm_name", "scripted/strawberry", "--isolation", isolation
+    )
+    assert (done.code, done.err) == (0, "")
+    assert done.left == []
+    after(done.out, "Task ", QUESTION, "scripted", "Step 1", "count.py", "3 r's in", "Submitted after",
+          "Answer", "There are 3", "Files", "answer.txt")  # fmt: skip
+    assert done.out.count(f"Isolation  {isolation}") == 1
+    folder = tmp_path / done.folder
+    assert folder.parent == tmp_path / "sandbox-runs"
+    assert (folder / "files" / "answer.txt").read_text() == "There are 3 r's in strawberry.\n"
+    assert json.loads((folder / "trajectory.json").read_text())["problem_statement"] == QUESTION
+    assert Trajectory(read_journal(folder)).stop_reason == "submitted"
+    shown = command_line("show", str(folder))
+    assert shown.code == 0
+    assert "There are 3 r's in strawberry." in shown.out
+
+
+def test_the_seeds_flags_reach_the_server(command_line: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a b.txt").write_text("handed in")
+    (tmp_path / "prompts.yaml").write_text(
+        "system_prompt: 'Be {brief}.'\ninstance_prompt: 'T: {problem_statement}'\n"
+    )
+    with ScriptedServer(
+        turns("cat 'input/a b.txt'"), extra_fields=("thinking",), api_key="secret-key"
+    ) as server:
+        done = command_line(
+            "run", "--query", "424242", "--llm_name", "your-model", "--llm_base_url", server.url,
+            "--api_key", "secret-key", "--temperature", "0.25", "--max_steps=7", *PROCESS,
+            "--max_tokens_per_call", "1000", "--max_token_limit", "30000", "--input_dir", "data",
+            "--output_dir", "elsewhere", "--prompt_config", "prompts.yaml", "--save_litellm_response", "True",
+            "--extra_body", '{"thinking": "true"}',
+        )  # fmt: skip
+        bodies = [request.body for request in server.requests]
+    assert done.code == 0, done.out + done.err
+    first, second = bodies
+    assert "handed in" in done.out
+    assert first["messages"][0]["content"] == "Be {brief}."
+    assert "T: 424242" in first["messages"][1]["content"]
+    assert (first["model"], first["temperature"], first["thinking"]) == ("your-model", 0.25, True)
+    assert 1000 in (first.get("max_tokens"), first.get("max_completion_tokens"))
+    folder = tmp_path / done.folder
+    assert folder.parent == tmp_path / "elsewhere"
+    saved = [json.loads((folder / "litellm" / f"request_{number:03}.json").read_text()) for number in (1, 2)]
+    assert [one["messages"] for one in saved] == [first["messages"], second["messages"]]
+    assert (folder / "litellm" / "response_002.json").is_file()
+    assert "secret-key" not in done.out + "".join(p.read_text() for p in folder.rglob("*.json*"))
+
+
+def test_a_settings_file_is_used_and_named(command_line: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "llm-in-sandbox.yaml").write_text("llm_name: scripted/strawberry\nisolation: process\n")
+    done = command_line("run", "--query", QUESTION)
+    assert done.code == 0, done.err
+    assert "Settings   llm-in-sandbox.yaml" in done.out
+    other = command_line("run", "--query", QUESTION, LLM_NAME="scripted/nosuchscript")
+    other.is_one_sentence(3, "nosuchscript")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(("--max_steps", "2"), 5), (("--time", "1"), 5), ((), 0)],
+    ids=["steps", "time", "none"],
+)
+def test_a_limit_has_its_own_exit_code(
+    command_line: CommandLine, tmp_path: Path, words: tuple[str, ...], code: int
+) -> None:
+    name = script(tmp_path, "echo one", "sleep 1.5; echo two", "echo three", "echo four")
+    done = command_line("run", "--query", "Work", "--llm_name", name, *PROCESS, *words)
+    assert done.code == code, done.out + done.err
+    assert (tmp_path / done.folder / "journal.jsonl").is_file()
+
+
+def test_a_model_that_fails_in_the_middle(command_line: CommandLine, tmp_path: Path) -> None:
+    played = yaml.safe_load(turns("echo precious > output/kept.txt"))
+    played["turns"][1] = {"error": {"kind": "authentication", "message": "The key was withdrawn."}}
+    (tmp_path / "script.yaml").write_text(yaml.safe_dump(played))
+    done = command_line("run", "--query", "Work", "--llm_name", "scripted/script.yaml", *PROCESS)
+    done.is_one_sentence(3, "key")
+    folder = tmp_path / done.folder
+    assert (folder / "files" / "kept.txt").read_text() == "precious\n"
+    assert Trajectory(read_journal(folder)).stop_reason == "model_error"
+
+
+def test_what_a_command_prints_cannot_command_the_terminal(command_line: CommandLine, tmp_path: Path) -> None:
+    name = script(tmp_path, r"printf '\033]0;owned\007\033[2J\033[31mred\n'")
+    done = command_line("run", "--query", "Work", "--llm_name", name, *PROCESS)
+    assert done.code == 0
+    assert "␛]0;owned␇␛[2J" in done.out
+    assert "\x1b" not in done.out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupt_ends_the_command_and_keeps_the_record(
+    command_line: CommandLine, tmp_path: Path, number: signal.Signals
+) -> None:
+    name = script(tmp_path, "echo started; (setsid sleep 600 &) ; sleep 600; touch survived")
+    before = child_pids()
+    process = command_line.start(*command_line.words("run", "--query", "Wait", "--llm_name", name, *PROCESS))
+    deadline = time.monotonic() + 60
+    while "| started" not in command_line.shown() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(number)
+    sent = time.monotonic()
+    done = command_line.finish(process, before)
+    assert time.monotonic() - sent < 10
+    assert done.code == 130, done.out + done.err
+    assert done.left == []
+    assert "Traceback" not in done.err
+    folder = tmp_path / done.folder
+    trajectory = Trajectory(read_journal(folder))
+    assert trajectory.stop_reason == "interrupted"
+    (call,) = trajectory.steps[0].calls
+    assert call.result
+    assert (call.result.error, call.result.stdout) == ("interrupted", "started\n")
+    assert not list(tmp_path.rglob("survived"))
+
+
+def test_a_killed_run_is_readable_to_its_last_event(command_line: CommandLine, tmp_path: Path) -> None:
+    name = script(tmp_path, "echo started; sleep 600")
+    before = child_pids()
+    process = command_line.start(*command_line.words("run", "--query", "Wait", "--llm_name", name, *PROCESS))
+    deadline = time.monotonic() + 60
+    while "| started" not in command_line.shown() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.kill()
+    command_line.finish(process, before)
+    (folder,) = (tmp_path / "sandbox-runs").iterdir()
+    last = list(read_journal(folder))[-1]
+    assert isinstance(last, ev.CallStarted)
+    assert "The record ends here" in command_line("show", str(folder)).out
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run(command_line: CommandLine, tmp_path: Path) -> None:
+    words = " ".join(
+        command_line.words(
+            "run", "--query", "Work", "--llm_name", script(tmp_path, "sleep 1", "echo 2"), *PROCESS
+        )
+    )
+    done = command_line.program("sh", "-c", f"{words} | head -n 1")
+    assert "Traceback" not in done.err
+    (folder,) = (tmp_path / "sandbox-runs").iterdir()
+    assert Trajectory(read_journal(folder)).stop_reason == "submitted"
+
+
+def test_doctor_says_what_works_and_what_to_do(command_line: CommandLine, tmp_path: Path) -> None:
+    done = command_line("doctor", DOCKER_HOST="tcp://127.0.0.1:9", PATH=str(tmp_path))
+    done.is_one_sentence(4, "No isolation works")
+    assert "docker      does not work here" in done.out
+    assert "what to do: on Linux, install the package bubblewrap" in done.out
+    assert "isolates nothing" in done.out
+
+
+@pytest.mark.docker
+@pytest.mark.usefixtures("docker_engine")
+def test_doctor_finds_docker(command_line: CommandLine) -> None:
+    done = command_line("doctor")
+    assert done.code == 0
+    assert "docker      works" in done.out
+    assert "runs here use docker" in done.out

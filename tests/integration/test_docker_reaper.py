@@ -1,0 +1,243 @@
+"""Whatever dies, nothing of ours stays, and nothing of anybody else is touched."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from docker_help import bystander, docker_box
+from support import run
+
+from llm_sandbox_nb.sandbox.docker import adopt_docker_sandbox
+from llm_sandbox_nb.sandbox.docker_engine import connect
+from llm_sandbox_nb.sandbox.docker_image import SLIM_IMAGE
+from llm_sandbox_nb.sandbox.docker_owner import Owner, current_owner, owner_labels
+from llm_sandbox_nb.sandbox.docker_reaper import list_own, reap_orphans
+from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
+
+pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("docker_engine")]
+LEASE = 2.0
+
+OWNER = textwrap.dedent("""
+    import asyncio, sys
+    from llm_sandbox_nb.sandbox import docker
+    from llm_sandbox_nb.sandbox.docker_engine import connect
+    from llm_sandbox_nb.sandbox.options import SandboxOptions
+
+    token, image, lease, stage = sys.argv[1:]
+
+    def pause(*_, **__):
+        print("here", flush=True)
+        import time; time.sleep(600)
+
+    if stage == "created":
+        docker.start_container = pause
+    if stage == "half":
+        source = docker.executor_source()
+        docker.executor_source = lambda: source[: len(source) // 2]
+        started = docker.start_container
+        docker.start_container = lambda *arguments: (started(*arguments), pause())
+        docker.Channel.hello = lambda *_, **__: asyncio.sleep(600)
+
+    async def main():
+        connect()
+        if stage == "timed":
+            print("here", flush=True)
+        options = SandboxOptions("docker", image=image, network="none")
+        box = await docker.start_docker_sandbox(options, labels={"test": token}, lease=float(lease))
+        await box.run("cd /tmp; export KEPT=yes; f() { echo function; }; sleep 500 & echo data > file")
+        if stage == "talking":
+            asyncio.create_task(box.run("yes | head -c 500000000"))
+            await asyncio.sleep(0.3)
+        if stage != "timed":
+            print(box.protection.details["container"], flush=True)
+        await asyncio.sleep(600)
+
+    asyncio.run(main())
+""")
+
+
+def start_owner(token: str, stage: str) -> tuple[subprocess.Popen[str], str]:
+    """A process that opens a sandbox, and what it says when it has come to `stage`."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", OWNER, token, SLIM_IMAGE, str(LEASE), stage], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    return process, process.stdout.readline().strip()
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def wait_until_gone(token: str, seconds: float, *, reaping: bool = True) -> None:
+    """Reap, or only wait, until nothing with this label is left."""
+    deadline = time.monotonic() + seconds
+    while list_own({"test": token}):
+        assert time.monotonic() < deadline, list_own({"test": token})
+        if reaping:
+            reap_orphans()
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def token() -> Iterator[str]:
+    name = secrets.token_hex(6)
+    yield name
+    for left in list_own({"test": name}):
+        connect().api.remove_container(left.container_id, force=True)
+
+
+@pytest.fixture
+def bystanders() -> Iterator[None]:
+    """Containers of others, some of which look much like ours; all must be there at the end."""
+    living = owner_labels("aaaaaaaaaaaa", 1, {})
+    me = current_owner()
+    elsewhere = Owner("0" * 12, me.boot, me.namespace, 1, "0" * 8).token()
+    other_namespace = Owner(me.host, me.boot, "0" * 8, 1, "0" * 8).token()
+    with ExitStack() as stack:
+        every = [
+            stack.enter_context(bystander(image=SLIM_IMAGE, **settings))
+            for settings in (
+                {},
+                {"started": False},
+                {"labels": {"com.example.owner": "somebody"}, "started": False},
+                {"labels": {"llm-sandbox-nb.owner": "nonsense", "llm-sandbox-nb.id": "x"}, "started": False},
+                {"labels": {"llm-sandbox-nb-other": "1"}},
+                {"labels": living, "started": False},
+                {"labels": {**living, "llm-sandbox-nb.owner": elsewhere}, "started": False},
+                {"labels": {**living, "llm-sandbox-nb.owner": other_namespace}},
+            )
+        ]
+        yield
+        for container in every:
+            container.reload()
+            assert container.status in ("running", "created")
+
+
+@pytest.mark.usefixtures("bystanders")
+def test_killed_between_create_and_start(token: str) -> None:
+    owner, _ = start_owner(token, "created")
+    [made] = list_own({"test": token})
+    assert (made.state, made.owner_dead) == ("created", False)
+    assert made.container_id not in reap_orphans()
+    kill(owner)
+    assert made.container_id in reap_orphans()
+    assert list_own({"test": token}) == []
+
+
+@pytest.mark.usefixtures("bystanders")
+def test_killed_in_use_the_sandbox_ends_by_itself(token: str) -> None:
+    owner, container = start_owner(token, "running")
+    kill(owner)
+    [found] = list_own({"test": token})
+    assert (found.container_id[:12], found.state, found.owner_dead) == (container, "running", True)
+    assert found.container_id not in reap_orphans()
+    wait_until_gone(token, LEASE + 5, reaping=False)
+
+
+@pytest.mark.slow
+def test_killed_while_the_executor_goes_in(token: str) -> None:
+    """The program that waits for it inside has no lease yet, and its stdin does not end."""
+    owner, _ = start_owner(token, "half")
+    kill(owner)
+    time.sleep(1)
+    assert [found.state for found in list_own({"test": token})] == ["running"]
+    wait_until_gone(token, 60, reaping=False)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("bystanders")
+def test_killed_at_twenty_instants_of_a_start(token: str) -> None:
+    made = 0
+    for instant in range(20):
+        owner, _ = start_owner(token, "timed")
+        time.sleep(instant * 0.02)
+        kill(owner)
+        made += bool(list_own({"test": token}))
+    assert made > 5
+    wait_until_gone(token, 60)
+
+
+def test_a_paused_sandbox_without_owner_is_removed_in_the_end(token: str) -> None:
+    """One that cannot end itself: this process must have seen it for longer than its lease and the grace."""
+    owner, container = start_owner(token, "running")
+    kill(owner)
+    connect().api.pause(container)
+    [found] = list_own({"test": token})
+    assert found.container_id not in reap_orphans(grace=0.2)
+    time.sleep(1)
+    assert found.container_id not in reap_orphans(grace=0.2)
+    time.sleep(LEASE)
+    assert found.container_id in reap_orphans(grace=0.2)
+
+
+@pytest.mark.parametrize("stage", ["running", "talking"])
+def test_adoption_keeps_shell_processes_and_files(token: str, stage: str) -> None:
+    owner, container = start_owner(token, stage)
+    kill(owner)
+
+    async def body() -> None:
+        box = await adopt_docker_sandbox(container, lease=LEASE)
+        try:
+            kept = await box.run("echo $KEPT; pwd; f; cat file; pgrep -c sleep; pgrep -c yes")
+            assert kept.stdout == b"yes\n/tmp\nfunction\ndata\n1\n0\n"
+            assert (box.protection.profile, box.protection.network) == ("standard", "none")
+            [found] = list_own({"test": token})
+            assert not found.owner_dead
+            assert box.id == found.sandbox_id
+            await asyncio.sleep(LEASE + 4)
+            assert found.container_id not in reap_orphans(grace=-100)
+            assert (await box.run("echo alive")).stdout == b"alive\n"
+        finally:
+            await box.close()
+
+    run(body())
+    assert list_own({"test": token}) == []
+
+
+def test_what_cannot_be_adopted(token: str) -> None:
+    async def adopt(container: str) -> None:
+        await adopt_docker_sandbox(container)
+
+    owner, container = start_owner(token, "running")
+    with pytest.raises(SandboxError, match="belongs to a process that may live"):
+        run(adopt(container))
+    kill(owner)
+    wait_until_gone(token, LEASE + 10)
+    with pytest.raises(SandboxLostError, match="gone"):
+        run(adopt(container))
+    with bystander(image=SLIM_IMAGE) as other, pytest.raises(SandboxError, match="is no sandbox of"):
+        run(adopt(other.id))
+
+
+def test_list_own_by_label(token: str) -> None:
+    async def body() -> None:
+        async with docker_box(image=SLIM_IMAGE, labels={"test": token, "kernel": "k1"}, lease=30) as box:
+            [found] = list_own({"test": token, "kernel": "k1"})
+            assert (found.sandbox_id, found.state, found.owner_dead) == (box.id, "running", False)
+            assert abs(found.created - time.time()) < 30
+            assert list_own({"test": token, "kernel": "k2"}) == []
+
+    run(body())
+
+
+def test_owner_of_a_number_given_away_again_is_dead() -> None:
+    me = current_owner()
+    assert not me.is_dead()
+    assert Owner.parse(f"text {me.token()} text") == me
+    assert Owner(me.host, me.boot, me.namespace, me.pid, "0" * 8).is_dead()
+    assert Owner(me.host, "0" * 12, me.namespace, me.pid, me.started).is_dead()
+    assert not Owner("0" * 12, "0" * 12, me.namespace, me.pid, me.started).is_dead()
+    assert Owner.parse("nonsense") is None

@@ -1,0 +1,80 @@
+"""Stop, pause and say reach a run in a busy cell, whatever the version of ipykernel: they do not ride on comms."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from agent_scripts import SUBMIT, bash, turn
+from jupyter_process import JupyterProcess, jupyter
+from test_live_runs import Cell, control, folder_of, run_of, state_of, until
+
+from llm_sandbox_nb.agent.run import Run
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+CACHE = ROOT / ".cache"
+
+
+def overlay(version: str) -> Path:
+    """A folder with this ipykernel alone, to be put before what is installed."""
+    folder = CACHE / f"ipykernel-{version}"
+    if not (folder / "ipykernel").exists():
+        partial = CACHE / f"ipykernel-{version}.{os.getpid()}"
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", partial]
+        subprocess.run([*pip, f"ipykernel=={version}"], check=True, timeout=300)
+        partial.rename(folder)
+    return folder
+
+
+@pytest.fixture(scope="module", params=["6.31.0", "7.3.0", "7.4.0"])
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[JupyterProcess]:
+    """A server whose kernels are of that version."""
+    folder = tmp_path_factory.mktemp("jupyter")
+    spec = folder / "data/kernels/versioned"
+    spec.mkdir(parents=True)
+    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    env = {"PYTHONPATH": os.pathsep.join([str(overlay(request.param)), str(ROOT)])}
+    (spec / "kernel.json").write_text(
+        json.dumps({"argv": argv, "env": env, "display_name": "x", "language": "python"})
+    )
+    with jupyter(folder) as running:
+        running.options.append(request.param)
+        yield running
+
+
+def test_stop_pause_and_say_in_a_busy_cell(server: JupyterProcess) -> None:
+    kernel = server.post("api/kernels", {"name": "versioned"})["id"]
+    version = server.options[-1]
+    assert server.execute(kernel, "import ipykernel; print(ipykernel.__version__)").strip() == version
+    endless = turn(bash("echo begun; sleep 600"))
+    cell = Cell(server, kernel, turn(bash("sleep 1")), turn(bash("true")), endless, SUBMIT)
+    run_id = run_of(server, kernel)["id"]
+    until(lambda: state_of(server, run_id)["steps"] == 1)
+    control(server, run_id, "pause")
+    until(lambda: state_of(server, run_id)["paused"])
+    assert state_of(server, run_id)["steps"] == 1
+    control(server, run_id, "say", "Go on, but faster.")
+    control(server, run_id, "resume")
+    until(lambda: state_of(server, run_id)["steps"] == 3)
+    time.sleep(0.5)
+    begun = time.monotonic()
+    control(server, run_id, "stop")
+    until(lambda: state_of(server, run_id)["state"] == "finished")
+    stopped = time.monotonic() - begun
+    print(f"ipykernel {version}: stopped after {stopped * 1000:.0f} ms")
+    assert stopped < 2
+    assert cell.wait()["ename"] == "KeyboardInterrupt"
+    done = Run.load(folder_of(server, run_id))
+    assert done.stop_reason == "interrupted"
+    assert [one.action for one in done.trajectory.controls] == ["pause", "paused", "say", "resume", "stop"]
+    assert "Go on, but faster." in [message["content"] for message in done.messages]
+    assert server.execute(kernel, "print('alive')").strip() == "alive"

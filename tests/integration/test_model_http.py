@@ -1,0 +1,488 @@
+"""The model over real HTTP: what is sent, what comes back, how often, and what is said when it fails."""
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_faults import (
+    DROP_AT_ONCE,
+    FORBIDDEN,
+    NOT_FOUND,
+    OVERFLOW_SENTENCES,
+    OVERLOADED,
+    QUOTA,
+    SERVER_ERROR,
+    TEMPERATURE_REFUSED,
+    TOKENS_PER_MINUTE,
+    UNAUTHORIZED,
+    Fault,
+    http_date,
+    overflow,
+    rate_limited,
+)
+from scripted_server import ScriptedServer
+from support import run
+
+from llm_sandbox_nb.agent.model import ContextOverflowError, ModelError, ModelSettings, Reply
+from llm_sandbox_nb.agent.model_litellm import make_model
+from llm_sandbox_nb.agent.retry import MARGIN, RetryPolicy, reply_with_retries
+
+SCRIPT = """
+chunk: 4
+turns:
+  - reasoning: I should look first.
+    text: Two looks at once, and one that is broken.
+    calls:
+      - {tool: execute_bash, arguments: {command: "ls 'a b' && echo \\"é\\""}}
+      - {tool: execute_bash, arguments: {}}
+      - {tool: str_replace_editor, raw_arguments: '{"command": "view", '}
+    usage: {prompt_tokens: 1000, completion_tokens: 50, cached_tokens: 600, reasoning_tokens: 20}
+  - text: Done.
+    calls: [{tool: submit}]
+"""
+TOOLS = [
+    {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
+    for name in ("execute_bash", "str_replace_editor", "submit")
+]
+USER = [{"role": "system", "content": "You work."}, {"role": "user", "content": "Look."}]
+FAST = RetryPolicy(first_wait=0.01, longest_wait=0.02)
+
+
+@pytest.fixture(autouse=True)
+def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.endswith(("_API_KEY", "_BASE_URL", "_API_BASE")):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer(SCRIPT) as server:
+        yield server
+
+
+def ask(
+    server: ScriptedServer, settings: ModelSettings | None = None, name: str = "my-model", **more: Any
+) -> Reply:
+    model = make_model(name, api_base=server.url, **{"api_key": "key"} | more)
+    return run(model.reply(USER, TOOLS, settings or ModelSettings()))
+
+
+def failure(server: ScriptedServer, fault: Fault, **more: Any) -> ModelError:
+    """The error that one request fails with; checks that it was one request and one sentence."""
+    server.fail_next(fault)
+    before = len(server.requests)
+    with pytest.raises(ModelError) as caught:
+        ask(server, **more)
+    assert len(server.requests) == before + 1
+    assert "\n" not in str(caught.value)
+    assert "litellm" not in str(caught.value).lower()
+    assert "Traceback" not in str(caught.value)
+    return caught.value
+
+
+def test_a_reply_arrives_in_pieces_and_whole(server: ScriptedServer) -> None:
+    pieces: list[tuple[str, str]] = []
+    model = make_model("my-model", api_base=server.url, api_key="key")
+    reply = run(model.reply(USER, TOOLS, ModelSettings(), lambda *piece: pieces.append(piece)))
+    assert reply.text == "".join(text for text, _ in pieces) == "Two looks at once, and one that is broken."
+    assert reply.reasoning == "".join(reasoning for _, reasoning in pieces) == "I should look first."
+    assert len(pieces) > 10
+    assert [(call.name, call.arguments) for call in reply.calls] == [
+        ("execute_bash", '{"command": "ls \'a b\' && echo \\"\\u00e9\\""}'),
+        ("execute_bash", "{}"),
+        ("str_replace_editor", '{"command": "view", '),
+    ]
+    assert reply.finish_reason == "tool_calls"
+    assert (reply.response_id, reply.response_model) == ("chatcmpl-0", "my-model")
+
+
+def test_usage_with_cached_and_reasoning_tokens_and_no_price_for_a_model_nobody_knows(
+    server: ScriptedServer,
+) -> None:
+    """And no price: nobody knows this model."""
+    usage = ask(server).usage
+    assert usage is not None
+    assert usage.model_dump() == {
+        "prompt_tokens": 1000, "completion_tokens": 50, "cached_tokens": 600, "reasoning_tokens": 20,
+        "cost": None,
+    }  # fmt: skip
+
+
+def test_the_price_is_that_of_the_table_with_cached_tokens_cheaper(server: ScriptedServer) -> None:
+    import litellm
+
+    prices = litellm.model_cost["gpt-4o"]
+    usage = ask(server, name="openai/gpt-4o").usage
+    assert usage is not None
+    assert usage.cost == pytest.approx(
+        400 * prices["input_cost_per_token"]
+        + 600 * prices["cache_read_input_token_cost"]
+        + 50 * prices["output_cost_per_token"]
+    )
+
+
+def test_the_second_request_passes_a_strict_server(server: ScriptedServer) -> None:
+    first = ask(server)
+    results = [{"role": "tool", "tool_call_id": call.id, "content": "ok"} for call in first.calls]
+    messages = [*USER, first.message, *results]
+    model = make_model("my-model", api_base=server.url, api_key="key")
+    assert run(model.reply(messages, TOOLS, ModelSettings())).text == "Done."
+    assert server.requests[1].messages == messages
+    assert set(first.message) == {"role", "content", "tool_calls"}
+
+
+def test_fields_of_other_providers_are_not_sent_back(server: ScriptedServer) -> None:
+    assistant = {
+        "role": "assistant",
+        "content": "x",
+        "provider_specific_fields": {"a": 1},
+        "refusal": None,
+        "audio": 1,
+    }
+    user = {"role": "user", "content": "go on", "timestamp": 3}
+    model = make_model("my-model", api_base=server.url, api_key="key")
+    run(model.reply([*USER, assistant, user], TOOLS, ModelSettings()))
+    assert server.requests[0].messages[2:] == [
+        {"role": "assistant", "content": "x"},
+        {"role": "user", "content": "go on"},
+    ]
+
+
+def test_the_settings_of_the_paper_are_sent(server: ScriptedServer) -> None:
+    server.extra_fields = ("chat_template_kwargs",)
+    settings = ModelSettings(
+        temperature=0.7, top_p=0.8, top_k=20, min_p=0.05, repetition_penalty=1.05, max_tokens=65536,
+        extra_body={"chat_template_kwargs": {"thinking": True}},
+    )  # fmt: skip
+    reply = ask(server, settings)
+    body = server.requests[0].body
+    assert {key: body[key] for key in body if key not in ("messages", "tools")} == {
+        "model": "my-model", "stream": True, "stream_options": {"include_usage": True},
+        "temperature": 0.7, "top_p": 0.8, "max_tokens": 65536,
+        "top_k": 20, "min_p": 0.05, "repetition_penalty": 1.05, "chat_template_kwargs": {"thinking": True},
+    }  # fmt: skip
+    assert body["tools"] == TOOLS
+    assert reply.left_out == ()
+
+
+def test_what_is_not_set_is_not_sent(server: ScriptedServer) -> None:
+    ask(server)
+    assert set(server.requests[0].body) == {"model", "messages", "tools", "stream", "stream_options"}
+
+
+def test_a_temperature_that_the_table_says_is_refused_is_left_out_and_recorded(
+    server: ScriptedServer,
+) -> None:
+    reply = ask(server, ModelSettings(temperature=0.3, max_tokens=100), name="openai/gpt-5")
+    assert reply.left_out == ("temperature",)
+    assert "temperature" not in server.requests[0].body
+    assert server.requests[0].body["max_completion_tokens"] == 100
+
+
+def test_a_setting_that_the_server_refuses_is_left_out_from_then_on(server: ScriptedServer) -> None:
+    server.fail_next(TEMPERATURE_REFUSED)
+    told: list[str] = []
+    model = make_model("my-model", api_base=server.url, api_key="key")
+    settings = ModelSettings(temperature=0.3, top_p=0.9)
+    reply = run(
+        reply_with_retries(
+            model, USER, TOOLS, settings, on_failure=lambda _, error, wait: told.append(str(error))
+        )
+    )
+    assert told == ["my-model does not take the setting temperature: it is left out from now on."]
+    assert reply.left_out == ("temperature",)
+    run(model.reply(USER, TOOLS, settings))
+    assert [request.body.get("temperature") for request in server.requests] == [0.3, None, None]
+    assert [request.body.get("top_p") for request in server.requests] == [0.9] * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [
+        ("your-model", "your-model"),
+        ("Qwen/Qwen3-Coder-30B-A3B-Instruct", "Qwen/Qwen3-Coder-30B-A3B-Instruct"),
+        ("openai/Qwen/Qwen3-4B", "Qwen/Qwen3-4B"),
+        ("openai/gpt-oss-120b", "gpt-oss-120b"),
+        ("gpt-4o", "gpt-4o"),
+        ("hosted_vllm/Qwen/Qwen3-4B", "Qwen/Qwen3-4B"),
+        ("deepseek/deepseek-chat", "deepseek-chat"),
+        ("openrouter/meta/llama", "meta/llama"),
+        ("together_ai/meta/llama", "meta/llama"),
+    ],
+)
+def test_names_reach_the_address_given(server: ScriptedServer, name: str, sent: str) -> None:
+    """The seed's rule for a name with no provider in front; every other provider stays reachable."""
+    server.strict = False  # some providers of LiteLLM add fields of their own
+    assert ask(server, name=name).calls[0].name == "execute_bash"
+    assert server.requests[0].body["model"] == sent
+    assert server.requests[0].headers["authorization"] == "Bearer key"
+
+
+def test_a_server_of_ones_own_needs_no_key(server: ScriptedServer) -> None:
+    assert ask(server, api_key=None).text
+
+
+def test_the_key_of_the_environment_is_used(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "from-environment")
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    run(make_model("my-model").reply(USER, TOOLS, ModelSettings()))
+    assert server.requests[0].headers["authorization"].endswith("Bearer from-environment")
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "retryable", "says"),
+    [
+        (UNAUTHORIZED, "authentication", False, "The API key was refused at http://127.0.0.1"),
+        (FORBIDDEN, "authentication", False, "The key may not use my-model"),
+        (NOT_FOUND, "not_found", False, "There is no model my-model at http://127.0.0.1"),
+        (QUOTA, "quota", False, "no quota"),
+        (
+            TOKENS_PER_MINUTE,
+            "rate_limit",
+            False,
+            "One request needs 70000 tokens and the account may use 30000",
+        ),
+        (rate_limited(), "rate_limit", True, "is rate limited"),
+        (SERVER_ERROR, "server", True, "error 500 (The server had an error"),
+        (OVERLOADED, "server", True, "error 503"),
+        (DROP_AT_ONCE, "connection", True, "broke off"),
+        (Fault(pieces=3), "connection", True, "broke off"),
+        (Fault(pieces=3, how="cut"), "connection", True, "broke off"),
+        (
+            Fault(pieces=3, how="error", message="CUDA error", type="internal", code=500),
+            "server",
+            True,
+            "CUDA error",
+        ),
+        (Fault(400, "Bad tools."), "bad_request", False, "refused the request: Bad tools."),
+    ],
+    ids=lambda value: value.message[:20] or value.how if isinstance(value, Fault) else None,
+)
+def test_failures(server: ScriptedServer, fault: Fault, kind: str, retryable: bool, says: str) -> None:
+    error = failure(server, fault)
+    assert (error.kind, error.retryable) == (kind, retryable)
+    assert says in str(error)
+
+
+def test_no_key_says_which_one(server: ScriptedServer) -> None:
+    server.api_key = "secret"
+    with pytest.raises(ModelError, match=r"^No API key: set OPENAI_API_KEY or pass --api_key \(in a cell"):
+        ask(server, api_key=None)
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"),
+    [
+        ("openai/gpt-5", "OPENAI_API_KEY"),
+        ("gpt-5", "OPENAI_API_KEY"),
+        ("anthropic/claude-sonnet-4-5", "ANTHROPIC_API_KEY"),
+        ("deepseek/deepseek-chat", "DEEPSEEK_API_KEY"),
+        ("gemini/gemini-2.5-pro", "GEMINI_API_KEY"),
+    ],
+)
+def test_no_key_is_said_before_anything_is_sent(name: str, variable: str) -> None:
+    with pytest.raises(ModelError, match=rf"^No API key: set .*{variable}.* or pass --api_key \(in a cell"):
+        run(make_model(name).reply(USER, TOOLS, ModelSettings()))
+
+
+@pytest.mark.parametrize("name", ["your-model", "nonsense/model"])
+def test_a_name_nobody_knows(name: str) -> None:
+    with pytest.raises(
+        ModelError,
+        match=rf"No provider is known for the model {name}: .* --llm_base_url \(in a cell --api-base\)",
+    ) as caught:
+        run(make_model(name).reply(USER, TOOLS, ModelSettings()))
+    assert caught.value.kind == "not_found"
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:1/v1", "http://no-such-host.invalid/v1"])
+def test_an_address_where_nobody_answers(address: str) -> None:
+    model = make_model("m", api_base=address, api_key="k")
+    with pytest.raises(
+        ModelError, match=f"No model server answers at {address} .*: check the address"
+    ) as caught:
+        run(model.reply(USER, TOOLS, ModelSettings()))
+    assert (caught.value.kind, caught.value.retryable) == ("unreachable", True)
+
+
+def test_retry_after_in_seconds_and_as_a_date(server: ScriptedServer) -> None:
+    assert failure(server, rate_limited(7)).retry_after == 7
+    assert failure(server, rate_limited(http_date(30))).retry_after == pytest.approx(30, abs=2)
+    assert failure(server, Fault(503, "busy", headers={"Retry-After": "4"})).retry_after == 4
+
+
+@pytest.mark.parametrize("vendor", OVERFLOW_SENTENCES)
+def test_context_overflow_of_four_vendors(server: ScriptedServer, vendor: str) -> None:
+    error = failure(server, overflow(vendor, 32768, 5000, 65536))
+    assert isinstance(error, ContextOverflowError)
+    assert (error.context_limit, error.prompt_tokens, error.kind) == (32768, 5000, "context")
+
+
+@pytest.mark.parametrize("vendor", OVERFLOW_SENTENCES)
+def test_an_overflow_that_fewer_tokens_cure_is_cured(server: ScriptedServer, vendor: str) -> None:
+    server.fail_next(overflow(vendor, 32768, 5000, 65536))
+    model = make_model("my-model", api_base=server.url, api_key="key")
+    run(reply_with_retries(model, USER, TOOLS, ModelSettings(max_tokens=65536)))
+    assert [request.body["max_tokens"] for request in server.requests] == [65536, 32768 - 5000 - MARGIN]
+
+
+def test_an_overflow_told_in_the_stream(server: ScriptedServer) -> None:
+    sentence = OVERFLOW_SENTENCES["sglang"].format(limit=100, prompt=60, asked=50, total=110)
+    error = failure(server, Fault(pieces=0, how="error", message=sentence, type="BadRequest", code=400))
+    assert isinstance(error, ContextOverflowError)
+    assert (error.context_limit, error.prompt_tokens) == (100, 60)
+
+
+@pytest.mark.parametrize("name", ["my-model", "hosted_vllm/my-model", "deepseek/my-model"])
+@pytest.mark.parametrize("fault", [SERVER_ERROR, rate_limited(), DROP_AT_ONCE], ids=["500", "429", "drop"])
+def test_there_is_no_second_layer_of_retries(server: ScriptedServer, name: str, fault: Fault) -> None:
+    """The seed sent 15 requests for one failing turn."""
+    server.fail_next(*[fault] * 50)
+    model = make_model(name, api_base=server.url, api_key="key")
+    with pytest.raises(ModelError):
+        run(reply_with_retries(model, USER, TOOLS, ModelSettings(), policy=FAST))
+    assert len(server.requests) == FAST.attempts
+
+
+def test_a_failure_in_the_middle_is_retried_from_the_start(server: ScriptedServer) -> None:
+    server.fail_next(Fault(pieces=12), Fault(pieces=15, how="cut"))
+    model = make_model("my-model", api_base=server.url, api_key="key")
+    reply = run(reply_with_retries(model, USER, TOOLS, ModelSettings(), policy=FAST))
+    assert reply.text == "Two looks at once, and one that is broken."
+    assert len(reply.calls) == 3
+    assert len(server.requests) == 3
+
+
+def test_a_slow_server_meets_the_timeout_and_the_connection_is_closed(server: ScriptedServer) -> None:
+    start = time.monotonic()
+    error = failure(server, Fault(delay=30), settings=ModelSettings(timeout=0.5))
+    assert (error.kind, error.retryable) == ("timeout", True)
+    assert time.monotonic() - start < 5
+    assert server.requests[0].finished.wait(5)
+    assert server.requests[0].closed_after == pytest.approx(0.5, abs=1)
+
+
+@pytest.mark.parametrize("name", ["my-model", "hosted_vllm/my-model", "anthropic/claude-sonnet-4-5"])
+@pytest.mark.parametrize("moment", ["before the answer", "in the stream"])
+def test_cancelling_closes_the_connection_at_once(name: str, moment: str) -> None:
+    script = "delay: 0.2\nchunk: 1\nturns: [{text: " + "a" * 200 + "}]"
+
+    async def body(server: ScriptedServer) -> float:
+        base = server.root if name.startswith("anthropic") else server.url
+        first = asyncio.Event()
+        model = make_model(name, api_base=base, api_key="key")
+        request = model.reply(USER, TOOLS, ModelSettings(), lambda *_: first.set())
+        task = asyncio.create_task(request)
+        if moment == "in the stream":
+            await first.wait()
+        else:
+            await asyncio.to_thread(server.arrived.wait, 5)
+        task.cancel()
+        start = time.monotonic()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await asyncio.to_thread(server.requests[0].finished.wait, 3)
+        return time.monotonic() - start
+
+    with ScriptedServer(script) as server:
+        if moment == "before the answer":
+            server.fail_next(Fault(delay=30))
+        assert run(body(server)) < 1
+        assert server.requests[0].closed_after is not None
+        assert server.requests[0].pieces < 10
+
+
+def test_nothing_stays_open_after_many_runs(server: ScriptedServer) -> None:
+    """Each run has a loop of its own, as in the notebook; LiteLLM's own clients would leave a socket each."""
+
+    def descriptors() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    ask(server)
+    before = descriptors()
+    for _ in range(10):
+        ask(server)
+    assert descriptors() <= before + 2
+
+
+def test_many_replies_at_once(server: ScriptedServer) -> None:
+    async def body() -> list[Reply]:
+        model = make_model("my-model", api_base=server.url, api_key="key")
+        return await asyncio.gather(*[model.reply(USER, TOOLS, ModelSettings()) for _ in range(20)])
+
+    replies = run(body())
+    assert {reply.text for reply in replies} == {"Two looks at once, and one that is broken."}
+
+
+def test_ids_that_are_missing_or_repeated_are_made_unique() -> None:
+    script = "turns: [{calls: [{tool: a, id: ''}, {tool: b, id: same}, {tool: c, id: same}]}, {text: ok}]"
+    with ScriptedServer(script) as server:
+        first = ask(server)
+        ids = [call.id for call in first.calls]
+        assert len(set(ids)) == 3
+        assert all(ids)
+        results = [{"role": "tool", "tool_call_id": identity, "content": "ok"} for identity in ids]
+        model = make_model("my-model", api_base=server.url, api_key="key")
+        assert run(model.reply([*USER, first.message, *results], TOOLS, ModelSettings())).text == "ok"
+
+
+def test_the_server_rejects_what_strict_providers_reject(server: ScriptedServer) -> None:
+    """So that passing it means something."""
+    first = ask(server).message
+    tool = {"role": "tool", "tool_call_id": first["tool_calls"][0]["id"], "content": "x"}
+    model = make_model("my-model", api_base=server.url, api_key="key")
+    for broken in ([first], [first, tool], [first, tool, tool], [tool]):
+        with pytest.raises(ModelError, match="tool"):
+            run(model.reply([*USER, *broken], TOOLS, ModelSettings()))
+    with pytest.raises(ModelError, match="invented"):
+        ask(server, ModelSettings(extra_body={"invented": 1}))
+
+
+def test_a_key_goes_to_its_own_provider_only(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "canary-for-openai")
+    monkeypatch.setenv("DEEPSEEK_API_KEY", "deepseeks-own")
+    ask(server, name="deepseek/deepseek-chat", api_key=None)
+    ask(server, name="hosted_vllm/m", api_key=None)
+    assert server.requests[0].headers["authorization"] == "Bearer deepseeks-own"
+    assert "canary" not in str([request.headers for request in server.requests])
+
+
+def test_a_password_in_the_address_is_not_shown(server: ScriptedServer) -> None:
+    address = server.url.replace("http://", "http://user:hunter2@") + "?token=hunter3"
+    server.fail_next(UNAUTHORIZED)
+    with pytest.raises(ModelError) as caught:
+        run(make_model("m", api_base=address, api_key="k").reply(USER, TOOLS, ModelSettings()))
+    assert "hunter" not in str(caught.value)
+
+
+def test_an_error_of_the_listener_is_not_taken_for_the_models(server: ScriptedServer) -> None:
+    def listener(text: str, reasoning: str) -> None:
+        raise ConnectionError("the listener's own")
+
+    model = make_model("my-model", api_base=server.url, api_key="key")
+    with pytest.raises(ConnectionError, match="the listener's own"):
+        run(model.reply(USER, TOOLS, ModelSettings(), listener))
+    assert server.requests[0].finished.wait(5)
+
+
+def test_reasoning_of_another_provider_is_not_sent(server: ScriptedServer) -> None:
+    """A conversation that went on with another model."""
+    blocks = [{"type": "thinking", "thinking": "hm", "signature": "s"}]
+    assistant = {"role": "assistant", "content": "x", "thinking_blocks": blocks, "reasoning_content": "hm"}
+    model = make_model("my-model", api_base=server.url, api_key="key")
+    run(model.reply([*USER, assistant, {"role": "user", "content": "go on"}], TOOLS, ModelSettings()))
+    assert server.requests[0].messages[2] == {"role": "assistant", "content": "x"}
+
+
+def test_tokens_that_the_provider_did_not_tell_are_counted_but_have_no_price() -> None:
+    with ScriptedServer(SCRIPT, usage=False) as server:
+        usage = ask(server, name="openai/gpt-4o").usage
+    assert usage is not None
+    assert usage.prompt_tokens > 0
+    assert usage.completion_tokens > 0
+    assert usage.cost is None

@@ -1,0 +1,149 @@
+"""A cell while it runs: one output updated in place, output as it streams, and the interrupt."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from live_kernel import cards_of, live_kernel
+
+from notebooks import MIME
+
+pytestmark = pytest.mark.slow
+
+SLOW = """
+chunk: 4
+delay: 0.05
+turns:
+  - text: I count slowly, and say so at some length.
+    calls:
+      - tool: execute_bash
+        arguments: {command: "for n in 1 2 3 4 5; do echo line $n; sleep 0.4; done"}
+  - calls: [{tool: submit}]
+"""
+MARK = "86399.25"
+ENDLESS = f"""
+turns:
+  - calls: [{{tool: execute_bash, arguments: {{command: "export KEPT=yes"}}}}]
+  - text: This goes on for long.
+    calls:
+      - tool: execute_bash
+        arguments:
+          command: "echo begun; setsid sleep {MARK} & (trap '' TERM INT; sleep {MARK}) & sleep {MARK}"
+  - calls: [{{tool: submit}}]
+"""
+BEGUN = "<pre class='lsn-output'>begun"
+THINKING = """
+turns:
+  - text: A reply that takes its time.
+    delay: 60
+    calls: [{tool: submit}]
+"""
+
+
+def sleepers() -> list[psutil.Process]:
+    """Processes of the endless command, in whatever sandbox."""
+    return [
+        process for process in psutil.process_iter(["cmdline"]) if MARK in (process.info["cmdline"] or [])
+    ]
+
+
+def appeared(count: int = 1) -> bool:
+    """Whether so many endless commands run; a job in the background may not yet when the shell goes on."""
+    deadline = time.monotonic() + 10
+    while len(sleepers()) < count and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return len(sleepers()) == count
+
+
+def test_one_output_is_updated_in_place(isolation: str, tmp_path: Path) -> None:
+    (tmp_path / "slow.yaml").write_text(SLOW)
+    with live_kernel(tmp_path, LLM_SANDBOX_ISOLATION=isolation) as kernel:
+        shown = cards_of(kernel.run("%%sandbox -m scripted/./slow.yaml\nCount."))
+    assert [message["msg_type"] for message in shown] == ["display_data"] + ["update_display_data"] * (
+        len(shown) - 1
+    )
+    assert len({message["content"]["transient"]["display_id"] for message in shown}) == 1
+    assert all(message["content"]["metadata"]["llm_sandbox"]["schema_version"] == 1 for message in shown)
+    pages = [message["content"]["data"]["text/html"] for message in shown]
+    assert any("I count" in page and "at some length" not in page for page in pages), (
+        "the thought as it streams"
+    )
+    assert any("line 2" in page and "line 4" not in page for page in pages), "the output as it streams"
+    assert all(MIME not in message["content"]["data"] for message in shown[:-1])
+    assert MIME in shown[-1]["content"]["data"]
+    assert "submitted" in pages[-1]
+    assert len(shown) < 40, "throttled"
+
+
+def test_an_interrupt_kills_the_command_and_is_raised(isolation: str, tmp_path: Path) -> None:
+    (tmp_path / "endless.yaml").write_text(ENDLESS)
+    with live_kernel(tmp_path, LLM_SANDBOX_ISOLATION=isolation) as kernel:
+        cell = kernel.start("%%sandbox -m scripted/./endless.yaml -o run\nWait.")
+        kernel.messages(cell, until=lambda m: BEGUN in m["content"].get("data", {}).get("text/html", ""))
+        assert appeared(3), "the canary: without the kill these would stay"
+        interrupted = time.monotonic()
+        kernel.manager.interrupt_kernel()
+        rest = kernel.messages(cell, timeout=20)
+        assert time.monotonic() - interrupted < 5
+        assert not sleepers()
+        (error,) = [message["content"] for message in rest if message["msg_type"] == "error"]
+        assert error["ename"] == "KeyboardInterrupt"
+        assert len(error["traceback"]) == 1
+        last = cards_of(rest)[-1]["content"]["data"]
+        assert "interrupted" in last["text/html"]
+        assert last[MIME]["events"][-1]["stop_reason"] == "interrupted"
+        assert "begun" in last["text/html"], "the output so far is kept"
+        assert (
+            kernel.printed("print(run.stop_reason, run.steps[1].calls[0].result.error)")
+            == "interrupted interrupted\n"
+        )
+        assert kernel.printed("%sandbox sh pwd; echo $KEPT").endswith("yes\n"), "the shell lives on"
+
+
+def test_an_interrupt_ends_a_model_call(tmp_path: Path) -> None:
+    (tmp_path / "thinking.yaml").write_text(THINKING)
+    with live_kernel(tmp_path, LLM_SANDBOX_ISOLATION="process") as kernel:
+        cell = kernel.start("%%sandbox -m scripted/./thinking.yaml -o run\nThink.")
+        kernel.messages(cell, until=lambda m: "process" in m["content"].get("data", {}).get("text/html", ""))
+        time.sleep(0.5)
+        interrupted = time.monotonic()
+        kernel.manager.interrupt_kernel()
+        kernel.messages(cell, timeout=20)
+        assert time.monotonic() - interrupted < 3
+        assert kernel.printed("print(run.stop_reason)") == "interrupted\n"
+
+
+def test_an_interrupt_ends_a_command_of_the_line_magic(isolation: str, tmp_path: Path) -> None:
+    with live_kernel(tmp_path, LLM_SANDBOX_ISOLATION=isolation) as kernel:
+        cell = kernel.start(f"%sandbox sh echo begun; sleep {MARK}")
+        kernel.messages(cell, until=lambda m: "begun" in m["content"].get("text", ""))
+        assert appeared()
+        kernel.manager.interrupt_kernel()
+        kernel.messages(cell, timeout=20)
+        assert not sleepers()
+        assert kernel.printed("%sandbox sh echo alive") == "alive\n"
+
+
+def test_the_sandbox_ends_with_its_kernel(isolation: str, tmp_path: Path) -> None:
+    with live_kernel(tmp_path, LLM_SANDBOX_ISOLATION=isolation) as kernel:
+        kernel.run(f"%sandbox sh sleep {MARK} > /dev/null 2>&1 &")
+        assert appeared()
+        kernel.client.shutdown()
+        deadline = time.monotonic() + 10
+        while sleepers() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not sleepers()
+
+
+def test_the_sandbox_ends_when_its_kernel_is_killed(isolation: str, tmp_path: Path) -> None:
+    with live_kernel(tmp_path, LLM_SANDBOX_ISOLATION=isolation) as kernel:
+        kernel.run(f"%sandbox sh sleep {MARK} > /dev/null 2>&1 &")
+        assert appeared()
+        kernel.manager.shutdown_kernel(now=True)
+        deadline = time.monotonic() + 60
+        while sleepers() and time.monotonic() < deadline:
+            time.sleep(0.5)
+        assert not sleepers()

@@ -1,0 +1,352 @@
+"""`%%sandbox` in real kernels on real isolations: what the notebook holds afterwards."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import struct
+import wave
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient.exceptions import CellExecutionError
+from scripted_server import ScriptedServer
+
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
+from notebooks import (
+    LOAD,
+    MIME,
+    ROOT,
+    cards,
+    errors,
+    execute,
+    kernel_environment,
+    notebook_of,
+    outputs,
+    printed,
+)
+
+pytestmark = pytest.mark.slow
+
+ANSWER = "The three largest cities are Tokyo (37.1 million), Delhi (33.8 million), Shanghai (29.9 million)."
+
+
+def first_notebook(tmp_path: Path) -> tuple[nbformat.NotebookNode, Path]:
+    folder = tmp_path / "notebooks"
+    shutil.copytree(ROOT / "notebooks" / "data", folder / "data")
+    return nbformat.read(ROOT / "notebooks" / "01-first-task.ipynb", as_version=4), folder
+
+
+def check_bundle(bundle: dict[str, Any], isolation: str) -> None:
+    """The card of the first task: record, page with its pictures, plain text."""
+    record = bundle[MIME]
+    run = Trajectory(map(ev.parse_python, record["events"]))
+    assert run.answer == ANSWER
+    assert run.stop_reason == "submitted"
+    assert run.sandbox is not None
+    assert run.sandbox.protection["isolation"] == isolation
+    png = base64.b64decode(record["artifacts"]["poster.png"]["data"])
+    assert png.startswith(b"\x89PNG")
+    assert struct.unpack(">II", png[16:24]) == (500, 700)
+    with wave.open(BytesIO(base64.b64decode(record["artifacts"]["chime.wav"]["data"]))) as sound:
+        assert sound.getnframes() / sound.getframerate() == pytest.approx(1.8, abs=0.01)
+    page = bundle["text/html"]
+    assert "data:image/png;base64," in page
+    assert "data:audio/wav;base64," in page
+    assert 'sandbox="allow-scripts"' in page
+    assert "scripted" in page
+    assert "<script" not in page
+    assert ANSWER in bundle["text/plain"]
+
+
+def test_the_first_notebook(isolation: str, tmp_path: Path) -> None:
+    notebook, folder = first_notebook(tmp_path)
+    environment = kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION=isolation)
+    execute(notebook, folder, environment)
+    (bundle,) = cards(notebook)
+    check_bundle(bundle, isolation)
+    texts = [printed(cell) for cell in notebook.cells]
+    assert any(ANSWER in text for text in texts)
+    assert any("reverse=True" in text for text in texts), "the diff of the correction"
+    assert any(isolation in text and "kept by this kernel" in text for text in texts)
+    assert any("poster.png" in text for text in texts)
+    assert texts[-1].startswith("Tokyo, Japan: 37.1 million")
+    pictures = [
+        output for cell in notebook.cells for output in outputs(cell) if "image/png" in output.get("data", {})
+    ]
+    assert len(pictures) == 1
+    (run,) = (folder / "sandbox-runs" / "notebook").iterdir()
+    assert {path.name for path in run.iterdir()} >= {"journal.jsonl", "files", "trajectory.json"}
+
+
+def test_a_model_behind_http(isolation: str, tmp_path: Path) -> None:
+    """The model is an OpenAI-compatible server on loopback, streaming; the key comes from the environment."""
+    shutil.copytree(ROOT / "notebooks" / "data", tmp_path / "data")
+    with ScriptedServer("first-task", api_key="sk-the-key") as server:
+        notebook = notebook_of(
+            f"%%sandbox -m openai/some-model --api-base {server.url} --api-key-env MODEL_KEY "
+            "-i data/cities.csv -o run\n"
+            "Draw the {three} largest $cities.",
+            "print(run.answer, run.usage.total_tokens > 0, run.steps[1].calls[1].output)",
+        )
+        environment = kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION=isolation, MODEL_KEY="sk-the-key")
+        execute(notebook, tmp_path, environment)
+        assert "Draw the {three} largest $cities." in json.dumps(server.requests[0].messages)
+        assert all(request.body["stream"] for request in server.requests)
+    (bundle,) = cards(notebook)
+    events = [ev.parse_python(event) for event in bundle[MIME]["events"]]
+    assert Trajectory(events).answer == ANSWER
+    assert "data:image/png;base64," in bundle["text/html"]
+    assert ">scripted<" not in bundle["text/html"], "nothing tells the loop that this server plays a script"
+    assert printed(notebook.cells[2]).startswith(f"{ANSWER} True")
+    assert "Lagos, Nigeria: 16.5 million" in printed(notebook.cells[2])
+    everything = nbformat.writes(notebook) + "".join(
+        path.read_text() for path in tmp_path.glob("sandbox-runs/**/*.json*")
+    )
+    assert "sk-the-key" not in everything
+
+
+def test_the_sandbox_lasts_from_cell_to_cell(isolation: str, tmp_path: Path) -> None:
+    notebook = notebook_of(
+        "%sandbox sh export COLOUR=blue; cd /tmp; echo kept > note.txt",
+        "%sandbox sh echo $COLOUR $(pwd) $(cat note.txt)",
+        "%sandbox put data.txt",
+        "%sandbox sh cd - > /dev/null; cat input/data.txt; mkdir -p output/deep; echo made > output/deep/a\\ b.txt",
+        "%sandbox files",
+        "%sandbox get output/deep there",
+        "%%sandbox -m scripted/strawberry\nHow many?",
+        "%sandbox sh echo $COLOUR",
+        "%sandbox reset",
+        "%sandbox sh echo $COLOUR none",
+        "%sandbox stop",
+        "%sandbox status",
+    )
+    (tmp_path / "data.txt").write_text("handed in\n")
+    execute(notebook, tmp_path, kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION=isolation))
+    said = [printed(cell) for cell in notebook.cells]
+    assert said[2] == "blue /tmp kept\n"
+    assert said[4] == "handed in\n"
+    assert "a b.txt" in said[5]
+    assert (tmp_path / "there" / "deep" / "a b.txt").read_text() == "made\n"
+    assert said[8] == "blue\n"
+    assert isolation in said[9]
+    assert said[10] == "none\n"
+    assert said[11] == "The sandbox is ended.\n"
+    assert said[12].startswith("No sandbox is running")
+
+
+def test_a_second_run_shows_only_what_it_made(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "notebooks" / "data", tmp_path / "data")
+    notebook = notebook_of(
+        "%%sandbox -m scripted/first-task -i data/cities.csv --isolation process\nDraw.",
+        "%%sandbox -m scripted/strawberry -o second\nHow many r's?",
+        "print(second.answer, list(second.files))",
+        "%%sandbox -m scripted/strawberry -o third --fresh --isolation process\nHow many r's?",
+        "%sandbox sh ls",
+    )
+    execute(notebook, tmp_path, kernel_environment(tmp_path))
+    first, second, third = (bundle[MIME] for bundle in cards(notebook))
+    assert {"poster.png", "map.html", "chime.wav"} <= set(first["artifacts"])
+    assert "poster.png" not in second["artifacts"]
+    assert "There are 3 r's" in printed(notebook.cells[3])
+    assert "cities.py" not in printed(notebook.cells[5]), "--fresh gave an empty sandbox"
+    sandboxes = [
+        next(event["sandbox_id"] for event in record["events"] if event["kind"] == "sandbox.ready")
+        for record in (first, second, third)
+    ]
+    assert sandboxes[0] == sandboxes[1] != sandboxes[2]
+
+
+FAILING = """
+turns:
+  - calls: [{tool: execute_bash, arguments: {command: "echo before the failure > output/kept.txt"}}]
+  - error: {kind: authentication, message: the key is wrong}
+"""
+
+
+def test_a_failed_run_fails_the_cell_and_keeps_the_run(tmp_path: Path) -> None:
+    (tmp_path / "failing.yaml").write_text(FAILING)
+    cell = "%%sandbox -m scripted/./failing.yaml -o run --isolation process\nTry."
+    notebook = notebook_of(cell, "print(run.stop_reason, list(run.files))")
+    with pytest.raises(CellExecutionError):
+        execute(notebook, tmp_path, kernel_environment(tmp_path))
+    (error,) = errors(notebook.cells[1])
+    assert error.ename == "RunError"
+    assert error.traceback == [f"RunError: {error.evalue}"], "one sentence, no traceback"
+    (bundle,) = cards(notebook)
+    assert "the model failed" in bundle["text/html"]
+    notebook.cells[1].outputs = []
+    execute(notebook, tmp_path, kernel_environment(tmp_path), allow_errors=True)
+    assert printed(notebook.cells[2]) == "model_error ['kept.txt']\n"
+
+
+def test_a_run_that_reaches_a_limit_fails_the_cell(tmp_path: Path) -> None:
+    notebook = notebook_of(
+        "%%sandbox -m scripted/strawberry -o run --steps 1 --isolation process\nHow many?", "run.stop_reason"
+    )
+    execute(notebook, tmp_path, kernel_environment(tmp_path), allow_errors=True)
+    (error,) = errors(notebook.cells[1])
+    assert error.ename == "SandboxLimitError"
+    assert "--steps" in error.evalue
+    assert outputs(notebook.cells[2]).__next__().data["text/plain"] == "'steps'"
+
+
+BAD_CELLS = {
+    "%%sandbox -m scripted/strawberry --stepz 3\nx": "did you mean --steps",
+    "%%sandbox -m scripted/strawberry -i nope.csv\nx": "nope.csv",
+    "%%sandbox -m scripted/strawberry -i nope\nx": "no file, folder or variable 'nope'",
+    "%%sandbox -m scripted/strawberry\n   \n": "task is empty",
+    "%%sandbox\nx": "No model is named",
+    "%%sandbox -m scripted/nope\nx": "no script 'nope'",
+    "%%sandbox -m scripted/strawberry --isolation jail\nx": "Unknown isolation 'jail'",
+    "%%sandbox -m scripted/strawberry --profile loose\nx": "Unknown profile 'loose'",
+    "%%sandbox -m scripted/strawberry --network wifi\nx": "Unknown network 'wifi'",
+    "%%sandbox -m scripted/strawberry --steps none\nx": "--steps takes a number",
+    "%%sandbox -m scripted/strawberry --budget -3\nx": "--budget",
+    "%%sandbox -m scripted/strawberry --time soon\nx": "--time takes",
+    "%%sandbox -m scripted/strawberry -o 1x\nx": "name of a variable",
+    "%%sandbox -m scripted/strawberry --vars\n{nope}": "{nope}",
+    "%%sandbox -m scripted/strawberry --prompt-config nope.yaml\nx": "nope.yaml",
+    "%%sandbox -m scripted/strawberry --api-key-env NOPE_KEY\nx": "NOPE_KEY",
+    "%%sandbox -m scripted/strawberry --api-key-env 'sk-12 34'\nx": "not the key itself",
+    "%%sandbox -m scripted/strawberry 'x\nx": "quotes",
+    "%sandbox stats": "did you mean status",
+    "%sandbox": "%sandbox takes one of",
+    "%sandbox get": "%sandbox get PATH",
+    "%sandbox load nope": "no run 'nope'",
+    "%sandbox files": "No sandbox is running",
+    "%sandbox put nope.txt": "nope.txt",
+    "%sandbox sh": "takes a command",
+}
+
+
+def test_bad_input_is_one_clear_sentence_and_starts_nothing(tmp_path: Path) -> None:
+    notebook = notebook_of(*BAD_CELLS, "%sandbox status")
+    environment = kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION="process")
+    execute(notebook, tmp_path, environment, allow_errors=True)
+    for cell, expected in zip(notebook.cells[1:-1], BAD_CELLS.values(), strict=True):
+        (error,) = errors(cell)
+        assert expected in error.evalue, cell.source
+        assert error.traceback == [f"{error.ename}: {error.evalue}"], "one sentence, no traceback"
+        assert "\n" not in error.evalue
+        assert not cards(nbformat.v4.new_notebook(cells=[cell]))
+    assert printed(notebook.cells[-1]).startswith("No sandbox is running"), "nothing was started"
+    assert not list(tmp_path.glob("sandbox-runs/*/*"))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("-m nonsense", "nonsense"),
+        ("-m openai/gpt-5 --api-base http://127.0.0.1:9/v1 --api-key-env KEY", "127.0.0.1:9"),
+    ],
+)
+def test_a_model_that_cannot_be_asked(tmp_path: Path, options: str, expected: str) -> None:
+    notebook = notebook_of(f"%%sandbox {options} -o run\nx", "print(run.stop_reason)")
+    environment = kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION="process", KEY="x")
+    execute(notebook, tmp_path, environment, allow_errors=True)
+    (error,) = errors(notebook.cells[1])
+    assert expected in error.evalue
+    assert "\n" not in error.evalue
+    assert error.traceback == [f"RunError: {error.evalue}"]
+    assert "the model failed" in cards(notebook)[0]["text/html"]
+    assert printed(notebook.cells[2]) == "model_error\n"
+
+
+def test_a_model_without_its_key(tmp_path: Path) -> None:
+    notebook = notebook_of("%%sandbox -m openai/gpt-5\nx")
+    environment = kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION="process")
+    environment.pop("OPENAI_API_KEY", None)
+    execute(notebook, tmp_path, environment, allow_errors=True)
+    (error,) = errors(notebook.cells[1])
+    assert "OPENAI_API_KEY" in error.evalue
+    assert error.traceback == [f"RunError: {error.evalue}"]
+
+
+def test_an_engine_that_is_dead_is_one_clear_sentence(tmp_path: Path) -> None:
+    notebook = notebook_of("%%sandbox -m scripted/strawberry --isolation docker -o run\nx", "%sandbox status")
+    environment = kernel_environment(tmp_path, DOCKER_HOST=f"unix://{tmp_path}/no-such.sock")
+    execute(notebook, tmp_path, environment, allow_errors=True)
+    (error,) = errors(notebook.cells[1])
+    assert error.traceback == [f"{error.ename}: {error.evalue}"]
+    assert "ocker" in error.evalue
+
+
+def test_options_of_another_sandbox_are_not_taken_silently(tmp_path: Path) -> None:
+    notebook = notebook_of(
+        "%sandbox sh true",
+        "%%sandbox -m scripted/strawberry --profile strict -o run\nx",
+        "%config SandboxMagics.isolation = 'docker'\n",
+        "%sandbox sh true",
+    )
+    environment = kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION="process")
+    execute(notebook, tmp_path, environment, allow_errors=True)
+    assert "--fresh" in errors(notebook.cells[2])[0].evalue
+    assert "isolation=docker" in errors(notebook.cells[4])[0].evalue
+
+
+def test_task_and_variables_are_taken_literally(tmp_path: Path) -> None:
+    task = "Use {braces}, {0}, %s, $HOME, \\n and 'quotes' {unfinished\n%time this\n!ls"
+    notebook = notebook_of(
+        f"%%sandbox -m scripted/strawberry -o run\n{task}",
+        "print(run.task)",
+        "%%sandbox -m scripted/strawberry -o run --vars\nThe {fruit} and {no way}.",
+        "print(run.task)",
+    )
+    notebook.cells.insert(1, nbformat.v4.new_code_cell("fruit = 'straw{berry}'"))
+    execute(notebook, tmp_path, kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION="process"))
+    assert printed(notebook.cells[3]).strip() == task
+    assert printed(notebook.cells[5]).strip() == "The straw{berry} and {no way}."
+
+
+LOOK = """
+turns:
+  - calls: [{tool: execute_bash, arguments: {command: "head -n 2 input/*"}}]
+  - calls: [{tool: submit}]
+"""
+
+
+def test_variables_are_handed_in(tmp_path: Path) -> None:
+    (tmp_path / "look.yaml").write_text(LOOK)
+    notebook = notebook_of(
+        "import pandas\nframe = pandas.DataFrame({'a': [1, 2]})\nwords = ['x', 'ü']",
+        "%%sandbox -m scripted/./look.yaml -i frame words -o run\nLook.",
+        "print(run.steps[0].calls[0].output)",
+    )
+    execute(notebook, tmp_path, kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION="process"))
+    said = printed(notebook.cells[3])
+    assert "frame.csv <==\na\n1" in said
+    assert '["x", "ü"]' in said
+
+
+def test_runs_are_listed_and_loaded_again(tmp_path: Path) -> None:
+    environment = kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION="process")
+    made = notebook_of("%%sandbox -m scripted/strawberry -o run\nHow many r's?", "print(run.folder.name)")
+    execute(made, tmp_path, environment)
+    name = printed(made.cells[2]).strip()
+    again = notebook_of("%sandbox runs", f"%sandbox load {name} -o old", "print(old.answer)")
+    execute(again, tmp_path, environment)
+    assert name in printed(again.cells[1])
+    assert "submitted after 3 steps" in printed(again.cells[1])
+    assert cards(again)[0][MIME] == cards(made)[0][MIME]
+    assert "There are 3 r's" in printed(again.cells[3])
+
+
+def test_help_explains_the_options(tmp_path: Path) -> None:
+    notebook = notebook_of("get_ipython().find_cell_magic('sandbox').__doc__", "%config SandboxMagics")
+    execute(notebook, tmp_path, kernel_environment(tmp_path))
+    text = next(outputs(notebook.cells[1])).data["text/plain"]
+    for option in ("--model", "--input", "--out", "--steps", "--budget", "--time", "--vars", "--fresh"):
+        assert option in text
+    for trait in ("isolation", "embed_run_bytes", "output_dir", "model_settings"):
+        assert f"SandboxMagics.{trait}" in printed(notebook.cells[2])
+
+
+def test_the_load_line_alone_is_enough(tmp_path: Path) -> None:
+    assert notebook_of().cells[0].source == LOAD
+    execute(notebook_of("%sandbox status"), tmp_path, kernel_environment(tmp_path))

@@ -1,0 +1,163 @@
+"""Trees in and out of real sandboxes, with what a hostile model would leave in the output folder."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+
+import pytest
+from support import with_sandbox as body
+
+from llm_sandbox_nb.sandbox.errors import TransferError
+
+
+def tree(folder):
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in folder.rglob("*")
+    }
+
+
+def test_there_and_back(opener, tmp_path):
+    source = tmp_path / "source"
+    for name in ("a b/c d/é漢😀.txt", "deep/" * 20 + "f", "-n", "quote'\"$`", "new\nline", ".hidden/.f"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes(os.urandom(3000))
+    (source / os.fsdecode(b"latin-\xe9")).write_bytes(b"\xff")
+    (source / "empty").mkdir()
+    (source / "big").write_bytes(os.urandom(2**20) * 20)
+    (source / "prog").write_bytes(b"#!/bin/sh\necho ran\n")
+    (source / "prog").chmod(0o755)
+
+    async def test(box):
+        await box.upload(source, "input/up")
+        assert (await box.exec(["./prog"], cwd="input/up")).stdout == b"ran\n"
+        assert (await box.run("cat 'input/up/a b/c d/é漢😀.txt' | wc -c")).stdout.strip() == b"3000"
+        assert await box.download("input/up", tmp_path / "back") == []
+        assert tree(tmp_path / "back") == tree(source)
+        await box.upload(source / "prog", "input")
+        assert (await box.run("ls input")).stdout.split() == [b"prog", b"up"]
+        assert await box.download("input/prog", tmp_path / "one") == []
+        assert tree(tmp_path / "one") == {"prog": b"#!/bin/sh\necho ran\n"}
+
+    body(opener, test)
+
+
+def test_an_upload_replaces_files_and_keeps_others(opener, tmp_path):
+    (tmp_path / "f").write_bytes(b"new")
+
+    async def test(box):
+        await box.run("echo old > input/f; echo kept > input/other; ln -s /etc/passwd input/link")
+        await box.upload(tmp_path, "input")
+        assert (await box.run("cat input/f input/other")).stdout == b"newkept\n"
+
+    body(opener, test)
+
+
+def test_upload_errors(opener, tmp_path):
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "f").write_bytes(b"x")
+
+    async def test(box):
+        with pytest.raises(FileNotFoundError):
+            await box.upload(tmp_path / "missing", "input")
+        with pytest.raises(TransferError, match="cannot take the upload"):
+            await box.upload(source, "/proc/self/nothing")
+        await box.run("mkdir input/f")
+        with pytest.raises(TransferError):
+            await box.upload(source, "input")
+        (source / "link").symlink_to("/etc/passwd")
+        with pytest.raises(TransferError, match="leads outside"):
+            await box.upload(source, "input")
+        assert (await box.run("echo fine")).stdout == b"fine\n"
+
+    body(opener, test)
+
+
+def test_a_hostile_output_folder(opener, tmp_path):
+    """The seed's defect: a link in the output folder that made the host print one of its own files."""
+    canary = tmp_path / "canary"
+    canary.write_text("host secret")
+    target = tmp_path / "target"
+
+    async def test(box):
+        await box.run(f"""cd output; echo fine > fine
+            cp fine setuid; chmod 6777 setuid; mkdir sticky; chmod 1777 sticky
+            ln -s {canary} answer.txt; ln -s / root; ln -s ../../../../etc up; mkfifo fifo; ln fine hard
+            mknod device c 1 3; python3 -c 'import socket; socket.socket(1).bind("socket")'
+            mkdir -p d/d; ln -s ../d d/loop
+            touch "$(printf 'odd\\nname')" "$(printf '\\033[31mred')"; ln -s x "$(printf 'odd\\nlink')" """)
+        told = await box.download("output", target)
+        names = {str(path.relative_to(target)) for path in target.rglob("*")}
+        assert names == {"fine", "setuid", "sticky", "hard", "d", "d/d", "odd\nname", "\033[31mred"}
+        assert not [path for path in target.rglob("*") if path.is_symlink()]
+        assert stat.S_IMODE((target / "setuid").stat().st_mode) == 0o755
+        assert stat.S_IMODE((target / "sticky").stat().st_mode) & 0o7000 == 0
+        for name in ("answer.txt", "root", "up", "fifo", "d/loop", "socket"):
+            assert any(sentence.startswith(f"{name} was left out") for sentence in told), (name, told)
+        assert all(sentence.isprintable() for sentence in told)
+        assert canary.read_text() == "host secret"
+
+    body(opener, test)
+
+
+def test_a_link_that_is_already_in_the_target(opener, tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "d").symlink_to(outside)
+
+    async def test(box):
+        await box.run("mkdir -p output/d; echo x > output/d/f; echo y > output/g")
+        told = await box.download("output", target)
+        assert len(told) == 2
+        assert (tree(outside), (target / "g").read_bytes()) == ({}, b"y\n")
+
+    body(opener, test)
+
+
+def test_limits_of_a_download(opener, tmp_path):
+    async def test(box):
+        await box.run("cd output; head -c 5000 /dev/zero | tee a > b; truncate -s 1G sparse; echo c > c")
+        told = await box.download("output", tmp_path / "t", limit=8000)
+        assert {name: len(data) for name, data in tree(tmp_path / "t").items()} == {"a": 5000, "c": 2}
+        assert sorted(sentence.split()[0] for sentence in told) == ["b", "sparse"]
+        with pytest.raises(FileNotFoundError, match="nothing"):
+            await box.download("nothing", tmp_path / "t")
+
+    body(opener, test)
+
+
+def test_a_file_that_grows_while_it_is_taken(opener, tmp_path):
+    async def test(box):
+        await box.run("yes > output/growing & yes=$!; sleep 0.2")
+        await box.download("output", tmp_path / "t", limit=5_000_000)
+        await box.run("kill $yes")
+        size = (tmp_path / "t/growing").stat().st_size if (tmp_path / "t/growing").exists() else 0
+        assert size <= 5_000_000
+
+    body(opener, test)
+
+
+def test_cancelled_transfers_leave_a_usable_sandbox(opener, tmp_path):
+    (tmp_path / "big").write_bytes(bytes(80_000_000))
+
+    async def test(box):
+        for turn in range(3):
+            task = asyncio.ensure_future(box.upload(tmp_path / "big", "input"))
+            await asyncio.sleep(0.02 * turn)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        await box.upload(tmp_path / "big", "input")
+        task = asyncio.ensure_future(box.download("input", tmp_path / "down"))
+        await asyncio.sleep(0.02)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (await box.run("stat -c %s input/big")).stdout == b"80000000\n"
+
+    body(opener, test)

@@ -1,0 +1,430 @@
+"""The routes in a real Jupyter server: who may use them, what they answer, what they refuse."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jupyter_server.utils import JupyterServerAuthWarning
+from pytest_jupyter.jupyter_server import *  # noqa: F403 - fixtures, for this module alone
+from tornado.httpclient import HTTPClientError
+from tornado.websocket import WebSocketHandler
+
+import llm_sandbox_nb.server
+from llm_sandbox_nb.server.app import SandboxApp
+from llm_sandbox_nb.server.channel_handler import channel_routes
+from llm_sandbox_nb.server.handlers import API, ID, rest_routes
+from llm_sandbox_nb.server.manager import SandboxManager
+from llm_sandbox_nb.server.run_handlers import RUN_ID, run_routes
+
+Answer = tuple[int, Any]
+Call = Callable[..., Answer]
+ROUTES = [*rest_routes, *channel_routes, *run_routes]
+VERBS = ("get", "post", "put", "patch", "delete")
+SPEC = yaml.safe_load(Path(llm_sandbox_nb.server.__file__).with_name("rest-api.yml").read_text())
+
+
+def verbs(handler: type[Any]) -> list[str]:
+    """The verbs a handler answers itself."""
+    return [verb for verb in VERBS if verb in vars(handler)]
+
+
+EVERY = [(pattern, handler, verb) for pattern, handler in ROUTES for verb in verbs(handler)]
+EVERY_ID = [f"{verb}-{handler.__name__}" for _, handler, verb in EVERY]
+
+
+@pytest.fixture
+def jp_server_config(site: dict[str, Any]) -> dict[str, Any]:
+    return {"ServerApp": {"jpserver_extensions": {"llm_sandbox_nb": True}}, **site}
+
+
+@pytest.fixture
+def site() -> dict[str, Any]:
+    """The site's settings; a test overrides them with `@pytest.mark.parametrize("site", ...)`."""
+    return {}
+
+
+@pytest.fixture
+def jp_server_auth_resources() -> dict[str, str]:
+    return {pattern: "llm-sandbox" for pattern, _ in ROUTES}
+
+
+@pytest.fixture
+def call(jp_fetch: Any, jp_ws_fetch: Any, jp_asyncio_loop: asyncio.AbstractEventLoop) -> Call:
+    """A request: status and JSON, of refusals too."""
+
+    def go(verb: str, path: str, body: Any = None, **options: Any) -> Answer:
+        async def ask() -> Answer:
+            data = None if verb == "get" and body is None else json.dumps(body or {})
+            try:
+                answer = await jp_fetch(
+                    path,
+                    method=verb.upper(),
+                    body=data,
+                    allow_nonstandard_methods=True,
+                    request_timeout=60,
+                    **options,
+                )
+            except HTTPClientError as error:
+                return error.code, _json(error.response.body if error.response else b"")
+            return answer.code, _json(answer.body)
+
+        return jp_asyncio_loop.run_until_complete(ask())
+
+    return go
+
+
+@pytest.fixture
+def connect(jp_ws_fetch: Any, jp_asyncio_loop: asyncio.AbstractEventLoop) -> Callable[..., int]:
+    """Open a WebSocket and close it; the status."""
+
+    def go(path: str, **options: Any) -> int:
+        async def ask() -> int:
+            try:
+                socket = await jp_ws_fetch(path, **options)
+            except HTTPClientError as error:
+                return error.code
+            socket.close()
+            return 101
+
+        return jp_asyncio_loop.run_until_complete(ask())
+
+    return go
+
+
+@pytest.fixture
+def kernel(call: Call) -> str:
+    status, model = call("post", "api/kernels", {"name": "python3"})
+    assert status == 201
+    return str(model["id"])
+
+
+@pytest.fixture
+def sandbox(call: Call, kernel: str) -> dict[str, Any]:
+    status, model = call("post", f"{API}/sandboxes", {"kernel_id": kernel, "isolation": "process"})
+    assert status == 201, model
+    return dict(model)
+
+
+@pytest.fixture
+def manager(jp_serverapp: Any) -> SandboxManager:
+    found: SandboxManager = jp_serverapp.web_app.settings["llm_sandbox_manager"]
+    return found
+
+
+def _json(data: bytes) -> Any:
+    try:
+        return json.loads(data or b"null")
+    except ValueError:
+        return data
+
+
+def _path(pattern: str, kernel_id: str, sandbox_id: str) -> str:
+    pattern = pattern.replace(RUN_ID, "run-1")
+    return pattern.replace(ID, sandbox_id).replace(r"(?P<kernel_id>[\w-]+)", kernel_id)
+
+
+# ------------------------------------------------------------------------------------------------- who may
+
+
+def test_the_description_is_of_these_routes() -> None:
+    described = {
+        (f"{API}{path}", verb) for path, item in SPEC["paths"].items() for verb in item if verb in VERBS
+    }
+    registered = {(re.sub(r"\(\?P<(\w+)>[^)]*\)", r"{\1}", pattern), verb) for pattern, _, verb in EVERY}
+    assert described == registered
+    references = set(re.findall(r"#/([\w/]+)", json.dumps(SPEC)))
+    for reference in references:
+        node = SPEC
+        for part in reference.split("/"):
+            node = node[part]
+
+
+def test_every_verb_is_decorated_in_its_own_class() -> None:
+    """An inherited verb would be authorised as the first class that was used (see `authorized`)."""
+    for _, handler in ROUTES:
+        assert verbs(handler)
+        inherited = [base for base in handler.__mro__[1:] if base.__module__.startswith("llm_sandbox_nb")]
+        assert not [verb for base in inherited for verb in verbs(base)]
+
+
+@pytest.mark.parametrize(("pattern", "handler", "verb"), EVERY, ids=EVERY_ID)
+@pytest.mark.parametrize("allowed", [True, False], ids=["allowed", "denied"])
+def test_authorisation(
+    allowed: bool,
+    pattern: str,
+    handler: type[Any],
+    verb: str,
+    call: Call,
+    connect: Callable[..., int],
+    jp_serverapp: Any,
+    jp_server_authorizer: Any,
+    sandbox: dict[str, Any],
+) -> None:
+    """The authorizer itself asserts that it is asked for the right action and resource."""
+    authorizer = jp_server_authorizer(parent=jp_serverapp)
+    jp_serverapp.web_app.settings["authorizer"] = authorizer
+    socket = issubclass(handler, WebSocketHandler)
+    action = "execute" if socket else "read" if verb == "get" else "write"
+    others = {"read", "write", "execute"} - {action}
+    authorizer.permissions = {
+        "actions": [action] if allowed else sorted(others),
+        "resources": ["llm-sandbox"],
+    }
+    path = _path(pattern, sandbox["kernel_id"], sandbox["id"])
+    jp_serverapp.web_app.settings["llm_sandbox_runs"].publish("run-1", "k", "o", None)
+    if socket:
+        assert connect(path) == (101 if allowed else 403)
+        return
+    body = {"kernel_id": sandbox["kernel_id"]} if pattern.endswith("sandboxes") else {"action": "stop"}
+    params = {"path": "."} if pattern.endswith("content") else None
+    status, _ = call(verb, path, body if verb == "post" else None, params=params)
+    assert (status != 403) is allowed
+    assert status in ((200, 201, 204, 409) if allowed else (403,))
+
+
+@pytest.mark.parametrize(("pattern", "handler", "verb"), EVERY, ids=EVERY_ID)
+def test_authentication(
+    pattern: str, handler: type[Any], verb: str, call: Call, connect: Callable[..., int], jp_serverapp: Any
+) -> None:
+    path, nobody = _path(pattern, "k", "0" * 32), {"Authorization": "token wrong"}
+    if issubclass(handler, WebSocketHandler):
+        assert connect(path, headers=nobody) == 403
+    else:
+        assert call(verb, path, headers=nobody)[0] == 403
+
+
+@pytest.mark.parametrize("site", [{"ServerApp": {"allow_unauthenticated_access": False}}])
+def test_no_handler_is_open_by_mistake(site: dict[str, Any], jp_configurable_serverapp: Any) -> None:
+    config = {
+        "ServerApp": {
+            "jpserver_extensions": {"llm_sandbox_nb": True},
+            "allow_unauthenticated_access": False,
+        }
+    }
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        app = jp_configurable_serverapp(config=config)
+    ours = [str(one.message) for one in caught if issubclass(one.category, JupyterServerAuthWarning)]
+    assert not [text for text in ours if "llm" in text or "Sandbox" in text]
+    assert any(
+        "llm-sandbox" in rule.matcher._path for rule in _rules(app.web_app) if hasattr(rule.matcher, "_path")
+    )
+
+
+def _rules(web_app: Any) -> list[Any]:
+    found = []
+    for rule in web_app.default_router.rules:
+        found += getattr(rule.target, "rules", [rule])
+    return found
+
+
+# --------------------------------------------------------------------------------------------- what it does
+
+
+def test_a_kernel_gets_its_sandbox_and_keeps_it(call: Call, kernel: str) -> None:
+    before = call("get", f"{API}/kernels/{kernel}")[1]
+    assert before == {"kernel_id": kernel, "notebook": None, "sandbox": None}
+    status, first = call("post", f"{API}/sandboxes", {"kernel_id": kernel, "isolation": "process"})
+    assert status == 201
+    assert first["state"] == "running"
+    assert first["protection"]["isolation"] == "process"
+    again, second = call("post", f"{API}/sandboxes", {"kernel_id": kernel, "isolation": "process"})
+    assert again == 200
+    assert second["id"] == first["id"]
+    assert call("get", f"{API}/kernels/{kernel}")[1]["sandbox"]["id"] == first["id"]
+    status, fresh = call(
+        "post", f"{API}/sandboxes", {"kernel_id": kernel, "isolation": "process", "fresh": True}
+    )
+    assert status == 201
+    assert fresh["id"] != first["id"]
+    assert [one["id"] for one in call("get", f"{API}/sandboxes")[1]["sandboxes"]] == [fresh["id"]]
+    assert call("get", f"{API}/info")[1]["sandboxes"] == 1
+    assert call("delete", f"{API}/sandboxes/{fresh['id']}")[0] == 204
+    assert call("delete", f"{API}/sandboxes/{fresh['id']}")[0] == 404
+    assert call("get", f"{API}/sandboxes")[1]["sandboxes"] == []
+
+
+def test_two_requests_at_once_start_one(
+    jp_fetch: Any, jp_asyncio_loop: asyncio.AbstractEventLoop, kernel: str
+) -> None:
+    body = json.dumps({"kernel_id": kernel, "isolation": "process"})
+
+    async def ask() -> list[Any]:
+        return await asyncio.gather(
+            *(jp_fetch(f"{API}/sandboxes", method="POST", body=body) for _ in range(5))
+        )
+
+    answers = jp_asyncio_loop.run_until_complete(ask())
+    assert sorted(answer.code for answer in answers) == [200, 200, 200, 200, 201]
+    assert len({json.loads(answer.body)["id"] for answer in answers}) == 1
+
+
+def test_reset_and_restart(
+    call: Call, sandbox: dict[str, Any], manager: SandboxManager, jp_asyncio_loop: asyncio.AbstractEventLoop
+) -> None:
+    path = f"{API}/sandboxes/{sandbox['id']}"
+
+    def run(command: str) -> bytes:
+        return jp_asyncio_loop.run_until_complete(manager.running(sandbox["id"]).run(command)).stdout
+
+    run("echo kept > file; export LOST=1; (setsid sleep 4321.5 &) ; sleep 4321.5 & ")
+    status, model = call("post", f"{path}/restart")
+    assert (status, model["id"], model["state"]) == (200, sandbox["id"], "running")
+    assert run("cat file; echo $LOST; pgrep -cf 'sleep 4321.[5]'") == b"kept\n\n0\n"
+    status, model = call("post", f"{path}/reset")
+    assert (status, model["id"], model["settings"]) == (200, sandbox["id"], sandbox["settings"])
+    assert model["sandbox_id"] != sandbox["sandbox_id"]
+    assert run("ls file 2>&1 | tail -c 27") == b" No such file or directory\n"
+
+
+def test_files_are_listed_and_downloaded(
+    call: Call,
+    jp_fetch: Any,
+    sandbox: dict[str, Any],
+    manager: SandboxManager,
+    jp_asyncio_loop: asyncio.AbstractEventLoop,
+) -> None:
+    box, path = manager.running(sandbox["id"]), f"{API}/sandboxes/{sandbox['id']}/files"
+    page = b"<script>alert(document.cookie)</script>"
+    jp_asyncio_loop.run_until_complete(box.write_file('output/a "b"\n\u00e9.html', page))
+    status, listing = call("get", path, params={"path": "output"})
+    assert status == 200
+    assert [(entry["kind"], entry["size"]) for entry in listing["files"]] == [("file", len(page))]
+    answer = jp_asyncio_loop.run_until_complete(
+        jp_fetch(f"{path}/content", params={"path": listing["files"][0]["path"]})
+    )
+    assert answer.body == page
+    assert answer.headers["Content-Type"] == "application/octet-stream"
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.headers["Content-Disposition"].startswith(
+        "attachment; filename*=UTF-8''a%20%22b%22%0A%C3%A9"
+    )
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    assert call("get", f"{path}/content", params={"path": "nothing"})[0] == 404
+    assert call("get", f"{path}/content", params={"path": "."})[0] == 409
+    assert call("get", f"{path}/content")[0] == 400
+    assert call("get", path, params={"depth": "x"})[0] == 400
+    manager.max_download_bytes = 10
+    status, refused = call("get", f"{path}/content", params={"path": listing["files"][0]["path"]})
+    assert (status, refused["error"]) == (413, "OutputLimitExceededError")
+
+
+def test_a_file_is_uploaded(
+    jp_fetch: Any, call: Call, sandbox: dict[str, Any], jp_asyncio_loop: asyncio.AbstractEventLoop
+) -> None:
+    path, name = f"{API}/sandboxes/{sandbox['id']}/files/content", 'new folder/a "b"\né.bin'
+    data = bytes(range(256)) * 4096
+
+    def put(body: bytes) -> int:
+        request = jp_fetch(path, method="PUT", body=body, params={"path": name})
+        return int(jp_asyncio_loop.run_until_complete(request).code)
+
+    for body in (b"longer than what comes next", data, b""):
+        assert put(body) == 204
+        answer = jp_asyncio_loop.run_until_complete(jp_fetch(path, params={"path": name}))
+        assert answer.body == body
+    assert call("put", path, params={"path": "."})[0] == 409
+    assert call("put", path)[0] == 400
+    assert call("put", path.replace(sandbox["id"], "0" * 32), params={"path": "x"})[0] == 404
+
+
+def test_what_it_uses(
+    call: Call, sandbox: dict[str, Any], manager: SandboxManager, jp_asyncio_loop: asyncio.AbstractEventLoop
+) -> None:
+    box, path = manager.running(sandbox["id"]), f"{API}/sandboxes/{sandbox['id']}/stats"
+    used = call("get", f"{API}/sandboxes/{sandbox['id']}")[1]["last_activity"]
+    status, before = call("get", path)
+    assert status == 200
+    assert before["processes"] >= 2
+    eat = "x = bytearray(60_000_000)\nfor i in range(4_000_000): pass\nimport time; time.sleep(60)"
+    jp_asyncio_loop.run_until_complete(box.run(f"(python3 -c '{eat}' &) ; sleep 2"))
+    after = call("get", path)[1]
+    assert after["processes"] == before["processes"] + 1
+    assert after["memory_bytes"] - before["memory_bytes"] > 55_000_000
+    assert 0.05 < after["cpu_seconds"] - before["cpu_seconds"] < 5
+    again = call("get", path)[1]
+    assert again == after, "within half a second it is not measured again"
+    assert call("get", f"{API}/sandboxes/{sandbox['id']}")[1]["last_activity"] == used
+
+
+# ------------------------------------------------------------------------------------------ what it refuses
+
+LOCKED = {
+    "SandboxPolicy": {"allowed_isolations": ["process"], "allowed_profiles": ["standard"], "max_pids": 100},
+    "SandboxManager": {"max_sandboxes": 1},
+}
+
+
+@pytest.mark.parametrize("site", [LOCKED])
+@pytest.mark.parametrize(
+    "asked",
+    [{"isolation": "docker"}, {}, {"isolation": "process", "limits": {"pids": 101}}, {"profile": "strict"}],
+)
+def test_the_policy_is_told_in_one_sentence(
+    site: dict[str, Any], asked: dict[str, Any], call: Call, kernel: str
+) -> None:
+    status, answer = call("post", f"{API}/sandboxes", {"kernel_id": kernel, **asked})
+    assert (status, answer["error"]) == (403, "PolicyError")
+    assert answer["message"].startswith("This site ")
+    assert call("get", f"{API}/sandboxes")[1]["sandboxes"] == []
+
+
+@pytest.mark.parametrize("site", [LOCKED])
+def test_no_more_than_the_maximum(site: dict[str, Any], call: Call, sandbox: dict[str, Any]) -> None:
+    other = call("post", "api/kernels", {"name": "python3"})[1]["id"]
+    status, answer = call("post", f"{API}/sandboxes", {"kernel_id": other, "isolation": "process"})
+    assert (status, answer["error"]) == (403, "PolicyError")
+    assert "%sandbox stop" in answer["message"]
+    body = {"kernel_id": sandbox["kernel_id"], "isolation": "process", "fresh": True}
+    assert call("post", f"{API}/sandboxes", body)[0] == 201
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({}, 400),
+        ([1], 400),
+        ({"kernel_id": 3}, 400),
+        ({"kernel_id": "nobody's"}, 404),
+        ({"kernel_id": None}, 400),
+    ],
+)
+def test_malformed_requests(body: Any, status: int, call: Call, jp_serverapp: Any) -> None:
+    answered, answer = call("post", f"{API}/sandboxes", body)
+    assert answered == status
+    assert answer["message"]
+    assert "Traceback" not in json.dumps(answer)
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "kind"),
+    [
+        ({"isolation": "process", "limits": {"disk": 1}}, 400, "ValueError"),
+        ({"isolation": "process", "image": "x"}, 400, "ValueError"),
+        ({"isolation": "process", "network": "none"}, 400, "ValueError"),
+        ({"isolation": "chroot"}, 403, "PolicyError"),
+    ],
+)
+def test_options_that_make_no_sense(asked: Any, status: int, kind: str, call: Call, kernel: str) -> None:
+    answered, answer = call("post", f"{API}/sandboxes", {"kernel_id": kernel, **asked})
+    assert (answered, answer["error"]) == (status, kind)
+    assert call("get", f"{API}/sandboxes")[1]["sandboxes"] == []
+
+
+def test_an_id_that_is_none_matches_no_route(call: Call, jp_serverapp: Any) -> None:
+    for wrong in ("x", "0" * 31, "0" * 33, "..%2F..", "0" * 31 + "G"):
+        assert call("get", f"{API}/sandboxes/{wrong}")[0] == 404
+
+
+def test_every_trait_explains_itself() -> None:
+    for owner in (SandboxApp, SandboxManager, *SandboxApp.classes):
+        for name, trait in owner.class_own_traits(config=True).items():
+            assert trait.help, f"{owner.__name__}.{name}"

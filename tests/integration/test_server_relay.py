@@ -1,0 +1,294 @@
+"""The relay between clients and one real sandbox: ids, bounds, back-pressure, and clients that go."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from support import run
+
+from llm_sandbox_nb.sandbox.channel import Channel
+from llm_sandbox_nb.sandbox.channel_sandbox import ChannelSandbox
+from llm_sandbox_nb.sandbox.frame_messages import MESSAGE_LIMIT, pack, unpack
+from llm_sandbox_nb.sandbox.frames import HEADER, MAX_PAYLOAD, WINDOW, Frame, Kind, ProtocolError, json_frame
+from llm_sandbox_nb.server import relay
+from llm_sandbox_nb.server.relay import RelayClient
+
+Body = Callable[..., Awaitable[None]]
+
+
+class Wire:
+    """Both ends of a client's connection, without the WebSocket: a transport, and what the relay calls."""
+
+    def __init__(self, box: ChannelSandbox) -> None:
+        self.closed: tuple[int, str] | None = None
+        self.stuck = asyncio.Event()
+        self.stuck.set()
+        self.used = 0
+        self._to_client: asyncio.Queue[bytes | None] = asyncio.Queue(1)
+        self._arrived: deque[Frame] = deque()
+        self.client = RelayClient(box.channel, dict(box.executor), self._send, self._hang, self._count)
+
+    def _count(self) -> None:
+        self.used += 1
+
+    async def _send(self, message: bytes) -> None:
+        assert len(message) <= MESSAGE_LIMIT
+        await self.stuck.wait()
+        await self._to_client.put(message)
+
+    def _hang(self, code: int, reason: str) -> None:
+        self.closed = (code, reason)
+        if self._to_client.full():
+            self._to_client.get_nowait()
+        self._to_client.put_nowait(None)
+
+    async def read_frame(self) -> Frame | None:
+        if not self._arrived:
+            message = await self._to_client.get()
+            if message is None:
+                return None
+            self._arrived.extend(unpack(message))
+        return self._arrived.popleft()
+
+    def write(self, frames: Any) -> None:
+        for message in pack(frame.encode() for frame in frames):
+            self.client.receive(message)
+
+    def close(self) -> None:
+        self.client.leave()
+
+    async def sandbox(self, box: ChannelSandbox) -> ChannelSandbox:
+        """The sandbox as this client sees it."""
+
+        async def kill() -> None:
+            pass
+
+        mine = ChannelSandbox(
+            Channel(self), id=box.id, directories=box.directories, protection=box.protection, kill=kill
+        )
+        await mine.start()
+        return mine
+
+
+def relayed(opener: Any, body: Body, timeout: float = 60) -> None:
+    """Run `body(box)` with a sandbox; clients that it leaves are dismissed before that is closed."""
+
+    async def go() -> None:
+        async with opener() as box:
+            await body(box)
+
+    run(go(), timeout)
+
+
+def test_many_clients_have_their_own_numbers(process_opener: Any) -> None:
+    async def body(box: ChannelSandbox) -> None:
+        clients = [await Wire(box).sandbox(box) for _ in range(5)]
+        results = await asyncio.gather(
+            *(
+                client.exec(["bash", "-c", f"cat; echo {number}"], stdin=b"x" * 100_000)
+                for number, client in enumerate(clients)
+                for _ in range(3)
+            )
+        )
+        assert [result.stdout[-2:] for result in results] == [b"%d\n" % n for n in range(5) for _ in range(3)]
+        assert all(result.stdout_bytes == 100_002 for result in results)
+        await clients[0].run("cd /; export SHARED=1")
+        assert (await clients[1].run("echo $SHARED; pwd")).stdout == b"1\n/\n"
+        for client in clients:
+            await client.close()
+        assert (await box.run("echo still here")).stdout == b"still here\n"
+
+    relayed(process_opener, body)
+
+
+def test_large_files_both_ways(process_opener: Any) -> None:
+    async def body(box: ChannelSandbox) -> None:
+        client = await Wire(box).sandbox(box)
+        data = bytes(range(256)) * 4096 * 30  # 30 MiB
+        await client.write_file("big", data)
+        assert await client.read_file("big") == data
+        assert await box.read_file("big") == data
+        await client.close()
+
+    relayed(process_opener, body)
+
+
+def test_a_client_that_goes_has_its_requests_cancelled_and_no_others(process_opener: Any) -> None:
+    async def body(box: ChannelSandbox) -> None:
+        wire = Wire(box)
+        going, staying = await wire.sandbox(box), await Wire(box).sandbox(box)
+        lost = asyncio.create_task(going.exec(["sleep", "1234.5"]))
+        kept = asyncio.create_task(staying.exec(["bash", "-c", "sleep 1; echo done"]))
+        await _until(lambda: wire.client.requests == 1)
+        wire.client.leave()
+        with pytest.raises(Exception, match="lost"):
+            await lost
+        assert (await kept).stdout == b"done\n"
+        found = await box.exec(["pgrep", "-f", "sleep 1234.5"])
+        assert found.exit_code == 1
+        await staying.close()
+
+    relayed(process_opener, body)
+
+
+def test_interrupting_and_cancelling_reach_the_sandbox(process_opener: Any) -> None:
+    async def body(box: ChannelSandbox) -> None:
+        client = await Wire(box).sandbox(box)
+        running = asyncio.create_task(client.run("echo begun; sleep 1000"))
+        await asyncio.sleep(0.3)
+        await client.interrupt()
+        result = await running
+        assert result.interrupted
+        assert result.stdout == b"begun\n"
+        cancelled = asyncio.create_task(client.run("sleep 1000"))
+        await asyncio.sleep(0.3)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        assert (await client.run("echo next")).stdout == b"next\n"
+        await client.close()
+
+    relayed(process_opener, body)
+
+
+def test_a_slow_client_holds_the_sandbox_back_in_bounded_memory(process_opener: Any) -> None:
+    async def body(box: ChannelSandbox) -> None:
+        wire = Wire(box)
+        client = await wire.sandbox(box)
+        await box.run("head -c 60000000 /dev/zero > zeros")
+        wire.stuck.clear()
+        reading = asyncio.create_task(client.read_file("zeros"))
+        for _ in range(20):
+            await asyncio.sleep(0.05)
+            assert wire.client._queued < relay.QUEUE_HIGH + 64 * MAX_PAYLOAD
+        wire.stuck.set()
+        assert len(await reading) == 60_000_000
+        assert (await box.run("echo goes on")).stdout == b"goes on\n"
+        await client.close()
+
+    relayed(process_opener, body)
+
+
+def test_a_client_that_takes_nothing_is_dropped(process_opener: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "STALL", 0.5)
+
+    async def body(box: ChannelSandbox) -> None:
+        wire = Wire(box)
+        client = await wire.sandbox(box)
+        await box.run("head -c 60000000 /dev/zero > zeros")
+        wire.stuck.clear()
+        reading = asyncio.create_task(client.read_file("zeros"))
+        await _until(lambda: wire.closed is not None)
+        assert wire.closed is not None
+        assert wire.closed[0] == relay.TOO_SLOW
+        assert (await box.run("echo goes on")).stdout == b"goes on\n"
+        with pytest.raises(Exception, match="lost"):
+            await reading
+
+    relayed(process_opener, body)
+
+
+HOSTILE = {
+    "no frame": b"hello",
+    "text": "hello",
+    "empty": b"",
+    "half a frame": Frame(Kind.PING).encode()[:-1],
+    "damaged": Frame(Kind.PING).encode()[:-1] + b"\xff",
+    "claims too much": HEADER.pack(b"LS", Kind.DATA, 1, MAX_PAYLOAD + 1, 0),
+    "too large": Frame(Kind.DATA, 9, bytes(MAX_PAYLOAD)).encode() * 5,
+    "the executor's own kind": Frame(Kind.RESPONSE, 1, b"{}").encode(),
+    "unknown kind": Frame(77, 1, b"").encode(),
+    "request that is no JSON": Frame(Kind.REQUEST, 1, b"{").encode(),
+    "request that is no object": Frame(Kind.REQUEST, 1, b"[1]").encode(),
+    "deep JSON": Frame(Kind.REQUEST, 1, b"[" * 60_000).encode(),
+    "number in use": json_frame(Kind.REQUEST, 1, {"op": "exec", "body": True}).encode() * 2,
+}
+
+
+@pytest.mark.parametrize("message", HOSTILE.values(), ids=HOSTILE.keys())
+def test_a_client_that_breaks_the_protocol_is_dropped(process_opener: Any, message: Any) -> None:
+    async def body(box: ChannelSandbox) -> None:
+        wire = Wire(box)
+        wire.client.receive(message)
+        assert wire.closed is not None
+        assert wire.closed[0] == relay.BROKE_PROTOCOL
+        assert len(wire.closed[1].encode()) <= 123
+        assert (await box.run("echo goes on")).stdout == b"goes on\n"
+
+    relayed(process_opener, body)
+
+
+@pytest.mark.parametrize("params", [{}, {"op": 3}, {"op": []}, {"op": "no such thing"}])
+def test_a_request_that_makes_no_sense_is_answered(process_opener: Any, params: dict[str, Any]) -> None:
+    """The executor trusts its host, so what it cannot bear must not reach it."""
+
+    async def body(box: ChannelSandbox) -> None:
+        wire = Wire(box)
+        wire.write([json_frame(Kind.REQUEST, 7, params)])
+        frame = await asyncio.wait_for(wire.read_frame(), 10)
+        assert frame is not None
+        assert (frame.kind, frame.request) == (Kind.RESPONSE, 7)
+        assert json.loads(frame.payload)["error"]
+        assert (await box.run("echo goes on")).stdout == b"goes on\n"
+        wire.client.leave()
+
+    relayed(process_opener, body)
+
+
+def test_a_body_beyond_the_window_is_refused(process_opener: Any) -> None:
+    async def body(box: ChannelSandbox) -> None:
+        wire = Wire(box)
+        frames = [json_frame(Kind.REQUEST, 1, {"op": "exec", "body": True})]
+        wire.write(frames + [Frame(Kind.DATA, 1, bytes(MAX_PAYLOAD))] * (WINDOW // MAX_PAYLOAD + 1))
+        assert wire.closed is not None
+        assert wire.closed[0] == relay.BROKE_PROTOCOL
+
+    relayed(process_opener, body)
+
+
+def test_too_many_requests_are_refused_one_by_one(process_opener: Any) -> None:
+    async def body(box: ChannelSandbox) -> None:
+        wire = Wire(box)
+        requests = [json_frame(Kind.REQUEST, n, {"op": "exec", "body": True}) for n in range(1, 100)]
+        wire.write(requests)
+        frames = [await asyncio.wait_for(wire.read_frame(), 10) for _ in range(99 - relay.MAX_REQUESTS)]
+        assert all(frame and b"only 64 requests" in frame.payload for frame in frames)
+        assert wire.closed is None
+        wire.client.leave()
+
+    relayed(process_opener, body)
+
+
+def test_a_lost_sandbox_dismisses_its_clients(process_opener: Any) -> None:
+    async def body(box: ChannelSandbox) -> None:
+        wire = Wire(box)
+        client = await wire.sandbox(box)
+        running = asyncio.create_task(client.run("sleep 1000"))
+        await asyncio.sleep(0.2)
+        await box.close()
+        with pytest.raises(Exception, match="lost"):
+            await running
+        assert wire.closed is not None
+        assert wire.closed[0] == relay.SANDBOX_ENDED
+
+    relayed(process_opener, body)
+
+
+def test_messages_hold_what_was_packed() -> None:
+    frames = [Frame(Kind.DATA, n, bytes(n * 997 % MAX_PAYLOAD)) for n in range(200)]
+    messages = list(pack(frame.encode() for frame in frames))
+    assert [frame for message in messages for frame in unpack(message)] == frames
+    assert len(messages) < 60
+    with pytest.raises(ProtocolError):
+        list(unpack(messages[0][:-1]))
+
+
+async def _until(condition: Callable[[], bool], timeout: float = 10) -> None:
+    async with asyncio.timeout(timeout):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)

@@ -1,0 +1,484 @@
+"""`solve` from end to end with a scripted model: the loop, the tools, the record."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_scripts import (
+    SUBMIT,
+    bash,
+    check_messages,
+    check_record,
+    edit,
+    outputs,
+    raw,
+    results,
+    script_text,
+    solved,
+    turn,
+)
+from scripted_faults import SERVER_ERROR, UNAUTHORIZED, overflow
+from scripted_server import ScriptedServer
+from support import run
+
+from llm_sandbox_nb.agent.failures import InputError, RunError
+from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.model import ModelError, ModelSettings
+from llm_sandbox_nb.agent.retry import RetryPolicy
+from llm_sandbox_nb.agent.run import Run
+from llm_sandbox_nb.agent.solve import solve
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.journal import load_bytes
+
+QUICK = RetryPolicy(attempts=3, first_wait=0.01)
+
+
+def test_the_quick_start(tmp_path: Path, isolation: str) -> None:
+    seen: list[ev.Event] = []
+    begun: list[Run] = []
+    result = run(
+        solve(
+            "How many r's are in strawberry?",
+            model="scripted/strawberry",
+            isolation=isolation,
+            output_dir=tmp_path,
+            name="my/notebook",
+            listeners=[seen.append],
+            on_run=begun.append,
+        )
+    )
+    check_record(result)
+    assert begun == [result]
+    assert (result.answer, result.stop_reason) == ("There are 3 r's in strawberry.", "submitted")
+    assert "at [3, 8, 9]" in result.steps[0].calls[0].output
+    assert result.files["answer.txt"].read_bytes() == b"There are 3 r's in strawberry.\n"
+    assert result.folder.parent == tmp_path / "my-notebook"
+    assert {path.name for path in result.folder.iterdir()} == {"journal.jsonl", "files", "trajectory.json"}
+    assert result.trajectory.sandbox is not None
+    assert result.trajectory.sandbox.protection["isolation"] == isolation
+    assert {"model.delta", "call.output"} <= {event.kind for event in seen}
+    assert [event for event in seen if event.kind not in ev.TRANSIENT] == result.trajectory.events
+    assert result.usage.total_tokens > 0
+    assert result.usage.cost is None
+    assert result.trajectory.start is not None
+    assert result.trajectory.start.scripted
+    loaded = Run.load(result.folder)
+    assert repr(loaded) == repr(result)
+    assert "submitted after 3 steps" in repr(loaded)
+    assert loaded.messages == result.messages
+
+
+def test_the_conversation_in_the_journal_is_what_the_model_got(tmp_path: Path) -> None:
+    """Each request the server saw is, to the byte, a beginning of what the journal gives back."""
+    turns = [
+        turn(bash("printf 'a\\tb\\r\\n\\xff \\033[31mred\\n'"), bash("seq 5000"), text="ü😀", reasoning="h"),
+        turn(raw("execute_bash", '{"command": "ls'), raw("nope", "[1]")),
+        turn(text="I only talk."),
+        turn(raw("execute_bash", '{"command": "echo \\ud800"}'), bash("echo {}}{ {x}")),
+        turn(edit("create", "é b", file_text=""), edit("view", "é b"), edit("view", "."), raw("submit", "")),
+    ]  # fmt: skip
+    with ScriptedServer(script_text(*turns)) as server:
+        result = run(
+            solve(
+                "A {task} with {braces} and 'quotes' 😀",
+                model="a-model",
+                api_base=server.url,
+                api_key="key",
+                isolation="process",
+                output_dir=tmp_path,
+            )
+        )
+    assert result.stop_reason == "submitted"
+    check_record(result)
+    rebuilt = list(Run.load(result.folder).trajectory.messages())
+    assert len(server.requests) == 5
+    for request in server.requests:
+        sent = request.messages
+        assert json.dumps(sent, sort_keys=True) == json.dumps(rebuilt[: len(sent)], sort_keys=True)
+    assert rebuilt[: len(server.requests[-1].messages)] == server.requests[-1].messages
+    lengths = [len(request.messages) for request in server.requests]
+    assert lengths == sorted(set(lengths))
+
+
+def test_every_call_of_a_reply_gets_one_result(tmp_path: Path) -> None:
+    calls = [
+        bash("echo one"),
+        {"tool": "execute_bash", "raw_arguments": '{"command": '},
+        {"tool": "teleport", "arguments": {}},
+        {"tool": "execute_bash", "arguments": {"command": ["ls"]}},
+        {"tool": "str_replace_editor", "arguments": {"command": "view", "path": ""}},
+        edit("insert", "no such file", insert_line=0, new_str="x"),
+        bash("echo a\x00b"),
+        bash("echo two"),
+    ]
+    result = run(solved(tmp_path, turn(*calls), turn({"tool": "submit", "raw_arguments": ""})))
+    found = results(result)
+    errors = [one.error for one in found]
+    assert errors == [
+        None, "malformed_json", "unknown_tool", "bad_arguments", "editor", "editor", "bad_arguments",
+        None, None,
+    ]  # fmt: skip
+    assert "one" in found[0].observation
+    assert "two" in found[7].observation
+    assert all(len(one.observation) < 500 for one in found)
+    assert [("Steps remaining" in one.observation) for one in found] == [False] * 7 + [True, False]
+    proposed = result.steps[0].calls[1]
+    assert (proposed.raw_arguments, proposed.arguments) == ('{"command": ', None)
+
+
+def test_calls_after_submit_are_not_executed(tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
+    calls = [bash("echo before"), {"tool": "submit"}, bash(f"touch {canary}"), {"tool": "submit"}]
+    result = run(solved(tmp_path, turn(*calls)))
+    assert [one.error for one in results(result)] == [None, None, "skipped", "skipped"]
+    assert not canary.exists()
+    assert result.stop_reason == "submitted"
+
+
+def test_the_shell_lasts_and_streams_stay_apart(tmp_path: Path) -> None:
+    turns = [
+        turn(bash("cd /usr && export A='x y' && f() { echo \"in f: $A\"; }")),
+        turn(bash("pwd; f; echo oops >&2; false")),
+        turn(bash("sleep 30", timeout=1)),
+        turn(bash("exit 124")),
+    ]
+    result = run(solved(tmp_path, *turns, SUBMIT))
+    silent, second, slow, own = results(result)[:4]
+    assert "(no output)" in silent.observation
+    assert "Exit code: 1\n[stdout]\n/usr\nin f: x y\n[stderr]\noops" in second.observation
+    assert slow.timed_out
+    assert "Timed out" in slow.observation
+    assert (own.exit_code, own.timed_out) == (124, False)
+
+
+def test_long_output_is_whole_in_the_sandbox_and_in_the_record(tmp_path: Path) -> None:
+    data = b"".join(b"%06d\n" % number for number in range(30_000))
+    turns = [
+        turn(bash("python3 -c 'for n in range(30000): print(f\"{n:06}\")'")),
+        turn(bash("ls -d ../tmp/llm-sandbox/*.stdout && cat ../tmp/llm-sandbox/*.stdout | sha256sum")),
+        turn(bash("printf '\\377\\376binary\\000'")),
+    ]
+    result = run(solved(tmp_path, *turns, SUBMIT))
+    first, second, third = results(result)[:3]
+    assert len(first.observation) < 1500
+    path = first.observation.split("all of it is in ")[1].split(" ")[0]
+    assert Path(path).name in second.observation
+    assert hashlib.sha256(data).hexdigest() in second.observation
+    assert isinstance(first.stdout, ev.Blob)
+    assert load_bytes(result.folder, first.stdout) == data
+    assert load_bytes(result.folder, third.stdout) == b"\xff\xfebinary\x00"
+
+
+# --- ends ---
+
+
+def test_a_model_that_only_talks_is_asked_for_a_call_then_taken_at_its_word(tmp_path: Path) -> None:
+    result = run(solved(tmp_path, turn(text="It is 2."), turn(text="Or 3?"), turn(text=" It is 3. ")))
+    assert (result.stop_reason, result.answer) == ("answered", "It is 3.")
+    nudges = [message["content"] for message in result.messages if message["role"] == "user"][1:]
+    assert len(nudges) == 2
+    assert "submit" in nudges[0]
+    assert "[Steps remaining: 98]" in nudges[1]
+
+
+def test_a_call_ends_the_series_of_nudges(tmp_path: Path) -> None:
+    talk = turn(text="hm")
+    result = run(solved(tmp_path, talk, talk, turn(bash("true")), talk, talk, SUBMIT))
+    assert result.stop_reason == "submitted"
+
+
+def test_steps_run_out_after_a_warned_last_turn(tmp_path: Path) -> None:
+    turns = [
+        turn(bash(f"echo {number} > output/answer.txt"), text=f"thought {number}") for number in range(9)
+    ]
+    result = run(solved(tmp_path, *turns, limits=RunLimits(steps=3)))
+    assert (result.stop_reason, len(result.steps)) == ("steps", 3)
+    assert result.answer == "2"
+    said = outputs(result)
+    assert "[Steps remaining: 2]" in said[0]
+    assert "[Steps remaining: 1]\nThis is your last step." in said[1]
+    assert "Steps remaining" not in said[2]
+
+
+def test_without_an_answer_file_a_run_that_hit_a_limit_has_no_answer(tmp_path: Path) -> None:
+    result = run(solved(tmp_path, turn(bash("true"), text="Let me look."), limits=RunLimits(steps=1)))
+    assert (result.stop_reason, result.answer) == ("steps", None)
+
+
+def test_a_last_chance_to_submit_when_tokens_run_out(tmp_path: Path) -> None:
+    usage = {"usage": {"prompt_tokens": 9_000, "completion_tokens": 500}}
+    turns = [turn(bash("true"), **usage), turn(bash("echo 7 > answer.txt"), {"tool": "submit"})]
+    result = run(solved(tmp_path, *turns, limits=RunLimits(tokens=10_000)))
+    assert (result.stop_reason, result.answer) == ("submitted", "7")
+    assert "limit of tokens: this is your last turn" in outputs(result)[0]
+
+
+def test_tokens_end_a_run_that_does_not_take_it(tmp_path: Path) -> None:
+    usage = {"usage": {"prompt_tokens": 9_000, "completion_tokens": 500}}
+    turns = [turn(bash("true"), **usage)] * 5
+    result = run(solved(tmp_path, *turns, limits=RunLimits(tokens=10_000)))
+    assert (result.stop_reason, len(result.steps)) == ("tokens", 2)
+
+
+def test_time_ends_a_command(tmp_path: Path) -> None:
+    started = time.monotonic()
+    result = run(
+        solved(tmp_path, turn(bash("echo begun; sleep 60"), bash("echo never")), limits=RunLimits(time=3))
+    )
+    assert time.monotonic() - started < 8
+    assert result.stop_reason == "time"
+    first, second = results(result)
+    assert first.timed_out
+    assert "begun" in first.observation
+    assert second.error == "skipped"
+
+
+def test_time_ends_a_request(tmp_path: Path) -> None:
+    started = time.monotonic()
+    result = run(solved(tmp_path, turn(text="late", delay=60), limits=RunLimits(time=3)))
+    assert time.monotonic() - started < 8
+    assert (result.stop_reason, result.answer) == ("time", None)
+
+
+def test_a_budget_that_cannot_be_kept_is_said(tmp_path: Path) -> None:
+    result = run(solved(tmp_path, SUBMIT, limits=RunLimits(cost=1.0)))
+    assert any("limit on cost cannot be kept" in note for note in result.trajectory.notes)
+
+
+# --- failures ---
+
+
+@pytest.fixture
+def broken_server() -> Iterator[ScriptedServer]:
+    with ScriptedServer(script_text(turn(bash("echo 1"), text="first"), SUBMIT)) as server:
+        yield server
+
+
+async def served(server: ScriptedServer, folder: Path, **options: Any) -> Run:
+    options = {"isolation": "process", "output_dir": folder, "retries": QUICK} | options
+    return await solve("A task.", model="a-model", api_base=server.url, api_key="sk-very-secret", **options)
+
+
+def test_passing_failures_are_retried_and_recorded(broken_server: ScriptedServer, tmp_path: Path) -> None:
+    broken_server.fail_next(SERVER_ERROR)
+    result = run(served(broken_server, tmp_path))
+    check_record(result)
+    assert result.stop_reason == "submitted"
+    assert [failure.error for failure in result.steps[0].failures] == ["server"]
+    assert len(broken_server.requests) == 3
+
+
+def test_a_refused_key_is_one_clear_error_with_a_whole_record(
+    broken_server: ScriptedServer, tmp_path: Path
+) -> None:
+    broken_server.fail_next(UNAUTHORIZED)
+    with pytest.raises(RunError) as caught:
+        run(served(broken_server, tmp_path))
+    result = caught.value.run
+    check_record(result)
+    assert result.stop_reason == "model_error"
+    assert result.error == str(caught.value)
+    assert isinstance(caught.value.__cause__, ModelError)
+    assert "\n" not in str(caught.value)
+    assert len(broken_server.requests) == 1
+
+
+def test_no_key_is_written_anywhere(tmp_path: Path) -> None:
+    settings = ModelSettings(extra_body={"service_token": "sk-other-secret", "top_a": 1})
+    with ScriptedServer(script_text(SUBMIT), strict=False) as server:
+        result = run(served(server, tmp_path, settings=settings))
+        assert server.requests[0].body["service_token"] == "sk-other-secret"
+    assert result.trajectory.start is not None
+    assert result.trajectory.start.settings["sampling"]["extra_body"]["top_a"] == 1
+    for path in result.folder.rglob("*"):
+        if path.is_file():
+            assert b"-secret" not in path.read_bytes(), path
+
+
+def test_a_conversation_that_no_longer_fits_ends_with_tokens(
+    broken_server: ScriptedServer, tmp_path: Path
+) -> None:
+    for _ in range(6):
+        broken_server.fail_next(overflow("openai", 8192, 9000, 1000))
+    result = run(served(broken_server, tmp_path))
+    check_record(result)
+    assert result.stop_reason == "tokens"
+
+
+def test_a_failing_sandbox_ends_the_request_and_is_one_clear_error(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-engine.sock")
+    started = time.monotonic()
+    with pytest.raises(RunError) as caught:
+        run(solved(tmp_path, turn(text="slow", delay=30), isolation="docker"))
+    assert time.monotonic() - started < 15
+    result = caught.value.run
+    check_record(result)
+    assert result.stop_reason == "error"
+    assert "\n" not in str(caught.value)
+    assert "Docker" in str(caught.value)
+
+
+def test_a_sandbox_that_dies_is_told(tmp_path: Path) -> None:
+    with pytest.raises(RunError) as caught:
+        run(
+            solved(
+                tmp_path,
+                turn(bash("echo x > output/kept.txt")),
+                turn(bash("kill -9 $PPID; sleep 5"), bash("ls")),
+            )
+        )
+    result = caught.value.run
+    check_record(result)
+    assert result.stop_reason == "sandbox_lost"
+    assert [one.error for one in results(result)] == [None, "interrupted", "skipped"]
+    assert result.files["kept.txt"].read_text() == "x\n"
+
+
+def test_a_listener_that_fails_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def failing(event: ev.Event) -> None:
+        raise ZeroDivisionError("view")
+
+    seen: list[ev.Event] = []
+    with caplog.at_level(logging.ERROR):
+        result = run(solved(tmp_path, SUBMIT, listeners=[failing, seen.append]))
+    assert result.stop_reason == "submitted"
+    assert seen[-1].kind == "run.finished"
+    assert caplog.text.count("a listener failed") == 1
+
+
+# --- interrupts ---
+
+
+async def interrupted(
+    folder: Path, *turns: dict[str, Any], after: str, delay: float = 0.0, **options: Any
+) -> Run:
+    """Cancel the run `delay` seconds after the first event of kind `after`."""
+    begun: list[Run] = []
+    reached = asyncio.Event()
+
+    def listen(event: ev.Event) -> None:
+        if event.kind == after:
+            reached.set()
+
+    task = asyncio.create_task(solved(folder, *turns, listeners=[listen], on_run=begun.append, **options))
+    await reached.wait()
+    await asyncio.sleep(delay)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    check_record(begun[0])
+    assert begun[0].stop_reason == "interrupted"
+    return begun[0]
+
+
+def test_an_interrupt_kills_the_command_and_closes_the_record(tmp_path: Path) -> None:
+    marker = f"9{os.getpid()}.25"
+    turns = [turn(bash(f"echo begun; setsid sleep {marker} & sleep {marker}"), bash("echo never"))]
+    result = run(interrupted(tmp_path, *turns, after="call.output"))
+    first, second = results(result)
+    assert (first.error, second.error) == ("interrupted", "skipped")
+    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if marker.encode() in _content(path)]
+
+
+def test_an_interrupt_during_a_request(tmp_path: Path) -> None:
+    with ScriptedServer(script_text(turn(text="x" * 2000), delay=0.05)) as server:
+        options = {"api_base": server.url, "api_key": "k"}
+        result = run(_interrupted_request(server, tmp_path, options))
+        assert server.requests[0].finished.wait(5)
+        assert server.requests[0].closed_after is not None
+    assert result.steps[0].thought
+    assert not result.steps[0].replied
+
+
+async def _interrupted_request(server: ScriptedServer, folder: Path, options: dict[str, Any]) -> Run:
+    begun: list[Run] = []
+    reached = asyncio.Event()
+    task = asyncio.create_task(
+        solve(
+            "A task.",
+            model="a-model",
+            isolation="process",
+            output_dir=folder,
+            listeners=[lambda event: reached.set() if event.kind == "model.delta" else None],
+            on_run=begun.append,
+            **options,
+        )
+    )
+    await reached.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert begun[0].stop_reason == "interrupted"
+    check_messages(begun[0].messages)
+    return begun[0]
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.05, 0.2, 0.5])
+def test_an_interrupt_while_the_sandbox_opens(tmp_path: Path, isolation: str, delay: float) -> None:
+    turns = [turn(bash("true"), delay=20)]
+    result = run(interrupted(tmp_path, *turns, after="run.started", delay=delay, isolation=isolation))
+    assert not any(step.replied for step in result.steps)
+
+
+def test_ctrl_c(tmp_path: Path) -> None:
+    """SIGINT under `asyncio.run`: KeyboardInterrupt comes out, the record is whole."""
+    begun: list[Run] = []
+
+    def listen(event: ev.Event) -> None:
+        if event.kind == "call.output":
+            threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGINT]).start()
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(
+            solved(tmp_path, turn(bash("echo go; sleep 60")), listeners=[listen], on_run=begun.append)
+        )
+    check_record(begun[0])
+    assert begun[0].stop_reason == "interrupted"
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+# --- what cannot be started ---
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"task": "  \n"}, "task is empty"),
+        ({"inputs": ["/no/such/file.csv"]}, "/no/such/file.csv does not exist"),
+        ({"inputs": {"../x": b""}}, "plain file name"),
+        ({"prompt_config": "/no/such.yaml"}, "No such file"),
+        ({"isolation": "jail"}, "jail"),
+        ({"output_dir": "/dev/null/runs"}, "choose another output folder"),
+    ],
+)
+def test_what_cannot_be_started_is_one_sentence_and_leaves_nothing(
+    tmp_path: Path, options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        run(solved(tmp_path, SUBMIT, **options))
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_no_such_script(tmp_path: Path) -> None:
+    with pytest.raises(ModelError):
+        run(solve("A task.", model="scripted/none", isolation="process", output_dir=tmp_path / "runs"))
+    assert not (tmp_path / "runs").exists()

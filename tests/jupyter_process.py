@@ -1,0 +1,230 @@
+"""A real Jupyter server in a process of its own, for tests."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.blocking.client import BlockingKernelClient
+
+_ANY_CERTIFICATE = ssl.create_default_context()
+_ANY_CERTIFICATE.check_hostname = False
+_ANY_CERTIFICATE.verify_mode = ssl.CERT_NONE
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class JupyterProcess:
+    """`jupyter server` with our extension, in folders of its own; can be killed and started again."""
+
+    module = "jupyter_server"
+
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        env: Mapping[str, str] | None = None,
+        certificate: tuple[Path, Path] | None = None,
+    ) -> None:
+        """`certificate` is a PEM file and its key, for a server that speaks TLS."""
+        self.folder = folder
+        self.root = folder / "root"
+        self.runtime = folder / "runtime"
+        self.port = free_port()
+        self.token = secrets.token_hex(16)
+        self.url = f"http{'s' if certificate else ''}://127.0.0.1:{self.port}/x/"
+        self.options = list(options)
+        if certificate:
+            self.options += [
+                f"--ServerApp.certfile={certificate[0]}",
+                f"--ServerApp.keyfile={certificate[1]}",
+            ]
+        self.env = dict(env or {})
+        self.process: subprocess.Popen[bytes] | None = None
+        for part in (self.root, self.runtime):
+            part.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def log(self) -> str:
+        """What the server has logged."""
+        return (self.folder / "server.log").read_text("utf-8", "replace")
+
+    def start(self, timeout: float = 60) -> JupyterProcess:
+        """Start it and wait until it answers."""
+        folders = {
+            f"JUPYTER_{name.upper()}_DIR": str(self.folder / name) for name in ("config", "data", "runtime")
+        }
+        command = [sys.executable, "-m", self.module, "--no-browser", "--allow-root"]
+        command += ["--ServerApp.ip=127.0.0.1", f"--ServerApp.port={self.port}", "--ServerApp.port_retries=0"]
+        command += [f"--IdentityProvider.token={self.token}", f"--ServerApp.root_dir={self.root}"]
+        command += ["--ServerApp.base_url=/x/", "--ServerApp.jpserver_extensions=llm_sandbox_nb=True"]
+        with (self.folder / "server.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, *self.options],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **folders, **self._environment(), **self.env},
+                cwd=self.folder,
+                start_new_session=True,
+            )
+        self._wait_until_it_answers(timeout)
+        return self
+
+    def _environment(self) -> dict[str, str]:
+        return {"IPYTHONDIR": str(self.folder / "ipython"), "PYTHONPATH": str(Path(__file__).parents[1])}
+
+    def _wait_until_it_answers(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        while True:
+            assert self.process is not None
+            assert self.process.poll() is None, self.log
+            with contextlib.suppress(OSError):
+                self.get("llm-sandbox/api/info", timeout=5)
+                return
+            assert time.monotonic() < deadline, self.log
+            time.sleep(0.1)
+
+    def kill(self) -> None:
+        """SIGKILL, and nothing else."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        """As a person who closes it; then whatever is left of its session."""
+        if self.process is None:
+            return
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def ask(self, path: str, method: str = "GET", body: Any = None, timeout: float = 60) -> tuple[int, Any]:
+        """A request; status and JSON, also of refusals."""
+        request = urllib.request.Request(
+            self.url + path,
+            method=method,
+            data=json.dumps(body).encode() if body is not None else None,
+            headers={"Authorization": f"token {self.token}"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=timeout, context=_ANY_CERTIFICATE) as answer:
+                return answer.status, _json(answer.read())
+        except urllib.error.HTTPError as error:
+            return error.code, _json(error.read())
+
+    def get(self, path: str, timeout: float = 60) -> Any:
+        """The JSON at `path`; any refusal is a failure."""
+        status, answer = self.ask(path, timeout=timeout)
+        assert status == 200, (status, answer)
+        return answer
+
+    def post(self, path: str, body: Any = None, timeout: float = 60) -> Any:
+        """The same for a POST."""
+        status, answer = self.ask(path, "POST", body or {}, timeout)
+        assert status in (200, 201), (status, answer)
+        return answer
+
+    def start_kernel(self) -> str:
+        """A kernel without a notebook."""
+        kernel_id: str = self.post("api/kernels", {"name": "python3"})["id"]
+        return kernel_id
+
+    def start_session(self, path: str) -> dict[str, Any]:
+        """A notebook with a kernel."""
+        body = {"path": path, "name": path, "type": "notebook", "kernel": {"name": "python3"}}
+        session: dict[str, Any] = self.post("api/sessions", body)
+        return session
+
+    @contextlib.contextmanager
+    def client(self, kernel_id: str) -> Iterator[BlockingKernelClient]:
+        """A connection to a kernel."""
+        client = BlockingKernelClient(connection_file=str(self.runtime / f"kernel-{kernel_id}.json"))
+        client.load_connection_file()
+        client.start_channels()
+        try:
+            _wait_until_ready(client)
+            yield client
+        finally:
+            client.stop_channels()
+
+    def execute(self, kernel_id: str, code: str, timeout: float = 90) -> str:
+        """Run code in a kernel; what it prints. An exception there is a failure here."""
+        printed: list[str] = []
+
+        def hook(message: dict[str, Any]) -> None:
+            if message["msg_type"] == "stream":
+                printed.append(message["content"]["text"])
+
+        with self.client(kernel_id) as client:
+            reply = client.execute_interactive(code, output_hook=hook, timeout=timeout, allow_stdin=False)
+        content = reply["content"]
+        assert content["status"] == "ok", "\n".join(content.get("traceback", [str(content)]))
+        return "".join(printed)
+
+    def kernel_pid(self, kernel_id: str) -> int | None:
+        """The process of a kernel, found by its connection file; None while there is none."""
+        wanted = f"kernel-{kernel_id}.json".encode()
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    if wanted in (entry / "cmdline").read_bytes():
+                        return int(entry.name)
+        return None
+
+    def sandboxes(self) -> list[dict[str, Any]]:
+        """All sandboxes as the server tells them."""
+        found: list[dict[str, Any]] = self.get("llm-sandbox/api/sandboxes")["sandboxes"]
+        return found
+
+
+def _wait_until_ready(client: BlockingKernelClient, timeout: float = 60) -> None:
+    """A kernel that was just started again answers no heartbeat at first, which the client takes for dead."""
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            return client.wait_for_ready(timeout=timeout)
+        except RuntimeError:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+
+
+def _json(data: bytes) -> Any:
+    try:
+        return json.loads(data or b"null")
+    except ValueError:
+        return data
+
+
+@contextlib.contextmanager
+def jupyter(folder: Path, *options: str, **more: Any) -> Iterator[JupyterProcess]:
+    """A running server that is stopped at the end."""
+    server = JupyterProcess(folder, *options, **more)
+    try:
+        yield server.start()
+    finally:
+        server.stop()

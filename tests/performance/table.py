@@ -1,0 +1,49 @@
+"""Makes the table in docs/performance.md from what the performance tests measured.
+
+python tests/performance/table.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "out" / "performance.json"
+PAGE = ROOT / "docs" / "performance.md"
+BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
+
+
+def table(rows: dict[str, dict[str, object]]) -> str:
+    """The rows as Markdown, in the order of their names."""
+    lines = ["| what | measured | bar | |", "|---|---|---|---|"]
+    for what, row in sorted(rows.items()):
+        value = f"{float(str(row['value'])):.3g} {row['unit']}"
+        lines.append(f"| {what} | {value} | {row['bar']} | {row['note']} |")
+    return "\n".join(lines)
+
+
+def page_with(page: str, content: str) -> str:
+    """The page with what stands between its two marks replaced."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{content}\n\n{END}{after}"
+
+
+def main() -> int:
+    """Rewrite the table; say what is missing."""
+    if not RESULTS.is_file():
+        print("Nothing was measured yet: run `make test PYTEST=tests/performance` first.", file=sys.stderr)
+        return 1
+    machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+    content = f"Measured on: {machine}.\n\n{table(json.loads(RESULTS.read_text()))}"
+    PAGE.write_text(page_with(PAGE.read_text(), content))
+    print(content)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

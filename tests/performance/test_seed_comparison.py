@@ -1,0 +1,83 @@
+"""Start, tool call and close beside the package we re-implement, same image, same engine, in turn."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import run
+
+from llm_sandbox_nb import open_sandbox
+from llm_sandbox_nb.sandbox.docker_image import DEFAULT_IMAGE
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.docker,
+    pytest.mark.timeout(900),
+    pytest.mark.usefixtures("docker_engine"),
+]
+
+ROUNDS = 20
+PAIRS = 3
+SEED_PACKAGES = ("llm-in-sandbox==0.2.0", "litellm<1.106", "tqdm")
+
+
+@pytest.fixture(scope="module")
+def seed_python() -> Path:
+    """The seed package in an environment of its own, kept between runs."""
+    folder = Path(__file__).parents[2] / ".cache" / "seed"
+    python = folder / "bin" / "python"
+    if not (folder / "ready").exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *SEED_PACKAGES], check=True)
+        (folder / "ready").touch()
+    return python
+
+
+def test_start_tool_call_and_close_against_the_seed(seed_python: Path, measured: Any) -> None:
+    run(_ours(DEFAULT_IMAGE))
+    pairs = [(_seed(seed_python, DEFAULT_IMAGE), run(_ours(DEFAULT_IMAGE))) for _ in range(PAIRS)]
+    call, close, start = (_ratio(pairs, name) for name in ("round_trip", "close", "start"))
+    measured("tool call, seed package / ours", call, "x", bar="at least 20", note="`true`, Docker")
+    measured("close, seed package / ours", close, "x", bar="at least 5")
+    measured("start and set-up, seed package / ours", start, "x", bar="at least 1")
+    assert call >= 20
+    assert close >= 5
+    assert start >= 1
+
+
+def _seed(python: Path, image: str) -> dict[str, float]:
+    script = Path(__file__).with_name("seed_runtime.py")
+    offline = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    command = [str(python), str(script), image, str(ROUNDS)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=offline)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
+
+
+async def _ours(image: str) -> dict[str, float]:
+    started = time.perf_counter()
+    box = await open_sandbox("docker", image=image)
+    start = time.perf_counter() - started
+    round_trips = []
+    for _ in range(ROUNDS):
+        before = time.perf_counter()
+        await box.run("true")
+        round_trips.append(time.perf_counter() - before)
+    before = time.perf_counter()
+    await box.close()
+    close = time.perf_counter() - before
+    return {"start": start, "round_trip": statistics.median(round_trips), "close": close}
+
+
+def _ratio(pairs: list[tuple[dict[str, float], dict[str, float]]], name: str) -> float:
+    """Median over the pairs, each measured side by side."""
+    return statistics.median(theirs[name] / ours[name] for theirs, ours in pairs)

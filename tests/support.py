@@ -1,0 +1,91 @@
+"""Small helpers for tests."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from llm_sandbox_nb.sandbox.detect import why_no_bubblewrap, why_no_docker
+
+T = TypeVar("T")
+
+
+def run(coroutine: Coroutine[Any, Any, T], timeout: float = 60.0) -> T:
+    """Run an async test body in a loop of its own; it may take `timeout` seconds."""
+
+    async def bounded() -> T:
+        async with asyncio.timeout(timeout):
+            return await coroutine
+
+    return asyncio.run(bounded())
+
+
+@functools.cache
+def why_not(isolation: str) -> str:
+    """Why an isolation does not work here, or nothing."""
+    if isolation == "docker":
+        return run(why_no_docker(None))
+    if isolation == "bubblewrap":
+        return run(why_no_bubblewrap())
+    return ""
+
+
+def require(isolation: str) -> str:
+    """Skip the test when its engine is not there; fail it when engines are required."""
+    reason = why_not(isolation)
+    if reason and os.environ.get("LLM_SANDBOX_REQUIRE_ENGINES") == "1":
+        pytest.fail(f"{isolation} is required (LLM_SANDBOX_REQUIRE_ENGINES=1), but {reason}", pytrace=False)
+    if reason:
+        pytest.skip(f"{isolation} does not work here: {reason}")
+    return isolation
+
+
+KEPT_PIDS: set[int] = set()
+"""Children of the test process that outlive a single test on purpose."""
+
+
+def child_pids() -> set[int]:
+    """Living children of this process."""
+    me, found = os.getpid(), set()
+    for entry in Path("/proc").glob("[0-9]*"):
+        state, parent = _state_and_parent(int(entry.name))
+        if parent == me and state not in "ZX":
+            found.add(int(entry.name))
+    return found
+
+
+def _state_and_parent(pid: int) -> tuple[str, int]:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "X", 0
+    return fields[0], int(fields[1])
+
+
+def command_line(pid: int) -> str:
+    """What a process was started as."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")[:200]
+    except OSError:
+        return f"process {pid}"
+
+
+def with_sandbox(
+    opener: Callable[..., Any],
+    test: Callable[[Any], Coroutine[Any, Any, None]],
+    timeout: float = 60.0,
+    **options: Any,
+) -> None:
+    """Open a sandbox, run an async test body on it, close it."""
+
+    async def whole() -> None:
+        async with opener(**options) as box:
+            await test(box)
+
+    run(whole(), timeout)

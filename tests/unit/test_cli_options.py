@@ -1,0 +1,228 @@
+"""Flags, environment, settings file, defaults: which one wins, and what is said about a bad value."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_sandbox_nb.cli import main
+from llm_sandbox_nb.cli.errors import UsageError
+from llm_sandbox_nb.cli.options import RUN_OPTIONS, json_object, seconds, text, yes_or_no
+from llm_sandbox_nb.cli.parser import make_parser
+from llm_sandbox_nb.cli.settings import resolve
+
+SEED_FLAGS = {
+    "query", "llm_name", "docker_image", "max_steps", "temperature", "max_token_limit", "max_tokens_per_call",
+    "input_dir", "output_dir", "llm_base_url", "api_key", "prompt_config", "save_litellm_response",
+    "extra_body",
+    "settings",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+
+def flags(*words: str) -> dict[str, object]:
+    parser, _ = make_parser()
+    return vars(parser.parse_args(["run", *words]))
+
+
+@pytest.mark.parametrize("name", sorted(SEED_FLAGS))
+@pytest.mark.parametrize("dash", ["_", "-"])
+@pytest.mark.parametrize("joined", [True, False])
+def test_every_flag_of_the_seed_is_taken_with_either_dash(name: str, dash: str, joined: bool) -> None:
+    flag = "--" + name.replace("_", dash)
+    words = [f"{flag}=1"] if joined else [flag, "1"]
+    assert flags(*words)[name] == "1"
+
+
+def test_defaults_are_the_seeds() -> None:
+    values = resolve({}, {})
+    assert values["max_steps"] == 100
+    assert values["temperature"] == 1.0
+    assert values["max_token_limit"] == values["max_tokens_per_call"] == 65536
+    assert values["save_litellm_response"] is False
+    assert values["isolation"] == "auto"
+
+
+@pytest.mark.parametrize(
+    "literal", ["424242", "True", "None", "[1, 2]", "{'a': 1}", "1e3", "a # b", "{braces}", ""]
+)
+def test_text_is_taken_literally(literal: str) -> None:
+    values = resolve(flags("--query", literal, "--llm-name", literal or "x"), {})
+    assert values["query"] == literal
+    assert values["llm_name"] == (literal or "x")
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")))
+def test_any_text_survives_as_a_query(query: str) -> None:
+    assert flags(f"--query={query}")["query"] == query
+
+
+@pytest.mark.parametrize(("flag", "variable", "file"), list(itertools.product([True, False], repeat=3)))
+def test_flag_then_environment_then_file_then_default(
+    flag: bool, variable: bool, file: bool, tmp_path: Path
+) -> None:
+    settings = tmp_path / "llm-sandbox-nb.yaml"
+    if file:
+        settings.write_text("llm_name: from-file\ntemperature: 0.3\nllm_base_url: http://file/v1\n")
+    words = (
+        ["--llm_name", "from-flag", "--temperature", "0.1", "--llm_base_url", "http://flag/v1"]
+        if flag
+        else []
+    )
+    environment = (
+        {"LLM_NAME": "from-variable", "LLM_TEMPERATURE": "0.2", "LLM_BASE_URL": "http://variable/v1"}
+        if variable
+        else {}
+    )
+    values = resolve(flags(*words), environment)
+    source = "flag" if flag else "variable" if variable else "file" if file else None
+    assert values["llm_name"] == (f"from-{source}" if source else None)
+    assert values["llm_base_url"] == (f"http://{source}/v1" if source else None)
+    assert values["temperature"] == {"flag": 0.1, "variable": 0.2, "file": 0.3, None: 1.0}[source]
+    assert values["settings"] == (Path("llm-sandbox-nb.yaml") if file else None)
+
+
+@pytest.mark.parametrize(
+    ("model", "environment", "key"),
+    [
+        ("openai/gpt-5", {"OPENAI_API_KEY": "o", "ANTHROPIC_API_KEY": "a"}, "o"),
+        ("anthropic/claude", {"OPENAI_API_KEY": "o", "ANTHROPIC_API_KEY": "a"}, "a"),
+        ("claude-sonnet", {"OPENAI_API_KEY": "o", "ANTHROPIC_API_KEY": "a"}, "a"),
+        ("your-model", {"OPENAI_API_KEY": "o"}, "o"),
+        ("gemini/pro", {"OPENAI_API_KEY": "o"}, "file"),
+        ("openai/gpt-5", {"LLM_API_KEY": "l", "OPENAI_API_KEY": "o"}, "l"),
+        ("openai/gpt-5", {}, "file"),
+    ],
+)
+def test_a_key_comes_from_the_variable_of_its_provider(
+    model: str, environment: dict[str, str], key: str, tmp_path: Path
+) -> None:
+    (tmp_path / "llm-in-sandbox.yaml").write_text("api_key: file\n")
+    assert resolve({"llm_name": model}, environment)["api_key"] == key
+    assert resolve({"llm_name": model, "api_key": "flag"}, environment)["api_key"] == "flag"
+
+
+@pytest.mark.parametrize(
+    "place", ["llm_in_sandbox.yaml", "home/.llm-in-sandbox/config.yaml", "home/.llm-in-sandbox.yaml"]
+)
+def test_the_seeds_settings_files_are_found(place: str, tmp_path: Path) -> None:
+    path = tmp_path / place
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("llm_name: 4\nmax_steps: 7\nextra_body: {thinking: 'true'}\n")
+    values = resolve({}, {})
+    assert (values["llm_name"], values["max_steps"], values["extra_body"]) == ("4", 7, {"thinking": True})
+
+
+def test_a_settings_file_named_in_the_environment_is_read(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("llm_name: mine\n")
+    for variable in ("LLM_IN_SANDBOX_CONFIG", "LLM_SANDBOX_SETTINGS"):
+        assert resolve({}, {variable: "mine.yaml"})["llm_name"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("llm_name: [", "not valid YAML"),
+        ("- a\n- b\n", "must hold lines like"),
+        ("llm_nme: x\n", "did you mean llm_name?"),
+        ("max_steps: many\n", "max_steps: a whole number"),
+        ("max_steps: true\n", "max_steps: a whole number"),
+        ("llm_name: [a]\n", "llm_name: text is wanted"),
+        ("\xff", "cannot be read"),
+        ("query: hello\n", "unknown key 'query'"),
+    ],
+)
+def test_a_bad_settings_file_is_one_sentence(content: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_bytes(content.encode("latin-1"))
+    with pytest.raises(UsageError, match=r"bad\.yaml") as caught:
+        resolve({"settings": "bad.yaml"}, {})
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_steps", "0"), ("max_steps", "-3"), ("max_steps", "1.5"), ("temperature", "hot"),
+        ("temperature", "nan"), ("temperature", "-1"), ("top_k", "x"), ("time", "soon"), ("time", "0"),
+        ("budget", "-1"), ("network", "maybe"), ("isolation", "vm"), ("profile", "weak"),
+        ("extra_body", "[1]"), ("extra_body", "{"), ("extra_body", "{" * 5000),
+        ("save_litellm_response", "perhaps"),
+    ],
+)  # fmt: skip
+def test_a_bad_value_names_its_flag(name: str, value: str) -> None:
+    with pytest.raises(UsageError, match=rf"^--{name}: .* is wanted, not "):
+        resolve({name: value}, {})
+
+
+def test_a_bad_value_of_a_variable_names_the_variable() -> None:
+    with pytest.raises(
+        UsageError, match="environment variable LLM_TEMPERATURE: a number of at least 0 is wanted"
+    ):
+        resolve({}, {"LLM_TEMPERATURE": "warm"})
+
+
+def test_values_are_understood() -> None:
+    assert [seconds(word) for word in ("90", "90s", "1.5m", "2h", 30)] == [90, 90, 90, 7200, 30]
+    assert [yes_or_no(word) for word in ("True", "yes", True, "0", False)] == [True, True, True, False, False]
+    assert json_object("{'a': [True, {'b': 'false'}]}") == {"a": [True, {"b": False}]}
+    assert text(424242) == "424242"
+    assert resolve({"temperature": "default"}, {})["temperature"] is None
+
+
+def test_the_switch_alone_means_yes() -> None:
+    assert resolve(flags("--save_litellm_response"), {})["save_litellm_response"] is True
+    assert resolve(flags("--save-litellm-response", "False"), {})["save_litellm_response"] is False
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "--max-stepz", "3"], "Unknown option --max-stepz; did you mean --max-steps? see"),
+        (["run", "--api_keys=secret"], "Unknown option --api_keys; did you mean --api_key?"),
+        (["run", "how", "many"], "put quotes around"),
+        (["run", "--query"], "--query: expected one argument"),
+        (["fly"], "invalid choice: 'fly'"),
+        (["image"], "required: ACTION"),
+        (["image", "lst"], "invalid choice"),
+        (["show"], "required: RUN"),
+        (["show", "nowhere"], "There is no run at nowhere"),
+        (["run", "--settings", "nowhere.yaml"], "there is no settings file nowhere.yaml"),
+    ],
+)
+def test_a_wrong_command_line_is_one_sentence_and_exit_2(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    out, err = capsys.readouterr()
+    assert said in err
+    assert err.count("\n") == 1
+    assert "secret" not in err
+    assert out == ""
+
+
+@pytest.mark.parametrize("words", [[], ["run"], ["image"], ["image", "build"], ["doctor"], ["show"]])
+def test_every_command_explains_itself(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--help"])
+    assert ended.value.code == 0
+    assert "usage: llm-sandbox-nb" in capsys.readouterr().out
+
+
+def test_the_help_of_run_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    out = capsys.readouterr().out
+    assert all(
+        f"--{option.name}" in out and f"--{option.name.replace('_', '-')}" in out for option in RUN_OPTIONS
+    )

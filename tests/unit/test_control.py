@@ -1,0 +1,200 @@
+"""Decisions during a run: recorded, carried out at the right place, never lost, never in the wrong place."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_scripts import SUBMIT, bash, check_messages, solved, turn
+from support import run
+
+from llm_sandbox_nb.agent.control import ControlError, RunControl
+from llm_sandbox_nb.agent.failures import InputError
+from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.run import Run
+from llm_sandbox_nb.agent.solve import solve
+from llm_sandbox_nb.trajectory import events as ev
+
+When = Callable[[ev.Event], bool]
+
+
+def kind(name: str, count: int = 1) -> When:
+    """Whether an event is the `count`-th of a kind."""
+    seen: list[str] = []
+
+    def check(event: ev.Event) -> bool:
+        seen.extend([event.kind] if event.kind == name else [])
+        return event.kind == name and len(seen) == count
+
+    return check
+
+
+def at(when: When, act: Callable[[], object]) -> Callable[[ev.Event], None]:
+    """A listener that acts at an event."""
+    return lambda event: (when(event) and act()) and None
+
+
+def actions(done: Run) -> list[str]:
+    """What was decided, in order."""
+    return [event.action for event in done.trajectory.controls]
+
+
+def test_what_is_said_comes_after_the_results_of_a_step(tmp_path: Path) -> None:
+    control = RunControl()
+    listener = at(kind("call.started"), lambda: control.say("Use {braces} too.", source="test"))
+    done = run(
+        solved(
+            tmp_path,
+            turn(bash("sleep 0.2"), bash("echo second")),
+            SUBMIT,
+            control=control,
+            listeners=[listener],
+        )
+    )
+    check_messages(done.messages)
+    roles = [message["role"] for message in done.messages]
+    assert roles == ["system", "user", "assistant", "tool", "tool", "user", "assistant", "tool"]
+    assert done.messages[5]["content"] == "Use {braces} too."
+    [said] = done.trajectory.controls
+    assert (said.action, said.text, said.source) == ("say", "Use {braces} too.", "test")
+
+
+def test_what_is_said_joins_the_answer_to_a_reply_without_a_call(tmp_path: Path) -> None:
+    """Two user messages in a row are refused by some servers."""
+    control = RunControl()
+    listener = at(kind("model.replied"), lambda: control.say("Go on."))
+    done = run(solved(tmp_path, {"text": "Hm."}, SUBMIT, control=control, listeners=[listener]))
+    [_, _, _, answer, *_] = done.messages
+    assert answer["role"] == "user"
+    assert answer["content"].startswith("Go on.\n\nThere was no tool call")
+
+
+def test_what_is_said_before_the_run_joins_the_task(tmp_path: Path) -> None:
+    control = RunControl()
+    control.say("In Latin.")
+    done = run(solved(tmp_path, SUBMIT, task="Write.", control=control))
+    assert "Write." in done.messages[1]["content"]
+    assert "In Latin." in done.messages[1]["content"]
+    assert [message["role"] for message in done.messages].count("user") == 1
+
+
+def test_what_is_said_too_late_is_noted(tmp_path: Path) -> None:
+    control = RunControl()
+    listener = at(kind("call.started", 1), lambda: control.say("Wait!"))
+    done = run(
+        solved(tmp_path, turn(bash("sleep 0.2"), SUBMIT["calls"][0]), control=control, listeners=[listener])
+    )
+    assert done.stop_reason == "submitted"
+    assert any("before the model read" in note for note in done.trajectory.notes)
+
+
+def test_a_pause_holds_the_next_call_and_is_not_counted(tmp_path: Path) -> None:
+    control = RunControl()
+    stamps: dict[str, float] = {}
+
+    def later() -> None:
+        time.sleep(1.5)
+        stamps["resumed"] = time.time()
+        control.resume(source="test")
+
+    def paused(event: ev.Event) -> None:
+        if isinstance(event, ev.Controlled) and event.action == "paused":
+            threading.Thread(target=later).start()
+
+    listeners = [at(kind("model.replied"), lambda: control.pause(source="test")), paused]
+    done = run(
+        solved(
+            tmp_path,
+            turn(bash("true")),
+            SUBMIT,
+            control=control,
+            listeners=listeners,
+            limits=RunLimits(time=20),
+        )
+    )
+    assert done.stop_reason == "submitted"
+    assert actions(done) == ["pause", "paused", "resume"]
+    started = next(event for event in done.trajectory.events if event.kind == "call.started")
+    assert started.time >= stamps["resumed"]
+    finish = done.trajectory.finish
+    assert finish is not None
+    assert finish.wall_time < started.time - done.trajectory.events[0].time
+    assert not done.trajectory.paused
+
+
+@pytest.mark.parametrize("where", ["command", "model", "pause", "start"])
+def test_stop_ends_the_run_as_interrupted(where: str, tmp_path: Path) -> None:
+    control, stamps = RunControl(), {}
+
+    def stop() -> None:
+        stamps["stop"] = time.monotonic()
+        control.stop(source="test")
+
+    slow = {"text": "I think.", "delay": 600, "calls": []}
+    if where == "pause":
+        control.pause()
+    if where == "start":
+        stop()
+    when = {
+        "command": kind("call.output"),
+        "model": kind("model.requested", 2),
+        "pause": lambda event: isinstance(event, ev.Controlled) and event.action == "paused",
+        "start": lambda event: False,
+    }[where]
+    first = turn(bash("true" if where == "model" else "echo begun; sleep 600"))
+    done = run(solved(tmp_path, first, slow, control=control, listeners=[at(when, stop)]))
+    assert time.monotonic() - stamps["stop"] < 2
+    assert done.stop_reason == "interrupted"
+    assert actions(done)[-1] == "stop"
+    if where == "command":
+        [call] = done.steps[0].calls
+        assert call.result is not None
+        assert (call.result.error, call.result.stdout) == ("interrupted", "begun\n")
+
+
+def test_decisions_come_from_the_run_and_from_other_threads(tmp_path: Path) -> None:
+    runs: list[Run] = []
+
+    def output(event: ev.Event) -> None:
+        if event.kind == "call.output":
+            threading.Thread(target=runs[0].stop).start()
+
+    done = run(solved(tmp_path, turn(bash("echo x; sleep 600")), on_run=runs.append, listeners=[output]))
+    assert done is runs[0]
+    assert done.stop_reason == "interrupted"
+    for refused in (done.pause, done.resume, done.stop, lambda: done.say("x")):
+        with pytest.raises(ControlError, match=r"^The run is over"):
+            refused()
+    loaded = Run.load(done.folder)
+    assert actions(loaded) == ["stop"]
+    with pytest.raises(ControlError, match="loaded from its record"):
+        loaded.pause()
+
+
+def test_nothing_cannot_be_said_and_a_control_has_one_run(tmp_path: Path) -> None:
+    control = RunControl()
+    with pytest.raises(ControlError, match="nothing to say"):
+        control.say(" \n")
+    run(solved(tmp_path, SUBMIT, control=control))
+    with pytest.raises(InputError, match="another run"):
+        run(
+            solve("x", model="scripted/strawberry", control=control, isolation="process", output_dir=tmp_path)
+        )
+
+
+def test_a_cancelled_task_is_still_cancelled(tmp_path: Path) -> None:
+    async def go() -> Any:
+        begun = asyncio.Event()
+        listener = at(kind("call.output"), begun.set)
+        work = asyncio.create_task(solved(tmp_path, turn(bash("echo x; sleep 600")), listeners=[listener]))
+        await begun.wait()
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+
+    run(go())

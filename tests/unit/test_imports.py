@@ -1,0 +1,94 @@
+"""Importing is light: no heavy library, no socket, no thread; the command line too."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = {"litellm", "docker", "pandas", "pyarrow", "openai", "matplotlib"}
+
+WATCH = """
+import json, sys, threading
+sockets = []
+armed = False
+def hook(event, arguments):
+    if armed and event.startswith("socket."):
+        sockets.append(event)
+sys.addaudithook(hook)
+{before}
+threads = threading.active_count()
+armed = True
+{watched}
+armed = False
+print(json.dumps({{
+    "modules": sorted(sys.modules), "sockets": sockets, "threads": threading.active_count() - threads,
+}}))
+"""
+SHELL = "from IPython.core.interactiveshell import InteractiveShell; shell = InteractiveShell.instance()"
+
+
+def watch(watched: str, before: str = "") -> dict[str, object]:
+    program = WATCH.format(before=before, watched=watched)
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    seen: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("watched", "before"),
+    [
+        ("import llm_sandbox_nb", ""),
+        ("shell.run_line_magic('load_ext', 'llm_sandbox_nb')", SHELL),
+        ("import llm_sandbox_nb.cli.parser; llm_sandbox_nb.cli.parser.make_parser()", ""),
+    ],
+    ids=["import", "load_ext", "cli"],
+)
+def test_nothing_heavy_no_socket_no_thread(watched: str, before: str) -> None:
+    seen = watch(watched, before)
+    assert not HEAVY & set(seen["modules"])  # type: ignore[call-overload]
+    assert seen["sockets"] == []
+    assert seen["threads"] == 0
+
+
+def test_the_watch_sees_sockets_and_threads() -> None:
+    wait = "threading.Thread(target=threading.Event().wait, daemon=True).start()"
+    seen = watch(f"import socket, threading; socket.socket(); {wait}")
+    assert seen["sockets"]
+    assert seen["threads"] == 1
+
+
+def test_import_alone_brings_nothing_but_the_standard_library() -> None:
+    seen = watch("import llm_sandbox_nb")
+    assert not {"pydantic", "tornado", "IPython", "yaml", "traitlets"} & set(seen["modules"])  # type: ignore[call-overload]
+
+
+def test_every_public_name_is_there() -> None:
+    import llm_sandbox_nb
+
+    assert all(getattr(llm_sandbox_nb, name) for name in llm_sandbox_nb.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = llm_sandbox_nb.nonsense
+
+
+@pytest.mark.parametrize(("library", "home"), [("docker", "sandbox/docker"), ("litellm", "agent/model")])
+def test_a_library_has_one_room(library: str, home: str) -> None:
+    package = Path(__file__).parents[2] / "llm_sandbox_nb"
+    importing = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if library in {name.partition(".")[0] for name in imported(node)}
+    }
+    assert importing
+    assert {name for name in importing if not name.startswith(home)} == set()
+
+
+def imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []

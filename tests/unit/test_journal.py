@@ -1,0 +1,163 @@
+"""The journal on disk: complete to the last event, whatever was written and whenever it was cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.journal import (
+    BLOB_THRESHOLD,
+    FILE_NAME,
+    Journal,
+    JournalError,
+    load_bytes,
+    load_text,
+    read_journal,
+)
+
+
+def events(count: int) -> list[ev.Event]:
+    return [ev.Noted(id=f"e{number}", text=f"nöte {number}\n😀") for number in range(count)]
+
+
+def written(folder: Path, count: int) -> Path:
+    journal = Journal(folder)
+    for event in events(count):
+        journal.append(event)
+    journal.close()
+    return journal.path
+
+
+def test_events_come_back_as_they_were(tmp_path: Path) -> None:
+    path = written(tmp_path, 5)
+    ids = [f"e{number}" for number in range(5)]
+    assert [event.id for event in read_journal(path)] == ids
+    assert [event.id for event in read_journal(tmp_path)] == ids
+
+
+def test_every_append_is_on_disk_at_once(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    for number, event in enumerate(events(5), 1):
+        journal.append(event)
+        assert len(list(read_journal(tmp_path))) == number
+    journal.close()
+    journal.close()
+
+
+def test_cut_anywhere_all_whole_lines_are_read(tmp_path: Path) -> None:
+    path = written(tmp_path, 4)
+    data = path.read_bytes()
+    for length in range(len(data) + 1):
+        path.write_bytes(data[:length])
+        found = list(read_journal(path))
+        assert len(found) == data[:length].count(b"\n")
+
+
+def test_appending_after_a_crash_starts_on_a_line_of_its_own(tmp_path: Path) -> None:
+    path = written(tmp_path, 3)
+    data = path.read_bytes()
+    for length in (0, 1, len(data) // 2, len(data) - 1, len(data)):
+        path.write_bytes(data[:length])
+        journal = Journal(tmp_path)
+        journal.append(ev.Noted(id="after", text="x"))
+        journal.close()
+        found = [event.id for event in read_journal(path)]
+        assert found == [f"e{number}" for number in range(data[:length].count(b"\n"))] + ["after"]
+
+
+def test_a_torn_line_longer_than_a_block_is_dropped(tmp_path: Path) -> None:
+    path = written(tmp_path, 2)
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"x" * 300_000)
+    Journal(tmp_path).close()
+    assert path.read_bytes() == whole
+    path.write_bytes(b"x" * 300_000)
+    Journal(tmp_path).close()
+    assert path.read_bytes() == b""
+
+
+def test_damage_in_the_middle_is_told_with_its_line(tmp_path: Path) -> None:
+    path = written(tmp_path, 3)
+    lines = path.read_bytes().split(b"\n")
+    path.write_bytes(b"\n".join([lines[0], b"{broken", *lines[2:]]))
+    with pytest.raises(JournalError, match="line 2"):
+        list(read_journal(path))
+
+
+def test_kinds_and_fields_of_a_later_version_are_kept(tmp_path: Path) -> None:
+    line = '{"id":"x","parent":null,"time":1.0,"kind":"branch.made","more":{"a":[1]}}'
+    (tmp_path / FILE_NAME).write_text(f"{line}\n")
+    (event,) = read_journal(tmp_path)
+    assert isinstance(event, ev.UnknownEvent)
+    assert ev.parse_event(ev.dump_event(event)) == event
+    note = ev.parse_event('{"id":"y","time":1.0,"kind":"note","text":"t","later":true}')
+    assert '"later":true' in ev.dump_event(note)
+
+
+def test_no_journal_is_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        list(read_journal(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"short",
+        "ünï".encode(),
+        b"\xff\xfe",
+        b"x" * (BLOB_THRESHOLD + 1),
+        b"\x00\xff" * 50_000,
+        "漢".encode() * 30_000,
+    ],
+)
+def test_output_comes_back_byte_for_byte(tmp_path: Path, data: bytes) -> None:
+    journal = Journal(tmp_path)
+    stored = journal.store_bytes(data)
+    assert journal.store_bytes(data) == stored
+    journal.append(ev.CallFinished(step=1, call_id="c", observation="", stdout=stored))
+    journal.close()
+    (event,) = read_journal(tmp_path)
+    assert isinstance(event, ev.CallFinished)
+    assert load_bytes(tmp_path, event.stdout) == data
+    assert load_text(tmp_path, event.stdout) == data.decode("utf-8", "replace")
+    assert (tmp_path / FILE_NAME).stat().st_size < BLOB_THRESHOLD * 3
+
+
+def test_long_text_becomes_a_blob(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    text = "ä" * (BLOB_THRESHOLD + 1)
+    stored = journal.store_text(text)
+    journal.close()
+    assert isinstance(stored, ev.Blob)
+    assert load_text(tmp_path, stored) == text
+    assert load_text(tmp_path, "plain") == "plain"
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.text(st.characters(codec=None), max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.dictionaries(st.text(max_size=8), VALUES, max_size=4), st.text(st.characters(codec=None), max_size=40)
+)
+def test_any_text_can_be_written_and_read(value: dict[str, object], text: str) -> None:
+    """Lone surrogates too, which JSON in UTF-8 cannot hold: they are replaced."""
+    event = ev.MessageAdded(message={"role": "user", "content": text, "more": value})
+    line = ev.dump_event(event)
+    assert "\n" not in line
+    line.encode()
+    again = ev.parse_event(line)
+    assert isinstance(again, ev.MessageAdded)
+    assert again.message == ev.clean_text(event.message)

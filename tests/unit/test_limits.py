@@ -1,0 +1,120 @@
+"""Limits: what counts, when the last turn is announced, when there is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from llm_sandbox_nb.agent.limits import Meter, RunLimits
+from llm_sandbox_nb.trajectory.events import Usage
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def usage(tokens: int = 10, cost: float | None = None) -> Usage:
+    return Usage(prompt_tokens=tokens - 5, completion_tokens=5, cost=cost)
+
+
+def test_steps_count_down_and_the_last_is_announced() -> None:
+    meter = Meter(RunLimits(steps=3))
+    said, last = [], []
+    for _ in range(3):
+        said.append(meter.next_turn())
+        meter.begin_step()
+        last.append(meter.over)
+    assert said[0] == "[Steps remaining: 3]"
+    assert said[1] == "[Steps remaining: 2]"
+    assert said[2].startswith("[Steps remaining: 1]\nThis is your last step.")
+    assert "submit" in said[2]
+    assert last == [None, None, "steps"]
+
+
+def test_one_step_only() -> None:
+    meter = Meter(RunLimits(steps=1))
+    assert "last step" in meter.next_turn()
+    meter.begin_step()
+    assert meter.over == "steps"
+
+
+def test_tokens_are_the_conversation_not_the_sum() -> None:
+    meter = Meter(RunLimits(tokens=10_000))
+    for _ in range(50):
+        meter.begin_step()
+        meter.add_reply(usage(8_000), "")
+        assert "last" not in meter.next_turn()
+    meter.add_text("x" * 4 * 900)
+    assert "limit of tokens" in meter.next_turn()
+    assert meter.over is None
+    meter.begin_step()
+    assert meter.over == "tokens"
+
+
+def test_without_a_count_tokens_are_estimated() -> None:
+    meter = Meter(RunLimits(tokens=1000))
+    meter.add_text("x" * 2000)
+    meter.add_reply(None, "y" * 1600)
+    assert meter.conversation == 900
+    assert "last turn" in meter.next_turn()
+
+
+def test_cost_stops_and_the_turn_before_is_announced() -> None:
+    meter = Meter(RunLimits(cost=1.0))
+    meter.add_reply(usage(cost=0.4), "")
+    assert "last" not in meter.next_turn()
+    meter.add_reply(usage(cost=0.3), "")
+    assert "budget is nearly spent" in meter.next_turn()
+    meter.begin_step()
+    assert meter.over == "cost"
+    meter.add_reply(usage(cost=0.4), "")
+    assert meter.used_up == "cost"
+
+
+def test_an_unknown_cost_stops_nothing() -> None:
+    meter = Meter(RunLimits(cost=0.01))
+    meter.add_reply(usage(cost=5.0) if False else usage(), "")
+    assert meter.cost is None
+    assert meter.used_up is None
+    assert "last" not in meter.next_turn()
+
+
+def test_time() -> None:
+    clock = Clock()
+    meter = Meter(RunLimits(time=100), clock)
+    assert meter.time_left == 100
+    clock.now += 85
+    assert "last" not in meter.next_turn()
+    clock.now += 10
+    assert "time is nearly up" in meter.next_turn()
+    clock.now += 10
+    assert meter.time_left == 0
+    assert meter.used_up == "time"
+
+
+def test_no_limits_but_steps() -> None:
+    meter = Meter(RunLimits(steps=1000, tokens=None))
+    meter.add_text("x" * 10**7)
+    assert meter.next_turn() == "[Steps remaining: 1000]"
+    assert meter.time_left is None
+    assert meter.reply_tokens(5) == 5
+
+
+def test_replies_are_asked_for_within_the_limit() -> None:
+    meter = Meter(RunLimits(tokens=65_536))
+    meter.conversation = 60_000
+    assert meter.reply_tokens(None) is None
+    assert meter.reply_tokens(1000) == 1000
+    assert meter.reply_tokens(65_536) == 5_536
+    meter.conversation = 70_000
+    assert meter.reply_tokens(65_536) == 1024
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"steps": 0}, {"tokens": -1}, {"cost": 0.0}, {"time": 0}, {"time": float("nan")}]
+)
+def test_limits_are_more_than_zero(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="more than zero"):
+        RunLimits(**wrong)  # type: ignore[arg-type]

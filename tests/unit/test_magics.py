@@ -1,0 +1,143 @@
+"""The magics in a shell: what loading costs, what they keep, and what is left behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from llm_sandbox_nb import load_ipython_extension
+from llm_sandbox_nb.notebook.arguments import OPTIONS
+from llm_sandbox_nb.notebook.caps import Caps
+from llm_sandbox_nb.notebook.magics import SandboxMagics
+
+HEAVY = (
+    "litellm",
+    "docker",
+    "pandas",
+    "pyarrow",
+    "tornado.httpclient",
+    "mistune",
+    "llm_sandbox_nb.agent.solve",
+)
+
+LOADED = """
+import json, sys
+def forbid(event, arguments):
+    if event.startswith("socket.") and event not in ("socket.__new__", "socket.gethostname"):
+        raise RuntimeError(event)
+    if event == "socket.__new__" and arguments[1] in (2, 10):
+        raise RuntimeError("an internet socket was made")
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+before = set(sys.modules)
+sys.addaudithook(forbid)
+shell.run_line_magic("load_ext", "llm_sandbox_nb")
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+
+
+def test_loading_opens_no_socket_and_imports_nothing_heavy() -> None:
+    import json
+
+    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True)
+    loaded = json.loads(done.stdout.splitlines()[-1])
+    assert "llm_sandbox_nb.notebook.magics" in loaded
+    assert not [name for name in loaded if name in HEAVY]
+
+
+def test_the_hook_of_that_test_fires() -> None:
+    program = LOADED.replace(
+        'shell.run_line_magic("load_ext", "llm_sandbox_nb")', "import socket; socket.socket()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "an internet socket was made" in done.stderr
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance()
+    load_ipython_extension(shell)
+    magics = shell.magics_manager.registry["SandboxMagics"]
+    magics.use_server = False
+    magics.isolation = "process"
+    yield shell
+    magics._close()
+    InteractiveShell.clear_instance()
+
+
+def magics_of(shell: Any) -> SandboxMagics:
+    magics: SandboxMagics = shell.magics_manager.registry["SandboxMagics"]
+    return magics
+
+
+def test_help_lists_every_option(shell: Any) -> None:
+    text = shell.find_cell_magic("sandbox").__doc__
+    for option in OPTIONS:
+        assert option.args[-1] in text
+    assert text.lstrip(":\n ").startswith("%%sandbox")
+
+
+def test_a_run_in_plain_ipython(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a front end there are no updates: the card's text is printed once, at the end."""
+    shell.run_cell_magic("sandbox", "-m scripted/strawberry -o run", "How many r's are in strawberry?")
+    assert shell.user_ns["run"].answer == "There are 3 r's in strawberry."
+    printed = capsys.readouterr().out
+    assert printed.count("scripted/strawberry (scripted)") == 1
+    assert "submitted" in printed
+
+
+def test_settings_reach_the_run(shell: Any) -> None:
+    magics = magics_of(shell)
+    magics.model = "scripted/strawberry"
+    magics.steps = 50
+    magics.budget = 2.5
+    magics.tokens = 9_000
+    magics.time = 77.0
+    magics.model_settings = {"temperature": 0.25}
+    magics.output_dir = "elsewhere"
+    shell.run_cell_magic("sandbox", "-o run --steps 7", "How many?")
+    run = shell.user_ns["run"]
+    assert run.folder.parent.parent.name == "elsewhere"
+    settings = run.trajectory.start.settings
+    assert settings["limits"] == {"steps": 7, "tokens": 9_000, "cost": 2.5, "time": 77.0}
+    assert settings["sampling"]["temperature"] == 0.25
+
+
+def test_settings_that_make_no_sense_are_refused(shell: Any) -> None:
+    from llm_sandbox_nb.notebook.errors import SandboxUsageError
+
+    magics_of(shell).model_settings = {"temprature": 1}
+    with pytest.raises(SandboxUsageError, match=r"holds only: temperature"):
+        shell.run_cell_magic("sandbox", "-m scripted/strawberry", "x")
+    magics_of(shell).model_settings = {}
+    magics_of(shell).ca_bundle = "nope.pem"
+    with pytest.raises(SandboxUsageError, match=r"nope\.pem"):
+        shell.run_cell_magic("sandbox", "-m scripted/strawberry", "x")
+
+
+def test_the_environment_gives_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLM_SANDBOX_ISOLATION", "bubblewrap")
+    monkeypatch.setenv("LLM_SANDBOX_MODEL", "scripted/strawberry")
+    magics = SandboxMagics()
+    assert (magics.isolation, magics.model) == ("bubblewrap", "scripted/strawberry")
+    monkeypatch.delenv("LLM_SANDBOX_ISOLATION")
+    assert SandboxMagics().isolation == "auto"
+    assert SandboxMagics().caps() == Caps(artifact=1_000_000, run=10_000_000)
+
+
+def test_nothing_runs_before_the_first_use(shell: Any) -> None:
+    import threading
+
+    assert not [
+        thread for thread in threading.enumerate() if thread.name == "llm-sandbox-nb" and thread.is_alive()
+    ]
+    assert not magics_of(shell)._background.started

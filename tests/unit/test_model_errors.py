@@ -1,0 +1,162 @@
+"""Failures as one sentence, and what they say of waiting."""
+
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import httpx
+import openai
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_sandbox_nb.agent.model import ContextOverflowError, ModelError
+from llm_sandbox_nb.agent.model_errors import Target, refused_setting, to_model_error
+from llm_sandbox_nb.agent.model_failure import chain, examine, retry_after
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+TARGET = Target("m", "http://host/v1", has_key=True)
+REQUEST = httpx.Request("POST", "http://host/v1/chat/completions")
+
+
+def answer(
+    status: int,
+    message: str = "what the provider said",
+    headers: dict[str, str] | None = None,
+    **body: object,
+):
+    response = httpx.Response(status, headers=headers, request=REQUEST)
+    return openai.APIStatusError(message, response=response, body={"message": message, **body})
+
+
+@given(st.floats(0, 1e6, allow_nan=False))
+def test_seconds(seconds: float) -> None:
+    assert retry_after({"retry-after": str(seconds)}) == seconds
+    assert retry_after({"retry-after-ms": str(seconds), "retry-after": "9"}) == seconds / 1000
+
+
+@given(st.integers(-10_000, 10_000))
+def test_an_http_date(seconds: int) -> None:
+    header = format_datetime(NOW + timedelta(seconds=seconds), usegmt=True)
+    assert retry_after({"retry-after": header}, NOW) == max(0, seconds)
+
+
+@given(st.text())
+def test_anything_else_is_no_answer_or_a_number_of_seconds(text: str) -> None:
+    found = retry_after({"retry-after": text}, NOW)
+    assert found is None or found >= 0
+
+
+@pytest.mark.parametrize("value", ["", "soon", "-3", "nan", "inf", "Mon, 99 Foo 2026"])
+def test_nonsense_is_not_waited_for(value: str) -> None:
+    assert retry_after({"retry-after": value}) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "retryable"),
+    [
+        (answer(401), "authentication", False),
+        (answer(403), "authentication", False),
+        (answer(404), "not_found", False),
+        (answer(400, "The model `x` does not exist."), "not_found", False),
+        (answer(400), "bad_request", False),
+        (answer(422), "bad_request", False),
+        (answer(402, "Insufficient Balance"), "quota", False),
+        (answer(400, "Your credit balance is too low to access the Anthropic API."), "quota", False),
+        (answer(429, "You exceeded your current quota", code="insufficient_quota"), "quota", False),
+        (answer(429), "rate_limit", True),
+        (answer(408), "timeout", True),
+        (answer(409), "server", True),
+        (answer(500), "server", True),
+        (answer(502), "server", True),
+        (answer(529, "Overloaded"), "server", True),
+        (answer(413, "prompt is too long: 3 tokens > 2 maximum"), "context", False),
+        (TimeoutError(), "timeout", True),
+        (openai.APITimeoutError(request=REQUEST), "timeout", True),
+        (httpx.ConnectError("[Errno 111] Connection refused"), "unreachable", True),
+        (httpx.ConnectError("[Errno 104] Connection reset by peer"), "connection", True),
+        (httpx.RemoteProtocolError("peer closed connection"), "connection", True),
+        (httpx.ReadError(""), "connection", True),
+        (ConnectionResetError(104, "Connection reset by peer"), "connection", True),
+        (ModuleNotFoundError("No module named 'google'"), "setup", False),
+        (openai.APIError("boom", REQUEST, body=None), "server", True),
+        (ValueError("what?"), "unknown", False),
+    ],
+    ids=str,
+)
+def test_kinds(error: Exception, kind: str, retryable: bool) -> None:
+    found = to_model_error(error, TARGET)
+    assert (found.kind, found.retryable) == (kind, retryable)
+    assert isinstance(found, ContextOverflowError) == (kind == "context")
+    assert "\n" not in str(found)
+    assert str(found).endswith(".")
+
+
+def test_no_key_and_a_wrong_key_say_what_to_do() -> None:
+    no_key = to_model_error(answer(401), Target("m", key_names=("ANTHROPIC_API_KEY",)))
+    assert str(no_key) == "No API key: set ANTHROPIC_API_KEY or pass --api_key (in a cell --api-key-env)."
+    wrong = to_model_error(answer(401, "Incorrect API key provided: sk-x."), TARGET)
+    assert str(wrong).startswith(
+        "The API key was refused at http://host/v1 (Incorrect API key provided: sk-x)"
+    )
+
+
+def test_tokens_per_minute_are_no_context_overflow() -> None:
+    sentence = "Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 70000."
+    never = to_model_error(answer(429, sentence), TARGET)
+    assert (never.kind, never.retryable) == ("rate_limit", False)
+    assert "70000" in str(never)
+    later = "Rate limit reached on tokens per min (TPM): Limit 30000, Used 29000, Requested 2000. Try in 2s."
+    assert to_model_error(answer(429, later, {"retry-after": "2"}), TARGET).retry_after == 2
+
+
+def test_the_providers_own_answer_is_believed_before_what_was_made_of_it() -> None:
+    """A wrapper that calls a rate limit a bad request, and brings words of its own."""
+    original = answer(429, "slow down", {"retry-after": "7"})
+    wrapper = ValueError("litellm.BadRequestError: maximum context length, billing, Traceback ...")
+    wrapper.__cause__ = original
+    found = to_model_error(wrapper, TARGET)
+    assert (found.kind, found.retry_after) == ("rate_limit", 7)
+    assert "slow down" in str(found)
+
+
+def test_a_chain_that_bites_its_tail_ends() -> None:
+    first, second = ValueError("a"), ValueError("b")
+    first.__cause__, second.__context__ = second, first
+    assert list(chain(first)) == [first, second]
+    assert examine(first).detail == "b"
+
+
+def test_an_error_of_ours_passes_through() -> None:
+    inner = ModelError("ours.", kind="script")
+    outer = RuntimeError("wrapped")
+    outer.__cause__ = inner
+    assert (str(to_model_error(outer, TARGET)), to_model_error(outer, TARGET).kind) == ("ours.", "script")
+
+
+@given(st.text(max_size=3000), st.sampled_from([400, 401, 403, 404, 408, 422, 429, 500, 503]))
+def test_any_message_becomes_one_line_of_bounded_length(message: str, status: int) -> None:
+    text = str(to_model_error(answer(status, message), TARGET))
+    assert len(text) < 1000
+    assert len(text.splitlines()) == 1
+
+
+NAMES = frozenset({"temperature", "top_p", "top_k"})
+
+
+@pytest.mark.parametrize(
+    ("error", "setting"),
+    [
+        (
+            answer(400, "Unsupported value: 'temperature' does not support 0.3.", param="temperature"),
+            "temperature",
+        ),
+        (answer(400, "Unsupported parameter: 'top_p' is not supported with this model."), "top_p"),
+        (answer(400, "Unrecognized request argument supplied: 'top_k'"), "top_k"),
+        (answer(400, "Unsupported value: 'tools' is not supported.", param="tools"), None),
+        (answer(400, "Messages are wrong; 'temperature' was fine."), None),
+        (answer(500, "Unsupported value: 'temperature'", param="temperature"), None),
+    ],
+    ids=str,
+)
+def test_a_refused_setting_is_named(error: Exception, setting: str | None) -> None:
+    assert refused_setting(error, NAMES) == setting

@@ -1,0 +1,152 @@
+"""Scripted models take the real path: LiteLLM, streaming, a count of tokens."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support import run
+
+from llm_sandbox_nb.agent.model import ModelError, ModelSettings
+from llm_sandbox_nb.agent.model_litellm import make_model
+from llm_sandbox_nb.agent.retry import RetryPolicy, reply_with_retries
+
+USER = [{"role": "user", "content": "How many r's are in strawberry?"}]
+TOOLS = [{"type": "function", "function": {"name": "execute_bash", "parameters": {"type": "object"}}}]
+
+
+def scripted(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "script.yaml"
+    path.write_text(text)
+    return f"scripted/{path}"
+
+
+def test_strawberry_to_its_end() -> None:
+    model = make_model("scripted/strawberry")
+    assert model.scripted
+    messages = list(USER)
+    pieces: list[tuple[str, str]] = []
+    for _ in range(3):
+        reply = run(model.reply(messages, TOOLS, ModelSettings(), lambda *piece: pieces.append(piece)))
+        messages += [reply.message]
+        messages += [{"role": "tool", "tool_call_id": call.id, "content": "ok"} for call in reply.calls]
+    assert reply.calls[0].name == "submit"
+    assert len(pieces) > 10
+    assert any(reasoning for _, reasoning in pieces)
+
+
+def test_text_reasoning_calls_and_usage(tmp_path: Path) -> None:
+    name = scripted(
+        tmp_path,
+        """
+        turns:
+          - text: héllo
+            reasoning: why
+            calls: [{tool: a, arguments: {x: "ü"}}, {tool: b, raw_arguments: "{bad"}]
+            usage: {prompt_tokens: 11, completion_tokens: 7, cached_tokens: 3, reasoning_tokens: 2}
+        """,
+    )
+    reply = run(make_model(name).reply(USER, TOOLS, ModelSettings(temperature=0.3, max_tokens=9)))
+    assert (reply.text, reply.reasoning, reply.finish_reason) == ("héllo", "why", "tool_calls")
+    assert [(call.id, call.name, call.arguments) for call in reply.calls] == [
+        ("call_1_1", "a", '{"x": "\\u00fc"}'),
+        ("call_1_2", "b", "{bad"),
+    ]
+    assert reply.usage is not None
+    assert reply.usage.model_dump() == {
+        "prompt_tokens": 11, "completion_tokens": 7, "cached_tokens": 3, "reasoning_tokens": 2, "cost": None,
+    }  # fmt: skip
+
+
+def test_a_turn_without_calls_and_an_empty_turn(tmp_path: Path) -> None:
+    name = scripted(tmp_path, "turns: [{text: just text}, {}]")
+    reply = run(make_model(name).reply(USER, TOOLS, ModelSettings()))
+    assert (reply.text, reply.calls, reply.finish_reason) == ("just text", (), "stop")
+    empty = run(make_model(name).reply([*USER, reply.message, *USER], TOOLS, ModelSettings()))
+    assert (empty.text, empty.calls) == ("", ())
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "retryable"),
+    [
+        ("{kind: server}", "server", True),
+        ("{kind: rate_limit, retry_after: 3}", "rate_limit", True),
+        ("{kind: quota, message: insufficient_quota}", "quota", False),
+        ("{kind: authentication}", "authentication", False),
+        ("{kind: not_found}", "not_found", False),
+        ("{kind: bad_request}", "bad_request", False),
+        ("{kind: timeout}", "timeout", True),
+        ("{kind: context, message: 'prompt is too long: 3 tokens > 2 maximum'}", "context", False),
+    ],
+)
+def test_errors_of_a_script_are_those_of_a_server(
+    tmp_path: Path, error: str, kind: str, retryable: bool
+) -> None:
+    name = scripted(tmp_path, f"turns: [{{error: {error}}}]")
+    with pytest.raises(ModelError) as caught:
+        run(make_model(name).reply(USER, TOOLS, ModelSettings()))
+    assert (caught.value.kind, caught.value.retryable) == (kind, retryable)
+    if kind == "rate_limit":
+        assert caught.value.retry_after == 3
+
+
+def test_an_error_for_a_number_of_times_is_retried_away(tmp_path: Path) -> None:
+    name = scripted(tmp_path, "turns: [{error: {kind: server, times: 2}, text: at last}]")
+    policy = RetryPolicy(first_wait=0.01)
+    failures: list[int] = []
+    reply = run(
+        reply_with_retries(
+            make_model(name), USER, TOOLS, ModelSettings(), policy=policy,
+            on_failure=lambda attempt, *_: failures.append(attempt),
+        )
+    )  # fmt: skip
+    assert (reply.text, failures) == ("at last", [1, 2])
+
+
+def test_the_end_of_the_script_is_one_sentence(tmp_path: Path) -> None:
+    name = scripted(tmp_path, "turns: [{text: only}]")
+    with pytest.raises(ModelError, match=r"^The script ends after 1 turns .* add turns\.$") as caught:
+        run(
+            make_model(name).reply(
+                [*USER, {"role": "assistant", "content": "only"}, *USER], [], ModelSettings()
+            )
+        )
+    assert (caught.value.kind, caught.value.retryable) == ("script", False)
+
+
+def test_delays_are_kept(tmp_path: Path) -> None:
+    model = make_model(scripted(tmp_path, "{delay: 0.05, chunk: 1, turns: [{text: abcde, delay: 0.3}]}"))
+    run(model.reply(USER, [], ModelSettings()))
+    moments: list[float] = []
+    start = time.monotonic()
+    run(model.reply(USER, [], ModelSettings(), lambda *_: moments.append(time.monotonic() - start)))
+    assert moments[0] >= 0.3
+    assert moments[-1] - moments[0] >= 0.2
+    assert len(moments) == 5
+
+
+def test_litellm_itself_can_play_a_packaged_script() -> None:
+    code = (
+        "from llm_sandbox_nb.agent.model_backend import backend; import asyncio\n"
+        "async def main():\n"
+        "    stream = await backend().acompletion(model='scripted/strawberry', stream=True, "
+        "messages=[{'role': 'user', 'content': 'hi'}])\n"
+        "    return ''.join([chunk.choices[0].delta.content or '' async for chunk in stream])\n"
+        "print(asyncio.run(main()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "I count the letters" in done.stdout
+
+
+def test_nothing_heavy_is_imported_before_the_first_reply() -> None:
+    code = (
+        "import sys; from llm_sandbox_nb.agent.model_litellm import make_model; make_model('openai/gpt-5');"
+        "make_model('scripted/strawberry'); print('litellm' in sys.modules, 'openai' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == ["False", "False"]

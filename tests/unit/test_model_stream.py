@@ -1,0 +1,116 @@
+"""A streamed reply is put together the same however it is cut into pieces."""
+
+import json
+from itertools import pairwise
+from types import SimpleNamespace as Piece
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_sandbox_nb.agent.model_stream import Assembly
+
+
+def chunk(**delta: Any) -> Piece:
+    fields = {"content": None, "reasoning_content": None, "thinking_blocks": None, "tool_calls": None}
+    choice = Piece(delta=Piece(**fields | delta), finish_reason=delta.pop("finish", None))
+    return Piece(id="r1", model="m", usage=None, choices=[choice])
+
+
+def call(
+    index: int | None, identity: str | None = None, name: str | None = None, arguments: str | None = ""
+) -> Piece:
+    function = Piece(name=name, arguments=arguments)
+    return chunk(tool_calls=[Piece(index=index, id=identity, function=function)])
+
+
+def assemble(*chunks: Piece) -> Assembly:
+    assembly = Assembly()
+    for piece in chunks:
+        assembly.add(piece)
+    return assembly
+
+
+def cut(text: str, places: list[int]) -> list[str]:
+    bounds = [0, *sorted(place % (len(text) + 1) for place in places), len(text)]
+    return [text[start:end] for start, end in pairwise(bounds)]
+
+
+CALLS = st.lists(
+    st.tuples(
+        st.text("abc", min_size=1, max_size=5), st.dictionaries(st.text(max_size=5), st.text(max_size=20))
+    ),
+    max_size=4,
+)
+
+
+@given(CALLS, st.text(), st.text(), st.lists(st.integers(0, 200), max_size=8))
+def test_pieces_of_any_size(
+    calls: list[tuple[str, dict[str, str]]], text: str, reasoning: str, places: list[int]
+) -> None:
+    chunks = [chunk(reasoning_content=part) for part in cut(reasoning, places)]
+    chunks += [chunk(content=part) for part in cut(text, places)]
+    for index, (name, arguments) in enumerate(calls):
+        chunks.append(call(index, f"id{index}", name))
+        chunks += [call(index, arguments=part) for part in cut(json.dumps(arguments), places)]
+    assembly = assemble(*chunks)
+    assert (assembly.text, assembly.reasoning) == (text, reasoning)
+    got = [(c.id, c.name, json.loads(c.arguments)) for c in assembly.calls([])]
+    assert got == [(f"id{i}", name, arguments) for i, (name, arguments) in enumerate(calls)]
+
+
+def test_pieces_of_several_calls_may_be_mixed() -> None:
+    assembly = assemble(
+        call(0, "a", "x"), call(1, "b", "y"), call(0, arguments="{1"), call(1, arguments="{2")
+    )
+    assert [(c.id, c.arguments) for c in assembly.calls([])] == [("a", "{1"), ("b", "{2")]
+
+
+def test_calls_that_all_say_index_0_are_told_apart() -> None:
+    by_id = assemble(call(0, "a", "x", "{}"), call(0, "b", "y", "{}"), call(0, "b", None, ""))
+    assert [c.name for c in by_id.calls([])] == ["x", "y"]
+    by_name = assemble(call(0, None, "x", "{}"), call(0, None, "y", '{"a"'), call(0, None, None, ": 1}"))
+    assert [(c.name, c.arguments) for c in by_name.calls([])] == [("x", "{}"), ("y", '{"a": 1}')]
+
+
+def test_an_id_and_a_name_that_come_with_every_piece_are_one_call() -> None:
+    assembly = assemble(call(0, "a", "x", '{"k"'), call(0, "a", "x", ": 1"), call(0, "a", "x", "}"))
+    assert [(c.name, c.arguments) for c in assembly.calls([])] == [("x", '{"k": 1}')]
+
+
+def test_pieces_without_an_index_belong_to_the_last_call() -> None:
+    assembly = assemble(call(0, "a", "x", "{"), call(None, None, None, "}"))
+    assert [c.arguments for c in assembly.calls([])] == ["{}"]
+
+
+def test_missing_and_repeated_ids_become_unique() -> None:
+    history = [{"role": "assistant", "tool_calls": [{"id": "call_0"}]}]
+    assembly = assemble(
+        call(0, "call_0", "x"), call(1, None, "y"), call(2, "same", "z"), call(3, "same", "w")
+    )
+    ids = [c.id for c in assembly.calls(history)]
+    assert len({*ids, "call_0"}) == 5
+    assert all(ids)
+    assert ids[2] == "same"
+
+
+def test_thinking_keeps_its_signatures() -> None:
+    def thinking(**block: str) -> Piece:
+        return chunk(thinking_blocks=[{"type": "thinking", **block}])
+
+    redacted = {"type": "redacted_thinking", "data": "xyz"}
+    assembly = assemble(
+        thinking(thinking="I th"), thinking(thinking="ink."), thinking(thinking="I think.", signature="s1"),
+        chunk(thinking_blocks=[redacted]), thinking(thinking="More."), thinking(thinking="", signature="s2"),
+    )  # fmt: skip
+    assert assembly.thinking_blocks == [
+        {"type": "thinking", "thinking": "I think.", "signature": "s1"},
+        redacted,
+        {"type": "thinking", "thinking": "More.", "signature": "s2"},
+    ]
+
+
+def test_a_chunk_without_choices_brings_the_usage() -> None:
+    usage = Piece(prompt_tokens=3)
+    assembly = assemble(chunk(content="a"), Piece(id="r1", model="m", usage=usage, choices=[]))
+    assert assembly.usage is usage

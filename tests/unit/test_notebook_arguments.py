@@ -1,0 +1,135 @@
+"""The first line of a cell, and `--vars`: understood, or refused in one clear sentence."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_sandbox_nb.notebook import arguments
+from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
+from llm_sandbox_nb.notebook.magics import SandboxMagics
+from llm_sandbox_nb.notebook.naming import notebook_name
+
+PARSER: argparse.ArgumentParser = SandboxMagics.sandbox_cell.parser
+
+
+def parse(line: str) -> argparse.Namespace:
+    return arguments.parse_line(PARSER, line)
+
+
+def test_all_options() -> None:
+    options = parse(
+        "-m openai/gpt-5 -i a.csv 'b c.txt' -i df -o run --steps 5 --budget 0.5 --time 10m --image i "
+        "--isolation docker --profile strict --network none --fresh --prompt-config p.yaml --vars "
+        "--api-base http://h/v1 --api-key-env K"
+    )
+    assert (options.model, options.input, options.out) == ("openai/gpt-5", ["a.csv", "b c.txt", "df"], "run")
+    assert (options.steps, options.budget, options.time) == ("5", "0.5", "10m")
+    assert (options.image, options.isolation, options.profile, options.network) == (
+        "i",
+        "docker",
+        "strict",
+        "none",
+    )
+    assert (options.fresh, options.vars) == (True, True)
+    assert (options.prompt_config, options.api_base, options.api_key_env) == ("p.yaml", "http://h/v1", "K")
+
+
+def test_nothing_is_shared_between_lines() -> None:
+    assert parse("-i a").input == ["a"]
+    assert parse("-i b").input == ["b"]
+    assert parse("").input == []
+
+
+def refuse(line: str) -> str:
+    with pytest.raises(SandboxUsageError) as caught:
+        parse(line)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_wrong_lines() -> None:
+    assert "no option --stepz: did you mean --steps?" in refuse("--stepz 3")
+    assert "no option --zzz" in refuse("--zzz")
+    assert "'draw'" in refuse("draw a poster")
+    assert "expected one argument" in refuse("-m").lower()
+    assert "quotes" in refuse("-m 'x")
+    assert "-key" in refuse("--api-key sk-123")
+
+
+@given(st.text(max_size=40))
+def test_any_line_is_parsed_or_refused(line: str) -> None:
+    with suppress(SandboxUsageError):
+        parse(line)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("90", 90), ("90s", 90), ("1.5m", 90), ("2h", 7200), ("3 min", 180)]
+)
+def test_times(text: str, value: float) -> None:
+    assert arguments.seconds(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "soon", "1d", "1e3", "inf", "nan"])
+def test_wrong_times(text: str) -> None:
+    with pytest.raises(SandboxUsageError, match="--time takes"):
+        arguments.seconds(text)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "x", "inf", "nan", ""])
+def test_wrong_numbers(text: str) -> None:
+    with pytest.raises(SandboxUsageError, match="--budget takes a number above zero"):
+        arguments.positive_number("budget", text)
+
+
+def test_half_a_step_is_refused() -> None:
+    with pytest.raises(SandboxUsageError, match="whole number"):
+        arguments.whole_number("steps", "1.5")
+
+
+def test_variables_in_the_task() -> None:
+    namespace = {"n": 3, "name": "{n}", "größe": 1.5}
+    filled = arguments.fill_in("Take {n} of {name} at {größe}; {a.b} {0} {} {{n}} { n } ${n}", namespace)
+    assert filled == "Take 3 of {n} at 1.5; {a.b} {0} {} {3} { n } $3"
+
+
+def test_a_variable_that_is_not_there() -> None:
+    with pytest.raises(SandboxInputError, match=r"names \{nope\}.*--vars"):
+        arguments.fill_in("{nope}", {})
+
+
+@given(st.text())
+def test_text_without_plain_names_is_not_touched(text: str) -> None:
+    if "{" not in text:
+        assert arguments.fill_in(text, {}) == text
+
+
+@pytest.mark.parametrize("name", ["1a", "a b", "class", "", "a.b", "None"])
+def test_names_of_variables(name: str) -> None:
+    with pytest.raises(SandboxUsageError, match="name of a variable"):
+        arguments.variable_name(name)
+
+
+@pytest.mark.parametrize(
+    ("environment", "namespace", "name"),
+    [
+        ({"JPY_SESSION_NAME": "/home/me/My Notebook.ipynb"}, {}, "My-Notebook"),
+        ({"JPY_SESSION_NAME": "/home/me/"}, {}, "notebook"),
+        ({"JPY_SESSION_NAME": "/x/../...ipynb"}, {}, "notebook"),
+        ({}, {"__vsc_ipynb_file__": "/w/a.ipynb"}, "a"),
+        ({}, {}, "notebook"),
+    ],
+)
+def test_the_notebook_name(environment: dict[str, str], namespace: dict[str, Any], name: str) -> None:
+    assert notebook_name(namespace, environment) == name
+
+
+@pytest.mark.parametrize("line", ["", '"', "a b", "a -o 1x", "a -o"])
+def test_a_load_that_cannot_be_read_is_explained(line: str) -> None:
+    with pytest.raises(SandboxUsageError):
+        arguments.load_arguments(line)

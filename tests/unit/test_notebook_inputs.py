@@ -1,0 +1,162 @@
+"""`-i`: files, folders and variables become files for the sandbox, or one clear sentence."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llm_sandbox_nb.notebook.errors import SandboxInputError
+from llm_sandbox_nb.notebook.inputs import collect_inputs
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def collect(names: list[str], namespace: dict[str, Any], staging: Path, **options: Any) -> dict[str, Path]:
+    return collect_inputs(names, namespace, staging, **options)
+
+
+def test_files_folders_and_patterns(here: Path, tmp_path: Path) -> None:
+    (here / "a b.csv").write_text("1")
+    (here / "photos" / "deep").mkdir(parents=True)
+    (here / "photos" / "x.png").write_text("2")
+    (here / "photos" / "deep" / "ü.png").write_text("3")
+    found = collect(["a b.csv", "photos/", "p*/x.png"], {}, tmp_path / "s")
+    assert {name: path.read_text() for name, path in found.items()} == {
+        "a b.csv": "1",
+        "photos/x.png": "2",
+        "photos/deep/ü.png": "3",
+        "x.png": "2",
+    }
+    assert not (tmp_path / "s").exists()
+
+
+@dataclass
+class Point:
+    x: int
+    y: int
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ({"a": [1, None, True]}, {"a": [1, None, True]}),
+        ([1.5, "ü"], [1.5, "ü"]),
+        (7, 7),
+        (None, None),
+        (np.arange(3), [0, 1, 2]),
+        ({"n": np.float64(2.5)}, {"n": 2.5}),
+        ({3, 1}, [1, 3]),
+        (datetime.date(2026, 1, 2), "2026-01-02"),
+        ({"point": Point(1, 2)}, {"point": {"x": 1, "y": 2}}),
+        ({"path": Path("a/b")}, {"path": "a/b"}),
+    ],
+)
+def test_values_become_json(here: Path, tmp_path: Path, value: Any, expected: Any) -> None:
+    found = collect(["value"], {"value": value}, tmp_path)
+    assert json.loads(found["value.json"].read_text()) == expected
+
+
+def test_text_and_bytes_stay_what_they_are(here: Path, tmp_path: Path) -> None:
+    found = collect(["t", "b"], {"t": "a\r\nü", "b": b"\x00\xff"}, tmp_path)
+    assert found["t.txt"].read_bytes() == "a\r\nü".encode()
+    assert found["b.bin"].read_bytes() == b"\x00\xff"
+
+
+def test_a_frame_becomes_a_table(here: Path, tmp_path: Path) -> None:
+    frame = pd.DataFrame({"city": ["Tokyo", "Delhi"], "n": [1, 2]})
+    found = collect(["frame"], {"frame": frame}, tmp_path)
+    assert found["frame.csv"].read_text() == "city,n\nTokyo,1\nDelhi,2\n"
+    indexed = collect(["frame"], {"frame": frame.set_index("city")}, tmp_path)
+    assert indexed["frame.csv"].read_text() == "city,n\nTokyo,1\nDelhi,2\n"
+    parquet = collect(["frame"], {"frame": frame}, tmp_path, frame_format="parquet")
+    pd.testing.assert_frame_equal(pd.read_parquet(parquet["frame.parquet"]), frame)
+    series = collect(["n"], {"n": frame["n"]}, tmp_path)
+    assert series["n.csv"].read_text() == "n\n1\n2\n"
+
+
+def test_a_variable_may_hold_a_path(here: Path, tmp_path: Path) -> None:
+    (here / "data.bin").write_bytes(b"1")
+    assert list(collect(["where"], {"where": Path("data.bin")}, tmp_path)) == ["data.bin"]
+
+
+def refuse(names: list[str], namespace: dict[str, Any], staging: Path) -> str:
+    with pytest.raises(SandboxInputError) as caught:
+        collect(names, namespace, staging)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.endswith(".")
+    return message
+
+
+def test_what_is_not_there_is_named(here: Path, tmp_path: Path) -> None:
+    assert "no file, folder or variable 'nope'" in refuse(["nope"], {}, tmp_path)
+    assert "no file or folder 'nope.csv'" in refuse(["nope.csv"], {}, tmp_path)
+    assert "no file or folder '*.zip'" in refuse(["*.zip"], {}, tmp_path)
+    assert "no file or folder 'gone'" in refuse(["where"], {"where": Path("gone")}, tmp_path).replace(
+        "file, folder or variable", "file or folder"
+    )
+
+
+def test_two_of_the_same_name_are_refused(here: Path, tmp_path: Path) -> None:
+    (here / "a").mkdir()
+    (here / "b").mkdir()
+    (here / "a" / "x").write_text("1")
+    (here / "b" / "x").write_text("2")
+    assert "Two inputs are called 'x'" in refuse(["a/x", "b/x"], {}, tmp_path)
+
+
+def test_a_name_that_is_both_is_refused_and_can_be_told_apart(here: Path, tmp_path: Path) -> None:
+    (here / "data").write_text("file")
+    assert "./data" in refuse(["data"], {"data": 1}, tmp_path)
+    assert collect(["./data"], {"data": 1}, tmp_path)["data"].read_text() == "file"
+
+
+def test_a_value_that_is_no_file_is_refused(here: Path, tmp_path: Path) -> None:
+    assert "'thing' (object)" in refuse(["thing"], {"thing": object()}, tmp_path)
+    loop: list[Any] = []
+    loop.append(loop)
+    assert "'loop' (list)" in refuse(["loop"], {"loop": loop}, tmp_path)
+
+
+def test_a_link_out_of_a_folder_is_refused(here: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("x")
+    (here / "folder").mkdir()
+    (here / "folder" / "link").symlink_to(tmp_path / "secret")
+    assert "leads out of" in refuse(["folder"], {}, tmp_path / "s")
+
+
+def test_an_empty_folder_is_refused(here: Path, tmp_path: Path) -> None:
+    (here / "folder").mkdir()
+    assert "has no files" in refuse(["folder"], {}, tmp_path)
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(codec="utf-8")),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.dictionaries(st.text(st.characters(codec="utf-8")), json_values))
+def test_any_json_value_comes_back(tmp_path_factory: pytest.TempPathFactory, value: dict[str, Any]) -> None:
+    found = collect_inputs(["value"], {"value": value}, tmp_path_factory.mktemp("s"))
+    assert json.loads(found["value.json"].read_bytes()) == value

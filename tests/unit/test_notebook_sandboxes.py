@@ -1,0 +1,160 @@
+"""Who keeps the notebook's sandbox, how long, and what happens when another kind is asked for."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import support
+
+from llm_sandbox_nb.notebook.sandboxes import (
+    KernelSandboxes,
+    NotebookSandboxes,
+    SandboxMismatchError,
+    SandboxOptions,
+    SandboxStatus,
+    check_matches,
+)
+from llm_sandbox_nb.sandbox.contract import Limits, Protection, Sandbox
+
+PROCESS = SandboxOptions(isolation="process")
+
+
+def protection(**changed: Any) -> Protection:
+    values: dict[str, Any] = {
+        "isolation": "docker", "profile": "standard", "user": "root", "capabilities": (),
+        "no_new_privileges": True, "seccomp": "default", "network": "open", "read_only_system": False,
+        "memory_bytes": None, "pids": None, "cpus": None, "details": {"image": "full"},
+    }  # fmt: skip
+    return Protection(**{**values, **changed})
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        SandboxOptions(),
+        SandboxOptions(isolation="docker"),
+        SandboxOptions(isolation="auto", profile="standard", network="open", image="full"),
+        SandboxOptions(image="my:tag", limits=Limits(pids=9)),
+    ],
+)
+def test_the_same_sandbox_fits(wanted: SandboxOptions) -> None:
+    started = SandboxOptions(image="my:tag", limits=Limits(pids=9))
+    check_matches(wanted, started_with=started, protection=protection())
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (
+            SandboxOptions(isolation="process"),
+            "runs with isolation=docker, but the cell asks for isolation=process",
+        ),
+        (SandboxOptions(network="none"), "network=open"),
+        (SandboxOptions(profile="strict", network="none"), "profile=standard, network=open"),
+        (SandboxOptions(image="other"), "image=full"),
+        (SandboxOptions(limits=Limits(pids=9)), "limits"),
+    ],
+)
+def test_another_kind_does_not_fit(wanted: SandboxOptions, said: str) -> None:
+    with pytest.raises(SandboxMismatchError, match="--fresh") as caught:
+        check_matches(wanted, started_with=SandboxOptions(), protection=protection())
+    assert said in str(caught.value)
+
+
+def test_a_kernel_keeps_one_sandbox() -> None:
+    async def body() -> None:
+        keeper = KernelSandboxes()
+        assert await keeper.current() is None
+        assert await keeper.status() == SandboxStatus("kernel")
+        first = await keeper.acquire(PROCESS)
+        assert await keeper.acquire(SandboxOptions()) is first
+        assert (await keeper.status()).sandbox_id == first.id
+        with pytest.raises(SandboxMismatchError):
+            await keeper.acquire(SandboxOptions(isolation="docker"))
+        second = await keeper.acquire(PROCESS, fresh=True)
+        assert second.id != first.id
+        assert await keeper.stop()
+        assert not await keeper.stop()
+        await keeper.close()
+
+    support.run(body())
+
+
+def test_a_sandbox_that_died_is_replaced_and_that_is_told() -> None:
+    async def body() -> None:
+        sandboxes = NotebookSandboxes()
+        first = await sandboxes.acquire(PROCESS)
+        await kill(first)
+        second = await sandboxes.acquire(PROCESS)
+        assert second.id != first.id
+        assert "died or stopped answering" in sandboxes.take_notice()
+        assert sandboxes.take_notice() == ""
+        await sandboxes.close()
+
+    support.run(body())
+
+
+async def kill(sandbox: Sandbox) -> None:
+    """Kill the sandbox's executor, which is the parent of its shell."""
+    pid = int((await sandbox.run("echo $PPID")).stdout)
+    os.kill(pid, signal.SIGKILL)
+
+
+class _Keeper(KernelSandboxes):
+    """Stands for a server's."""
+
+    closed = False
+
+    async def close(self) -> None:
+        type(self).closed = True
+
+
+def test_a_server_is_looked_for_once_and_at_first_use(tmp_path: Path) -> None:
+    looked = []
+
+    async def connect() -> KernelSandboxes:
+        looked.append(1)
+        return _Keeper()
+
+    async def body() -> None:
+        sandboxes = NotebookSandboxes(connect)
+        await sandboxes.close()
+        assert not looked
+        await sandboxes.status()
+        await sandboxes.current()
+        assert looked == [1]
+        assert isinstance(await sandboxes.keeper(), _Keeper)
+        await sandboxes.close()
+        assert _Keeper.closed
+
+    support.run(body())
+
+
+def test_without_a_server_the_kernel_keeps_it() -> None:
+    async def connect() -> None:
+        return None
+
+    async def body() -> None:
+        assert isinstance(await NotebookSandboxes(connect).keeper(), KernelSandboxes)
+
+    support.run(body())
+
+
+def test_a_start_that_is_cancelled_leaves_nothing() -> None:
+    """The fixture that looks for left processes is the check."""
+    import asyncio
+
+    async def body() -> None:
+        for delay in (0.0, 0.005, 0.02, 0.05, 0.1):
+            keeper = KernelSandboxes()
+            start = asyncio.create_task(keeper.acquire(PROCESS))
+            await asyncio.sleep(delay)
+            start.cancel()
+            await asyncio.gather(start, return_exceptions=True)
+            await keeper.close()
+
+    support.run(body())

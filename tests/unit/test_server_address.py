@@ -1,0 +1,78 @@
+"""Which servers a kernel takes into account, and what it never shows or sends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_sandbox_nb.notebook.server_address import ServerAddress, candidates, own_kernel_id
+
+VARIABLES = {
+    "LLM_SANDBOX_SERVER_URL": "http://127.0.0.1:8888/x",
+    "LLM_SANDBOX_SERVER_TOKEN": "t",
+    "JPY_PARENT_PID": "7",
+}
+
+
+def info(folder: Path, **values: object) -> None:
+    (folder / "jpserver-7.json").write_text(json.dumps(values))
+
+
+def test_the_variables_come_before_the_file(tmp_path: Path) -> None:
+    info(tmp_path, url="http://127.0.0.1:9999/", token="u", pid=7)
+    found = list(candidates(VARIABLES, tmp_path))
+    assert [(one.url, one.token) for one in found] == [
+        ("http://127.0.0.1:8888/x/", "t"),
+        ("http://127.0.0.1:9999/", "u"),
+    ]
+
+
+def test_only_the_parents_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "jpserver-8.json").write_text('{"url": "http://127.0.0.1:1/", "token": "no"}')
+    assert list(candidates({"JPY_PARENT_PID": "7"}, tmp_path)) == []
+    assert list(candidates({"JPY_PARENT_PID": "../jpserver-8"}, tmp_path)) == []
+    assert list(candidates({}, tmp_path)) == []
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "3", '{"token": "t"}', '{"url": null}', "\xff"])
+def test_a_broken_file_is_no_server(tmp_path: Path, content: str) -> None:
+    (tmp_path / "jpserver-7.json").write_text(content, "latin-1")
+    assert list(candidates({"JPY_PARENT_PID": "7"}, tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    "url", ["http+unix://%2Frun%2Fx.sock/", "file:///etc/passwd", "ftp://x/", "127.0.0.1", "http://[", ""]
+)
+def test_what_is_not_http_is_no_server(tmp_path: Path, url: str) -> None:
+    assert list(candidates({"LLM_SANDBOX_SERVER_URL": url}, tmp_path)) == []
+
+
+def test_the_hubs_token_is_a_servers_that_has_none(tmp_path: Path) -> None:
+    hub = {**VARIABLES, "LLM_SANDBOX_SERVER_TOKEN": "", "JUPYTERHUB_API_TOKEN": "hub"}
+    assert [one.token for one in candidates(hub, tmp_path)] == ["hub"]
+    assert [one.token for one in candidates({**hub, "LLM_SANDBOX_SERVER_TOKEN": "own"}, tmp_path)] == ["own"]
+
+
+def test_the_token_is_sent_in_a_header_and_shown_nowhere() -> None:
+    address = ServerAddress("https://127.0.0.1:1/", "secret")
+    assert "secret" not in repr(address)
+    request = address.channel("sandboxes/1/channel")
+    assert request.url == "wss://127.0.0.1:1/llm-sandbox/api/sandboxes/1/channel"
+    assert request.headers["Authorization"] == "token secret"
+    assert request.follow_redirects is False
+    assert request.ssl_options.check_hostname is True
+
+
+def test_no_kernel_has_no_id() -> None:
+    assert own_kernel_id() is None
+
+
+@given(st.dictionaries(st.sampled_from([*VARIABLES, "JUPYTERHUB_API_TOKEN"]), st.text(max_size=30)))
+def test_any_environment_is_survived(variables: dict[str, str]) -> None:
+    for address in candidates(variables, Path("/nonexistent")):
+        assert address.url.startswith(("http://", "https://"))
+        assert address.url.endswith("/")
