@@ -11,6 +11,7 @@ from traitlets import Enum, Float, Integer, List, Unicode
 from traitlets.config import Configurable
 
 from llm_sandbox_nb.sandbox.contract import Limits
+from llm_sandbox_nb.sandbox.docker_image import DEFAULT_IMAGE
 from llm_sandbox_nb.sandbox.errors import PolicyError
 
 ISOLATIONS = ("docker", "bubblewrap", "process")
@@ -194,7 +195,8 @@ class SandboxPolicy(Configurable):
         return "auto" if len(usable) == len(_AUTO_ORDER) else usable[0]
 
     def _image(self, wanted: str | None) -> str | None:
-        if wanted is None or wanted == self.default_image or not self.allowed_images:
+        default = self.default_image or DEFAULT_IMAGE
+        if wanted is None or wanted == default or not self.allowed_images:
             return wanted or self.default_image
         if any(fnmatchcase(wanted, pattern) for pattern in self.allowed_images):
             return wanted
