@@ -17,7 +17,7 @@ const { metafile } = await build({
   charset: 'ascii',
   metafile: true,
   banner: {
-    js: '/* llm-sandbox-nb, Apache-2.0. With DOMPurify (c) Cure53, Apache-2.0; marked (c) MarkedJS, MIT; ansi_up (c) Dru Nelson, MIT. */'
+    js: '/* llm-sandbox-nb, Apache-2.0. With DOMPurify (c) Cure53, Apache-2.0; marked (c) MarkedJS, MIT; ansi_up (c) Dru Nelson, MIT; fflate (c) Arjun Barrett, MIT. */'
   }
 });
 await build({ ...common, entryPoints: { page: 'style/page.css' }, outdir: output });
