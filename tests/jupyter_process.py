@@ -37,6 +37,7 @@ class JupyterProcess:
     """`jupyter server` with our extension, in folders of its own; can be killed and started again."""
 
     module = "jupyter_server"
+    python = sys.executable
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class JupyterProcess:
         folders = {
             f"JUPYTER_{name.upper()}_DIR": str(self.folder / name) for name in ("config", "data", "runtime")
         }
-        command = [sys.executable, "-m", self.module, "--no-browser", "--allow-root"]
+        command = [self.python, "-m", self.module, "--no-browser", "--allow-root"]
         command += ["--ServerApp.ip=127.0.0.1", f"--ServerApp.port={self.port}", "--ServerApp.port_retries=0"]
         command += [f"--IdentityProvider.token={self.token}", f"--ServerApp.root_dir={self.root}"]
         command += ["--ServerApp.base_url=/x/", "--ServerApp.jpserver_extensions=llm_sandbox_nb=True"]

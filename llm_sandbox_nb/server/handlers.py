@@ -92,8 +92,9 @@ class SandboxAPIHandler(APIHandler):
 
     def model(self, managed: ManagedSandbox) -> dict[str, Any]:
         """What clients see of a sandbox."""
-        path = f"{API}/sandboxes/{managed.id}/channel"
-        return {**managed.to_json(), "channel": self.base_url.rstrip("/") + path}
+        path = f"{self.base_url.rstrip('/')}{API}/sandboxes/{managed.id}"
+        terminal = f"{path}/terminal" if self.manager.policy.allow_terminal else None
+        return {**managed.to_json(), "channel": f"{path}/channel", "terminal": terminal}
 
 
 class InfoHandler(SandboxAPIHandler):

@@ -23,10 +23,11 @@ from llm_sandbox_nb.server.channel_handler import channel_routes
 from llm_sandbox_nb.server.handlers import API, ID, rest_routes
 from llm_sandbox_nb.server.manager import SandboxManager
 from llm_sandbox_nb.server.run_handlers import RUN_ID, run_routes
+from llm_sandbox_nb.server.terminal_handler import terminal_routes
 
 Answer = tuple[int, Any]
 Call = Callable[..., Answer]
-ROUTES = [*rest_routes, *channel_routes, *run_routes]
+ROUTES = [*rest_routes, *channel_routes, *terminal_routes, *run_routes]
 VERBS = ("get", "post", "put", "patch", "delete")
 SPEC = yaml.safe_load(Path(llm_sandbox_nb.server.__file__).with_name("rest-api.yml").read_text())
 
