@@ -121,7 +121,8 @@ class OutputRenderer extends RunRenderer {
     if (runId !== null) {
       void liveOffer().then(follow => {
         if (this._wanted === runId && !this.isDisposed) {
-          this._attach(follow(runId, { add: events => this._add(events), ended: () => this._ended() }));
+          const away = (reason: 'server' | 'kernel' | null) => this.view?.setAway(reason);
+          this._attach(follow(runId, { add: events => this._add(events), away, ended: () => this._ended() }));
         }
       });
     }
