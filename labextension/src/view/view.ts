@@ -202,6 +202,7 @@ export class TrajectoryView {
       this._controls.node.remove();
       this._controls = null;
     }
+    this._controls?.update(this.trajectory.controls);
   }
 
   private _moved(entries: IntersectionObserverEntry[]): void {
