@@ -38,6 +38,8 @@ class JupyterProcess:
 
     module = "jupyter_server"
     python = sys.executable
+    answers_at = "llm-sandbox/api/info"
+    """Where it is asked whether it is up."""
 
     def __init__(
         self,
@@ -100,7 +102,7 @@ class JupyterProcess:
             assert self.process is not None
             assert self.process.poll() is None, self.log
             with contextlib.suppress(OSError):
-                self.get("llm-sandbox/api/info", timeout=5)
+                self.get(self.answers_at, timeout=5)
                 return
             assert time.monotonic() < deadline, self.log
             time.sleep(0.1)

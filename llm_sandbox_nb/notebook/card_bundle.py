@@ -34,7 +34,7 @@ def trajectory_json(
         "run_id": trajectory.start.run_id if trajectory.start else None,
         "events": events,
         "text_limit": limit,
-        "artifacts": {one.path: _artifact(one, places.get(one.path)) for one in artifacts},
+        "artifacts": {one.path: artifact_json(one, places.get(one.path)) for one in artifacts},
     }
 
 
@@ -48,7 +48,8 @@ def live_json(run_id: str, folder: str | None) -> dict[str, Any]:
     return {**bare, "artifacts": {}, "live": live}
 
 
-def _artifact(artifact: Artifact, place: int | None) -> dict[str, Any]:
+def artifact_json(artifact: Artifact, place: int | None = None) -> dict[str, Any]:
+    """A file with its content, or with the place where that is, or why it is nowhere."""
     entry: dict[str, Any] = {"mime": artifact.mime, "size": artifact.size}
     if artifact.href:
         entry["href"] = artifact.href

@@ -1,4 +1,4 @@
-"""The view by itself, in a real browser: what it says while steps come under a filter, and while nobody tells it anything."""
+"""The view by itself, in a real browser: what it says of steps under a filter, and while nobody tells it anything."""
 
 from __future__ import annotations
 
