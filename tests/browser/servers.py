@@ -54,6 +54,7 @@ class FrontEnd(JupyterProcess):
         """
         self.app = app
         self.python = str(python or sys.executable)
+        self.is_oldest = python is not None
         self.module = _MODULES[app]
         name = _CLASSES[app]
         settings, extensions = folder / "settings", folder / "labextensions"
@@ -63,6 +64,10 @@ class FrontEnd(JupyterProcess):
         extensions.mkdir(parents=True, exist_ok=True)
         if extension:
             (extensions / "llm-sandbox-nb").symlink_to(BUILT)
+        else:
+            without = folder / "config" / "labconfig" / "page_config.json"
+            without.parent.mkdir(parents=True)
+            without.write_text(json.dumps({"disabledExtensions": {"llm-sandbox-nb": True}}))
         super().__init__(
             folder,
             f"--{name}.workspaces_dir={folder / 'workspaces'}",
@@ -84,13 +89,13 @@ class FrontEnd(JupyterProcess):
         shutil.copy(ROOT / "notebooks" / "01-first-task.ipynb", self.root)
         return "01-first-task.ipynb"
 
-    def add_kernel(self, ipykernel: Path) -> None:
-        """A kernel `versioned`, whose ipykernel is the one in this folder."""
-        spec = self.folder / "data" / "kernels" / "versioned"
+    def add_kernel(self, name: str, *overlay: Path, before: tuple[str, ...] = ()) -> None:
+        """A kernel of this name: with the packages of a folder before those installed, and started by `before`."""
+        spec = self.folder / "data" / "kernels" / name
         spec.mkdir(parents=True, exist_ok=True)
-        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-        env = {"PYTHONPATH": os.pathsep.join([str(ipykernel), str(ROOT)])}
-        described = {"argv": argv, "env": env, "display_name": "Versioned", "language": "python"}
+        argv = [*before, sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        env = {"PYTHONPATH": os.pathsep.join(map(str, [*overlay, ROOT]))}
+        described = {"argv": argv, "env": env, "display_name": name, "language": "python"}
         (spec / "kernel.json").write_text(json.dumps(described))
 
     def notebook(self, name: str, *cells: str, kernel: str = "python3") -> str:
