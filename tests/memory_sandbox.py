@@ -39,7 +39,7 @@ class MemorySandbox(Sandbox):
     def _is_folder(self, path: str) -> bool:
         return path in self.folders or any(name.startswith(f"{path}/") for name in self.files)
 
-    async def read_file(self, path: str, *, limit: int | None = None) -> bytes:
+    async def read_file(self, path: str, *, limit: int | None = None, at: str | None = None) -> bytes:
         path = self._path(path)
         if self._is_folder(path):
             raise IsADirectoryError(path)
@@ -60,7 +60,9 @@ class MemorySandbox(Sandbox):
         self.writes += 1
         self.files[path] = data
 
-    async def list_files(self, path: str, *, depth: int = 1, limit: int = 10_000) -> list[FileEntry]:
+    async def list_files(
+        self, path: str, *, depth: int = 1, limit: int = 10_000, at: str | None = None
+    ) -> list[FileEntry]:
         path = self._path(path)
         if path in self.files:
             return [FileEntry(path, "file", len(self.files[path]), 0o644, 0.0)]
@@ -111,7 +113,7 @@ class MemorySandbox(Sandbox):
     async def download(self, source: str, target: Path | str, *, limit: int = 1024**3) -> list[str]:
         raise NotImplementedError
 
-    async def changes(self) -> Changes:
+    async def changes(self, a: str | None = None, b: str | None = None) -> Changes:
         return Changes()
 
     async def close(self) -> None:

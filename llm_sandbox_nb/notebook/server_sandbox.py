@@ -189,7 +189,7 @@ class ServerSandbox(Sandbox):
         if self._box is not None and not self._box.lost:
             await self._box.interrupt()
 
-    async def read_file(self, path: str, *, limit: int | None = None) -> bytes:
+    async def read_file(self, path: str, *, limit: int | None = None, at: str | None = None) -> bytes:
         """See `Sandbox.read_file`."""
         return await self._again(lambda box: box.read_file(path, limit=limit))
 
@@ -208,7 +208,9 @@ class ServerSandbox(Sandbox):
             await self.connect()
             raise OSError(f"The connection broke while {path} was made; see whether it is there.") from None
 
-    async def list_files(self, path: str, *, depth: int = 1, limit: int = 10_000) -> list[FileEntry]:
+    async def list_files(
+        self, path: str, *, depth: int = 1, limit: int = 10_000, at: str | None = None
+    ) -> list[FileEntry]:
         """See `Sandbox.list_files`."""
         return await self._again(lambda box: box.list_files(path, depth=depth, limit=limit))
 
@@ -220,7 +222,7 @@ class ServerSandbox(Sandbox):
         """See `Sandbox.download`."""
         return await self._again(lambda box: box.download(source, target, limit=limit))
 
-    async def changes(self) -> Changes:
+    async def changes(self, a: str | None = None, b: str | None = None) -> Changes:
         """See `Sandbox.changes`."""
         return await self._again(lambda box: box.changes())
 

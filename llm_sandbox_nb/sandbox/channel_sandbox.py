@@ -197,7 +197,7 @@ class ChannelSandbox(Sandbox):
 
     # ------------------------------------------------------------------------------------------------- files
 
-    async def read_file(self, path: str, *, limit: int | None = None) -> bytes:
+    async def read_file(self, path: str, *, limit: int | None = None, at: str | None = None) -> bytes:
         """See `Sandbox.read_file`; without a `limit`, 1 GiB is one."""
         cap = READ_CAP if limit is None else limit
         content = Gathered(cap)
@@ -223,7 +223,9 @@ class ChannelSandbox(Sandbox):
         answer = await self._call(params, body=bytes(data), timeout=FILE_TIMEOUT)
         raise_error(answer, path)
 
-    async def list_files(self, path: str, *, depth: int = 1, limit: int = 10_000) -> list[FileEntry]:
+    async def list_files(
+        self, path: str, *, depth: int = 1, limit: int = 10_000, at: str | None = None
+    ) -> list[FileEntry]:
         """See `Sandbox.list_files`."""
         listing = Gathered(LISTING_CAP)
         params = {
@@ -253,7 +255,7 @@ class ChannelSandbox(Sandbox):
             raise_error(answer, source)
             return await asyncio.to_thread(receive_tree, spool.content(), Path(target), limit)
 
-    async def changes(self) -> Changes:
+    async def changes(self, a: str | None = None, b: str | None = None) -> Changes:
         """See `Sandbox.changes`."""
         told = Gathered(CHANGES_CAP)
         answer = await self._call(
