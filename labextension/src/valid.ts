@@ -33,7 +33,7 @@ const diff = shaped({ path: text, kind: text, size: number, diff: maybe(text), n
 const diffs: Check = value => Array.isArray(value) && value.every(diff);
 
 const forkedFrom = shaped({ run_id: text, folder: text, step: number, event: text });
-const rewind = { to: text, step: maybe(number), what: text, target: maybe(text), safety: maybe(text) };
+const rewind = { to: text, step: number, what: text, target: maybe(text), safety: maybe(text) };
 
 /** For each kind the fields that the view uses. */
 const FIELDS: Record<string, Record<string, Check>> = {
@@ -91,7 +91,7 @@ const FIELDS: Record<string, Record<string, Check>> = {
     observation: maybe(text),
     source: text
   },
-  'settings.changed': { model: maybe(text), settings: object, limits: object, source: text },
+  'settings.changed': { model: maybe(text), settings: object, limits: object, halts: object, source: text },
   'rewind.started': rewind,
   rewound: { ...rewind, undo_of: maybe(text) },
   forked: { run_id: text, folder: text, step: number, checkpoint: maybe(text) },

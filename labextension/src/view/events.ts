@@ -45,7 +45,7 @@ export interface IRunStarted extends IEventBase {
   tools: Record<string, unknown>[];
   inputs: string[];
   versions: Record<string, string>;
-  forked_from?: IForkedFrom | null;
+  forked_from: IForkedFrom | null;
 }
 
 /** Where a run began that goes on from a step of another one; `folder` is relative to this run's. */
@@ -172,7 +172,7 @@ export interface INoted extends IEventBase {
 /** What a person decided; `paused` is the run's own word that it has come to a halt. */
 export interface IControlled extends IEventBase {
   kind: 'control';
-  action: 'pause' | 'paused' | 'resume' | 'say' | 'stop';
+  action: 'pause' | 'paused' | 'resume' | 'step' | 'say' | 'stop';
   text: string | null;
   source: string;
 }
@@ -226,17 +226,17 @@ export interface ISettingsChanged extends IEventBase {
   model: string | null;
   settings: Record<string, unknown>;
   limits: Record<string, unknown>;
+  /** `breakpoints`: list of expressions; `approve`: ask, edits or auto. */
+  halts: Record<string, unknown>;
   source: string;
 }
-
-export type RewindWhat = 'both' | 'files' | 'conversation';
 
 export interface IRewindStarted extends IEventBase {
   kind: 'rewind.started';
   /** Id of the event after which the conversation goes on. */
   to: string;
   step: number;
-  what: RewindWhat;
+  what: 'both' | 'files' | 'conversation';
   target: string | null;
   safety: string | null;
 }
@@ -245,7 +245,7 @@ export interface IRewound extends IEventBase {
   kind: 'rewound';
   to: string;
   step: number;
-  what: RewindWhat;
+  what: 'both' | 'files' | 'conversation';
   target: string | null;
   safety: string | null;
   undo_of: string | null;
