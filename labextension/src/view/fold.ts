@@ -3,7 +3,9 @@
 import {
   IControlled,
   IArtifactSaved,
+  ICallDecided,
   ICallFinished,
+  ICallHeld,
   ICallOutput,
   ICallProposed,
   ICallStarted,
@@ -30,6 +32,8 @@ export interface ICall {
   started: number | null;
   liveOutput: string;
   result: ICallFinished | null;
+  /** What a person decided when it was held. */
+  decided: ICallDecided[];
 }
 
 export interface IStep {
@@ -65,6 +69,8 @@ export class Trajectory {
   readonly controls: IControlled[] = [];
   /** Whether the run has halted and waits for a person. */
   paused = false;
+  /** The call before or after which it has halted, if it is at one. */
+  held: ICallHeld | null = null;
   usage: IUsage = { prompt_tokens: 0, completion_tokens: 0, cached_tokens: 0, reasoning_tokens: 0, cost: 0 };
   private _calls = new Map<string, { call: ICall; step: IStep }>();
   private _byNumber = new Map<number, IStep>();
@@ -81,6 +87,7 @@ export class Trajectory {
       case 'run.finished':
         this.finish = event;
         this.paused = false;
+        this.held = null;
         return { header: true, artifacts: true };
       case 'model.requested':
       case 'model.delta':
@@ -91,7 +98,11 @@ export class Trajectory {
       case 'call.started':
       case 'call.output':
       case 'call.finished':
+      case 'call.decided':
         return this._addCall(event);
+      case 'call.held':
+        this.held = event;
+        return { header: true };
       case 'artifact':
         return this._addArtifact(event);
       case 'artifact.removed':
@@ -170,7 +181,7 @@ export class Trajectory {
     return { step };
   }
 
-  private _addCall(event: ICallProposed | ICallStarted | ICallOutput | ICallFinished): IChange {
+  private _addCall(event: ICallProposed | ICallStarted | ICallOutput | ICallFinished | ICallDecided): IChange {
     if (event.kind === 'call.proposed') {
       const step = this._step(event.step);
       const call: ICall = {
@@ -180,7 +191,8 @@ export class Trajectory {
         arguments: event.arguments,
         started: null,
         liveOutput: '',
-        result: null
+        result: null,
+        decided: []
       };
       this._calls.set(event.call_id, { call, step });
       step.calls.push(call);
@@ -204,6 +216,14 @@ export class Trajectory {
         call.result = event;
         call.liveOutput = '';
         break;
+      case 'call.decided':
+        call.decided.push(event);
+        this.paused = false;
+        this.held = null;
+        if (event.action === 'observe' && call.result && event.observation !== null) {
+          call.result = { ...call.result, observation: event.observation };
+        }
+        return { step, header: true };
     }
     return { step };
   }
