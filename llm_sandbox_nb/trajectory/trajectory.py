@@ -42,9 +42,6 @@ class Call:
     @property
     def output(self) -> str:
         """What the model was shown, or the output so far."""
-        for decision in self.decisions:
-            if decision.action == "observe" and decision.observation is not None and self.result:
-                return decision.observation
         return self.result.observation if self.result else self.live_output
 
     @property
@@ -314,8 +311,11 @@ class Trajectory:
             case ev.CallHeld():
                 self.held = event
             case ev.CallDecided() if event.call_id in self._calls:
-                self._calls[event.call_id].decisions.append(event)
+                call = self._calls[event.call_id]
+                call.decisions.append(event)
                 self.paused, self.held = False, None
+                if event.action == "observe" and event.observation is not None and call.result:
+                    call.result = call.result.model_copy(update={"observation": event.observation})
             case ev.SettingsChanged():
                 self.changed.append(event)
 
