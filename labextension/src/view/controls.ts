@@ -9,6 +9,7 @@ export class ControlBar {
   private _pause: HTMLButtonElement;
   private _say: HTMLInputElement;
   private _paused = false;
+  private _shown = false;
 
   constructor(
     private _controls: IControls,
@@ -48,14 +49,27 @@ export class ControlBar {
     );
   }
 
+  /** Show whether the run has halted; at a call that is held, its own panel has the buttons to go on. */
+  show(paused: boolean, held: boolean): void {
+    if (paused !== this._shown) {
+      this._shown = paused;
+      this._setPaused(paused);
+    }
+    this._pause.hidden = held;
+  }
+
+  private _setPaused(paused: boolean): void {
+    this._paused = paused;
+    this._pause.textContent = paused ? this._host.trans('Resume') : this._host.trans('Pause');
+  }
+
   private _toggle(): void {
     const trans = this._host.trans;
     const paused = !this._paused;
     const action = paused ? () => this._controls.pause() : () => this._controls.resume();
     void this._do(action, paused ? trans('pauses before the next call') : '').then(done => {
       if (done) {
-        this._paused = paused;
-        this._pause.textContent = paused ? trans('Resume') : trans('Pause');
+        this._setPaused(paused);
       }
     });
   }

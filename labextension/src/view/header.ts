@@ -22,6 +22,11 @@ export class Header {
     this.node = h('header', { class: 'lsn-header' }, line, this._protection, this._task, this._notes);
   }
 
+  /** What is shown is of another branch now. */
+  reset(): void {
+    this._notes.replaceChildren();
+  }
+
   /** Show the run as it is now; `live` while more may come. */
   update(live: boolean): void {
     const { start, sandbox, notes } = this._trajectory;

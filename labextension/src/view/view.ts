@@ -13,6 +13,7 @@ import { IChange, IStep, Trajectory } from './fold';
 import { Header, renderEnding } from './header';
 import { IHost } from './host';
 import { StepView } from './step';
+import { Stops } from './stops';
 
 /** How far outside the visible part a step's body is kept, so that scrolling finds it there. */
 const MARGIN = '800px 0px';
@@ -31,6 +32,7 @@ export class TrajectoryView {
   private _list = h('div', { class: 'lsn-steps', role: 'feed' });
   private _artifacts = h('div', { class: 'lsn-artifacts' });
   private _ending = h('div', { class: 'lsn-ending' });
+  private _stops: Stops;
   private _views = new Map<number, StepView>();
   private _byNode = new Map<Element, StepView>();
   private _observer: IntersectionObserver;
@@ -46,6 +48,7 @@ export class TrajectoryView {
   ) {
     this._live = options.live ?? false;
     this._header = new Header(this.trajectory, _host);
+    this._stops = new Stops(this.trajectory, _host);
     this._bar = new Bar(_host, {
       filter: () => this._filter(),
       foldAll: folded => this._views.forEach(view => view.fold(folded)),
@@ -57,6 +60,7 @@ export class TrajectoryView {
       this._header.node,
       this._bar.node,
       this._list,
+      this._stops.node,
       this._artifacts,
       this._ending
     );
@@ -70,6 +74,9 @@ export class TrajectoryView {
   add(...events: IEvent[]): void {
     for (const event of events) {
       const change = this.trajectory.add(event);
+      if (change.branch) {
+        this._leaveBranch();
+      }
       if (change.step) {
         this._dirtySteps.add(change.step);
       }
@@ -120,6 +127,7 @@ export class TrajectoryView {
 
   dispose(): void {
     cancelAnimationFrame(this._frame);
+    this._stops.dispose();
     this._observer.disconnect();
     this.node.remove();
   }
@@ -128,6 +136,18 @@ export class TrajectoryView {
     if (!this._frame) {
       this._frame = requestAnimationFrame(() => this.flush());
     }
+  }
+
+  /** The run is on another branch: what is shown of the one before is drawn anew. */
+  private _leaveBranch(): void {
+    this._views.forEach(view => {
+      this._observer.unobserve(view.node);
+      view.node.remove();
+    });
+    this._views.clear();
+    this._byNode.clear();
+    this._dirtySteps = new Set(this.trajectory.steps);
+    this._header.reset();
   }
 
   private _drawStep(step: IStep): void {
@@ -178,6 +198,7 @@ export class TrajectoryView {
 
   private _updateControls(): void {
     const controls = this._live && !this.trajectory.finish ? this._host.controls : undefined;
+    this._stops.update(!!controls);
     if (controls && !this._controls) {
       this._controls = new ControlBar(controls, this._host);
       this._bar.node.before(this._controls.node);
@@ -185,6 +206,7 @@ export class TrajectoryView {
       this._controls.node.remove();
       this._controls = null;
     }
+    this._controls?.show(this.trajectory.paused, this._stops.shown);
   }
 
   private _moved(entries: IntersectionObserverEntry[]): void {
