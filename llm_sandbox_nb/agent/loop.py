@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from llm_sandbox_nb.agent.checkpoints import Checkpoints
 from llm_sandbox_nb.agent.collect import Collector
 from llm_sandbox_nb.agent.control import RunControl
 from llm_sandbox_nb.agent.diffs import file_diffs
@@ -16,6 +17,7 @@ from llm_sandbox_nb.agent.folders import public_settings
 from llm_sandbox_nb.agent.limits import Meter
 from llm_sandbox_nb.agent.loop_support import LiveOutput, unless_failed, well_formed
 from llm_sandbox_nb.agent.model import ContextOverflowError, Model, ModelError, ModelSettings, Reply, ToolCall
+from llm_sandbox_nb.agent.past import Past
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.agent.retry import RetryPolicy, reply_with_retries
 from llm_sandbox_nb.agent.schemas import SUBMIT, TOOLS, ArgumentsError, check_arguments, parse_arguments
@@ -54,6 +56,7 @@ class Workplace:
 
     toolbox: Toolbox
     collector: Collector
+    checkpoints: Checkpoints
 
 
 @dataclass
@@ -91,16 +94,41 @@ class Loop:
             self.meter.add_text(message["content"])
         await self._stand_by()
         self._begin(messages)
+        await self._work()
+
+    async def go_on(self, past: Past) -> None:
+        """Go on with a conversation that has begun: first its open calls, then as `run`.
+
+        Raises:
+            StopRun, SandboxLostError: as `run`.
+        """
+        self.messages, self._open = list(past.messages), list(past.open)
+        self.meter.next_turn()
+        if self._open:
+            await self._carry_out_open(past.given)
+            await self._between_steps()
+        else:
+            await self._stand_by()
+            said = [*past.said, *self.control.take_said()]
+            if said:
+                self.meter.add_text("".join(said))
+                self._say({"role": "user", "content": "\n\n".join([*said, self.meter.next_turn()])})
+        await self._work()
+
+    async def _work(self) -> None:
         while True:
             reply = await self._ask()
             if reply.calls:
                 await self._carry_out(reply.calls)
             else:
                 self._ask_for_a_call(reply)
-            if reason := self.meter.over:
-                raise StopRun(reason)
-            await self._stand_by()
-            self._speak()
+            await self._between_steps()
+
+    async def _between_steps(self) -> None:
+        if reason := self.meter.over:
+            raise StopRun(reason)
+        await self._stand_by()
+        self._speak()
 
     async def _stand_by(self) -> None:
         """Halt here as long as a person wants it; that time is not counted."""
@@ -237,9 +265,16 @@ class Loop:
         self._nudged = 0
         for call in calls:
             self._propose(call)
+        await self._carry_out_open({})
+
+    async def _carry_out_open(self, given: Mapping[str, str]) -> None:
+        """Carry out the calls without a result; those in `given` have been decided and are not executed."""
         while self._open:
-            await self._stand_by()
             call = self._open[0]
+            if call.id in given:
+                self._finish(self._record(call, Outcome(given[call.id], error="skipped")))
+                continue
+            await self._stand_by()
             if self.meter.time_left == 0 and call.name != SUBMIT:
                 raise StopRun("time")
             if (await self._one(call)).submitted:
@@ -278,6 +313,7 @@ class Loop:
 
     async def _execute(self, workplace: Workplace, call: ToolCall, arguments: dict[str, Any]) -> Outcome:
         await workplace.collector.settle()
+        await workplace.checkpoints.settle()
         self._started(call, arguments)
         live = LiveOutput(call.id, self.recorder.emit)
         outcome = await workplace.toolbox.execute(call.name, arguments, live)
@@ -285,6 +321,7 @@ class Loop:
         event = self._record(call, outcome)
         await self._add_details(event, outcome, changes)
         self._finish(event)
+        workplace.checkpoints.start(self.meter.step)
         await workplace.collector.start(changes.files, self.meter.step)
         return outcome
 

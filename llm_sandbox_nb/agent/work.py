@@ -11,6 +11,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 
 from llm_sandbox_nb.agent.answer import AnswerFiles
+from llm_sandbox_nb.agent.checkpoints import Checkpoints
 from llm_sandbox_nb.agent.collect import Collector
 from llm_sandbox_nb.agent.control import RunControl
 from llm_sandbox_nb.agent.ending import Ending, ending_of, spoken_answer
@@ -20,6 +21,7 @@ from llm_sandbox_nb.agent.inputs import Inputs
 from llm_sandbox_nb.agent.limits import Meter, RunLimits
 from llm_sandbox_nb.agent.loop import Loop, StopRun, Workplace
 from llm_sandbox_nb.agent.model import Model, ModelSettings
+from llm_sandbox_nb.agent.past import uncovered
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.agent.retry import RetryPolicy
@@ -92,6 +94,7 @@ class Work:
         self.box: Sandbox | None = None
         self.collector: Collector | None = None
         self.answers: AnswerFiles | None = None
+        self.checkpoints: Checkpoints | None = None
 
     async def do(self) -> Run:
         """Do it all. Whatever happens, the record is complete and an owned sandbox closed in the end."""
@@ -149,7 +152,19 @@ class Work:
         if prompts.working_dir != box.directories.root:
             await box.run(f"cd -- {shlex.quote(prompts.working_dir)}")
         await box.changes()
-        return Workplace(Toolbox(box, lambda: self.meter.time_left, self.job.command_timeout), self.collector)
+        await self._keep_files(box)
+        toolbox = Toolbox(box, lambda: self.meter.time_left, self.job.command_timeout)
+        return Workplace(toolbox, self.collector, self._kept())
+
+    async def _keep_files(self, box: Sandbox) -> None:
+        """Keep the files as they are before the first call, and in the run's folder from now on."""
+        self.checkpoints = Checkpoints(box, self.recorder)
+        await self.checkpoints.begin()
+        self.checkpoints.start(self.meter.step)
+
+    def _kept(self) -> Checkpoints:
+        assert self.checkpoints is not None
+        return self.checkpoints
 
     def _make_collector(self, box: Sandbox, prompts: PromptConfig) -> Collector:
         not_results = (prompts.input_dir, box.directories.input, box.directories.documents)
@@ -200,12 +215,22 @@ class Work:
             async with asyncio.timeout(_TIDYING_INTERRUPTED if ending.reason == "interrupted" else _TIDYING):
                 answer = await self.answers.read()
                 await self.collector.collect_all()
+                await self._keep_last_files()
         except TimeoutError:
             self._missed("it took too long")
         except Exception as error:
             logger.exception("the last files of %s could not be taken", self.recorder.folder)
             self._missed(str(error))
         return answer
+
+    async def _keep_last_files(self) -> None:
+        """The files in the end, also those of a call that was cut short."""
+        if self.checkpoints is None:
+            return
+        await self.checkpoints.settle()
+        if uncovered(self.recorder.trajectory) is not None:
+            self.checkpoints.start(self.meter.step)
+            await self.checkpoints.settle()
 
     def _missed(self, reason: str) -> None:
         reason = ev.clean_text(f"The last files could not be taken: {reason.rstrip('.')}.")
@@ -216,6 +241,8 @@ class Work:
         await asyncio.gather(workplace, return_exceptions=True)
         if self.collector is not None:
             await self.collector.abandon()
+        if self.checkpoints is not None:
+            await self.checkpoints.abandon()
         if self.box is None or not self.opening.owned:
             return
         try:
