@@ -21,6 +21,8 @@ from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.live_tail import LiveTail
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tornado.websocket import WebSocketClientConnection
 
     from llm_sandbox_nb.agent.run import Run
@@ -111,7 +113,7 @@ class RunPublisher:
         """One connection, from its start until it breaks or all is said."""
         connection = await self._connect(run.folder.name)
         try:
-            start = await self._greet(connection)
+            start = await self._greet(connection, run.folder)
             self._connected, self._seen_at = True, time.monotonic()
             sender = asyncio.ensure_future(self._send_all(run, connection, start))
             reader = asyncio.ensure_future(self._read_all(run, connection))
@@ -142,9 +144,10 @@ class RunPublisher:
             connection.protocol.stream.set_nodelay(True)
         return connection
 
-    async def _greet(self, connection: WebSocketClientConnection) -> int:
+    async def _greet(self, connection: WebSocketClientConnection, folder: Path) -> int:
         """Say whose run it is; the number of the first event that the server wants."""
-        await _write(connection, {"type": "hello", "kernel_id": self._kernel_id, "owner": self._owner})
+        hello = {"type": "hello", "kernel_id": self._kernel_id, "owner": self._owner}
+        await _write(connection, {**hello, "folder": str(folder.absolute())})
         try:
             message = await asyncio.wait_for(connection.read_message(), _ANSWER_TIMEOUT)
             return int(json.loads(message or "{}")["next"])

@@ -18,6 +18,7 @@ from jupyter_server.base.handlers import APIHandler
 from tornado import web
 
 from llm_sandbox_nb.sandbox.errors import (
+    HistoryError,
     ImageError,
     IsolationUnavailableError,
     OutputLimitExceededError,
@@ -43,6 +44,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (IsolationUnavailableError, 503),
     (SandboxLostError, 410),
     (OutputLimitExceededError, 413),
+    (HistoryError, 404),
     (SandboxError, 500),
     (FileNotFoundError, 404),
     (IsADirectoryError, 409),
