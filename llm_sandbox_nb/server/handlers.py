@@ -180,6 +180,19 @@ class ResetHandler(SandboxAPIHandler):
         self.finish(self.model(await self.manager.reset(sandbox_id)))
 
 
+class ForkHandler(SandboxAPIHandler):
+    """A second sandbox like one that runs."""
+
+    @web.authenticated
+    @authorized
+    @told
+    async def post(self, sandbox_id: str) -> None:
+        """Start an empty one of the same kernel and settings; what it is filled with is the client's to say."""
+        await self.manager.ready()
+        self.set_status(201)
+        self.finish(self.model(await self.manager.fork(sandbox_id)))
+
+
 class RestartHandler(SandboxAPIHandler):
     """A sandbox whose processes are ended and whose files stay."""
 
@@ -254,6 +267,7 @@ rest_routes: list[tuple[str, type[SandboxAPIHandler]]] = [
     (rf"{API}/sandboxes", SandboxesHandler),
     (rf"{API}/sandboxes/{ID}", SandboxHandler),
     (rf"{API}/sandboxes/{ID}/reset", ResetHandler),
+    (rf"{API}/sandboxes/{ID}/fork", ForkHandler),
     (rf"{API}/sandboxes/{ID}/restart", RestartHandler),
     (rf"{API}/sandboxes/{ID}/stats", StatsHandler),
     (rf"{API}/sandboxes/{ID}/files", FilesHandler),
