@@ -58,7 +58,8 @@ in this order within a stream in which the host may mix them as it needs:
   made before, of which it is to be another name.
 - `F` one entry, of a file with content: the W records that follow hold it. What is there is replaced.
 - `P` one entry of a file that is there: W and H records that follow change it in place, then it gets this size.
-- `W` `>Q` offset, then raw bytes, at most 1 MiB, for the file of the F or P before. `H` `>QQ` offset and length: a hole.
+- `W` `>Q` offset, then raw bytes, at most 1 MiB, for the file of the F or P before.
+- `H` `>QQ` offset and length of a hole in it.
 - `M` a JSON array of entries that are there and only get other metadata (mode, owner, mtime, xattrs).
 - `S` the state of the shell, as a checkpoint gave it.
 
@@ -71,3 +72,362 @@ their mtime last, also those of which only the content was changed. Outcome:
 
 After a failure the next checkpoint since ID tells the paths that failed as they really are.
 """
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+from .mounts import Epoch
+from .poller import IN, OUT
+from .processes import (
+    PR_SET_PDEATHSIG,
+    descendants,
+    kill_all,
+    pipe_bytes,
+    prctl,
+    process_table,
+    send_signal,
+    take_descriptors,
+)
+from .request import Request, describe_error
+from .shell_state import ShellStates
+from .wire import PIPE_READ, STDOUT, dump, quietly_close
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .loop import Executor
+
+SHELL_RECORD = b"S"
+SHELL_TRY = 0.005
+KILLED = {"error": {"kind": "internal", "message": "what remembers the files was killed; ask again"}}
+
+
+class History:
+    """The child that remembers all files, seen from the loop. It is started by the first who asks."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+        self.epoch = Epoch()
+        self.scope = b""
+        self.states = ShellStates(executor)
+        self.pid = 0
+        self.ask_w = self.records_r = self.told_r = -1
+        self.queue: list[HistoryRequest] = []
+        self.current: HistoryRequest | None = None
+        self.restoring = False
+        self.pending: list[bytes] = []
+        self.told = b""
+        self.outcome: dict[str, Any] | None = None
+        self.left = 0
+
+    # ------------------------------------------------------------------------------------------ the child
+
+    def start(self) -> None:
+        """Fork it.
+
+        Raises:
+            OSError: there is no room for a process.
+        """
+        pipes: list[tuple[int, int]] = []
+        try:
+            for _ in range(3):
+                pipes.append(os.pipe())
+            theirs = {0: pipes[0][0], 1: pipes[1][1], 3: pipes[2][1]}
+            self.pid = self.executor.fork(lambda: self.child(theirs))
+        except OSError:
+            quietly_close(*(fd for pipe in pipes for fd in pipe))
+            raise
+        quietly_close(*theirs.values())
+        self.ask_w, self.records_r, self.told_r = pipes[0][1], pipes[1][0], pipes[2][0]
+        self.executor.children[self.pid] = lambda _: self.died()
+        for fd in (self.ask_w, self.records_r, self.told_r):
+            os.set_blocking(fd, False)
+        self.executor.watch_output(self.records_r, self.read_records)
+        self.executor.watch(self.told_r, IN, lambda _: self.read_told())
+
+    def child(self, fds: dict[int, int]) -> None:
+        """In the child: serve until the executor goes."""
+        take_descriptors(fds)
+        os.closerange(4, 4096)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        from .remembering import remember
+
+        remember(self.scope, self.executor.spill, self.epoch)
+        os._exit(0)
+
+    def died(self) -> None:
+        """Somebody killed it, or it took too long: what it remembered is lost."""
+        for fd in (self.ask_w, self.records_r, self.told_r):
+            self.executor.unwatch(fd)
+        quietly_close(self.ask_w, self.records_r, self.told_r)
+        self.ask_w = self.records_r = self.told_r = -1
+        self.pid, self.pending = 0, []
+        if self.current:
+            self.current.files_done(dict(KILLED))
+
+    # ---------------------------------------------------------------------------------------- its requests
+
+    def ask(self, request: HistoryRequest) -> None:
+        """Serve it when its turn comes."""
+        self.queue.append(request)
+        self.next()
+
+    def next(self) -> None:
+        """Begin the next request."""
+        while not self.current and self.queue:
+            request = self.queue.pop(0)
+            try:
+                if not self.pid:
+                    self.start()
+            except OSError as error:
+                request.respond({"error": describe_error(error)})
+                continue
+            send_signal(self.pid, signal.SIGCONT)
+            self.current, self.outcome, self.told = request, None, b""
+            request.go()
+
+    def over(self, request: HistoryRequest) -> None:
+        """A request has been answered."""
+        if self.current is request:
+            self.current = None
+            self.next()
+
+    def put(self, data: bytes) -> None:
+        """Something for the child to read."""
+        self.pending.append(data)
+        self.pump()
+
+    def pump(self) -> None:
+        """Pass on as much as the child takes."""
+        while self.pending:
+            try:
+                written = os.write(self.ask_w, self.pending[0])
+            except BlockingIOError:
+                self.executor.watch(self.ask_w, OUT, lambda _: self.pump())
+                return
+            except OSError:
+                self.pending = []
+                break
+            if self.current:
+                self.current.acknowledge_body(written)
+            self.pending[0] = self.pending[0][written:]
+            if not self.pending[0]:
+                self.pending.pop(0)
+        if self.ask_w >= 0:
+            self.executor.unwatch(self.ask_w)
+
+    def read_records(self) -> None:
+        """The child has written records."""
+        try:
+            data = os.read(self.records_r, PIPE_READ)
+        except BlockingIOError:
+            return
+        if self.current and data:
+            self.current.records(data)
+        self.left -= len(data)
+        self.finish_if_drained()
+
+    def read_told(self) -> None:
+        """The child has finished."""
+        try:
+            data = os.read(self.told_r, PIPE_READ)
+        except BlockingIOError:
+            return
+        self.told += data
+        if self.current and self.told.endswith(b"\n"):
+            self.outcome = json.loads(self.told)
+            self.left = pipe_bytes(self.records_r)
+            self.finish_if_drained()
+
+    def finish_if_drained(self) -> None:
+        """Go on when all records have been sent."""
+        if self.current and self.outcome is not None and self.left <= 0:
+            outcome, self.outcome = self.outcome, None
+            self.current.files_done(outcome)
+
+    # ----------------------------------------------------------------------------------------- everything
+
+    def stop_everything(self) -> bool:
+        """End all other requests and all processes that are not ours; False when some could not be killed."""
+        self.restoring = True
+        for request in list(self.executor.requests.values()):
+            if not isinstance(request, HistoryRequest):
+                request.cancel()
+        ours = {self.pid, self.executor.watcher.pid}
+        return kill_all(lambda: descendants(process_table(), os.getpid(), ours))
+
+    def let_go(self) -> None:
+        """The files are in place: commands and file operations may go on, after a new first look."""
+        self.restoring = False
+        self.executor.watcher.look_afresh()
+
+
+class HistoryRequest(Request):
+    """A request that the historian serves."""
+
+    def begin(self) -> None:
+        self.history = self.executor.history
+        self.timed = False
+        self.start_timer()
+        self.history.ask(self)
+
+    def go(self) -> None:
+        """Its turn has come."""
+        raise NotImplementedError
+
+    def records(self, data: bytes) -> None:
+        """The child has written something."""
+        raise NotImplementedError
+
+    def files_done(self, outcome: dict[str, Any]) -> None:
+        """The child has done its part."""
+        raise NotImplementedError
+
+    def acknowledge_body(self, size: int) -> None:
+        """The child has taken so much of what was put."""
+
+    def answer(self, outcome: dict[str, Any]) -> None:
+        """It is over."""
+        if self.timed and "error" in outcome:
+            outcome = {"error": {"kind": "timed_out", "message": "it took too long"}}
+        self.respond(outcome)
+        self.history.over(self)
+
+    def timed_out(self) -> None:
+        self.timed = True
+        self.give_up()
+
+    def give_up(self) -> None:
+        """End it by force."""
+        if self in self.history.queue:
+            self.history.queue.remove(self)
+            self.answer(dict(KILLED))
+        else:
+            send_signal(self.history.pid, signal.SIGKILL)
+
+    def cancel(self) -> None:
+        self.give_up()
+
+
+class CheckpointRequest(HistoryRequest):
+    """What differs from an earlier checkpoint."""
+
+    def go(self) -> None:
+        self.why: str | None = None
+        self.files: dict[str, Any] | None = None
+        names = ("op", "id", "since", "limits")
+        self.history.put(dump({name: self.params.get(name) for name in names}) + b"\n")
+        self.history.states.ask(self.shell_done)
+
+    def records(self, data: bytes) -> None:
+        self.send(STDOUT, data)
+
+    def shell_done(self, why: str) -> None:
+        """The state of the shell is there, or is not."""
+        self.why = why
+        self.finish()
+
+    def files_done(self, outcome: dict[str, Any]) -> None:
+        self.files = outcome
+        self.finish()
+
+    def finish(self) -> None:
+        """Answer when both parts are there."""
+        if self.files is None or self.done or (self.why is None and "error" not in self.files):
+            return
+        outcome = self.files
+        if "error" not in outcome:
+            since = self.params.get("since") if outcome["incremental"] else None
+            outcome["shell"], state = self.history.states.tell(self.params["id"], since, self.why or "")
+            if state:
+                outcome["records"] += 1
+                self.send(STDOUT, SHELL_RECORD + len(state).to_bytes(4, "big") + state)
+        self.answer(outcome)
+
+    def cancel(self) -> None:
+        """Nobody wants it any more; it is finished all the same, so that what is remembered stays."""
+        if self in self.history.queue:
+            self.give_up()
+        elif not self.silent:
+            self.respond(dict(KILLED))
+            self.silent = True
+
+
+class RestoreRequest(HistoryRequest):
+    """Make the files, and the shell, what they were."""
+
+    def begin(self) -> None:
+        self.body: list[bytes] = []
+        self.unacknowledged = 0
+        self.head_left = 0
+        self.going = False
+        self.state = b""
+        self.notes: list[str] = []
+        super().begin()
+
+    def data(self, data: bytes) -> None:
+        self.unacknowledged += len(data)
+        self.pass_on(data)
+
+    def end(self) -> None:
+        self.pass_on(bytes(5))
+
+    def pass_on(self, data: bytes) -> None:
+        """A piece of the plan: to the child when our turn has come."""
+        if self.going:
+            self.history.put(data)
+        else:
+            self.body.append(data)
+
+    def acknowledge_body(self, size: int) -> None:
+        """The host counts the body alone, not our line before it nor the end after it."""
+        head = min(size, self.head_left)
+        self.head_left -= head
+        body = min(size - head, self.unacknowledged)
+        self.unacknowledged -= body
+        self.acknowledge(body)
+
+    def go(self) -> None:
+        if not self.history.stop_everything():
+            self.notes.append("Some processes could not be killed.")
+        self.going = True
+        line = dump({name: self.params.get(name) for name in ("op", "id", "since")}) + b"\n"
+        self.head_left = len(line)
+        self.history.put(line)
+        body, self.body = self.body, []
+        for data in body:
+            self.pass_on(data)
+
+    def records(self, data: bytes) -> None:
+        self.state += data
+
+    def files_done(self, outcome: dict[str, Any]) -> None:
+        self.files = outcome
+        self.history.let_go()
+        self.start_shell()
+
+    def start_shell(self) -> None:
+        """A new shell, as soon as the old one is gone."""
+        shell = self.executor.shell
+        if shell.pid:
+            self.executor.after(SHELL_TRY, self.start_shell)
+            return
+        state = self.state if "error" not in self.files else b""
+        shell.start(bare=bool(state))
+        if state:
+            self.history.states.bring_back(state, self.shell_done)
+        else:
+            self.shell_done("")
+
+    def shell_done(self, why: str) -> None:
+        """The shell is what it was, or what it can be."""
+        outcome = self.files
+        if "error" not in outcome:
+            self.history.states.told = (self.params["id"], self.state)
+            outcome["shell"] = why
+            outcome["incomplete"] = " ".join(self.notes)
+        self.answer(outcome)

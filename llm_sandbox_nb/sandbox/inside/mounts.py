@@ -1,0 +1,129 @@
+"""Which parts of the filesystem a process here can write to, and what of them is still as in the image."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NamedTuple
+
+    class Mount(NamedTuple):
+        """A place where something writable is mounted."""
+
+        path: bytes
+        base: bool
+        """Whether what is older than the sandbox is as in the image."""
+else:
+    from collections import namedtuple
+
+    Mount = namedtuple("Mount", "path base")
+
+PSEUDO = frozenset(
+    b"autofs binfmt_misc bpf cgroup cgroup2 configfs debugfs devpts devtmpfs efivarfs fusectl hugetlbfs mqueue"
+    b" nsfs proc pstore rpc_pipefs securityfs selinuxfs sysfs tracefs".split()
+)
+MARGIN = 20_000_000  # nanoseconds by which the clock of files may be behind ours
+OVERLAY = "/sys/module/overlay/parameters/"
+
+
+class Epoch:
+    """The time since which changes are the sandbox's own, on the clock of the files' ctime.
+
+    Nobody inside can set a ctime. When the machine's clock is set back, the time goes back with it: then a
+    little more than what was changed is looked at, never less.
+    """
+
+    def __init__(self) -> None:
+        self.start = time.time_ns() - MARGIN
+        self.offset = self.clock_offset()
+
+    @staticmethod
+    def clock_offset() -> int:
+        """Between the clock of the files and one that never jumps."""
+        return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+    def since(self) -> int:
+        """What has an older ctime is as it was at the start."""
+        offset = self.clock_offset()
+        if offset < self.offset - MARGIN // 4:
+            self.start -= self.offset - offset
+            self.offset = offset
+        return self.start
+
+
+def unescape(word: bytes) -> bytes:
+    r"""A path of mountinfo, in which odd bytes are written like \040."""
+    first, *rest = word.split(b"\\")
+    return first + b"".join(bytes([int(part[:3], 8)]) + part[3:] for part in rest)
+
+
+def is_below(path: bytes, folder: bytes) -> bool:
+    """Whether a path is the folder or in it."""
+    return path == folder or path.startswith(folder.rstrip(b"/") + b"/")
+
+
+def is_ours(path: bytes) -> bool:
+    """Whether files there are files, and not the kernel's."""
+    if is_below(path, b"/dev"):
+        return is_below(path, b"/dev/shm")
+    return not is_below(path, b"/proc") and not is_below(path, b"/sys")
+
+
+def mount_id(path: bytes) -> bytes:
+    """Which mount a path leads to, nothing when it leads nowhere."""
+    try:
+        fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        with open("/proc/self/fdinfo/%d" % fd, "rb") as file:
+            return next((line.split()[1] for line in file if line.startswith(b"mnt_id:")), b"")
+    finally:
+        os.close(fd)
+
+
+def prunes(kind: bytes, options: bytes) -> bool:
+    """Whether a folder that nobody has written below keeps the ctime of the image.
+
+    An overlay that can rename a folder of the image, or copy up metadata alone, could show old files in new
+    places.
+    """
+    if kind != b"overlay":
+        return False
+    given = dict(option.partition(b"=")[::2] for option in options.split(b","))
+    return all(
+        overlay_option(given, name) in (b"off", b"nofollow", b"N") for name in (b"redirect_dir", b"metacopy")
+    )
+
+
+def overlay_option(given: dict[bytes, bytes], name: bytes) -> bytes:
+    """An option of a mounted overlay: its own, or the kernel's."""
+    if name in given:
+        return given[name]
+    try:
+        with open(OVERLAY + name.decode("ascii"), "rb") as file:
+            return file.read().strip()
+    except OSError:
+        return b""
+
+
+def writable_mounts() -> tuple[list[Mount], set[bytes]]:
+    """Where to look, and all places where something is mounted."""
+    found: list[Mount] = []
+    points: set[bytes] = set()
+    with open("/proc/self/mountinfo", "rb") as file:
+        lines = file.read().splitlines()
+    for line in lines:
+        words = line.split(b" ")
+        number, path, options = words[0], unescape(words[4]), words[5]
+        kind, _, above = words[words.index(b"-") + 1 :][:3]
+        points.add(path)
+        rights = {options.split(b",")[0], above.split(b",")[0]}
+        if kind in PSEUDO or b"ro" in rights or not is_ours(path) or mount_id(path) != number:
+            continue
+        single = not stat.S_ISDIR(os.lstat(path).st_mode)
+        found.append(Mount(path, single or prunes(kind, above)))
+    return found, points
