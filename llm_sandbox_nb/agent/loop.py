@@ -12,8 +12,11 @@ from typing import Any, TypeVar
 from llm_sandbox_nb.agent.checkpoints import Checkpoints
 from llm_sandbox_nb.agent.collect import Collector
 from llm_sandbox_nb.agent.control import RunControl
+from llm_sandbox_nb.agent.decision import Decision, edited_note
+from llm_sandbox_nb.agent.desk import Desk, as_decided
 from llm_sandbox_nb.agent.diffs import file_diffs
 from llm_sandbox_nb.agent.folders import public_settings
+from llm_sandbox_nb.agent.halting import Halting
 from llm_sandbox_nb.agent.limits import Meter
 from llm_sandbox_nb.agent.loop_support import LiveOutput, unless_failed, well_formed
 from llm_sandbox_nb.agent.model import ContextOverflowError, Model, ModelError, ModelSettings, Reply, ToolCall
@@ -24,7 +27,7 @@ from llm_sandbox_nb.agent.schemas import SUBMIT, TOOLS, ArgumentsError, check_ar
 from llm_sandbox_nb.agent.tools import SUBMITTED, Outcome, Toolbox
 from llm_sandbox_nb.sandbox.contract import Changes
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.trajectory import tool_message
+from llm_sandbox_nb.trajectory.trajectory import Call, tool_message
 
 NUDGE = (
     "There was no tool call in your reply, so nothing was done. If the task is finished and its results are "
@@ -70,6 +73,8 @@ class Loop:
     workplace: asyncio.Future[Workplace]
     retries: RetryPolicy = field(default_factory=RetryPolicy)
     control: RunControl = field(default_factory=RunControl)
+    halting: Halting = field(default_factory=Halting)
+    """When it halts by itself; may change while it goes on."""
     nudges: int = 2
     """Replies in a row without a call that are answered by asking for one."""
     messages: list[dict[str, Any]] = field(default_factory=list)
@@ -82,6 +87,9 @@ class Loop:
     """What the newest reply is to be answered with, as it had no call."""
     _open: list[ToolCall] = field(default_factory=list)
     _under_way: bool = False
+    _newest: ev.CallFinished | None = None
+    _told: str = ""
+    """What stands below the newest observation: how many steps remain."""
 
     async def run(self, messages: list[dict[str, Any]]) -> None:
         """Work until the run is over, which is always told by `StopRun`; other exceptions are faults.
@@ -141,6 +149,8 @@ class Loop:
             self.meter.add_text(text)
         if self._nudge:
             said.append(f"{self._nudge}\n\n{self.meter.next_turn()}")
+        elif self.meter.to_tell:
+            said.append(self.meter.next_turn())
         if said:
             self._say({"role": "user", "content": "\n\n".join(said)})
         self._nudge = ""
@@ -155,9 +165,13 @@ class Loop:
 
     def _written_so_far(self, call_id: str) -> str:
         """The end of what a call that was cut short had written, both streams as they came."""
+        found = self._recorded(call_id)
+        return found.live_output if found else ""
+
+    def _recorded(self, call_id: str) -> Call | None:
         steps = self.recorder.trajectory.steps
         calls = steps[-1].calls if steps else []
-        return next((call.live_output for call in calls if call.id == call_id), "")
+        return next((call for call in calls if call.id == call_id), None)
 
     def _begin(self, messages: list[dict[str, Any]]) -> None:
         for message in messages[:-1]:
@@ -274,11 +288,46 @@ class Loop:
             if call.id in given:
                 self._finish(self._record(call, Outcome(given[call.id], error="skipped")))
                 continue
-            await self._stand_by()
+            call, observation = await self._decided(call)
+            if observation is not None:
+                self._finish(self._record(call, Outcome(observation, error="skipped")))
+                continue
             if self.meter.time_left == 0 and call.name != SUBMIT:
                 raise StopRun("time")
             if (await self._one(call)).submitted:
                 raise StopRun("submitted")
+            await self._show(call)
+
+    async def _decided(self, call: ToolCall) -> tuple[ToolCall, str | None]:
+        """The next call as a person wants it, and its observation when it is not to be executed."""
+        desk = Desk(self.control, self.halting, self.recorder, self.meter)
+        decision = await desk.before(call)
+        self._open[0] = call = as_decided(call, decision)
+        return call, decision.text if decision and decision.action == "skip" else None
+
+    async def _show(self, call: ToolCall) -> None:
+        """Halt before the model sees what came of a call, if somebody wants it."""
+        result = self._newest
+        assert result is not None
+        desk = Desk(self.control, self.halting, self.recorder, self.meter)
+        await desk.after(call, result, self._told, self._show_instead)
+
+    def _show_instead(self, result: ev.CallFinished, decision: Decision) -> ev.CallDecided:
+        """The model is shown what a person gave; how many steps remain stays below it."""
+        shown = decision.text or ""
+        if not shown.endswith(self._told):
+            shown += self._told
+        self.meter.add_text(shown)
+        self.messages[-1] = tool_message(result.call_id, shown)
+        original = self.recorder.journal.store_text(result.observation)
+        return ev.CallDecided(
+            step=result.step,
+            call_id=result.call_id,
+            action="observe",
+            observation=shown,
+            original=original,
+            source=decision.source,
+        )
 
     def _propose(self, call: ToolCall) -> None:
         try:
@@ -332,9 +381,15 @@ class Loop:
 
     def _record(self, call: ToolCall, outcome: Outcome) -> ev.CallFinished:
         observation = str(ev.clean_text(outcome.observation))
+        if self._was_edited(call.id) and outcome.error != "skipped":
+            observation = f"{edited_note(call.name, parse_arguments(call.arguments))}\n\n{observation}"
         return ev.CallFinished(
             step=self.meter.step, call_id=call.id, observation=observation, error=outcome.error
         )
+
+    def _was_edited(self, call_id: str) -> bool:
+        found = self._recorded(call_id)
+        return found is not None and any(decision.action == "edit" for decision in found.decisions)
 
     async def _add_details(self, event: ev.CallFinished, outcome: Outcome, changes: Changes) -> None:
         event.changes, event.changes_incomplete = await file_diffs(changes)
@@ -350,7 +405,9 @@ class Loop:
         self.meter.add_text(event.observation)
         self._open.pop(0)
         self._under_way = False
+        self._newest, self._told = event, ""
         if tell and not self._open and not self.meter.over:
-            event.observation += f"\n\n{self.meter.next_turn()}"
+            self._told = f"\n\n{self.meter.next_turn()}"
+            event.observation += self._told
         self.messages.append(tool_message(event.call_id, event.observation))
         self.recorder.emit(event)
