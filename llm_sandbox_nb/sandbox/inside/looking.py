@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-    from .mounts import Mount
+    from .mounts import Epoch, Mount
 
     Signature = tuple[int, ...]
     """Mode, owner, group, size, mtime, ctime, inode, device."""
@@ -155,18 +155,19 @@ class Look:
 
     # -------------------------------------------------------------------------------------------- walking
 
-    def at(self, mounts: Iterable[Mount], points: set[bytes], left_out: set[bytes], since: int) -> None:
+    def at(self, mounts: Iterable[Mount], points: set[bytes], left_out: set[bytes], epoch: Epoch) -> None:
         """Look at all mounts."""
-        self.mapped, self.since = mapped_files(), since
+        epoch.check_clock()
+        self.mapped, self.since = mapped_files(), epoch.start - epoch.back
         for mount in mounts:
             try:
                 look = os.lstat(mount.path)
             except OSError:
                 continue
-            self.walk(mount.path, look, (points | left_out) - {mount.path}, since if mount.base else 0)
+            self.walk(mount.path, look, (points | left_out) - {mount.path}, epoch.since(mount))
         self.finish()
 
-    def walk(self, path: bytes, look: os.stat_result, skip: set[bytes], since: int) -> None:
+    def walk(self, path: bytes, look: os.stat_result, skip: set[bytes], since: tuple[int, int]) -> None:
         """An entry, and everything below it; what is near comes before what is deep, should there be too much."""
         todo = deque([(path, look)])
         while todo:
@@ -233,8 +234,8 @@ class Look:
 
     # ------------------------------------------------------------------------------------------- an entry
 
-    def entry(self, path: bytes, look: os.stat_result, since: int) -> bool:
-        """Note an entry; whether to go into it."""
+    def entry(self, path: bytes, look: os.stat_result, since: tuple[int, int]) -> bool:
+        """Note an entry; whether to go into it. `since`: see `Epoch.since`."""
         if time.monotonic() > self.limits.deadline:
             raise StopLookError("Looking took too long")
         if len(self.new) >= self.limits.entries:
@@ -242,7 +243,7 @@ class Look:
         kind = stat.S_IFMT(look.st_mode)
         if kind not in KINDS:
             return False
-        if look.st_ctime_ns < since:
+        if look.st_ctime_ns < since[kind != stat.S_IFDIR]:
             self.note(path, (signature(look), 1, None, None, None))
             return False
         if kind == stat.S_IFREG and look.st_nlink > 1:

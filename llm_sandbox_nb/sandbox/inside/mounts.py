@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import stat
+import struct
 import time
 
 TYPE_CHECKING = False
@@ -14,8 +16,8 @@ if TYPE_CHECKING:
         """A place where something writable is mounted."""
 
         path: bytes
-        base: bool
-        """Whether what is older than the sandbox is as in the image."""
+        base: int
+        """What tells whether something is as in the image: `FOLDER_BASE`, `FILE_BASE`, or nothing (0)."""
 else:
     from collections import namedtuple
 
@@ -26,6 +28,7 @@ PSEUDO = frozenset(
     b" nsfs proc pstore rpc_pipefs securityfs selinuxfs sysfs tracefs".split()
 )
 MARGIN = 20_000_000  # nanoseconds by which the clock of files may be behind ours
+FOLDER_BASE, FILE_BASE = 1, 2  # an overlay; a single file that the engine made before the start
 OVERLAY = "/sys/module/overlay/parameters/"
 
 
@@ -39,19 +42,51 @@ class Epoch:
     def __init__(self) -> None:
         self.start = time.time_ns() - MARGIN
         self.offset = self.clock_offset()
+        self.back = 0
 
     @staticmethod
     def clock_offset() -> int:
         """Between the clock of the files and one that never jumps."""
         return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
-    def since(self) -> int:
-        """What has an older ctime is as it was at the start."""
+    def check_clock(self) -> None:
+        """Notice a clock that was set back."""
         offset = self.clock_offset()
         if offset < self.offset - MARGIN // 4:
-            self.start -= self.offset - offset
+            self.back += self.offset - offset
             self.offset = offset
-        return self.start
+
+    def since(self, mount: Mount) -> tuple[int, int]:
+        """Ctimes from which on folders must be looked into, and files are no longer as in the image.
+
+        The engine prepares folders before we begin. What happens in such a one later does not show in those
+        above it, so folders count from the making of the sandbox.
+        """
+        start = self.start - self.back
+        if mount.base == FILE_BASE:
+            return 0, start
+        if mount.base != FOLDER_BASE:
+            return 0, 0
+        birth = birth_time(mount.path) - MARGIN - self.back
+        return (birth, start) if birth > 0 else (0, 0)
+
+
+def birth_time(path: bytes) -> int:
+    """When something was made, in nanoseconds, or 0 where that is not known.
+
+    The upper folder of an overlay is made with the sandbox; what the engine prepared in it is younger.
+    """
+    buffer = ctypes.create_string_buffer(256)
+    try:
+        if (
+            ctypes.CDLL(None).statx(-100, path, 0x100, 0x800, buffer)
+            or not int.from_bytes(buffer[:4], "little") & 0x800
+        ):
+            return 0
+    except AttributeError:
+        return 0
+    seconds, rest = struct.unpack_from("<qI", buffer, 80)
+    return int(seconds) * 1_000_000_000 + int(rest)
 
 
 def unescape(word: bytes) -> bytes:
@@ -125,5 +160,5 @@ def writable_mounts() -> tuple[list[Mount], set[bytes]]:
         if kind in PSEUDO or b"ro" in rights or not is_ours(path) or mount_id(path) != number:
             continue
         single = not stat.S_ISDIR(os.lstat(path).st_mode)
-        found.append(Mount(path, single or prunes(kind, above)))
+        found.append(Mount(path, FILE_BASE if single else FOLDER_BASE if prunes(kind, above) else 0))
     return found, points

@@ -62,7 +62,7 @@ class Historian:
     def mounts(self) -> tuple[list[Mount], set[bytes]]:
         """Where to look, and where not."""
         if self.scope:
-            return [Mount(self.scope, False)], set()
+            return [Mount(self.scope, 0)], set()
         return writable_mounts()
 
     def checkpoint(self, ask: dict[str, Any]) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Historian:
         writer = RecordWriter(1)
         look = Look(writer, old or {}, Limits(ask.get("limits") or {}))
         mounts, points = self.mounts()
-        look.at(mounts, points, {self.spill}, self.epoch.since())
+        look.at(mounts, points, {self.spill}, self.epoch)
         writer.end()
         self.memories = {since: old} if since is not None and old is not None else {}
         self.memories[ask["id"]] = look.new
@@ -92,7 +92,7 @@ class Historian:
         from .restoring import Restoring
 
         known = self.memories.get(ask.get("since") or "")
-        work = Restoring(dict(known or {}), self.scope or b"/")
+        work = Restoring(dict(known or {}), self.scope or b"/", self.epoch.start)
         work.run(self.reader)
         self.memories = {} if known is None else {ask["id"]: work.memory}
         write_all(1, work.shell)
@@ -136,9 +136,9 @@ def describe(params: dict[str, Any]) -> dict[str, Any]:
             writer.row(GONE, name)
             continue
         if params.get("below"):
-            look.walk(path, there, points - {path}, 0)
+            look.walk(path, there, points - {path}, (0, 0))
         else:
-            look.entry(path, there, 0)
+            look.entry(path, there, (0, 0))
     look.finish()
     writer.end()
     return {"records": writer.records, "bytes": writer.bytes, "incomplete": look.shortfall.text()}

@@ -48,11 +48,13 @@ class Restoring:
     Args:
         memory: what was there before, as a look has told it; becomes what is there afterwards.
         top: the folder that holds everything that may be touched.
+        start: the time at which the sandbox was started.
     """
 
-    def __init__(self, memory: Memory, top: bytes) -> None:
+    def __init__(self, memory: Memory, top: bytes, start: int) -> None:
         self.memory = memory
         self.top = top
+        self.start = start
         self.folder_path = b""
         self.folder = -1
         self.folders: dict[bytes, tuple[int, int]] = {}
@@ -181,9 +183,11 @@ class Restoring:
             return
         try:
             link = "/proc/self/fd/%d" % fd
-            if os.fstat(fd).st_mode != mode:
+            now = os.fstat(fd)
+            if now.st_mode != mode:
                 os.chmod(link, stat.S_IMODE(mode))
-            set_times(link, mtime)
+            if now.st_mtime_ns != mtime:
+                os.utime(link, ns=(mtime, mtime))
         finally:
             os.close(fd)
 
@@ -192,7 +196,13 @@ class Restoring:
         row = self.rows[path]
         fd = self.open_folder(path)
         try:
-            apply_metadata("/proc/self/fd/%d" % fd, row, os.fstat(fd))
+            look = os.fstat(fd)
+            try:
+                apply_metadata("/proc/self/fd/%d" % fd, row, look)
+            except PermissionError:
+                if look.st_ctime_ns >= self.start or os.geteuid() in (0, look.st_uid):
+                    raise
+                # Nobody here could have changed it: it is another sandbox's, prepared a moment later.
         finally:
             os.close(fd)
         self.remember(path, row)
@@ -417,18 +427,13 @@ def apply_metadata(target: Any, row: list[Any], look: os.stat_result, folder: in
         extra["follow_symlinks"] = False
     if (uid, gid) != (look.st_uid, look.st_gid):
         os.chown(target, uid, gid, **extra)
-    if kind != "l":
+    if kind != "l" and (mode != stat.S_IMODE(look.st_mode) or (uid, gid) != (look.st_uid, look.st_gid)):
         os.chmod(target, mode, **extra)
     if kind in ("d", "f"):
         set_xattrs(
             target if folder is None else "/proc/self/fd/%d/%s" % (folder, os.fsdecode(target)), xattrs
         )
     os.utime(target, ns=(mtime, mtime), **extra)
-
-
-def set_times(target: str, mtime: int) -> None:
-    """The time of the last change."""
-    os.utime(target, ns=(mtime, mtime))
 
 
 def set_xattrs(target: Any, wanted: dict[str, str] | None) -> None:
