@@ -56,7 +56,7 @@ class Image:
             if not _open(manifest, path) and _in_image(manifest, path):
                 await self._open_folder(path, found, other)
         if content:
-            lacking = {path for path, entry in found.items() if entry.base and not _base(other, path)}
+            lacking = {path for path, entry in found.items() if entry.base and not _in_image(other, path)}
             files = [path for path in lacking if found[path].type != FOLDER]
             found |= _present(await self._entries(files))
             for path in lacking.difference(files):
@@ -182,11 +182,6 @@ def _in_image(manifest: Manifest, path: str) -> bool:
         path = posixpath.dirname(path)
     root = manifest.get("/")
     return root is not None and root.base
-
-
-def _base(manifest: Manifest, path: str) -> bool:
-    entry = manifest.get(path)
-    return entry is not None and entry.base
 
 
 def _present(entries: Mapping[str, Entry | None]) -> dict[str, Entry]:
