@@ -10,7 +10,7 @@ from collections import deque
 
 from .contents import ContentReader, UnkeptError
 from .mounts import MARGIN
-from .processes import read_proc
+from .processes import own_tree, read_proc
 from .records import ENTRIES, GONE, RecordWriter, Shortfall
 from .wire import bytes_to_text
 
@@ -93,12 +93,13 @@ def xattrs_of(path: bytes) -> dict[str, str] | None:
 def mapped_files() -> set[bytes]:
     """Files that a process has mapped for writing: it can change them without a trace in their times."""
     found = set()
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            for line in read_maps("/proc/%s/maps" % name):
-                words = line.split(None, 5)
-                if len(words) == 6 and words[1].startswith(b"rw") and words[1][3:4] == b"s":
-                    found.add(words[5].replace(b"\\012", b"\n"))
+    executor = os.getppid()
+    pids = own_tree(executor) if executor != 1 else filter(str.isdigit, os.listdir("/proc"))
+    for pid in pids:
+        for line in read_maps("/proc/%s/maps" % pid):
+            words = line.split(None, 5)
+            if len(words) == 6 and words[1].startswith(b"rw") and words[1][3:4] == b"s":
+                found.add(words[5].replace(b"\\012", b"\n"))
     return found
 
 

@@ -29,6 +29,7 @@ PSEUDO = frozenset(
 )
 MARGIN = 20_000_000  # nanoseconds by which the clock of files may be behind ours
 FOLDER_BASE, FILE_BASE = 1, 2  # an overlay; a single file that the engine made before the start
+AT_FDCWD, AT_SYMLINK_NOFOLLOW, STATX_BTIME = -100, 0x100, 0x800
 OVERLAY = "/sys/module/overlay/parameters/"
 
 
@@ -78,12 +79,10 @@ def birth_time(path: bytes) -> int:
     """
     buffer = ctypes.create_string_buffer(256)
     try:
-        if (
-            ctypes.CDLL(None).statx(-100, path, 0x100, 0x800, buffer)
-            or not int.from_bytes(buffer[:4], "little") & 0x800
-        ):
-            return 0
+        failed = ctypes.CDLL(None).statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_BTIME, buffer)
     except AttributeError:
+        return 0
+    if failed or not struct.unpack_from("<I", buffer)[0] & STATX_BTIME:
         return 0
     seconds, rest = struct.unpack_from("<qI", buffer, 80)
     return int(seconds) * 1_000_000_000 + int(rest)
