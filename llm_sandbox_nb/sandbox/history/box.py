@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import posixpath
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable
@@ -12,7 +13,7 @@ from typing import Self, TypeVar
 
 from llm_sandbox_nb.sandbox.contract import Changes, FileEntry, Protection, Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
-from llm_sandbox_nb.sandbox.history.compare import listing
+from llm_sandbox_nb.sandbox.history.compare import compare, listing
 from llm_sandbox_nb.sandbox.history.entry import FILE, FOLDER, Entry
 from llm_sandbox_nb.sandbox.history.image import Image
 from llm_sandbox_nb.sandbox.history.keeper import HistoryKeeper, Link
@@ -29,6 +30,8 @@ _SCOPES = {
     "change here is your own machine's.",
 }
 _T = TypeVar("_T")
+
+logger = logging.getLogger(__name__)
 
 
 def new_keeper(protection: Protection, root: str) -> HistoryKeeper:
@@ -74,7 +77,20 @@ class KeptSandbox(Sandbox):
         """See `Sandbox.changes`."""
         if a is None and b is None:
             return await self.changes_now()
-        return await self.again(lambda link: self.keeper.compare(link, a, b))
+        for id in (a, b):
+            if id is not None:
+                self.keeper.checkpoint(id)
+        now = await self.checkpoint() if a is None or b is None else ""
+        store = self.keeper.needed(a or now)
+        before, after = store.manifest(a or now), store.manifest(b or now)
+        async with _Pristine(self) as pristine:
+            image = Image(store, pristine.reach)
+            try:
+                before = await image.expand(before, after, content=False)
+                after = await image.expand(after, before, content=False)
+            except SandboxError:
+                logger.info("what the image has is not known", exc_info=True)  # then it counts as new
+        return await asyncio.to_thread(compare, store, before, after)
 
     async def restore(self, checkpoint: str) -> Restored:
         """See `Sandbox.restore`."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
 from typing import Literal
 
 from llm_sandbox_nb.sandbox.contract import Changes, FileChange, FileEntry
 from llm_sandbox_nb.sandbox.errors import HistoryError
-from llm_sandbox_nb.sandbox.history.entry import FILE, FOLDER, LINK, Entry, delta, parents
+from llm_sandbox_nb.sandbox.history.entry import FILE, FOLDER, LINK, Entry, Manifest, delta, parent, parents
 from llm_sandbox_nb.sandbox.history.store import HistoryStore
 
 TEXT_MOST = 256 * 1024
@@ -20,13 +19,12 @@ _NAMES = {FILE: "file", FOLDER: "folder", LINK: "link"}
 Kind = Literal["added", "modified", "deleted"]
 
 
-def compare(store: HistoryStore, a: str, b: str) -> Changes:
-    """What differs, going from checkpoint `a` to `b`. Folders count when they were made, removed or changed rights.
+def compare(store: HistoryStore, before: Manifest, after: Manifest) -> Changes:
+    """What differs, going from one manifest to the other.
 
-    Raises:
-        HistoryError: there is no such checkpoint.
+    Folders count when they were made, removed or changed rights. Where the image was asked (`Image.expand`), its
+    files are told apart from those that are new.
     """
-    before, after = store.manifest(a), store.manifest(b)
     differing = sorted(differing_paths(before, after), key=os.fsencode)
     room = TEXTS_MOST
     found = []
@@ -40,23 +38,32 @@ def compare(store: HistoryStore, a: str, b: str) -> Changes:
     return Changes(tuple(found), incomplete)
 
 
-def differing_paths(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> list[str]:
+def differing_paths(before: Manifest, after: Manifest) -> list[str]:
     """Paths whose change a person would call one."""
-    return [path for path in delta(before, after) if _differs(before, after, path)]
+    changed = delta(before, after)
+    image_folders = {
+        parent(path)
+        for path in changed
+        for manifest in (before, after)
+        if (entry := manifest.get(path)) is not None and entry.base
+    }
+    return [path for path in changed if _differs(before, after, path, path in image_folders)]
 
 
-def _differs(before: Mapping[str, Entry], after: Mapping[str, Entry], path: str) -> bool:
+def _differs(before: Manifest, after: Manifest, path: str, in_image: bool) -> bool:
     old, new = before.get(path), after.get(path)
-    if old is None or new is None:
-        known = old or new
-        # A folder of the image whose content is named on one side only: what is as in the image is no change.
-        return not (known is not None and known.base and _in_image(before if old is None else after, path))
-    if old.type == new.type == FOLDER:
-        return (old.mode, old.uid, old.gid) != (new.mode, new.uid, new.gid)
-    return not old.alike(new)
+    if old is not None and new is not None:
+        if old.type == new.type == FOLDER:
+            return (old.mode, old.uid, old.gid) != (new.mode, new.uid, new.gid)
+        return not old.alike(new)
+    known, other = (old, after) if new is None else (new, before)
+    # Below a folder of the image that one side only names as a whole: what the image has is no change.
+    as_image = known is not None and (known.base or (known.type == FOLDER and in_image))
+    return not (as_image and in_base_folder(other, path))
 
 
-def _in_image(manifest: Mapping[str, Entry], path: str) -> bool:
+def in_base_folder(manifest: Manifest, path: str) -> bool:
+    """Whether a path lies below a folder that is named as a whole, as in the image."""
     for folder in parents(path):
         entry = manifest.get(folder)
         if entry is not None:
@@ -110,7 +117,7 @@ def _described(entry: Entry) -> str:
     return f"a {_NAMES.get(entry.type, 'special file')}"
 
 
-def listing(manifest: Mapping[str, Entry], path: str, depth: int, limit: int) -> list[FileEntry]:
+def listing(manifest: Manifest, path: str, depth: int, limit: int) -> list[FileEntry]:
     """What `Sandbox.list_files` would have told at a checkpoint; of the image's own folders nothing is known.
 
     Raises:
@@ -118,7 +125,7 @@ def listing(manifest: Mapping[str, Entry], path: str, depth: int, limit: int) ->
     """
     here = manifest.get(path)
     if here is None and path != "/":
-        if _in_image(manifest, path):
+        if in_base_folder(manifest, path):
             raise HistoryError(
                 f"{path} was as in the image then, which the history does not hold; look there."
             )

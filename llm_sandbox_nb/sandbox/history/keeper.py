@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from llm_sandbox_nb.sandbox.body import Body
-from llm_sandbox_nb.sandbox.contract import Changes, FileEntry
+from llm_sandbox_nb.sandbox.contract import FileEntry
 from llm_sandbox_nb.sandbox.errors import HistoryError
 from llm_sandbox_nb.sandbox.frames import ProtocolError
-from llm_sandbox_nb.sandbox.history.compare import compare, differing_paths
+from llm_sandbox_nb.sandbox.history.compare import differing_paths
 from llm_sandbox_nb.sandbox.history.entry import Entry, delta
 from llm_sandbox_nb.sandbox.history.incoming import ENTRIES_MOST, Incoming, combined, roots_of
 from llm_sandbox_nb.sandbox.history.packs import PackWriter
@@ -224,14 +224,6 @@ class HistoryKeeper:
     def _room(self, store: HistoryStore) -> int:
         free = shutil.disk_usage(store.folder).free - SPARE
         return max(0, min(store.limit, free))
-
-    async def compare(self, link: Link, a: str | None, b: str | None) -> Changes:
-        """See `Sandbox.changes`."""
-        for id in (a, b):
-            if id is not None:
-                self.needed(id).checkpoint(id)
-        now = await self.take(link) if a is None or b is None else ""
-        return await asyncio.to_thread(compare, self._open(), a or now, b or now)
 
 
 class _Look:
