@@ -84,7 +84,7 @@ class Changer:
                 breakpoints=None if breakpoints is None else tuple(map(Breakpoint, breakpoints)),
                 approve=None if approve is None else approval(approve),
             )
-        except (ModelError, ValueError, TypeError) as error:
+        except (ModelError, ValueError, TypeError, ImportError) as error:
             raise ControlError(str(error)) from error
 
     def apply(self, change: Change, source: str) -> ev.SettingsChanged:
@@ -99,6 +99,11 @@ class Changer:
         if change.approve is not None:
             self.loop.halting.approve = change.approve
         return change.event(source)
+
+
+def unknown_model(name: str) -> Model:
+    """Stands where no model can be made from a name."""
+    raise ControlError(f"This run cannot change to the model {name[:80]}: stop it, and go on with that one.")
 
 
 _WHOLE = ("top_k", "max_tokens", "steps", "tokens")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from tornado.websocket import WebSocketClientConnection
 
+    from llm_sandbox_nb.agent.control import RunControl
     from llm_sandbox_nb.agent.run import Run
     from llm_sandbox_nb.notebook.server_address import ServerAddress
 
@@ -177,30 +178,52 @@ class RunPublisher:
         while (message := await connection.read_message()) is not None:
             asked = json.loads(message)
             if asked.get("type") == "control":
-                await _write(connection, {"type": "answer", "id": asked["id"], "error": _decide(run, asked)})
+                problem = await _decide(run, asked)
+                await _write(connection, {"type": "answer", "id": asked["id"], "error": problem})
             elif asked.get("type") == "file":
                 found = await asyncio.to_thread(_file, run, str(asked["path"]), int(asked["most"]))
                 await _write(connection, {"type": "answer", "id": asked["id"], **found})
         raise _AwayError("the connection broke")
 
 
-def _decide(run: Run, asked: dict[str, Any]) -> str | None:
-    """Carry a decision out; what is wrong with it, in one sentence."""
+async def _decide(run: Run, asked: dict[str, Any]) -> str | None:
+    """Carry a decision out, and see it recorded; what is wrong with it, in one sentence."""
+    given = {name: value for name, value in asked.items() if name not in ("type", "id", "action")}
     try:
-        match asked.get("action"):
-            case "say":
-                run.control.say(str(asked.get("text") or ""), source="server")
-            case "pause":
-                run.control.pause(source="server")
-            case "resume":
-                run.control.resume(source="server")
-            case "stop":
-                run.control.stop(source="server")
-            case other:
-                return f"The kernel's version of llm_sandbox_nb knows no {other!r}; restart the kernel."
+        if asked.get("action") == "change":
+            await asyncio.to_thread(run.control.change, **given, source="server")  # may import a provider
+        else:
+            _decide_at_once(run.control, str(asked.get("action")), given)
     except ControlError as error:
         return str(error)
+    await asyncio.sleep(0)
     return None
+
+
+def _decide_at_once(control: RunControl, action: str, given: dict[str, Any]) -> None:
+    call_id, text = given.get("call_id"), str(given.get("text") or "")
+    match action:
+        case "say":
+            control.say(text, source="server")
+        case "pause":
+            control.pause(source="server")
+        case "resume":
+            control.resume(call_id=call_id, source="server")
+        case "step":
+            control.step(call_id=call_id, source="server")
+        case "edit":
+            arguments, tool = given.get("arguments") or {}, given.get("tool")
+            control.edit(arguments, tool=tool, call_id=call_id, source="server")
+        case "skip":
+            control.skip(text or None, call_id=call_id, source="server")
+        case "observe":
+            control.observe(text, call_id=call_id, source="server")
+        case "stop":
+            control.stop(source="server")
+        case other:
+            raise ControlError(
+                f"The kernel's version of llm_sandbox_nb knows no {other!r}; restart the kernel."
+            )
 
 
 def _file(run: Run, path: str, most: int) -> dict[str, Any]:
