@@ -56,20 +56,3 @@ def _given(call: Call) -> str | None:
         if decision.action == "skip":
             return decision.observation or ""
     return None
-
-
-def uncovered(trajectory: Trajectory) -> str | None:
-    """The event before the first call that was executed after the newest checkpoint; None when there is none.
-
-    What such a call did to the files is not kept. A run whose sandbox is gone goes on from that event, so that talk and
-    files agree.
-    """
-    found: str | None = None
-    before: str | None = None
-    for event in trajectory.path:
-        if isinstance(event, ev.Checkpointed) or (isinstance(event, ev.Rewound) and event.what == "files"):
-            found = None
-        elif isinstance(event, ev.CallStarted) and event.tool != "submit" and found is None:
-            found = before
-        before = event.id
-    return found

@@ -118,6 +118,12 @@ class Trajectory:
         """The files as they are kept, by step; 0 is before the first call."""
         self.files: str | None = None
         """The newest checkpoint: the files that belong to HEAD."""
+        self.uncovered: str | None = None
+        """The event before the first call that was executed after that checkpoint; None when there is none.
+
+        What such a call did to the files is not kept. A run whose sandbox is gone goes on from that event, so
+        that talk and files agree.
+        """
         self.changed: list[ev.SettingsChanged] = []
         self.usage = ev.Usage(cost=0.0)
         self._calls: dict[str, Call] = {}
@@ -184,9 +190,11 @@ class Trajectory:
                 if event.what != "files" and event.to in self._tree:
                     files = event.target if event.what == "both" else event.safety or self.files
                     self._go_to(event.to)
-                    self.files = files or self.files
+                    self.files, self.uncovered = files or self.files, None
 
     def _take(self, event: ev.Event, parent: str | None) -> None:
+        if isinstance(event, ev.CallStarted) and event.tool != "submit" and self.uncovered is None:
+            self.uncovered = parent
         self.events.append(event)
         self._tree.add(event, parent)
         self._head = event.id
@@ -199,6 +207,8 @@ class Trajectory:
         self._begin()
         self._head = event
         for one in path:
+            if isinstance(one, ev.CallStarted) and one.tool != "submit" and self.uncovered is None:
+                self.uncovered = self._tree.parent(one.id)
             self.path.append(one)
             self._apply(one)
         self.paused, self.held = False, None
@@ -322,14 +332,14 @@ class Trajectory:
     def _add_files(self, event: ev.Checkpointed | ev.RewindStarted | ev.Rewound) -> None:
         match event:
             case ev.Checkpointed():
-                self.files = event.checkpoint
+                self.files, self.uncovered = event.checkpoint, None
                 self.checkpoints[event.step or 0] = event
                 if event.step in self._by_number:
                     self._by_number[event.step].checkpoint = event
-            case ev.RewindStarted():
-                self.files = event.safety or self.files
-            case ev.Rewound(what="files"):
-                self.files = event.target or self.files
+            case ev.RewindStarted() if event.safety:
+                self.files, self.uncovered = event.safety, None
+            case ev.Rewound(what="files") if event.target:
+                self.files, self.uncovered = event.target, None
 
 
 def _show_instead(messages: list[dict[str, Any]], call_id: str, observation: str) -> None:

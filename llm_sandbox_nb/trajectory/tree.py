@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 from llm_sandbox_nb.trajectory import events as ev
 
-_MARKS = frozenset({"rewind.started", "rewound", "forked", "control", "note", "call.held"})
+_NAMED = "checkpoint"
+_MARKS = frozenset(
+    {_NAMED, "rewind.started", "rewound", "forked", "continued", "control", "note", "call.held"}
+)
 """Kinds that alone make no branch: they say what was done with a run, not what the run did."""
 
 
@@ -79,20 +82,23 @@ class Tree:
         return Branch(tip, None if head else fork, self.step(fork), self.step(tip), head)
 
     def _without_marks(self, id: str | None) -> str | None:
-        while id is not None and self._events[id].kind in _MARKS:
+        while id is not None and self._events[id].kind in _MARKS - {_NAMED}:
             id = self._parents[id]
         return id
 
     def _tips(self) -> list[str]:
-        """Events after which nothing came but marks."""
+        """Events after which nothing came but marks; the checkpoint that follows one belongs to it."""
         lead_on: set[str | None] = set()
+        named: dict[str | None, str] = {}
         tips = []
         for id, event in reversed(self._events.items()):
             if event.kind in _MARKS:
                 if id in lead_on:
                     lead_on.add(self._parents[id])
+                elif event.kind == _NAMED:
+                    named[self._parents[id]] = named.get(id, id)
                 continue
             if id not in lead_on:
-                tips.append(id)
+                tips.append(named.get(id, id))
             lead_on.add(self._parents[id])
         return tips[::-1]

@@ -3,7 +3,16 @@
 import { IEvent } from './events';
 
 /** Kinds that alone make no branch: they say what was done with a run, not what the run did. */
-const MARKS = new Set<string>(['rewind.started', 'rewound', 'forked', 'control', 'note', 'call.held']);
+const MARKS = new Set<string>([
+  'checkpoint',
+  'rewind.started',
+  'rewound',
+  'forked',
+  'continued',
+  'control',
+  'note',
+  'call.held'
+]);
 
 /** One line of events, from the first to `tip`. */
 export interface IBranch {
@@ -82,25 +91,28 @@ export class Tree {
 
   private _withoutMarks(id: string | null): string | null {
     let node = this._node(id);
-    while (node && MARKS.has(node.event.kind)) {
+    while (node && MARKS.has(node.event.kind) && node.event.kind !== 'checkpoint') {
       node = this._node(node.parent);
     }
     return node?.event.id ?? null;
   }
 
-  /** Events after which nothing came but marks. */
+  /** Events after which nothing came but marks; the checkpoint that follows one belongs to it. */
   private _tips(): string[] {
     const leadOn = new Set<string | null>();
+    const named = new Map<string | null, string>();
     const tips: string[] = [];
     for (const [id, { event, parent }] of [...this._nodes].reverse()) {
       if (MARKS.has(event.kind)) {
         if (leadOn.has(id)) {
           leadOn.add(parent);
+        } else if (event.kind === 'checkpoint') {
+          named.set(parent, named.get(id) ?? id);
         }
         continue;
       }
       if (!leadOn.has(id)) {
-        tips.push(id);
+        tips.push(named.get(id) ?? id);
       }
       leadOn.add(parent);
     }
