@@ -7,7 +7,7 @@ import json
 import os
 import struct
 
-from .wire import PIPE_READ, bytes_to_text, dump, write_all
+from .wire import bytes_to_text, dump, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,33 +86,40 @@ class RecordReader:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self.buffer = bytearray()
+        self.buffer = b""
+        self.at = 0
 
-    def fill(self, size: int) -> None:
-        """Wait until so many bytes are there."""
-        while len(self.buffer) < size:
-            data = os.read(self.fd, PIPE_READ)
-            if not data:
-                raise EOFError
-            self.buffer += data
+    def take(self, size: int) -> bytes:
+        """Exactly so many bytes."""
+        have = len(self.buffer) - self.at
+        if have < size:
+            parts = [self.buffer[self.at :]]
+            while have < size:
+                parts.append(self.read(max(BATCH, size - have)))
+                have += len(parts[-1])
+            self.buffer, self.at = b"".join(parts), 0
+        self.at += size
+        return self.buffer[self.at - size : self.at]
+
+    def read(self, size: int) -> bytes:
+        """At most so many bytes, and not none."""
+        data = os.read(self.fd, size)
+        if not data:
+            raise EOFError
+        return data
 
     def line(self) -> bytes:
         """Up to the end of a line."""
-        while b"\n" not in self.buffer:
-            self.fill(len(self.buffer) + 1)
-        line, _, self.buffer = self.buffer.partition(b"\n")
-        return bytes(line)
+        while b"\n" not in self.buffer[self.at :]:
+            self.buffer, self.at = self.buffer[self.at :] + self.read(BATCH), 0
+        return self.take(self.buffer.index(b"\n", self.at) + 1 - self.at)
 
     def record(self) -> tuple[int, bytes]:
         """The next record."""
-        self.fill(RECORD.size)
-        kind, size = RECORD.unpack_from(self.buffer)
+        kind, size = RECORD.unpack(self.take(RECORD.size))
         if size > RECORD_SIZE:
             raise OSError(errno.EINVAL, "a record is too large")
-        self.fill(RECORD.size + size)
-        payload = bytes(memoryview(self.buffer)[RECORD.size : RECORD.size + size])
-        del self.buffer[: RECORD.size + size]
-        return kind, payload
+        return kind, self.take(size)
 
     def rows(self, payload: bytes) -> Any:
         """What a record of rows holds."""

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from .looking import Memory
 
 ROOTS_TOLD = 32
-NICE = 5
 PIPE_SIZE = 1024 * 1024
 F_SETPIPE_SZ = 1031
 TICK = 0.012  # seconds after which the clock of the files has certainly moved on
@@ -67,6 +66,7 @@ class Historian:
 
     def checkpoint(self, ask: dict[str, Any]) -> dict[str, Any]:
         """Tell what differs from a checkpoint that is remembered, or everything."""
+        set_policy("SCHED_BATCH")
         since = ask.get("since")
         old = self.memories.get(since) if since is not None else None
         writer = RecordWriter(1)
@@ -91,6 +91,7 @@ class Historian:
         """Make the files what the plan says; they are remembered if it started from what we know."""
         from .restoring import Restoring
 
+        set_policy("SCHED_OTHER")
         known = self.memories.get(ask.get("since") or "")
         work = Restoring(dict(known or {}), self.scope or b"/", self.epoch.start)
         work.run(self.reader)
@@ -106,6 +107,14 @@ class Historian:
         }
 
 
+def set_policy(name: str) -> None:
+    """Looking leaves the processor to commands; for restoring everybody waits. (`nice` could not be undone.)"""
+    try:
+        os.sched_setscheduler(0, getattr(os, name), os.sched_param(0))
+    except OSError:
+        pass
+
+
 def remember(scope: bytes, spill: bytes, epoch: Epoch) -> None:
     """The historian process: requests on fd 0, records on fd 1, outcomes on fd 3."""
     import fcntl
@@ -113,7 +122,6 @@ def remember(scope: bytes, spill: bytes, epoch: Epoch) -> None:
     gc.disable()
     os.umask(0)
     try:
-        os.nice(NICE)
         for fd in (0, 1):
             fcntl.fcntl(fd, F_SETPIPE_SZ, PIPE_SIZE)
     except OSError:  # no more room for pipes, or no right

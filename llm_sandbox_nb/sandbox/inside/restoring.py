@@ -55,6 +55,7 @@ class Restoring:
         self.memory = memory
         self.top = top
         self.start = start
+        self.in_use = files_in_use()
         self.folder_path = b""
         self.folder = -1
         self.folders: dict[bytes, tuple[int, int]] = {}
@@ -224,9 +225,8 @@ class Restoring:
             self.forget_below(path)
         self.memory[path] = (signature(os.lstat(path)), row[2], row[8], row[9], row[10])
 
-    def remove(self, folder: int, path: bytes) -> None:
+    def remove(self, folder: int, path: bytes, there: os.stat_result | None) -> None:
         """Delete a path, from the disk and from memory."""
-        there = look_at(folder, os.path.basename(path))
         if there is None:
             return
         remove(folder, os.path.basename(path))
@@ -248,7 +248,8 @@ class Restoring:
     def delete(self, name: str) -> None:
         """A path and everything below it."""
         path = text_to_bytes(name)
-        self.remove(self.enter(path)[0], path)
+        folder, name = self.enter(path)
+        self.remove(folder, path, look_at(folder, name))
         self.memory.pop(path, None)
 
     def make(self, row: list[Any]) -> None:
@@ -264,7 +265,7 @@ class Restoring:
             self.end_file()
             return
         if row[1] != "d" or there is None or not stat.S_ISDIR(there.st_mode):
-            self.remove(folder, path)
+            self.remove(folder, path, there)
             self.make_anew(folder, name, row)
         elif row[1] == "d":
             self.rows[path] = row
@@ -319,17 +320,29 @@ class Restoring:
     # ---------------------------------------------------------------------------------------------- files
 
     def begin_file(self, row: list[Any]) -> None:
-        """A file that gets new content. One that is mounted cannot be replaced, so it is written in place."""
+        """A file that gets new content. One that is there is overwritten if only this name leads to it."""
         path = text_to_bytes(row[0])
         folder, name = self.enter(path)
         there = look_at(folder, name)
-        if is_mounted(folder, name, there):
-            self.begin_patch(row)
-            os.ftruncate(self.file, 0)
-            return
-        self.remove(folder, path)
+        if self.is_reusable(path, there) or is_mounted(folder, name, there):
+            try:
+                self.begin_patch(row)
+            except OSError as error:
+                if error.errno != errno.ETXTBSY:
+                    raise
+            else:
+                if there and (there.st_blocks * 512 < there.st_size or covered(row[8]) < row[7]):
+                    os.ftruncate(self.file, 0)
+                return
+        self.remove(folder, path, there)
         self.file = os.open(name, NEW, 0o600, dir_fd=folder)
         self.file_row = row
+
+    def is_reusable(self, path: bytes, there: os.stat_result | None) -> bool:
+        """Whether a file can be overwritten: one of the image would be copied first, one of ours would crash us."""
+        if there is None or not stat.S_ISREG(there.st_mode) or there.st_nlink > 1:
+            return False
+        return there.st_ctime_ns >= self.start and path not in self.in_use
 
     def begin_patch(self, row: list[Any]) -> None:
         """A file that is there, of which parts get new content."""
@@ -374,6 +387,17 @@ class Restoring:
         """No file is open any more."""
         os.close(self.file)
         self.file = -1
+
+
+def files_in_use() -> set[bytes]:
+    """Files that are mapped into our own memory."""
+    with open("/proc/self/maps", "rb") as file:
+        return {line.split(None, 5)[5].rstrip(b"\n") for line in file if b"/" in line}
+
+
+def covered(detail: list[list[Any]] | None) -> int:
+    """How many bytes of a file are named."""
+    return sum(part[1] for part in detail or ())
 
 
 def look_at(folder: int, name: bytes) -> os.stat_result | None:
