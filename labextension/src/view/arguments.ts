@@ -62,7 +62,7 @@ export function editArea(text: string, label: string): HTMLTextAreaElement {
   const area = h('textarea', {
     'aria-label': label,
     spellcheck: 'false',
-    rows: Math.min(ROWS_MOST, Math.max(2, text.split('\n').length)),
+    rows: Math.min(ROWS_MOST, Math.max(1, text.split('\n').length)),
     'data-lm-suppress-shortcuts': 'true'
   });
   area.value = text;

@@ -42,9 +42,10 @@ export class Header {
   }
 
   private _updateState(live: boolean): void {
-    const { finish } = this._trajectory;
+    const { finish, held, paused } = this._trajectory;
     const trans = this._host.trans;
-    setText(this._state, finish ? finish.stop_reason : live ? trans('running') : trans('broken off'));
+    const under = held ? trans('stopped') : paused ? trans('paused') : trans('running');
+    setText(this._state, finish ? finish.stop_reason : live ? under : trans('broken off'));
     const well = finish && (finish.stop_reason === 'submitted' || finish.stop_reason === 'answered');
     this._state.dataset.state = well ? 'done' : finish || !live ? 'error' : 'live';
   }

@@ -61,6 +61,10 @@ export interface IOldFile {
 export interface IOldFolder {
   path: string;
   files: IOldFile[];
+  /** How many there are, if more than are listed. */
+  total: number;
+  /** Whether it is as in the sandbox's image, so that the history does not list it. */
+  base: boolean;
 }
 
 /** A path in which two checkpoints differ. */
@@ -74,6 +78,8 @@ export interface IFileChanges {
   changes: IFileChange[];
   /** How many there are, if more than are listed. */
   total: number;
+  /** What is not known of them, in words. */
+  incomplete: string;
 }
 
 /** The files of earlier steps, read from what the host keeps of the run and never from the sandbox. */
@@ -116,8 +122,8 @@ export interface IHost {
   history?: IHistory;
   /** Present where the run can be taken back. */
   timeTravel?: ITimeTravel;
-  /** Show another run, given the name of its folder beside this one's; absent where that cannot be done. */
-  openRun?(folder: string): void;
+  /** Make `link` lead to another run, given the name of its folder beside this one's; absent where that cannot be. */
+  linkRun?(link: HTMLAnchorElement, folder: string): void;
   /** Remember a choice for as long as this run is shown, e.g. that an artifact may use the network. */
   remember?(key: string, value: string): void;
   recall?(key: string): string | null;
