@@ -234,6 +234,9 @@ class Restoring:
         self.rows.pop(path, None)
         if stat.S_ISDIR(there.st_mode):
             self.forget_below(path)
+            self.folders = {other: was for other, was in self.folders.items() if not is_below(other, path)}
+            if is_below(self.folder_path, path):
+                self.leave()
 
     def forget_below(self, path: bytes) -> None:
         """Nothing is known of what is below a path any more."""
