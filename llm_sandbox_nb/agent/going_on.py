@@ -7,16 +7,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from llm_sandbox_nb.agent.asking import asker, checked_on_pause
 from llm_sandbox_nb.agent.control import RunControl
 from llm_sandbox_nb.agent.failures import InputError
+from llm_sandbox_nb.agent.halting import Halting, halting
 from llm_sandbox_nb.agent.inputs import Inputs
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.model import Model, ModelSettings
+from llm_sandbox_nb.agent.origin import Origin
 from llm_sandbox_nb.agent.past import past_of
 from llm_sandbox_nb.agent.place import let_go
 from llm_sandbox_nb.agent.prompts import PromptConfig, load_prompts
 from llm_sandbox_nb.agent.recorder import Listener, Recorder
 from llm_sandbox_nb.agent.retry import RetryPolicy
+from llm_sandbox_nb.agent.solve import NOBODY
 from llm_sandbox_nb.agent.work import Job, Opening, Work
 from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT, Sandbox
 from llm_sandbox_nb.trajectory import events as ev
@@ -67,6 +71,10 @@ async def go_on(run: Run, wishes: Wishes) -> Run:
         _record_changes(run, recorder, job, wishes)
         control = wishes.control or run.fresh_control()
         run.take_control(control)
+        control.stepping = control.stepping or job.halting.step
+        if (on_pause := wishes.more.get("on_pause")) is not None:
+            checked_on_pause(on_pause)
+            control.on_halt = asker(run, on_pause)
         work = Work(job, recorder, run, opening, control, past_of(trajectory, said))
     except BaseException:
         recorder.close()
@@ -91,6 +99,10 @@ def _said(trajectory: Trajectory, text: str | None) -> tuple[str, ...]:
     if text:
         return (text,)
     if finish is None:
+        return ()
+    if finish.stop_reason == "steps" and "rebuilt_from" in (
+        trajectory.start.settings if trajectory.start else {}
+    ):
         return ()
     if finish.stop_reason == "submitted":
         raise InputError("The model has submitted: say what more to do, as in run.resume('Make it blue.').")
@@ -123,25 +135,86 @@ def _settle(run: Run, recorder: Recorder) -> None:
 
 
 def _job(run: Run, wishes: Wishes) -> Job:
-    recorded = run.trajectory.start.settings if run.trajectory.start else {}
-    before = run.place.job
-    changed = run.trajectory.changed
-    limits = _overlaid(
-        RunLimits, before and before.limits, recorded.get("limits"), [one.limits for one in changed]
-    )
-    settings = _overlaid(
-        ModelSettings, before and before.settings, recorded.get("sampling"), [one.settings for one in changed]
-    )
+    limits, settings = _in_force(run)
+    before, first = run.place.job, run.place.job.make_model if run.place.job else None
     return Job(
         task=run.task,
         model=_model(run, wishes),
-        prompts=before.prompts if before else _prompts(recorded.get("prompts")),
+        prompts=_prompts(run),
         inputs=Inputs(),
         limits=_wished(RunLimits, limits, wishes.limits),
         settings=_wished(ModelSettings, settings, wishes.settings),
         retries=before.retries if before else RetryPolicy(),
-        command_timeout=float(recorded.get("command_timeout") or DEFAULT_TIMEOUT),
+        command_timeout=_command_timeout(run),
+        halting=_halting(run, wishes),
+        make_model=first or (lambda name: _made(name, wishes)),
     )
+
+
+def job_like(
+    run: Run, model: Model, inputs: Inputs, origin: Origin | None, given: Mapping[str, str], label: str
+) -> Job:
+    """The same task for a model that plays the record: it has no limit but its steps."""
+    limits, settings = _in_force(run)
+    steps = max(limits.steps, len(run.steps) + 1)
+    return Job(
+        task=run.task,
+        model=model,
+        prompts=_prompts(run),
+        inputs=inputs,
+        limits=RunLimits(steps, tokens=None, cost=None, time=None),
+        settings=settings,
+        retries=RetryPolicy(),
+        command_timeout=_command_timeout(run),
+        origin=origin,
+        given=given,
+        came_from={label: run.id or run.folder.name},
+    )
+
+
+def _in_force(run: Run) -> tuple[RunLimits, ModelSettings]:
+    recorded = _recorded(run)
+    before, changed = run.place.job, run.trajectory.changed
+    limits = [one.limits for one in changed]
+    settings = [one.settings for one in changed]
+    return (
+        _overlaid(RunLimits, before.limits if before else None, recorded.get("limits"), limits),
+        _overlaid(ModelSettings, before.settings if before else None, recorded.get("sampling"), settings),
+    )
+
+
+def _recorded(run: Run) -> dict[str, Any]:
+    return run.trajectory.start.settings if run.trajectory.start else {}
+
+
+def _command_timeout(run: Run) -> float:
+    return float(_recorded(run).get("command_timeout") or DEFAULT_TIMEOUT)
+
+
+def _halting(run: Run, wishes: Wishes) -> Halting:
+    known = {"step", "breakpoints", "break_when", "approve", "on_pause"}
+    if unknown := sorted(set(wishes.more) - known):
+        raise InputError(f"resume() takes no {unknown[0]!r}: it can be {', '.join(sorted(known))}.")
+    rules = {name: value for name, value in wishes.more.items() if name != "on_pause"}
+    try:
+        made = halting(
+            bool(rules.get("step")),
+            rules.get("breakpoints", ()),
+            rules.get("break_when", ()),
+            rules.get("approve", "auto"),
+        )
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    if not rules and run.place.job is not None:
+        made = dataclasses.replace(run.place.job.halting, step=False)
+    if (
+        made.needs_person
+        and wishes.control is None
+        and "on_pause" not in wishes.more
+        and not wishes.listeners
+    ):
+        raise InputError(NOBODY)
+    return made
 
 
 def _overlaid(kind: type[_T], given: _T | None, recorded: Any, changes: list[dict[str, Any]]) -> _T:
@@ -171,7 +244,10 @@ def _known(kind: Any, values: Any) -> dict[str, Any]:
     return {name: value for name, value in (values or {}).items() if name in names}
 
 
-def _prompts(recorded: Any) -> PromptConfig:
+def _prompts(run: Run) -> PromptConfig:
+    if run.place.job is not None:
+        return run.place.job.prompts
+    recorded = _recorded(run).get("prompts")
     if isinstance(recorded, dict) and isinstance(recorded.get("system_prompt"), str):
         return PromptConfig(**_known(PromptConfig, recorded))
     return load_prompts(None)
@@ -182,14 +258,18 @@ def _model(run: Run, wishes: Wishes) -> Model:
         return wishes.model
     if wishes.model is None and run.place.job is not None and not wishes.api_base:
         return run.place.job.model
-    from llm_sandbox_nb.agent.model_litellm import make_model
-
     changed = [one.model for one in run.trajectory.changed if one.model]
     name = wishes.model or (changed[-1] if changed else run.model)
     if not name:
         raise InputError(
             "The record does not say which model it was: name one, as in run.resume(model='openai/gpt-5')."
         )
+    return _made(name, wishes)
+
+
+def _made(name: str, wishes: Wishes) -> Model:
+    from llm_sandbox_nb.agent.model_litellm import make_model
+
     return make_model(name, api_base=wishes.api_base, api_key=wishes.api_key)
 
 

@@ -75,6 +75,8 @@ class Loop:
     control: RunControl = field(default_factory=RunControl)
     halting: Halting = field(default_factory=Halting)
     """When it halts by itself; may change while it goes on."""
+    given: Mapping[str, str] = field(default_factory=dict)
+    """Observations of calls that are not to be executed, by their ids."""
     nudges: int = 2
     """Replies in a row without a call that are answered by asking for one."""
     messages: list[dict[str, Any]] = field(default_factory=list)
@@ -279,7 +281,7 @@ class Loop:
         self._nudged = 0
         for call in calls:
             self._propose(call)
-        await self._carry_out_open({})
+        await self._carry_out_open(self.given)
 
     async def _carry_out_open(self, given: Mapping[str, str]) -> None:
         """Carry out the calls without a result; those in `given` have been decided and are not executed."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llm_sandbox_nb.agent.model import ToolCall
-from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Call, Trajectory
 
 
@@ -35,15 +34,16 @@ def past_of(trajectory: Trajectory, said: tuple[str, ...] = ()) -> Past:
     waiting = [] if step is None or not step.replied else [call for call in step.calls if not call.finished]
     return Past(
         messages=list(trajectory.messages()),
-        open=tuple(_as_decided(call) for call in waiting),
-        given={call.id: text for call in waiting if (text := _given(call)) is not None},
+        open=tuple(decided_call(call) for call in waiting),
+        given={call.id: text for call in waiting if (text := given_for(call)) is not None},
         said=said,
         step=replied[-1].number if replied else 0,
         last_text=next((one.thought.strip() for one in reversed(replied) if one.thought.strip()), ""),
     )
 
 
-def _as_decided(call: Call) -> ToolCall:
+def decided_call(call: Call) -> ToolCall:
+    """A call as a person wanted it, else as it was proposed."""
     for decision in reversed(call.decisions):
         if decision.action == "edit" and decision.arguments is not None:
             arguments = json.dumps(decision.arguments, ensure_ascii=False)
@@ -51,7 +51,8 @@ def _as_decided(call: Call) -> ToolCall:
     return ToolCall(call.id, call.tool, call.raw_arguments)
 
 
-def _given(call: Call) -> str | None:
+def given_for(call: Call) -> str | None:
+    """What a person gave in place of the result of a call that was not to be executed."""
     for decision in reversed(call.decisions):
         if decision.action == "skip":
             return decision.observation or ""

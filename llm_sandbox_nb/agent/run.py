@@ -20,6 +20,8 @@ from llm_sandbox_nb.trajectory.trajectory import Step, Trajectory
 if TYPE_CHECKING:
     import pandas
 
+    from llm_sandbox_nb.agent.replaying import Report
+
 FILES_FOLDER = "files"
 
 
@@ -111,6 +113,8 @@ class Run(RunInTime):
         self.has_journal = has_journal
         """Whether the folder is this run's own, so that the run can be changed."""
         self.place = Place()
+        self.rebuilt: Report | None = None
+        """Of a run made by `rebuild`: what came out otherwise than it was recorded."""
         self._control = control
 
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from llm_sandbox_nb.agent.control import ControlError, RunControl
 from llm_sandbox_nb.agent.failures import InputError
@@ -120,7 +120,7 @@ class RunInTime(Awaitable):
             return self._run()
         from llm_sandbox_nb.agent.going_on import Wishes, go_on
 
-        def work(listeners: Iterable[Listener] = listeners) -> Coroutine[Any, Any, Any]:
+        def work(listeners: Iterable[Listener] = listeners) -> Coroutine[Any, Any, Run]:
             wishes = Wishes(
                 text, model, settings, limits, sandbox, {"isolation": isolation}, api_base, api_key, listeners,
                 control, more,
@@ -145,7 +145,8 @@ class RunInTime(Awaitable):
             ControlError: no call waits, or the arguments do not fit the tool.
         """
         if self.place.work is not None:
-            return self._work_control().edit(arguments, tool=tool, **changed)
+            self._work_control().edit(arguments, tool=tool, **changed)
+            return
         call = self._waiting()
         new = dict(arguments if arguments is not None else call.arguments or {}) | changed
         self._decide(call, action="edit", tool=tool or call.tool, arguments=_checked(tool or call.tool, new))
@@ -153,14 +154,16 @@ class RunInTime(Awaitable):
     def skip(self, observation: str = "The call was skipped.") -> None:
         """Do not carry out the next call; the model is shown this in place of its result."""
         if self.place.work is not None:
-            return self._work_control().skip(observation)
+            self._work_control().skip(observation)
+            return
         call = self._waiting()
         self._decide(call, action="skip", tool=call.tool, observation=str(ev.clean_text(observation)))
 
     def observe(self, observation: str) -> None:
         """Show the model another observation of the newest call than the one it had. Raises ControlError."""
         if self.place.work is not None:
-            return self._work_control().observe(observation)
+            self._work_control().observe(observation)
+            return
         last = self.trajectory.path[-1].kind if self.trajectory.path else ""
         calls = [call for step in self.trajectory.steps[-1:] for call in step.calls if call.finished]
         if not calls or last in ("model.requested", "model.replied", "run.finished"):
@@ -223,8 +226,11 @@ class RunInTime(Awaitable):
         """This run and others side by side, step by step; without others, its own branches."""
         from llm_sandbox_nb.agent.comparing import compare_runs
 
-        runs = [self._run(), *others] if others else [self.at(branch) for branch in self.branches]
-        return compare_runs(runs)
+        if others:
+            return compare_runs([self._run(), *others])
+        branches = self.branches
+        names = ["now" if one.head else f"left after step {one.step}" for one in branches]
+        return compare_runs([self.at(branch) for branch in branches], names)
 
     def replay(self, ignore: Iterable[str] = (), **options: Any) -> Report:
         """Play the recorded replies against a fresh sandbox; says what comes out otherwise.

@@ -48,7 +48,7 @@ class Trips:
             trip, done = self._asked.pop(0)
             try:
                 result = await trip(recorder, box)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - told to who asked
                 _tell(done, error)
             else:
                 if not done.done():

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llm_sandbox_nb.agent.answer import AnswerFiles
-from llm_sandbox_nb.agent.checkpoints import Checkpoints
+from llm_sandbox_nb.agent.checkpoints import Checkpoints, history_folder
 from llm_sandbox_nb.agent.collect import Collector
 from llm_sandbox_nb.agent.control import RunControl
 from llm_sandbox_nb.agent.ending import Ending, ending_of, spoken_answer
@@ -23,6 +23,7 @@ from llm_sandbox_nb.agent.inputs import Inputs
 from llm_sandbox_nb.agent.limits import Meter, RunLimits
 from llm_sandbox_nb.agent.loop import Loop, StopRun, Workplace
 from llm_sandbox_nb.agent.model import Model, ModelSettings
+from llm_sandbox_nb.agent.origin import Origin
 from llm_sandbox_nb.agent.past import Past, past_of
 from llm_sandbox_nb.agent.place import take_over
 from llm_sandbox_nb.agent.prompts import PromptConfig
@@ -59,15 +60,22 @@ class Job:
     halting: Halting = field(default_factory=Halting)
     make_model: MakeModel = unknown_model
     """Makes a model that the run changes to."""
+    origin: Origin | None = None
+    """The files to begin with."""
+    given: Mapping[str, str] = field(default_factory=dict)
+    """Observations of calls that are not to be executed, by their ids: when a record is played again."""
+    came_from: Mapping[str, str] = field(default_factory=dict)
+    """For the record: which run it is played from, or has its files from."""
 
     def start_event(self, run_id: str) -> ev.RunStarted:
         """The first event of the journal."""
-        settings = {
+        settings: dict[str, Any] = {
             "sampling": dataclasses.asdict(self.settings),
             "limits": dataclasses.asdict(self.limits),
             "command_timeout": self.command_timeout,
             "prompts": dataclasses.asdict(self.prompts),
         }
+        settings |= self.came_from
         if self.halting.any:
             settings["halts"] = self.halting.as_json()
         return ev.RunStarted(
@@ -158,6 +166,7 @@ class Work:
             job.retries,
             self.control,
             job.halting,
+            given=job.given,
         )
         talk = asyncio.ensure_future(self._talk(loop, workplace))
         self.trips.interrupt = talk.cancel
@@ -174,7 +183,8 @@ class Work:
         loop.close_open_calls()
         await self._keep_last_files()
         await self.trips.do(self.recorder, self._sandbox())
-        self.job = dataclasses.replace(self.job, model=loop.model, settings=loop.settings)
+        now: dict[str, Any] = {"model": loop.model, "settings": loop.settings, "halting": loop.halting}
+        self.job = dataclasses.replace(self.job, **now)
         self.past = past_of(self.recorder.trajectory)
         self._count_past(self.past)
         self.control.pause(source="rewind")
@@ -213,6 +223,8 @@ class Work:
         prompts = self.job.prompts.under(box.directories.root)
         self.collector = self._make_collector(box, prompts)
         self.answers = AnswerFiles(box, prompts.output_dir)
+        if self.job.origin is not None:
+            await self._begin_with(box, self.job.origin)
         await _make_folders(box, prompts)
         if self.past is not None:
             return await self._prepare_again(box, self.collector, known)
@@ -225,6 +237,13 @@ class Work:
         await box.changes()
         await self._keep_files(box)
         return self._workplace(box, self.collector)
+
+    async def _begin_with(self, box: Sandbox, origin: Origin) -> None:
+        """Give the sandbox the files of another run, before anything else is done in it."""
+        if source := origin.continued(box):
+            await box.keep_history(history_folder(self.recorder.folder), continue_from=source)
+        for problem in await origin.put_into(box):
+            self.recorder.emit(ev.Noted(text=str(ev.clean_text(problem))))
 
     async def _prepare_again(self, box: Sandbox, collector: Collector, known: bool) -> Workplace:
         """A sandbox for a run that goes on: with its files, which one it has just worked in has already."""

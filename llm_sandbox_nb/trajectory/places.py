@@ -60,9 +60,11 @@ def files_after(trajectory: Trajectory, step: int) -> str | None:
     changed = False
     for event in trajectory.path:
         match event:
+            case ev.CallStarted(tool="submit"):
+                continue
             case ev.CallStarted() if event.step > step:
                 break
-            case ev.CallStarted() if event.tool != "submit":
+            case ev.CallStarted():
                 changed = True
             case ev.Checkpointed() if (event.step or 0) <= step:
                 found, changed = event.checkpoint, False
