@@ -35,6 +35,10 @@ class Pristine(Protocol):
         ...
 
 
+ENGINES_FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
+"""What an engine makes for each container: of no other sandbox can it be had."""
+
+
 class Image:
     """What the image has. `pristine` gives a sandbox of it, when something must be asked."""
 
@@ -62,6 +66,12 @@ class Image:
             for path in lacking.difference(files):
                 found |= await self._whole(path)
         return found
+
+    async def learn_own(self, found: Manifest) -> None:
+        """Note what is this sandbox's own among what counts as its image's, before anything changes it."""
+        own = [path for path in ENGINES_FILES if path in found and found[path].base]
+        if own:
+            await self._learn(own, content=True)
 
     async def entry(self, path: str) -> Entry:
         """What the image has at a path, with its content.
@@ -133,12 +143,18 @@ class Image:
         known = {path: await asyncio.to_thread(self._store.image_entry, path) for path in paths}
         missing = [path for path, told in known.items() if told is None or (content and _lacks(told[0]))]
         if missing:
-            writer = self._store.writer()
-            asked = await self._ask(missing, content=content, writer=writer)
-            entries: dict[str, tuple[Entry | None, bool]] = {p: (e, False) for p, e in asked.items()}
-            await asyncio.to_thread(self._store.learn_image, entries, writer)
-            known |= entries
+            known |= await self._learn(missing, content=content)
         return {path: told[0] for path, told in known.items() if told is not None}
+
+    async def _learn(self, paths: Collection[str], *, content: bool) -> dict[str, tuple[Entry | None, bool]]:
+        """Ask about paths, and keep the answers."""
+        writer = self._store.writer()
+        asked = await self._ask(paths, content=content, writer=writer)
+        entries: dict[str, tuple[Entry | None, bool]] = {
+            path: (entry, False) for path, entry in asked.items()
+        }
+        await asyncio.to_thread(self._store.learn_image, entries, writer)
+        return entries
 
     async def _ask(
         self,

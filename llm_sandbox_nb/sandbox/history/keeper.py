@@ -18,6 +18,7 @@ from llm_sandbox_nb.sandbox.errors import HistoryError
 from llm_sandbox_nb.sandbox.frames import ProtocolError
 from llm_sandbox_nb.sandbox.history.compare import differing_paths
 from llm_sandbox_nb.sandbox.history.entry import Entry, delta
+from llm_sandbox_nb.sandbox.history.image import Image
 from llm_sandbox_nb.sandbox.history.incoming import ENTRIES_MOST, Incoming, combined, roots_of
 from llm_sandbox_nb.sandbox.history.packs import PackWriter
 from llm_sandbox_nb.sandbox.history.store import HistoryStore, is_history, remove_history
@@ -203,7 +204,10 @@ class HistoryKeeper:
 
     async def take_now(self, link: Link, pinned: Collection[str] = ()) -> str:
         """The same for who is `busy`; `pinned` checkpoints are not dropped for it."""
+        first = self.look is None
         new, told = await self.look_now(link)
+        if first and self.store is not None:
+            await Image(self.store, lambda: _already(link)).learn_own(told)
         return await unhurried(asyncio.to_thread(new.settle, told, pinned))
 
     async def look_now(self, link: Link) -> tuple[_Look, dict[str, Entry]]:
@@ -312,6 +316,10 @@ class _Look:
     def _remember(self, found: dict[str, Entry]) -> None:
         keeper = self._keeper
         keeper.look, keeper.seen, keeper.shell = self.id, found, self._shell
+
+
+async def _already(link: Link) -> Link:
+    return link
 
 
 def _words(text: object) -> str:
