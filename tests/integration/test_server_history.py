@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -81,7 +80,7 @@ def test_folders_and_files_are_as_they_were(get: Get, kept: Kept) -> None:
     assert [one["id"] for one in told["checkpoints"]][-2:] == [kept.first, kept.second]
     status, top = get(f"/{kept.first}/files")
     assert (status, top["path"], top["base"]) == (200, kept.root, False)
-    names = {os.path.basename(one["path"]): one for one in top["files"]}
+    names = {Path(one["path"]).name: one for one in top["files"]}
     assert names["notes.txt"]["kind"] == "file"
     assert names["link"]["kind"] == "link"
     assert names["link"]["target"] == "/etc/passwd"
@@ -95,7 +94,7 @@ def test_folders_and_files_are_as_they_were(get: Get, kept: Kept) -> None:
 def test_a_hostile_file_is_only_ever_downloaded(get: Get, kept: Kept) -> None:
     _, deep = get(f"/{kept.second}/files", path=f"{kept.root}/deep")
     (entry,) = deep["files"]
-    assert os.path.basename(entry["path"]) == HOSTILE
+    assert Path(entry["path"]).name == HOSTILE
     status, answer = get(f"/{kept.second}/files/content", raw=True, path=entry["path"])
     assert (status, answer.body) == (200, PAGE)
     assert answer.headers["Content-Type"] == "application/octet-stream"
@@ -115,11 +114,11 @@ def test_a_link_is_not_followed(get: Get, kept: Kept) -> None:
 def test_changes_and_diffs(get: Get, kept: Kept) -> None:
     status, told = get(f"/{kept.second}/changes", since=kept.first)
     assert status == 200
-    found = {os.path.basename(one["path"]): one["kind"] for one in told["changes"]}
+    found = {Path(one["path"]).name: one["kind"] for one in told["changes"]}
     expected = {"notes.txt": "modified", "gone.txt": "deleted", "binary": "modified", "new.txt": "added"}
     assert (found, told["total"]) == (expected, 4)
     back = get(f"/{kept.first}/changes", since=kept.second)[1]["changes"]
-    assert {os.path.basename(one["path"]) for one in back if one["kind"] == "added"} == {"gone.txt"}
+    assert {Path(one["path"]).name for one in back if one["kind"] == "added"} == {"gone.txt"}
     assert get(f"/{kept.first}/changes", since=kept.first)[1]["total"] == 0
     status, diff = get(f"/{kept.second}/diff", since=kept.first, path=f"{kept.root}/notes.txt")
     assert (status, diff["note"]) == (200, "")
