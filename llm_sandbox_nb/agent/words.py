@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
 
 from llm_sandbox_nb.agent.control import RunControl
 from llm_sandbox_nb.agent.decision import Held
@@ -120,10 +122,20 @@ def _number_or_text(text: str) -> Any:
         return text
 
 
+def answers(stdin: TextIO | None) -> bool:
+    """Whether somebody may answer there: it is open, and not the empty device that batch jobs get."""
+    if stdin is None or stdin.closed:
+        return False
+    try:
+        return os.fstat(stdin.fileno()).st_rdev != Path(os.devnull).stat().st_rdev
+    except (OSError, ValueError):
+        return False
+
+
 def question(held: Held | None) -> str:
     """Where the run has halted, in a few lines."""
     if held is None:
-        return "The run is paused."
+        return ""
     why = {"step": "", "pause": " (paused)"}.get(held.reason, f" ({held.reason}: {held.text})")
     if held.at == "observation":
         return (
@@ -137,3 +149,62 @@ def question(held: Held | None) -> str:
     if list(held.arguments) == ["command"]:
         shown = str(held.arguments["command"])
     return f"Step {held.step}: {held.tool} is to be carried out{why}:\n{shown}"
+
+
+class Prompt:
+    """One halt, and the lines that a person writes until it is over.
+
+    >>> while prompt.open:
+    ...     print(prompt.answer(input(prompt.text)))
+    """
+
+    def __init__(self, control: RunControl, *, source: str) -> None:
+        self._control = control
+        self._source = source
+        self._held = control.held
+        self._paused = self._held is None or self._held.reason == "pause"
+        self._decided = False
+
+    @property
+    def open(self) -> bool:
+        """Whether the run still waits at this halt."""
+        if self._decided or self._control.stopped:
+            return False
+        return self._control.held is self._held if self._held else self._control.pausing
+
+    @property
+    def text(self) -> str:
+        """What a person reads first: where the run has halted."""
+        return question(self._held)
+
+    @property
+    def hint(self) -> str:
+        """What can be written."""
+        of_call = "" if self._held is None else "skip, edit, " if self._held.at == "call" else "observe, "
+        if self._paused:
+            return (
+                "The run is paused. Press Enter to go on, write `stop` to end it, or write what to tell the model "
+                f"({of_call}step, change, help work too): "
+            )
+        enter = "Enter or step" if self._control.stepping else "step"
+        return f"({enter}, continue, {of_call}say, change, stop, help): "
+
+    def answer(self, line: str) -> str:
+        """Decide what the line says; what to show then."""
+        line = line.strip()
+        if not line:
+            line = self._on_enter()
+        word = line.partition(" ")[0].lower()
+        word = _SHORT.get(word, word)
+        if self._paused and word not in WORDS:
+            line, word = f"say {line}", "say, and go on"
+        shown = carry_out(self._control, line, source=self._source)
+        if not shown and word == "say, and go on":
+            self._control.resume(source=self._source)
+        self._decided = not shown and word not in ("say", "change", "help")
+        return shown
+
+    def _on_enter(self) -> str:
+        if self._paused:
+            return "continue"
+        return "step" if self._control.stepping else "help"

@@ -10,6 +10,7 @@ _WORDS = {
     "pause": "A person asked for a pause.",
     "paused": "The run halted.",
     "resume": "A person let it go on.",
+    "step": "A person let it go on to the next halt.",
     "stop": "A person stopped the run.",
 }
 

@@ -17,6 +17,7 @@ from llm_sandbox_nb.notebook.background import BackgroundLoop
 from llm_sandbox_nb.notebook.card import Card
 from llm_sandbox_nb.notebook.cell_runner import CellRunner, Listener
 from llm_sandbox_nb.notebook.errors import SandboxLimitError, SandboxUsageError, in_one_sentence
+from llm_sandbox_nb.notebook.halts import Halts, halts_of
 from llm_sandbox_nb.notebook.inputs import collect_inputs
 from llm_sandbox_nb.notebook.live_display import LiveDisplay
 from llm_sandbox_nb.notebook.naming import notebook_name
@@ -48,6 +49,7 @@ class CellTask:
     api_base: str | None
     api_key: str | None
     on_pause: str | None
+    halts: Halts
 
 
 def cell_task(
@@ -83,6 +85,7 @@ def cell_task(
         api_base=options.api_base or settings.api_base or None,
         api_key=_api_key(options.api_key_env or settings.api_key_env),
         on_pause=options.on_pause,
+        halts=halts_of(options, namespace),
     )
 
 
@@ -213,6 +216,7 @@ class CellRun:
         self, task: CellTask, listener: Listener, started: Callable[[Run], None], watching: Watching
     ) -> Run:
         watching.publisher = await self._sandboxes.publisher()
+        watching.check(self._shell, task.halts.sure)
         try:
             return await self._solve_watched(task, [listener, watching.listen], started)
         finally:
@@ -238,6 +242,10 @@ class CellRun:
             api_key=task.api_key,
             listeners=listeners,
             on_run=started,
+            step=task.halts.step,
+            breakpoints=task.halts.breakpoints,
+            break_when=task.halts.break_when,
+            approve=task.halts.approve,
         )
 
     async def _isolation(self, task: CellTask) -> str:
