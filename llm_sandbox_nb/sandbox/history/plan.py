@@ -113,7 +113,7 @@ def _can_patch(wanted: Entry, here: Entry) -> bool:
         return False
     if here.chunks is None or wanted.chunks is None:
         return False
-    return 2 * len({*wanted.chunks} & {*here.chunks}) > len(wanted.chunks)
+    return 2 * len({*wanted.chunks} & {*here.chunks}) >= len(wanted.chunks)
 
 
 def shown(path: str) -> str:
