@@ -40,7 +40,10 @@ export function liveOffer(): Promise<Follow> {
 }
 
 /** What a run of this session offers when it is over: its earlier files, and going back. */
-export type IPast = Pick<ILiveRun, 'history' | 'timeTravel'>;
+export interface IPast extends Pick<ILiveRun, 'history' | 'timeTravel'> {
+  /** The text of its journal as it is now; null when it cannot be had. */
+  journal(): Promise<string | null>;
+}
 
 /** What can be done with a run that is over; nothing when the server does not know it. */
 export type LookBack = (runId: string) => Promise<IPast | null>;

@@ -20,6 +20,7 @@ export class MimeHost implements IHost {
   decisions?: IDecisions;
   history?: IHistory;
   timeTravel?: ITimeTravel;
+  refresh?: () => Promise<void>;
   bundle: ITrajectoryBundle | null = null;
   /** The run's folder, relative to the file that is shown; null when that is not known. */
   folder: string | null = null;

@@ -143,11 +143,13 @@ class OutputRenderer extends RunRenderer {
       .then(past => {
         if (past && this._wanted === null && this._runId === runId && !this.isDisposed) {
           this._offer(null, past);
+          this.host.refresh = async () => this._bring(await past.journal());
         }
       });
   }
 
-  private _offer(run: ILiveRun | null, past: IPast | null = run): void {
+  private _offer(run: ILiveRun | null, past: Pick<IPast, 'history' | 'timeTravel'> | null = run): void {
+    this.host.refresh = undefined;
     this.host.controls = run?.controls;
     this.host.decisions = run?.decisions;
     this.host.history = past?.history;
@@ -166,8 +168,15 @@ class OutputRenderer extends RunRenderer {
   private async _recover(): Promise<void> {
     const view = this.view;
     const text = await this.host.journal();
-    const record = text === null ? null : readRecord(text);
-    if (record && view && view === this.view) {
+    if (view && view === this.view) {
+      this._bring(text);
+    }
+  }
+
+  /** Add what a journal has and is not shown yet. */
+  private _bring(journal: string | null): void {
+    const record = journal === null ? null : readRecord(journal);
+    if (record && this.view) {
       this.draw(this.feed.take(record.events));
       this.tell(record.problem);
     }

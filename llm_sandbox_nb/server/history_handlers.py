@@ -15,11 +15,12 @@ from urllib.parse import quote
 from jupyter_server.auth.decorator import authorized
 from tornado import web
 
-from llm_sandbox_nb.sandbox.errors import HistoryError
+from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
 from llm_sandbox_nb.server.handlers import API, SandboxAPIHandler, told
 from llm_sandbox_nb.server.history_reader import HistoryReader, HistoryReaders
 from llm_sandbox_nb.server.run_handlers import RUN_ID
 from llm_sandbox_nb.server.runs import RunRegistry
+from llm_sandbox_nb.trajectory.journal import FILE_NAME
 
 CHECKPOINT = r"(?P<checkpoint>[\w-]{1,64})"
 T = TypeVar("T")
@@ -41,12 +42,17 @@ class HistoryAPIHandler(SandboxAPIHandler):
             UnknownRunError: this server knows no such run.
             HistoryError: it keeps no history.
         """
-        folder = self.runs.get(run_id).folder
-        if folder is None:
-            raise HistoryError("The run's folder is not on this machine, so its history cannot be read here.")
+        folder = self.folder(run_id)
         readers: HistoryReaders = self.settings["llm_sandbox_histories"]
         async with readers.turn:
             return await asyncio.to_thread(_look, readers, folder, work)
+
+    def folder(self, run_id: str) -> Path:
+        """Where the record of the run lies. Raises as `look` does."""
+        folder = self.runs.get(run_id).folder
+        if folder is None:
+            raise HistoryError("The run's folder is not on this machine, so its history cannot be read here.")
+        return folder
 
 
 class CheckpointsHandler(HistoryAPIHandler):
@@ -58,6 +64,19 @@ class CheckpointsHandler(HistoryAPIHandler):
     async def get(self, run_id: str) -> None:
         """List them, oldest first."""
         self.finish({"checkpoints": await self.look(run_id, HistoryReader.checkpoints)})
+
+
+class JournalHandler(HistoryAPIHandler):
+    """The record of a run as it is now: one that is over here may have been taken back, or gone on with, since."""
+
+    @web.authenticated
+    @authorized
+    @told
+    async def get(self, run_id: str) -> None:
+        """Its journal, as a download."""
+        data = await asyncio.to_thread(_journal, self.folder(run_id), self.runs.max_file_bytes)
+        self.set_header("Content-Disposition", f"attachment; filename={FILE_NAME}")
+        self.finish(data, set_content_type="application/octet-stream")
 
 
 class OldFilesHandler(HistoryAPIHandler):
@@ -111,6 +130,15 @@ class OldDiffHandler(HistoryAPIHandler):
         self.finish(await self.look(run_id, lambda reader: reader.diff(since, checkpoint, path)))
 
 
+def _journal(folder: Path, limit: int) -> bytes:
+    path = folder / FILE_NAME
+    with path.open("rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise OutputLimitExceededError(f"The journal is larger than the limit of {limit} bytes; open it as a file.")
+    return data
+
+
 def _look(readers: HistoryReaders, folder: Path, work: Callable[[HistoryReader], T]) -> T:
     with readers.reading(folder) as reader:
         return work(reader)
@@ -119,6 +147,7 @@ def _look(readers: HistoryReaders, folder: Path, work: Callable[[HistoryReader],
 _HISTORY = rf"{API}/runs/{RUN_ID}/history"
 history_routes: list[tuple[str, type[Any]]] = [
     (_HISTORY, CheckpointsHandler),
+    (rf"{_HISTORY}/journal", JournalHandler),
     (rf"{_HISTORY}/{CHECKPOINT}/files", OldFilesHandler),
     (rf"{_HISTORY}/{CHECKPOINT}/files/content", OldFileHandler),
     (rf"{_HISTORY}/{CHECKPOINT}/changes", OldChangesHandler),

@@ -159,6 +159,17 @@ def test_no_such_checkpoint(checkpoint: str, get: Get, kept: Kept) -> None:
         assert (status, told["error"]) == (404, "HistoryError")
 
 
+def test_the_journal_is_told_as_it_is_now(get: Get, kept: Kept, jp_serverapp: Any) -> None:
+    assert get("/journal")[0] == 404
+    for text in (b'{"kind": "note"}\n', b'{"kind": "note"}\n{"kind": "rewound"}\n'):
+        (kept.folder / "journal.jsonl").write_bytes(text)
+        status, answer = get("/journal", raw=True)
+        assert (status, answer.body) == (200, text)
+        assert answer.headers["Content-Type"] == "application/octet-stream"
+    jp_serverapp.web_app.settings["llm_sandbox_runs"].max_file_bytes = 20
+    assert get("/journal")[0] == 413
+
+
 def test_a_run_without_a_history_says_so(get: Get, kept: Kept, jp_serverapp: Any) -> None:
     run = jp_serverapp.web_app.settings["llm_sandbox_runs"].get(RUN)
     (kept.folder / "history").rename(kept.folder / "elsewhere")

@@ -52,6 +52,7 @@ function rememberer(
 ): LookBack {
   return async runId => {
     const known = await api.run(runId).catch(() => null);
-    return known && { history: new RunHistory(settings, runId), timeTravel: travel(runId) };
+    const history = new RunHistory(settings, runId);
+    return known && { history, timeTravel: travel(runId), journal: () => history.journal() };
   };
 }

@@ -29,7 +29,16 @@ export class RunHistory implements IHistory {
     return (await (await this._get(to, 'diff', { since: from, path })).json()) as { diff: string | null; note: string };
   }
 
-  private async _get(checkpoint: string, rest: string, query: Record<string, string>): Promise<Response> {
+  /** The run's record as it is now; null when the server does not have it. */
+  async journal(): Promise<string | null> {
+    try {
+      return await (await this._get('journal')).text();
+    } catch {
+      return null;
+    }
+  }
+
+  private async _get(checkpoint: string, rest = '', query: Record<string, string> = {}): Promise<Response> {
     const parts = [this._runId, 'history', checkpoint].map(encodeURIComponent);
     const { baseUrl } = this._settings;
     const url = URLExt.join(baseUrl, 'llm-sandbox/api/runs', ...parts, rest) + URLExt.objectToQueryString(query);

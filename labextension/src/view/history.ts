@@ -12,6 +12,8 @@ import { IChosen } from './timeline';
 export interface IHistoryActions {
   /** Bring the step into sight. */
   show(number: number): void;
+  /** Say what was done, when the panel is gone because of it. */
+  told(text: string): void;
   close(): void;
 }
 
@@ -153,10 +155,19 @@ export class HistoryPanel {
       button.disabled = true;
       this._status.textContent = meanwhile;
       const show = (text: string) => {
-        this._status.textContent = plainText(text);
         button.disabled = false;
+        if (this.node.isConnected) {
+          this._status.textContent = plainText(text);
+        } else {
+          this._actions.told(plainText(text));
+        }
       };
-      action().then(show, error => show(error instanceof Error ? error.message : String(error)));
+      action()
+        .then(async text => {
+          await this._host.refresh?.();
+          show(text);
+        })
+        .catch(error => show(error instanceof Error ? error.message : String(error)));
     });
     return button;
   }

@@ -122,6 +122,8 @@ export interface IHost {
   history?: IHistory;
   /** Present where the run can be taken back. */
   timeTravel?: ITimeTravel;
+  /** Bring in what was recorded of a run that is over since it was shown. */
+  refresh?(): Promise<void>;
   /** Make `link` lead to another run, given the name of its folder beside this one's; absent where that cannot be. */
   linkRun?(link: HTMLAnchorElement, folder: string): void;
   /** Remember a choice for as long as this run is shown, e.g. that an artifact may use the network. */

@@ -171,8 +171,10 @@ export class TrajectoryView {
       this._timeline.unchoose();
     };
     const show = (number: number) => this._goTo(this._views.get(number));
-    const panel = chosen && new HistoryPanel(chosen, this.trajectory, this._host, { show, close });
+    const told = (text: string) => this._history.replaceChildren(h('pre', { class: 'lsn-told', role: 'status' }, text));
+    const panel = chosen && new HistoryPanel(chosen, this.trajectory, this._host, { show, told, close });
     this._history.replaceChildren(...(panel ? [panel.node] : []));
+    void this._host.refresh?.();
   }
 
   private _drawStep(step: IStep): void {
