@@ -77,9 +77,12 @@ class WentBack(Awaitable):
     """A sentence for each thing that could not be put back."""
     waiting: bool = False
     """Whether the files go back when the run goes on, as it has no sandbox now."""
+    before_calls: bool = False
+    """Whether the step's calls are proposed and not carried out."""
 
     def __str__(self) -> str:
-        place = f"step {self.step}" if self.step else "the beginning"
+        place = f"the end of step {self.step}" if self.step else "the beginning"
+        place = f"the calls of step {self.step}, which are not carried out," if self.before_calls else place
         subject = {
             "both": "Conversation and files are",
             "files": "The files are",
@@ -180,7 +183,7 @@ async def travel(recorder: Recorder, box: Sandbox | None, there: Destination) ->
         take_over(box, recorder.folder)
     recorder.emit(ev.Rewound(**facts, undo_of=there.undo_of))
     name_files(recorder, there.files_step)
-    return WentBack(there.step, there.what, files, problems, waiting=box is None)
+    return WentBack(there.step, there.what, files, problems, box is None, there.files_step < there.step)
 
 
 def name_files(recorder: Recorder, step: int) -> None:
