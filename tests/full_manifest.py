@@ -14,7 +14,7 @@ _PROGRAM = r"""
 import hashlib, json, os, stat, sys
 since = float(sys.argv[1])
 tops = sys.argv[2:]
-out, groups = [], {}
+out = []
 def mounts():
     for line in open("/proc/self/mountinfo", "rb"):
         fields = line.split()
@@ -29,8 +29,7 @@ def digest(path):
         while piece := file.read(1 << 20):
             found.update(piece)
     return found.hexdigest()
-def tell(path):
-    look = os.lstat(path)
+def tell(path, look):
     kind = stat.S_IFMT(look.st_mode)
     content = None
     if kind == stat.S_IFREG and look.st_ctime >= since:
@@ -40,23 +39,22 @@ def tell(path):
     size = look.st_size if kind == stat.S_IFREG else 0
     group = (look.st_dev, look.st_ino) if look.st_nlink > 1 and kind == stat.S_IFREG else None
     row = [os.fsdecode(path), kind, look.st_mode & 0o7777, look.st_uid, look.st_gid, size, look.st_mtime_ns, content]
-    out.append((row, group))
-    return kind == stat.S_IFDIR, look.st_dev
-def walk(path, device):
-    folder, here = tell(path)
-    if not folder or (device is not None and here != device):
-        return
-    for name in os.listdir(path):
-        inner = os.path.join(path, name)
-        if os.lstat(inner).st_dev == here and inner not in SKIPPED:
-            walk(inner, here)
+    out.append((path, row, group))
+def walk(path, look):
+    tell(path, look)
+    if stat.S_ISDIR(look.st_mode):
+        for entry in os.scandir(path):
+            inner = entry.stat(follow_symlinks=False)
+            if inner.st_dev == look.st_dev and entry.path not in SKIPPED:
+                walk(entry.path, inner)
 SKIPPED = {b"/tmp/llm-sandbox", b"/proc", b"/sys", b"/dev"}
 for top in ([os.fsencode(top) for top in tops] or sorted(set(mounts()))):
-    walk(top, None)
+    walk(top, os.lstat(top))
 first = {}
-for row, group in sorted(out, key=lambda one: os.fsencode(one[0][0])):
+out.sort(key=lambda one: one[0])
+for path, row, group in out:
     row.append(first.setdefault(group, row[0]) if group else None)
-    print(json.dumps(row))
+print("\n".join(json.dumps(row) for _, row, _ in out))
 """
 
 

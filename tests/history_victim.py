@@ -1,12 +1,9 @@
-"""A process that keeps checkpoints until it is killed; says each that is acknowledged.
-
-python tests/history_victim.py FOLDER LIMIT
-"""
+"""A process that keeps checkpoints until it is killed; says each that is acknowledged."""
 
 from __future__ import annotations
 
+import os
 import random
-import sys
 from pathlib import Path
 
 from history_help import keep
@@ -21,18 +18,15 @@ def content(number: int) -> dict[str, bytes]:
     return {**own, "/always": b"there"}
 
 
-def main() -> None:
-    store = HistoryStore(Path(sys.argv[1]), limit=int(sys.argv[2]))
+def keep_until_killed(folder: Path, limit: int, told: int) -> None:
+    """Keep checkpoints, and now and then continue in another folder; numbers go to the descriptor `told`."""
+    store = HistoryStore(folder, limit=limit)
     known = [one.id for one in store.checkpoints()]
     number = int(known[-1]) + 1 if known else 0
     parent = known[-1] if known else None
     while True:
         keep(store, str(number), content(number), parent)
-        print(number, flush=True)
+        os.write(told, b"%d\n" % number)
         parent, number = str(number), number + 1
         if number % 20 == 0:
-            store.continue_in(Path(sys.argv[1] + f"-{number}"))
-
-
-if __name__ == "__main__":
-    main()
+            store.continue_in(folder.with_name(f"{folder.name}-{number}"))

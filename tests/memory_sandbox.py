@@ -18,6 +18,7 @@ from llm_sandbox_nb.sandbox.contract import (
     Sandbox,
 )
 from llm_sandbox_nb.sandbox.errors import OutputLimitExceededError
+from llm_sandbox_nb.sandbox.history.types import History, Restored
 
 
 class MemorySandbox(Sandbox):
@@ -115,6 +116,24 @@ class MemorySandbox(Sandbox):
 
     async def changes(self, a: str | None = None, b: str | None = None) -> Changes:
         return Changes()
+
+    @property
+    def history(self) -> History:
+        raise NotImplementedError
+
+    async def keep_history(
+        self, folder: Path | str, *, continue_from: Path | str | None = None, limit: int | None = None
+    ) -> None:
+        raise NotImplementedError
+
+    async def checkpoint(self) -> str:
+        raise NotImplementedError
+
+    async def restore(self, checkpoint: str) -> Restored:
+        raise NotImplementedError
+
+    async def fork(self, checkpoint: str, *, history: Path | str | None = None) -> Sandbox:
+        raise NotImplementedError
 
     async def close(self) -> None:
         return

@@ -278,18 +278,18 @@ class Sandbox(ABC):
     # The history of the files: everything that commands can write, anywhere, kept outside of the sandbox.
 
     @property
+    @abstractmethod
     def history(self) -> History:
         """What is kept, where, and how much of it."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def keep_history(
         self, folder: Path | str, *, continue_from: Path | str | None = None, limit: int | None = None
     ) -> None:
         """Keep checkpoints in `folder` from now on; else a temporary folder holds them until `close`.
 
-        Those made so far come along, and so do those of `continue_from`, the folder of another history:
-        their content is shared by hard links, not copied. A folder that holds a history already is gone on
-        with.
+        Those made so far come along or, when there are none, those of `continue_from`; content is shared by
+        hard links, not copied. A folder that holds a history already is gone on with.
 
         Args:
             folder: on this machine; made if missing.
@@ -300,8 +300,8 @@ class Sandbox(ABC):
             HistoryError: the folder is in use by another sandbox, or what it holds is no history.
             OSError: the folder cannot be made or written.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     async def checkpoint(self) -> str:
         """Keep the files, and the shell's directory, variables and functions, as they are now; the id.
 
@@ -311,8 +311,8 @@ class Sandbox(ABC):
         Raises:
             OSError: this machine has no room for it.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     async def restore(self, checkpoint: str) -> Restored:
         """End every process in the sandbox and make all files, and the shell, what they were at a checkpoint.
 
@@ -323,8 +323,8 @@ class Sandbox(ABC):
             HistoryError: there is no such checkpoint; nothing was changed.
             SandboxError: the files of the image that are needed cannot be had; nothing was changed.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     async def fork(self, checkpoint: str, *, history: Path | str | None = None) -> Sandbox:
         """A second sandbox, of the same options, with the files and the shell of a checkpoint.
 
@@ -335,7 +335,6 @@ class Sandbox(ABC):
             HistoryError: there is no such checkpoint.
             SandboxError: no second sandbox can be started, e.g. a site's policy is against it.
         """
-        raise NotImplementedError
 
     @abstractmethod
     async def close(self) -> None:

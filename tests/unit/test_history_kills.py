@@ -6,14 +6,12 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from history_help import files_at
-from history_victim import content
+from history_victim import content, keep_until_killed
 
 from llm_sandbox_nb.sandbox.errors import HistoryError
 from llm_sandbox_nb.sandbox.history.store import HistoryStore, is_history
@@ -21,27 +19,24 @@ from llm_sandbox_nb.sandbox.history.store import HistoryStore, is_history
 pytestmark = pytest.mark.slow
 KILLS = 100
 LIMIT = 60_000
-TESTS = Path(__file__).parents[1]
 
 
 def run_and_kill(folder: Path, after: float) -> list[str]:
-    """What it acknowledged until it was killed, `after` so many seconds from its first word."""
-    process = subprocess.Popen(
-        [sys.executable, str(TESTS / "history_victim.py"), str(folder), str(LIMIT)],
-        stdout=subprocess.PIPE,
-        cwd=TESTS,
-        env={**os.environ, "PYTHONPATH": f"{TESTS.parent}{os.pathsep}{TESTS}"},
-    )
-    assert process.stdout
-    try:
-        first = process.stdout.readline()
+    """What a child acknowledged until it was killed, `after` so many seconds from its first word."""
+    mine, its = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            keep_until_killed(folder, LIMIT, its)
+        finally:
+            os._exit(1)
+    os.close(its)
+    with os.fdopen(mine, "rb") as words:
+        first = words.readline()
         time.sleep(after)
-        os.kill(process.pid, signal.SIGKILL)
-        told = first + process.stdout.read()
-    finally:
-        process.stdout.close()
-        process.kill()
-        process.wait()
+        os.kill(child, signal.SIGKILL)
+        told = first + words.read()
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
     return told.decode().split("\n")[:-1]
 
 
