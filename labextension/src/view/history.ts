@@ -35,7 +35,7 @@ export class HistoryPanel {
     const heading = h('h3', {}, head ? title : trans('%1 of a branch that was left', title));
     this.node = h(
       'section',
-      { class: 'lsn-history', 'aria-label': title },
+      { class: 'lsn-history', 'aria-label': trans('%1: its files, and going back', title) },
       h('div', { class: 'lsn-history-head' }, heading, close),
       this._buttons(),
       head && this._travel(),
