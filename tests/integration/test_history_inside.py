@@ -6,7 +6,7 @@ import asyncio
 import os
 
 import pytest
-from history_channel import Host, record, rows, truth
+from history_channel import Host, truth
 from support import with_sandbox
 
 ZOO = r"""

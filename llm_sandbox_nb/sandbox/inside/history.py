@@ -167,7 +167,7 @@ class History:
         self.ask_w = self.records_r = self.told_r = -1
         self.pid, self.pending = 0, []
         if self.current:
-            self.current.files_done(dict(KILLED))
+            self.current.child_died()
 
     # ---------------------------------------------------------------------------------------- its requests
 
@@ -287,6 +287,10 @@ class HistoryRequest(Request):
         """The child has done its part."""
         raise NotImplementedError
 
+    def child_died(self) -> None:
+        """The child was killed."""
+        self.files_done(dict(KILLED))
+
     def acknowledge_body(self, size: int) -> None:
         """The child has taken so much of what was put."""
 
@@ -316,15 +320,30 @@ class HistoryRequest(Request):
 class CheckpointRequest(HistoryRequest):
     """What differs from an earlier checkpoint."""
 
-    def go(self) -> None:
+    def begin(self) -> None:
+        self.sent = self.again = False
         self.why: str | None = None
         self.files: dict[str, Any] | None = None
+        super().begin()
+
+    def go(self) -> None:
         names = ("op", "id", "since", "limits")
         self.history.put(dump({name: self.params.get(name) for name in names}) + b"\n")
-        self.history.states.ask(self.shell_done)
+        if not self.again:
+            self.history.states.ask(self.shell_done)
 
     def records(self, data: bytes) -> None:
+        self.sent = True
         self.send(STDOUT, data)
+
+    def child_died(self) -> None:
+        """It was killed, perhaps before we asked; then another can still tell everything."""
+        if self.sent or self.again or self.timed or self.done:
+            super().child_died()
+        else:
+            self.again = True
+            self.history.queue.insert(0, self)
+            self.history.over(self)
 
     def shell_done(self, why: str) -> None:
         """The state of the shell is there, or is not."""
@@ -337,7 +356,7 @@ class CheckpointRequest(HistoryRequest):
 
     def finish(self) -> None:
         """Answer when both parts are there."""
-        if self.files is None or self.done or (self.why is None and "error" not in self.files):
+        if self.files is None or (self.why is None and "error" not in self.files):
             return
         outcome = self.files
         if "error" not in outcome:

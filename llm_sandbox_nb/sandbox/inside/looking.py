@@ -16,7 +16,7 @@ from .wire import bytes_to_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from typing import Any
 
     from .mounts import Epoch, Mount
@@ -142,6 +142,7 @@ class Look:
         self.since = 0
         self.by_inode: dict[tuple[int, ...], Record] | None = None
         self.stopped = ""
+        self.stopped_at: set[bytes] = set()
 
     def is_known(self, digest: str) -> bool:
         """Whether the host has it: the look before held it, and not as a part of the image."""
@@ -180,37 +181,41 @@ class Look:
                     todo += [child for child in self.children(path, look, len(todo)) if child[0] not in skip]
             except StopLookError as stop:
                 self.stopped = str(stop)
+                self.stopped_at.add(os.path.dirname(path))
                 self.unlisted.add(path)
 
-    def children(
-        self, path: bytes, look: os.stat_result, waiting: int
-    ) -> Iterator[tuple[bytes, os.stat_result]]:
+    def children(self, path: bytes, look: os.stat_result, waiting: int) -> list[tuple[bytes, os.stat_result]]:
         """What is in a folder, in the order in which it is found; nothing when it is too much."""
         room = self.limits.entries - len(self.new) - waiting
         self.open_up(path, look)
+        children: list[tuple[bytes, os.stat_result]] = []
         try:
             with os.scandir(path) as found:
                 for entry in found:
-                    room -= 1
-                    if room < 0:
+                    if len(children) >= room:
                         self.unlisted.add(path)
-                        self.shortfall.add("Holds too many files", path)
-                        return
+                        self.shortfall.add(self.too_many(), path)
+                        return []
                     if len(entry.path) > PATH_SIZE:
                         self.shortfall.add("Too deep to be looked at", entry.path)
                         continue
                     try:
-                        yield entry.path, entry.stat(follow_symlinks=False)
+                        children.append((entry.path, entry.stat(follow_symlinks=False)))
                     except FileNotFoundError:
                         continue
         except FileNotFoundError:
-            return
+            pass
         except OSError as error:
             self.unlisted.add(path)
             if look.st_ctime_ns >= self.since:
                 self.shortfall.add(
                     "Could not be looked into (%s)" % os.strerror(error.errno or 0).lower(), path
                 )
+        return children
+
+    def too_many(self) -> str:
+        """What to say of what there is no room for."""
+        return "Left out, as there are more than %d files" % self.limits.entries
 
     def open_up(self, path: bytes, look: os.stat_result) -> None:
         """A folder that its owner has closed to itself is open while we look."""
@@ -238,9 +243,9 @@ class Look:
     def entry(self, path: bytes, look: os.stat_result, since: tuple[int, int]) -> bool:
         """Note an entry; whether to go into it. `since`: see `Epoch.since`."""
         if time.monotonic() > self.limits.deadline:
-            raise StopLookError("Looking took too long")
+            raise StopLookError("Left out, as looking took too long")
         if len(self.new) >= self.limits.entries:
-            raise StopLookError("There are more than %d files" % self.limits.entries)
+            raise StopLookError(self.too_many())
         kind = stat.S_IFMT(look.st_mode)
         if kind not in KINDS:
             return False

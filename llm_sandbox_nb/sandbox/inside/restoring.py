@@ -251,8 +251,11 @@ class Restoring:
     def delete(self, name: str) -> None:
         """A path and everything below it."""
         path = text_to_bytes(name)
-        folder, name = self.enter(path)
-        self.remove(folder, path, look_at(folder, name))
+        try:
+            folder, last = self.enter(path)
+            self.remove(folder, path, look_at(folder, last))
+        except (FileNotFoundError, NotADirectoryError):
+            pass
         self.memory.pop(path, None)
 
     def make(self, row: list[Any]) -> None:
