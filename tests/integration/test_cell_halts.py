@@ -33,9 +33,9 @@ def asked(folder: Path, options: str, *answers: str) -> tuple[list[str], str, st
         cell = str(kernel.client.execute(CELL.format(options), allow_stdin=True))
         prompts = []
         for answer in answers:
-            prompts.append(kernel.client.get_stdin_msg(timeout=60)["content"]["prompt"])
+            prompts.append(kernel.client.get_stdin_msg(timeout=180)["content"]["prompt"])
             kernel.client.input(answer)
-        messages = kernel.messages(cell, timeout=60)
+        messages = kernel.messages(cell, timeout=180)
         printed = "".join(m["content"]["text"] for m in messages if m["msg_type"] == "stream")
         return prompts, printed, kernel.printed(TOLD).strip()
 
