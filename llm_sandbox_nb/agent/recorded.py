@@ -6,19 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llm_sandbox_nb.agent.checkpoints import history_folder
 from llm_sandbox_nb.agent.failures import InputError
-from llm_sandbox_nb.agent.files_of import FilesOf
 from llm_sandbox_nb.agent.folders import new_run_folder
 from llm_sandbox_nb.agent.inputs import InputFiles, check_inputs
-from llm_sandbox_nb.agent.loop import StopRun
 from llm_sandbox_nb.agent.model import DeltaCallback, ModelSettings, Reply
-from llm_sandbox_nb.agent.origin import Origin
+from llm_sandbox_nb.agent.origin import origin_of
 from llm_sandbox_nb.agent.past import decided_call, given_for
 from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.agent.requests import StopRun
 from llm_sandbox_nb.agent.work import Opening, Work
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.places import files_after
 from llm_sandbox_nb.trajectory.trajectory import Step, message_text
 
 if TYPE_CHECKING:
@@ -78,7 +75,9 @@ async def play(
     given = {
         call.id: text for step in run.steps for call in step.calls if (text := given_for(call)) is not None
     }
-    job = job_like(run, RecordedModel(run), checked, _origin(run, inputs), given, label)
+    job = job_like(
+        run, RecordedModel(run), checked, None if inputs is not None else origin_of(run), given, label
+    )
     try:
         opening = open_sandbox(**sandbox_options(run, options))
     except (ValueError, FileNotFoundError, TypeError) as error:
@@ -88,18 +87,3 @@ async def play(
     made = type(run)(recorder.folder, recorder.trajectory)
     made.place.options = sandbox_options(run, options)
     return await Work(job, recorder, made, Opening(opening, True, None), made.fresh_control()).do()
-
-
-def _origin(run: Run, inputs: InputFiles) -> Origin | None:
-    """The files that the run began with, where they are kept and no others are given."""
-    if inputs is not None:
-        return None
-    try:
-        checkpoint = files_after(run.trajectory, 0)
-    except ValueError:
-        return None
-    return (
-        Origin(history_folder(run.folder), checkpoint)
-        if checkpoint and FilesOf(run).has(checkpoint)
-        else None
-    )

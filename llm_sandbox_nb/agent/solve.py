@@ -14,6 +14,7 @@ from llm_sandbox_nb.agent.halting import Halting, Predicate, halting
 from llm_sandbox_nb.agent.inputs import InputFiles, check_inputs
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.model import Model, ModelSettings
+from llm_sandbox_nb.agent.origin import origin_of
 from llm_sandbox_nb.agent.prompts import PromptConfig, load_prompts
 from llm_sandbox_nb.agent.recorder import Listener, Recorder
 from llm_sandbox_nb.agent.retry import RetryPolicy
@@ -39,6 +40,7 @@ async def solve(
     sandbox_options: Mapping[str, Any] | None = None,
     sandbox: Sandbox | Awaitable[Sandbox] | None = None,
     inputs: InputFiles = None,
+    files_of: Run | tuple[Run, int] | None = None,
     output_dir: str | Path = "sandbox-runs",
     name: str | None = None,
     prompt_config: str | Path | PromptConfig | None = None,
@@ -66,6 +68,8 @@ async def solve(
         sandbox: an open sandbox to work in, or something to await for one; it stays open afterwards. Its
             isolation has to be named in `isolation` when that is `"process"`.
         inputs: files, folders (their content), or a mapping of names to contents, for the input folder.
+        files_of: a run whose files the sandbox is to have first: those that it began with, or those at the end of
+            a step, as in `(run, 4)`. What else is in the sandbox is gone then.
         output_dir: where the run's folder is made: `<output_dir>/<name>/<time>-<id>`.
         prompt_config: a YAML file, see `prompts/general.yaml`.
         limits, settings, retries: see `RunLimits`, `ModelSettings`, `RetryPolicy`.
@@ -104,6 +108,7 @@ async def solve(
         command_timeout=command_timeout,
         halting=_halting(step, breakpoints, break_when, approve),
         make_model=lambda name: _other_model(name, model, api_base, api_key),
+        **_files_of(files_of),
     )
     if on_pause is not None:
         checked_on_pause(on_pause)
@@ -132,6 +137,22 @@ async def _begin(
     if on_run:
         on_run(run)
     return await Work(job, recorder, run, opening, control).do()
+
+
+def _files_of(wanted: Run | tuple[Run, int] | None) -> dict[str, Any]:
+    """The part of a job that says with which files it begins."""
+    if wanted is None:
+        return {}
+    run, step = wanted if isinstance(wanted, tuple) else (wanted, 0)
+    try:
+        origin = origin_of(run, step)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    if origin is None:
+        raise InputError(
+            f"The files of step {step} of {run.folder.name} are not kept (any more): leave it out."
+        )
+    return {"origin": origin, "came_from": {"files_of": f"{run.id or run.folder.name}:{step}"}}
 
 
 def _model(model: str | Model, api_base: str | None, api_key: str | None) -> Model:

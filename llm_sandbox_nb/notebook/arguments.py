@@ -42,6 +42,11 @@ OPTIONS = [
     _option(
         "--fresh", action="store_true", help="start with a new, empty sandbox in place of the notebook's"
     ),
+    _option(
+        "--from-files-of",
+        metavar="RUN[:STEP]",
+        help="first give the sandbox the files that this run began with, or had after that step",
+    ),
     _option("--step", action="store_true", help="stop before every tool call, and go on in steps"),
     _option(
         "--break",
