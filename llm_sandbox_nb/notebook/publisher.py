@@ -17,6 +17,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.agent.control import ControlError
+from llm_sandbox_nb.agent.failures import InputError
+from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.live_tail import LiveTail
 
@@ -192,9 +194,13 @@ async def _decide(run: Run, asked: dict[str, Any]) -> str | None:
     try:
         if asked.get("action") == "change":
             await asyncio.to_thread(run.control.change, **given, source="server")  # may import a provider
+        elif asked.get("action") == "rewind":
+            await run.rewind(given.get("step", 0), given.get("what", "both"))
+        elif asked.get("action") == "undo":
+            await run.undo()
         else:
             _decide_at_once(run.control, str(asked.get("action")), given)
-    except ControlError as error:
+    except (ControlError, InputError, SandboxError) as error:
         return str(error)
     await asyncio.sleep(0)
     return None

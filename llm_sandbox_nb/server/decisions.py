@@ -9,6 +9,8 @@ A decision is a JSON object: `action` and the fields that this action takes.
     {"action": "skip", "text": T?, "call_id": C?}
     {"action": "observe", "text": T, "call_id": C?}
     {"action": "change", "model": M?, "settings": {...}?, "limits": {...}?, "breakpoints": [...]?, "approve": A?}
+    {"action": "rewind", "step": N, "what": "both" | "files" | "conversation"?}
+    {"action": "undo"}
 
 `call_id` says which held call is meant: a decision that comes after another one was taken does not hit the next.
 Whether the run is in a state to take it, and whether values make sense to the model, the kernel says.
@@ -30,6 +32,7 @@ LONGEST_ARGUMENTS = 4_000_000
 _LONGEST_NAME = 256
 _MOST_BREAKPOINTS = 100
 APPROVALS = ("ask", "edits", "auto")
+WHAT = ("both", "files", "conversation")
 
 
 def _text(name: str, value: Any) -> None:
@@ -60,6 +63,16 @@ def _approval(name: str, value: Any) -> None:
         raise ValueError(f"'{name}' must be one of {', '.join(APPROVALS)}.")
 
 
+def _step(name: str, value: Any) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1_000_000:
+        raise ValueError(f"'{name}' must be the number of a step, or 0 for before the first.")
+
+
+def _what(name: str, value: Any) -> None:
+    if value not in WHAT:
+        raise ValueError(f"'{name}' must be one of {', '.join(WHAT)}.")
+
+
 _OF_A_CALL: Mapping[str, Check] = {"call_id": _name}
 _TAKEN: Mapping[str, Mapping[str, Check]] = {
     "pause": {},
@@ -77,8 +90,12 @@ _TAKEN: Mapping[str, Mapping[str, Check]] = {
         "breakpoints": _expressions,
         "approve": _approval,
     },
+    "rewind": {"step": _step, "what": _what},
+    "undo": {},
 }
-_NEEDED = {"say": "text", "edit": "arguments", "observe": "text"}
+_NEEDED = {"say": "text", "edit": "arguments", "observe": "text", "rewind": "step"}
+LONG = frozenset({"rewind", "undo"})
+"""Decisions that take time to be carried out: the files go back."""
 ACTIONS = tuple(_TAKEN)
 
 

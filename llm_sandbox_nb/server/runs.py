@@ -15,7 +15,7 @@ from traitlets import Float, Integer
 from traitlets.config import LoggingConfigurable
 
 from llm_sandbox_nb.sandbox.errors import OutputLimitExceededError, SandboxError
-from llm_sandbox_nb.server.decisions import checked
+from llm_sandbox_nb.server.decisions import LONG, checked
 from llm_sandbox_nb.server.event_store import EventStore
 from llm_sandbox_nb.server.kernels import ServerKernels
 from llm_sandbox_nb.trajectory.events import TRANSIENT
@@ -170,7 +170,8 @@ class PublishedRun:
         decision = checked(decision)
         if self.finished:
             raise RunControlError("The run is over, so there is nothing to control any more.")
-        await self._ask({"type": "control", **decision}, timeout)
+        patience = 12 * timeout if decision["action"] in LONG else timeout
+        await self._ask({"type": "control", **decision}, patience)
 
     async def file(self, path: str, most: int, timeout: float) -> bytes:
         """A file of the run's output folder, as its kernel has it.

@@ -17,28 +17,35 @@ export class KernelTravel implements ITimeTravel {
   ) {}
 
   rewind(step: number, what: RewindWhat): Promise<string> {
-    return this._run(`rewind ${step} ${what}`);
+    return this._go(`rewind ${step} ${what}`, 'rewind', { step, what });
   }
 
   undo(): Promise<string> {
-    return this._run('undo');
+    return this._go('undo', 'undo', {});
   }
 
-  fork(step: number): Promise<string> {
-    return this._run(`fork ${step}`);
+  async fork(step: number): Promise<string> {
+    const run = await this._api.run(this._runId);
+    if (goesOn(run)) {
+      throw new Error(this._trans('The kernel is busy with this run: fork it when it is over, or stop it first.'));
+    }
+    return this._execute(run, `fork ${step}`);
+  }
+
+  /** By the run itself while it goes on, which keeps its kernel busy; else in the kernel. */
+  private async _go(command: string, action: string, more: Record<string, unknown>): Promise<string> {
+    const run = await this._api.run(this._runId);
+    if (!goesOn(run)) {
+      return this._execute(run, command);
+    }
+    await this._api.control(this._runId, action, more);
+    return this._trans('Done. The run halts here until it is told to go on.');
   }
 
   /** Run a subcommand in the kernel of the run's notebook; what it printed. Rejects with what went wrong. */
-  private async _run(command: string): Promise<string> {
-    const run = await this._api.run(this._runId);
-    if (run.state === 'live' || run.state === 'away') {
-      throw new Error(
-        this._trans('The run still goes on, and its kernel with it: stop it first, or wait for its end.')
-      );
-    }
-    const kernel = this._kernel(run);
+  private async _execute(run: IRunState, command: string): Promise<string> {
     // The id was made by the server's own rule: letters, digits, `-` and `_`.
-    return execute(kernel, `%sandbox ${command} --run ${this._runId}`);
+    return execute(this._kernel(run), `%sandbox ${command} --run ${this._runId}`);
   }
 
   private _kernel(run: IRunState): Kernel.IKernelConnection {
@@ -51,6 +58,10 @@ export class KernelTravel implements ITimeTravel {
     }
     return kernel;
   }
+}
+
+function goesOn(run: IRunState): boolean {
+  return run.state === 'live' || run.state === 'away';
 }
 
 /** Run code without a cell; what it printed. Its displays go where they belong. */
