@@ -72,6 +72,8 @@ async def full_manifest(box: Sandbox, since: float) -> Manifest:
     )
     assert result.exit_code == 0, result.stderr.decode()
     rows = [json.loads(line) for line in result.stdout.splitlines()]
+    for row in rows if tops else ():  # of one folder, wherever it lies
+        row[0], row[8] = row[0].removeprefix(tops[0]), row[8] and row[8].removeprefix(tops[0])
     return {row[0]: tuple(row[1:]) for row in rows}
 
 
