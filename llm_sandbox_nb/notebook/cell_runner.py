@@ -71,7 +71,7 @@ class CellRunner:
                 shown = time.monotonic()
             if deadline is None and self._card.trajectory.paused and self._halted:
                 self._halted = False
-                self._display.show()
+                self._display.show_now()
                 self._on_pause()
 
     def _drain(self) -> bool:
@@ -83,4 +83,5 @@ class CellRunner:
                 return count > 0
             self._card.add(event)
             self._halted = self._halted or (isinstance(event, Controlled) and event.action == "paused")
+            self._display.add(event)
             count += 1

@@ -221,7 +221,7 @@ class ChannelSandbox(KeptSandbox):
             "exclusive": exclusive,
             "timeout": FILE_TIMEOUT,
         }
-        answer = await self._call(params, body=bytes(data), timeout=FILE_TIMEOUT)
+        answer = await self._call(params, body=bytes(memoryview(data)), timeout=FILE_TIMEOUT)
         raise_error(answer, path)
 
     async def list_files_now(self, path: str, *, depth: int, limit: int) -> list[FileEntry]:

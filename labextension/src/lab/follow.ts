@@ -36,6 +36,7 @@ function follower(settings: ServerConnection.ISettings, travel: (runId: string) 
     run.connect(
       events => sink.add(events),
       state => {
+        sink.away(state === 'offline' ? 'server' : state === 'away' ? 'kernel' : null);
         if (OVER.includes(state)) {
           sink.ended();
         }

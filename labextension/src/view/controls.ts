@@ -1,6 +1,7 @@
 /** Stop, pause, go on, and say something, while a run can be controlled. */
 
 import { h } from './dom';
+import { IControlled } from './events';
 import { IControls, IHost } from './host';
 
 export class ControlBar {
@@ -9,7 +10,7 @@ export class ControlBar {
   private _pause: HTMLButtonElement;
   private _say: HTMLInputElement;
   private _paused = false;
-  private _shown = false;
+  private _known = 0;
 
   constructor(
     private _controls: IControls,
@@ -49,11 +50,12 @@ export class ControlBar {
     );
   }
 
-  /** Show whether the run has halted; at a call that is held, its own panel has the buttons to go on. */
-  show(paused: boolean, held: boolean): void {
-    if (paused !== this._shown) {
-      this._shown = paused;
-      this._setPaused(paused);
+  /** Follow what was decided, here or by somebody else; at a call that is held, its own panel has the buttons to go on. */
+  update(decided: readonly IControlled[], held: boolean): void {
+    if (decided.length !== this._known) {
+      this._known = decided.length;
+      const last = decided.filter(one => one.action !== 'say').pop();
+      this._setPaused(last?.action === 'pause' || last?.action === 'paused');
     }
     this._pause.hidden = held;
   }
