@@ -21,13 +21,14 @@ from llm_sandbox_nb.agent.folders import public_settings, versions
 from llm_sandbox_nb.agent.halting import Halting
 from llm_sandbox_nb.agent.inputs import Inputs
 from llm_sandbox_nb.agent.limits import Meter, RunLimits
-from llm_sandbox_nb.agent.loop import Loop, StopRun, Workplace
+from llm_sandbox_nb.agent.loop import Loop, Workplace
 from llm_sandbox_nb.agent.model import Model, ModelSettings
 from llm_sandbox_nb.agent.origin import Origin
 from llm_sandbox_nb.agent.past import Past, past_of
 from llm_sandbox_nb.agent.place import take_over
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.agent.requests import StopRun
 from llm_sandbox_nb.agent.retry import RetryPolicy
 from llm_sandbox_nb.agent.run import Run
 from llm_sandbox_nb.agent.schemas import TOOLS

@@ -67,10 +67,18 @@ def test_a_run_that_nobody_answers_to_ends_before_the_call(
     assert call.started is None
 
 
-def test_what_to_do_can_be_said_before(command_line: CommandLine) -> None:
-    assert command_line(*RUN, "--step", "--on_pause", "continue").code == 0
-    assert command_line(*RUN, "--break", "'rm ' in command", "--on-pause", "stop").code == 130
-    assert command_line(*RUN, "--break", "'rm ' in path", "--on-pause", "stop").code == 0
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (("--step", "--on_pause", "continue"), 0),
+        (("--break", "'rm ' in command", "--on-pause", "stop"), 130),
+        (("--break", "'rm ' in path", "--on-pause", "stop"), 0),
+    ],
+)
+def test_what_to_do_can_be_said_before(
+    options: tuple[str, ...], code: int, command_line: CommandLine
+) -> None:
+    assert command_line(*RUN, *options).code == code
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 /** What can be seen of one step, and done from it: its files as they were then, what differs from others, going back. */
 
+import { renderComparison } from './compare';
 import { h, plainText } from './dom';
 import { IStep, Trajectory } from './fold';
 import { countInWords } from './format';
@@ -63,6 +64,14 @@ export class HistoryPanel {
     const bar = h('div', { class: 'lsn-history-buttons', role: 'toolbar', 'aria-label': trans('Look at') });
     if (head && number) {
       bar.append(this._button(trans('Go to the step'), () => this._actions.show(number)));
+    }
+    if (!head) {
+      const compare = () =>
+        this._body.replaceChildren(renderComparison(this._chosen.trajectory, this._head, this._host));
+      bar.append(
+        this._button(trans('The step'), () => this._showStep()),
+        this._button(trans('Compare the branches'), compare)
+      );
     }
     if (history && this.checkpoint) {
       bar.append(

@@ -27,7 +27,8 @@ CREATE TABLE IF NOT EXISTS entries(
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS packs(number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, size INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS objects(
-    digest BLOB PRIMARY KEY, pack INTEGER NOT NULL, offset INTEGER NOT NULL, size INTEGER NOT NULL
+    digest BLOB PRIMARY KEY, pack INTEGER NOT NULL, offset INTEGER NOT NULL, size INTEGER NOT NULL,
+    crc INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS dropped(id TEXT PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS image(path BLOB PRIMARY KEY, entry BLOB, listed INTEGER NOT NULL);
@@ -159,18 +160,18 @@ class Index:
         pack = self.sql.execute(
             "INSERT INTO packs(name, size) VALUES (?, ?)", (content.name, content.size)
         ).lastrowid
-        rows = ((digest, pack, offset, size) for digest, (offset, size) in content.places.items())
-        self.sql.executemany("INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?)", rows)
+        rows = ((digest, pack, *place) for digest, place in content.places.items())
+        self.sql.executemany("INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?)", rows)
 
     # -- content -------------------------------------------------------------------------------------------
 
-    def place(self, digest: bytes) -> tuple[str, int, int] | None:
-        """Pack, offset and length of a piece of content."""
+    def place(self, digest: bytes) -> tuple[str, int, int, int] | None:
+        """Pack, offset, length and CRC-32 of a piece of content."""
         row = self.sql.execute(
-            "SELECT name, offset, o.size FROM objects o JOIN packs ON number = pack WHERE digest = ?",
+            "SELECT name, offset, o.size, crc FROM objects o JOIN packs ON number = pack WHERE digest = ?",
             (digest,),
         ).fetchone()
-        return None if row is None else (row[0], row[1], row[2])
+        return None if row is None else (row[0], row[1], row[2], row[3])
 
     def packs(self) -> dict[str, int]:
         """All packs and their sizes."""

@@ -129,7 +129,7 @@ class HistoryStore:
                 with contextlib.suppress(
                     FileNotFoundError
                 ):  # a reader's pack may be replaced by a smaller one
-                    return self._reader.read(*place, digest)
+                    return self._reader.read(*place)
                 if last:
                     raise HistoryError(f"The history in {self.folder} is damaged: {place[0]} is missing.")
         raise HistoryError("The content of this file was not kept.")

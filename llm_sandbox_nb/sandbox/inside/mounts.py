@@ -28,6 +28,7 @@ PSEUDO = frozenset(
     b" nsfs proc pstore rpc_pipefs securityfs selinuxfs sysfs tracefs".split()
 )
 MARGIN = 20_000_000  # nanoseconds by which the clock of files may be behind ours
+PREPARING = 3_000_000_000  # nanoseconds that an engine may take for folders of its own in the sandbox to be
 FOLDER_BASE, FILE_BASE = 1, 2  # an overlay; a single file that the engine made before the start
 AT_FDCWD, AT_SYMLINK_NOFOLLOW, STATX_BTIME = -100, 0x100, 0x800
 OVERLAY = "/sys/module/overlay/parameters/"
@@ -60,15 +61,15 @@ class Epoch:
     def since(self, mount: Mount) -> tuple[int, int]:
         """Ctimes from which on folders must be looked into, and files are no longer as in the image.
 
-        The engine prepares folders before we begin. What happens in such a one later does not show in those
-        above it, so folders count from the making of the sandbox.
+        The engine prepares folders before we begin, each time anew. What happens in such a one later does not
+        show in those above it, so folders count from the making of the sandbox.
         """
         start = self.start - self.back
         if mount.base == FILE_BASE:
             return 0, start
         if mount.base != FOLDER_BASE:
             return 0, 0
-        birth = birth_time(mount.path) - MARGIN - self.back
+        birth = birth_time(mount.path) - PREPARING - self.back
         return (birth, start) if birth > 0 else (0, 0)
 
 

@@ -1,7 +1,8 @@
 """The state of the shell, as a script that brings it back: directory, umask, options, variables, functions.
 
 It is asked of bash itself, in a subshell and with builtins only. A function or alias of the same name is not
-called: special builtins come before functions in POSIX mode, and one of them removes the function `builtin`.
+called: special builtins come before functions in POSIX mode, and one of them removes the function `builtin`. In the
+script they come last, so that they do not meddle with the rest.
 """
 
 from __future__ import annotations
@@ -25,18 +26,24 @@ TALK_SECONDS = (
 )
 THE_END = b"#end\n"
 TRACED = b"#traced\n"
+SERIAL = b"SERIAL"
 SAVE = (
-    rb"""! ( _LLM_P=$SHELLOPTS; POSIXLY_CORRECT=1; _LLM_T=$(\trap -p); \trap - DEBUG ERR RETURN EXIT; """
+    rb"""( _LLM_P=$SHELLOPTS; POSIXLY_CORRECT=1; _LLM_T=$(\trap -p); \trap - DEBUG ERR RETURN EXIT; """
     rb"""\unset -f builtin; \unset POSIXLY_CORRECT; \builtin ulimit -Sf 2048; \builtin shopt -p; """
-    rb"""\builtin umask -p; \builtin declare -p; \builtin printf 'cd -- %%q\n' "$PWD"; \builtin declare -f; """
-    rb"""\builtin declare -F; \builtin alias -p; \builtin printf '%%s\n' "$_LLM_T"; \builtin set +o; """
-    rb"""[[ $_LLM_P != *posix* ]] || \builtin printf 'set -o posix\n'; \builtin printf '#end\n' """
-    rb""") >&197 2>/dev/null </dev/null; builtin printf '%%s\n' '%d 0 -' >&199"""
+    rb"""\builtin unset -v RANDOM SRANDOM SECONDS EPOCHSECONDS EPOCHREALTIME LINENO BASHPID PIPESTATUS HISTCMD """
+    rb"""BASH_COMMAND BASH_SUBSHELL BASH_LINENO BASH_ARGC BASH_ARGV BASH_SOURCE FUNCNAME DIRSTACK GROUPS """
+    rb"""BASH_ALIASES BASH_CMDS; """
+    rb"""\builtin umask -p; \builtin declare -p; \builtin printf 'cd -- %q\n' "$PWD"; """
+    rb"""\builtin printf '%s\n' "$_LLM_T"; \builtin set +o; \builtin declare -f; \builtin declare -F; """
+    rb"""\builtin alias -p; [[ $_LLM_P != *posix* ]] || \builtin printf 'POSIXLY_CORRECT=y\n'; """
+    rb"""\builtin printf '#end\n'; """
+    rb"""\builtin printf '%s\n' 'SERIAL 0 -' >&199 ) >&197 2>/dev/null </dev/null || """
+    rb"""builtin printf '%s\n' 'SERIAL 0 -' >&199"""
     b"\n"
 )
 RESTORE = (
     rb""". /dev/fd/196 0</dev/null 196<&197 194>&- 195>&- 197<&- 199>&- >/dev/null 2>&1; """
-    rb"""builtin unset _LLM_T _LLM_P; builtin printf '%%s\n' '%d 0 -' >&199"""
+    rb"""\builtin unset _LLM_T _LLM_P; \builtin printf '%s\n' 'SERIAL 0 -' >&199"""
     b"\n"
 )
 
@@ -60,15 +67,15 @@ class Talk:
         if self.script:
             write_all(shell.source, b"exec 196<&-;" + self.script)
         self.executor.after(TALK_SECONDS, self.late)
-        shell.tell(self.line % shell.serial)
+        send_signal(shell.pid, signal.SIGCONT)  # somebody may have stopped it
+        shell.tell(self.line.replace(SERIAL, b"%d" % shell.serial))
 
     def late(self) -> None:
-        """Bash does not answer: it waits for something, or somebody has stopped it."""
+        """Bash does not answer: it waits for something."""
         shell = self.executor.shell
         if shell.talk is not self:
             return
         self.tries += 1
-        send_signal(shell.pid, signal.SIGCONT)
         if self.tries < 3:
             kill_all(lambda: set(own_tree()) - set(self.before) - self.executor.helper_pids() - {shell.pid})
             self.executor.after(TALK_SECONDS, self.late)
@@ -145,7 +152,7 @@ class ShellStates:
 
     def tell(self, id: str, since: str | None, why: str) -> tuple[dict[str, str], bytes]:
         """What a checkpoint says of the shell, and the state if the host does not have it."""
-        if not self.state:
+        if why:
             return {"state": "none", "cwd": "", "why": why}, b""
         same = since is not None and self.told == (since, self.state)
         self.told = (id, self.state)
