@@ -17,7 +17,7 @@ from llm_sandbox_nb.sandbox.contract import FileEntry
 from llm_sandbox_nb.sandbox.errors import HistoryError
 from llm_sandbox_nb.sandbox.frames import ProtocolError
 from llm_sandbox_nb.sandbox.history.compare import differing_paths
-from llm_sandbox_nb.sandbox.history.entry import Entry, delta
+from llm_sandbox_nb.sandbox.history.entry import Entry, Manifest, delta, moved
 from llm_sandbox_nb.sandbox.history.image import Image
 from llm_sandbox_nb.sandbox.history.incoming import ENTRIES_MOST, Incoming, combined, roots_of
 from llm_sandbox_nb.sandbox.history.packs import PackWriter
@@ -123,6 +123,10 @@ class HistoryKeeper:
         if self.store is None:
             raise HistoryError(f"This sandbox has no checkpoint {id!r} because it has none yet.")
         return self.store
+
+    def manifest(self, id: str) -> Manifest:
+        """All entries at a checkpoint, as they would be in this sandbox. Raises HistoryError."""
+        return moved(self.needed(id).manifest(id), self.below)
 
     # -- the place -----------------------------------------------------------------------------------------
 
@@ -289,7 +293,7 @@ class _Look:
             self.id,
             keeper.head,
             time.time(),
-            files=len(differing_paths(before, found)),
+            files=len(differing_paths(moved(before, keeper.below), found)),
             size=self.content.size,
             duration=time.monotonic() - self._began,
             incomplete=self._incomplete,
