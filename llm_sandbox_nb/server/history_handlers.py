@@ -135,7 +135,9 @@ def _journal(folder: Path, limit: int) -> bytes:
     with path.open("rb") as file:
         data = file.read(limit + 1)
     if len(data) > limit:
-        raise OutputLimitExceededError(f"The journal is larger than the limit of {limit} bytes; open it as a file.")
+        raise OutputLimitExceededError(
+            f"The journal is larger than the limit of {limit} bytes; open it as a file."
+        )
     return data
 
 
