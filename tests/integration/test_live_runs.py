@@ -366,8 +366,8 @@ def test_a_run_that_had_ended_goes_on(server: JupyterProcess) -> None:
     ended = {"id": "e1", "kind": "run.finished", "stop_reason": "submitted", "usage": {}}
     hello = {"type": "hello", "kernel_id": "k", "owner": "mine"}
 
-    def state() -> str:
-        return str(server.ask(f"{API}/r3")[1]["state"])
+    def stands(expected: str) -> Callable[[], bool]:
+        return lambda: bool(server.ask(f"{API}/r3")[1]["state"] == expected)
 
     async def go() -> None:
         address = ServerAddress(server.url, server.token)
@@ -381,7 +381,7 @@ def test_a_run_that_had_ended_goes_on(server: JupyterProcess) -> None:
             welcome = json.loads(await socket.read_message() or "")
             if welcome["next"] == 0:
                 await socket.write_message(json.dumps({"type": "events", "from": 0, "events": [ended]}))
-            await eventually(lambda wanted=expected: state() == wanted)
+            await eventually(stands(expected))
             socket.close()
 
     run(asyncio.wait_for(go(), 60))
