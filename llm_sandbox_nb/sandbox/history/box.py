@@ -16,7 +16,8 @@ from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.sandbox.history.compare import compare, listing
 from llm_sandbox_nb.sandbox.history.entry import FILE, FOLDER, Entry
 from llm_sandbox_nb.sandbox.history.image import Image
-from llm_sandbox_nb.sandbox.history.keeper import HistoryKeeper, Link
+from llm_sandbox_nb.sandbox.history.keeper import HistoryKeeper
+from llm_sandbox_nb.sandbox.history.link import Link
 from llm_sandbox_nb.sandbox.history.restoring import restore
 from llm_sandbox_nb.sandbox.history.types import History, Restored
 from llm_sandbox_nb.sandbox.history.walk import resolve

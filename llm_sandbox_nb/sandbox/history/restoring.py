@@ -11,7 +11,8 @@ from typing import Any
 from llm_sandbox_nb.sandbox.errors import SandboxLostError
 from llm_sandbox_nb.sandbox.history.entry import Entry, parents
 from llm_sandbox_nb.sandbox.history.image import Image, Pristine
-from llm_sandbox_nb.sandbox.history.keeper import HistoryKeeper, Link, unhurried
+from llm_sandbox_nb.sandbox.history.keeper import HistoryKeeper, unhurried
+from llm_sandbox_nb.sandbox.history.link import Link
 from llm_sandbox_nb.sandbox.history.plan import Plan, plan_restore, restore_body, shown
 from llm_sandbox_nb.sandbox.history.store import HistoryStore
 from llm_sandbox_nb.sandbox.history.types import Restored
