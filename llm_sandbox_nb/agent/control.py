@@ -16,6 +16,8 @@ from typing import Any
 
 from llm_sandbox_nb.agent.decision import Decision, Held, Release, edited, shown, skipped
 from llm_sandbox_nb.agent.failures import ControlError as ControlError
+from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.model import Model, ModelSettings
 from llm_sandbox_nb.agent.settings_change import Changer
 from llm_sandbox_nb.trajectory import events as ev
 
@@ -118,9 +120,9 @@ class RunControl:
     def change(
         self,
         *,
-        model: str | None = None,
-        settings: Mapping[str, Any] | None = None,
-        limits: Mapping[str, Any] | None = None,
+        model: str | Model | None = None,
+        settings: ModelSettings | Mapping[str, Any] | None = None,
+        limits: RunLimits | Mapping[str, Any] | None = None,
         breakpoints: Iterable[str] | None = None,
         approve: str | None = None,
         source: str = "python",

@@ -168,6 +168,7 @@ def job_like(
         command_timeout=_command_timeout(run),
         origin=origin,
         given=given,
+        replies=sum(step.replied for step in run.steps),
         came_from={label: run.id or run.folder.name},
     )
 

@@ -63,6 +63,8 @@ class Loop(Requests):
     """When it halts by itself; may change while it goes on."""
     given: Mapping[str, str] = field(default_factory=dict)
     """Observations of calls that are not to be executed, by their ids."""
+    replies: int | None = None
+    """How many replies are asked for at most, without the model being told: when a record is played again."""
     nudges: int = 2
     """Replies in a row without a call that are answered by asking for one."""
     messages: list[dict[str, Any]] = field(default_factory=list)
@@ -123,6 +125,8 @@ class Loop(Requests):
     async def _between_steps(self) -> None:
         if reason := self.meter.over:
             raise StopRun(reason)
+        if self.replies is not None and self.meter.step >= self.replies:
+            raise StopRun("steps")
         await self._stand_by()
         self._speak()
 

@@ -114,6 +114,8 @@ class RunInTime(Awaitable):
             RunError: the model, the sandbox or this program failed.
         """
         if self.place.work is not None:
+            if any(one is not None for one in (model, settings, limits)):
+                self._work_control().change(model=model, settings=settings, limits=limits)
             if text:
                 self._work_control().say(text)
             self._work_control().resume()
@@ -262,11 +264,14 @@ class RunInTime(Awaitable):
 
         return self._do(lambda: rebuild(self._run(), **options))
 
-    def close(self) -> None:
-        """End the sandbox of a fork or a rebuilt run; its files are kept. Closing twice is fine."""
+    def close(self) -> Run:
+        """End the sandbox of a fork; its files are kept, and it can go on in another. Closing twice is fine."""
+        return self._do(self._closed)
+
+    async def _closed(self) -> Run:
         if self.place.owned and self.place.living() is not None:
-            return self._do(self.place.close)
-        return None
+            await self.place.close()
+        return self._run()
 
     # --- for those who work with it ---
 

@@ -63,9 +63,9 @@ class Changer:
 
     def checked(
         self,
-        model: str | None = None,
-        settings: Mapping[str, Any] | None = None,
-        limits: Mapping[str, Any] | None = None,
+        model: str | Model | None = None,
+        settings: ModelSettings | Mapping[str, Any] | None = None,
+        limits: RunLimits | Mapping[str, Any] | None = None,
         breakpoints: Iterable[str] | None = None,
         approve: str | None = None,
     ) -> Change:
@@ -78,9 +78,9 @@ class Changer:
             raise ControlError("Say what to change: model, settings, limits, breakpoints or approve.")
         try:
             return Change(
-                model=None if model is None else self.make_model(model),
-                settings=_settings(self.loop.settings, settings or {}),
-                limits=_limits(self.loop.meter.limits, limits or {}),
+                model=self.make_model(model) if isinstance(model, str) else model,
+                settings=_settings(self.loop.settings, _mapping("settings", settings)),
+                limits=_limits(self.loop.meter.limits, _mapping("limits", limits)),
                 breakpoints=None if breakpoints is None else tuple(map(Breakpoint, breakpoints)),
                 approve=None if approve is None else approval(approve),
             )
@@ -107,6 +107,14 @@ def unknown_model(name: str) -> Model:
 
 
 _WHOLE = ("top_k", "max_tokens", "steps", "tokens")
+
+
+def _mapping(what: str, value: object) -> Mapping[str, Any]:
+    if isinstance(value, ModelSettings | RunLimits):
+        return dataclasses.asdict(value)
+    if value is None or isinstance(value, Mapping):
+        return value or {}
+    raise ControlError(f"The {what} to change are a mapping of names to values, not {value!r:.80}.")
 
 
 def _settings(now: ModelSettings, wanted: Mapping[str, Any]) -> dict[str, Any]:

@@ -65,6 +65,8 @@ class Job:
     """The files to begin with."""
     given: Mapping[str, str] = field(default_factory=dict)
     """Observations of calls that are not to be executed, by their ids: when a record is played again."""
+    replies: int | None = None
+    """How many replies are asked for at most, then."""
     came_from: Mapping[str, str] = field(default_factory=dict)
     """For the record: which run it is played from, or has its files from."""
 
@@ -168,6 +170,7 @@ class Work:
             self.control,
             job.halting,
             given=job.given,
+            replies=job.replies,
         )
         talk = asyncio.ensure_future(self._talk(loop, workplace))
         self.trips.interrupt = talk.cancel
@@ -198,6 +201,7 @@ class Work:
 
     async def _talk(self, loop: Loop, workplace: asyncio.Future[Workplace]) -> None:
         if self.past is not None:
+            await asyncio.shield(workplace)  # its files are back, also when the model makes no call
             self._count_past(self.past)
             await loop.go_on(self.past)
         if self.opening.root is None:

@@ -39,6 +39,8 @@ _RETRY_FIRST, _RETRY_MOST = 0.1, 2.0
 _ANSWER_TIMEOUT = 10.0
 _HOPE = 5.0
 """Seconds for which a server that is away is expected back before the notebook is told all again."""
+_OWNER = secrets.token_hex(16)
+"""By this the server knows that a run which goes on again is still this kernel's."""
 _FOR_GOOD = (4403,)
 """Close codes after which connecting again is of no use."""
 
@@ -53,8 +55,10 @@ class RunPublisher:
     def __init__(self, address: ServerAddress, kernel_id: str) -> None:
         self._address = address
         self._kernel_id = kernel_id
-        self._owner = secrets.token_hex(16)
         self._run: Run | None = None
+        self._ended: ev.RunFinished | None = None
+        """Its last word before it went on again, unless it was rewound."""
+        self._goes_on = False
         self._tail = LiveTail()
         self._news = asyncio.Event()
         self._sent = asyncio.Event()
@@ -76,7 +80,8 @@ class RunPublisher:
 
     def start(self, run: Run) -> None:
         """Begin to publish."""
-        self._run = run
+        self._run, self._ended = run, run.trajectory.finish
+        self._goes_on = any(event.kind == "run.finished" for event in run.trajectory.events)
         self._task = asyncio.ensure_future(self._publish(run))
 
     def listen(self, event: ev.Event) -> None:
@@ -149,7 +154,7 @@ class RunPublisher:
 
     async def _greet(self, connection: WebSocketClientConnection, folder: Path) -> int:
         """Say whose run it is; the number of the first event that the server wants."""
-        hello = {"type": "hello", "kernel_id": self._kernel_id, "owner": self._owner}
+        hello = {"type": "hello", "kernel_id": self._kernel_id, "owner": _OWNER, "goes_on": self._goes_on}
         await _write(connection, {**hello, "folder": str(folder.absolute())})
         try:
             message = await asyncio.wait_for(connection.read_message(), _ANSWER_TIMEOUT)
@@ -167,7 +172,7 @@ class RunPublisher:
                 position += len(lines)
                 await _write(connection, body)
                 continue
-            if run.trajectory.finish is not None:
+            if run.trajectory.finish not in (None, self._ended):
                 self._sent.set()
                 return
             if texts := list(self._tail.since(seen)):

@@ -24,7 +24,7 @@ from llm_sandbox_nb.sandbox.contract import (
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
 from llm_sandbox_nb.sandbox.frames import ProtocolError
 from llm_sandbox_nb.sandbox.history.box import KeptSandbox, new_keeper
-from llm_sandbox_nb.sandbox.history.keeper import Link
+from llm_sandbox_nb.sandbox.history.link import Link
 from llm_sandbox_nb.sandbox.outcome import (
     CommandOutput,
     Gathered,

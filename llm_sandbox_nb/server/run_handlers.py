@@ -164,6 +164,8 @@ class RunPublishHandler(RunSocket):
             raise PublisherError("The first message must say whose run it is.")
         self._run = self.runs.publish(self._run_id, kernel_id, owner, self)
         self._run.folder = run_folder(message.get("folder"), self._run_id)
+        if message.get("goes_on") is True:
+            self._run.go_on()
         self.send({"type": "welcome", "next": len(self._run.store)})
 
     def send(self, message: Json) -> None:

@@ -140,12 +140,17 @@ class PublishedRun:
         if asked is not None and not asked.done():
             asked.set_result(message)
 
+    def go_on(self) -> None:
+        """It had ended, and goes on."""
+        self._facts["stop_reason"] = None
+
     def _note(self, event: Json) -> None:
         match event["kind"]:
             case "run.started":
                 task = str(event.get("task"))[:_TASK_SHOWN]
                 self._facts.update(task=task, model=event.get("model"), scripted=event.get("scripted"))
             case "model.requested" if isinstance(event.get("step"), int):
+                self.go_on()
                 self._facts["steps"] = event["step"]
             case "control":
                 action = event.get("action")
@@ -154,6 +159,8 @@ class PublishedRun:
                 self._held = {name: event.get(name) for name in _HELD}
             case "call.decided":
                 self._paused, self._held = False, None
+            case "continued":
+                self.go_on()
             case "run.finished":
                 self._facts["stop_reason"] = str(event.get("stop_reason"))
                 self._facts["usage"] = event.get("usage")

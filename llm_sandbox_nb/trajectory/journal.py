@@ -80,7 +80,7 @@ def load_bytes(folder: Path, text: ev.Text) -> bytes:
 
 
 def _lock(file: int) -> bool:
-    """Keep other writers away as long as `file` is open; where a file system knows no locks, trust in there being none."""
+    """Keep other writers away while `file` is open. Where a file system knows no locks, there is nothing to do."""
     try:
         import fcntl
     except ImportError:

@@ -121,7 +121,7 @@ def test_a_terminal_is_asked_and_an_interrupt_ends_the_waiting(command_line: Com
         process.kill()
         process.wait()
         os.close(ours)
-    [folder] = (command_line.folder / "sandbox-runs").glob("*/*/journal.jsonl")
+    [folder] = (command_line.folder / "sandbox-runs").glob("*/journal.jsonl")
     first = Run.load(folder.parent).steps[0].calls[0]
     assert first.output.startswith("Leave it.")
 

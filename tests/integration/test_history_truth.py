@@ -22,7 +22,7 @@ SEQUENCES = int(os.environ.get("LLM_SANDBOX_HISTORY_SEQUENCES", "40"))
 SEED = int(os.environ.get("LLM_SANDBOX_HISTORY_SEED", "1"))
 ENGINES = ("/.dockerenv", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab")
 """Made by the engine for each container anew, so a fork has its own."""
-SHARED = 10
+SHARED = 5
 """Sequences that share a sandbox."""
 
 

@@ -24,6 +24,10 @@ from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.run import Run
 from llm_sandbox_nb.agent.solve import NOBODY, solve
 from llm_sandbox_nb.agent.words import HELP, Prompt, answers, carry_out
+from llm_sandbox_nb.cli.printer import Printer
+from llm_sandbox_nb.notebook.card import Card
+from llm_sandbox_nb.notebook.deciding import decide as line_magic
+from llm_sandbox_nb.notebook.errors import SandboxInputError
 from llm_sandbox_nb.trajectory import events as ev
 
 
@@ -257,6 +261,53 @@ def test_time_spent_at_a_halt_is_not_counted(tmp_path: Path) -> None:
     assert finish is not None
     assert start is not None
     assert finish.wall_time <= finish.time - start.time - (decided.time - held.time) * 0.9
+
+
+def test_the_card_and_the_terminal_tell_what_a_person_changed(tmp_path: Path) -> None:
+    left = ["edit command='echo changed'", "", "skip Leave it."]
+
+    def decide(asked: Run) -> str:
+        return left.pop(0) if left else "continue"
+
+    done = run(
+        solved(tmp_path, *TWO, step=True, on_pause=lambda asked: decide(asked) or "observe It is fine.")
+    )
+    card, out = Card(), io.StringIO()
+    printer = Printer(out)
+    for event in done.trajectory.events:
+        card.add(event)
+        printer(event)
+    page = card.final()
+    for words in ("A person changed this call", "in place of the result", "A person skipped this call"):
+        assert words in page["text/html"]
+        assert words in page["text/plain"]
+    assert "echo one" in page["text/html"], "what the model had proposed"
+    assert "It is fine." in page["text/html"]
+    for words in (
+        "changed the call (on_pause)",
+        "shown instead (on_pause)",
+        "skipped the call and showed the model",
+    ):
+        assert words in out.getvalue()
+
+
+def test_words_of_the_line_magic(tmp_path: Path) -> None:
+    """As from a second thread of the kernel."""
+    said: list[str] = []
+
+    def decide(asked: Run) -> None:
+        said.append(line_magic(asked, "held", ""))
+        with pytest.raises(SandboxInputError, match="NAME=VALUE"):
+            line_magic(asked, "edit", "")
+        said.append(line_magic(asked, "edit", "command='echo changed'"))
+
+    done = run(solved(tmp_path, *TWO, breakpoints="command == 'echo one'", on_pause=decide))
+    assert "echo one" in said[0]
+    assert said[1] == "Done."
+    assert decisions(done) == [("edit", "magic")]
+    for over in (None, done):
+        with pytest.raises(SandboxInputError, match="No run is under way"):
+            line_magic(over, "step", "")
 
 
 def test_words_work_on_any_control(tmp_path: Path) -> None:

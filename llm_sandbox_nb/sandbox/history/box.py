@@ -16,7 +16,8 @@ from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.sandbox.history.compare import compare, listing
 from llm_sandbox_nb.sandbox.history.entry import FILE, FOLDER, Entry
 from llm_sandbox_nb.sandbox.history.image import Image
-from llm_sandbox_nb.sandbox.history.keeper import HistoryKeeper, Link
+from llm_sandbox_nb.sandbox.history.keeper import HistoryKeeper
+from llm_sandbox_nb.sandbox.history.link import Link
 from llm_sandbox_nb.sandbox.history.restoring import restore
 from llm_sandbox_nb.sandbox.history.types import History, Restored
 from llm_sandbox_nb.sandbox.history.walk import resolve
@@ -82,7 +83,7 @@ class KeptSandbox(Sandbox):
                 self.keeper.checkpoint(id)
         now = await self.checkpoint() if a is None or b is None else ""
         store = self.keeper.needed(a or now)
-        before, after = store.manifest(a or now), store.manifest(b or now)
+        before, after = self.keeper.manifest(a or now), self.keeper.manifest(b or now)
         async with _Pristine(self) as pristine:
             image = Image(store, pristine.reach)
             try:
@@ -117,7 +118,7 @@ class KeptSandbox(Sandbox):
         cap = READ_CAP if limit is None else limit
         if at is None:
             return await self.read_file_now(path, cap)
-        manifest = self.keeper.needed(at).manifest(at)
+        manifest = self.keeper.manifest(at)
         place = resolve(manifest, self._absolute(path))
         entry = manifest.get(place) or Entry(FILE, base=True)
         if entry.base and entry.type != FOLDER:
@@ -141,7 +142,7 @@ class KeptSandbox(Sandbox):
         """See `Sandbox.list_files`."""
         if at is None:
             return await self.list_files_now(path, depth=depth, limit=limit)
-        manifest = self.keeper.needed(at).manifest(at)
+        manifest = self.keeper.manifest(at)
         place = resolve(manifest, self._absolute(path))
         entry = manifest.get(place)
         if entry is not None and (entry.type != FOLDER or not entry.base):

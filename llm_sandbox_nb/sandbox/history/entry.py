@@ -151,3 +151,15 @@ def parents(path: str) -> Iterator[str]:
 def digests(entries: Iterable[Entry]) -> set[bytes]:
     """Every piece of content that entries name."""
     return {chunk.digest for entry in entries for chunk in entry.chunks or ()}
+
+
+def moved(manifest: Manifest, below: str) -> Manifest:
+    """The manifest of a single folder as it would be for another folder, `below`."""
+    if below == "/" or not manifest or below in manifest:
+        return manifest
+    root = min(manifest, key=len)
+
+    def move(path: str) -> str:
+        return below + path[len(root) :] if path else ""
+
+    return {move(path): replace(entry, group=move(entry.group)) for path, entry in manifest.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -112,7 +113,7 @@ class Index:
         row = self.sql.execute(
             "SELECT shell FROM checkpoints WHERE number = ?", (self.number(id),)
         ).fetchone()
-        return bytes(row[0]) if row[0] is not None else None
+        return zlib.decompress(row[0]) if row[0] is not None else None
 
     def manifest(self, id: str) -> dict[str, Entry]:
         """All entries at a checkpoint: its own, then its parent's that it does not replace, and so on."""
@@ -147,7 +148,7 @@ class Index:
                     checkpoint.size,
                     checkpoint.duration,
                     checkpoint.incomplete,
-                    shell,
+                    None if shell is None else zlib.compress(shell),
                 ),
             ).lastrowid
             sql.executemany("INSERT INTO entries VALUES (?, ?, ?)", _rows(number, changed))

@@ -8,18 +8,17 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Collection, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from llm_sandbox_nb.sandbox.body import Body
-from llm_sandbox_nb.sandbox.contract import FileEntry
 from llm_sandbox_nb.sandbox.errors import HistoryError
 from llm_sandbox_nb.sandbox.frames import ProtocolError
 from llm_sandbox_nb.sandbox.history.compare import differing_paths
-from llm_sandbox_nb.sandbox.history.entry import Entry, delta
+from llm_sandbox_nb.sandbox.history.entry import Entry, Manifest, delta, moved
 from llm_sandbox_nb.sandbox.history.image import Image
 from llm_sandbox_nb.sandbox.history.incoming import ENTRIES_MOST, Incoming, combined, roots_of
+from llm_sandbox_nb.sandbox.history.link import Link
 from llm_sandbox_nb.sandbox.history.packs import PackWriter
 from llm_sandbox_nb.sandbox.history.store import HistoryStore, is_history, remove_history
 from llm_sandbox_nb.sandbox.history.types import DEFAULT_LIMIT, Checkpoint
@@ -32,28 +31,6 @@ SPARE = 256 * 1024 * 1024
 """Bytes of this machine's disk that a checkpoint leaves free."""
 _PREFIX = "llm-sandbox-history-"
 _T = TypeVar("_T")
-
-
-class Link(Protocol):
-    """A living connection to the executor of a sandbox."""
-
-    async def ask_files(
-        self,
-        params: Mapping[str, Any],
-        sink: Callable[[int, bytes], None] | None,
-        timeout: float,
-        body: Body | None = None,
-    ) -> dict[str, Any]:
-        """A request about the files. Raises SandboxLostError."""
-        ...
-
-    async def list_files(self, path: str, *, depth: int = 1, limit: int = 10_000) -> list[FileEntry]:
-        """See `Sandbox.list_files`."""
-        ...
-
-    def broke_protocol(self, error: ProtocolError) -> Exception:
-        """Give the sandbox up because of what it told; the exception to raise."""
-        ...
 
 
 class HistoryKeeper:
@@ -123,6 +100,10 @@ class HistoryKeeper:
         if self.store is None:
             raise HistoryError(f"This sandbox has no checkpoint {id!r} because it has none yet.")
         return self.store
+
+    def manifest(self, id: str) -> Manifest:
+        """All entries at a checkpoint, as they would be in this sandbox. Raises HistoryError."""
+        return moved(self.needed(id).manifest(id), self.below)
 
     # -- the place -----------------------------------------------------------------------------------------
 
@@ -289,7 +270,7 @@ class _Look:
             self.id,
             keeper.head,
             time.time(),
-            files=len(differing_paths(before, found)),
+            files=len(differing_paths(moved(before, keeper.below), found)),
             size=self.content.size,
             duration=time.monotonic() - self._began,
             incomplete=self._incomplete,

@@ -6,13 +6,13 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from llm_sandbox_nb.sandbox.errors import SandboxLostError
-from llm_sandbox_nb.sandbox.history.entry import Entry, Manifest, parents
+from llm_sandbox_nb.sandbox.history.entry import Entry, parents
 from llm_sandbox_nb.sandbox.history.image import Image, Pristine
-from llm_sandbox_nb.sandbox.history.keeper import HistoryKeeper, Link, unhurried
+from llm_sandbox_nb.sandbox.history.keeper import HistoryKeeper, unhurried
+from llm_sandbox_nb.sandbox.history.link import Link
 from llm_sandbox_nb.sandbox.history.plan import Plan, plan_restore, restore_body, shown
 from llm_sandbox_nb.sandbox.history.store import HistoryStore
 from llm_sandbox_nb.sandbox.history.types import Restored
@@ -48,7 +48,7 @@ class _Restore:
         self._connect = connect
         self._id = id
         self._store: HistoryStore = keeper.needed(id)
-        self._target = _moved(self._store.manifest(id), keeper.below)
+        self._target = keeper.manifest(id)
         moved = self._target is not self._store.manifest(id)
         # In another folder the shell's own would be that of the sandbox that it came from.
         self._shell = None if moved else self._store.shell(id)
@@ -133,15 +133,3 @@ def _failures(answer: Mapping[str, Any]) -> list[str]:
         for row in rows[:_PROBLEMS]
         if isinstance(row, list) and len(row) == 2 and all(isinstance(one, str) for one in row)
     ]
-
-
-def _moved(manifest: Manifest, below: str) -> Manifest:
-    """The manifest of a single folder as it would be for another folder, `below`."""
-    if below == "/" or not manifest or below in manifest:
-        return manifest
-    root = min(manifest, key=len)
-
-    def move(path: str) -> str:
-        return below + path[len(root) :] if path else ""
-
-    return {move(path): replace(entry, group=move(entry.group)) for path, entry in manifest.items()}

@@ -10,7 +10,8 @@ import time
 
 from .command import Run
 from .helpers import Exec, FileRequest
-from .history import CheckpointRequest, History, RestoreRequest
+from .history import History
+from .history_requests import CheckpointRequest, RestoreRequest
 from .link import Link
 from .poller import IN
 from .processes import (

@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .looking import Memory
+    from .entries import Memory
 
 ROOTS_TOLD = 32
 PIPE_SIZE = 1024 * 1024
