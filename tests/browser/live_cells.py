@@ -106,7 +106,7 @@ def delays_of_steps(server: FrontEnd, page: Page, kernel: str = "python3") -> li
     """Seconds from each event of a run of 30 steps to its being in the page: the step's own, then its output's."""
     page.add_init_script(f"addEventListener('DOMContentLoaded', {OBSERVE})")
     begin(server, page, f"many{kernel}", MANY + "\n  - calls: [{tool: submit}]\n", kernel=kernel)
-    expect(page.locator(BADGE)).to_have_text("submitted", timeout=90_000)
+    expect(page.locator(BADGE)).to_have_text("submitted")
     wait_for_idle(page)
     seen = page.evaluate("() => window.seen")
     (record,) = bundles(page)

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 from live_cells import pause_and_say, stop_ends_a_command_at_once
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page
 from servers import APPS, FrontEnd, front_end
 from versions import IPYKERNELS, ipykernel, oldest_front_ends
 
 pytestmark = pytest.mark.slow
-expect.set_options(timeout=30_000)
 FRONT_ENDS = [(age, app) for age in ("oldest", "newest") for app in APPS]
 
 
