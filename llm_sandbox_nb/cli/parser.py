@@ -71,7 +71,7 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
     parser.add_argument("--version", action="version", version=f"llm-sandbox-nb {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     made = {"": parser}
-    for add in (_add_run, _add_image, _add_doctor, _add_show, _add_export):
+    for add in (_add_run, _add_image, _add_doctor, _add_show, _add_export, _add_analyze):
         made.update(add(commands))
     return parser, made
 
@@ -140,3 +140,18 @@ def _add_export(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parse
     export.add_argument("run", metavar="RUN", help=_RECORD)
     export.add_argument("--out", metavar="FILE", help="where to (default: run.html in the run's folder)")
     return {"export": export}
+
+
+def _add_analyze(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
+    analyze = commands.add_parser("analyze", help="say what recorded runs did: capabilities, tokens, time")
+    analyze.add_argument(
+        "paths", metavar="PATH", nargs="+", help="folders with runs in them, journals, trajectory.json files"
+    )
+    analyze.add_argument(
+        "--html",
+        metavar="FILE",
+        nargs="?",
+        const="analysis.html",
+        help="also write a report with pictures (default: analysis.html)",
+    )
+    return {"analyze": analyze}
