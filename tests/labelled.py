@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ def _turn(entry: dict[str, Any]) -> Labelled:
     return Labelled(tool, arguments, uses, entry.get("exit", 0))
 
 
+@functools.cache
 def load() -> dict[str, list[Labelled]]:
     """All turns: those of each example by `domain`, `traps`, and `held_out`."""
     content = yaml.safe_load(FILE.read_text("utf-8"))

@@ -34,6 +34,7 @@ _KEYWORDS = frozenset(
     )
 )
 _DEEPEST = 8
+_PLAIN = re.compile(r"[^ \t\r\n|&;()<>'\"\\`$]+")
 _HEAD = re.compile(r"[A-Za-z_]\w*=")
 
 
@@ -167,6 +168,8 @@ class _Lexer:
                     yield "word", word
 
     def _operator(self) -> str:
+        if self.text[self.position] not in "|&;()<>\n":
+            return ""
         for operator in _OPERATORS:
             if self.text.startswith(operator, self.position):
                 self.position += len(operator)
@@ -176,6 +179,10 @@ class _Lexer:
     def _word(self) -> str:
         parts: list[str] = []
         while self.position < len(self.text):
+            if plain := _PLAIN.match(self.text, self.position):
+                parts.append(plain[0])
+                self.position = plain.end()
+                continue
             character = self.text[self.position]
             if character in " \t\r\n|&;()<>":
                 break
