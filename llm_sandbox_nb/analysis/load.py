@@ -19,7 +19,10 @@ Form = Literal["journal", "seed"]
 
 @dataclass(frozen=True)
 class Loaded:
-    """One run. `group` is the folder it lies in, seen from the path that was given: what tables are made by."""
+    """One run. `group` is the folder it lies in, seen from the path that was given: what tables are made by.
+
+    A folder `runs` and what lies in it, as the benchmark makes them, belong to the group above.
+    """
 
     name: str
     group: str
@@ -103,4 +106,5 @@ def _group(folder: Path, given: Path) -> str:
         inside = folder.resolve().relative_to(base.resolve()).as_posix()
     except ValueError:
         return base.resolve().name
-    return base.resolve().name if inside == "." else inside
+    inside = f"/{inside}".partition("/runs/")[0].removesuffix("/runs").strip("/")
+    return inside if inside not in ("", ".") else base.resolve().name

@@ -1,4 +1,4 @@
-"""The command line: `llm-sandbox-nb run | image | doctor | show | export | analyze`. Light until more is needed."""
+"""The command line, `llm-sandbox-nb COMMAND`. Light until more is needed."""
 
 from __future__ import annotations
 
@@ -83,6 +83,12 @@ def _analyze(parsed: argparse.Namespace) -> int:
     return analyze_command(parsed)
 
 
+def _benchmark(parsed: argparse.Namespace) -> int:
+    from llm_sandbox_nb.cli.benchmark_command import benchmark_command
+
+    return benchmark_command(parsed)
+
+
 _COMMANDS = {
     "run": _run,
     "image": _image,
@@ -90,6 +96,7 @@ _COMMANDS = {
     "show": _show,
     "export": _export,
     "analyze": _analyze,
+    "benchmark": _benchmark,
 }
 
 if __name__ == "__main__":
