@@ -69,11 +69,8 @@ def _file(path: Path) -> Iterable[Mapping[str, Any]]:
         if path.suffix == ".parquet":
             return _parquet(path)
         text = path.read_text("utf-8")
-        records = (
-            json.loads(text)
-            if path.suffix == ".json"
-            else [json.loads(line) for line in text.splitlines() if line]
-        )
+        lines = [line for line in text.split("\n") if line.strip()]  # a text may hold other line ends
+        records = json.loads(text) if path.suffix == ".json" else [json.loads(line) for line in lines]
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {' '.join(str(error).split())}.") from error
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
