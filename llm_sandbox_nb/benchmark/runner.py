@@ -230,6 +230,9 @@ def make_opener(isolation: str = "auto", **options: Any) -> Opener:
 
     def opener(task: Task, row: Row) -> AbstractAsyncContextManager[Sandbox]:
         own: Mapping[str, Any] = {"image": image} if (image := image_of(task, row)) else {}
-        return open_sandbox(isolation, **{**options, **own})
+        try:
+            return open_sandbox(isolation, **{**options, **own})
+        except (ValueError, FileNotFoundError) as error:
+            raise InputError(str(error)) from error
 
     return opener

@@ -9,6 +9,7 @@ my-task/
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -123,8 +124,11 @@ def _task(content: Mapping[str, Any], folder: Path) -> Task:
     repeats = content.get("repeats", 1)
     if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
         raise ValueError(f"repeats has to be a whole number of at least 1, not {repeats!r}.")
+    name = str(content.get("name") or folder.name)
+    if not re.fullmatch(r"[\w-][\w.-]*", name):
+        raise ValueError(f"{name!r} cannot be a name: use letters, digits, dots, dashes and underscores.")
     return Task(
-        name=str(content.get("name") or folder.name),
+        name=name,
         folder=folder,
         prompts=PromptConfig(**prompts),
         description=str(content.get("description") or ""),

@@ -191,7 +191,8 @@ def _judge(values: Mapping[str, Any], out: Path) -> Judge | None:
 
 def _config(values: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
     """What results in one folder have to have in common."""
-    same = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens_per_call", "data")
+    same = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens_per_call", "data",
+            "extra_body", "docker_image", "network")  # fmt: skip
     config: dict[str, Any] = {"model": values["llm_name"], "judge_model": values["judge_model"]}
     config |= {name: values[name] for name in same}
     config |= {

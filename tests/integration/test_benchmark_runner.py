@@ -164,6 +164,21 @@ def test_without_an_engine_it_stops_early(tmp_path: Path) -> None:
         run(one.run(items()), 60)
 
 
+def test_an_isolation_that_cannot_be_had_is_one_sentence(tmp_path: Path) -> None:
+    how = HowToAsk(FunctionModel(planted), ModelSettings())
+    one = Runner(how, make_opener("bubblewrap", image="x:1"), RunnerOptions(tmp_path))
+    with pytest.raises(FatalError, match="only goes with 'docker'"):
+        run(one.run(items()), 60)
+
+
+def test_ids_lead_nowhere(tmp_path: Path) -> None:
+    rows = [Row(name, ROWS[0].problem_statement, "0") for name in ("../../../up", "/etc/x", "a/b", "..", "\0x", "ü" * 300)]
+    results = run(runner(tmp_path / "out", FunctionModel(planted)).run(items(("llm",), rows=rows)), 60)
+    assert len(results) == 6
+    assert {path.name for path in tmp_path.iterdir()} == {"out"}
+    assert all((tmp_path / "out" / result.run / "journal.jsonl").is_file() for result in results)
+
+
 def test_a_limit_is_no_error_and_its_answer_counts(tmp_path: Path) -> None:
     def endless(messages: list[dict[str, Any]]) -> Reply:
         number = number_asked(messages)

@@ -178,7 +178,7 @@ def test_an_own_task_has_its_directories_and_its_scorer(tmp_path: Path) -> None:
      ("limits: {hours: 1}", "hours"),
      ("data: [1]", "data"), ("data: {repo: x}", "repo"), ("- a", "has to hold keys"),
      (":", "cannot be read|has to hold"),
-     ("system_prompt: 3", "system_prompt")],
+     ("system_prompt: 3", "system_prompt"), ("name: ../../x", "cannot be a name")],
 )  # fmt: skip
 def test_a_task_that_cannot_be_used_says_why(text: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(TaskError, match=said):
