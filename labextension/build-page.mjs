@@ -1,4 +1,4 @@
-// Builds what an exported HTML file holds: one script and one style sheet, for any browser, without a network.
+// Builds what an exported HTML file and the panel in a cell hold: a script and a style sheet each, without a network.
 
 import { build } from 'esbuild';
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -9,18 +9,13 @@ const output = '../llm_sandbox_nb/notebook/page';
 rmSync(output, { recursive: true, force: true });
 mkdirSync(output, { recursive: true });
 const common = { bundle: true, minify: true, target: 'es2020', legalComments: 'none', logLevel: 'warning' };
-const { metafile } = await build({
-  ...common,
-  entryPoints: { page: 'src/page.ts' },
-  outdir: output,
-  format: 'iife',
-  charset: 'ascii',
-  metafile: true,
-  banner: {
-    js: '/* llm-sandbox-nb, Apache-2.0. With DOMPurify (c) Cure53, Apache-2.0; marked (c) MarkedJS, MIT; ansi_up (c) Dru Nelson, MIT. */'
-  }
-});
-await build({ ...common, entryPoints: { page: 'style/page.css' }, outdir: output });
+const banner = {
+  js: '/* llm-sandbox-nb, Apache-2.0. With DOMPurify (c) Cure53, Apache-2.0; marked (c) MarkedJS, MIT; ansi_up (c) Dru Nelson, MIT; fflate (c) Arjun Barrett, MIT. */'
+};
+const script = { ...common, outdir: output, charset: 'ascii', metafile: true, banner };
+const { metafile } = await build({ ...script, entryPoints: { page: 'src/page.ts' }, format: 'iife' });
+await build({ ...script, entryPoints: { widget: 'src/widget.ts' }, format: 'esm' });
+await build({ ...common, entryPoints: { page: 'style/page.css', widget: 'style/widget.css' }, outdir: output });
 writeFileSync(join(output, 'LICENSES.txt'), licenses(Object.keys(metafile.inputs)));
 
 /** The licence of each package that files came from. */

@@ -37,6 +37,9 @@ class JupyterProcess:
     """`jupyter server` with our extension, in folders of its own; can be killed and started again."""
 
     module = "jupyter_server"
+    python = sys.executable
+    answers_at = "llm-sandbox/api/info"
+    """Where it is asked whether it is up."""
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class JupyterProcess:
         folders = {
             f"JUPYTER_{name.upper()}_DIR": str(self.folder / name) for name in ("config", "data", "runtime")
         }
-        command = [sys.executable, "-m", self.module, "--no-browser", "--allow-root"]
+        command = [self.python, "-m", self.module, "--no-browser", "--allow-root"]
         command += ["--ServerApp.ip=127.0.0.1", f"--ServerApp.port={self.port}", "--ServerApp.port_retries=0"]
         command += [f"--IdentityProvider.token={self.token}", f"--ServerApp.root_dir={self.root}"]
         command += ["--ServerApp.base_url=/x/", "--ServerApp.jpserver_extensions=llm_sandbox_nb=True"]
@@ -99,7 +102,7 @@ class JupyterProcess:
             assert self.process is not None
             assert self.process.poll() is None, self.log
             with contextlib.suppress(OSError):
-                self.get("llm-sandbox/api/info", timeout=5)
+                self.get(self.answers_at, timeout=5)
                 return
             assert time.monotonic() < deadline, self.log
             time.sleep(0.1)

@@ -3,17 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import functools
+import json
 import os
-from collections.abc import Callable, Coroutine
+import zlib
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
+from llm_sandbox_nb.notebook.card_packing import held_by
 from llm_sandbox_nb.sandbox.detect import why_no_bubblewrap, why_no_docker
 
 T = TypeVar("T")
+MIME = "application/vnd.llm-sandbox.trajectory+json"
+
+
+def record_of(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of a card, given all that the card's output holds: unpacked, each file's content as base64."""
+    record = dict(data[MIME])
+    if text := record.pop("packed", None):
+        record |= json.loads(zlib.decompress(base64.b64decode(text)))
+    figures = "".join(data.get("text/html", "")).split("<figure class='lsn-artifact'>")[1:]
+    for entry in record["artifacts"].values():
+        content = None
+        if "figure" in entry:
+            content = held_by(figures[entry["figure"]])
+        elif "text" in entry:
+            content = entry["text"].encode()
+        if content is not None:
+            assert len(content) == entry["size"]
+            entry["data"] = base64.b64encode(content).decode()
+    return record
 
 
 def run(coroutine: Coroutine[Any, Any, T], timeout: float = 60.0) -> T:

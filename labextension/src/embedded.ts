@@ -2,6 +2,7 @@
 
 import { IEvent } from './view/events';
 import { IArtifactContent, ITablePreview } from './view/host';
+import { decodeBase64, heldOnPage, TooLargeError, unpack } from './packed';
 import { isEvent } from './valid';
 
 export const TRAJECTORY_MIME = 'application/vnd.llm-sandbox.trajectory+json';
@@ -11,6 +12,10 @@ export interface IEmbeddedArtifact {
   size: number;
   /** Base64. */
   data?: string;
+  /** The content of a file that is text, in place of `data`. */
+  text?: string;
+  /** The number of the figure of the card's page that holds the file, in place of `data`. */
+  figure?: number;
   /** Why there is no data. */
   omitted?: string;
   /** The first rows of a table that only Python reads. */
@@ -28,36 +33,80 @@ export interface ITrajectoryBundle {
   artifacts: Record<string, IEmbeddedArtifact>;
   /** Present while the run goes on and can be followed elsewhere. */
   live?: { run_id: string; server?: boolean; folder?: string | null };
+  /** The card's static page, which holds some of the files. */
+  page: string;
+  /** Why the record cannot be read, in one sentence; empty when it can. */
+  problem: string;
 }
 
-/** `value` as a bundle with all its parts; null when it is none. Its events are not looked at here. */
-export function asBundle(value: unknown): ITrajectoryBundle | null {
-  if (typeof value !== 'object' || value === null || !Array.isArray((value as ITrajectoryBundle).events)) {
+/**
+ * `value` as a bundle with all its parts; null when it is none. Its events are not looked at here.
+ *
+ * `page` is the card's static page beside it. Bundles of earlier versions hold events and files as they are; later ones
+ * have them in one packed text.
+ */
+export function asBundle(value: unknown, page?: unknown): ITrajectoryBundle | null {
+  if (typeof value !== 'object' || value === null) {
     return null;
   }
-  const bundle = value as Partial<ITrajectoryBundle>;
+  const { packed } = value as { packed?: unknown };
+  const opened = typeof packed === 'string' ? openPacked(packed) : { problem: '' };
+  const bundle: Partial<ITrajectoryBundle> = { ...value, ...opened };
+  if (!Array.isArray(bundle.events)) {
+    return null;
+  }
   const { artifacts, live } = bundle;
   return {
     schema_version: Number(bundle.schema_version) || 1,
     run_id: typeof bundle.run_id === 'string' ? bundle.run_id : null,
-    events: bundle.events!,
+    events: bundle.events,
     text_limit: typeof bundle.text_limit === 'number' ? bundle.text_limit : null,
     artifacts: typeof artifacts === 'object' && artifacts !== null ? artifacts : {},
-    live: typeof live?.run_id === 'string' ? live : undefined
+    live: typeof live?.run_id === 'string' ? live : undefined,
+    page: typeof page === 'string' ? page : '',
+    problem: opened.problem
   };
 }
+
+type Opened = Pick<ITrajectoryBundle, 'problem'> & Partial<Pick<ITrajectoryBundle, 'events' | 'artifacts'>>;
+
+/** Events and files out of a packed text; of one that cannot be unpacked none of them, and why. */
+function openPacked(text: string): Opened {
+  try {
+    const { events, artifacts } = JSON.parse(new TextDecoder().decode(unpack(text))) as Partial<ITrajectoryBundle>;
+    return { events, artifacts, problem: '' };
+  } catch (error) {
+    return { events: [], artifacts: {}, problem: error instanceof TooLargeError ? TOO_LARGE : DAMAGED };
+  }
+}
+
+const TOO_LARGE =
+  'The record in this notebook is far larger than it says and was not unpacked; open journal.jsonl in the run’s folder.';
+const DAMAGED = 'The record in this notebook is damaged; open journal.jsonl in the run’s folder.';
 
 /** One embedded file; null when the bundle has nothing of that name. */
 export function embeddedArtifact(bundle: ITrajectoryBundle, path: string): IArtifactContent | null {
   if (!Object.prototype.hasOwnProperty.call(bundle.artifacts, path)) {
     return null;
   }
-  const { mime, data, omitted, preview } = bundle.artifacts[path];
+  const entry = bundle.artifacts[path];
+  const { mime, omitted, preview } = entry;
   const type = typeof mime === 'string' ? mime : 'application/octet-stream';
-  if (typeof data === 'string') {
-    return { mime: type, data: decodeBase64(data), preview: isPreview(preview) ? preview : undefined };
+  const data = content(entry, bundle.page);
+  if (data) {
+    return { mime: type, data, preview: isPreview(preview) ? preview : undefined };
   }
   return { mime: type, omitted: typeof omitted === 'string' ? omitted : '' };
+}
+
+function content({ data, text, figure, size }: IEmbeddedArtifact, page: string): Uint8Array | null {
+  if (typeof data === 'string') {
+    return decodeBase64(data);
+  }
+  if (typeof text === 'string') {
+    return new TextEncoder().encode(text);
+  }
+  return typeof figure === 'number' ? heldOnPage(page, figure, size) : null;
 }
 
 function isPreview(value: unknown): value is ITablePreview {
@@ -70,21 +119,6 @@ function isPreview(value: unknown): value is ITablePreview {
     Array.isArray(rows) &&
     rows.every(row => Array.isArray(row) && row.every(isText))
   );
-}
-
-/** The bytes; none of them when the text is not base64. */
-export function decodeBase64(text: string): Uint8Array {
-  let decoded: string;
-  try {
-    decoded = atob(text);
-  } catch {
-    return new Uint8Array();
-  }
-  const bytes = new Uint8Array(decoded.length);
-  for (let index = 0; index < decoded.length; index++) {
-    bytes[index] = decoded.charCodeAt(index);
-  }
-  return bytes;
 }
 
 /**

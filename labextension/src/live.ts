@@ -10,6 +10,8 @@ import { IArtifactContent, IControls } from './view/host';
 export interface ILiveSink {
   /** Events, new or known already: those known are passed over by the sink. */
   add(events: readonly unknown[]): void;
+  /** Why nothing comes at this moment, in words; null when it does again. */
+  away(reason: 'server' | 'kernel' | null): void;
   /** The run has ended, or the server does not know it (any more). */
   ended(): void;
 }

@@ -72,7 +72,7 @@ class OutputRenderer extends RunRenderer {
   private _wanted: string | null = null;
 
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
-    const bundle = asBundle(model.data[TRAJECTORY_MIME]);
+    const bundle = asBundle(model.data[TRAJECTORY_MIME], model.data['text/html']);
     const { trans } = this.host;
     if (!bundle) {
       this.clear();
@@ -94,6 +94,7 @@ class OutputRenderer extends RunRenderer {
     this.draw(this.feed.take(bundle.events));
     const limit = bundle.text_limit;
     this.tell(
+      bundle.problem && trans(bundle.problem),
       limit !== null && trans('Texts in this record are clipped to %1 characters; the journal has them whole.', limit),
       this.feed.rejected > 0 && trans('%1 entries of this record are not events and are left out.', this.feed.rejected)
     );
@@ -120,7 +121,8 @@ class OutputRenderer extends RunRenderer {
     if (runId !== null) {
       void liveOffer().then(follow => {
         if (this._wanted === runId && !this.isDisposed) {
-          this._attach(follow(runId, { add: events => this._add(events), ended: () => this._ended() }));
+          const away = (reason: 'server' | 'kernel' | null) => this.view?.setAway(reason);
+          this._attach(follow(runId, { add: events => this._add(events), away, ended: () => this._ended() }));
         }
       });
     }

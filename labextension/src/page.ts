@@ -12,8 +12,8 @@ class OfflineHost extends PlainHost {
 /** Show the run in `source`, the text of a JSON bundle, within `place`. */
 function show(source: string, place: HTMLElement): void {
   const bundle = asBundle(JSON.parse(source));
-  if (!bundle) {
-    throw new Error('This file holds no run.');
+  if (!bundle || bundle.problem) {
+    throw new Error(bundle?.problem ?? 'This file holds no run.');
   }
   const view = new TrajectoryView(new OfflineHost(bundle));
   for (const event of new EventFeed().take(bundle.events)) {

@@ -7,7 +7,7 @@ import { embeddedArtifact, ITrajectoryBundle } from './embedded';
 import { IArtifactContent, IHost } from './view/host';
 
 export class PlainHost implements IHost {
-  readonly trusted = true;
+  readonly trusted: boolean = true;
   readonly offline: boolean = false;
   private _remembered = new Map<string, string>();
 

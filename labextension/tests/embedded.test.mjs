@@ -2,7 +2,10 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { load } from './load.mjs';
 
-const { asBundle, decodeBase64, embeddedArtifact, EventFeed } = await load('embedded');
+import { deflateSync } from 'node:zlib';
+
+const { asBundle, embeddedArtifact, EventFeed } = await load('embedded');
+const { decodeBase64, MOST, TooLargeError, unpack } = await load('packed');
 const { isBelow, within } = await load('paths');
 
 const event = number => ({ id: `e${number}`, parent: null, time: number, kind: 'note', text: 'x' });
@@ -97,6 +100,60 @@ test('a preview of a table is given when it is one', () => {
   assert.deepEqual(given(preview), preview);
   for (const bad of [null, 7, {}, { ...preview, rows: [[{}]] }, { ...preview, columns: [{ name: 1, type: 'x' }] }]) {
     assert.equal(given(bad), undefined);
+  }
+});
+
+const pack = value => deflateSync(typeof value === 'string' ? value : JSON.stringify(value)).toString('base64');
+
+test('a packed bundle is read as one that is not', () => {
+  const artifacts = { a: { mime: 'text/plain', size: 3, text: 'é!' } };
+  const bundle = asBundle({ run_id: 'r', packed: pack({ events: list(3), artifacts }) });
+  assert.deepEqual([bundle.events, bundle.problem], [list(3), '']);
+  assert.deepEqual([...embeddedArtifact(bundle, 'a').data], [0xc3, 0xa9, 0x21]);
+});
+
+test('a bomb is refused with a sentence, before it has grown', () => {
+  const bomb = pack(`{"events":[],"artifacts":{"a":"${'x'.repeat(MOST)}"}}`);
+  assert.ok(bomb.length < 200_000);
+  const bundle = asBundle({ packed: bomb });
+  assert.deepEqual([bundle.events, bundle.artifacts], [[], {}]);
+  assert.match(bundle.problem, /far larger than it says/);
+  assert.throws(() => unpack(bomb), TooLargeError);
+  assert.ok(unpack(bomb, 2 * MOST).length > MOST, 'the canary: with a higher bound it grows');
+});
+
+test('what is damaged is told in a sentence', () => {
+  for (const packed of ['', '%%%', 'AAAA', pack({ events: list(9) }).slice(0, 40), pack('[1')]) {
+    assert.match(asBundle({ packed }).problem, /damaged/);
+  }
+  for (const other of ['7', 'null', '{}', '{"events":{}}']) {
+    assert.ok(!asBundle({ packed: pack(other) })?.events.length, other);
+  }
+});
+
+test('a file on the page is found in its figure, and only there', () => {
+  const figure = (name, body) => `<figure class='lsn-artifact'><figcaption>${name}</figcaption>${body}</figure>`;
+  const page =
+    'x&lt;figure class=&#x27;lsn-artifact&#x27;&gt;' +
+    figure(
+      'packed=&quot;AAAA&quot; src=&#x27;data:;base64,AAAA&#x27;',
+      "<img alt='a' src='data:image/png;base64,aGk='>"
+    ) +
+    figure('b', `<iframe srcdoc="&lt;b&gt;packed=&quot;${pack('page')}&quot;"></iframe>`) +
+    figure('c', `<iframe srcdoc="packed=&quot;${pack('x'.repeat(1e6))}&quot;"></iframe>`);
+  const given = (number, size) =>
+    embeddedArtifact(asBundle({ events: [], artifacts: { f: { mime: 'x/y', size, figure: number } } }, page), 'f').data;
+  assert.equal(Buffer.from(given(0, 2)).toString(), 'hi');
+  assert.equal(Buffer.from(given(1, 4)).toString(), 'page');
+  for (const [number, size] of [
+    [0, 3],
+    [1, 3],
+    [2, 10],
+    [3, 1],
+    [-1, 0],
+    [0.5, 2]
+  ]) {
+    assert.equal(given(number, size), undefined, `${number} ${size}`);
   }
 });
 

@@ -69,7 +69,8 @@ def _unified(path: str, before: str, after: str, room: int) -> tuple[str | None,
     old, new = _split(before), _split(after)
     if _costly(old, new):
         return None, "too many lines for a diff"
-    for row in difflib.unified_diff(old, new, f"a/{path}", f"b/{path}", n=3):
+    name = path.lstrip("/")  # as git writes it, so that `patch -p1` takes it at the root
+    for row in difflib.unified_diff(old, new, f"a/{name}", f"b/{name}", n=3):
         room -= len(row)
         if room < 0:
             return "".join(rows), "the diff is cut"

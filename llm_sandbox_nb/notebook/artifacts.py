@@ -141,9 +141,9 @@ def decode(data: bytes) -> str:
 
 
 _RENDERERS: dict[str, Callable[[bytes], str]] = {
-    ".html": lambda data: sandboxed_frame(decode(data)),
-    ".htm": lambda data: sandboxed_frame(decode(data)),
-    ".svg": lambda data: sandboxed_frame(decode(data), height=360),
+    ".html": sandboxed_frame,
+    ".htm": sandboxed_frame,
+    ".svg": lambda data: sandboxed_frame(data, height=360),
     ".csv": lambda data: delimited_table(decode(data), ","),
     ".tsv": lambda data: delimited_table(decode(data), "\t"),
     ".parquet": parquet_table,

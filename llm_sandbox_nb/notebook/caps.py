@@ -9,8 +9,7 @@ from dataclasses import dataclass
 class Caps:
     """Bounds of the saved card. What is left out stays in the run's folder, and the card says so.
 
-    Bytes of files are counted raw; a notebook holds them twice (for the page and for the trajectory view),
-    a third larger as base64.
+    Bytes of files are counted raw; what cannot be compressed is a third larger in a notebook, as base64.
     """
 
     artifact: int = 1_000_000

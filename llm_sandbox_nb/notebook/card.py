@@ -15,6 +15,7 @@ from llm_sandbox_nb.notebook.caps import Caps
 from llm_sandbox_nb.notebook.card_bundle import MIME, trajectory_json
 from llm_sandbox_nb.notebook.card_decisions import decisions
 from llm_sandbox_nb.notebook.card_files import load_artifacts, relative_path
+from llm_sandbox_nb.notebook.card_packing import held_by, packed
 from llm_sandbox_nb.notebook.card_plain import card_text
 from llm_sandbox_nb.notebook.card_steps import is_closed, step_html, step_line
 from llm_sandbox_nb.notebook.card_text import clip, escape
@@ -85,12 +86,16 @@ class Card:
         parts = [self._head(live=False, limit=caps.text), *self._all_steps()]
         parts += [self._notes(decisions(trajectory.controls)), self._notes(trajectory.notes)]
         parts += [self._notes(trajectory.skipped, "Left out: ")]
-        parts += [artifact_html(artifact) for artifact in artifacts if not self._is_answer(artifact)]
+        figures = {one.path: artifact_html(one) for one in artifacts if not self._is_answer(one)}
+        parts += figures.values()
         parts.append(page.answer_html(trajectory.answer, caps.text))
-        bundle = trajectory_json(trajectory, artifacts, caps)
+        places = {path: place for place, path in enumerate(figures)}
+        data = {one.path: one.data for one in artifacts}
+        held = {path: place for path, place in places.items() if held_by(figures[path]) == data[path]}
+        bundle = trajectory_json(trajectory, artifacts, caps, held)
         parts.append(self._caps_note(artifacts, bundle["text_limit"]))
         return {
-            MIME: bundle,
+            MIME: packed(bundle),
             "text/html": page.card_html("".join(parts)),
             "text/plain": card_text(trajectory, live=False),
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from llm_sandbox_nb.notebook.artifacts import Artifact
@@ -19,18 +19,22 @@ _TEXT_LEVELS = (100_000, 20_000, 4_000, 1_000, 200)
 """Characters a text within an event may have; the first with which all events fit is taken."""
 
 
-def trajectory_json(trajectory: Trajectory, artifacts: Iterable[Artifact], caps: Caps) -> dict[str, Any]:
+def trajectory_json(
+    trajectory: Trajectory, artifacts: Iterable[Artifact], caps: Caps, places: Mapping[str, int] | None = None
+) -> dict[str, Any]:
     """`events` as in the journal, except that what it says several times is said once, and `artifacts` by path.
 
-    `text_limit` says when texts are clipped.
+    `text_limit` says when texts are clipped. The files in `places` are on the card's page, in the figure of that
+    number: they are not held here again.
     """
+    places = places or {}
     events, limit = _events(trajectory.events, caps.events)
     return {
         "schema_version": ev.SCHEMA_VERSION,
         "run_id": trajectory.start.run_id if trajectory.start else None,
         "events": events,
         "text_limit": limit,
-        "artifacts": {artifact.path: _artifact(artifact) for artifact in artifacts},
+        "artifacts": {one.path: artifact_json(one, places.get(one.path)) for one in artifacts},
     }
 
 
@@ -44,7 +48,8 @@ def live_json(run_id: str, folder: str | None) -> dict[str, Any]:
     return {**bare, "artifacts": {}, "live": live}
 
 
-def _artifact(artifact: Artifact) -> dict[str, Any]:
+def artifact_json(artifact: Artifact, place: int | None = None) -> dict[str, Any]:
+    """A file with its content, or with the place where that is, or why it is nowhere."""
     entry: dict[str, Any] = {"mime": artifact.mime, "size": artifact.size}
     if artifact.href:
         entry["href"] = artifact.href
@@ -52,7 +57,12 @@ def _artifact(artifact: Artifact) -> dict[str, Any]:
         return {**entry, "omitted": artifact.omitted}
     if artifact.suffix == ".parquet" and (preview := parquet_preview(artifact.data)):
         entry["preview"] = preview
-    return {**entry, "data": base64.b64encode(artifact.data).decode("ascii")}
+    if place is not None:
+        return {**entry, "figure": place}
+    try:
+        return {**entry, "text": artifact.data.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {**entry, "data": base64.b64encode(artifact.data).decode("ascii")}
 
 
 def _events(events: list[ev.Event], cap: int) -> tuple[list[dict[str, Any]], int | None]:

@@ -189,7 +189,13 @@ class CellRun:
             task = cell_task(options, text, self._settings, namespace, Path(staging))
             card = Card(self._settings.caps())
             watching = Watching(task.on_pause)
-            display = LiveDisplay(card, self._shell, self._settings.update_interval, watching.run_id)
+            display = LiveDisplay(
+                card,
+                self._shell,
+                self._settings.update_interval,
+                watching.run_id,
+                lambda: watching.make_panel(card, self._shell, self._settings.live_panel),
+            )
 
             def started(run: Run) -> None:
                 card.folder = run.folder

@@ -69,14 +69,16 @@ class CellRunner:
                 self._display.update_if_due()
                 shown = time.monotonic()
             if deadline is None and self._card.trajectory.paused and not paused:
-                self._display.show()
+                self._display.show_now()
                 self._on_pause()
 
     def _drain(self) -> bool:
         count = 0
         while True:
             try:
-                self._card.add(self._events.get_nowait())
+                event = self._events.get_nowait()
             except queue.Empty:
                 return count > 0
+            self._card.add(event)
+            self._display.add(event)
             count += 1

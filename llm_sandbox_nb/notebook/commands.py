@@ -59,6 +59,10 @@ class SandboxCommands:
         if self._is_folder(sandbox, source):
             target = target / posixpath.basename(posixpath.normpath(source))
         try:
+            target.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SandboxInputError(f"{target} cannot be made a folder here: {_reason(error)}.") from error
+        try:
             left_out = self._background.run(sandbox.download(source, target))
         except OSError as error:
             raise SandboxInputError(

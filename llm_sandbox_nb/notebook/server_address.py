@@ -107,6 +107,13 @@ def _from_info_file(parent: str, runtime_folder: Path) -> tuple[str, str, str]:
         return "", "", ""
 
 
+def started_by_server(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this kernel's parent is a Jupyter server, with the extension or without, so that there is a page."""
+    from jupyter_core.paths import jupyter_runtime_dir
+
+    return bool(_from_info_file(environment.get("JPY_PARENT_PID", ""), Path(jupyter_runtime_dir()))[0])
+
+
 async def find_own_server(kernel_id: str) -> ServerAddress | None:
     """The Jupyter server that owns this kernel and has the extension; None when there is none.
 

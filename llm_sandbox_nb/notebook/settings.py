@@ -57,6 +57,11 @@ class SandboxSettings(Configurable):
     embed_run_bytes = Int(Caps.run, help="Bytes of all files of one run kept in the notebook.").tag(
         config=True
     )
+    live_panel: Any = Enum(
+        ["auto", "always", "never"],
+        "auto",
+        help="Show a run as a widget while it goes on, where no Jupyter server with the extension can.",
+    ).tag(config=True)
     update_interval = Float(0.25, help="Seconds between updates of a cell's output.").tag(config=True)
 
     @default("isolation")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.trajectory.events import Event
 
 if TYPE_CHECKING:
     from llm_sandbox_nb.agent.run import Run
+    from llm_sandbox_nb.notebook.card import Card
+    from llm_sandbox_nb.notebook.panel import Panel
     from llm_sandbox_nb.notebook.publisher import RunPublisher
 
 _QUESTION = (
@@ -46,6 +48,16 @@ class Watching:
         """The run as the server knows it, while it can be watched there."""
         publisher = self.publisher
         return publisher.run_id if publisher is not None and publisher.watched else None
+
+    def make_panel(self, card: Card, shell: Any, use: str) -> Panel | None:
+        """The panel of a run that no server can tell of, where a page shows it; `use` is auto, always or never."""
+        from llm_sandbox_nb.notebook.panel import make_panel, page_shows_widgets
+
+        if self.publisher is not None or use == "never":
+            return None
+        if use == "auto" and not page_shows_widgets(shell.user_ns):
+            return None
+        return make_panel(card, lambda: self._run.control if self._run else None)
 
     def paused(self) -> None:
         """The run has come to a halt: decide, or ask, unless somebody can decide at the server."""

@@ -220,7 +220,7 @@ class ChannelSandbox(Sandbox):
             "exclusive": exclusive,
             "timeout": FILE_TIMEOUT,
         }
-        answer = await self._call(params, body=bytes(data), timeout=FILE_TIMEOUT)
+        answer = await self._call(params, body=bytes(memoryview(data)), timeout=FILE_TIMEOUT)
         raise_error(answer, path)
 
     async def list_files(self, path: str, *, depth: int = 1, limit: int = 10_000) -> list[FileEntry]:

@@ -59,6 +59,10 @@ class SandboxOptions:
             raise FileNotFoundError(f"There is no CA bundle {self.ca_bundle}; give the path of a PEM file.")
 
 
+_LARGEST_LIMITS = {"memory_bytes": 2**60, "pids": 2**22, "cpus": 10_000}
+"""What kernels and engines can take; beyond it they fail in ways that help nobody."""
+
+
 def check_choice(what: str, value: str, choices: Sequence[str]) -> None:
     """Refuse a value that is none of `choices`, and name them.
 
@@ -74,12 +78,16 @@ def check_choice(what: str, value: str, choices: Sequence[str]) -> None:
 
 
 def _check_limits(limits: Limits) -> None:
-    for name in ("memory_bytes", "pids", "cpus"):
+    for name, most in _LARGEST_LIMITS.items():
         value = getattr(limits, name)
-        if value is not None and not value > 0:
+        if value is None:
+            continue
+        if not value > 0:
             raise ValueError(
                 f"The limit {name} is {value!r}; give a number above zero, or None for no limit."
             )
+        if value > most:
+            raise ValueError(f"The limit {name} is {value:g}; give at most {most}, or None for no limit.")
 
 
 def _check_environment(env: Mapping[str, str]) -> None:

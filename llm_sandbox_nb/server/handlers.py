@@ -50,6 +50,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (PermissionError, 403),
     (ValueError, 400),
 )
+_DEPTHS = frozenset(map(str, range(1, 11)))
 Verb = Callable[..., Coroutine[Any, Any, None]]
 
 
@@ -91,8 +92,9 @@ class SandboxAPIHandler(APIHandler):
 
     def model(self, managed: ManagedSandbox) -> dict[str, Any]:
         """What clients see of a sandbox."""
-        path = f"{API}/sandboxes/{managed.id}/channel"
-        return {**managed.to_json(), "channel": self.base_url.rstrip("/") + path}
+        path = f"{self.base_url.rstrip('/')}{API}/sandboxes/{managed.id}"
+        terminal = f"{path}/terminal" if self.manager.policy.allow_terminal else None
+        return {**managed.to_json(), "channel": f"{path}/channel", "terminal": terminal}
 
 
 class InfoHandler(SandboxAPIHandler):
@@ -213,10 +215,10 @@ class FilesHandler(SandboxAPIHandler):
         """Entries below `path` (default: the working directory) to `depth` levels (default 1)."""
         sandbox = self.manager.running(sandbox_id, used=False)
         path = self.get_query_argument("path", sandbox.directories.root)
-        depth = int(self.get_query_argument("depth", "1"))
-        if not 1 <= depth <= 10:
-            raise ValueError("'depth' must be from 1 to 10.")
-        entries = await sandbox.list_files(path, depth=depth)
+        depth = self.get_query_argument("depth", "1")
+        if depth not in _DEPTHS:
+            raise ValueError("'depth' must be a number from 1 to 10.")
+        entries = await sandbox.list_files(path, depth=int(depth))
         self.finish({"path": path, "files": [asdict(entry) for entry in entries]})
 
 

@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass, fields
 from fnmatch import fnmatchcase
 from typing import Any
 
-from traitlets import Enum, Float, Integer, List, Unicode
+from traitlets import Bool, Enum, Float, Integer, List, Unicode
 from traitlets.config import Configurable
 
 from llm_sandbox_nb.sandbox.contract import Limits
+from llm_sandbox_nb.sandbox.docker_image import DEFAULT_IMAGE
 from llm_sandbox_nb.sandbox.errors import PolicyError
 
 ISOLATIONS = ("docker", "bubblewrap", "process")
@@ -153,6 +154,10 @@ class SandboxPolicy(Configurable):
         None, allow_none=True, help="HTTP proxy of each sandbox; when set, nobody may ask for another."
     ).tag(config=True)
 
+    allow_terminal = Bool(
+        True, help="Whether people may open a terminal in a running sandbox from the side panel."
+    ).tag(config=True)
+
     def resolve(self, request: SandboxRequest) -> SandboxSpec:
         """Fill in what was left open and check it all.
 
@@ -180,6 +185,7 @@ class SandboxPolicy(Configurable):
             **{f"default_{name[:-1]}": getattr(self, f"default_{name[:-1]}") for name in names},
             "max_limits": {field.name: self._maximum(field.name) for field in fields(Limits)},
             "default_limits": asdict(self._limits({})),
+            "allow_terminal": self.allow_terminal,
         }
 
     def _isolation(self, wanted: str) -> str:
@@ -194,7 +200,8 @@ class SandboxPolicy(Configurable):
         return "auto" if len(usable) == len(_AUTO_ORDER) else usable[0]
 
     def _image(self, wanted: str | None) -> str | None:
-        if wanted is None or wanted == self.default_image or not self.allowed_images:
+        default = self.default_image or DEFAULT_IMAGE
+        if wanted is None or wanted == default or not self.allowed_images:
             return wanted or self.default_image
         if any(fnmatchcase(wanted, pattern) for pattern in self.allowed_images):
             return wanted

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +18,6 @@ from playwright.sync_api import Page
 
 ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "llm_sandbox_nb" / "labextension"
-MIME = "application/vnd.llm-sandbox.trajectory+json"
 App = Literal["lab", "notebook"]
 APPS: tuple[App, ...] = ("lab", "notebook")
 _CLASSES = {"lab": "LabApp", "notebook": "JupyterNotebookApp"}
@@ -36,9 +37,24 @@ _KERNEL = """async () => {
 class FrontEnd(JupyterProcess):
     """JupyterLab or Notebook with our built extension."""
 
-    def __init__(self, folder: Path, app: App, *, extension: bool = True, dark: bool = False) -> None:
-        """`extension` says whether the page gets ours; the server has its half in any case."""
+    def __init__(
+        self,
+        folder: Path,
+        app: App,
+        *,
+        extension: bool = True,
+        dark: bool = False,
+        isolation: str = "process",
+        python: Path | None = None,
+        options: tuple[str, ...] = (),
+    ) -> None:
+        """`extension` says whether the page gets ours; the server has its half in any case.
+
+        `python` is that of another environment, with another version of Lab or Notebook.
+        """
         self.app = app
+        self.python = str(python or sys.executable)
+        self.is_oldest = python is not None
         self.module = _MODULES[app]
         name = _CLASSES[app]
         settings, extensions = folder / "settings", folder / "labextensions"
@@ -48,13 +64,18 @@ class FrontEnd(JupyterProcess):
         extensions.mkdir(parents=True, exist_ok=True)
         if extension:
             (extensions / "llm-sandbox-nb").symlink_to(BUILT)
+        else:
+            without = folder / "config" / "labconfig" / "page_config.json"
+            without.parent.mkdir(parents=True)
+            without.write_text(json.dumps({"disabledExtensions": {"llm-sandbox-nb": True}}))
         super().__init__(
             folder,
             f"--{name}.workspaces_dir={folder / 'workspaces'}",
             f"--{name}.extra_labextensions_path={extensions}",
             f"--{name}.expose_app_in_browser=True",
             "--LabApp.extension_manager=readonly",
-            env={"LLM_SANDBOX_ISOLATION": "process", "JUPYTERLAB_SETTINGS_DIR": str(settings)},
+            *options,
+            env={"LLM_SANDBOX_ISOLATION": isolation, "JUPYTERLAB_SETTINGS_DIR": str(settings)},
         )
 
     def address(self, path: str) -> str:
@@ -68,15 +89,24 @@ class FrontEnd(JupyterProcess):
         shutil.copy(ROOT / "notebooks" / "01-first-task.ipynb", self.root)
         return "01-first-task.ipynb"
 
-    def notebook(self, name: str, *cells: str) -> str:
+    def add_kernel(self, name: str, *overlay: Path, before: tuple[str, ...] = ()) -> None:
+        """A kernel of this name: with the packages of a folder before those installed, and started by `before`."""
+        spec = self.folder / "data" / "kernels" / name
+        spec.mkdir(parents=True, exist_ok=True)
+        argv = [*before, sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        env = {"PYTHONPATH": os.pathsep.join(map(str, [*overlay, ROOT]))}
+        described = {"argv": argv, "env": env, "display_name": name, "language": "python"}
+        (spec / "kernel.json").write_text(json.dumps(described))
+
+    def notebook(self, name: str, *cells: str, kernel: str = "python3") -> str:
         """A notebook of these code cells."""
         code = [
             {"cell_type": "code", "id": f"c{place}", "metadata": {}, "outputs": [], "source": source}
             | {"execution_count": None}
             for place, source in enumerate(cells)
         ]
-        kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-        content = {"cells": code, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}
+        spec = {"kernelspec": {"name": kernel, "display_name": kernel, "language": "python"}}
+        content = {"cells": code, "metadata": spec, "nbformat": 4, "nbformat_minor": 5}
         (self.root / name).write_text(json.dumps(content))
         return name
 
@@ -129,10 +159,10 @@ def bundles(page: Page) -> list[dict[str, Any]]:
     """The records that the notebook's outputs hold."""
     found: list[dict[str, Any]] = page.evaluate(
         """mime => jupyterapp.shell.currentWidget.context.model.toJSON().cells
-             .flatMap(cell => cell.outputs ?? []).map(output => output.data?.[mime]).filter(one => one)""",
-        MIME,
+             .flatMap(cell => cell.outputs ?? []).map(output => output.data ?? {}).filter(data => data[mime])""",
+        support.MIME,
     )
-    return found
+    return [support.record_of(data) for data in found]
 
 
 def show_panel(page: Page) -> None:

@@ -11,6 +11,7 @@ import nbformat
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
+from support import record_of
 
 ROOT = Path(__file__).parents[2]
 MIME = "application/vnd.llm-sandbox.trajectory+json"
@@ -51,6 +52,11 @@ def cards(notebook: NotebookNode) -> list[dict[str, Any]]:
     """The bundles of all cards, in order."""
     found = [output for cell in notebook.cells for output in outputs(cell) if "data" in output]
     return [output.data for output in found if MIME in output.data]
+
+
+def records(notebook: NotebookNode) -> list[dict[str, Any]]:
+    """The records of all cards, in order."""
+    return [record_of(bundle) for bundle in cards(notebook)]
 
 
 def printed(cell: NotebookNode) -> str:

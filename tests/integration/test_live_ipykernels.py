@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -14,26 +13,15 @@ import pytest
 from agent_scripts import SUBMIT, bash, turn
 from jupyter_process import JupyterProcess, jupyter
 from test_live_runs import Cell, control, folder_of, run_of, state_of, until
+from versions import IPYKERNELS, ipykernel
 
 from llm_sandbox_nb.agent.run import Run
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
-CACHE = ROOT / ".cache"
 
 
-def overlay(version: str) -> Path:
-    """A folder with this ipykernel alone, to be put before what is installed."""
-    folder = CACHE / f"ipykernel-{version}"
-    if not (folder / "ipykernel").exists():
-        partial = CACHE / f"ipykernel-{version}.{os.getpid()}"
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", partial]
-        subprocess.run([*pip, f"ipykernel=={version}"], check=True, timeout=300)
-        partial.rename(folder)
-    return folder
-
-
-@pytest.fixture(scope="module", params=["6.31.0", "7.3.0", "7.4.0"])
+@pytest.fixture(scope="module", params=IPYKERNELS)
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[JupyterProcess]:
@@ -42,7 +30,7 @@ def server(
     spec = folder / "data/kernels/versioned"
     spec.mkdir(parents=True)
     argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    env = {"PYTHONPATH": os.pathsep.join([str(overlay(request.param)), str(ROOT)])}
+    env = {"PYTHONPATH": os.pathsep.join([str(ipykernel(request.param)), str(ROOT)])}
     (spec / "kernel.json").write_text(
         json.dumps({"argv": argv, "env": env, "display_name": "x", "language": "python"})
     )

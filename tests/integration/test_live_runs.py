@@ -18,7 +18,7 @@ import psutil
 import pytest
 from agent_scripts import SUBMIT, bash, script, script_text, turn
 from jupyter_process import JupyterProcess, jupyter
-from support import KEPT_PIDS, run
+from support import KEPT_PIDS, record_of, run
 from tornado.websocket import websocket_connect
 
 from llm_sandbox_nb.agent.run import Run
@@ -214,7 +214,7 @@ def test_thirty_steps_come_complete_and_in_order(server: JupyterProcess) -> None
     live = sorted(early.delays[-100:])
     print(f"event to watcher: median {live[50] * 1000:.0f} ms, worst {live[-1] * 1000:.0f} ms")
     assert live[-1] < 0.3
-    whole, bundles = cell.shown[-1][MIME], [data[MIME] for data in cell.shown[:-1]]
+    whole, bundles = record_of(cell.shown[-1]), [data[MIME] for data in cell.shown[:-1]]
     assert len(whole["events"]) == len(early.written)
     assert "live" not in whole
     assert bundles
@@ -270,7 +270,7 @@ def test_stop_ends_an_endless_command(server: JupyterProcess) -> None:
     assert call.result is not None
     assert (call.result.error, call.result.stdout) == ("interrupted", "begun\n")
     assert [(one.action, one.source) for one in done.trajectory.controls] == [("stop", "server")]
-    assert cell.shown[-1][MIME]["events"][-1]["stop_reason"] == "interrupted"
+    assert record_of(cell.shown[-1])["events"][-1]["stop_reason"] == "interrupted"
     status, answer = server.ask(f"{API}/{model['id']}/control", "POST", {"action": "stop"})
     assert (status, answer["error"]) == (409, "RunControlError")
     assert server.execute(kernel, "%sandbox sh echo alive").strip() == "alive"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.server
 import os
 import shutil
-import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import nbformat
 import pytest
 from nbconvert import HTMLExporter
 from PIL import Image
+from playwright.sync_api import sync_playwright
 
 from llm_sandbox_nb.notebook.framing import sandboxed_frame
 from notebooks import ROOT, execute, kernel_environment
@@ -25,7 +25,7 @@ BROWSER = shutil.which("chromium") or shutil.which("google-chrome") or shutil.wh
 
 
 @pytest.fixture
-def browser(tmp_path: Path) -> Any:
+def browser() -> Any:
     """Opens a page for some seconds and takes its picture: `browser(page, picture, height)`."""
     if not BROWSER:
         reason = "there is no chromium here"
@@ -34,10 +34,14 @@ def browser(tmp_path: Path) -> Any:
         pytest.skip(reason)
 
     def look(page: Path, picture: Path, height: int = 800) -> None:
-        command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-        command += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=4000", "--no-first-run"]
-        command += [f"--window-size=1000,{height}", f"--screenshot={picture}", page.as_uri()]
-        subprocess.run(command, capture_output=True, timeout=120, check=True)
+        arguments = ["--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+        with sync_playwright() as playwright:
+            started = playwright.chromium.launch(executable_path=BROWSER, args=arguments)
+            tab = started.new_page(viewport={"width": 1000, "height": height})
+            tab.goto(page.as_uri(), wait_until="commit")
+            tab.wait_for_timeout(4000)
+            tab.screenshot(path=picture)
+            started.close()
 
     return look
 
@@ -104,7 +108,7 @@ def colours(picture: Path) -> set[tuple[int, ...]]:
 def test_a_framed_page_runs_but_loads_nothing(browser: Any, listener: Listener, tmp_path: Path) -> None:
     document = LOADING.replace("ADDRESS", listener.address)
     page, picture = tmp_path / "page.html", tmp_path / "page.png"
-    page.write_text(f"<body>{sandboxed_frame(document)}")
+    page.write_text(f"<body>{sandboxed_frame(document.encode())}")
     browser(page, picture)
     assert not listener.asked
     assert (1, 250, 3) in colours(picture), "its own script ran"
@@ -121,7 +125,7 @@ def test_a_framed_page_cannot_go_elsewhere(
     browser: Any, listener: Listener, tmp_path: Path, way: str
 ) -> None:
     page = tmp_path / "page.html"
-    page.write_text(f"<body>{sandboxed_frame(LEAVING[way].replace('ADDRESS', listener.address))}")
+    page.write_text(f"<body>{sandboxed_frame(LEAVING[way].replace('ADDRESS', listener.address).encode())}")
     browser(page, tmp_path / "page.png")
     assert not listener.asked
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 from live_kernel import cards_of, live_kernel
+from support import record_of
 
 from notebooks import MIME
 
@@ -94,7 +95,7 @@ def test_an_interrupt_kills_the_command_and_is_raised(isolation: str, tmp_path: 
         assert len(error["traceback"]) == 1
         last = cards_of(rest)[-1]["content"]["data"]
         assert "interrupted" in last["text/html"]
-        assert last[MIME]["events"][-1]["stop_reason"] == "interrupted"
+        assert record_of(last)["events"][-1]["stop_reason"] == "interrupted"
         assert "begun" in last["text/html"], "the output so far is kept"
         assert (
             kernel.printed("print(run.stop_reason, run.steps[1].calls[0].result.error)")

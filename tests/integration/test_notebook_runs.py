@@ -15,6 +15,7 @@ import nbformat
 import pytest
 from nbclient.exceptions import CellExecutionError
 from scripted_server import ScriptedServer
+from support import record_of
 
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
@@ -29,6 +30,7 @@ from notebooks import (
     notebook_of,
     outputs,
     printed,
+    records,
 )
 
 pytestmark = pytest.mark.slow
@@ -44,7 +46,7 @@ def first_notebook(tmp_path: Path) -> tuple[nbformat.NotebookNode, Path]:
 
 def check_bundle(bundle: dict[str, Any], isolation: str) -> None:
     """The card of the first task: record, page with its pictures, plain text."""
-    record = bundle[MIME]
+    record = record_of(bundle)
     run = Trajectory(map(ev.parse_python, record["events"]))
     assert run.answer == ANSWER
     assert run.stop_reason == "submitted"
@@ -99,7 +101,7 @@ def test_a_model_behind_http(isolation: str, tmp_path: Path) -> None:
         assert "Draw the {three} largest $cities." in json.dumps(server.requests[0].messages)
         assert all(request.body["stream"] for request in server.requests)
     (bundle,) = cards(notebook)
-    events = [ev.parse_python(event) for event in bundle[MIME]["events"]]
+    events = [ev.parse_python(event) for event in record_of(bundle)["events"]]
     assert Trajectory(events).answer == ANSWER
     assert "data:image/png;base64," in bundle["text/html"]
     assert ">scripted<" not in bundle["text/html"], "nothing tells the loop that this server plays a script"
@@ -150,7 +152,7 @@ def test_a_second_run_shows_only_what_it_made(tmp_path: Path) -> None:
         "%sandbox sh ls",
     )
     execute(notebook, tmp_path, kernel_environment(tmp_path))
-    first, second, third = (bundle[MIME] for bundle in cards(notebook))
+    first, second, third = records(notebook)
     assert {"poster.png", "map.html", "chime.wav"} <= set(first["artifacts"])
     assert "poster.png" not in second["artifacts"]
     assert "There are 3 r's" in printed(notebook.cells[3])

@@ -26,6 +26,14 @@ from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError
         ({"isolation": "process", "network": "none"}, "isolation 'process' cannot take the network away"),
         ({"limits": Limits(memory_bytes=0)}, "The limit memory_bytes is 0; give a number above zero"),
         ({"limits": Limits(cpus=-1)}, "The limit cpus is -1"),
+        (
+            {"limits": Limits(memory_bytes=10**300)},
+            "The limit memory_bytes is 1e+300; give at most 1152921504606846976",
+        ),
+        (
+            {"limits": Limits(pids=10**9)},
+            "The limit pids is 1e+09; give at most 4194304, or None for no limit.",
+        ),
         ({"env": {"A=B": "x"}}, "'A=B' cannot be an environment variable"),
         ({"env": {"A": "\0"}}, "'A' cannot be an environment variable"),
     ],

@@ -23,10 +23,11 @@ from llm_sandbox_nb.server.channel_handler import channel_routes
 from llm_sandbox_nb.server.handlers import API, ID, rest_routes
 from llm_sandbox_nb.server.manager import SandboxManager
 from llm_sandbox_nb.server.run_handlers import RUN_ID, run_routes
+from llm_sandbox_nb.server.terminal_handler import terminal_routes
 
 Answer = tuple[int, Any]
 Call = Callable[..., Answer]
-ROUTES = [*rest_routes, *channel_routes, *run_routes]
+ROUTES = [*rest_routes, *channel_routes, *terminal_routes, *run_routes]
 VERBS = ("get", "post", "put", "patch", "delete")
 SPEC = yaml.safe_load(Path(llm_sandbox_nb.server.__file__).with_name("rest-api.yml").read_text())
 
@@ -311,7 +312,8 @@ def test_files_are_listed_and_downloaded(
     assert call("get", f"{path}/content", params={"path": "nothing"})[0] == 404
     assert call("get", f"{path}/content", params={"path": "."})[0] == 409
     assert call("get", f"{path}/content")[0] == 400
-    assert call("get", path, params={"depth": "x"})[0] == 400
+    status, refused = call("get", path, params={"depth": "x"})
+    assert (status, refused["message"]) == (400, "'depth' must be a number from 1 to 10.")
     manager.max_download_bytes = 10
     status, refused = call("get", f"{path}/content", params={"path": listing["files"][0]["path"]})
     assert (status, refused["error"]) == (413, "OutputLimitExceededError")
@@ -408,6 +410,8 @@ def test_malformed_requests(body: Any, status: int, call: Call, jp_serverapp: An
     ("asked", "status", "kind"),
     [
         ({"isolation": "process", "limits": {"disk": 1}}, 400, "ValueError"),
+        ({"isolation": "process", "limits": {"pids": 1e300}}, 400, "ValueError"),
+        ({"isolation": "process", "limits": {"pids": 0.5}}, 400, "ValueError"),
         ({"isolation": "process", "image": "x"}, 400, "ValueError"),
         ({"isolation": "process", "network": "none"}, 400, "ValueError"),
         ({"isolation": "chroot"}, 403, "PolicyError"),

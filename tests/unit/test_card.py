@@ -13,6 +13,7 @@ import nbformat
 import pytest
 from card_checks import not_static, read
 from card_runs import run_events, saved_file, start_event, step_events
+from support import record_of
 
 from llm_sandbox_nb.notebook.caps import Caps
 from llm_sandbox_nb.notebook.card import Bundle, Card
@@ -54,12 +55,12 @@ def test_the_final_card_holds_the_whole_run() -> None:
     assert "<strong>3</strong>" in bundle["text/html"]
     assert "network open" in text
     assert "There are **3**." in bundle["text/plain"]
-    assert len(bundle[MIME]["events"]) == len(run_events(3)) - 3, "transient events are not kept"
+    assert len(record_of(bundle)["events"]) == len(run_events(3)) - 3, "transient events are not kept"
 
 
 def test_the_bundle_folds_to_the_same_run() -> None:
     card = card_of(run_events(4))
-    events = json.loads(json.dumps(card.final()[MIME]["events"]))
+    events = record_of(card.final())["events"]
     loaded = Trajectory(map(ev.parse_python, events))
     assert [step.calls[0].output for step in loaded.steps] == ["out\n"] * 4
     assert loaded.answer == card.trajectory.answer
@@ -82,7 +83,7 @@ def test_files_are_embedded_within_the_caps(tmp_path: Path) -> None:
         saved_file(tmp_path, "b.txt", b"z" * 400),
     ]
     bundle = card_of(events, Caps(artifact=500, run=700), tmp_path).final()
-    kept = bundle[MIME]["artifacts"]
+    kept = record_of(bundle)["artifacts"]
     assert base64.b64decode(kept["small.png"]["data"]) == PNG
     assert "larger than the bound of 500 B a file" in kept["big.png"]["omitted"]
     assert "data" in kept["a.txt"]
@@ -97,14 +98,15 @@ def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
     event = saved_file(tmp_path, "a.txt", b"x" * 14)
     (tmp_path / "files" / "a.txt").unlink()
     (tmp_path / "files" / "a.txt").symlink_to(secret)
-    assert "SECRET-CONTENT" not in json.dumps(card_of([event], folder=tmp_path).final())
+    bundle = card_of([event], folder=tmp_path).final()
+    assert "SECRET-CONTENT" not in json.dumps([bundle, record_of(bundle)])
     assert "SECRET-CONTENT" in (tmp_path / "files" / "a.txt").read_text(), "the canary: the link leads there"
 
 
 def test_texts_of_the_record_are_clipped_until_they_fit_and_that_is_said() -> None:
     card = card_of(run_events(5, output="x" * 50_000), Caps(events=100_000, text=1_000))
     bundle = card.final()
-    assert len(json.dumps(bundle[MIME]["events"])) <= 110_000
+    assert len(json.dumps(record_of(bundle)["events"])) <= 110_000
     assert bundle[MIME]["text_limit"] == 4_000
     assert "clipped to 4,000 characters" in shown(bundle)
     assert "49,000 characters left out" in shown(bundle)
@@ -182,7 +184,7 @@ def test_the_answer_file_is_not_shown_beside_the_same_answer(tmp_path: Path) -> 
     answer = saved_file(tmp_path, "answer.txt", b"forty-two\n")
     card = card_of([answer, *run_events(1, answer="forty-two")], folder=tmp_path)
     assert shown(card.final()).count("forty-two") == 1
-    assert "answer.txt" in card.final()[MIME]["artifacts"]
+    assert "answer.txt" in record_of(card.final())["artifacts"]
 
 
 def test_a_run_that_was_killed_says_so() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from llm_sandbox_nb.notebook import card_text
 from llm_sandbox_nb.notebook.card import Card
+from llm_sandbox_nb.notebook.card_packing import held_by
 from llm_sandbox_nb.notebook.markdown import markdown_html
 from llm_sandbox_nb.trajectory import events as ev
 
@@ -126,13 +127,15 @@ def test_names_of_files_are_shown_as_they_are(name: str) -> None:
 def test_a_frame_holds_the_document_twice_wrapped() -> None:
     from llm_sandbox_nb.notebook.framing import POLICY, sandboxed_frame
 
-    outer = read(sandboxed_frame("<p id='x'>&amp; <b>hi</b></p>")).frames
+    document = b"<p id='x'>&amp; <b>hi</b></p></script><script>"
+    frame = sandboxed_frame(document)
+    outer = read(frame).frames
     assert [frame["sandbox"] for frame in outer] == ["allow-scripts"]
-    inner = read(outer[0]["srcdoc"] or "").frames
-    assert [frame["sandbox"] for frame in inner] == ["allow-scripts"]
-    document = inner[0]["srcdoc"] or ""
-    assert document.endswith("<p id='x'>&amp; <b>hi</b></p>")
-    assert all(html.escape(POLICY, quote=False) in (frame["srcdoc"] or "") for frame in outer + inner)
+    page = outer[0]["srcdoc"] or ""
+    assert html.escape(POLICY, quote=False) in page
+    assert page.count("<script>") == page.count("</script>") == 1
+    assert "hi" not in read(page).text
+    assert held_by(f"</figcaption>{frame}") == document
     assert "frame-src 'none'" in POLICY
     assert "default-src 'none'" in POLICY
 

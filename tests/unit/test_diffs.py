@@ -24,7 +24,8 @@ def test_added_modified_deleted() -> None:
     assert added.diff == "--- a/f\n+++ b/f\n@@ -0,0 +1 @@\n+a\n"
     deleted = file_diff(FileChange("f", "deleted", 0, b"a\n", None))
     assert deleted.diff == "--- a/f\n+++ b/f\n@@ -1 +0,0 @@\n-a\n"
-    assert "-b" in (file_diff(modified(b"a\nb\n", b"a\nc\n")).diff or "")
+    changed = file_diff(modified(b"a\nb\n", b"a\nc\n")).diff or ""
+    assert changed.startswith("--- a/testbed/file\n+++ b/testbed/file\n@@ -1,2 +1,2 @@\n a\n-b\n+c\n")
 
 
 def test_what_has_no_diff_says_why() -> None:

@@ -84,7 +84,8 @@ def test_the_wheel_holds_what_runs_and_nothing_else(built: tuple[Path, Path]) ->
     }
     assert here <= set(names)
     assert {
-        f"llm_sandbox_nb/notebook/page/{name}" for name in ("page.js", "page.css", "LICENSES.txt")
+        f"llm_sandbox_nb/notebook/page/{name}"
+        for name in ("page.js", "page.css", "widget.js", "widget.css", "LICENSES.txt")
     } <= set(names)
     assert any(name.endswith("etc/jupyter/jupyter_server_config.d/llm_sandbox_nb.json") for name in names)
     assert not [name for name in names if name.startswith(("tests/", "notebooks/", "docs/"))]

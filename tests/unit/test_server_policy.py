@@ -11,6 +11,7 @@ from traitlets import TraitError
 from traitlets.config import Config
 
 from llm_sandbox_nb.sandbox.contract import Limits
+from llm_sandbox_nb.sandbox.docker_image import DEFAULT_IMAGE
 from llm_sandbox_nb.sandbox.errors import PolicyError
 from llm_sandbox_nb.server.policy import SandboxPolicy, SandboxRequest, SandboxSpec
 
@@ -137,3 +138,10 @@ def test_nothing_outside_the_policy_gets_through(body: dict[str, object]) -> Non
 def test_a_spec_survives_its_label() -> None:
     spec = policy().resolve(SandboxRequest(image="a/b", limits={"pids": 9}))
     assert SandboxSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+
+
+def test_our_own_image_may_always_be_named() -> None:
+    site = policy(allowed_images=["team/*"])
+    assert site.resolve(SandboxRequest(image=DEFAULT_IMAGE)).image == DEFAULT_IMAGE
+    with pytest.raises(PolicyError):
+        policy(allowed_images=["team/*"], default_image="team/a").resolve(SandboxRequest(image=DEFAULT_IMAGE))

@@ -29,6 +29,8 @@ export interface ISandbox {
   requests: number;
   root: string | null;
   protection: IProtection | null;
+  /** Where a terminal in it is; null when the site allows none. */
+  terminal: string | null;
 }
 
 export interface IFile {

@@ -21,6 +21,7 @@ function follower(settings: ServerConnection.ISettings): Follow {
     run.connect(
       events => sink.add(events),
       state => {
+        sink.away(state === 'offline' ? 'server' : state === 'away' ? 'kernel' : null);
         if (OVER.includes(state)) {
           sink.ended();
         }

@@ -17,6 +17,7 @@ import { RunsView } from './runs';
 import { Sandboxes } from './sandboxes';
 import { ISectionHost } from './section';
 import { SandboxStatus } from './status';
+import { terminalTab } from './terminal';
 
 const ID = 'llm-sandbox-nb:plugin';
 const PANEL = 'llm-sandbox-panel';
@@ -27,6 +28,7 @@ export namespace CommandIDs {
   export const restart = 'llm-sandbox:restart';
   export const reset = 'llm-sandbox:reset';
   export const stop = 'llm-sandbox:stop';
+  export const terminal = 'llm-sandbox:terminal';
 }
 
 type Trans = (text: string, ...args: (string | number)[]) => string;
@@ -113,6 +115,12 @@ function sectionHost(
       }
     },
     download: (sandbox, file) => downloadFile(api, sandbox, file),
+    openTerminal: async sandbox => {
+      const widget = await terminalTab(sandbox, api.settings, translator);
+      // Notebook 7 has one document to a page, and room below it.
+      app.shell.add(widget, tabs ? 'main' : 'down', { mode: 'split-bottom' });
+      app.shell.activateById(widget.id);
+    },
     done: () => void sandboxes.refresh()
   };
 }
@@ -171,6 +179,17 @@ function addCommands(app: JupyterFrontEnd, parts: ICommandParts): void {
         }
       }
     });
+  commands.addCommand(CommandIDs.terminal, {
+    label: trans("Open a Terminal in This Notebook's Sandbox"),
+    describedBy: { args: { type: 'object', properties: {} } },
+    isEnabled: () => !!current()?.terminal,
+    execute: async () => {
+      const sandbox = current();
+      if (sandbox) {
+        await host.openTerminal(sandbox);
+      }
+    }
+  });
   const { api } = host;
   act(CommandIDs.restart, trans("Restart This Notebook's Sandbox"), '', id => api.restart(id));
   act(CommandIDs.reset, trans("Reset This Notebook's Sandbox…"), trans('Reset the sandbox?'), id => api.reset(id));

@@ -16,6 +16,7 @@ export interface ISectionHost {
   /** Show a file, or where there is room for one document only, save it. */
   openFile(sandbox: ISandbox, file: IFile): Promise<void>;
   download(sandbox: ISandbox, file: IFile): Promise<void>;
+  openTerminal(sandbox: ISandbox): Promise<void>;
   /** After something was done to a sandbox. */
   done(): void;
 }
@@ -30,6 +31,7 @@ export class SandboxSection {
   private _protection = h('details', { class: 'lsn-panel-protection' });
   private _problem = h('div', { class: 'lsn-panel-problem', role: 'alert' });
   private _actions: HTMLElement;
+  private _terminal: HTMLButtonElement;
   private _memory: Graph;
   private _cpu: Graph;
   private _graphs: HTMLElement;
@@ -49,7 +51,14 @@ export class SandboxSection {
     this._memory = new Graph(trans('Memory'), 32 * MB, sizeInWords);
     this._cpu = new Graph(trans('CPU'), 100, value => `${Math.round(value)} %`);
     this._graphs = h('div', { class: 'lsn-graphs' }, this._memory.node, this._cpu.node);
+    this._terminal = h(
+      'button',
+      { type: 'button', title: trans('A shell of yours in this sandbox') },
+      trans('Terminal')
+    );
+    this._terminal.onclick = () => void this._do(() => _host.openTerminal(this._sandbox));
     this._actions = this._makeActions();
+    this._actions.prepend(this._terminal);
     this._folder = h('details', { class: 'lsn-panel-files' }, h('summary', {}, trans('Files')));
     this._folder.addEventListener('toggle', () => this._folder.open && this._openFiles());
     this.node = h(
@@ -106,6 +115,7 @@ export class SandboxSection {
       this._protection.hidden = !protection;
     }
     this._graphs.hidden = this._folder.hidden = state !== 'running';
+    this._terminal.hidden = state !== 'running' || !this._sandbox.terminal;
   }
 
   private _protectionParts(protection: IProtection | null): HTMLElement[] {

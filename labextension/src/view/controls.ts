@@ -1,6 +1,7 @@
 /** Stop, pause, go on, and say something, while a run can be controlled. */
 
 import { h } from './dom';
+import { IControlled } from './events';
 import { IControls, IHost } from './host';
 
 export class ControlBar {
@@ -9,6 +10,7 @@ export class ControlBar {
   private _pause: HTMLButtonElement;
   private _say: HTMLInputElement;
   private _paused = false;
+  private _known = 0;
 
   constructor(
     private _controls: IControls,
@@ -48,14 +50,27 @@ export class ControlBar {
     );
   }
 
+  /** Follow what was decided, here or by somebody else who looks at the same run. */
+  update(decided: readonly IControlled[]): void {
+    if (decided.length !== this._known) {
+      this._known = decided.length;
+      const last = decided.filter(one => one.action !== 'say').pop();
+      this._setPaused(last?.action === 'pause' || last?.action === 'paused');
+    }
+  }
+
+  private _setPaused(paused: boolean): void {
+    this._paused = paused;
+    this._pause.textContent = paused ? this._host.trans('Resume') : this._host.trans('Pause');
+  }
+
   private _toggle(): void {
     const trans = this._host.trans;
     const paused = !this._paused;
     const action = paused ? () => this._controls.pause() : () => this._controls.resume();
     void this._do(action, paused ? trans('pauses before the next call') : '').then(done => {
       if (done) {
-        this._paused = paused;
-        this._pause.textContent = paused ? trans('Resume') : trans('Pause');
+        this._setPaused(paused);
       }
     });
   }

@@ -21,8 +21,11 @@ export function secondsInWords(seconds: number): string {
     : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
+/** Made once: `toLocaleString` makes one for each call. */
+const COUNT = new Intl.NumberFormat('en-US');
+
 export function countInWords(count: number): string {
-  return count.toLocaleString('en-US');
+  return COUNT.format(count);
 }
 
 /** US dollars; null when the price is not known, which is not zero. */

@@ -22,11 +22,11 @@ export class Header {
     this.node = h('header', { class: 'lsn-header' }, line, this._protection, this._task, this._notes);
   }
 
-  /** Show the run as it is now; `live` while more may come. */
-  update(live: boolean): void {
+  /** Show the run as it is now; `live` while more may come, `away` while who tells of it is silent. */
+  update(live: boolean, away: 'server' | 'kernel' | null = null): void {
     const { start, sandbox, notes } = this._trajectory;
     const trans = this._host.trans;
-    this._updateState(live);
+    this._updateState(live, away);
     setText(this._model, start ? start.model + (start.scripted ? ` (${trans('scripted')})` : '') : '');
     setText(this._figures, this._figuresText());
     setText(this._protection, sandbox ? protectionText(sandbox.protection) : '');
@@ -36,12 +36,14 @@ export class Header {
     }
   }
 
-  private _updateState(live: boolean): void {
+  private _updateState(live: boolean, away: 'server' | 'kernel' | null): void {
     const { finish } = this._trajectory;
     const trans = this._host.trans;
-    setText(this._state, finish ? finish.stop_reason : live ? trans('running') : trans('broken off'));
+    const waiting = away === 'server' ? trans('away: the server does not answer') : trans('away: the kernel is silent');
+    const open = !live ? trans('broken off') : away ? waiting : trans('running');
+    setText(this._state, finish ? finish.stop_reason : open);
     const well = finish && (finish.stop_reason === 'submitted' || finish.stop_reason === 'answered');
-    this._state.dataset.state = well ? 'done' : finish || !live ? 'error' : 'live';
+    this._state.dataset.state = well ? 'done' : finish || !live ? 'error' : away ? 'away' : 'live';
   }
 
   private _figuresText(): string {

@@ -17,6 +17,9 @@ import { StepView } from './step';
 /** How far outside the visible part a step's body is kept, so that scrolling finds it there. */
 const MARGIN = '800px 0px';
 
+/** Who is silent at this moment, so that what is shown may be old. */
+export type Away = 'server' | 'kernel' | null;
+
 export interface IViewOptions {
   /** Whether more events may come: a run that has no end and is not live was broken off. */
   live?: boolean;
@@ -39,6 +42,8 @@ export class TrajectoryView {
   private _dirty: IChange = {};
   private _frame = 0;
   private _live: boolean;
+  private _away: Away = null;
+  private _shown = 0;
 
   constructor(
     private _host: IHost,
@@ -86,6 +91,13 @@ export class TrajectoryView {
     this._schedule();
   }
 
+  /** Say that nothing comes because the server or the kernel is away; null when it is back. */
+  setAway(away: Away): void {
+    this._away = away;
+    this._dirty.header = true;
+    this._schedule();
+  }
+
   /** Draw at once what waits for the next frame. */
   flush(): void {
     cancelAnimationFrame(this._frame);
@@ -95,11 +107,14 @@ export class TrajectoryView {
     this._dirtySteps.clear();
     this._dirty = {};
     steps.forEach(step => this._drawStep(step));
+    if (steps.length && this._bar.active) {
+      this._bar.setCount(this._shown, this._views.size);
+    }
     if (artifacts) {
       this._drawArtifacts();
     }
     if (header || artifacts) {
-      this._header.update(this._live);
+      this._header.update(this._live, this._away);
       this._ending.replaceChildren(...renderEnding(this.trajectory, this._host));
       this._updateControls();
     }
@@ -140,11 +155,17 @@ export class TrajectoryView {
       this._byNode.set(view.node, view);
       this._list.append(view.node);
       this._observer.observe(view.node);
+      this._shown++;
     }
     step.calls.forEach(call => this._bar.addTool(call.tool));
     if (this._bar.active) {
-      view.node.hidden = !matches(view, this._bar.filter);
+      this._show(view, matches(view, this._bar.filter));
     }
+  }
+
+  private _show(view: StepView, shown: boolean): void {
+    this._shown += Number(shown) - Number(!view.node.hidden);
+    view.node.hidden = !shown;
   }
 
   private _drawArtifacts(): void {
@@ -168,12 +189,8 @@ export class TrajectoryView {
 
   private _filter(): void {
     const filter = this._bar.filter;
-    let shown = 0;
-    for (const view of this._views.values()) {
-      view.node.hidden = !matches(view, filter);
-      shown += view.node.hidden ? 0 : 1;
-    }
-    this._bar.setCount(shown, this._views.size);
+    this._views.forEach(view => this._show(view, matches(view, filter)));
+    this._bar.setCount(this._shown, this._views.size);
   }
 
   private _updateControls(): void {
@@ -185,6 +202,7 @@ export class TrajectoryView {
       this._controls.node.remove();
       this._controls = null;
     }
+    this._controls?.update(this.trajectory.controls);
   }
 
   private _moved(entries: IntersectionObserverEntry[]): void {

@@ -50,6 +50,15 @@ OPERATIONS: dict[str, type[Request]] = {
 }
 
 
+def find_operation(name: str) -> type[Request] | None:
+    """What serves an operation. Terminals are seldom, so theirs is compiled when the first is opened."""
+    if name == "terminal":
+        from .terminal import Terminal
+
+        return Terminal
+    return OPERATIONS.get(name)
+
+
 class Executor(Link):
     """Serves one host until it leaves, or is not heard for longer than the lease."""
 
@@ -101,7 +110,7 @@ class Executor(Link):
 
     def begin(self, number: int, params: dict[str, Any]) -> None:
         """Start a request."""
-        operation = OPERATIONS.get(params.get("op", ""))
+        operation = find_operation(params.get("op", ""))
         if operation is None:
             Request(self, number, params).fail("internal", "the executor does not know this operation")
             return

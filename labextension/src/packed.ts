@@ -1,0 +1,73 @@
+/**
+ * What Python packed to keep notebooks small (`notebook/card_packing.py`): the record, and files that are on the card's page.
+ *
+ * A notebook may come from anywhere, so unpacking is bounded: a few kilobytes must not grow until the page ends.
+ */
+
+import { Unzlib } from 'fflate';
+
+/** Bytes that anything packed may have when it is unpacked. */
+export const MOST = 64 * 1024 * 1024;
+/** Bytes unpacked at a time; each gives at most about a thousand. */
+const PIECE = 4096;
+
+/** It has more bytes than it may have. */
+export class TooLargeError extends Error {}
+
+/** The bytes behind `text`, base64 of zlib's format. Throws TooLargeError beyond `most` bytes, else Error. */
+export function unpack(text: string, most = MOST): Uint8Array {
+  const packed = decodeBase64(text);
+  const parts: Uint8Array[] = [];
+  let size = 0;
+  const stream = new Unzlib(part => {
+    size += part.length;
+    if (size > most) {
+      throw new TooLargeError();
+    }
+    parts.push(part);
+  });
+  for (let at = 0; at < packed.length || at === 0; at += PIECE) {
+    stream.push(packed.subarray(at, at + PIECE), at + PIECE >= packed.length);
+  }
+  const whole = new Uint8Array(size);
+  let at = 0;
+  for (const part of parts) {
+    whole.set(part, at);
+    at += part.length;
+  }
+  return whole;
+}
+
+/** The bytes; none of them when the text is not base64. */
+export function decodeBase64(text: string): Uint8Array {
+  let decoded: string;
+  try {
+    decoded = atob(text);
+  } catch {
+    return new Uint8Array();
+  }
+  const bytes = new Uint8Array(decoded.length);
+  for (let index = 0; index < decoded.length; index++) {
+    bytes[index] = decoded.charCodeAt(index);
+  }
+  return bytes;
+}
+
+const FIGURE = "<figure class='lsn-artifact'>";
+/** As `_HELD` of `card_packing.py`; quotes and brackets of texts are escaped on the page, so that none of them matches. */
+const HELD =
+  /<\/figcaption>[^]*?(?: (?:src|href|data)='data:[^']*;base64,([A-Za-z0-9+/=]*)'| srcdoc="[^"]*packed=&quot;([A-Za-z0-9+/=]*)&quot;)/;
+
+/** The file of `size` bytes that a figure of the card's page holds; null when it does not. */
+export function heldOnPage(page: string, figure: number, size: number): Uint8Array | null {
+  const [, plain, packed] = HELD.exec(page.split(FIGURE)[figure + 1] ?? '') ?? [];
+  if (plain === undefined && packed === undefined) {
+    return null;
+  }
+  try {
+    const bytes = plain === undefined ? unpack(packed, size) : decodeBase64(plain);
+    return bytes.length === size ? bytes : null;
+  } catch {
+    return null;
+  }
+}

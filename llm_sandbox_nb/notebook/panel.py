@@ -1,0 +1,170 @@
+"""The live view in the cell where no server can tell of the run (VS Code, Colab): a widget, told over its comm.
+
+Comms work one way in all kernels while a cell runs: from the kernel. So all that is written goes into the widget's
+state, where a page finds it whenever it looks, and nothing is asked of the page. What the page says is heard during the
+run by some kernels only; buttons appear when it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llm_sandbox_nb.notebook.card import Card
+from llm_sandbox_nb.notebook.card_bundle import artifact_json
+from llm_sandbox_nb.notebook.card_files import load_artifacts
+from llm_sandbox_nb.notebook.server_address import started_by_server
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.live_tail import LiveTail
+
+if TYPE_CHECKING:
+    from llm_sandbox_nb.agent.control import RunControl
+
+WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
+_PART = 512 * 1024
+"""Characters of events in one part of the state, about."""
+_ACTIONS = ("pause", "resume", "stop", "say")
+
+
+def page_shows_widgets(namespace: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether somebody looks at this kernel through a page that shows widgets: VS Code, Colab, a Jupyter server.
+
+    Nobody does when a program runs the notebook (nbclient, papermill), which would keep the widget's whole state.
+    """
+    if "__vsc_ipynb_file__" in namespace or "google.colab" in sys.modules:
+        return True
+    return started_by_server(environment)
+
+
+class Panel:
+    """One run in a widget. All of it is for the cell's own thread, except what the page says."""
+
+    def __init__(self, card: Card, widget: Any, control: Callable[[], RunControl | None]) -> None:
+        """`control` gives the run's controls, once it has begun."""
+        self._card = card
+        self._widget = widget
+        self._control = control
+        self._written = 0
+        self._parts = 0
+        self._room = card.caps.live_files
+        self._tail = LiveTail()
+        self._seen: dict[int, int] = {}
+        widget.on_msg(self._heard)
+
+    @property
+    def bundle(self) -> dict[str, Any]:
+        """What shows the widget."""
+        view = {"version_major": 2, "version_minor": 0, "model_id": self._widget.model_id}
+        return {WIDGET_MIME: view}
+
+    def add(self, event: ev.Event) -> None:
+        """An event of the run."""
+        if event.kind in ev.TRANSIENT:
+            self._tail.add(event.model_dump())
+        else:
+            self._tail.written(event.model_dump(include={"kind", "step", "call_id"}))
+
+    def push(self) -> None:
+        """Tell the page what is new, or that there is nothing new."""
+        while part := self._next_part():
+            self._widget.add_part(self._parts, part)
+            self._parts += 1
+        self._widget.send({"type": "live", "events": list(self._tail.since(self._seen))})
+
+    def close(self) -> None:
+        """The run is over, and its card has taken the widget's place."""
+        self.push()
+        self._widget.send({"type": "over"})
+        self._widget.close()
+
+    def _next_part(self) -> str:
+        lines: list[str] = []
+        shown: dict[str, Any] = {}
+        size = 0
+        events = self._card.trajectory.events
+        while self._written < len(events) and size < _PART:
+            event = events[self._written]
+            self._written += 1
+            lines.append(ev.dump_event(event))
+            size += len(lines[-1])
+            if isinstance(event, ev.ArtifactSaved):
+                shown[event.path] = self._file(event)
+        return f'{{"events":[{",".join(lines)}],"artifacts":{json.dumps(shown)}}}' if lines else ""
+
+    def _file(self, saved: ev.ArtifactSaved) -> dict[str, Any]:
+        folder, each = self._card.folder, self._card.caps.live_files // 4
+        (artifact,) = load_artifacts([saved], folder, each=each, together=self._room)
+        self._room -= len(artifact.data or b"")
+        return artifact_json(artifact)
+
+    def _heard(self, _: Any, content: Any, __: Any) -> None:
+        """A message of the page, in whatever thread the kernel gives it to us, if it does."""
+        if not isinstance(content, dict) or (control := self._control()) is None:
+            return
+        if content.get("type") == "hello":
+            self._widget.send({"type": "ready"})
+        elif content.get("type") == "control":
+            self._widget.send({"type": "answer", "id": content.get("id"), "error": _decide(control, content)})
+
+
+def _decide(control: RunControl, asked: dict[str, Any]) -> str | None:
+    """Carry a decision out; what is wrong with it, in one sentence."""
+    from llm_sandbox_nb.agent.control import ControlError
+
+    action = asked.get("action")
+    try:
+        if action == "say":
+            control.say(str(asked.get("text") or ""), source="cell")
+        elif action in _ACTIONS:
+            getattr(control, action)(source="cell")
+        else:
+            return f"A run can be told pause, resume, stop and say, not {action!r}."
+    except ControlError as error:
+        return str(error)
+    return None
+
+
+def make_panel(card: Card, control: Callable[[], RunControl | None]) -> Panel | None:
+    """The panel; None when this installation lacks what it is made of: then the static card goes on."""
+    folder = Path(str(files("llm_sandbox_nb.notebook") / "page"))
+    try:
+        script, style = ((folder / name).read_text("utf-8") for name in ("widget.js", "widget.css"))
+        widget = _widget_class()(_esm=script, _css=style)
+    except (ImportError, OSError):
+        return None
+    return Panel(card, widget, control)
+
+
+def _widget_class() -> Any:
+    """Made late: anywidget is heavy, and a kernel with a server never needs it."""
+    import anywidget
+    from traitlets import Unicode
+
+    class RunWidget(anywidget.AnyWidget):
+        """Its state holds the run in numbered parts, each sent once: `parts` of them, `part_0`, `part_1`..."""
+
+        _esm = Unicode().tag(sync=True)
+        _css = Unicode().tag(sync=True)
+
+        def __init__(self, **traits: Any) -> None:
+            self._run_parts: dict[str, Any] = {"parts": 0}
+            super().__init__(**traits)
+
+        def get_state(self, key: Any = None, drop_defaults: bool = False) -> dict[str, Any]:
+            """For a page that asks for all of it."""
+            state: dict[str, Any] = super().get_state(key=key, drop_defaults=drop_defaults)
+            return state | self._run_parts if key is None else state
+
+        def add_part(self, number: int, text: str) -> None:
+            """One more part, as an update of the state."""
+            added = {f"part_{number}": text, "parts": number + 1}
+            self._run_parts |= added
+            if self.comm is not None:
+                self.comm.send(data={"method": "update", "state": added, "buffer_paths": []})
+
+    return RunWidget

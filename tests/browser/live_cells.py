@@ -1,0 +1,119 @@
+"""Cells whose runs take their time, and what a person sees and does meanwhile."""
+
+from __future__ import annotations
+
+import time
+
+import psutil
+from playwright.sync_api import Page, expect
+from servers import FrontEnd, bundles, open_notebook
+
+MARK = "86391.5"
+ENDLESS = f"""
+turns:
+  - calls: [{{tool: execute_bash, arguments: {{command: "echo kept"}}}}]
+  - calls: [{{tool: execute_bash, arguments: {{command: "echo begun; sleep {MARK}"}}}}]
+  - calls: [{{tool: submit}}]
+"""
+SLOW = """
+turns:
+  - calls: [{tool: execute_bash, arguments: {command: "echo one; sleep 1"}}]
+  - calls: [{tool: execute_bash, arguments: {command: "echo two; sleep 1"}}]
+  - calls: [{tool: execute_bash, arguments: {command: "echo three"}}]
+  - calls: [{tool: submit}]
+"""
+STEPS = 30
+MANY = "turns:" + "".join(
+    f"""
+  - calls: [{{tool: execute_bash, arguments: {{command: "echo stamp-{n}; sleep 0.2"}}}}]"""
+    for n in range(1, STEPS + 1)
+)
+# When each step and its output are first in the page. Only what is new is looked at: the looking must cost nothing.
+OBSERVE = r"""() => {
+  window.seen = { steps: {}, outputs: {} };
+  new MutationObserver(records => {
+    const now = Date.now() / 1000;
+    const last = document.querySelector('.lsn-step:last-child');
+    const step = last?.dataset.step;
+    if (!step) return;
+    if (!window.seen.steps[step]) {
+      window.seen.steps[step] = now;
+      last.scrollIntoView({ block: 'end' });
+    }
+    if (!window.seen.outputs[step] && last.querySelector('.lsn-output')?.textContent.includes(`stamp-${step}`)) {
+      window.seen.outputs[step] = now;
+    }
+  }).observe(document, { subtree: true, childList: true, characterData: true });
+}"""
+BADGE = ".lsn-header .lsn-badge"
+
+
+def begin(server: FrontEnd, page: Page, name: str, script: str, *, kernel: str = "python3") -> None:
+    """Open a notebook whose cell plays the script, and run it."""
+    (server.root / f"{name}.yaml").write_text(script)
+    cell = f"%%sandbox -m scripted/./{name}.yaml\nGo on."
+    path = server.notebook(f"{name}.ipynb", "%load_ext llm_sandbox_nb", cell, kernel=kernel)
+    open_notebook(page, server, path)
+    page.evaluate("() => { jupyterapp.commands.execute('notebook:run-all-cells'); }")
+
+
+def wait_for_idle(page: Page) -> None:
+    """Until the cell is done and its last word is in the notebook."""
+    status = "jupyterapp.shell.currentWidget.sessionContext.session.kernel.status"
+    page.wait_for_function(f"() => {status} === 'idle'")
+
+
+def sleepers() -> int:
+    """Commands of `ENDLESS` that run."""
+    return sum(MARK in (one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"]))
+
+
+def stop_ends_a_command_at_once(server: FrontEnd, page: Page, kernel: str = "python3") -> float:
+    """Stop during an endless command: seconds until the card tells of the end, and nothing runs any more."""
+    begin(server, page, f"endless{kernel}", ENDLESS, kernel=kernel)
+    expect(page.locator(".lsn-output", has_text="begun")).to_be_visible()
+    assert sleepers() == 1
+    pressed = time.monotonic()
+    page.get_by_role("button", name="Stop", exact=True).first.click()
+    expect(page.locator(BADGE)).to_have_text("interrupted")
+    taken = time.monotonic() - pressed
+    assert not sleepers()
+    wait_for_idle(page)
+    (record,) = bundles(page)
+    assert record["events"][-1]["stop_reason"] == "interrupted"
+    assert "kept" in str(record["events"])
+    return taken
+
+
+def pause_and_say(server: FrontEnd, page: Page, kernel: str = "python3") -> None:
+    """Pause a run, say something to it, and let it go on."""
+    begin(server, page, f"slow{kernel}", SLOW, kernel=kernel)
+    page.get_by_role("button", name="Pause").click()
+    page.get_by_label("Say something to the agent").fill("Count in French.")
+    page.get_by_label("Say something to the agent").press("Enter")
+    expect(page.get_by_label("Say something to the agent")).to_have_value("")
+    expect(page.get_by_role("button", name="Resume")).to_be_visible()
+    page.wait_for_timeout(3500)
+    assert page.locator(BADGE).text_content() != "submitted"
+    page.get_by_role("button", name="Resume").click()
+    expect(page.locator(BADGE)).to_have_text("submitted")
+    wait_for_idle(page)
+    (record,) = bundles(page)
+    assert "Count in French." in str(record["events"])
+
+
+def delays_of_steps(server: FrontEnd, page: Page, kernel: str = "python3") -> list[float]:
+    """Seconds from each event of a run of 30 steps to its being in the page: the step's own, then its output's."""
+    page.add_init_script(f"addEventListener('DOMContentLoaded', {OBSERVE})")
+    begin(server, page, f"many{kernel}", MANY + "\n  - calls: [{tool: submit}]\n", kernel=kernel)
+    expect(page.locator(BADGE)).to_have_text("submitted", timeout=90_000)
+    wait_for_idle(page)
+    seen = page.evaluate("() => window.seen")
+    (record,) = bundles(page)
+    delays = []
+    for event in record["events"]:
+        kind = {"model.replied": "steps", "call.finished": "outputs"}.get(event["kind"])
+        if kind and event["step"] <= STEPS:
+            delays.append(seen[kind][str(event["step"])] - event["time"])
+    assert len(delays) == 2 * STEPS
+    return delays

@@ -1,0 +1,140 @@
+"""A terminal in a sandbox from the side panel, in JupyterLab and Notebook 7; what it prints is hostile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from playwright.sync_api import Locator, Page, expect
+from servers import APPS, FrontEnd, command, front_end, open_notebook, show_panel
+
+pytestmark = pytest.mark.slow
+expect.set_options(timeout=30_000)
+WIDGET = "[...jupyterapp.shell.widgets('main'), ...jupyterapp.shell.widgets('down')]"
+TERMINALS = f"{WIDGET}.map(one => one.content ?? one).filter(one => one._term)"
+SCREEN = f"""() => {{
+  const term = {TERMINALS}.at(-1)?._term;
+  if (!term) return '';
+  const buffer = term.buffer.active;
+  return Array.from({{ length: buffer.length }}, (_, y) => buffer.getLine(y).translateToString(true)).join('\\n');
+}}"""
+
+
+@pytest.fixture(scope="module", params=APPS)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontEnd]:
+    with front_end(tmp_path_factory.mktemp(request.param), request.param) as running:
+        yield running
+
+
+def sandbox_of(page: Page, server: FrontEnd, name: str) -> Locator:
+    """Its section in the panel, with the sandbox running."""
+    cell = "%%sandbox -m scripted/./done.yaml\nGo."
+    open_notebook(page, server, server.notebook(name, "%load_ext llm_sandbox_nb", cell))
+    (server.root / "done.yaml").write_text("turns:\n  - calls: [{tool: submit}]\n")
+    show_panel(page)
+    command(page, "notebook:run-all-cells")
+    section = page.get_by_role("region", name=f"Sandbox of {name}", exact=True)
+    expect(section.locator(".lsn-badge")).to_have_text("idle")
+    return section
+
+
+def open_terminal(page: Page, section: Locator) -> None:
+    section.get_by_role("button", name="Terminal").click()
+    page.wait_for_selector(".lsn-terminal .xterm", state="visible")
+    page.wait_for_function(f"() => ({SCREEN})().includes('$ ') || ({SCREEN})().includes('# ')")
+
+
+def enter(page: Page, line: str) -> None:
+    page.locator(".lsn-terminal .xterm-helper-textarea").last.focus()
+    page.keyboard.type(line)
+    page.keyboard.press("Enter")
+
+
+def sees(page: Page, text: str) -> None:
+    page.wait_for_function(f"text => ({SCREEN})().includes(text)", arg=text)
+
+
+def running(mark: str) -> bool:
+    return any(mark in (one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"]))
+
+
+def test_a_person_works_in_it(server: FrontEnd, page: Page) -> None:
+    open_terminal(page, sandbox_of(page, server, "work.ipynb"))
+    enter(page, "echo $((6 * 7)) in $PWD; tty; printf 'h\\303\\251llo\\n'")
+    sees(page, "42 in /")
+    sees(page, "/dev/pts/")
+    sees(page, "héllo")
+    rows, columns = page.evaluate(
+        f"() => {{ const one = {TERMINALS}[0]._term; return [one.rows, one.cols]; }}"
+    )
+    enter(page, "stty size")
+    sees(page, f"{rows} {columns}")
+    page.set_viewport_size({"width": 900, "height": 700})
+    page.wait_for_function(f"before => {TERMINALS}[0]._term.cols !== before", arg=columns)
+    resized = page.evaluate(f"() => {TERMINALS}[0]._term.cols")
+    enter(page, "stty size")
+    sees(page, f" {resized}")
+    enter(page, "exit 3")
+    sees(page, "[The shell has ended with exit code 3.]")
+
+
+def test_closing_the_tab_ends_what_runs_in_it(server: FrontEnd, page: Page) -> None:
+    open_terminal(page, sandbox_of(page, server, "close.ipynb"))
+    enter(page, "setsid sleep 86391.75 & sleep 86391.75")
+    deadline = time.monotonic() + 20
+    while not running("86391.75"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    page.evaluate(f"() => {{ {TERMINALS}.at(-1).parent.close(); }}")
+    while running("86391.75"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_what_it_prints_stays_in_it(server: FrontEnd, page: Page) -> None:
+    """The canary is alive: xterm hears the new title. Only nothing comes of it."""
+    open_terminal(page, sandbox_of(page, server, "hostile.ipynb"))
+    hear = "_term.onTitleChange(one => titles.push(one))"
+    page.evaluate(f"() => {{ window.titles = []; {TERMINALS}.at(-1).{hear}; }}")
+    enter(page, r"printf '\033]0;Your bank\007\033]2;<img src=x onerror=hit=1>\007<script>hit=1</script>\n'")
+    enter(page, r"printf '\033]8;;javascript:hit=1\033\\click\033]8;;\033\\ \033[6n \033]52;c;aGl0\007\n'")
+    enter(page, "echo af''ter")
+    sees(page, "after")
+    assert page.evaluate("() => titles") == ["Your bank", "<img src=x onerror=hit=1>"]
+    labels = page.evaluate(f"() => {TERMINALS}.flatMap(one => [one.title.label, one.parent.title.label])")
+    assert set(labels) == {"Sandbox of hostile.ipynb"}
+    assert page.get_by_text("Your bank", exact=True).count() == 0
+    assert page.evaluate("() => window.hit") is None
+    assert (
+        page.evaluate("() => document.querySelectorAll('.lsn-terminal script, .lsn-terminal img').length")
+        == 0
+    )
+
+
+def test_endless_output_leaves_page_and_sandbox_usable(server: FrontEnd, page: Page) -> None:
+    section = sandbox_of(page, server, "endless.ipynb")
+    open_terminal(page, section)
+    enter(page, "yes 0123456789012345678901234567890123456789")
+    sees(page, "0123456789\n0123")
+    page.wait_for_timeout(2000)
+    section.get_by_text("Files", exact=True).click()
+    expect(section.get_by_role("button", name="output/", exact=True)).to_be_visible()
+    page.locator(".lsn-terminal .xterm-helper-textarea").last.focus()
+    page.keyboard.press("Control+c")
+    enter(page, "echo sto''pped")
+    sees(page, "\nstopped")
+
+
+def test_a_site_may_allow_none(page: Page, tmp_path: Path) -> None:
+    with front_end(tmp_path, "lab", options=("--SandboxPolicy.allow_terminal=False",)) as server:
+        section = sandbox_of(page, server, "none.ipynb")
+        expect(section.get_by_role("button", name="Restart")).to_be_visible()
+        expect(section.get_by_role("button", name="Terminal")).to_be_hidden()
+        (sandbox,) = server.sandboxes()
+        assert sandbox["terminal"] is None
+        assert not page.evaluate("() => jupyterapp.commands.isEnabled('llm-sandbox:terminal')")
+        status, _ = server.ask(f"llm-sandbox/api/sandboxes/{sandbox['id']}/terminal")
+        assert status == 403

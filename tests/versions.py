@@ -1,0 +1,44 @@
+"""Other versions of Jupyter's parts, beside those that are installed: fetched once, and kept in `.cache`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+CACHE = Path(__file__).parents[1] / ".cache"
+IPYKERNELS = ("6.31.0", "7.3.0", "7.4.0")
+OLDEST = ("jupyterlab==4.4.*", "notebook==7.4.*")
+
+
+def ipykernel(version: str) -> Path:
+    """A folder with this ipykernel alone, to be put before what is installed."""
+    folder = CACHE / f"ipykernel-{version}"
+    if not (folder / "ipykernel").exists():
+        partial = CACHE / f"ipykernel-{version}.{os.getpid()}"
+        _pip("install", "--target", str(partial), f"ipykernel=={version}")
+        partial.rename(folder)
+    return folder
+
+
+def oldest_front_ends() -> Path:
+    """The Python of an environment with the oldest JupyterLab and Notebook, and all else from this one."""
+    folder = CACHE / f"front-ends-{'-'.join(OLDEST).replace('==', '').replace('.*', '')}"
+    if not folder.exists():
+        partial = CACHE / f"{folder.name}.{os.getpid()}"
+        venv.create(partial, symlinks=True)
+        _pip("--python", str(partial / "bin" / "python"), "install", *OLDEST)
+        (site,) = partial.glob("lib/python*/site-packages")
+        (site / "installed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        partial.rename(folder)
+    return folder / "bin" / "python"
+
+
+def _pip(*words: str) -> None:
+    before = words[: words.index("install")]
+    rest = words[words.index("install") + 1 :]
+    pip = [sys.executable, "-m", "pip", *before, "install", "--quiet", "--no-deps", *rest]
+    subprocess.run(pip, check=True, timeout=300)
