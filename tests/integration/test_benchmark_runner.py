@@ -172,7 +172,10 @@ def test_an_isolation_that_cannot_be_had_is_one_sentence(tmp_path: Path) -> None
 
 
 def test_ids_lead_nowhere(tmp_path: Path) -> None:
-    rows = [Row(name, ROWS[0].problem_statement, "0") for name in ("../../../up", "/etc/x", "a/b", "..", "\0x", "ü" * 300)]
+    rows = [
+        Row(name, ROWS[0].problem_statement, "0")
+        for name in ("../../../up", "/etc/x", "a/b", "..", "\0x", "ü" * 300)
+    ]
     results = run(runner(tmp_path / "out", FunctionModel(planted)).run(items(("llm",), rows=rows)), 60)
     assert len(results) == 6
     assert {path.name for path in tmp_path.iterdir()} == {"out"}
