@@ -67,8 +67,7 @@ async def in_sandbox(
         {name: text.encode("utf-8", "replace") for name, text in row.input_files.items()} if in_files else {}
     )
     async with open_box(task, row) as box:
-        if task.answer == "patch":
-            await prepare_repository(box, row, task.folder)
+        base = await prepare_repository(box, row, task.folder) if task.answer == "patch" else ""
         try:
             run = await solve(
                 problem,
@@ -86,7 +85,7 @@ async def in_sandbox(
         except RunError as error:
             return Attempt(error.run, None, kind_of(error), str(error))
         try:
-            answer = await (collect_patch(box) if task.answer == "patch" else read_answer(box, task))
+            answer = await (collect_patch(box, base) if base else read_answer(box, task))
         except SandboxError as error:
             return Attempt(run, None, "sandbox", str(error))
         return Attempt(run, answer)

@@ -15,6 +15,8 @@ from llm_sandbox_nb.benchmark.scores import NO_ANSWER, Score
 DEADLINE = 60.0
 """Seconds for one answer."""
 _LONGEST_REPLY = 1024**2
+_PIPES = 5.0
+"""Seconds for the pipes of a worker to close."""
 
 
 def row_columns(row: Row) -> dict[str, Any]:
@@ -103,6 +105,6 @@ class _Worker:
             return
         with suppress(ProcessLookupError):
             process.kill()
-        await process.wait()
-        if process.stdin is not None:
-            process.stdin.close()
+        with suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(_PIPES):  # a child of the scorer may hold them open
+                await process.communicate()

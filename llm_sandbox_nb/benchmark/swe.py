@@ -25,13 +25,20 @@ from llm_sandbox_nb.benchmark.scores import NO_ANSWER, Score
 from llm_sandbox_nb.sandbox.contract import Sandbox
 
 TEST_COMMAND = "python3 -m pytest -q -x {test}"
-_GIT = "git -c user.name=sandbox -c user.email=sandbox@localhost -c commit.gpgsign=false -c core.hooksPath=/dev/null"
+_GIT = (
+    "git -c user.name=sandbox -c user.email=sandbox@localhost -c commit.gpgsign=false "
+    "-c core.hooksPath=/dev/null -c 'safe.directory=*'"
+)
+_PREPARE = (
+    f"rm -rf .git && {_GIT} init -q && {_GIT} add -A --force . && "
+    f"{_GIT} commit -q --allow-empty -m base && {_GIT} rev-parse HEAD"
+)
 _LARGEST_PATCH = 5 * 1024**2
 BoxOpener = Callable[[Row], AbstractAsyncContextManager[Sandbox]]
 
 
-async def prepare_repository(box: Sandbox, row: Row, folder: Path) -> None:
-    """Put the repository of a row into the working directory, as a git repository with one commit.
+async def prepare_repository(box: Sandbox, row: Row, folder: Path) -> str:
+    """Put the repository of a row into the working directory, as a git repository with one commit; its name.
 
     History is left behind: it could hold the fix.
 
@@ -44,8 +51,11 @@ async def prepare_repository(box: Sandbox, row: Row, folder: Path) -> None:
                 _export, _resolved(str(source), folder), row.extra.get("base_commit"), Path(temporary)
             )
             await box.upload(temporary, box.directories.root)
-    await _run(box, "rm -rf .git && git init -q && git add -A --force . && "
-                    f"{_GIT} commit -q --allow-empty -m base", "The repository cannot be prepared")  # fmt: skip
+    done = await box.exec(["bash", "-c", _PREPARE], cwd=box.directories.root)
+    if done.exit_code != 0:
+        reason = done.stderr.decode("utf-8", "replace").strip().rstrip(".")[:300]
+        raise DataError(f"The repository cannot be prepared: {reason}.")
+    return done.stdout.decode("ascii", "replace").strip()
 
 
 def _resolved(source: str, folder: Path) -> Path:
@@ -72,17 +82,14 @@ def _export(source: Path, commit: Any, target: Path) -> None:
         archive.extractall(target, filter="data")
 
 
-async def collect_patch(box: Sandbox, answer_files: tuple[str, ...] = ()) -> str | None:
-    """Everything that changed in the repository, as a patch; None when nothing did."""
-    leave_out = " ".join(shlex.quote(f":(exclude){name}") for name in answer_files)
+async def collect_patch(box: Sandbox, base: str) -> str | None:
+    """Everything that is different from the commit `base`, as a patch; None when nothing is.
+
+    What the model committed, stashed away or told git to ignore is its own affair: the files decide.
+    """
+    diff = f"{_GIT} diff --cached --binary --no-ext-diff --no-textconv {shlex.quote(base)} -- ."
     done = await box.exec(
-        [
-            "bash",
-            "-c",
-            f"git add -A . && {_GIT} diff --cached --binary --no-ext-diff --no-textconv HEAD -- . {leave_out}",
-        ],
-        cwd=box.directories.root,
-        output_limit=_LARGEST_PATCH,
+        ["bash", "-c", f"{_GIT} add -A . && {diff}"], cwd=box.directories.root, output_limit=_LARGEST_PATCH
     )
     if done.exit_code != 0 or done.truncated:
         return None
@@ -141,7 +148,7 @@ async def _shell(box: Sandbox, command: str, timeout: float) -> int | None:
 async def _apply(box: Sandbox, patch: str, name: str) -> bool:
     path = f"{box.directories.root}/.git/{name}"
     await box.write_file(path, patch.encode("utf-8", "surrogateescape"))
-    return await _shell(box, f"git apply --whitespace=nowarn {shlex.quote(path)}", 120) == 0
+    return await _shell(box, f"{_GIT} apply --whitespace=nowarn {shlex.quote(path)}", 120) == 0
 
 
 async def _restore(box: Sandbox, test_patch: str) -> None:
@@ -149,13 +156,7 @@ async def _restore(box: Sandbox, test_patch: str) -> None:
     for line in test_patch.splitlines():
         if line.startswith("diff --git a/"):
             name = shlex.quote(line.rpartition(" b/")[2])
-            await _shell(box, f"git checkout -q HEAD -- {name} 2>/dev/null || rm -rf -- {name}", 60)
-
-
-async def _run(box: Sandbox, command: str, failure: str) -> None:
-    done = await box.exec(["bash", "-c", command], cwd=box.directories.root)
-    if done.exit_code != 0:
-        raise DataError(f"{failure}: {done.stderr.decode('utf-8', 'replace').strip()[:300]}.")
+            await _shell(box, f"{_GIT} checkout -q HEAD -- {name} 2>/dev/null || rm -rf -- {name}", 60)
 
 
 def _names(row: Row, column: str) -> list[str]:

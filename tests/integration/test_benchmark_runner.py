@@ -391,6 +391,22 @@ def test_the_demo_is_solved_in_every_isolation(isolation: str, tmp_path: Path) -
     assert scores == {"1": 1.0, "2": 0.0, "3": 0.0, "4": 1.0}
 
 
+@pytest.mark.slow
+def test_a_patch_comes_out_of_a_repository_and_tests_decide(isolation: str, tmp_path: Path) -> None:
+    """Also when the model commits its work, and leaves a file behind that git is told to ignore."""
+    mend = (
+        "sed -i 's/    result = numbers.0./    result = 0/; s/numbers.1:./numbers/' total.py; "
+        "echo x > .gitignore; echo x > x; git -c user.name=m -c user.email=m@x commit -qam mended; git log --oneline"
+    )
+    path = tmp_path / "script.yaml"
+    path.write_text(script_text(turn(bash(mend)), turn({"tool": "submit"})))
+    arguments = ["benchmark", "run", "swe", "--data", "sample", "--model", f"scripted/{path}"]
+    assert main([*arguments, "--isolation", isolation, "--out", str(tmp_path / "out")]) == 0
+    (result,) = read_results(tmp_path / "out")
+    assert (result.score, result.detail) == (1.0, "2 tests pass"), result
+    assert "result = 0" in (result.answer or "")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [(["run", "phisics", "--model", "x"], "did you mean"), (["run", "demo"], "no model"),
