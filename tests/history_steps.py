@@ -78,7 +78,7 @@ set -e
 for version in 1.0 2.0; do
   tree=$(mktemp -d -p {KIT}); chmod 755 $tree
   mkdir -p $tree/DEBIAN $tree/opt/historic $tree/usr/local/bin $tree/etc/historic.d
-  printf 'Package: historic\\nVersion: %s\\nArchitecture: all\\nMaintainer: nobody <n@example.org>\\nDescription: test\\n' \\
+  printf 'Package: historic\\nVersion: %s\\nArchitecture: all\\nMaintainer: n <n@example.org>\\nDescription: test\\n' \\
     $version > $tree/DEBIAN/control
   echo "setting=$version" > $tree/etc/historic.d/historic.conf
   echo /etc/historic.d/historic.conf > $tree/DEBIAN/conffiles
@@ -127,7 +127,8 @@ async def write(box: Sandbox, rng: random.Random) -> str:
     folder = _quoted(path.rpartition("/")[0])
     return await _shell(
         box,
-        f"mkdir -p {folder}; head -c {size} /dev/urandom > {_quoted(path)}; chmod {rng.choice(('600', '4755', '644'))} {_quoted(path)}",
+        f"mkdir -p {folder}; head -c {size} /dev/urandom > {_quoted(path)}; "
+        f"chmod {rng.choice(('600', '4755', '644'))} {_quoted(path)}",
     )
 
 
@@ -171,7 +172,8 @@ async def links(box: Sandbox, rng: random.Random) -> str:
         (
             f"ln -sfn ../somewhere/else {_quoted(path)}",
             f"ln -sfn / {_quoted(path)}",
-            f"echo linked > {_quoted(path)}; ln -f {_quoted(path)} {_quoted(path + '2')}; ln -f {_quoted(path)} {_quoted(other)}",
+            f"echo linked > {_quoted(path)}; "
+            f"ln -f {_quoted(path)} {_quoted(path + '2')}; ln -f {_quoted(path)} {_quoted(other)}",
             f"rm -rf {_quoted(path)}; mkfifo {_quoted(path)}",
             f"rm -rf {_quoted(path)}; mkdir {_quoted(path)}; echo in > {_quoted(path + '/in')}",
         )
@@ -195,7 +197,8 @@ async def large(box: Sandbox, rng: random.Random) -> str:
         rng.choice(
             (
                 f"head -c {rng.randrange(3, 6)}M /dev/urandom > {root}/large",
-                f"[ -f {root}/large ] && echo changed | dd of={root}/large bs=1 seek={rng.randrange(3_000_000)} conv=notrunc",
+                f"[ -f {root}/large ] && "
+                f"echo changed | dd of={root}/large bs=1 seek={rng.randrange(3_000_000)} conv=notrunc",
                 f"[ -f {root}/large ] && head -c 100000 /dev/urandom >> {root}/large",
                 f"[ -f {root}/large ] && fallocate -p -o 1048576 -l 1048576 {root}/large",
                 f"truncate -s {rng.randrange(10**7, 10**8)} {root}/sparse; echo end >> {root}/sparse",
@@ -207,7 +210,8 @@ async def large(box: Sandbox, rng: random.Random) -> str:
 
 async def image_files(box: Sandbox, rng: random.Random) -> str:
     folder = rng.choice(_IMAGE_FOLDERS)
-    find = f"find {folder} -xdev -maxdepth 2 -type f -size -64k 2>/dev/null | sort | head -{rng.randrange(1, 40)} | tail -1"
+    found = f"find {folder} -xdev -maxdepth 2 -type f -size -64k 2>/dev/null | sort"
+    find = f"{found} | head -{rng.randrange(1, 40)} | tail -1"
     act = rng.choice(
         (
             'rm -f "$f"',
@@ -264,7 +268,8 @@ async def editor(box: Sandbox, rng: random.Random) -> str:
 
 
 STEPS: tuple[Step, ...] = (
-    write, write, write, append, remove, metadata, metadata, links, links, move, large, image_files, image_files, pip, packages, editor,
+    write, write, write, append, remove, metadata, metadata, links, links, move, large,
+    image_files, image_files, pip, packages, editor,
 )  # fmt: skip
 LOCAL_STEPS: tuple[Step, ...] = (write, write, append, remove, metadata, links, links, move, large, editor)
 """For a sandbox of which only the working directory counts."""
