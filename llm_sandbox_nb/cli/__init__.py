@@ -1,4 +1,4 @@
-"""The command line: `llm-sandbox-nb run | image | doctor | show | export`. Light until more is needed."""
+"""The command line, `llm-sandbox-nb COMMAND`. Light until more is needed."""
 
 from __future__ import annotations
 
@@ -77,7 +77,27 @@ def _export(parsed: argparse.Namespace) -> int:
     return export_command(parsed)
 
 
-_COMMANDS = {"run": _run, "image": _image, "doctor": _doctor, "show": _show, "export": _export}
+def _analyze(parsed: argparse.Namespace) -> int:
+    from llm_sandbox_nb.cli.analyze_command import analyze_command
+
+    return analyze_command(parsed)
+
+
+def _benchmark(parsed: argparse.Namespace) -> int:
+    from llm_sandbox_nb.cli.benchmark_command import benchmark_command
+
+    return benchmark_command(parsed)
+
+
+_COMMANDS = {
+    "run": _run,
+    "image": _image,
+    "doctor": _doctor,
+    "show": _show,
+    "export": _export,
+    "analyze": _analyze,
+    "benchmark": _benchmark,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, NoReturn
 
+from llm_sandbox_nb.cli.benchmark_options import BENCHMARK_OPTIONS
 from llm_sandbox_nb.cli.errors import UsageError
 from llm_sandbox_nb.cli.options import GROUPS, QUERY, SETTINGS, Option
 from llm_sandbox_nb.cli.settings import did_you_mean
@@ -32,11 +33,13 @@ class Parser(argparse.ArgumentParser):
     def add_option(self, group: argparse._ActionsContainer, option: Option) -> None:
         """Add one option of the table."""
         names = dict.fromkeys((f"--{option.name}", f"--{option.name.replace('_', '-')}"))
-        default = "" if option.default is None else f" (default: {option.default})"
+        default = "" if option.default in (None, []) else f" (default: {option.default})"
         environment = f" [${', $'.join(option.environment)}]" if option.environment else ""
         text = f"{option.help}{default}{environment}".replace("%", "%%")
         if option.switch:
             group.add_argument(*names, metavar=option.metavar, help=text, nargs="?", const="true")
+        elif option.many:
+            group.add_argument(*names, metavar=option.metavar, help=text, action="append")
         else:
             group.add_argument(*names, metavar=option.metavar, help=text)
 
@@ -71,7 +74,7 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
     parser.add_argument("--version", action="version", version=f"llm-sandbox-nb {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     made = {"": parser}
-    for add in (_add_run, _add_image, _add_doctor, _add_show, _add_export):
+    for add in (_add_run, _add_image, _add_doctor, _add_show, _add_export, _add_analyze, _add_benchmark):
         made.update(add(commands))
     return parser, made
 
@@ -140,3 +143,45 @@ def _add_export(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parse
     export.add_argument("run", metavar="RUN", help=_RECORD)
     export.add_argument("--out", metavar="FILE", help="where to (default: run.html in the run's folder)")
     return {"export": export}
+
+
+def _add_analyze(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
+    analyze = commands.add_parser("analyze", help="say what recorded runs did: capabilities, tokens, time")
+    analyze.add_argument(
+        "paths", metavar="PATH", nargs="+", help="folders with runs in them, journals, trajectory.json files"
+    )
+    analyze.add_argument(
+        "--html",
+        metavar="FILE",
+        nargs="?",
+        const="analysis.html",
+        help="also write a report with pictures (default: analysis.html)",
+    )
+    return {"analyze": analyze}
+
+
+def _add_benchmark(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
+    benchmark = commands.add_parser(
+        "benchmark", help="measure a model on many problems, with and without a sandbox"
+    )
+    actions = benchmark.add_subparsers(dest="action", metavar="ACTION", parser_class=Parser, required=True)
+    listing = actions.add_parser("list", help="list the tasks that come with the package")
+    run = actions.add_parser(
+        "run", help="run tasks; the same command goes on where it was stopped or killed", epilog=_RUN_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    run.add_argument("tasks", metavar="TASK", nargs="+", help="names of tasks, or folders with a task.yaml")
+    group = run.add_argument_group("benchmark")
+    for option in BENCHMARK_OPTIONS:
+        run.add_option(group, option)
+    run.add_option(run, SETTINGS)
+    for title, options in GROUPS.items():
+        if title != "files":
+            group = run.add_argument_group(title)
+            for option in options:
+                run.add_option(group, option)
+    report = actions.add_parser("report", help="say what came of it, as tables or one HTML file")
+    report.add_argument("results", metavar="FOLDER", help="what was --out of `benchmark run`")
+    report.add_argument("--html", metavar="FILE", nargs="?", const="report.html", help="also write a page")
+    parts = {"list": listing, "run": run, "report": report}
+    return {"benchmark": benchmark} | {f"benchmark {name}": part for name, part in parts.items()}

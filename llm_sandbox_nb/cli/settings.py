@@ -102,16 +102,17 @@ def _resolve_one(
     path: Path | None,
 ) -> Any:
     if flags.get(option.name) is not None:
-        return _converted(option, flags[option.name], f"--{option.name}")
+        return converted(option, flags[option.name], f"--{option.name}")
     for variable in option.environment:
         if environment.get(variable):
-            return _converted(option, environment[variable], f"environment variable {variable}")
+            return converted(option, environment[variable], f"environment variable {variable}")
     if option.name in from_file:
-        return _converted(option, from_file[option.name], f"{path}, {option.name}")
+        return converted(option, from_file[option.name], f"{path}, {option.name}")
     return option.default
 
 
-def _converted(option: Option, value: Any, source: str) -> Any:
+def converted(option: Option, value: Any, source: str) -> Any:
+    """The value as the option wants it. Raises UsageError, with where it came from."""
     try:
         return option.convert(value)
     except ValueError as error:

@@ -64,11 +64,17 @@ def read_seed(path: Path) -> Trajectory:
         ValueError: it is not a trajectory.
     """
     try:
-        content = json.loads(path.read_text("utf-8"))
-        return Trajectory(_events(content, path.stem))
+        return from_seed(json.loads(path.read_text("utf-8")), path.stem)
+    except ValueError as error:
+        raise ValueError(f"{path} is not a trajectory in the paper's form ({error}).") from error
+
+
+def from_seed(content: Any, name: str) -> Trajectory:
+    """A trajectory from what JSON gave; `name` becomes the run's id. Raises ValueError when it is none."""
+    try:
+        return Trajectory(_events(content, name))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise ValueError(f"{path} is not a trajectory in the paper's form ({reason}).") from error
+        raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
 def _events(content: dict[str, Any], name: str) -> Iterator[ev.Event]:

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from llm_sandbox_nb.cli.benchmark_options import BENCHMARK_OPTIONS
 from llm_sandbox_nb.cli.options import RUN_OPTIONS
 
 ROOT = Path(__file__).parents[2]
@@ -44,6 +45,11 @@ def test_the_page_of_the_command_line_names_every_flag_and_variable() -> None:
     assert [option.name for option in RUN_OPTIONS if f"--{option.name}" not in page] == []
     variables = [variable for option in RUN_OPTIONS for variable in option.environment]
     assert [variable for variable in variables if variable not in page] == []
+
+
+def test_the_page_of_the_benchmark_names_every_flag() -> None:
+    page = (ROOT / "docs" / "benchmark.md").read_text("utf-8")
+    assert [option.name for option in BENCHMARK_OPTIONS if f"| `--{option.name}` |" not in page] == []
 
 
 def test_the_readme_shows_a_picture_that_is_there() -> None:

@@ -1,0 +1,1 @@
+"""What trajectories tell: capability use, tokens, time, behaviour. Knows the record and nothing else."""

@@ -1,0 +1,106 @@
+"""Turns, the mix of tools, capability use, and wandering: turns that bring a run no further."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+
+from llm_sandbox_nb.analysis.fragments import SUBMIT_TOOLS
+from llm_sandbox_nb.analysis.outcome import plain_output, succeeded
+from llm_sandbox_nb.analysis.rules import call_uses
+from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
+
+WANDERING_SHARE = 0.5
+WANDERING_TURNS = 10
+"""A run wanders when it has at least so many turns and at least that share of them brings nothing."""
+
+
+@dataclass
+class Turn:
+    """One turn. `attempted` are the capabilities its code uses, `succeeded` those whose call ended well.
+
+    `barren`: it brought the run no further, and `why`: `no call`, `failed` (every call did) or `repeated`
+    (every call was made before, with the same output).
+    """
+
+    number: int
+    tools: tuple[str, ...]
+    attempted: frozenset[str]
+    succeeded: frozenset[str]
+    why: str = ""
+
+    @property
+    def barren(self) -> bool:
+        """Whether it brought the run no further."""
+        return bool(self.why)
+
+
+@dataclass
+class Behaviour:
+    """All turns of a run."""
+
+    turns: list[Turn] = field(default_factory=list)
+
+    @property
+    def tool_mix(self) -> Counter[str]:
+        """How often each tool was called."""
+        return Counter(tool for turn in self.turns for tool in turn.tools)
+
+    def rate(self, capability: str, *, only_succeeded: bool = False) -> float:
+        """The share of turns that use a capability; of all turns, also those without code."""
+        used = [turn.succeeded if only_succeeded else turn.attempted for turn in self.turns]
+        return sum(capability in found for found in used) / len(self.turns) if self.turns else 0.0
+
+    @property
+    def barren_share(self) -> float:
+        """The share of turns that brought the run no further."""
+        return sum(turn.barren for turn in self.turns) / len(self.turns) if self.turns else 0.0
+
+    @property
+    def wanders(self) -> bool:
+        """Whether the run goes on for long without getting further."""
+        return len(self.turns) >= WANDERING_TURNS and self.barren_share >= WANDERING_SHARE
+
+
+def behaviour_of(trajectory: Trajectory) -> Behaviour:
+    """What the model did, turn by turn. A step that never got a reply is no turn."""
+    before: set[tuple[str, str, str]] = set()
+    found = Behaviour()
+    for step in trajectory.steps:
+        if step.replied:
+            found.turns.append(_turn(step, before))
+    if found.turns and found.turns[-1].why == "no call" and trajectory.stop_reason == "answered":
+        found.turns[-1].why = ""
+    return found
+
+
+def _turn(step: Step, before: set[tuple[str, str, str]]) -> Turn:
+    attempted: set[str] = set()
+    well: set[str] = set()
+    new = []
+    for call in step.calls:
+        used = call_uses(call.tool, call.arguments)
+        attempted |= used
+        if succeeded(call):
+            well |= used
+        new.append(_identity(call))
+    why = _why_barren(step.calls, new, before)
+    before.update(new)
+    return Turn(
+        step.number, tuple(call.tool for call in step.calls), frozenset(attempted), frozenset(well), why
+    )
+
+
+def _identity(call: Call) -> tuple[str, str, str]:
+    return call.tool, json.dumps(call.arguments, sort_keys=True, default=str), plain_output(call)
+
+
+def _why_barren(calls: list[Call], new: list[tuple[str, str, str]], before: set[tuple[str, str, str]]) -> str:
+    if not calls:
+        return "no call"
+    if any(call.tool in SUBMIT_TOOLS for call in calls):
+        return ""
+    if all(succeeded(call) is False for call in calls):
+        return "failed"
+    return "repeated" if all(identity in before for identity in new) else ""

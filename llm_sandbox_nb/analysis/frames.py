@@ -1,0 +1,173 @@
+"""Tables: one row for each run, for each turn, for each group of runs. Needs pandas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from llm_sandbox_nb.analysis.behaviour import behaviour_of
+from llm_sandbox_nb.analysis.load import Loaded
+from llm_sandbox_nb.analysis.outcome import plain_output
+from llm_sandbox_nb.analysis.rules import CAPABILITIES
+from llm_sandbox_nb.analysis.timing import Times, throughput, times_of
+from llm_sandbox_nb.analysis.tokens import tokens_of
+from llm_sandbox_nb.analysis.writing import writing_of
+
+if TYPE_CHECKING:
+    import pandas
+
+RUN_COLUMNS = [
+    "group", "run", "task", "model", "form", "stop_reason", "turns", "calls", "failed_calls",
+    *(f"{name}_rate" for name in CAPABILITIES), *(f"{name}_succeeded_rate" for name in CAPABILITIES),
+    "barren_share", "wanders", "prompt_tokens", "model_tokens", "environment_tokens", "tokens_once",
+    "environment_share", "billed_input", "billed_output", "tokens_billed", "billed_environment_share", "cached_tokens",
+    "tokens_estimated", "cost", "model_time", "tool_time", "wall_time", "tool_share", "start", "verification",
+    "structure", "observation_characters",
+]  # fmt: skip
+TURN_COLUMNS = [
+    "group", "run", "turn", "tools", *CAPABILITIES, *(f"{name}_succeeded" for name in CAPABILITIES), "barren",
+    "prompt_tokens", "completion_tokens", "model_time",
+]  # fmt: skip
+TOOL_COLUMNS = ["group", "tool", "calls", "share"]
+
+
+def run_row(run: Loaded) -> dict[str, Any]:
+    """Everything that is measured of one run, by the names of `RUN_COLUMNS`."""
+    trajectory = run.trajectory
+    behaviour, tokens, times = behaviour_of(trajectory), tokens_of(trajectory), times_of(run)
+    steps = [step for step in trajectory.steps if step.replied]
+    writing = [writing_of(step.thought) for step in steps]
+    calls = [call for step in steps for call in step.calls]
+    row = {
+        "group": run.group,
+        "run": run.name,
+        "task": trajectory.start.task if trajectory.start else "",
+        "model": trajectory.start.model if trajectory.start else "",
+        "form": run.form,
+        "stop_reason": trajectory.stop_reason,
+        "turns": len(behaviour.turns),
+        "calls": len(calls),
+        "failed_calls": sum(turn.why == "failed" for turn in behaviour.turns),
+        "barren_share": behaviour.barren_share,
+        "wanders": behaviour.wanders,
+        "prompt_tokens": tokens.prompt,
+        "model_tokens": tokens.model,
+        "environment_tokens": tokens.environment,
+        "tokens_once": tokens.once,
+        "environment_share": tokens.environment_share,
+        "billed_input": tokens.billed_input,
+        "billed_output": tokens.billed_output,
+        "tokens_billed": tokens.billed,
+        "billed_environment_share": tokens.billed_environment_share,
+        "cached_tokens": tokens.cached,
+        "tokens_estimated": tokens.estimated,
+        "cost": tokens.cost,
+        "model_time": times.model,
+        "tool_time": times.tools,
+        "wall_time": times.wall,
+        "tool_share": times.tool_share,
+        "start": times.start,
+        "verification": sum(one.verification for one in writing),
+        "structure": sum(one.structure for one in writing),
+        "observation_characters": sum(len(plain_output(call)) for call in calls),
+    }
+    for name in CAPABILITIES:
+        row[f"{name}_rate"] = behaviour.rate(name)
+        row[f"{name}_succeeded_rate"] = behaviour.rate(name, only_succeeded=True)
+    return row
+
+
+def turn_rows(run: Loaded) -> list[dict[str, Any]]:
+    """One row for each turn of a run."""
+    steps = {step.number: step for step in run.trajectory.steps}
+    rows = []
+    for turn in behaviour_of(run.trajectory).turns:
+        usage = steps[turn.number].usage
+        row: dict[str, Any] = {
+            "group": run.group,
+            "run": run.name,
+            "turn": turn.number,
+            "tools": " ".join(turn.tools),
+            "barren": turn.why,
+            "prompt_tokens": usage.prompt_tokens if usage else None,
+            "completion_tokens": usage.completion_tokens if usage else None,
+            "model_time": steps[turn.number].model_time,
+        }
+        for name in CAPABILITIES:
+            row[name] = name in turn.attempted
+            row[f"{name}_succeeded"] = name in turn.succeeded
+        rows.append(row)
+    return rows
+
+
+def runs_frame(runs: Iterable[Loaded]) -> pandas.DataFrame:
+    """One row for each run."""
+    return _pandas_frame([run_row(run) for run in runs], columns=RUN_COLUMNS)
+
+
+def turns_frame(runs: Iterable[Loaded]) -> pandas.DataFrame:
+    """One row for each turn."""
+    return _pandas_frame([row for run in runs for row in turn_rows(run)], columns=TURN_COLUMNS)
+
+
+def tools_frame(runs: Iterable[Loaded]) -> pandas.DataFrame:
+    """How often each group called each tool."""
+    counts: dict[tuple[str, str], int] = {}
+    for run in runs:
+        for tool, number in behaviour_of(run.trajectory).tool_mix.items():
+            counts[run.group, tool] = counts.get((run.group, tool), 0) + number
+    totals: dict[str, int] = {}
+    for (group, _), number in counts.items():
+        totals[group] = totals.get(group, 0) + number
+    rows = [(group, tool, number, number / totals[group]) for (group, tool), number in sorted(counts.items())]
+    return _pandas_frame(rows, columns=TOOL_COLUMNS)
+
+
+def groups_frame(runs_table: pandas.DataFrame) -> pandas.DataFrame:
+    """One row for each group. Rates are over all turns of the group, shares over all its tokens or seconds."""
+    rows = [_group_row(str(name), part) for name, part in runs_table.groupby("group", sort=True)]
+    return _pandas_frame(rows)
+
+
+def _group_row(name: str, part: pandas.DataFrame) -> dict[str, Any]:
+    turns = float(part["turns"].sum())
+    timed = part[part["wall_time"].notna() & part["tool_time"].notna()]
+    done = throughput(
+        Times(0.0, 0.0, float(wall), float(start))
+        for wall, start in zip(timed["wall_time"].tolist(), timed["start"].tolist(), strict=True)
+    )
+    row: dict[str, Any] = {"group": name, "runs": len(part), "turns_mean": turns / len(part)}
+    for kind in ("", "_succeeded"):
+        for capability in CAPABILITIES:
+            column = f"{capability}{kind}_rate"
+            row[column] = float((part[column] * part["turns"]).sum()) / turns if turns else 0.0
+    row |= {
+        "wandering_runs": int(part["wanders"].sum()),
+        "barren_share": float((part["barren_share"] * part["turns"]).sum()) / turns if turns else 0.0,
+        "prompt_tokens_mean": float(part["prompt_tokens"].mean()),
+        "model_tokens_mean": float(part["model_tokens"].mean()),
+        "environment_tokens_mean": float(part["environment_tokens"].mean()),
+        "tokens_once_mean": float(part["tokens_once"].mean()),
+        "tokens_billed_mean": float(part["tokens_billed"].mean()),
+        "environment_share": _ratio(part["environment_tokens"].sum(), part["tokens_once"].sum()),
+        "tool_share": _ratio(timed["tool_time"].sum(), timed["wall_time"].sum()),
+        "runs_per_minute": done.per_minute if done else None,
+        "concurrency": done.concurrency if done else None,
+        "verification_mean": float(part["verification"].mean()),
+        "structure_mean": float(part["structure"].mean()),
+    }
+    return row
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return float(part) / float(whole) if whole else None
+
+
+def _pandas_frame(rows: Any, columns: list[str] | None = None) -> pandas.DataFrame:
+    try:
+        import pandas
+    except ImportError as error:
+        raise ImportError(
+            "The analysis needs pandas: run `pip install 'llm-sandbox-nb[benchmark]'`."
+        ) from error
+    return pandas.DataFrame(rows, columns=columns)

@@ -1,0 +1,110 @@
+"""Reading what is to be analysed: journals, and trajectories as other programs write them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from llm_sandbox_nb.trajectory.journal import FILE_NAME as JOURNAL
+from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
+from llm_sandbox_nb.trajectory.seed_format import FILE_NAME as SEED
+from llm_sandbox_nb.trajectory.seed_format import from_seed
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
+
+Form = Literal["journal", "seed"]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """One run. `group` is the folder it lies in, seen from the path that was given: what tables are made by.
+
+    A folder `runs` and what lies in it, as the benchmark makes them, belong to the group above.
+    """
+
+    name: str
+    group: str
+    form: Form
+    path: Path
+    trajectory: Trajectory
+
+
+@dataclass
+class Reading:
+    """All runs that were found, and a sentence for each file that could not be read."""
+
+    runs: list[Loaded] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def load_runs(paths: Iterable[str | Path]) -> Reading:
+    """The runs at and below `paths`: folders with journals, journals, and `trajectory.json` files.
+
+    A `trajectory.json` beside a journal is the same run and is passed over. One that the paper's benchmark
+    wrote holds many runs, by the number of the problem. What cannot be read is told, and the rest goes on.
+
+    Raises:
+        FileNotFoundError: one of the paths is not there.
+    """
+    reading = Reading()
+    seen: set[Path] = set()
+    for given in (Path(path).expanduser() for path in paths):
+        if not given.exists():
+            raise FileNotFoundError(
+                f"There is nothing at {given}: give folders of runs or trajectory.json files."
+            )
+        for file in _files(given):
+            if file.resolve() in seen:
+                continue
+            seen.add(file.resolve())
+            try:
+                reading.runs += _read(file, given)
+            except (OSError, ValueError, JournalError) as error:
+                reading.problems.append(f"{file} was left out: {str(error).rstrip('.')}.")
+    return reading
+
+
+def _files(given: Path) -> list[Path]:
+    if given.is_file():
+        return [given]
+    journals = sorted(given.rglob(JOURNAL))
+    beside = {journal.parent for journal in journals}
+    return journals + [path for path in sorted(given.rglob(SEED)) if path.parent not in beside]
+
+
+def _read(file: Path, given: Path) -> Iterator[Loaded]:
+    if file.suffix == ".jsonl":
+        group = _group(file.parent.parent, given)
+        yield Loaded(file.parent.name, group, "journal", file, Trajectory(read_journal(file)))
+        return
+    content = json.loads(file.read_text("utf-8"))
+    many = _many(content)
+    if many is None:
+        yield Loaded(
+            file.parent.name, _group(file.parent, given), "seed", file, from_seed(content, file.parent.name)
+        )
+        return
+    for name, one in many.items():
+        yield Loaded(str(name), _group(file.parent, given), "seed", file, from_seed(one, str(name)))
+
+
+def _many(content: Any) -> dict[str, Any] | None:
+    """The runs of a file that holds many: an object of them by id, or a list."""
+    if isinstance(content, list):
+        return {str(number): one for number, one in enumerate(content)}
+    if isinstance(content, dict) and "steps" not in content:
+        found = {key: one for key, one in content.items() if isinstance(one, dict) and "steps" in one}
+        return found or None
+    return None
+
+
+def _group(folder: Path, given: Path) -> str:
+    base = given if given.is_dir() else given.parent
+    try:
+        inside = folder.resolve().relative_to(base.resolve()).as_posix()
+    except ValueError:
+        return base.resolve().name
+    inside = f"/{inside}".partition("/runs/")[0].removesuffix("/runs").strip("/")
+    return inside if inside not in ("", ".") else base.resolve().name

@@ -1,0 +1,111 @@
+"""Pictures of the tables, as matplotlib figures. Needs matplotlib; no screen and no pyplot state is used."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+from llm_sandbox_nb.analysis.rules import CAPABILITIES
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+"""Okabe and Ito's: told apart by everybody, and in grey."""
+_LABELS = {"external": "External resources", "files": "File management", "computation": "Computation"}
+
+
+def capability_figure(groups: pandas.DataFrame) -> Figure:
+    """Share of turns that use each capability, by group; the paler part did not succeed."""
+    figure, axes = _new(len(groups))
+    width = 0.8 / len(CAPABILITIES)
+    for number, name in enumerate(CAPABILITIES):
+        places = [row + (number - 1) * width for row in range(len(groups))]
+        axes.bar(places, 100 * groups[f"{name}_rate"], width, color=COLOURS[number], alpha=0.35)
+        axes.bar(
+            places, 100 * groups[f"{name}_succeeded_rate"], width, color=COLOURS[number], label=_LABELS[name]
+        )
+    return _finish(figure, axes, groups, "Turns that use it (%)")
+
+
+def token_figure(groups: pandas.DataFrame) -> Figure:
+    """Mean tokens of a run by where they come from, history counted once."""
+    figure, axes = _new(len(groups))
+    bottom = [0.0] * len(groups)
+    for number, name in enumerate(("prompt", "model", "environment")):
+        values = [float(value) / 1000 for value in groups[f"{name}_tokens_mean"]]
+        axes.bar(
+            range(len(groups)), values, 0.6, bottom=bottom, color=COLOURS[number], label=name.capitalize()
+        )
+        bottom = [below + value for below, value in zip(bottom, values, strict=True)]
+    return _finish(figure, axes, groups, "Tokens of a run (thousands)")
+
+
+def turns_figure(runs: pandas.DataFrame) -> Figure:
+    """How many turns runs take, by group."""
+    names = sorted(set(runs["group"]))
+    figure, axes = _new(len(names))
+    axes.boxplot([runs[runs["group"] == name]["turns"].tolist() for name in names], widths=0.5)
+    axes.set_xticks(range(1, len(names) + 1), names, rotation=20, ha="right")
+    axes.set_ylabel("Turns")
+    axes.set_ylim(bottom=0)
+    return figure
+
+
+def tools_figure(tools: pandas.DataFrame) -> Figure:
+    """The mix of tools, by group."""
+    table = tools.pivot_table(index="group", columns="tool", values="share", fill_value=0.0, aggfunc="sum")
+    figure, axes = _new(len(table))
+    bottom = [0.0] * len(table)
+    for number, tool in enumerate(table.columns):
+        values = [100 * float(value) for value in table[tool]]
+        axes.bar(
+            range(len(table)),
+            values,
+            0.6,
+            bottom=bottom,
+            color=COLOURS[number % len(COLOURS)],
+            label=_plain(tool),
+        )
+        bottom = [below + value for below, value in zip(bottom, values, strict=True)]
+    axes.set_xticks(range(len(table)), [_plain(name) for name in table.index], rotation=20, ha="right")
+    axes.set_ylabel("Calls (%)")
+    axes.legend(frameon=False)
+    return figure
+
+
+def svg_of(figure: Figure) -> str:
+    """The figure as the text of an `<svg>` element; the same figure gives the same text."""
+    import matplotlib
+
+    target = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": "llm-sandbox-nb", "svg.fonttype": "path"}):
+        figure.savefig(target, format="svg", metadata={"Date": None})
+    text = target.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _new(groups: int) -> tuple[Figure, Any]:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("Plots need matplotlib: run `pip install 'llm-sandbox-nb[benchmark]'`.") from error
+    figure = Figure(figsize=(max(5.0, 1.6 + 1.1 * groups), 3.6), layout="constrained")
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", alpha=0.3)
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def _finish(figure: Figure, axes: Any, groups: pandas.DataFrame, label: str) -> Figure:
+    axes.set_xticks(range(len(groups)), [_plain(name) for name in groups["group"]], rotation=20, ha="right")
+    axes.set_ylabel(label)
+    axes.legend(frameon=False)
+    return figure
+
+
+def _plain(name: object) -> str:
+    """A name without what matplotlib would take for mathematics."""
+    return str(name).replace("$", r"\$")

@@ -1,0 +1,119 @@
+"""One HTML file that shows an analysis: tables and pictures, no script, nothing loaded from anywhere."""
+
+from __future__ import annotations
+
+import html
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llm_sandbox_nb.analysis import plots
+from llm_sandbox_nb.analysis.frames import groups_frame, runs_frame, tools_frame
+from llm_sandbox_nb.analysis.load import Reading
+from llm_sandbox_nb.analysis.rules import CAPABILITIES, RULES_VERSION
+from llm_sandbox_nb.analysis.writing import PATTERNS_VERSION
+
+if TYPE_CHECKING:
+    import pandas
+
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 75em; margin: 2em auto; padding: 0 1em; color: #222; }
+table { border-collapse: collapse; font-size: 13px; margin: 1em 0; }
+th, td { padding: .25em .6em; border-bottom: 1px solid #ddd; text-align: right; }
+th:first-child, td:first-child { text-align: left; }
+thead th { border-bottom: 2px solid #888; vertical-align: bottom; }
+.wide { overflow-x: auto; } svg { max-width: 100%; height: auto; } .note { color: #555; }
+"""
+_CSP = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+_SHOWN_RUNS = 2000
+_PERCENT = ("_rate", "_share")
+
+
+def page(title: str, body: str) -> str:
+    """A whole page around `body`, which is HTML already."""
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
+        f'<meta http-equiv="Content-Security-Policy" content="{_CSP}"><style>{STYLE}</style></head>'
+        f"<body><h1>{html.escape(title)}</h1>\n{body}\n</body></html>\n"
+    )
+
+
+def table(frame: pandas.DataFrame, columns: list[str] | None = None) -> str:
+    """A frame as an HTML table: everything escaped, shares in percent, numbers short."""
+    frame = frame if columns is None else frame[columns]
+    heads = "".join(f"<th>{html.escape(str(name).replace('_', ' '))}</th>" for name in frame.columns)
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{cell(str(name), row[name])}</td>" for name in frame.columns) + "</tr>\n"
+        for row in frame.to_dict("records")
+    )
+    return f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>\n{rows}</tbody></table></div>'
+
+
+def cell(column: str, value: object) -> str:
+    """One value as escaped text; nothing known is a dash."""
+    if value is None or value != value:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float) and column.endswith(_PERCENT):
+        return f"{100 * value:.1f} %"
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+    return html.escape(str(value))
+
+
+def report_html(reading: Reading, title: str = "What these runs did") -> str:
+    """The whole page."""
+    runs = runs_frame(reading.runs)
+    if runs.empty:
+        return page(title, '<p class="note">No run was found.</p>' + _problems(reading))
+    groups, tools = groups_frame(runs), tools_frame(reading.runs)
+    parts = [
+        f'<p class="note">{len(runs)} runs, {int(runs["turns"].sum())} turns. Capability rules version '
+        f"{RULES_VERSION}, writing patterns version {PATTERNS_VERSION}.{_estimated(runs)}</p>",
+        "<h2>Capabilities</h2><p>Share of all turns whose code uses a capability; the solid part of a bar is of turns "
+        "in which a call that uses it also ended well.</p>",
+        plots.svg_of(plots.capability_figure(groups)),
+        table(groups, ["group", "runs", "turns_mean", *_rates()]),
+        "<h2>Tokens</h2>",
+        plots.svg_of(plots.token_figure(groups)),
+        table(groups, ["group", *(name for name in groups.columns if "token" in name), "environment_share"]),
+        "<h2>Turns and tools</h2>",
+        plots.svg_of(plots.turns_figure(runs)),
+        plots.svg_of(plots.tools_figure(tools)) if len(tools) else "",
+        table(
+            groups,
+            ["group", "turns_mean", "barren_share", "wandering_runs", "verification_mean", "structure_mean"],
+        ),
+        "<h2>Time</h2>",
+        table(groups, ["group", "runs", "runs_per_minute", "concurrency", "tool_share"]),
+        "<h2>Runs</h2>",
+        table(runs.head(_SHOWN_RUNS), [name for name in runs.columns if name not in ("task", "start")]),
+    ]
+    if len(runs) > _SHOWN_RUNS:
+        parts.append(f'<p class="note">The first {_SHOWN_RUNS} of {len(runs)} runs are shown.</p>')
+    return page(title, "\n".join(parts) + _problems(reading))
+
+
+def _rates() -> list[str]:
+    return [f"{name}{kind}_rate" for kind in ("", "_succeeded") for name in CAPABILITIES]
+
+
+def _estimated(runs: pandas.DataFrame) -> str:
+    number = int(runs["tokens_estimated"].sum())
+    return f" Of {number} runs the tokens are estimated, four characters to one." if number else ""
+
+
+def _problems(reading: Reading) -> str:
+    if not reading.problems:
+        return ""
+    items = "".join(f"<li>{html.escape(problem)}</li>" for problem in reading.problems)
+    return f"<h2>Left out</h2><ul>{items}</ul>"
+
+
+def write_report(reading: Reading, path: str | Path, title: str = "What these runs did") -> Path:
+    """Write the page to `path`; a reader never sees half of it."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(report_html(reading, title), "utf-8", errors="replace", newline="\n")
+    return partial.replace(path)

@@ -1,0 +1,143 @@
+"""Which capabilities a shell command uses. Part of the published rules: see `rules.RULES_VERSION`."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+
+from llm_sandbox_nb.analysis.shell_code import Command
+
+_INSTALLERS = {
+    "pip": {"install", "download"}, "apt": {"install", "update", "upgrade", "download"},
+    "apt-get": {"install", "update", "upgrade", "download", "source", "build-dep"},
+    "conda": {"install", "create", "update"}, "mamba": {"install", "create", "update"},
+    "npm": {"install", "i", "ci", "add"}, "yarn": {"add", "install"}, "pnpm": {"add", "install"},
+    "cargo": {"install", "add", "fetch"}, "gem": {"install"}, "go": {"get", "install"},
+    "apk": {"add", "update"}, "dnf": {"install", "update"}, "yum": {"install", "update"},
+    "brew": {"install"}, "uv": {"add", "sync"}, "poetry": {"add", "install"}, "pipx": {"install"},
+    "git": {"clone", "fetch", "pull", "ls-remote"}, "docker": {"pull"}, "hf": {"download"},
+    "huggingface-cli": {"download"}, "kaggle": {"datasets", "competitions"}, "npx": set(), "uvx": set(),
+}  # fmt: skip
+_CLIENTS = frozenset((
+    "curl", "wget", "ssh", "scp", "sftp", "ftp", "aria2c", "ping", "dig", "nslookup", "host", "telnet", "lynx", "w3m",
+    "http", "https", "youtube-dl", "yt-dlp",
+))  # fmt: skip
+_LOOPBACK = re.compile(
+    r"^(?:https?://|ftp://|[^/]*@)?(?:localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|\[?::1\]?)(?:[:/]|$)"
+)
+_READERS = {
+    # command: options that take the next word; a trailing `!` says that its first operand is a pattern or program
+    "cat": "", "tac": "", "nl": "", "head": "nc", "tail": "nc", "less": "", "more": "", "wc": "", "grep": "ABCmef!",
+    "egrep": "ABCmef!", "fgrep": "ABCmef!", "zgrep": "ABCmef!", "rg": "ABCmegt!", "ag": "ABCm!", "sed": "ef!",
+    "awk": "Fvf!", "gawk": "Fvf!", "mawk": "Fvf!", "sort": "ktoST", "uniq": "fsw", "cut": "dfcb", "paste": "d",
+    "join": "t", "comm": "", "diff": "", "cmp": "", "stat": "cf", "file": "", "du": "d", "strings": "n",
+    "od": "AtNj", "xxd": "lsc", "hexdump": "ns", "md5sum": "", "sha1sum": "", "sha256sum": "", "jq": "!", "yq": "!",
+    "xmllint": "", "pdftotext": "fl", "pdfgrep": "!", "zcat": "", "cp": "", "mv": "", "tar": "C", "unzip": "d",
+    "zip": "", "gzip": "", "gunzip": "", "rsync": "", "sqlite3": "", "split": "lbn", "tr": "!!", "iconv": "ft",
+    "column": "st", "readelf": "", "exiftool": "", "pdfinfo": "", "mediainfo": "", "identify": "",
+}  # fmt: skip
+_LISTERS = frozenset({"ls", "find", "tree", "du", "dir", "fd", "locate"})
+_CALCULATORS = frozenset((
+    "bc", "dc", "expr", "factor", "units", "octave", "gp", "maxima", "sage", "julia", "Rscript", "R", "gcc", "g++",
+    "clang", "clang++", "cc", "c++", "rustc", "ghc", "javac", "numbat", "qalc",
+))  # fmt: skip
+_AWK_ARITHMETIC = re.compile(r"[+\-*/%]=|\w\s*[*/%]\s*\w|\+\+|\w\s*[+-]\s*\w")
+_PIP_LOCAL = frozenset({"-e", "--editable", "--no-index", "-r", "--requirement"})
+
+
+def command_uses(command: Command) -> set[str]:
+    """The capabilities that one simple command uses."""
+    found = set()
+    name = posixpath.basename(command.words[0]) if command.words else ""
+    if name and _is_external(name, command.words[1:]):
+        found.add("external")
+    if _is_file_use(name, command):
+        found.add("files")
+    if command.arithmetic or name in _CALCULATORS or _computes_in_program(name, command.words[1:]):
+        found.add("computation")
+    return found
+
+
+def is_loopback(address: str) -> bool:
+    """Whether a URL or host leads to this very machine."""
+    return bool(_LOOPBACK.match(address))
+
+
+def _is_external(name: str, rest: list[str]) -> bool:
+    if name in _CLIENTS:
+        targets = [word for word in rest if not word.startswith("-")]
+        return bool(targets) and not any(is_loopback(word) for word in targets)
+    if name == "rsync":
+        return any(re.match(r"^[\w.@-]+:", word) for word in rest)
+    if name.startswith("python") and rest[:2] == ["-m", "pip"]:
+        name, rest = "pip", rest[2:]
+    if name == "uv" and rest[:1] == ["pip"]:
+        name, rest = "pip", rest[1:]
+    name = "pip" if re.fullmatch(r"pip[\d.]+", name) else name
+    if name not in _INSTALLERS:
+        return False
+    words = [word for word in rest if not word.startswith("-")]
+    verbs = _INSTALLERS[name]
+    if verbs and not set(words[:1] if name not in ("apt", "apt-get", "git") else words[:3]) & verbs:
+        return False
+    return not _is_local_install(name, rest, words[1:])
+
+
+def _is_local_install(name: str, rest: list[str], targets: list[str]) -> bool:
+    if name == "git":
+        address = next((word for word in targets if "clone" not in word), "")
+        return bool(address) and "clone" in rest and "://" not in address and "@" not in address
+    if name != "pip":
+        return False
+    if "--no-index" in rest:
+        return True
+    plain = [word for word in targets if not _is_path(word)]
+    return (not plain and not _PIP_LOCAL.isdisjoint(rest)) or (bool(targets) and not plain)
+
+
+def _is_path(word: str) -> bool:
+    return word.startswith((".", "/")) or word.endswith((".whl", ".tar.gz"))
+
+
+def _is_file_use(name: str, command: Command) -> bool:
+    if any(target != "/dev/null" and not target.startswith("/dev/") for target in command.reads):
+        return True
+    if name in _LISTERS and not command.piped:
+        return True
+    if name == "git" and command.words[1:2] == ["clone"]:
+        return not _is_external(name, command.words[1:])
+    if name == "rsync" and _is_external(name, command.words[1:]):
+        return False
+    if name not in _READERS:
+        return False
+    recursive = name in ("rg", "ag") or any(re.fullmatch(r"-\w*[rR]\w*", word) for word in command.words[1:])
+    if name in ("grep", "rg", "ag", "egrep") and recursive and not command.piped:
+        return True
+    return bool(_operands(name, command.words[1:]))
+
+
+def _operands(name: str, rest: list[str]) -> list[str]:
+    """The files that a command is given: its words without options, their values, and patterns."""
+    spec = _READERS[name]
+    with_value, patterns = spec.rstrip("!"), spec.count("!")
+    found, skip = [], False
+    for word in rest:
+        if skip:
+            skip = False
+        elif word.startswith("-") and len(word) > 1:
+            skip = len(word) == 2 and word[1] in with_value
+            if patterns and word[:2] in ("-e", "-f") and with_value:
+                patterns = 0
+        elif word != "-":
+            found.append(word)
+    if name in ("head", "tail"):
+        found = [word for word in found if not word.startswith("+")]
+    return [word for word in found[patterns:] if not word.startswith("/dev/") and word != ":memory:"]
+
+
+def _computes_in_program(name: str, rest: list[str]) -> bool:
+    """Whether the program of awk does sums; adding up text positions is not told apart."""
+    if name not in ("awk", "gawk", "mawk"):
+        return False
+    program = next((word for word in rest if not word.startswith("-")), "")
+    return bool(_AWK_ARITHMETIC.search(re.sub(r'"[^"]*"|/[^/]*/', "", program)))

@@ -1,0 +1,140 @@
+"""Tokens of a run by where they come from, counted in both ways in which people count.
+
+*Once*: every token of the final conversation counts one time, whoever wrote it. *As billed*: every request
+is paid with all the history it sends.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.trajectory import Trajectory, message_text
+
+CHARACTERS_PER_TOKEN = 4
+_REASONING_KEYS = ("reasoning_content", "reasoning", "thinking_blocks", "reasoning_details")
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """`prompt`: system, task and tools. `model`: what the model wrote. `environment`: what tools returned, and
+    what the loop said to the model. An observation that no further request carried was never read, and
+    is not counted.
+    """
+
+    prompt: int = 0
+    model: int = 0
+    environment: int = 0
+    billed_prompt: int = 0
+    billed_model: int = 0
+    billed_environment: int = 0
+    billed_input: int = 0
+    billed_output: int = 0
+    cached: int = 0
+    cost: float | None = None
+    estimated: bool = False
+    """Whether no server counted, and four characters were taken for a token."""
+
+    @property
+    def once(self) -> int:
+        """All tokens, history counted once."""
+        return self.prompt + self.model + self.environment
+
+    @property
+    def billed(self) -> int:
+        """All tokens as billed."""
+        return self.billed_input + self.billed_output
+
+    @property
+    def environment_share(self) -> float:
+        """The environment's part of all tokens, history counted once."""
+        return self.environment / self.once if self.once else 0.0
+
+    @property
+    def billed_environment_share(self) -> float:
+        """The environment's part of all tokens as billed."""
+        return self.billed_environment / self.billed if self.billed else 0.0
+
+
+@dataclass(frozen=True)
+class _Request:
+    """One request: tokens sent, tokens that came, and how many of these go back into the history."""
+
+    sent: int
+    came: int
+    kept: int
+    cached: int = 0
+
+
+def tokens_of(trajectory: Trajectory) -> Tokens:
+    """Count the tokens of a run, by its provider's own counts where the record has them."""
+    replies = [event for event in trajectory.events if isinstance(event, ev.ModelReplied)]
+    counted = [reply.usage for reply in replies if reply.usage is not None and reply.usage.prompt_tokens > 0]
+    if replies and len(counted) == len(replies):
+        costs = [usage.cost for usage in counted]
+        cost = None if any(one is None for one in costs) else math.fsum(one or 0.0 for one in costs)
+        return _add_up([_counted(reply) for reply in replies], cost=cost, estimated=False)
+    return _add_up(_estimated(trajectory), cost=None, estimated=True)
+
+
+def _counted(reply: ev.ModelReplied) -> _Request:
+    usage = reply.usage or ev.Usage()
+    keeps_reasoning = any(reply.message.get(key) for key in _REASONING_KEYS)
+    dropped = 0 if keeps_reasoning else usage.reasoning_tokens
+    kept = max(0, usage.completion_tokens - dropped)
+    return _Request(usage.prompt_tokens, usage.completion_tokens, kept, usage.cached_tokens)
+
+
+def _estimated(trajectory: Trajectory) -> list[_Request]:
+    found: list[_Request] = []
+    history = size(json.dumps(trajectory.start.tools)) if trajectory.start and trajectory.start.tools else 0
+    for event in trajectory.events:
+        if isinstance(event, ev.ModelReplied):
+            calls = event.message.get("tool_calls") or ()
+            said = message_text(event.message) + "".join(
+                f"{call['function']['name']}{call['function']['arguments']}" for call in calls
+            )
+            kept = size(said)
+            found.append(_Request(history, kept + size(event.reasoning or ""), kept))
+            history += kept
+        elif isinstance(event, ev.MessageAdded):
+            history += size(message_text(event.message))
+        elif isinstance(event, ev.CallFinished):
+            history += size(event.observation)
+    return found
+
+
+def size(text: str) -> int:
+    """Tokens by the rule of thumb."""
+    return math.ceil(len(text) / CHARACTERS_PER_TOKEN)
+
+
+def _add_up(requests: list[_Request], *, cost: float | None, estimated: bool) -> Tokens:
+    if not requests:
+        return Tokens(estimated=True)
+    prompt, model_history, environment, billed_model = requests[0].sent, 0, 0, 0
+    for before, request in zip([None, *requests], requests, strict=False):
+        if before is not None:
+            grown = max(0, request.sent - before.sent)
+            kept = min(before.kept, grown)
+            model_history += kept
+            environment += grown - kept
+        billed_model += min(model_history, request.sent)
+    written = sum(request.came for request in requests)
+    billed_input = sum(request.sent for request in requests)
+    billed_prompt = min(prompt * len(requests), billed_input)
+    return Tokens(
+        prompt=prompt,
+        model=written,
+        environment=environment,
+        billed_prompt=billed_prompt,
+        billed_model=billed_model + written,
+        billed_environment=max(0, billed_input - billed_prompt - billed_model),
+        billed_input=billed_input,
+        billed_output=written,
+        cached=sum(request.cached for request in requests),
+        cost=cost,
+        estimated=estimated,
+    )

@@ -1,0 +1,1 @@
+"""The paper's measurements: tasks, scorers, the judge, and the runner."""

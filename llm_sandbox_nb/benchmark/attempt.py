@@ -1,0 +1,186 @@
+"""One attempt at one problem: in a sandbox, or with a single reply. The record of it is a run like any other."""
+
+from __future__ import annotations
+
+import posixpath
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from llm_sandbox_nb.agent.answer import LIMIT
+from llm_sandbox_nb.agent.failures import RunError
+from llm_sandbox_nb.agent.folders import new_run_folder, public_settings, versions
+from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.model import ContextOverflowError, Model, ModelError, ModelSettings, Reply
+from llm_sandbox_nb.agent.prompts import fill
+from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.agent.retry import RetryPolicy, reply_with_retries
+from llm_sandbox_nb.agent.run import Run
+from llm_sandbox_nb.agent.solve import solve
+from llm_sandbox_nb.benchmark.data import with_documents
+from llm_sandbox_nb.benchmark.rows import Row
+from llm_sandbox_nb.benchmark.swe import collect_patch, prepare_repository
+from llm_sandbox_nb.benchmark.task import Task
+from llm_sandbox_nb.sandbox.contract import Sandbox
+from llm_sandbox_nb.sandbox.errors import OutputLimitExceededError, SandboxError
+from llm_sandbox_nb.trajectory import events as ev
+
+Opener = Callable[[Task, Row], AbstractAsyncContextManager[Sandbox]]
+
+
+@dataclass(frozen=True)
+class HowToAsk:
+    """The model and how it is asked."""
+
+    model: Model
+    settings: ModelSettings = field(default_factory=ModelSettings)
+    retries: RetryPolicy = field(default_factory=RetryPolicy)
+    limits: RunLimits | None = None
+    """In place of the task's own."""
+    command_timeout: float = 120.0
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What came of it. `error_kind` is empty when nothing failed, whatever the answer is worth."""
+
+    run: Run
+    answer: str | None = None
+    error_kind: str = ""
+    error: str = ""
+
+
+async def in_sandbox(
+    task: Task, row: Row, how: HowToAsk, open_box: Opener, folder: Path, *, documents: str
+) -> Attempt:
+    """Work on a row in a sandbox of its own, which is closed in the end. `documents` is `files` or `prompt`.
+
+    Raises:
+        ModelError, InputError, SandboxError: nothing could be started.
+    """
+    in_files = documents == "files"
+    problem = row.problem_statement if in_files else with_documents(row)
+    inputs = (
+        {name: text.encode("utf-8", "replace") for name, text in row.input_files.items()} if in_files else {}
+    )
+    async with open_box(task, row) as box:
+        base = await prepare_repository(box, row, task.folder) if task.answer == "patch" else ""
+        try:
+            run = await solve(
+                problem,
+                model=how.model,
+                sandbox=box,
+                isolation=box.protection.isolation,
+                inputs=inputs,
+                output_dir=folder,
+                prompt_config=task.prompts,
+                limits=how.limits or task.limits,
+                settings=how.settings,
+                retries=how.retries,
+                command_timeout=how.command_timeout,
+            )
+        except RunError as error:
+            return Attempt(error.run, None, kind_of(error), str(error))
+        try:
+            answer = await (collect_patch(box, base) if base else read_answer(box, task))
+        except SandboxError as error:
+            return Attempt(run, None, "sandbox", str(error))
+        return Attempt(run, answer)
+
+
+def kind_of(error: RunError) -> str:
+    """What sort of failure ended a run: the model's own kind, `sandbox_lost`, `sandbox` or `error`."""
+    if error.run.stop_reason == "model_error":
+        failures = [event for event in error.run.trajectory.events if isinstance(event, ev.ModelFailed)]
+        return failures[-1].error if failures else "unknown"
+    if error.run.stop_reason == "sandbox_lost":
+        return "sandbox_lost"
+    return "sandbox" if isinstance(error.__cause__, SandboxError) else "error"
+
+
+async def read_answer(box: Sandbox, task: Task) -> str | None:
+    """The answer file's content: what the task names, else `answer.txt` in output or working directory."""
+    prompts = task.prompts.under(box.directories.root)
+    named = [replace(prompts, output_dir=task.answer_file).under(box.directories.root).output_dir]
+    usual = [posixpath.join(folder, "answer.txt") for folder in (prompts.output_dir, prompts.working_dir)]
+    for path in [*(named if task.answer_file else ()), *dict.fromkeys(usual)]:
+        try:
+            data = await box.read_file(path, limit=LIMIT)
+        except (OSError, OutputLimitExceededError):
+            continue
+        return data.decode("utf-8", "replace").strip()
+    return None
+
+
+async def with_one_reply(task: Task, row: Row, how: HowToAsk, folder: Path) -> Attempt:
+    """Ask once, without any tool; documents stand in the prompt, and the reply's text is the answer."""
+    recorder = Recorder(new_run_folder(folder, None))
+    problem = with_documents(row)
+    message = {"role": "user", "content": fill(task.vanilla_prompt, {"problem_statement": problem})}
+    settings = public_settings({"sampling": asdict(how.settings), "mode": "llm"})
+    recorder.emit(
+        ev.RunStarted(
+            run_id=recorder.folder.name,
+            task=row.problem_statement,
+            model=how.model.name,
+            scripted=how.model.scripted,
+            settings=settings,
+            versions=versions(),
+        )
+    )
+    recorder.emit(ev.MessageAdded(message=message))
+    run, started = Run(recorder.folder, recorder.trajectory), time.monotonic()
+    ending: ev.StopReason = "interrupted"
+    text = error = ""
+    kind = ""
+    try:
+        reply = await _ask(how, [message], recorder)
+        text, ending = reply.text.strip(), "answered"
+    except ContextOverflowError as failure:
+        ending, error = "tokens", str(failure)
+    except ModelError as failure:
+        ending, kind, error = "model_error", failure.kind, str(failure)
+    finally:
+        recorder.emit(
+            ev.RunFinished(
+                stop_reason=ending,
+                answer=text or None,
+                error=error or None,
+                usage=recorder.trajectory.usage,
+                steps=1,
+                wall_time=time.monotonic() - started,
+            )
+        )
+        recorder.close()
+    return Attempt(run, text or None, kind, error if kind else "")
+
+
+async def _ask(how: HowToAsk, messages: list[dict[str, Any]], recorder: Recorder) -> Reply:
+    started = time.monotonic()
+    reply = await reply_with_retries(
+        how.model,
+        messages,
+        [],
+        how.settings,
+        policy=how.retries,
+        on_attempt=lambda attempt, settings: recorder.emit(ev.ModelRequested(step=1, attempt=attempt)),
+        on_failure=lambda attempt, error, wait: recorder.emit(
+            ev.ModelFailed(step=1, attempt=attempt, error=error.kind, message=str(error), retry_in=wait)
+        ),
+    )
+    recorder.emit(
+        ev.ModelReplied(
+            step=1,
+            message=ev.clean_text(reply.message),
+            reasoning=ev.clean_text(reply.reasoning),
+            usage=reply.usage,
+            finish_reason=reply.finish_reason,
+            model_time=time.monotonic() - started,
+            response_id=reply.response_id,
+            response_model=reply.response_model,
+        )
+    )
+    return reply

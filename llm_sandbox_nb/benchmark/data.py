@@ -1,0 +1,113 @@
+"""Rows of a task: from a file, from the task's folder, or from Hugging Face where there is a network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from llm_sandbox_nb.benchmark.rows import DataError, Row, make_row
+from llm_sandbox_nb.benchmark.task import Task
+
+SAMPLE = "sample"
+"""As `--data`: the few rows that come with a task. They were made up to try the machinery, and measure nothing."""
+_NAMES = ("data.jsonl", "data.json", "data.parquet")
+
+
+def load_rows(task: Task, source: str | None = None) -> list[Row]:
+    """The rows of a task: of the file `source`, else of the task's folder, else of its Hugging Face data set.
+
+    Raises:
+        DataError: there are none, two have the same id, or they are not in the published schema.
+    """
+    records = _records(task, source)
+    rows = [make_row(record, number, task.data.columns) for number, record in enumerate(records)]
+    if not rows:
+        raise DataError(f"There are no rows for the task {task.name}.")
+    seen: set[str] = set()
+    for row in rows:
+        if row.id in seen:
+            raise DataError(f"Two rows of the task {task.name} have the id {row.id!r}: ids have to differ.")
+        seen.add(row.id)
+    return rows
+
+
+def _records(task: Task, source: str | None) -> Iterable[Mapping[str, Any]]:
+    if source is not None:
+        return _file(_named(task, source))
+    for name in _NAMES:
+        if (task.folder / name).is_file():
+            return _file(task.folder / name)
+    if not task.data.dataset:
+        raise DataError(f"The task {task.name} has no data: put a data.jsonl into {task.folder}.")
+    return _hub(task)
+
+
+def _named(task: Task, source: str) -> Path:
+    if source != SAMPLE:
+        path = Path(source).expanduser()
+        if path.is_dir():
+            path = next((one for one in _in_folder(path, task.name) if one.is_file()), path)
+        if not path.is_file():
+            raise DataError(f"There is no data at {source}: give a .jsonl, .json or .parquet file.")
+        return path
+    found = next(
+        (one for one in (task.folder / "sample.jsonl", task.folder / "data.jsonl") if one.is_file()), None
+    )
+    if found is None:
+        raise DataError(f"The task {task.name} has no sample rows: give a file with --data.")
+    return found
+
+
+def _in_folder(folder: Path, name: str) -> list[Path]:
+    return [folder / f"{name}.{ending}" for ending in ("jsonl", "json", "parquet")]
+
+
+def _file(path: Path) -> Iterable[Mapping[str, Any]]:
+    try:
+        if path.suffix == ".parquet":
+            return _parquet(path)
+        text = path.read_text("utf-8")
+        lines = [line for line in text.split("\n") if line.strip()]  # a text may hold other line ends
+        records = json.loads(text) if path.suffix == ".json" else [json.loads(line) for line in lines]
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {' '.join(str(error).split())}.") from error
+    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
+        raise DataError(f"{path} has to hold objects, one for each row.")
+    return records
+
+
+def _parquet(path: Path) -> list[Mapping[str, Any]]:
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise DataError("Parquet needs pyarrow: run `pip install 'llm-sandbox-nb[benchmark]'`.") from error
+    records: list[Mapping[str, Any]] = pyarrow.parquet.read_table(path).to_pylist()
+    return records
+
+
+def _hub(task: Task) -> Iterable[Mapping[str, Any]]:
+    source = task.data
+    try:
+        import datasets
+    except ImportError as error:
+        raise DataError("Data sets need a package: run `pip install 'llm-sandbox-nb[benchmark]'`.") from error
+    try:
+        return list(datasets.load_dataset(source.dataset, source.config, split=source.split))
+    except Exception as error:
+        raise DataError(
+            f"The data set {source.dataset} cannot be loaded ({type(error).__name__}): where there is no network, "
+            f"give the rows with --data FILE, or try the machinery with --data {SAMPLE}."
+        ) from error
+
+
+def with_documents(row: Row) -> str:
+    """The problem with its documents in it: what a model without files, or with `context=prompt`, is given."""
+    if not row.input_files:
+        return row.problem_statement
+    parts = [
+        f"----- BEGIN {name} -----\n{text}\n----- END {name} -----"
+        for name, text in sorted(row.input_files.items())
+    ]
+    return "\n\n".join([*parts, row.problem_statement])

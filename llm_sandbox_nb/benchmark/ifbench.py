@@ -1,0 +1,97 @@
+"""IFBench's constraints, checked by the public checkers, loosely: with the eight official variants.
+
+A row passes when each of its constraints holds for one of the variants. A checker that misses its data (some need
+NLTK's, which no package registry has) leaves the row unscored instead of failing it in silence.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from llm_sandbox_nb.benchmark.scores import NO_ANSWER, Score, without_thinking
+
+
+def loose_variants(text: str) -> list[str]:
+    """The eight: as it is, without first line, last line, both; each of these also without asterisks."""
+    lines = text.split("\n")
+    cut = [text, *("\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1]))]
+    return [*cut, *(variant.replace("*", "") for variant in cut)]
+
+
+def ifbench(answer: str, gold: str, row: Mapping[str, Any]) -> Score:
+    """Whether `answer` follows the constraints of a row. `gold` or the row's columns hold them, as published."""
+    answer = without_thinking(answer)
+    if not answer:
+        return NO_ANSWER
+    identities, arguments = constraints_of(gold, row)
+    if not identities:
+        return Score(None, "the row names no constraint")
+    prompt = str(row.get("problem_statement") or row.get("prompt") or "")
+    failed = []
+    for identity, given in zip(identities, arguments, strict=True):
+        try:
+            holds = follows(answer, identity, given, prompt)
+        except LookupError as error:
+            return Score(None, f"{identity} cannot be checked: {_first_line(error)}")
+        if not holds:
+            failed.append(identity)
+    return Score(float(not failed), f"not followed: {', '.join(failed)}" if failed else "")
+
+
+def constraints_of(gold: str, row: Mapping[str, Any]) -> tuple[list[str], list[dict[str, Any]]]:
+    """The names of the constraints and their arguments, from the gold column or from columns of their own."""
+    source: Any = row
+    if "instruction_id_list" not in row:
+        try:
+            source = json.loads(gold)
+        except ValueError:
+            return [], []
+    if not isinstance(source, Mapping):
+        return [], []
+    identities = _list(source.get("instruction_id_list"))
+    arguments = _list(source.get("kwargs")) or [{} for _ in identities]
+    if len(arguments) != len(identities):
+        return [], []
+    return [str(name) for name in identities], [dict(one or {}) for one in arguments]
+
+
+def _list(value: Any) -> list[Any]:
+    if isinstance(value, str):
+        value = json.loads(value)
+    return list(value) if isinstance(value, Iterable) else []
+
+
+def follows(answer: str, identity: str, arguments: Mapping[str, Any], prompt: str) -> bool:
+    """Whether one of the variants keeps one constraint.
+
+    Raises:
+        LookupError: no such constraint is known, or its checker misses data.
+    """
+    from if_verifiable.ifbench.instructions_registry import INSTRUCTION_DICT
+
+    checker = INSTRUCTION_DICT[identity](identity)
+    try:
+        checker.build_description(**{key: value for key, value in arguments.items() if value is not None})
+    except TypeError as error:
+        raise LookupError(f"its checker does not take these arguments ({error})") from error
+    needed = checker.get_instruction_args()
+    if needed and "prompt" in needed:
+        checker.build_description(prompt=prompt)
+    return any(_holds(checker, variant) for variant in loose_variants(answer) if variant.strip())
+
+
+def _holds(checker: Any, variant: str) -> bool:
+    try:
+        return bool(checker.check_following(variant))
+    except LookupError as error:
+        if "Resource" in str(error):  # NLTK's way to say that its data is not there
+            raise
+        return False
+    except (ValueError, TypeError, AttributeError, ZeroDivisionError):
+        return False  # checkers that index into a text that is not in their form
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip(" *") for line in str(error).splitlines() if line.strip(" *")), "unknown")

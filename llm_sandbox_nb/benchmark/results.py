@@ -1,0 +1,119 @@
+"""Results: one line for each attempt at an item, written the moment it is there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from llm_sandbox_nb.benchmark.lines import append_line, read_lines
+
+FILE = "results.jsonl"
+CONFIG = "config.json"
+Key = tuple[str, str, str, int]
+
+
+class ResultsError(ValueError):
+    """A folder of results cannot be used. The message is one sentence that says what to do."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of one item. Times are seconds, `started` since the epoch, `cost` US dollars."""
+
+    task: str
+    mode: str
+    """`sandbox`, `llm`, or `sandbox-prompt`: the documents in the prompt in spite of a sandbox."""
+    item: str
+    repeat: int
+    score: float | None = None
+    """None: not scored, because of an error or for the reason in `detail`."""
+    detail: str = ""
+    answer: str | None = None
+    stop_reason: str | None = None
+    error_kind: str = ""
+    """Empty when nothing failed; then the score counts."""
+    error: str = ""
+    turns: int = 0
+    prompt_tokens: int = 0
+    model_tokens: int = 0
+    environment_tokens: int = 0
+    billed_tokens: int = 0
+    cost: float | None = None
+    started: float = 0.0
+    wall_time: float = 0.0
+    model_time: float = 0.0
+    tool_time: float = 0.0
+    run: str = ""
+    """The run's folder, seen from the folder of all results."""
+
+    @property
+    def key(self) -> Key:
+        """What there is one result for."""
+        return self.task, self.mode, self.item, self.repeat
+
+
+_FIELDS = {one.name for one in fields(Result)}
+
+
+def cell_folder(out: Path, task: str, mode: str) -> Path:
+    """Where the results of one task in one mode are."""
+    return out / task / mode
+
+
+def write_result(out: Path, result: Result) -> None:
+    """Append a result; it has reached the system when this returns."""
+    folder = cell_folder(out, result.task, result.mode)
+    folder.mkdir(parents=True, exist_ok=True)
+    append_line(folder / FILE, asdict(result))
+
+
+def read_results(out: Path) -> list[Result]:
+    """The newest result of each item, in the order in which items were first done."""
+    found: dict[Key, Result] = {}
+    for path in sorted(out.glob(f"*/*/{FILE}")):
+        for record in read_lines(path):
+            try:
+                result = Result(**{key: value for key, value in record.items() if key in _FIELDS})
+            except TypeError as error:
+                raise ResultsError(
+                    f"{path} holds a line that is no result ({error}): mend or remove it."
+                ) from error
+            found[result.key] = result
+    return list(found.values())
+
+
+def check_config(out: Path, config: dict[str, Any]) -> None:
+    """Remember what these results are measured with, or compare it with what an earlier start remembered.
+
+    Raises:
+        ResultsError: it differs; results of different settings do not go into one folder.
+    """
+    path = out / CONFIG
+    if not path.exists():
+        out.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(config, indent=2, sort_keys=True), "utf-8")
+        partial.replace(path)
+        return
+    try:
+        before = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ResultsError(f"{path} cannot be read ({error}): remove it, or choose another --out.") from error
+    different = sorted(key for key in {*before, *config} if before.get(key) != config.get(key))
+    if different:
+        key = different[0]
+        raise ResultsError(
+            f"{out} holds results with {key} {before.get(key)!r}, not {config.get(key)!r}: choose another --out."
+        )
+
+
+def count_errors(results: Iterable[Result]) -> dict[str, int]:
+    """How many results failed, by kind."""
+    counts: dict[str, int] = {}
+    for result in results:
+        if result.error_kind:
+            counts[result.error_kind] = counts.get(result.error_kind, 0) + 1
+    return dict(sorted(counts.items()))

@@ -1,0 +1,89 @@
+"""Rows: one problem of a task, in the schema that the paper's authors published."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class DataError(ValueError):
+    """Data cannot be used. The message is one sentence that says what to do."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One problem. `ground_truth` is for the scorer alone: it never reaches a prompt or a sandbox."""
+
+    id: str
+    problem_statement: str
+    ground_truth: str
+    domain: str = ""
+    input_files: Mapping[str, str] = field(default_factory=dict)
+    """Names, perhaps with folders, and texts."""
+    qa_type: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """All other columns, for the scorer."""
+
+
+_COLUMNS = ("id", "problem_statement", "ground_truth", "domain", "input_files", "qa_type")
+
+
+def make_row(record: Mapping[str, Any], number: int, names: Mapping[str, str] | None = None) -> Row:
+    """A row from one record. `names` says which column of the data holds which of ours.
+
+    Raises:
+        DataError: a column is missing, or `input_files` is no mapping of names to texts.
+    """
+    names = names or {}
+
+    def column(name: str) -> Any:
+        return record.get(names.get(name, name))
+
+    if (problem := column("problem_statement")) is None:
+        known = ", ".join(map(str, record)) or "none"
+        raise DataError(f"Row {number} has no problem_statement; its columns are {known}.")
+    identity = column("id")
+    used = {names.get(name, name) for name in _COLUMNS}
+    return Row(
+        id=str(number if identity is None else identity),
+        problem_statement=str(problem),
+        ground_truth=_as_text(column("ground_truth")),
+        domain=str(column("domain") or ""),
+        input_files=_files(column("input_files"), number),
+        qa_type=str(column("qa_type") or ""),
+        extra={key: value for key, value in record.items() if key not in used},
+    )
+
+
+def _as_text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _files(value: Any, number: int) -> dict[str, str]:
+    """The files: a mapping or the JSON text of one; empty columns (`null`, `""`, `{}`) are none."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value) if value.strip() else {}
+        except ValueError as error:
+            raise DataError(f"The input_files of row {number} are not JSON ({error}).") from error
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise DataError(f"The input_files of row {number} have to be a mapping of names to texts.")
+    found = {str(name): text for name, text in value.items() if text is not None}
+    for name, text in found.items():
+        if (
+            not isinstance(text, str)
+            or not name
+            or name.startswith("/")
+            or ".." in name.split("/")
+            or "\0" in name
+        ):
+            raise DataError(
+                f"The input file {name!r} of row {number} has to be a text with a plain relative name."
+            )
+    return found

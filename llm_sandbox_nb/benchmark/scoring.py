@@ -1,0 +1,110 @@
+"""Scoring from async code: workers in processes of their own, with a deadline for each answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Self
+
+from llm_sandbox_nb.benchmark.rows import Row
+from llm_sandbox_nb.benchmark.scores import NO_ANSWER, Score
+
+DEADLINE = 60.0
+"""Seconds for one answer."""
+_LONGEST_REPLY = 1024**2
+_PIPES = 5.0
+"""Seconds for the pipes of a worker to close."""
+
+
+def row_columns(row: Row) -> dict[str, Any]:
+    """The columns a scorer gets, by their published names; the gold answer comes beside them."""
+    columns: dict[str, Any] = json.loads(json.dumps(dict(row.extra), default=str))
+    return columns | {
+        "id": row.id,
+        "domain": row.domain,
+        "problem_statement": row.problem_statement,
+        "qa_type": row.qa_type,
+    }
+
+
+class Scoring:
+    """A few workers, started when they are needed. `async with Scoring() as scoring:` ends them."""
+
+    def __init__(self, workers: int = 1, deadline: float = DEADLINE) -> None:
+        self.deadline = deadline
+        self._free: asyncio.Queue[_Worker] = asyncio.Queue()
+        self._all = [_Worker() for _ in range(workers)]
+        for worker in self._all:
+            self._free.put_nowait(worker)
+
+    async def score(self, scorer: str, answer: str | None, row: Row) -> Score:
+        """The score of one answer. One on which the scorer does not come to an end is unscored, and says so."""
+        if answer is None or not answer.strip():
+            return NO_ANSWER
+        worker = await self._free.get()
+        request = {"scorer": scorer, "answer": answer, "gold": row.ground_truth, "row": row_columns(row)}
+        try:
+            async with asyncio.timeout(self.deadline):
+                return await worker.ask(request)
+        except TimeoutError:
+            await worker.kill()
+            return Score(None, f"not scored within {self.deadline:g} s")
+        except (ConnectionError, asyncio.IncompleteReadError, ValueError):
+            await worker.kill()
+            return Score(None, "the scorer's process died")
+        except BaseException:
+            await worker.kill()
+            raise
+        finally:
+            self._free.put_nowait(worker)
+
+    async def close(self) -> None:
+        """End the workers."""
+        for worker in self._all:
+            await worker.kill()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+
+class _Worker:
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def ask(self, request: Mapping[str, Any]) -> Score:
+        process = self._process or await self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+        await process.stdin.drain()
+        line = await process.stdout.readuntil(b"\n")
+        reply = json.loads(line)
+        return Score(reply["value"], str(reply["detail"]))
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "llm_sandbox_nb.benchmark.worker",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            limit=_LONGEST_REPLY,
+        )
+        return self._process
+
+    async def kill(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with suppress(ProcessLookupError):
+            process.kill()
+        with suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(_PIPES):  # a child of the scorer may hold them open
+                await process.communicate()

@@ -1,0 +1,164 @@
+"""Tasks: folders that anybody can add. A YAML file says it all; a Python file may score.
+
+my-task/
+  task.yaml      name, description, prompts, directories, limits, data, scorer
+  data.jsonl     the rows, also as .json or .parquet; or `data: {dataset: ..., config: ..., split: ...}`
+  scorer.py      optional: `score(answer, gold, **row)`
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.prompts import PromptConfig
+from llm_sandbox_nb.benchmark.rules import RULES
+from llm_sandbox_nb.benchmark.swe import TEST_COMMAND
+
+TASKS = Path(__file__).with_name("tasks")
+_FILES = ("task.yaml", "task.yml", "config.yaml")
+_SCORERS = ("scorer.py", "reward.py")
+_PROMPT_KEYS = ("system_prompt", "instance_prompt", "working_dir", "input_dir", "output_dir")
+_KEYS = frozenset(
+    (*_PROMPT_KEYS, "name", "description", "vanilla_prompt", "answer", "answer_file", "scorer", "data", "repeats",
+     "limits", "image", "test_command", "domain")
+)  # fmt: skip
+
+
+class TaskError(ValueError):
+    """A task cannot be used. The message is one sentence that says what to do."""
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """Where the rows are: a Hugging Face data set, and how its columns are called."""
+
+    dataset: str = ""
+    config: str | None = None
+    split: str = "test"
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task, checked."""
+
+    name: str
+    folder: Path
+    prompts: PromptConfig
+    description: str = ""
+    vanilla_prompt: str = "{problem_statement}"
+    scorer: str = "exact"
+    """A name of `rules.RULES`, `judge`, `swe`, or the path of a Python file."""
+    answer: Literal["file", "patch"] = "file"
+    answer_file: str = ""
+    """Where the answer is, besides `answer.txt` in the output and the working directory."""
+    data: DataSource = field(default_factory=DataSource)
+    repeats: int = 1
+    limits: RunLimits = field(default_factory=RunLimits)
+    image: str | None = None
+    """Docker image, with `{id}` for the row's; only for tasks whose repositories come in images."""
+    test_command: str = TEST_COMMAND
+
+
+def task_names() -> list[str]:
+    """The tasks that come with the package."""
+    return sorted(path.parent.name for path in TASKS.glob("*/task.yaml"))
+
+
+def load_task(name: str) -> Task:
+    """A packaged task by its name, or the task in a folder.
+
+    Raises:
+        TaskError: there is none, or its YAML is wrong; says where.
+    """
+    folder = TASKS / name
+    if "/" in name or "\\" in name or name in (".", "..") or name not in task_names():
+        folder = Path(name).expanduser()
+    file = next((folder / one for one in _FILES if (folder / one).is_file()), None)
+    if file is None:
+        near = difflib.get_close_matches(name, task_names(), 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(task_names())}."
+        raise TaskError(f"There is no task {name!r}, nor a folder of this name with a task.yaml; {hint}")
+    content = _yaml(TASKS / "base.yaml") | _yaml(file)
+    try:
+        return _task(content, folder.resolve())
+    except (TypeError, ValueError) as error:
+        raise TaskError(f"{file}: {error}") from error
+
+
+def _yaml(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise TaskError(f"{path} cannot be read: {' '.join(str(error).split())}.") from error
+    if not isinstance(content, dict):
+        raise TaskError(f"{path} has to hold keys such as `name:` and `scorer:`.")
+    if unknown := [key for key in content if key not in _KEYS]:
+        near = difflib.get_close_matches(str(unknown[0]), sorted(_KEYS), 1)
+        raise TaskError(
+            f"{path} has an unknown key {unknown[0]!r}" + (f"; did you mean {near[0]}?" if near else ".")
+        )
+    return content
+
+
+def _task(content: Mapping[str, Any], folder: Path) -> Task:
+    prompts = {key: _text(content, key) for key in _PROMPT_KEYS}
+    for key in ("working_dir", "input_dir", "output_dir"):
+        if not prompts[key].startswith("/"):
+            raise ValueError(f"{key} has to be a full path inside the sandbox, such as /testbed.")
+        prompts[key] = prompts[key].rstrip("/") or "/"
+    answer = content.get("answer", "file")
+    if answer not in ("file", "patch"):
+        raise ValueError(f"answer has to be `file` or `patch`, not {answer!r}.")
+    data = content.get("data") or {}
+    if not isinstance(data, dict):
+        raise ValueError("data has to hold keys such as `dataset:` and `split:`.")
+    repeats = content.get("repeats", 1)
+    if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
+        raise ValueError(f"repeats has to be a whole number of at least 1, not {repeats!r}.")
+    name = str(content.get("name") or folder.name)
+    if not re.fullmatch(r"[\w-][\w.-]*", name):
+        raise ValueError(f"{name!r} cannot be a name: use letters, digits, dots, dashes and underscores.")
+    return Task(
+        name=name,
+        folder=folder,
+        prompts=PromptConfig(**prompts),
+        description=str(content.get("description") or ""),
+        vanilla_prompt=_text(content, "vanilla_prompt"),
+        scorer=_scorer(content.get("scorer"), folder),
+        answer=answer,
+        answer_file=str(content.get("answer_file") or ""),
+        data=DataSource(**data),
+        repeats=repeats,
+        limits=RunLimits(**(content.get("limits") or {})),
+        image=content.get("image"),
+        test_command=str(content.get("test_command") or TEST_COMMAND),
+    )
+
+
+def _text(content: Mapping[str, Any], key: str) -> str:
+    if not isinstance(content.get(key), str):
+        raise ValueError(f"{key} has to be text.")
+    return str(content[key])
+
+
+def _scorer(named: Any, folder: Path) -> str:
+    if named in (*RULES, "judge", "swe"):
+        return str(named)
+    candidates = (str(named),) if named else _SCORERS
+    for name in candidates:
+        if (folder / name).is_file():
+            return str(folder / name)
+    if named:
+        raise ValueError(
+            f"there is no scorer {named!r}: name a file beside it, or one of {', '.join(RULES)}, judge, swe."
+        )
+    return "exact"

@@ -1,0 +1,49 @@
+"""The options of `benchmark run` that `run` does not have."""
+
+from __future__ import annotations
+
+from llm_sandbox_nb.cli.options import Option, text, whole_number, yes_or_no
+
+MODES = ("sandbox", "llm")
+
+
+def modes(value: object) -> tuple[str, ...]:
+    """Modes, separated by commas."""
+    found = tuple(dict.fromkeys(word.strip() for word in str(value).split(",") if word.strip()))
+    if not found or any(word not in MODES for word in found):
+        raise ValueError("`sandbox`, `llm` or `sandbox,llm` is wanted")
+    return found
+
+
+def contexts(value: object) -> tuple[str, ...]:
+    """Where documents are, separated by commas."""
+    found = tuple(dict.fromkeys(word.strip() for word in str(value).split(",") if word.strip()))
+    if not found or any(word not in ("files", "prompt") for word in found):
+        raise ValueError("`files`, `prompt` or `files,prompt` is wanted")
+    return found
+
+
+def index(value: object) -> int:
+    """A whole number of at least 0."""
+    if not str(value).isdigit():
+        raise ValueError("a whole number of at least 0 is wanted")
+    return int(str(value))
+
+
+BENCHMARK_OPTIONS = (
+    Option("model", "the same as --llm_name", text, metavar="NAME"),
+    Option("data", "rows: a .jsonl, .json or .parquet file, a folder with TASK.jsonl, or `sample`", metavar="PATH"),
+    Option("mode", "sandbox, llm (one reply, no tools), or both with a comma", modes, ("sandbox",), metavar="MODES"),
+    Option("context", "documents in files, in the prompt, or both with a comma", contexts, ("files",),
+           metavar="WHERE"),
+    Option("workers", "how many items are under way at once", whole_number, 8, ("LLM_NUM_WORKERS",), metavar="N"),
+    Option("repeats", "how often each problem is done (default: the task's)", whole_number, metavar="N"),
+    Option("start_id", "number of the first row, from 0", index, 0, metavar="N"),
+    Option("end_id", "number of the row before which it ends", whole_number, metavar="N"),
+    Option("attempts", "how often an item that failed is tried", whole_number, 2, metavar="N"),
+    Option("retry_errors", "do items again that failed in an earlier start", yes_or_no, True, metavar="BOOL"),
+    Option("out", "folder of the results", text, "results", metavar="FOLDER"),
+    Option("judge_model", "model that judges physics and long_context", text, metavar="NAME"),
+    Option("judge_base_url", "its address (default: --llm_base_url)", text, metavar="URL"),
+    Option("judge_repeats", "how often it judges each answer", whole_number, 4, metavar="N"),
+)  # fmt: skip

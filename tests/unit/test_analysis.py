@@ -1,0 +1,244 @@
+"""What is measured of runs, against values counted by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import labelled
+import pytest
+from card_runs import run_events
+from labelled import EXAMPLES, load
+
+from llm_sandbox_nb.analysis.behaviour import behaviour_of
+from llm_sandbox_nb.analysis.frames import groups_frame, runs_frame, tools_frame, turns_frame
+from llm_sandbox_nb.analysis.load import Loaded, load_runs
+from llm_sandbox_nb.analysis.outcome import succeeded
+from llm_sandbox_nb.analysis.report import report_html
+from llm_sandbox_nb.analysis.timing import Times, throughput, times_of
+from llm_sandbox_nb.analysis.tokens import Tokens, tokens_of
+from llm_sandbox_nb.analysis.writing import writing_of
+from llm_sandbox_nb.cli import main
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.journal import Journal
+from llm_sandbox_nb.trajectory.seed_format import dump_seed, to_seed
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
+
+
+def replied(step: int, prompt: int, completion: int, reasoning: int = 0, **message: Any) -> ev.ModelReplied:
+    usage = ev.Usage(prompt_tokens=prompt, completion_tokens=completion, reasoning_tokens=reasoning, cost=0.5)
+    return ev.ModelReplied(step=step, message={"role": "assistant", "content": "x", **message}, usage=usage)
+
+
+def test_tokens_are_counted_in_both_ways() -> None:
+    # 100 of prompt; 10 written, 40 observed; 20 written, 30 observed; 5 written at the end.
+    tokens = tokens_of(Trajectory([replied(1, 100, 10), replied(2, 150, 20), replied(3, 200, 5)]))
+    assert tokens == Tokens(
+        prompt=100, model=35, environment=70,
+        billed_prompt=300, billed_model=10 + 30 + 35, billed_environment=40 + 70,
+        billed_input=450, billed_output=35, cached=0, cost=1.5, estimated=False,
+    )  # fmt: skip
+    assert tokens.once == 205
+    assert tokens.billed == 485 == tokens.billed_prompt + tokens.billed_model + tokens.billed_environment
+    assert tokens.environment_share == 70 / 205
+    assert tokens.billed_environment_share == 110 / 485
+
+
+def test_reasoning_that_is_not_sent_back_is_not_taken_for_history() -> None:
+    dropped = tokens_of(Trajectory([replied(1, 100, 50, reasoning=40), replied(2, 130, 5)]))
+    kept = tokens_of(Trajectory([replied(1, 100, 50, 40, reasoning_content="hm"), replied(2, 170, 5)]))
+    assert dropped.environment == kept.environment == 20
+    assert dropped.model == kept.model == 55
+
+
+def test_a_history_that_shrinks_gives_no_negative_counts() -> None:
+    tokens = tokens_of(Trajectory([replied(1, 100, 10), replied(2, 60, 10), replied(3, 90, 10)]))
+    assert tokens.environment == 20
+    assert min(tokens.billed_environment, tokens.billed_prompt, tokens.billed_model) >= 0
+    assert tokens.billed == 250 + 30
+
+
+def test_without_counts_of_a_server_tokens_are_estimated() -> None:
+    events = [event for event in run_events(2) if not isinstance(event, ev.ModelReplied)]
+    texts = [ev.MessageAdded(message={"role": "user", "content": "p" * 40})]
+    said = ev.ModelReplied(step=1, message={"role": "assistant", "content": "m" * 8}, reasoning="r" * 12)
+    call = {"step": 1, "call_id": "c", "tool": "execute_bash", "arguments": {}}
+    seen = ev.CallFinished(step=1, call_id="c", observation="o" * 20)
+    again = ev.ModelReplied(step=2, message={"role": "assistant", "content": "m" * 4})
+    run = Trajectory(
+        [*texts, said, ev.CallProposed(**call, raw_arguments=""), ev.CallStarted(**call), seen, again]
+    )
+    tokens = tokens_of(run)
+    assert tokens.estimated
+    assert (tokens.prompt, tokens.model, tokens.environment) == (10, 2 + 3 + 1, 5)
+    assert tokens.cost is None
+    assert tokens_of(Trajectory(events)).once == 0
+
+
+def journal(folder: Path, events: list[ev.Event], start: float = 1000.0) -> Path:
+    """A run on disk whose events are a second apart."""
+    writer = Journal(folder)
+    for number, event in enumerate(events):
+        event.time = start + number
+        writer.append(event)
+    writer.close()
+    return folder
+
+
+def test_times_and_throughput_are_those_of_the_journal(tmp_path: Path) -> None:
+    journal(tmp_path / "a", run_events(2))
+    (run,) = load_runs([tmp_path]).runs
+    times = times_of(run)
+    assert times.model == 1.0  # half a second a step
+    assert times.tools == 4.0  # from the start of a call, over its output, which is transient, to its result
+    assert times.wall == 3.0
+    done = throughput(
+        [Times(0, 1, 10.0, 100.0), Times(0, 1, 10.0, 110.0), Times(0, 1, 20.0, 100.0), Times(0)]
+    )
+    assert done is not None
+    assert (done.runs, done.span, done.per_minute, done.concurrency) == (3, 20.0, 9.0, 2.0)
+    assert throughput([Times(1.0)]) is None
+
+
+def test_journals_and_both_kinds_of_trajectory_files_are_found(tmp_path: Path) -> None:
+    events = run_events(2)
+    journal(tmp_path / "math" / "r1", events)
+    (tmp_path / "math" / "r1" / "trajectory.json").write_text(dump_seed(Trajectory(events)))
+    (tmp_path / "seed").mkdir()
+    (tmp_path / "seed" / "trajectory.json").write_text(dump_seed(Trajectory(events)))
+    many = {"p1": to_seed(Trajectory(events)), "p2": to_seed(Trajectory(run_events(3)))}
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "trajectory.json").write_text(json.dumps(many))
+    reading = load_runs([tmp_path, tmp_path / "seed"])
+    found = sorted((run.group, run.name, run.form) for run in reading.runs)
+    assert found == [
+        ("bench", "p1", "seed"),
+        ("bench", "p2", "seed"),
+        ("math", "r1", "journal"),
+        ("seed", "seed", "seed"),
+    ]
+    assert not reading.problems
+
+
+def test_what_cannot_be_read_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
+    journal(tmp_path / "good", run_events(1))
+    for name, text in {"a": "[1, 2]", "b": "{not json", "c": '{"steps": 5}', "d": "3"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "trajectory.json").write_text(text)
+    reading = load_runs([tmp_path])
+    assert len(reading.runs) == 1
+    assert len(reading.problems) == 4
+    with pytest.raises(FileNotFoundError, match="There is nothing at"):
+        load_runs([tmp_path / "missing"])
+
+
+@pytest.mark.parametrize(
+    ("observation", "expected"),
+    [("Exit code: 0\n3", True), ("Exit code: Error: Exit code 1\nx", False), ("Exit code: -1\n", False),
+     ("ERROR: no such file", False), ("The file was edited. Error handling is next.", True)],
+)  # fmt: skip
+def test_success_is_read_from_the_first_line_of_a_seed_observation(observation: str, expected: bool) -> None:
+    record = {"thought": "", "action": {"function": "execute_bash", "parameters": {"command": "x"}}}
+    content = {"problem_statement": "t", "steps": [{**record, "observation": observation}]}
+    from llm_sandbox_nb.trajectory.seed_format import from_seed
+
+    (step,) = from_seed(content, "x").steps
+    assert succeeded(step.calls[0]) is expected
+
+
+def policy(commands: list[tuple[str, int]]) -> Trajectory:
+    turns = [
+        labelled.Labelled("execute_bash", {"command": command}, frozenset(), code)
+        for command, code in commands
+    ]
+    return labelled.trajectory([*turns, labelled.Labelled("submit", {}, frozenset(), 0)])
+
+
+def test_a_weak_policy_wanders_and_a_strong_one_does_not() -> None:
+    strong = policy([(f"sed -n {n}p report.txt", 0) for n in range(12)])
+    weak = policy([("cat missing.txt", 1)] * 9 + [("ls", 0), ("pwd", 0), ("date", 0)])
+    assert not behaviour_of(strong).wanders
+    assert behaviour_of(weak).wanders
+    assert behaviour_of(weak).barren_share == 9 / 13
+    assert not behaviour_of(policy([("cat missing.txt", 1)] * 5)).wanders  # too short to say
+
+
+def test_a_call_that_only_repeats_is_barren_and_one_with_news_is_not() -> None:
+    same = run_events(1)[:-1]
+    again = [event.model_copy(update={"step": n, "call_id": f"call_{n}"}) if hasattr(event, "step") else event
+             for n in (2, 3) for event in same[2:]]  # fmt: skip
+    turns = behaviour_of(Trajectory([*same, *again])).turns
+    assert [turn.why for turn in turns] == ["", "repeated", "repeated"]
+
+
+def test_frames_have_the_values(tmp_path: Path) -> None:
+    runs = [Loaded(name, name, "journal", tmp_path, labelled.trajectory(load()[name])) for name in EXAMPLES]
+    table = runs_frame(runs)
+    assert list(table["turns"]) == [len(load()[name]) for name in EXAMPLES]
+    turns = turns_frame(runs)
+    assert len(turns) == table["turns"].sum()
+    groups = groups_frame(table).set_index("group")
+    math = turns[turns["group"] == "math"]
+    assert groups.loc["math", "computation_rate"] == pytest.approx(math["computation"].mean())
+    mix = tools_frame(runs)
+    assert mix.groupby("group")["share"].sum().round(9).eq(1).all()
+    both = [*runs[:2], *[Loaded(run.name, "all", run.form, run.path, run.trajectory) for run in runs[:2]]]
+    pooled = groups_frame(runs_frame(both)).set_index("group")
+    hits = pooled.loc[["math", "physics"], "computation_rate"] * [len(load()["math"]), len(load()["physics"])]
+    assert pooled.loc["all", "computation_rate"] == pytest.approx(
+        hits.sum() / (len(load()["math"]) + len(load()["physics"]))
+    )
+
+
+def test_writing_is_counted_outside_of_code() -> None:
+    text = "# Plan\n\nLet's verify that 2 = 2.\n\n---\n1. one\n- two\n\n$$x$$\n"
+    text += "```\n# no\n- no\nlet's check\n```\nWait, no."
+    writing = writing_of(text)
+    assert writing.parts == {"headings": 1, "separators": 1, "lists": 2, "math": 1}
+    assert writing.structure == 5
+    assert writing.verification == 2
+    assert writing_of("The checkbook is plain; a verified user waits.").verification == 0
+
+
+def test_the_report_escapes_what_runs_say(tmp_path: Path) -> None:
+    events = run_events(2)
+    events[0] = events[0].model_copy(update={"model": "<script>alert(1)</script>", "task": "<b>x</b>"})
+    journal(tmp_path / "<img src=x onerror=alert(1)>" / "r1", events)
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "trajectory.json").write_text("{")
+    text = report_html(load_runs([tmp_path]))
+    assert "<script" not in text
+    assert "<img" not in text
+    assert "&lt;script&gt;" in text
+    assert "<svg" in text
+    assert "was left out" in text
+    assert text == report_html(load_runs([tmp_path]))
+
+
+def test_the_command_prints_a_table_and_writes_the_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal(tmp_path / "math" / "r1", run_events(3))
+    report = tmp_path / "out" / "report.html"
+    assert main(["analyze", str(tmp_path), "--html", str(report)]) == 0
+    out = capsys.readouterr().out
+    assert "turns_mean" in out
+    assert out.strip().endswith(str(report))
+    assert "<h2>Capabilities</h2>" in report.read_text("utf-8")
+
+
+@pytest.mark.parametrize("make", [lambda path: path / "missing", lambda path: path])
+def test_the_command_says_what_is_missing(
+    make: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["analyze", str(make(tmp_path))]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(".")
+
+
+def test_an_empty_record_is_measured_too(tmp_path: Path) -> None:
+    run = Loaded("r", "g", "journal", tmp_path, Trajectory())
+    table = runs_frame([run])
+    assert table.loc[0, "turns"] == 0
+    assert groups_frame(table).loc[0, "computation_rate"] == 0
