@@ -116,7 +116,7 @@ def pause_and_say(server: FrontEnd, page: Page, kernel: str = "python3") -> None
     assert "Count in French." in str(record["events"])
 
 
-def delays_of_steps(server: FrontEnd, page: Page, kernel: str = "python3") -> list[float]:
+def delays_of_steps(server: FrontEnd, page: Page, kernel: str = "python3") -> dict[str, float]:
     """Seconds from each event of a run of 30 steps to its being in the page: the step's own, then its output's."""
     page.add_init_script(f"addEventListener('DOMContentLoaded', {OBSERVE})")
     begin(server, page, f"many{kernel}", MANY + "\n  - calls: [{tool: submit}]\n", kernel=kernel)
@@ -124,10 +124,10 @@ def delays_of_steps(server: FrontEnd, page: Page, kernel: str = "python3") -> li
     wait_for_idle(page)
     seen = page.evaluate("() => window.seen")
     (record,) = bundles(page)
-    delays = []
+    delays = {}
     for event in record["events"]:
         kind = {"model.replied": "steps", "call.finished": "outputs"}.get(event["kind"])
         if kind and event["step"] <= STEPS:
-            delays.append(seen[kind][str(event["step"])] - event["time"])
+            delays[f"{kind} {event['step']}"] = seen[kind][str(event["step"])] - event["time"]
     assert len(delays) == 2 * STEPS
     return delays
