@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "tests"), str(HERE.parent / "tests" / "browser")]
 
 from programs import require_program  # noqa: E402 - the tests know how to start a JupyterLab
-from servers import FrontEnd, front_end, open_notebook, run_all, show_panel  # noqa: E402
+from servers import PATIENCE, FrontEnd, front_end, open_notebook, run_all, show_panel  # noqa: E402
 
 THEMES = {"light": False, "dark": True}
 NAMES = ("card", "diff", "map", "audio", "panel")
@@ -54,6 +54,7 @@ def main() -> None:
 def pictures(server: FrontEnd, browser: Browser) -> Iterator[tuple[str, bytes]]:
     """Each picture by its name."""
     page = browser.new_page(viewport=SIZE)
+    page.set_default_timeout(PATIENCE)
     open_notebook(page, server, server.first_notebook())
     run_all(page)
     page.wait_for_selector(".lsn-header .lsn-badge[data-state='done']")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import psutil
 from playwright.sync_api import Page, expect
 from servers import FrontEnd, bundles, open_notebook
 
-MARK = "86391.5"
+MARK = f"86391.{os.getpid()}"
+"""Seconds that a command sleeps, by which it is told from all others."""
 ENDLESS = f"""
 turns:
   - calls: [{{tool: execute_bash, arguments: {{command: "echo kept"}}}}]
@@ -23,6 +25,9 @@ turns:
   - calls: [{tool: submit}]
 """
 STEPS = 30
+STOP_BAR = 2.0
+TRIES = 3
+"""How often a bar may be measured."""
 MANY = "turns:" + "".join(
     f"""
   - calls: [{{tool: execute_bash, arguments: {{command: "echo stamp-{n}; sleep 0.2"}}}}]"""
@@ -68,9 +73,18 @@ def sleepers() -> int:
     return sum(MARK in (one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"]))
 
 
-def stop_ends_a_command_at_once(server: FrontEnd, page: Page, kernel: str = "python3") -> float:
+def stop_ends_a_command_at_once(server: FrontEnd, page: Page, kernel: str = "python3") -> None:
+    """Within two seconds; a machine that is busy with something else can delay anything, so once of three times."""
+    taken: list[float] = []
+    while not taken or (taken[-1] >= STOP_BAR and len(taken) < TRIES):
+        taken.append(seconds_to_stop(server, page, f"endless{len(taken)}-{kernel}", kernel))
+    print(f"{server.app}, {kernel}: stopped after {taken[-1] * 1000:.0f} ms")
+    assert taken[-1] < STOP_BAR, f"stopped after {taken} seconds"
+
+
+def seconds_to_stop(server: FrontEnd, page: Page, name: str, kernel: str) -> float:
     """Stop during an endless command: seconds until the card tells of the end, and nothing runs any more."""
-    begin(server, page, f"endless{kernel}", ENDLESS, kernel=kernel)
+    begin(server, page, name, ENDLESS, kernel=kernel)
     expect(page.locator(".lsn-output", has_text="begun")).to_be_visible()
     assert sleepers() == 1
     pressed = time.monotonic()
@@ -106,7 +120,7 @@ def delays_of_steps(server: FrontEnd, page: Page, kernel: str = "python3") -> li
     """Seconds from each event of a run of 30 steps to its being in the page: the step's own, then its output's."""
     page.add_init_script(f"addEventListener('DOMContentLoaded', {OBSERVE})")
     begin(server, page, f"many{kernel}", MANY + "\n  - calls: [{tool: submit}]\n", kernel=kernel)
-    expect(page.locator(BADGE)).to_have_text("submitted", timeout=90_000)
+    expect(page.locator(BADGE)).to_have_text("submitted")
     wait_for_idle(page)
     seen = page.evaluate("() => window.seen")
     (record,) = bundles(page)

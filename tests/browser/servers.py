@@ -20,6 +20,8 @@ ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "llm_sandbox_nb" / "labextension"
 App = Literal["lab", "notebook"]
 APPS: tuple[App, ...] = ("lab", "notebook")
+PATIENCE = 150_000
+"""Milliseconds that a page may take for anything that is not measured: a busy machine takes a minute to start a run."""
 _CLASSES = {"lab": "LabApp", "notebook": "JupyterNotebookApp"}
 _MODULES = {"lab": "jupyterlab", "notebook": "notebook"}
 _NO_NEWS = {"fetchNews": "false", "checkForUpdates": False, "doNotDisturbMode": True}
@@ -126,7 +128,7 @@ def front_end(folder: Path, app: App, **options: Any) -> Iterator[FrontEnd]:
     server = FrontEnd(folder, app, **options)
     before = support.child_pids()
     try:
-        server.start()
+        server.start(PATIENCE / 1000)
         mine = support.child_pids() - before
         support.KEPT_PIDS.update(mine)
         yield server
@@ -138,7 +140,7 @@ def front_end(folder: Path, app: App, **options: Any) -> Iterator[FrontEnd]:
 def open_notebook(page: Page, server: FrontEnd, path: str, *, kernel: bool = True) -> None:
     """Open it and wait until its kernel answers."""
     page.goto(server.address(path))
-    page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
+    page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=PATIENCE)
     page.wait_for_function("() => !!window.jupyterapp")
     if kernel:
         page.evaluate(_KERNEL)
@@ -149,9 +151,8 @@ def command(page: Page, name: str) -> None:
     page.evaluate(f"() => jupyterapp.commands.execute({json.dumps(name)}).then(() => null)")
 
 
-def run_all(page: Page, timeout: float = 90) -> None:
+def run_all(page: Page) -> None:
     """Run all cells and wait for the end of the last."""
-    page.set_default_timeout(timeout * 1000)
     command(page, "notebook:run-all-cells")
 
 

@@ -56,7 +56,7 @@ def html(tmp_path_factory: pytest.TempPathFactory) -> str:
 def open_page(browser: Browser, html: str) -> Iterator[Page]:
     """One page with the view's script; each test shows its own files there."""
     context = browser.new_context(viewport={"width": 1000, "height": 900}, accept_downloads=True)
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(60_000)
     page = context.new_page()
     page.route("http://view.test/", lambda route: route.fulfill(body=html, content_type="text/html"))
     page.goto("http://view.test/")

@@ -75,7 +75,7 @@ def server(
 def open_file(page: Page, server: FrontEnd, path: str) -> None:
     """As a double click in the file browser does."""
     page.goto(f"{server.url}{'lab' if server.app == 'lab' else 'edit/' + path}?reset&token={server.token}")
-    page.wait_for_function("() => !!window.jupyterapp", timeout=60_000)
+    page.wait_for_function("() => !!window.jupyterapp")
     if server.app == "lab":
         page.evaluate(
             "async path => { await jupyterapp.restored; await jupyterapp.commands.execute('docmanager:open', {path}) }",
@@ -85,7 +85,7 @@ def open_file(page: Page, server: FrontEnd, path: str) -> None:
 
 def assert_shows_steps(page: Page) -> None:
     steps = page.locator(".lsn-step")
-    expect(steps).to_have_count(3, timeout=30_000)
+    expect(steps).to_have_count(3)
     expect(steps.first).to_contain_text("Two files, see them and this.")
     expect(steps.first.locator(".lsn-output")).to_have_text("red 1")
 
@@ -113,7 +113,7 @@ def test_a_trajectory_of_the_paper_opens_as_the_run(server: FrontEnd, page: Page
 
 def test_another_trajectory_json_is_shown_as_the_text_it_is(server: FrontEnd, page: Page) -> None:
     open_file(page, server, "other/trajectory.json")
-    expect(page.locator(".lsn-other")).to_contain_text("<script>window.hit=1</script>", timeout=30_000)
+    expect(page.locator(".lsn-other")).to_contain_text("<script>window.hit=1</script>")
     assert page.evaluate("() => window.hit") is None
 
 

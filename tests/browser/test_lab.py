@@ -10,7 +10,6 @@ from playwright.sync_api import Page, expect
 from servers import APPS, FrontEnd, bundles, command, front_end, open_notebook, run_all
 
 pytestmark = pytest.mark.slow
-expect.set_options(timeout=30_000)
 
 
 @pytest.fixture(scope="module", params=APPS)
@@ -91,7 +90,6 @@ def assert_reads_without_kernel(server: FrontEnd, page: Page, path: str, events:
     copy = server.root / "copy.ipynb"
     text = (server.root / path).read_text().replace('"name": "python3"', '"name": "elsewhere"')
     copy.write_text(text.replace("cell-04", "cell-44"))
-    page.set_default_timeout(20_000)
     open_notebook(page, server, "copy.ipynb", kernel=False)
     page.wait_for_selector(".lsn-view", state="attached")
     trusted = page.evaluate(

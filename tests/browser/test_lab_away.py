@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, WebSocketRoute, expect
-from servers import FrontEnd, front_end, open_notebook
+from servers import PATIENCE, FrontEnd, front_end, open_notebook
 
 pytestmark = pytest.mark.slow
 SCRIPT = """
@@ -51,7 +51,7 @@ def begin(server: FrontEnd, page: Page, seconds: int) -> None:
     path = server.notebook("run.ipynb", "%load_ext llm_sandbox_nb", cell)
     open_notebook(page, server, path)
     page.evaluate("() => { jupyterapp.commands.execute('notebook:run-all-cells'); }")
-    expect(page.locator(".lsn-output", has_text="one")).to_be_visible(timeout=30_000)
+    expect(page.locator(".lsn-output", has_text="one")).to_be_visible()
 
 
 def test_the_card_says_so_and_catches_up(server: FrontEnd, page: Page) -> None:
@@ -64,9 +64,9 @@ def test_the_card_says_so_and_catches_up(server: FrontEnd, page: Page) -> None:
     page.wait_for_timeout(3000)
     expect(page.locator(".lsn-step", has_text="echo two")).to_have_count(0)
     line.cut = False
-    expect(badge).to_have_text("running", timeout=10_000)
+    expect(badge).to_have_text("running")
     expect(page.locator(".lsn-output", has_text="two")).to_be_visible()
-    expect(badge).to_have_text("submitted", timeout=30_000)
+    expect(badge).to_have_text("submitted")
     expect(page.locator(".lsn-step")).to_have_count(3)
 
 
@@ -74,7 +74,7 @@ def test_a_server_that_died_with_its_kernel(server: FrontEnd, page: Page) -> Non
     begin(server, page, 600)
     badge = page.locator(".lsn-header .lsn-badge")
     server.kill()
-    expect(badge).to_have_text("away: the server does not answer", timeout=10_000)
-    server.start()
-    expect(badge).to_have_text("broken off", timeout=60_000)
+    expect(badge).to_have_text("away: the server does not answer")
+    server.start(PATIENCE / 1000)
+    expect(badge).to_have_text("broken off")
     expect(page.locator(".lsn-output", has_text="one")).to_be_visible()

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from live_cells import SLOW, begin, delays_of_steps, pause_and_say, stop_ends_a_command_at_once
+from live_cells import SLOW, TRIES, begin, delays_of_steps, pause_and_say, stop_ends_a_command_at_once
 from playwright.sync_api import Browser, Page, expect
-from servers import APPS, FrontEnd, command, front_end
+from servers import APPS, PATIENCE, FrontEnd, command, front_end
 
 pytestmark = pytest.mark.slow
-expect.set_options(timeout=30_000)
 
 
 @pytest.fixture(scope="module", params=APPS)
@@ -20,7 +19,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def test_stop_ends_a_command_at_once(server: FrontEnd, page: Page) -> None:
-    assert stop_ends_a_command_at_once(server, page) < 2
+    stop_ends_a_command_at_once(server, page)
 
 
 def test_pause_and_say(server: FrontEnd, page: Page) -> None:
@@ -33,9 +32,9 @@ def test_each_step_is_seen_within_300_ms(server: FrontEnd, browser: Browser) -> 
     A machine that is busy with something else can delay anything, so it takes one of three runs in which none is late.
     """
     worst = []
-    for _ in range(3):
+    for _ in range(TRIES):
         context = browser.new_context(viewport={"width": 1200, "height": 900})
-        context.set_default_timeout(30_000)
+        context.set_default_timeout(PATIENCE)
         worst.append(max(delays_of_steps(server, context.new_page())))
         context.close()
         print(f"{server.app}: the last of 30 steps was seen after {worst[-1] * 1000:.0f} ms")

@@ -10,7 +10,6 @@ from playwright.sync_api import Page, expect
 from servers import APPS, FrontEnd, command, front_end, open_notebook, show_panel, write_setting
 
 pytestmark = pytest.mark.slow
-expect.set_options(timeout=30_000)
 SCRIPT = """
 turns:
   - calls: [{tool: execute_bash, arguments: {command: "mkdir -p output/deep; echo inside > output/deep/note.txt"}}]

@@ -14,7 +14,6 @@ from support import require
 from test_lab_panel import drop
 
 pytestmark = pytest.mark.slow
-expect.set_options(timeout=60_000)
 MEGABYTES = 200
 BUSY = f"""
 turns:

@@ -12,7 +12,6 @@ from playwright.sync_api import Locator, Page, expect
 from servers import APPS, FrontEnd, command, front_end, open_notebook, show_panel
 
 pytestmark = pytest.mark.slow
-expect.set_options(timeout=30_000)
 WIDGET = "[...jupyterapp.shell.widgets('main'), ...jupyterapp.shell.widgets('down')]"
 TERMINALS = f"{WIDGET}.map(one => one.content ?? one).filter(one => one._term)"
 SCREEN = f"""() => {{

@@ -11,12 +11,11 @@ import pytest
 import support
 from live_cells import BADGE, ENDLESS, SLOW, begin, sleepers
 from playwright.sync_api import Browser, BrowserContext, Page, expect
-from servers import APPS, FrontEnd, command, front_end, open_notebook
+from servers import APPS, PATIENCE, FrontEnd, command, front_end, open_notebook
 
 from llm_sandbox_nb.agent.run import Run
 
 pytestmark = pytest.mark.slow
-expect.set_options(timeout=60_000)
 OUTLIVES = "outlives"
 
 
@@ -42,7 +41,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def other(browser: Browser) -> Iterator[Page]:
     """The page of somebody else."""
     context: BrowserContext = browser.new_context(viewport={"width": 1200, "height": 900})
-    context.set_default_timeout(60_000)
+    context.set_default_timeout(PATIENCE)
     yield context.new_page()
     context.close()
 
@@ -79,7 +78,7 @@ def assert_shows(page: Page, run: Run, *, end: str) -> None:
 def start_again(server: FrontEnd) -> None:
     """The server, after it was killed; it ends with the module."""
     before = support.child_pids()
-    server.start(timeout=120)
+    server.start(PATIENCE / 1000)
     support.KEPT_PIDS.update(support.child_pids() - before)
 
 

@@ -6,16 +6,19 @@ from collections.abc import Iterator
 
 import pytest
 from live_cells import pause_and_say, stop_ends_a_command_at_once
-from playwright.sync_api import Page, expect
-from servers import APPS, FrontEnd, front_end
+from playwright.sync_api import Page
+from servers import FrontEnd, front_end
 from versions import IPYKERNELS, ipykernel, oldest_front_ends
 
 pytestmark = pytest.mark.slow
-expect.set_options(timeout=30_000)
-FRONT_ENDS = [(age, app) for age in ("oldest", "newest") for app in APPS]
+AGES = ("oldest", "newest")
+# Lab with each kernel. Notebook has the same session and the same view: with one kernel that is not Lab's default.
+PAIRS = [((age, "lab"), version) for age in AGES for version in IPYKERNELS]
+PAIRS += [((age, "notebook"), version) for age, version in zip(AGES, IPYKERNELS, strict=False)]
+NAMES = [f"{age}-{app}-{version}" for (age, app), version in PAIRS]
 
 
-@pytest.fixture(scope="module", params=FRONT_ENDS, ids=["-".join(one) for one in FRONT_ENDS])
+@pytest.fixture(scope="module")
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontEnd]:
     age, app = request.param
     python = oldest_front_ends() if age == "oldest" else None
@@ -25,17 +28,14 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield running
 
 
-@pytest.mark.parametrize("version", IPYKERNELS)
-def test_stop_in_a_busy_cell(server: FrontEnd, page: Page, version: str) -> None:
-    assert stop_ends_a_command_at_once(server, page, kernel=f"ipykernel-{version}") < 2
+@pytest.mark.parametrize(("server", "version"), PAIRS, indirect=["server"], ids=NAMES)
+def test_stop_and_pause_and_say_in_a_busy_cell(server: FrontEnd, page: Page, version: str) -> None:
+    kernel = f"ipykernel-{version}"
+    stop_ends_a_command_at_once(server, page, kernel)
     assert kernel_version(page) == version
     oldest = {"lab": "4.4.", "notebook": "7.4."}[server.app]
     assert page.evaluate("() => jupyterapp.version").startswith(oldest) is server.is_oldest
-
-
-@pytest.mark.parametrize("version", IPYKERNELS)
-def test_pause_and_say_in_a_busy_cell(server: FrontEnd, page: Page, version: str) -> None:
-    pause_and_say(server, page, kernel=f"ipykernel-{version}")
+    pause_and_say(server, page, kernel)
 
 
 def kernel_version(page: Page) -> str:

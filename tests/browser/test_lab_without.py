@@ -13,7 +13,6 @@ from servers import APPS, FrontEnd, command, front_end, open_notebook, run_all
 from test_lab import calls_of, telling
 
 pytestmark = pytest.mark.slow
-expect.set_options(timeout=30_000)
 
 
 @pytest.fixture(scope="module", params=APPS)
@@ -78,7 +77,6 @@ def test_the_static_page_tells_everything(server: FrontEnd, page: Page) -> None:
     page.close()
     for trusted in (True, False):
         reopened = page.context.new_page()
-        reopened.set_default_timeout(30_000)
         name = path if trusted else "copy.ipynb"
         if not trusted:
             copied = (server.root / path).read_text().replace('"name": "python3"', '"name": "elsewhere"')
