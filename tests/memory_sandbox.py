@@ -18,6 +18,7 @@ from llm_sandbox_nb.sandbox.contract import (
     Sandbox,
 )
 from llm_sandbox_nb.sandbox.errors import OutputLimitExceededError
+from llm_sandbox_nb.sandbox.history.types import History, Restored
 
 
 class MemorySandbox(Sandbox):
@@ -39,7 +40,7 @@ class MemorySandbox(Sandbox):
     def _is_folder(self, path: str) -> bool:
         return path in self.folders or any(name.startswith(f"{path}/") for name in self.files)
 
-    async def read_file(self, path: str, *, limit: int | None = None) -> bytes:
+    async def read_file(self, path: str, *, limit: int | None = None, at: str | None = None) -> bytes:
         path = self._path(path)
         if self._is_folder(path):
             raise IsADirectoryError(path)
@@ -60,7 +61,9 @@ class MemorySandbox(Sandbox):
         self.writes += 1
         self.files[path] = data
 
-    async def list_files(self, path: str, *, depth: int = 1, limit: int = 10_000) -> list[FileEntry]:
+    async def list_files(
+        self, path: str, *, depth: int = 1, limit: int = 10_000, at: str | None = None
+    ) -> list[FileEntry]:
         path = self._path(path)
         if path in self.files:
             return [FileEntry(path, "file", len(self.files[path]), 0o644, 0.0)]
@@ -111,8 +114,26 @@ class MemorySandbox(Sandbox):
     async def download(self, source: str, target: Path | str, *, limit: int = 1024**3) -> list[str]:
         raise NotImplementedError
 
-    async def changes(self) -> Changes:
+    async def changes(self, a: str | None = None, b: str | None = None) -> Changes:
         return Changes()
+
+    @property
+    def history(self) -> History:
+        raise NotImplementedError
+
+    async def keep_history(
+        self, folder: Path | str, *, continue_from: Path | str | None = None, limit: int | None = None
+    ) -> None:
+        raise NotImplementedError
+
+    async def checkpoint(self) -> str:
+        raise NotImplementedError
+
+    async def restore(self, checkpoint: str) -> Restored:
+        raise NotImplementedError
+
+    async def fork(self, checkpoint: str, *, history: Path | str | None = None) -> Sandbox:
+        raise NotImplementedError
 
     async def close(self) -> None:
         return

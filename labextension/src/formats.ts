@@ -85,7 +85,8 @@ export function seedEvents(seed: ISeed): IEvent[] {
     settings: {},
     tools: [],
     inputs: [],
-    versions: {}
+    versions: {},
+    forked_from: null
   });
   log.add({ kind: 'message', message: { role: 'user', content: seed.problem_statement } });
   seed.steps.forEach((record, index) => addStep(log, index + 1, record));

@@ -1,6 +1,7 @@
 /** The plugins for JupyterLab and Notebook. Outputs and files are shown by `mime.ts`, which works without them. */
 
+import { debugPlugin } from './lab/debug';
 import { followPlugin } from './lab/follow';
 import { plugin } from './lab/plugin';
 
-export default [plugin, followPlugin];
+export default [plugin, followPlugin, debugPlugin];

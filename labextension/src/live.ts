@@ -4,7 +4,7 @@
  */
 
 import { PromiseDelegate } from '@lumino/coreutils';
-import { IArtifactContent, IControls } from './view/host';
+import { IArtifactContent, IControls, IDecisions, IHistory, ITimeTravel } from './view/host';
 
 /** Takes what comes of a run. */
 export interface ILiveSink {
@@ -19,6 +19,9 @@ export interface ILiveSink {
 /** A run that is followed. */
 export interface ILiveRun {
   readonly controls: IControls;
+  readonly decisions?: IDecisions;
+  readonly history?: IHistory;
+  readonly timeTravel?: ITimeTravel;
   artifact(path: string): Promise<IArtifactContent | null>;
   dispose(): void;
 }
@@ -36,4 +39,25 @@ export function offerLive(follow: Follow): void {
 /** The connection, as soon as there is one; never when there is no server part. */
 export function liveOffer(): Promise<Follow> {
   return offered.promise;
+}
+
+/** What a run of this session offers when it is over: its earlier files, and going back. */
+export interface IPast extends Pick<ILiveRun, 'history' | 'timeTravel'> {
+  /** The text of its journal as it is now; null when it cannot be had. */
+  journal(): Promise<string | null>;
+}
+
+/** What can be done with a run that is over; nothing when the server does not know it. */
+export type LookBack = (runId: string) => Promise<IPast | null>;
+
+const offeredPast = new PromiseDelegate<LookBack>();
+
+/** Offer to look back; the first offer counts. */
+export function offerPast(lookBack: LookBack): void {
+  offeredPast.resolve(lookBack);
+}
+
+/** The way to look back, as soon as there is one. */
+export function pastOffer(): Promise<LookBack> {
+  return offeredPast.promise;
 }

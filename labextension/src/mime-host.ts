@@ -8,7 +8,7 @@ import { ServerConnection } from '@jupyterlab/services';
 import { cleanHtml } from './clean';
 import { embeddedArtifact, ITrajectoryBundle } from './embedded';
 import { isBelow, within } from './paths';
-import { IArtifactContent, IControls, IHost } from './view/host';
+import { IArtifactContent, IControls, IDecisions, IHistory, IHost, ITimeTravel } from './view/host';
 import { Trajectory } from './view/fold';
 
 /** Bytes of a file beside the notebook that is loaded to be shown. */
@@ -17,6 +17,10 @@ const LOADED = 64 * 1024 * 1024;
 export class MimeHost implements IHost {
   trusted = false;
   controls?: IControls;
+  decisions?: IDecisions;
+  history?: IHistory;
+  timeTravel?: ITimeTravel;
+  refresh?: () => Promise<void>;
   bundle: ITrajectoryBundle | null = null;
   /** The run's folder, relative to the file that is shown; null when that is not known. */
   folder: string | null = null;
@@ -72,6 +76,20 @@ export class MimeHost implements IHost {
 
   recall(key: string): string | null {
     return this._remembered.get(key) ?? null;
+  }
+
+  /** Lead to the journal of a run beside this one, by the way that links of notebooks take. */
+  linkRun(link: HTMLAnchorElement, folder: string): void {
+    const { resolver, linkHandler } = this._options;
+    if (!resolver || !linkHandler || this.folder === null || folder.includes('/') || !isBelow(folder)) {
+      return;
+    }
+    const beside = this.folder ? this.folder.replace(/[^/]*\/*$/, '') : '../';
+    const path = `${beside}${encodeURIComponent(folder)}/journal.jsonl`;
+    void resolver.resolveUrl(path).then(async place => {
+      link.href = await resolver.getDownloadUrl(place);
+      linkHandler.handleLink(link, decodeURI(place), '');
+    });
   }
 
   /** The text of the run's journal; null when it cannot be had. */

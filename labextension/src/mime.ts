@@ -5,7 +5,7 @@ import { Widget } from '@lumino/widgets';
 
 import { asBundle, EventFeed, TRAJECTORY_MIME } from './embedded';
 import { readRecord } from './formats';
-import { ILiveRun, liveOffer } from './live';
+import { ILiveRun, IPast, liveOffer, pastOffer } from './live';
 import { MimeHost } from './mime-host';
 import { h } from './view/dom';
 import { IEvent } from './view/events';
@@ -99,6 +99,9 @@ class OutputRenderer extends RunRenderer {
       this.feed.rejected > 0 && trans('%1 entries of this record are not events and are left out.', this.feed.rejected)
     );
     this._follow(followed);
+    if (followed === null && model.trusted && bundle.run_id !== null) {
+      this._lookBack(bundle.run_id);
+    }
     if (bundle.live && followed === null) {
       await this._recover();
     }
@@ -116,7 +119,7 @@ class OutputRenderer extends RunRenderer {
     this._wanted = runId;
     this._following?.dispose();
     this._following = null;
-    this.host.controls = undefined;
+    this._offer(null);
     this.host.live = null;
     if (runId !== null) {
       void liveOffer().then(follow => {
@@ -130,9 +133,29 @@ class OutputRenderer extends RunRenderer {
 
   private _attach(run: ILiveRun): void {
     this._following = run;
-    this.host.controls = run.controls;
+    this._offer(run);
     this.host.live = path => run.artifact(path);
     this.view?.setLive(true);
+  }
+
+  /** The run is over, but of this session: its earlier files can be seen, and it can be taken back. */
+  private _lookBack(runId: string): void {
+    void pastOffer()
+      .then(lookBack => lookBack(runId))
+      .then(past => {
+        if (past && this._wanted === null && this._runId === runId && !this.isDisposed) {
+          this._offer(null, past);
+          this.host.refresh = async () => this._bring(await past.journal());
+        }
+      });
+  }
+
+  private _offer(run: ILiveRun | null, past: Pick<IPast, 'history' | 'timeTravel'> | null = run): void {
+    this.host.refresh = undefined;
+    this.host.controls = run?.controls;
+    this.host.decisions = run?.decisions;
+    this.host.history = past?.history;
+    this.host.timeTravel = past?.timeTravel;
   }
 
   private _ended(): void {
@@ -147,8 +170,15 @@ class OutputRenderer extends RunRenderer {
   private async _recover(): Promise<void> {
     const view = this.view;
     const text = await this.host.journal();
-    const record = text === null ? null : readRecord(text);
-    if (record && view && view === this.view) {
+    if (view && view === this.view) {
+      this._bring(text);
+    }
+  }
+
+  /** Add what a journal has and is not shown yet. */
+  private _bring(journal: string | null): void {
+    const record = journal === null ? null : readRecord(journal);
+    if (record && this.view) {
       this.draw(this.feed.take(record.events));
       this.tell(record.problem);
     }

@@ -32,6 +32,9 @@ const usage = shaped({
 const diff = shaped({ path: text, kind: text, size: number, diff: maybe(text), note: text });
 const diffs: Check = value => Array.isArray(value) && value.every(diff);
 
+const forkedFrom = shaped({ run_id: text, folder: text, step: number, event: text });
+const rewind = { to: text, step: number, what: text, target: maybe(text), safety: maybe(text) };
+
 /** For each kind the fields that the view uses. */
 const FIELDS: Record<string, Record<string, Check>> = {
   'run.started': {
@@ -42,7 +45,8 @@ const FIELDS: Record<string, Record<string, Check>> = {
     settings: object,
     tools: objects,
     inputs: strings,
-    versions: object
+    versions: object,
+    forked_from: maybe(forkedFrom)
   },
   'sandbox.ready': { sandbox_id: text, protection: object, start_time: number },
   message: { message: object },
@@ -76,6 +80,22 @@ const FIELDS: Record<string, Record<string, Check>> = {
   'artifact.removed': { path: text },
   note: { text },
   control: { action: text, text: maybe(text), source: text },
+  checkpoint: { step: maybe(number), checkpoint: text, files: number, size: number, incomplete: text },
+  'call.held': { step: number, call_id: text, at: text, reason: text, text },
+  'call.decided': {
+    step: number,
+    call_id: text,
+    action: text,
+    tool: maybe(text),
+    arguments: maybe(object),
+    observation: maybe(text),
+    source: text
+  },
+  'settings.changed': { model: maybe(text), settings: object, limits: object, halts: object, source: text },
+  'rewind.started': rewind,
+  rewound: { ...rewind, undo_of: maybe(text) },
+  forked: { run_id: text, folder: text, step: number, checkpoint: maybe(text) },
+  continued: { source: text },
   'run.finished': {
     stop_reason: text,
     answer: maybe(text),

@@ -10,11 +10,20 @@ const idOf = event => event?.id ?? null;
 function folded(events) {
   const run = new Trajectory();
   events.forEach(event => run.add(event));
-  const { notes, skipped, paused, usage } = run;
-  const [start, sandbox, finish] = [run.start, run.sandbox, run.finish].map(idOf);
+  const { branches, head } = run;
+  const others = branches.map(branch => stateOf(run.at(branch.tip)));
+  const whole = { forks: ids(run.forks), rewinds: ids(run.rewinds), events: ids(run.events) };
+  return { ...stateOf(run), ...whole, head, branches, others };
+}
+
+function stateOf(run) {
+  const { notes, skipped, paused, usage, spent, files } = run;
+  const [start, sandbox, finish, held] = [run.start, run.sandbox, run.finish, run.held].map(idOf);
   const artifacts = [...run.artifacts].map(([path, artifact]) => [path, artifact.id]);
-  const controls = ids(run.controls);
-  return { start, sandbox, finish, notes, skipped, paused, usage, artifacts, controls, steps: run.steps.map(stepOf) };
+  const checkpoints = [...run.checkpoints].map(([step, checkpoint]) => [step, checkpoint.id]);
+  const [controls, changed] = [ids(run.controls), ids(run.changed)];
+  const plain = { start, sandbox, finish, held, notes, skipped, paused, usage, spent, files };
+  return { ...plain, artifacts, checkpoints, controls, changed, steps: run.steps.map(stepOf) };
 }
 
 function stepOf(step) {
@@ -22,11 +31,14 @@ function stepOf(step) {
   const { modelTime: model_time, finishReason: finish_reason } = step;
   const [failures, artifacts] = [ids(step.failures), ids(step.artifacts)];
   const calls = step.calls.map(callOf);
-  return { number, thought, reasoning, usage, model_time, finish_reason, nudge, replied, failures, artifacts, calls };
+  const plain = { number, thought, reasoning, usage, model_time, finish_reason, nudge, replied };
+  return { ...plain, failures, artifacts, calls, checkpoint: idOf(step.checkpoint) };
 }
 
-function callOf({ id, tool, rawArguments: raw_arguments, arguments: values, started, liveOutput, result }) {
-  return { id, tool, raw_arguments, arguments: values, started, live_output: liveOutput, result: idOf(result) };
+function callOf({ id, tool, rawArguments: raw_arguments, arguments: values, started, liveOutput, result, decided }) {
+  const [live_output, observation] = [liveOutput, result?.observation ?? null];
+  const plain = { id, tool, raw_arguments, arguments: values, started, live_output };
+  return { ...plain, result: idOf(result), observation, decided: ids(decided) };
 }
 
 process.stdout.write(JSON.stringify(JSON.parse(readFileSync(0, 'utf8')).map(folded)));

@@ -7,7 +7,7 @@ import hashlib
 import mimetypes
 import posixpath
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,9 +58,12 @@ class Collector:
     _told: set[str] = field(default_factory=set)
     _task: asyncio.Task[None] | None = None
 
-    async def take_stock(self) -> None:
-        """Remember what is there before the run, so that only what the run makes is taken."""
-        self._seen = {entry.path: (entry.size, entry.mtime) for entry in await self._list()}
+    async def take_stock(self, own: Collection[str] = ()) -> None:
+        """Remember what is there before the run, so that only what the run makes is taken, and what is its `own`."""
+        for name in own:
+            self._sizes[posixpath.join(self.output_dir, name)] = 0
+        others = [entry for entry in await self._list() if entry.path not in self._sizes]
+        self._seen = {entry.path: (entry.size, entry.mtime) for entry in others}
 
     async def start(self, changes: Iterable[FileChange], step: int) -> None:
         """Begin to take what a call changed, while the loop goes on; `settle` waits for it."""

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
-from collections import Counter
 
 from llm_sandbox_nb.agent.textfile import NotTextError, decode_text
 from llm_sandbox_nb.sandbox.contract import Changes, FileChange
 from llm_sandbox_nb.trajectory.events import FileDiff, clean_text
+from llm_sandbox_nb.trajectory.unified import COMPARED_BYTES, unified
 
-COMPARED_BYTES = 512 * 1024
-"""Bytes of both sides together above which no diff is made."""
 DIFF_CHARACTERS = 64 * 1024
 """Characters of one diff, and of all diffs of a call."""
 CHANGED_FILES = 500
 """Files of one call that are named."""
 _AT_ONCE = 32 * 1024
-_PAIRS = 300_000
-_LINES = 20_000
 
 
 async def file_diffs(changes: Changes) -> tuple[list[FileDiff], str]:
@@ -54,7 +49,7 @@ def file_diff(change: FileChange, room: int = DIFF_CHARACTERS) -> FileDiff:
         made.note = "too many changes for a diff of each"
     else:
         try:
-            made.diff, made.note = _unified(made.path, _text(before), _text(after), room)
+            made.diff, made.note = unified(made.path, _text(before), _text(after), room)
         except NotTextError:
             made.note = "binary"
     return made
@@ -62,33 +57,3 @@ def file_diff(change: FileChange, room: int = DIFF_CHARACTERS) -> FileDiff:
 
 def _text(data: bytes) -> str:
     return str(clean_text(decode_text(data).text))
-
-
-def _unified(path: str, before: str, after: str, room: int) -> tuple[str | None, str]:
-    rows: list[str] = []
-    old, new = _split(before), _split(after)
-    if _costly(old, new):
-        return None, "too many lines for a diff"
-    name = path.lstrip("/")  # as git writes it, so that `patch -p1` takes it at the root
-    for row in difflib.unified_diff(old, new, f"a/{name}", f"b/{name}", n=3):
-        room -= len(row)
-        if room < 0:
-            return "".join(rows), "the diff is cut"
-        rows.append(row if row.endswith("\n") else f"{row}\n\\ No newline at end of file\n")
-    return "".join(rows), ""
-
-
-def _costly(old: list[str], new: list[str]) -> bool:
-    """Whether difflib, whose work grows with lines and with pairs of equal ones, would take many seconds."""
-    if not old or not new:
-        return False
-    counts, others = Counter(old), Counter(new)
-    # Lines more frequent than this it leaves out by itself.
-    popular = len(new) // 100 + 1 if len(new) >= 200 else len(new)
-    pairs = sum(count * others[line] for line, count in counts.items() if others[line] <= popular)
-    return pairs > _PAIRS or len(old) + len(new) > _LINES
-
-
-def _split(text: str) -> list[str]:
-    """Lines with their ends, divided at LF alone, as diff and git do."""
-    return [line + "\n" for line in text.split("\n")[:-1]] + [last for last in text.split("\n")[-1:] if last]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from llm_sandbox_nb.agent.loop import Loop, StopRun
+from llm_sandbox_nb.agent.loop import Loop
+from llm_sandbox_nb.agent.requests import StopRun
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
 from llm_sandbox_nb.trajectory.events import StopReason
 

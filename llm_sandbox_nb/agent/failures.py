@@ -15,6 +15,10 @@ class InputError(ValueError):
     """
 
 
+class ControlError(RuntimeError):
+    """There is nothing to control, or what was decided makes no sense. The message is one sentence."""
+
+
 class RunError(Exception):
     """A run ended because the model, the sandbox or this program failed. What there is of it is in `run`."""
 

@@ -59,6 +59,21 @@ class Meter:
         self._clock = clock
         self._start = clock()
         self._left_out = 0.0
+        self.to_tell = False
+        """Whether the limits have changed since the model was told of them."""
+
+    def go_on_from(self, step: int, conversation: int, cost: float | None) -> None:
+        """The conversation has had so many steps and tokens already, and has cost so much."""
+        self.step, self.conversation, self.cost = step, conversation, cost
+        self.last_turn = self._next_is_last = None
+
+    def change(self, limits: RunLimits) -> None:
+        """Other limits from now on. A turn that was to be the last may not be it any more."""
+        self.limits, self.to_tell = limits, True
+        if self.last_turn is not None:
+            self.last_turn = self._near_limit(limits.steps - self.step + 1)
+        if self._next_is_last is not None:
+            self._next_is_last = self._near_limit(limits.steps - self.step)
 
     def begin_step(self) -> int:
         """The next step begins; its number."""
@@ -110,7 +125,7 @@ class Meter:
 
     def next_turn(self) -> str:
         """What the model is told at the end of its newest message: steps left, and if one is its last."""
-        remaining = self.limits.steps - self.step
+        remaining, self.to_tell = max(1, self.limits.steps - self.step), False
         self._next_is_last = self._near_limit(remaining)
         line = f"[Steps remaining: {remaining}]"
         return f"{line}\n{_LAST_TURN[self._next_is_last]} {_WHAT_TO_DO}" if self._next_is_last else line

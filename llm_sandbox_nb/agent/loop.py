@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import time
-from collections.abc import Awaitable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
+from llm_sandbox_nb.agent.checkpoints import Checkpoints
 from llm_sandbox_nb.agent.collect import Collector
 from llm_sandbox_nb.agent.control import RunControl
+from llm_sandbox_nb.agent.decision import Decision, edited_note
+from llm_sandbox_nb.agent.desk import Desk, as_decided
 from llm_sandbox_nb.agent.diffs import file_diffs
-from llm_sandbox_nb.agent.folders import public_settings
+from llm_sandbox_nb.agent.halting import Halting
 from llm_sandbox_nb.agent.limits import Meter
-from llm_sandbox_nb.agent.loop_support import LiveOutput, unless_failed, well_formed
-from llm_sandbox_nb.agent.model import ContextOverflowError, Model, ModelError, ModelSettings, Reply, ToolCall
+from llm_sandbox_nb.agent.loop_support import LiveOutput
+from llm_sandbox_nb.agent.model import Model, ModelSettings, Reply, ToolCall
+from llm_sandbox_nb.agent.past import Past
 from llm_sandbox_nb.agent.recorder import Recorder
-from llm_sandbox_nb.agent.retry import RetryPolicy, reply_with_retries
-from llm_sandbox_nb.agent.schemas import SUBMIT, TOOLS, ArgumentsError, check_arguments, parse_arguments
+from llm_sandbox_nb.agent.requests import Requests, StopRun
+from llm_sandbox_nb.agent.retry import RetryPolicy
+from llm_sandbox_nb.agent.schemas import SUBMIT, ArgumentsError, check_arguments, parse_arguments
 from llm_sandbox_nb.agent.tools import SUBMITTED, Outcome, Toolbox
 from llm_sandbox_nb.sandbox.contract import Changes
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.trajectory import tool_message
+from llm_sandbox_nb.trajectory.trajectory import Call, tool_message
 
 NUDGE = (
     "There was no tool call in your reply, so nothing was done. If the task is finished and its results are "
@@ -36,28 +39,17 @@ NOT_EXECUTED = "Not executed: the run ended before this call."
 INTERRUPTED = "Interrupted: the run was stopped while this call was under way."
 
 
-_T = TypeVar("_T")
-
-
-class StopRun(Exception):  # noqa: N818 - it is no error
-    """The run is over. `error` is one sentence when that is a failure."""
-
-    def __init__(self, reason: ev.StopReason, error: str | None = None) -> None:
-        super().__init__(reason)
-        self.reason: ev.StopReason = reason
-        self.error = error
-
-
 @dataclass
 class Workplace:
     """What calls are carried out with, once the sandbox is there."""
 
     toolbox: Toolbox
     collector: Collector
+    checkpoints: Checkpoints
 
 
 @dataclass
-class Loop:
+class Loop(Requests):
     """One conversation. `workplace` is awaited at the first call, so that the sandbox can start meanwhile."""
 
     model: Model
@@ -67,6 +59,12 @@ class Loop:
     workplace: asyncio.Future[Workplace]
     retries: RetryPolicy = field(default_factory=RetryPolicy)
     control: RunControl = field(default_factory=RunControl)
+    halting: Halting = field(default_factory=Halting)
+    """When it halts by itself; may change while it goes on."""
+    given: Mapping[str, str] = field(default_factory=dict)
+    """Observations of calls that are not to be executed, by their ids."""
+    replies: int | None = None
+    """How many replies are asked for at most, without the model being told: when a record is played again."""
     nudges: int = 2
     """Replies in a row without a call that are answered by asking for one."""
     messages: list[dict[str, Any]] = field(default_factory=list)
@@ -79,6 +77,9 @@ class Loop:
     """What the newest reply is to be answered with, as it had no call."""
     _open: list[ToolCall] = field(default_factory=list)
     _under_way: bool = False
+    _newest: ev.CallFinished | None = None
+    _told: str = ""
+    """What stands below the newest observation: how many steps remain."""
 
     async def run(self, messages: list[dict[str, Any]]) -> None:
         """Work until the run is over, which is always told by `StopRun`; other exceptions are faults.
@@ -91,16 +92,43 @@ class Loop:
             self.meter.add_text(message["content"])
         await self._stand_by()
         self._begin(messages)
+        await self._work()
+
+    async def go_on(self, past: Past) -> None:
+        """Go on with a conversation that has begun: first its open calls, then as `run`.
+
+        Raises:
+            StopRun, SandboxLostError: as `run`.
+        """
+        self.messages, self._open = list(past.messages), list(past.open)
+        self.meter.next_turn()
+        if self._open:
+            await self._carry_out_open(past.given)
+            await self._between_steps()
+        else:
+            await self._stand_by()
+            said = [*past.said, *self.control.take_said()]
+            if said:
+                self.meter.add_text("".join(said))
+                self._say({"role": "user", "content": "\n\n".join([*said, self.meter.next_turn()])})
+        await self._work()
+
+    async def _work(self) -> None:
         while True:
             reply = await self._ask()
             if reply.calls:
                 await self._carry_out(reply.calls)
             else:
                 self._ask_for_a_call(reply)
-            if reason := self.meter.over:
-                raise StopRun(reason)
-            await self._stand_by()
-            self._speak()
+            await self._between_steps()
+
+    async def _between_steps(self) -> None:
+        if reason := self.meter.over:
+            raise StopRun(reason)
+        if self.replies is not None and self.meter.step >= self.replies:
+            raise StopRun("steps")
+        await self._stand_by()
+        self._speak()
 
     async def _stand_by(self) -> None:
         """Halt here as long as a person wants it; that time is not counted."""
@@ -113,6 +141,8 @@ class Loop:
             self.meter.add_text(text)
         if self._nudge:
             said.append(f"{self._nudge}\n\n{self.meter.next_turn()}")
+        elif self.meter.to_tell:
+            said.append(self.meter.next_turn())
         if said:
             self._say({"role": "user", "content": "\n\n".join(said)})
         self._nudge = ""
@@ -127,9 +157,13 @@ class Loop:
 
     def _written_so_far(self, call_id: str) -> str:
         """The end of what a call that was cut short had written, both streams as they came."""
+        found = self._recorded(call_id)
+        return found.live_output if found else ""
+
+    def _recorded(self, call_id: str) -> Call | None:
         steps = self.recorder.trajectory.steps
         calls = steps[-1].calls if steps else []
-        return next((call.live_output for call in calls if call.id == call_id), "")
+        return next((call for call in calls if call.id == call_id), None)
 
     def _begin(self, messages: list[dict[str, Any]]) -> None:
         for message in messages[:-1]:
@@ -142,85 +176,6 @@ class Loop:
     def _say(self, message: dict[str, Any]) -> None:
         self.messages.append(message)
         self.recorder.emit(ev.MessageAdded(message=message))
-
-    async def _in_time(self, work: Awaitable[_T]) -> _T:
-        try:
-            async with asyncio.timeout(self.meter.time_left):
-                return await work
-        except TimeoutError as error:
-            if self.meter.time_left != 0:
-                raise
-            raise StopRun("time") from error
-
-    # --- the model ---
-
-    async def _ask(self) -> Reply:
-        step, started = self.meter.begin_step(), time.monotonic()
-        tokens = self.meter.reply_tokens(self.settings.max_tokens)
-        request = reply_with_retries(
-            self.model,
-            list(self.messages),
-            TOOLS,
-            dataclasses.replace(self.settings, max_tokens=tokens),
-            policy=self.retries,
-            on_delta=lambda text, reasoning: self._streamed(step, text, reasoning),
-            on_attempt=lambda attempt, settings: self._requested(step, attempt, settings),
-            on_failure=lambda attempt, error, wait: self._failed(step, attempt, error, wait),
-        )
-        try:
-            reply = await self._in_time(unless_failed(request, self.workplace))
-        except ContextOverflowError as error:
-            raise StopRun("tokens", str(error)) from error
-        except ModelError as error:
-            raise StopRun("model_error", str(error)) from error
-        return self._accept(well_formed(reply), time.monotonic() - started)
-
-    def _accept(self, reply: Reply, model_time: float) -> Reply:
-        step = self.meter.step
-        self.messages.append(reply.message)
-        written = reply.text + (reply.reasoning or "") + "".join(call.arguments for call in reply.calls)
-        self.meter.add_reply(reply.usage, written)
-        self.last_text = reply.text.strip() or self.last_text
-        self.only_talked = not reply.calls
-        self._open = list(reply.calls)
-        self.recorder.emit(
-            ev.ModelReplied(
-                step=step,
-                message=reply.message,
-                reasoning=reply.reasoning,
-                usage=reply.usage,
-                finish_reason=reply.finish_reason,
-                model_time=model_time,
-                response_id=reply.response_id,
-                response_model=reply.response_model,
-            )
-        )
-        if step == 1:
-            self._note_what_is_unknown(reply)
-        return reply
-
-    def _note_what_is_unknown(self, reply: Reply) -> None:
-        if reply.left_out:
-            self._note(f"{self.model.name} does not take {', '.join(reply.left_out)}: left out.")
-        if self.meter.limits.cost is not None and self.meter.cost is None:
-            self._note(f"The price of {self.model.name} is not known, so the limit on cost cannot be kept.")
-
-    def _note(self, text: str) -> None:
-        self.recorder.emit(ev.Noted(text=text))
-
-    def _requested(self, step: int, attempt: int, settings: ModelSettings) -> None:
-        sent = {key: value for key, value in dataclasses.asdict(settings).items() if value not in (None, {})}
-        self.recorder.emit(ev.ModelRequested(step=step, attempt=attempt, settings=public_settings(sent)))
-
-    def _streamed(self, step: int, text: str, reasoning: str) -> None:
-        self.recorder.emit(
-            ev.ModelDelta(step=step, text=ev.clean_text(text), reasoning=ev.clean_text(reasoning))
-        )
-
-    def _failed(self, step: int, attempt: int, error: ModelError, wait: float | None) -> None:
-        self.recorder.emit(
-            ev.ModelFailed(step=step, attempt=attempt, error=error.kind, message=str(error), retry_in=wait)
-        )
 
     def _ask_for_a_call(self, reply: Reply) -> None:
         if self.meter.over:
@@ -237,13 +192,55 @@ class Loop:
         self._nudged = 0
         for call in calls:
             self._propose(call)
+        await self._carry_out_open(self.given)
+
+    async def _carry_out_open(self, given: Mapping[str, str]) -> None:
+        """Carry out the calls without a result; those in `given` have been decided and are not executed."""
         while self._open:
-            await self._stand_by()
             call = self._open[0]
+            if call.id in given:
+                self._finish(self._record(call, Outcome(given[call.id], error="skipped")))
+                continue
+            call, observation = await self._decided(call)
+            if observation is not None:
+                self._finish(self._record(call, Outcome(observation, error="skipped")))
+                continue
             if self.meter.time_left == 0 and call.name != SUBMIT:
                 raise StopRun("time")
             if (await self._one(call)).submitted:
                 raise StopRun("submitted")
+            await self._show(call)
+
+    async def _decided(self, call: ToolCall) -> tuple[ToolCall, str | None]:
+        """The next call as a person wants it, and its observation when it is not to be executed."""
+        desk = Desk(self.control, self.halting, self.recorder, self.meter)
+        decision = await desk.before(call)
+        self._open[0] = call = as_decided(call, decision)
+        return call, decision.text if decision and decision.action == "skip" else None
+
+    async def _show(self, call: ToolCall) -> None:
+        """Halt before the model sees what came of a call, if somebody wants it."""
+        result = self._newest
+        assert result is not None
+        desk = Desk(self.control, self.halting, self.recorder, self.meter)
+        await desk.after(call, result, self._told, self._show_instead)
+
+    def _show_instead(self, result: ev.CallFinished, decision: Decision) -> ev.CallDecided:
+        """The model is shown what a person gave; how many steps remain stays below it."""
+        shown = decision.text or ""
+        if not shown.endswith(self._told):
+            shown += self._told
+        self.meter.add_text(shown)
+        self.messages[-1] = tool_message(result.call_id, shown)
+        original = self.recorder.journal.store_text(result.observation)
+        return ev.CallDecided(
+            step=result.step,
+            call_id=result.call_id,
+            action="observe",
+            observation=shown,
+            original=original,
+            source=decision.source,
+        )
 
     def _propose(self, call: ToolCall) -> None:
         try:
@@ -278,6 +275,7 @@ class Loop:
 
     async def _execute(self, workplace: Workplace, call: ToolCall, arguments: dict[str, Any]) -> Outcome:
         await workplace.collector.settle()
+        await workplace.checkpoints.settle()
         self._started(call, arguments)
         live = LiveOutput(call.id, self.recorder.emit)
         outcome = await workplace.toolbox.execute(call.name, arguments, live)
@@ -285,6 +283,7 @@ class Loop:
         event = self._record(call, outcome)
         await self._add_details(event, outcome, changes)
         self._finish(event)
+        workplace.checkpoints.start(self.meter.step)
         await workplace.collector.start(changes.files, self.meter.step)
         return outcome
 
@@ -295,9 +294,15 @@ class Loop:
 
     def _record(self, call: ToolCall, outcome: Outcome) -> ev.CallFinished:
         observation = str(ev.clean_text(outcome.observation))
+        if self._was_edited(call.id) and outcome.error != "skipped":
+            observation = f"{edited_note(call.name, parse_arguments(call.arguments))}\n\n{observation}"
         return ev.CallFinished(
             step=self.meter.step, call_id=call.id, observation=observation, error=outcome.error
         )
+
+    def _was_edited(self, call_id: str) -> bool:
+        found = self._recorded(call_id)
+        return found is not None and any(decision.action == "edit" for decision in found.decisions)
 
     async def _add_details(self, event: ev.CallFinished, outcome: Outcome, changes: Changes) -> None:
         event.changes, event.changes_incomplete = await file_diffs(changes)
@@ -313,7 +318,9 @@ class Loop:
         self.meter.add_text(event.observation)
         self._open.pop(0)
         self._under_way = False
+        self._newest, self._told = event, ""
         if tell and not self._open and not self.meter.over:
-            event.observation += f"\n\n{self.meter.next_turn()}"
+            self._told = f"\n\n{self.meter.next_turn()}"
+            event.observation += self._told
         self.messages.append(tool_message(event.call_id, event.observation))
         self.recorder.emit(event)

@@ -21,10 +21,17 @@ _STORED_AT_ONCE = 256 * 1024
 class Recorder:
     """Writes one run into `folder`."""
 
-    def __init__(self, folder: Path, listeners: Iterable[Listener] = ()) -> None:
+    def __init__(
+        self, folder: Path, listeners: Iterable[Listener] = (), trajectory: Trajectory | None = None
+    ) -> None:
+        """`trajectory` is what the journal in `folder` holds already.
+
+        Raises:
+            JournalError: somebody else writes this journal.
+        """
         self.folder = folder
         self.journal = Journal(folder)
-        self.trajectory = Trajectory()
+        self.trajectory = trajectory or Trajectory()
         self._listeners = list(listeners)
 
     def emit(self, event: ev.Event) -> None:

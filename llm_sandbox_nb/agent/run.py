@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.agent.control import ControlError, RunControl
+from llm_sandbox_nb.agent.decision import Held
+from llm_sandbox_nb.agent.place import Place
+from llm_sandbox_nb.agent.run_in_time import RunInTime
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import FILE_NAME, read_journal
 from llm_sandbox_nb.trajectory.seed_format import read_seed
@@ -16,6 +19,8 @@ from llm_sandbox_nb.trajectory.trajectory import Step, Trajectory
 
 if TYPE_CHECKING:
     import pandas
+
+    from llm_sandbox_nb.agent.replaying import Report
 
 FILES_FOLDER = "files"
 
@@ -87,17 +92,29 @@ class RunFiles(Mapping[str, RunFile]):
         return f"<RunFiles {', '.join(self) or 'none'}>"
 
 
-class Run:
+class Run(RunInTime):
     """One run.
 
     >>> run = await solve("How many r's are in strawberry?", model="openai/gpt-5")
     >>> run.answer, run.stop_reason, run.files["poster.png"], run.steps[3].calls[0].output
     """
 
-    def __init__(self, folder: Path, trajectory: Trajectory, control: RunControl | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        trajectory: Trajectory,
+        control: RunControl | None = None,
+        *,
+        has_journal: bool = True,
+    ) -> None:
         self.folder = folder
         """Everything of the run on disk: journal, files, the trajectory in the paper's form."""
         self.trajectory = trajectory
+        self.has_journal = has_journal
+        """Whether the folder is this run's own, so that the run can be changed."""
+        self.place = Place()
+        self.rebuilt: Report | None = None
+        """Of a run made by `rebuild`: what came out otherwise than it was recorded."""
         self._control = control
 
     @classmethod
@@ -111,7 +128,7 @@ class Run:
         """
         path = Path(path).expanduser().resolve()
         if path.suffix == ".json":
-            return cls(path.parent, read_seed(path))
+            return cls(path.parent, read_seed(path), has_journal=False)
         if not path.exists() or (path.is_dir() and not (path / FILE_NAME).exists()):
             raise FileNotFoundError(f"There is no run at {path}: a run is a folder with a {FILE_NAME} in it.")
         return cls(path if path.is_dir() else path.parent, Trajectory(read_journal(path)))
@@ -182,9 +199,24 @@ class Run:
         """Halt before the next request or call. Raises ControlError when the run is over."""
         self.control.pause()
 
-    def resume(self) -> None:
-        """Go on after a pause. Raises ControlError when the run is over."""
-        self.control.resume()
+    def step(self) -> None:
+        """Go on to the next call or observation. Raises ControlError when the run is not under way."""
+        self.control.step()
+
+    def change(self, **changed: Any) -> None:
+        """What follows is done with another `model`, `settings`, `limits`, `breakpoints` or `approve`.
+
+        >>> run.change(model="openai/gpt-5-mini", settings={"temperature": 0}, limits={"steps": 20})
+
+        Raises:
+            ControlError: something in it makes no sense, or the run is not under way; nothing changed.
+        """
+        self.control.change(**changed)
+
+    @property
+    def held(self) -> Held | None:
+        """The call or observation at which the run under way has halted; None while it goes on."""
+        return self._control.held if self._control else None
 
     def say(self, text: str) -> None:
         """Tell the model something. Raises ControlError when there is no text, or the run is over."""

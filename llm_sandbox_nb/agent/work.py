@@ -7,25 +7,34 @@ import dataclasses
 import logging
 import shlex
 import time
-from collections.abc import Awaitable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from llm_sandbox_nb.agent.answer import AnswerFiles
+from llm_sandbox_nb.agent.checkpoints import Checkpoints, history_folder
 from llm_sandbox_nb.agent.collect import Collector
 from llm_sandbox_nb.agent.control import RunControl
 from llm_sandbox_nb.agent.ending import Ending, ending_of, spoken_answer
 from llm_sandbox_nb.agent.failures import RunError
 from llm_sandbox_nb.agent.folders import public_settings, versions
+from llm_sandbox_nb.agent.halting import Halting
 from llm_sandbox_nb.agent.inputs import Inputs
 from llm_sandbox_nb.agent.limits import Meter, RunLimits
-from llm_sandbox_nb.agent.loop import Loop, StopRun, Workplace
+from llm_sandbox_nb.agent.loop import Loop, Workplace
 from llm_sandbox_nb.agent.model import Model, ModelSettings
+from llm_sandbox_nb.agent.origin import Origin
+from llm_sandbox_nb.agent.past import Past, past_of
+from llm_sandbox_nb.agent.place import take_over
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.agent.requests import StopRun
 from llm_sandbox_nb.agent.retry import RetryPolicy
 from llm_sandbox_nb.agent.run import Run
 from llm_sandbox_nb.agent.schemas import TOOLS
+from llm_sandbox_nb.agent.settings_change import Changer, MakeModel, unknown_model
 from llm_sandbox_nb.agent.tools import Toolbox
+from llm_sandbox_nb.agent.trips import Trips
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.trajectory import events as ev
@@ -49,15 +58,29 @@ class Job:
     settings: ModelSettings
     retries: RetryPolicy
     command_timeout: float
+    halting: Halting = field(default_factory=Halting)
+    make_model: MakeModel = unknown_model
+    """Makes a model that the run changes to."""
+    origin: Origin | None = None
+    """The files to begin with."""
+    given: Mapping[str, str] = field(default_factory=dict)
+    """Observations of calls that are not to be executed, by their ids: when a record is played again."""
+    replies: int | None = None
+    """How many replies are asked for at most, then."""
+    came_from: Mapping[str, str] = field(default_factory=dict)
+    """For the record: which run it is played from, or has its files from."""
 
     def start_event(self, run_id: str) -> ev.RunStarted:
         """The first event of the journal."""
-        settings = {
+        settings: dict[str, Any] = {
             "sampling": dataclasses.asdict(self.settings),
             "limits": dataclasses.asdict(self.limits),
             "command_timeout": self.command_timeout,
             "prompts": dataclasses.asdict(self.prompts),
         }
+        settings |= self.came_from
+        if self.halting.any:
+            settings["halts"] = self.halting.as_json()
         return ev.RunStarted(
             run_id=run_id,
             task=self.task,
@@ -77,13 +100,25 @@ class Opening:
     sandbox: Sandbox | Awaitable[Sandbox]
     owned: bool
     root: str | None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """How it is opened, when it is known."""
 
 
 class Work:
     """One run under way."""
 
-    def __init__(self, job: Job, recorder: Recorder, run: Run, opening: Opening, control: RunControl) -> None:
+    def __init__(
+        self,
+        job: Job,
+        recorder: Recorder,
+        run: Run,
+        opening: Opening,
+        control: RunControl,
+        past: Past | None = None,
+    ) -> None:
+        """`past` is where a conversation stands that is gone on with; None begins one."""
         self.job = job
+        self.past = past
         self.control = control
         self.recorder = recorder
         self.run = run
@@ -92,19 +127,21 @@ class Work:
         self.box: Sandbox | None = None
         self.collector: Collector | None = None
         self.answers: AnswerFiles | None = None
+        self.checkpoints: Checkpoints | None = None
+        self.trips = Trips()
+        run.place.loop, run.place.job = asyncio.get_running_loop(), job
+        run.place.options = opening.options or run.place.options
 
     async def do(self) -> Run:
         """Do it all. Whatever happens, the record is complete and an owned sandbox closed in the end."""
         self._record_start()
+        self.run.place.work = self
         workplace = asyncio.ensure_future(self._prepare())
-        job = self.job
-        loop = Loop(job.model, job.settings, self.recorder, self.meter, workplace, job.retries, self.control)
-        talk = asyncio.ensure_future(self._talk(loop, workplace))
-        try:
-            self.control.begin(self.recorder.emit, talk.cancel)
-            await talk
-        except BaseException as error:  # noqa: BLE001 - recorded, then told to the caller by _outcome
-            cause = error
+        while True:
+            loop, cause = await self._one_talk(workplace)
+            if not self.trips.wanted or self.control.stopped:
+                break
+            await self._travel(loop, workplace)
         ending = ending_of(cause)
         try:
             await self._finish(loop, ending)
@@ -115,9 +152,58 @@ class Work:
         return self._outcome(ending, cause)
 
     def _record_start(self) -> None:
-        self.recorder.emit(self.job.start_event(self.recorder.folder.name))
+        if self.past is None:
+            self.recorder.emit(self.job.start_event(self.recorder.folder.name))
+        else:
+            self.recorder.emit(ev.Continued(source="python"))
+
+    async def _one_talk(self, workplace: asyncio.Future[Workplace]) -> tuple[Loop, BaseException]:
+        """Talk until the end, or until the run is taken back; what ended it."""
+        job = self.job
+        loop = Loop(
+            job.model,
+            job.settings,
+            self.recorder,
+            self.meter,
+            workplace,
+            job.retries,
+            self.control,
+            job.halting,
+            given=job.given,
+            replies=job.replies,
+        )
+        talk = asyncio.ensure_future(self._talk(loop, workplace))
+        self.trips.interrupt = talk.cancel
+        try:
+            self.control.begin(self.recorder.emit, talk.cancel, Changer(loop, job.make_model))
+            await talk
+        except BaseException as error:  # noqa: BLE001 - recorded, then told to the caller by _outcome
+            return loop, error
+        raise AssertionError("A loop ends by an exception only.")
+
+    async def _travel(self, loop: Loop, workplace: asyncio.Future[Workplace]) -> None:
+        """Go back, or elsewhere, as was asked for; the run then halts there."""
+        await asyncio.shield(workplace)
+        loop.close_open_calls()
+        await self._keep_last_files()
+        await self.trips.do(self.recorder, self._sandbox())
+        now: dict[str, Any] = {"model": loop.model, "settings": loop.settings, "halting": loop.halting}
+        self.job = dataclasses.replace(self.job, **now)
+        self.past = past_of(self.recorder.trajectory)
+        self._count_past(self.past)
+        self.control.pause(source="rewind")
+
+    def _count_past(self, past: Past) -> None:
+        trajectory = self.recorder.trajectory
+        usage = next((step.usage for step in reversed(trajectory.steps) if step.usage), None)
+        tokens = usage.total_tokens if usage else 0
+        self.meter.go_on_from(past.step, tokens, trajectory.spent.cost)
 
     async def _talk(self, loop: Loop, workplace: asyncio.Future[Workplace]) -> None:
+        if self.past is not None:
+            await asyncio.shield(workplace)  # its files are back, also when the model makes no call
+            self._count_past(self.past)
+            await loop.go_on(self.past)
         if self.opening.root is None:
             await asyncio.shield(workplace)
         root = self.opening.root or self._sandbox().directories.root
@@ -128,7 +214,8 @@ class Work:
     async def _prepare(self) -> Workplace:
         started, opening = time.monotonic(), self.opening
         box = opening.sandbox if isinstance(opening.sandbox, Sandbox) else await opening.sandbox
-        self.box = box
+        self.box = self.run.place.box = box
+        known = take_over(box, self.recorder.folder)
         self.recorder.emit(
             ev.SandboxReady(
                 sandbox_id=box.id, protection=_protection(box), start_time=time.monotonic() - started
@@ -141,7 +228,11 @@ class Work:
         prompts = self.job.prompts.under(box.directories.root)
         self.collector = self._make_collector(box, prompts)
         self.answers = AnswerFiles(box, prompts.output_dir)
+        if self.job.origin is not None:
+            await self._begin_with(box, self.job.origin)
         await _make_folders(box, prompts)
+        if self.past is not None:
+            return await self._prepare_again(box, self.collector, known)
         if not opening.owned:
             await self.collector.take_stock()
             await self.answers.take_stock()
@@ -149,7 +240,47 @@ class Work:
         if prompts.working_dir != box.directories.root:
             await box.run(f"cd -- {shlex.quote(prompts.working_dir)}")
         await box.changes()
-        return Workplace(Toolbox(box, lambda: self.meter.time_left, self.job.command_timeout), self.collector)
+        await self._keep_files(box)
+        return self._workplace(box, self.collector)
+
+    async def _begin_with(self, box: Sandbox, origin: Origin) -> None:
+        """Give the sandbox the files of another run, before anything else is done in it."""
+        if source := origin.continued(box):
+            await box.keep_history(history_folder(self.recorder.folder), continue_from=source)
+        for problem in await origin.put_into(box):
+            self.recorder.emit(ev.Noted(text=str(ev.clean_text(problem))))
+
+    async def _prepare_again(self, box: Sandbox, collector: Collector, known: bool) -> Workplace:
+        """A sandbox for a run that goes on: with its files, which one it has just worked in has already."""
+        self.checkpoints = Checkpoints(box, self.recorder)
+        await self.checkpoints.begin()
+        if not known and (files := self.recorder.trajectory.files):
+            for problem in (await box.restore(files)).problems:
+                self.recorder.emit(ev.Noted(text=str(ev.clean_text(problem))))
+        await collector.take_stock(self._artifacts())
+        await box.changes()
+        if self.recorder.trajectory.files is None:
+            self.checkpoints.start(self.past.step if self.past else 0)
+        return self._workplace(box, collector)
+
+    def _artifacts(self) -> set[str]:
+        """Names of all files that this run has left in its output folder, on any branch."""
+        events = self.recorder.trajectory.events
+        return {event.path for event in events if isinstance(event, ev.ArtifactSaved)}
+
+    def _workplace(self, box: Sandbox, collector: Collector) -> Workplace:
+        toolbox = Toolbox(box, lambda: self.meter.time_left, self.job.command_timeout)
+        return Workplace(toolbox, collector, self._kept())
+
+    async def _keep_files(self, box: Sandbox) -> None:
+        """Keep the files as they are before the first call, and in the run's folder from now on."""
+        self.checkpoints = Checkpoints(box, self.recorder)
+        await self.checkpoints.begin()
+        self.checkpoints.start(0)
+
+    def _kept(self) -> Checkpoints:
+        assert self.checkpoints is not None
+        return self.checkpoints
 
     def _make_collector(self, box: Sandbox, prompts: PromptConfig) -> Collector:
         not_results = (prompts.input_dir, box.directories.input, box.directories.documents)
@@ -200,12 +331,22 @@ class Work:
             async with asyncio.timeout(_TIDYING_INTERRUPTED if ending.reason == "interrupted" else _TIDYING):
                 answer = await self.answers.read()
                 await self.collector.collect_all()
+                await self._keep_last_files()
         except TimeoutError:
             self._missed("it took too long")
         except Exception as error:
             logger.exception("the last files of %s could not be taken", self.recorder.folder)
             self._missed(str(error))
         return answer
+
+    async def _keep_last_files(self) -> None:
+        """The files in the end, also those of a call that was cut short."""
+        if self.checkpoints is None:
+            return
+        await self.checkpoints.settle()
+        if self.recorder.trajectory.uncovered is not None:
+            self.checkpoints.start(self.meter.step)
+            await self.checkpoints.settle()
 
     def _missed(self, reason: str) -> None:
         reason = ev.clean_text(f"The last files could not be taken: {reason.rstrip('.')}.")
@@ -216,8 +357,13 @@ class Work:
         await asyncio.gather(workplace, return_exceptions=True)
         if self.collector is not None:
             await self.collector.abandon()
+        if self.checkpoints is not None:
+            await self.checkpoints.abandon()
+        self.run.place.work = None
+        self.trips.close()
         if self.box is None or not self.opening.owned:
             return
+        self.run.place.box = None
         try:
             await self.box.close()
         except (SandboxError, OSError) as error:

@@ -113,6 +113,11 @@ def one_of(*words: str) -> Convert:
     return convert
 
 
+def texts(value: Any) -> list[str]:
+    """A list of texts; one text is a list too."""
+    return [text(one) for one in (value if isinstance(value, list) else [value])]
+
+
 @dataclass(frozen=True)
 class Option:
     """One option. `name` has underscores; the flag may be written with dashes too."""
@@ -127,6 +132,8 @@ class Option:
     """Whether a settings file may hold it."""
     switch: bool = False
     """Whether the flag alone means yes."""
+    many: bool = False
+    """Whether it may be given several times; a settings file has a list."""
 
 
 QUERY = Option("query", "the task, taken literally", in_file=False)
@@ -176,10 +183,22 @@ FILE_OPTIONS = (
     Option("save_litellm_response", "also keep each request and reply as a JSON file of its own", yes_or_no,
            False, metavar="BOOL", switch=True),
 )  # fmt: skip
+STOP_OPTIONS = (
+    Option("step", "stop before every tool call, and go on in steps", yes_or_no, False, metavar="BOOL", switch=True),
+    Option("break", "stop at calls such as \"tool == 'execute_bash' and 'rm ' in command\"; may be given several times",
+           texts, [], metavar="EXPR", many=True),
+    Option("break_when", "stop when this function says so: FILE.py:NAME; may be given several times", texts, [],
+           metavar="FILE:NAME", many=True),
+    Option("approve", "ask before every call, only before commands (edits), or before none (auto)",
+           one_of("ask", "edits", "auto"), "auto", metavar="KIND"),
+    Option("on_pause", "at a stop: ask here, stop the run, or continue", one_of("ask", "stop", "continue"), "ask",
+           metavar="KIND"),
+)  # fmt: skip
 GROUPS = {
     "model": MODEL_OPTIONS,
     "limits": LIMIT_OPTIONS,
     "sandbox": SANDBOX_OPTIONS,
     "files": FILE_OPTIONS,
+    "stops": STOP_OPTIONS,
 }
-RUN_OPTIONS = (*MODEL_OPTIONS, *LIMIT_OPTIONS, *SANDBOX_OPTIONS, *FILE_OPTIONS)
+RUN_OPTIONS = (*MODEL_OPTIONS, *LIMIT_OPTIONS, *SANDBOX_OPTIONS, *FILE_OPTIONS, *STOP_OPTIONS)

@@ -33,11 +33,13 @@ class Parser(argparse.ArgumentParser):
     def add_option(self, group: argparse._ActionsContainer, option: Option) -> None:
         """Add one option of the table."""
         names = dict.fromkeys((f"--{option.name}", f"--{option.name.replace('_', '-')}"))
-        default = "" if option.default is None else f" (default: {option.default})"
+        default = "" if option.default in (None, []) else f" (default: {option.default})"
         environment = f" [${', $'.join(option.environment)}]" if option.environment else ""
         text = f"{option.help}{default}{environment}".replace("%", "%%")
         if option.switch:
             group.add_argument(*names, metavar=option.metavar, help=text, nargs="?", const="true")
+        elif option.many:
+            group.add_argument(*names, metavar=option.metavar, help=text, action="append")
         else:
             group.add_argument(*names, metavar=option.metavar, help=text)
 

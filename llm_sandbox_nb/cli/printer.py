@@ -29,6 +29,13 @@ _ENDINGS = {
 }
 
 
+_DECIDED = {
+    "edit": "a person changed the call",
+    "skip": "a person skipped the call and showed the model",
+    "observe": "a person had the model shown instead",
+}
+
+
 def harmless(text: str) -> str:
     """`text` with everything that could command a terminal or reorder its line made visible."""
     return "".join(_visible(character) for character in text)
@@ -89,6 +96,9 @@ class Printer:
                 self._model(event)
             case ev.CallStarted() | ev.CallOutput() | ev.CallFinished():
                 self._call(event)
+            case ev.CallDecided() if event.action != "run":
+                self._say(f"  {_DECIDED[event.action]} ({event.source})")
+                self._block(event.observation or "", "  | ")
             case ev.ArtifactSaved():
                 self._say(f"  saved {event.path} ({event.mime}, {size_in_words(event.size)})")
             case ev.ArtifactSkipped():

@@ -14,6 +14,7 @@ from llm_sandbox_nb.cli.errors import INTERRUPTED, MODEL_ERROR, SANDBOX_ERROR, U
 from llm_sandbox_nb.cli.printer import Printer, harmless, size_in_words
 from llm_sandbox_nb.cli.responses import save_responses
 from llm_sandbox_nb.cli.settings import resolve
+from llm_sandbox_nb.cli.stops import Terminal, check_stops, function_of
 
 if TYPE_CHECKING:
     from llm_sandbox_nb.agent.model import ModelSettings
@@ -61,6 +62,7 @@ def _check(values: dict[str, Any]) -> None:
         raise UsageError(
             "There is no model: name one with --llm_name (for example openai/gpt-5) or $LLM_NAME."
         )
+    check_stops(values)
     if values["input_dir"] and not Path(values["input_dir"]).expanduser().exists():
         raise UsageError(f"--input_dir: there is no {values['input_dir']}; check the path.")
 
@@ -118,6 +120,11 @@ async def _until_signal(values: dict[str, Any], started: list[Run]) -> None:
         api_key=values["api_key"],
         listeners=(Printer(sys.stdout),),
         on_run=started.append,
+        step=values["step"],
+        breakpoints=values["break"],
+        break_when=[function_of(name) for name in values["break_when"]],
+        approve=values["approve"],
+        on_pause=Terminal(sys.stdin, sys.stdout).ask if values["on_pause"] == "ask" else values["on_pause"],
     )
 
 

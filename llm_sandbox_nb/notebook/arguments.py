@@ -43,9 +43,36 @@ OPTIONS = [
         "--fresh", action="store_true", help="start with a new, empty sandbox in place of the notebook's"
     ),
     _option(
+        "--from-files-of",
+        metavar="RUN[:STEP]",
+        help="first give the sandbox the files that this run began with, or had after that step",
+    ),
+    _option("--step", action="store_true", help="stop before every tool call, and go on in steps"),
+    _option(
+        "--break",
+        dest="breakpoints",
+        action="append",
+        default=[],
+        metavar="EXPR",
+        help="stop at calls such as \"tool == 'execute_bash' and 'rm ' in command\"; may be given several times",
+    ),
+    _option(
+        "--break-when",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="stop when this function of yours says so; it gets the pending call, then the finished one",
+    ),
+    _option(
+        "--approve",
+        choices=("ask", "edits", "auto"),
+        default="auto",
+        help="ask before every call, only before commands (edits of files go through), or before none",
+    ),
+    _option(
         "--on-pause",
-        choices=("wait", "stop", "go"),
-        help="what to do when the run is paused and nobody can be asked: wait, stop (unless said) or go on",
+        choices=("ask", "wait", "stop", "continue", "go"),
+        help="what to do when the run halts and nobody can be asked: wait, stop (unless said) or continue",
     ),
     _option("--prompt-config", metavar="FILE", help="YAML file with the prompts"),
     _option("--vars", action="store_true", help="replace {name} in the task by the variable's value"),

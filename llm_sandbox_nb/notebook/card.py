@@ -46,7 +46,11 @@ class Card:
 
     def add(self, event: ev.Event) -> None:
         """Take one more event into account."""
+        steps = self.trajectory.steps
         self.trajectory.add(event)
+        if self.trajectory.steps is not steps:  # another branch: its steps have the same numbers
+            self._whole.clear()
+            self._lines.clear()
         number = getattr(event, "step", None)
         if number is not None:
             self._whole.pop(number, None)

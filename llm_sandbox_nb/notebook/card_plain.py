@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from llm_sandbox_nb.notebook.card_decisions import of_a_call
 from llm_sandbox_nb.notebook.card_page import number_words, protection_words, state_words
 from llm_sandbox_nb.notebook.card_text import clip, first_line, plain, size_in_words
 from llm_sandbox_nb.trajectory.trajectory import Step, Trajectory
@@ -35,4 +36,5 @@ def _step(step: Step) -> str:
         command = (call.arguments or {}).get("command", "")
         code = "" if call.exit_code is None else f" -> exit {call.exit_code}"
         lines.append(f"  {plain(call.tool)} {first_line(plain(str(command)[:400]), 100)}{code}")
+        lines += [f"    {words}" for one in call.decisions if (words := of_a_call(one).rstrip(":"))]
     return "\n".join(lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from llm_sandbox_nb.notebook.card_decisions import of_a_call
 from llm_sandbox_nb.notebook.card_text import clip, escape, first_line, plain, size_in_words, time_in_words
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Call, Step
@@ -78,7 +79,16 @@ def _call_html(call: Call, limit: int) -> str:
     shown = _command(call, limit) + (
         _running(call, limit) if result is None else _result(call, result, limit)
     )
-    return f"<div class='lsn-call'>{head}{shown}</div>"
+    decided = "".join(_decision(call, one, limit) for one in call.decisions)
+    return f"<div class='lsn-call'>{head}{shown}{decided}</div>"
+
+
+def _decision(call: Call, decided: ev.CallDecided, limit: int) -> str:
+    words = of_a_call(decided)
+    if not words:
+        return ""
+    detail = {"edit": call.raw_arguments, "observe": decided.observation}.get(decided.action) or ""
+    return f"<div class='lsn-quiet'>{words}</div>{_pre(detail, limit) if detail else ''}"
 
 
 def _command(call: Call, limit: int) -> str:

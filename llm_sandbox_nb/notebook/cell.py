@@ -17,7 +17,9 @@ from llm_sandbox_nb.notebook.background import BackgroundLoop
 from llm_sandbox_nb.notebook.card import Card
 from llm_sandbox_nb.notebook.cell_runner import CellRunner, Listener
 from llm_sandbox_nb.notebook.errors import SandboxLimitError, SandboxUsageError, in_one_sentence
+from llm_sandbox_nb.notebook.halts import Halts, halts_of
 from llm_sandbox_nb.notebook.inputs import collect_inputs
+from llm_sandbox_nb.notebook.lineage import OFFER, files_of, first_run_of, runs_folder
 from llm_sandbox_nb.notebook.live_display import LiveDisplay
 from llm_sandbox_nb.notebook.naming import notebook_name
 from llm_sandbox_nb.notebook.sandboxes import NotebookSandboxes, SandboxOptions
@@ -48,6 +50,8 @@ class CellTask:
     api_base: str | None
     api_key: str | None
     on_pause: str | None
+    halts: Halts
+    files_of: tuple[Run, int] | None
 
 
 def cell_task(
@@ -83,6 +87,8 @@ def cell_task(
         api_base=options.api_base or settings.api_base or None,
         api_key=_api_key(options.api_key_env or settings.api_key_env),
         on_pause=options.on_pause,
+        halts=halts_of(options, namespace),
+        files_of=files_of(options.from_files_of, runs_folder(settings, namespace), namespace),
     )
 
 
@@ -203,6 +209,7 @@ class CellRun:
                 keep(run)
 
             runner = CellRunner(self._background, card, display, watching.paused)
+            self._offer_original_files(task)
             try:
                 finished = runner.run(lambda listener: self._solve(task, listener, started, watching))
             finally:
@@ -215,10 +222,19 @@ class CellRun:
         if finished.stop_reason in _LIMITS:
             raise SandboxLimitError(_LIMITS[finished.stop_reason])
 
+    def _offer_original_files(self, task: CellTask) -> None:
+        """A cell that ran before finds other files now: say how to have those that it began with."""
+        if task.fresh or task.files_of is not None:
+            return
+        before = first_run_of(task.task, runs_folder(self._settings, self._shell.user_ns))
+        if before is not None and self._background.run(self._sandboxes.current()) is not None:
+            print(OFFER.format(run=before.name))
+
     async def _solve(
         self, task: CellTask, listener: Listener, started: Callable[[Run], None], watching: Watching
     ) -> Run:
         watching.publisher = await self._sandboxes.publisher()
+        watching.check(self._shell, task.halts.sure)
         try:
             return await self._solve_watched(task, [listener, watching.listen], started)
         finally:
@@ -235,6 +251,7 @@ class CellRun:
             isolation=await self._isolation(task),
             sandbox=_Later(lambda: self._sandboxes.acquire(task.sandbox, fresh=task.fresh)),
             inputs=dict(task.inputs),
+            files_of=task.files_of,
             output_dir=self._settings.output_dir,
             name=notebook_name(self._shell.user_ns),
             prompt_config=task.prompt_config,
@@ -244,6 +261,10 @@ class CellRun:
             api_key=task.api_key,
             listeners=listeners,
             on_run=started,
+            step=task.halts.step,
+            breakpoints=task.halts.breakpoints,
+            break_when=task.halts.break_when,
+            approve=task.halts.approve,
         )
 
     async def _isolation(self, task: CellTask) -> str:

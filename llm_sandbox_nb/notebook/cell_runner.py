@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from llm_sandbox_nb.notebook.background import CLEAN_UP, BackgroundLoop, Job
 from llm_sandbox_nb.notebook.card import Card
 from llm_sandbox_nb.notebook.live_display import LiveDisplay
-from llm_sandbox_nb.trajectory.events import Event
+from llm_sandbox_nb.trajectory.events import Controlled, Event
 
 T = TypeVar("T")
 Listener = Callable[[Event], None]
@@ -36,6 +36,8 @@ class CellRunner:
         self._card = card
         self._display = display
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._halted = False
+        """Whether the run has halted since somebody was asked last."""
 
     def run(self, work: Callable[[Listener], Coroutine[Any, Any, T]]) -> T:
         """Run `work(listener)` to its end, showing the events it tells the listener.
@@ -64,11 +66,11 @@ class CellRunner:
     def _follow(self, job: Job[Any], deadline: float | None) -> None:
         shown = time.monotonic()
         while not job.wait(_TICK) and (deadline is None or time.monotonic() < deadline):
-            paused = self._card.trajectory.paused
             if self._drain() or time.monotonic() - shown > _CLOCK:
                 self._display.update_if_due()
                 shown = time.monotonic()
-            if deadline is None and self._card.trajectory.paused and not paused:
+            if deadline is None and self._card.trajectory.paused and self._halted:
+                self._halted = False
                 self._display.show_now()
                 self._on_pause()
 
@@ -80,5 +82,6 @@ class CellRunner:
             except queue.Empty:
                 return count > 0
             self._card.add(event)
+            self._halted = self._halted or (isinstance(event, Controlled) and event.action == "paused")
             self._display.add(event)
             count += 1

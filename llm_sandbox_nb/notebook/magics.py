@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core import magic, magic_arguments
 
+from llm_sandbox_nb.agent.home import Home
 from llm_sandbox_nb.notebook.arguments import load_arguments, parse_line, unknown_subcommand, with_options
 from llm_sandbox_nb.notebook.background import BackgroundLoop
 from llm_sandbox_nb.notebook.errors import SandboxUsageError, plain_errors
@@ -21,7 +22,11 @@ from llm_sandbox_nb.sandbox.errors import SandboxError
 if TYPE_CHECKING:
     from llm_sandbox_nb.agent.run import Run
 
-_SUBCOMMANDS = ("status", "files", "get", "put", "sh", "reset", "stop", "runs", "load", "export")
+_RUN_WORDS = ("held", "pause", "continue", "step", "edit", "skip", "observe", "say", "change")
+_TIME_WORDS = ("rewind", "undo", "fork", "compare", "replay")
+_SUBCOMMANDS = (
+    "status", "files", "get", "put", "sh", "reset", "stop", "runs", "load", "export", *_TIME_WORDS, *_RUN_WORDS,
+)  # fmt: skip
 
 _cell_magic: Any = magic.cell_magic("sandbox")
 _line_magic: Any = magic.line_magic("sandbox")
@@ -36,6 +41,9 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         super().__init__(shell=shell, **options)
         self._background = BackgroundLoop()
         self._sandboxes = NotebookSandboxes(self._connect)
+        self._live: Run | None = None
+        """The newest run that began here."""
+        Home.cells_wait = True
         atexit.register(self._close)
 
     @magic.no_var_expand
@@ -53,7 +61,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         with plain_errors():
             options = parse_line(self.sandbox_cell.parser, line)
             run = CellRun(self._background, self._sandboxes, self, self.shell)
-            run.run(options, cell, lambda run: self._keep(options.out, run))
+            run.run(options, cell, lambda run: self._begun(options.out, run))
 
     @magic.no_var_expand
     @_line_magic  # type: ignore[untyped-decorator]
@@ -70,6 +78,20 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         %sandbox runs             the runs of this notebook
         %sandbox load RUN [-o NAME]   show a run again, and keep it in a variable
         %sandbox export RUN [FILE]    write a run as one HTML file that opens anywhere
+
+        Back in time, for the newest run or the one named by --run RUN:
+
+        %sandbox rewind STEP [both|files|conversation]   go back to the end of a step
+        %sandbox undo                 take the newest rewind back
+        %sandbox fork STEP [-o NAME]  a second run from there, with a sandbox of its own
+        %sandbox compare [RUN...]     set runs side by side, or the branches of one
+        %sandbox replay [--ignore EXPR] [--ignore-files PATTERN]   play a run again: what differs?
+
+        While a run goes on, from another thread of this kernel (a subshell):
+
+        %sandbox held             where it has halted, and the call that waits
+        %sandbox pause | continue | step | edit NAME=VALUE... | skip [TEXT] | observe TEXT | say TEXT |
+                 change NAME=VALUE...   what to do; the words are those of the prompt in a cell
         """
         with plain_errors():
             name, _, rest = line.strip().partition(" ")
@@ -78,15 +100,33 @@ class SandboxMagics(SandboxSettings, magic.Magics):
     def _subcommand(self, name: str) -> Callable[[str], None]:
         from llm_sandbox_nb.notebook.cell import sandbox_options
         from llm_sandbox_nb.notebook.commands import SandboxCommands
+        from llm_sandbox_nb.notebook.deciding import decide
 
         if name not in _SUBCOMMANDS:
             raise SandboxUsageError(unknown_subcommand(name, _SUBCOMMANDS))
+        if name in _RUN_WORDS:
+            return lambda rest: print(decide(self._live, name, rest))
+        if name in _TIME_WORDS:
+            return self._in_time(name)
         of_runs = {"runs": self._show_runs, "load": self._load, "export": self._export}
         if name in of_runs:
             return of_runs[name]
         commands = SandboxCommands(self._background, self._sandboxes, lambda: sandbox_options(self))
         command: Callable[[str], None] = getattr(commands, name)
         return command
+
+    def _in_time(self, name: str) -> Callable[[str], None]:
+        from llm_sandbox_nb.notebook.commands_in_time import CommandsInTime
+
+        commands = CommandsInTime(self._live, self._runs_folder(), self._namespace, self._prepare)
+        command: Callable[[str], None] = getattr(commands, name)
+        return command
+
+    def _prepare(self, run: Run) -> None:
+        """What goes on with a run in a cell is shown there."""
+        from llm_sandbox_nb.notebook.stage import CellStage
+
+        run.place.stage = CellStage(self._background, self._sandboxes, self, self.shell)
 
     def _show_runs(self, rest: str) -> None:
         from llm_sandbox_nb.notebook.records import runs_text
@@ -100,6 +140,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
 
         name, variable = load_arguments(rest)
         run = find_run(name, self._runs_folder())
+        self._prepare(run)
         self._keep(variable, run)
         show_run(run, self.shell, self.caps())
 
@@ -110,6 +151,11 @@ class SandboxMagics(SandboxSettings, magic.Magics):
 
     def _runs_folder(self) -> Path:
         return Path(self.output_dir) / notebook_name(self._namespace)
+
+    def _begun(self, name: str | None, run: Run) -> None:
+        self._live = run
+        self._prepare(run)
+        self._keep(name, run)
 
     def _keep(self, name: str | None, run: Run) -> None:
         if name:

@@ -17,12 +17,17 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.agent.control import ControlError
+from llm_sandbox_nb.agent.failures import InputError
+from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.live_tail import LiveTail
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tornado.websocket import WebSocketClientConnection
 
+    from llm_sandbox_nb.agent.control import RunControl
     from llm_sandbox_nb.agent.run import Run
     from llm_sandbox_nb.notebook.server_address import ServerAddress
 
@@ -34,6 +39,8 @@ _RETRY_FIRST, _RETRY_MOST = 0.1, 2.0
 _ANSWER_TIMEOUT = 10.0
 _HOPE = 5.0
 """Seconds for which a server that is away is expected back before the notebook is told all again."""
+_OWNER = secrets.token_hex(16)
+"""By this the server knows that a run which goes on again is still this kernel's."""
 _FOR_GOOD = (4403,)
 """Close codes after which connecting again is of no use."""
 
@@ -48,8 +55,10 @@ class RunPublisher:
     def __init__(self, address: ServerAddress, kernel_id: str) -> None:
         self._address = address
         self._kernel_id = kernel_id
-        self._owner = secrets.token_hex(16)
         self._run: Run | None = None
+        self._ended: ev.RunFinished | None = None
+        """Its last word before it went on again, unless it was rewound."""
+        self._goes_on = False
         self._tail = LiveTail()
         self._news = asyncio.Event()
         self._sent = asyncio.Event()
@@ -71,7 +80,8 @@ class RunPublisher:
 
     def start(self, run: Run) -> None:
         """Begin to publish."""
-        self._run = run
+        self._run, self._ended = run, run.trajectory.finish
+        self._goes_on = any(event.kind == "run.finished" for event in run.trajectory.events)
         self._task = asyncio.ensure_future(self._publish(run))
 
     def listen(self, event: ev.Event) -> None:
@@ -111,7 +121,7 @@ class RunPublisher:
         """One connection, from its start until it breaks or all is said."""
         connection = await self._connect(run.folder.name)
         try:
-            start = await self._greet(connection)
+            start = await self._greet(connection, run.folder)
             self._connected, self._seen_at = True, time.monotonic()
             sender = asyncio.ensure_future(self._send_all(run, connection, start))
             reader = asyncio.ensure_future(self._read_all(run, connection))
@@ -142,9 +152,10 @@ class RunPublisher:
             connection.protocol.stream.set_nodelay(True)
         return connection
 
-    async def _greet(self, connection: WebSocketClientConnection) -> int:
+    async def _greet(self, connection: WebSocketClientConnection, folder: Path) -> int:
         """Say whose run it is; the number of the first event that the server wants."""
-        await _write(connection, {"type": "hello", "kernel_id": self._kernel_id, "owner": self._owner})
+        hello = {"type": "hello", "kernel_id": self._kernel_id, "owner": _OWNER, "goes_on": self._goes_on}
+        await _write(connection, {**hello, "folder": str(folder.absolute())})
         try:
             message = await asyncio.wait_for(connection.read_message(), _ANSWER_TIMEOUT)
             return int(json.loads(message or "{}")["next"])
@@ -161,7 +172,7 @@ class RunPublisher:
                 position += len(lines)
                 await _write(connection, body)
                 continue
-            if run.trajectory.finish is not None:
+            if run.trajectory.finish not in (None, self._ended):
                 self._sent.set()
                 return
             if texts := list(self._tail.since(seen)):
@@ -174,30 +185,56 @@ class RunPublisher:
         while (message := await connection.read_message()) is not None:
             asked = json.loads(message)
             if asked.get("type") == "control":
-                await _write(connection, {"type": "answer", "id": asked["id"], "error": _decide(run, asked)})
+                problem = await _decide(run, asked)
+                await _write(connection, {"type": "answer", "id": asked["id"], "error": problem})
             elif asked.get("type") == "file":
                 found = await asyncio.to_thread(_file, run, str(asked["path"]), int(asked["most"]))
                 await _write(connection, {"type": "answer", "id": asked["id"], **found})
         raise _AwayError("the connection broke")
 
 
-def _decide(run: Run, asked: dict[str, Any]) -> str | None:
-    """Carry a decision out; what is wrong with it, in one sentence."""
+async def _decide(run: Run, asked: dict[str, Any]) -> str | None:
+    """Carry a decision out, and see it recorded; what is wrong with it, in one sentence."""
+    given = {name: value for name, value in asked.items() if name not in ("type", "id", "action")}
     try:
-        match asked.get("action"):
-            case "say":
-                run.control.say(str(asked.get("text") or ""), source="server")
-            case "pause":
-                run.control.pause(source="server")
-            case "resume":
-                run.control.resume(source="server")
-            case "stop":
-                run.control.stop(source="server")
-            case other:
-                return f"The kernel's version of llm_sandbox_nb knows no {other!r}; restart the kernel."
-    except ControlError as error:
+        if asked.get("action") == "change":
+            await asyncio.to_thread(run.control.change, **given, source="server")  # may import a provider
+        elif asked.get("action") == "rewind":
+            await run.rewind(given.get("step", 0), given.get("what", "both"))
+        elif asked.get("action") == "undo":
+            await run.undo()
+        else:
+            _decide_at_once(run.control, str(asked.get("action")), given)
+    except (ControlError, InputError, SandboxError) as error:
         return str(error)
+    await asyncio.sleep(0)
     return None
+
+
+def _decide_at_once(control: RunControl, action: str, given: dict[str, Any]) -> None:
+    call_id, text = given.get("call_id"), str(given.get("text") or "")
+    match action:
+        case "say":
+            control.say(text, source="server")
+        case "pause":
+            control.pause(source="server")
+        case "resume":
+            control.resume(call_id=call_id, source="server")
+        case "step":
+            control.step(call_id=call_id, source="server")
+        case "edit":
+            arguments, tool = given.get("arguments") or {}, given.get("tool")
+            control.edit(arguments, tool=tool, call_id=call_id, source="server")
+        case "skip":
+            control.skip(text or None, call_id=call_id, source="server")
+        case "observe":
+            control.observe(text, call_id=call_id, source="server")
+        case "stop":
+            control.stop(source="server")
+        case other:
+            raise ControlError(
+                f"The kernel's version of llm_sandbox_nb knows no {other!r}; restart the kernel."
+            )
 
 
 def _file(run: Run, path: str, most: int) -> dict[str, Any]:

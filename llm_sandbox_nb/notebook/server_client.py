@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -13,14 +12,9 @@ from typing import Any
 from llm_sandbox_nb.notebook.publisher import RunPublisher
 from llm_sandbox_nb.notebook.sandboxes import SandboxOptions, SandboxStatus, check_matches
 from llm_sandbox_nb.notebook.server_address import ServerAddress, find_own_server, own_kernel_id
+from llm_sandbox_nb.notebook.server_requests import ANSWER_TIMEOUT, START_TIMEOUT, ask_server
 from llm_sandbox_nb.notebook.server_sandbox import ServerSandbox
-from llm_sandbox_nb.sandbox import errors
 from llm_sandbox_nb.sandbox.contract import Limits, Protection, Sandbox
-from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
-
-_ANSWER_TIMEOUT = 15.0
-_START_TIMEOUT = 180.0
-"""Seconds that a start may take: an engine that is busy, a large image."""
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +44,7 @@ class ServerKeeper:
         if fresh:
             await self.close()
         body = {"kernel_id": self._kernel_id, "fresh": fresh, **_wanted(options)}
-        status, model = await self._ask("sandboxes", "POST", body, timeout=_START_TIMEOUT)
+        status, model = await self._ask("sandboxes", "POST", body, timeout=START_TIMEOUT)
         sandbox = await self._connected(model)
         if status == 200:
             _check_same(model, options, sandbox.protection)
@@ -113,53 +107,10 @@ class ServerKeeper:
         return self._sandbox
 
     async def _ask(
-        self, path: str, method: str = "GET", body: object = None, *, timeout: float = _ANSWER_TIMEOUT
+        self, path: str, method: str = "GET", body: object = None, *, timeout: float = ANSWER_TIMEOUT
     ) -> tuple[int, dict[str, Any]]:
-        """A request to the server; its refusals come back as the exceptions they were there.
-
-        Raises:
-            SandboxError: as the server says; SandboxLostError when it does not answer.
-        """
-        from tornado.httpclient import AsyncHTTPClient, HTTPClientError
-
-        request = self._address.request(
-            path,
-            method=method,
-            body=json.dumps(body) if body is not None else None,
-            request_timeout=timeout,
-        )
-        try:
-            response = await AsyncHTTPClient().fetch(request, raise_error=False)
-        except (HTTPClientError, OSError) as error:
-            raise self._silent(error) from error
-        if response.code == 599:
-            raise self._silent(response.error)
-        answer = _json(response.body)
-        if response.code >= 400:
-            raise _refusal(response.code, answer)
-        return response.code, answer
-
-    def _silent(self, error: BaseException | None) -> SandboxLostError:
-        return SandboxLostError(
-            f"The Jupyter server at {self._address.url} does not answer ({error}); restart it and the kernel."
-        )
-
-
-def _json(body: bytes) -> dict[str, Any]:
-    try:
-        answer = json.loads(body or b"{}")
-    except ValueError:
-        return {}
-    return answer if isinstance(answer, dict) else {}
-
-
-def _refusal(code: int, answer: Mapping[str, Any]) -> Exception:
-    """The server's refusal as the exception it was there."""
-    message = str(answer.get("message") or f"The Jupyter server refused with HTTP {code}.")
-    kind = getattr(errors, str(answer.get("error")), None)
-    if isinstance(kind, type) and issubclass(kind, SandboxError):
-        return kind(message)
-    return ValueError(message) if answer.get("error") == "ValueError" else SandboxError(message)
+        """See `ask_server`."""
+        return await ask_server(self._address, path, method, body, timeout=timeout)
 
 
 def _wanted(options: SandboxOptions) -> dict[str, Any]:

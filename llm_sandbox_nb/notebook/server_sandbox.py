@@ -8,12 +8,14 @@ is asked again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 from llm_sandbox_nb.notebook.server_address import ServerAddress
+from llm_sandbox_nb.notebook.server_requests import START_TIMEOUT, ask_server
 from llm_sandbox_nb.notebook.server_transport import ServerUnreachableError, WebSocketTransport
 from llm_sandbox_nb.sandbox.channel import LEASE, Channel
 from llm_sandbox_nb.sandbox.channel_sandbox import ChannelSandbox
@@ -26,10 +28,10 @@ from llm_sandbox_nb.sandbox.contract import (
     FileEntry,
     OutputCallback,
     Protection,
-    Sandbox,
     StreamName,
 )
-from llm_sandbox_nb.sandbox.errors import SandboxLostError
+from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
+from llm_sandbox_nb.sandbox.history.box import KeptSandbox, new_keeper
 
 T = TypeVar("T")
 _RETRY_FIRST, _RETRY_MOST = 0.1, 2.0
@@ -39,15 +41,27 @@ _BROKEN = (
 )
 
 
-class ServerSandbox(Sandbox):
+class ServerSandbox(KeptSandbox):
     """See `Sandbox`. Closing it lets go of the connection; the server keeps the sandbox."""
 
-    def __init__(self, address: ServerAddress, model: Mapping[str, Any], *, patience: float = LEASE) -> None:
-        """`model` is what the server says of it; `patience` the seconds for which the server may be away."""
+    def __init__(
+        self,
+        address: ServerAddress,
+        model: Mapping[str, Any],
+        *,
+        patience: float = LEASE,
+        own: bool = False,
+    ) -> None:
+        """`model` is what the server says of it; `patience` the seconds for which the server may be away.
+
+        An `own` one, such as a fork, is ended by `close`; of others only the connection is.
+        """
         self.server_id: str = model["id"]
         self.id = str(model["sandbox_id"])
         self.directories = Directories(model["root"])
         self.protection = _protection(model["protection"])
+        self.keeper = new_keeper(self.protection, self.directories.root)
+        self._own = own
         self._address = address
         self._patience = patience
         self._connecting = asyncio.Lock()
@@ -112,7 +126,24 @@ class ServerSandbox(Sandbox):
             raise ServerUnreachableError(str(error)) from error
         return box
 
-    async def _again(self, use: Callable[[ChannelSandbox], Awaitable[T]]) -> T:
+    async def reach(self) -> ChannelSandbox:
+        """See `KeptSandbox.reach`."""
+        return await self.connect()
+
+    async def sibling(self) -> ServerSandbox:
+        """See `KeptSandbox.sibling`: the server starts it, under its policy, and ends it with this kernel."""
+        _, model = await ask_server(
+            self._address, f"sandboxes/{self.server_id}/fork", "POST", {}, timeout=START_TIMEOUT
+        )
+        sandbox = ServerSandbox(self._address, model, patience=self._patience, own=True)
+        try:
+            await sandbox.connect()
+        except BaseException:
+            await asyncio.shield(sandbox.close())
+            raise
+        return sandbox
+
+    async def again(self, use: Callable[[ChannelSandbox], Awaitable[T]]) -> T:
         """Do something that may be done twice; once more when the connection breaks meanwhile."""
         box = await self.connect()
         try:
@@ -189,9 +220,9 @@ class ServerSandbox(Sandbox):
         if self._box is not None and not self._box.lost:
             await self._box.interrupt()
 
-    async def read_file(self, path: str, *, limit: int | None = None) -> bytes:
+    async def read_file_now(self, path: str, limit: int) -> bytes:
         """See `Sandbox.read_file`."""
-        return await self._again(lambda box: box.read_file(path, limit=limit))
+        return await self.again(lambda box: box.read_file_now(path, limit))
 
     async def write_file(self, path: str, data: bytes, *, exclusive: bool = False) -> None:
         """See `Sandbox.write_file`.
@@ -200,7 +231,7 @@ class ServerSandbox(Sandbox):
             OSError: the connection broke during an `exclusive` write, which cannot be asked again.
         """
         if not exclusive:
-            return await self._again(lambda box: box.write_file(path, data))
+            return await self.again(lambda box: box.write_file(path, data))
         box = await self.connect()
         try:
             await box.write_file(path, data, exclusive=True)
@@ -208,27 +239,33 @@ class ServerSandbox(Sandbox):
             await self.connect()
             raise OSError(f"The connection broke while {path} was made; see whether it is there.") from None
 
-    async def list_files(self, path: str, *, depth: int = 1, limit: int = 10_000) -> list[FileEntry]:
+    async def list_files_now(self, path: str, *, depth: int, limit: int) -> list[FileEntry]:
         """See `Sandbox.list_files`."""
-        return await self._again(lambda box: box.list_files(path, depth=depth, limit=limit))
+        return await self.again(lambda box: box.list_files_now(path, depth=depth, limit=limit))
 
     async def upload(self, source: Path | str, target: str) -> None:
         """See `Sandbox.upload`."""
-        await self._again(lambda box: box.upload(source, target))
+        await self.again(lambda box: box.upload(source, target))
 
     async def download(self, source: str, target: Path | str, *, limit: int = 1024**3) -> list[str]:
         """See `Sandbox.download`."""
-        return await self._again(lambda box: box.download(source, target, limit=limit))
+        return await self.again(lambda box: box.download(source, target, limit=limit))
 
-    async def changes(self) -> Changes:
+    async def changes_now(self) -> Changes:
         """See `Sandbox.changes`."""
-        return await self._again(lambda box: box.changes())
+        return await self.again(lambda box: box.changes_now())
 
     async def close(self) -> None:
-        """Let go of the connection; the sandbox stays with the server."""
-        self._closed = True
+        """Let go of the connection; the sandbox stays with the server, unless it is this object's own."""
+        closed, self._closed = self._closed, True
         if self._box is not None:
             await self._box.close()
+        await self.keeper.close()
+        if self._own and not closed:
+            with contextlib.suppress(
+                SandboxError
+            ):  # the server ends it by itself, at the latest with this kernel
+                await ask_server(self._address, f"sandboxes/{self.server_id}", "DELETE")
 
 
 class _SoFar:

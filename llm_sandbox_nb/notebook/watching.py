@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
+from llm_sandbox_nb.agent.words import Prompt, answers
+from llm_sandbox_nb.notebook.card_text import plain
+from llm_sandbox_nb.notebook.errors import SandboxUsageError
 from llm_sandbox_nb.trajectory.events import Event
 
 if TYPE_CHECKING:
+    from llm_sandbox_nb.agent.control import RunControl
     from llm_sandbox_nb.agent.run import Run
     from llm_sandbox_nb.notebook.card import Card
     from llm_sandbox_nb.notebook.panel import Panel
     from llm_sandbox_nb.notebook.publisher import RunPublisher
-
-_QUESTION = (
-    "The run is paused. Press Enter to go on, write `stop` to end it, or write what to tell the model: "
+_SHOWN = 10_000
+"""Characters of a call or observation that are printed to be decided about; the card has all."""
+NOBODY = (
+    "{option} needs somebody who decides when the run halts, and here nobody can be asked: the notebook runs "
+    "without a front end, as with nbclient or papermill. Leave it out, or say what to do instead: --on-pause stop "
+    "ends the run at its first halt, --on-pause continue only records the halts, and --break EXPR --on-pause stop "
+    "ends it at certain calls."
 )
-_NOBODY = "stop"
-"""What is done when nobody can be asked and the cell does not say: a halt must not hang a batch for ever."""
 
 
 class Watching:
     """The publisher of a cell's run, and what happens when the run is paused."""
 
     def __init__(self, on_pause: str | None = None) -> None:
-        """`on_pause` is `wait`, `stop` or `go`: done at a pause, without asking, when there is no server."""
+        """`on_pause` is done at a halt when there is no server: `wait`, `stop`, `continue`; else the cell asks."""
         self.publisher: RunPublisher | None = None
-        self._on_pause = on_pause
+        self._on_pause = "continue" if on_pause == "go" else None if on_pause == "ask" else on_pause
         self._run: Run | None = None
+
+    def check(self, shell: Any, option: str | None) -> None:
+        """Refuse an option that halts the run for sure when nobody can decide then. `option` is None without one.
+
+        Raises:
+            SandboxUsageError: there is no server, nobody can be asked in the cell, and the cell does not say.
+        """
+        if option and self._on_pause is None and self.publisher is None and not _somebody(shell):
+            raise SandboxUsageError(NOBODY.format(option=option))
 
     def start(self, run: Run) -> None:
         """The run is there. In the run's loop."""
@@ -63,19 +79,34 @@ class Watching:
         """The run has come to a halt: decide, or ask, unless somebody can decide at the server."""
         if self._run is None or self.run_id() is not None:
             return
-        answer = self._on_pause or _ask()
-        if answer == "wait":
-            return
-        if answer == "stop":
-            self._run.control.stop(source="cell")
-            return
-        if answer not in ("", "go"):
-            self._run.control.say(answer, source="cell")
-        self._run.control.resume(source="cell")
+        control = self._run.control
+        match self._on_pause:
+            case "wait":
+                return
+            case "stop":
+                control.stop(source="cell")
+            case "continue":
+                control.resume(source="cell")
+            case _:
+                _ask(control)
 
 
-def _ask() -> str:
-    try:
-        return input(_QUESTION).strip()
-    except (EOFError, NotImplementedError):
-        return _NOBODY
+def _ask(control: RunControl) -> None:
+    """Ask in the cell until the halt is over; a run that nobody can be asked about is ended."""
+    prompt = Prompt(control, source="cell")
+    if prompt.open and prompt.text:
+        print(plain(prompt.text[:_SHOWN]))
+    while prompt.open:
+        try:
+            line = input(prompt.hint)
+        except (EOFError, NotImplementedError):
+            control.stop(source="cell")
+            return
+        if shown := prompt.answer(line):
+            print(plain(shown))
+
+
+def _somebody(shell: Any) -> bool:
+    """Whether a cell can ask for input: a kernel is told with each cell, a terminal has one."""
+    kernel = getattr(shell, "kernel", None)
+    return bool(getattr(kernel, "_allow_stdin", True)) if kernel is not None else answers(sys.stdin)

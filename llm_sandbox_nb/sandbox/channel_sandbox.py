@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from llm_sandbox_nb.sandbox.channel import Channel
+from llm_sandbox_nb.sandbox.body import Body
+from llm_sandbox_nb.sandbox.channel import Channel, Sink
 from llm_sandbox_nb.sandbox.contract import (
     DEFAULT_TIMEOUT,
     OUTPUT_LIMIT,
@@ -19,10 +20,11 @@ from llm_sandbox_nb.sandbox.contract import (
     FileEntry,
     OutputCallback,
     Protection,
-    Sandbox,
 )
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
 from llm_sandbox_nb.sandbox.frames import ProtocolError
+from llm_sandbox_nb.sandbox.history.box import KeptSandbox, new_keeper
+from llm_sandbox_nb.sandbox.history.link import Link
 from llm_sandbox_nb.sandbox.outcome import (
     CommandOutput,
     Gathered,
@@ -35,8 +37,6 @@ from llm_sandbox_nb.sandbox.outcome import (
 from llm_sandbox_nb.sandbox.receive import Spool, receive_tree
 from llm_sandbox_nb.sandbox.transfer import plan_upload, tree_of
 
-READ_CAP = 1024**3
-"""Bytes that `read_file` takes when its caller sets no limit; hostile files are endless."""
 FILE_TIMEOUT = 600.0
 """Seconds after which a file operation inside the sandbox is given up."""
 TRANSFER_TIMEOUT = 3600.0
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
-class ChannelSandbox(Sandbox):
+class ChannelSandbox(KeptSandbox):
     """A sandbox whose executor answers on `channel`.
 
     Args:
@@ -79,6 +79,9 @@ class ChannelSandbox(Sandbox):
         self.protection = protection
         self.executor: Mapping[str, Any] = {}
         """What the executor says of itself: version, python, pid, uid."""
+        self.start_sibling: Callable[[], Awaitable[KeptSandbox]] | None = None
+        """Starts another sandbox like this one; set by who opens sandboxes."""
+        self.keeper = new_keeper(protection, directories.root)
         self._kill = kill
         self._spill = spill
         self._hello = dict(hello or {})
@@ -188,8 +191,7 @@ class ChannelSandbox(Sandbox):
         try:
             return parse()
         except ProtocolError as error:
-            self.channel.fail(f"it broke the protocol: {error}")
-            raise self.channel.lost or SandboxLostError(str(error)) from error
+            raise self.broke_protocol(error) from error
 
     async def interrupt(self) -> None:
         """See `Sandbox.interrupt`."""
@@ -197,13 +199,12 @@ class ChannelSandbox(Sandbox):
 
     # ------------------------------------------------------------------------------------------------- files
 
-    async def read_file(self, path: str, *, limit: int | None = None) -> bytes:
-        """See `Sandbox.read_file`; without a `limit`, 1 GiB is one."""
-        cap = READ_CAP if limit is None else limit
-        content = Gathered(cap)
-        params = {"op": "read", "path": self._path(path), "limit": cap, "timeout": FILE_TIMEOUT}
+    async def read_file_now(self, path: str, limit: int) -> bytes:
+        """See `Sandbox.read_file`."""
+        content = Gathered(limit)
+        params = {"op": "read", "path": self._path(path), "limit": limit, "timeout": FILE_TIMEOUT}
         answer = await self._call(params, sink=content.take, timeout=FILE_TIMEOUT)
-        raise_error(answer, path, limit=cap)
+        raise_error(answer, path, limit=limit)
         return content.bytes()
 
     async def write_file(self, path: str, data: bytes, *, exclusive: bool = False) -> None:
@@ -223,7 +224,7 @@ class ChannelSandbox(Sandbox):
         answer = await self._call(params, body=bytes(memoryview(data)), timeout=FILE_TIMEOUT)
         raise_error(answer, path)
 
-    async def list_files(self, path: str, *, depth: int = 1, limit: int = 10_000) -> list[FileEntry]:
+    async def list_files_now(self, path: str, *, depth: int, limit: int) -> list[FileEntry]:
         """See `Sandbox.list_files`."""
         listing = Gathered(LISTING_CAP)
         params = {
@@ -253,7 +254,7 @@ class ChannelSandbox(Sandbox):
             raise_error(answer, source)
             return await asyncio.to_thread(receive_tree, spool.content(), Path(target), limit)
 
-    async def changes(self) -> Changes:
+    async def changes_now(self) -> Changes:
         """See `Sandbox.changes`."""
         told = Gathered(CHANGES_CAP)
         answer = await self._call(
@@ -262,6 +263,39 @@ class ChannelSandbox(Sandbox):
         raise_error(answer, self.directories.root)
         rows = told.bytes().splitlines()
         return self._trusting(lambda: changes_of(rows, answer))
+
+    # ----------------------------------------------------------------------------------------------- history
+
+    async def reach(self) -> ChannelSandbox:
+        """See `KeptSandbox.reach`: a connection that is lost is the sandbox's end."""
+        return self
+
+    async def again(self, use: Callable[[Link], Awaitable[_T]]) -> _T:
+        """See `KeptSandbox.again`."""
+        return await use(self)
+
+    async def sibling(self) -> KeptSandbox:
+        """See `KeptSandbox.sibling`."""
+        if self.start_sibling is None:
+            raise SandboxError(
+                "This sandbox does not know how to start another; open it with open_sandbox()."
+            )
+        return await self.start_sibling()
+
+    async def ask_files(
+        self,
+        params: Mapping[str, Any],
+        sink: Sink | None,
+        timeout: float,
+        body: Body | None = None,
+    ) -> dict[str, Any]:
+        """See `Link.ask_files`."""
+        return await self._call(params, body=body, sink=sink, timeout=timeout)
+
+    def broke_protocol(self, error: ProtocolError) -> SandboxLostError:
+        """See `Link.broke_protocol`."""
+        self.channel.fail(f"it broke the protocol: {error}")
+        return self.channel.lost or SandboxLostError(str(error))
 
     # --------------------------------------------------------------------------------------------------- end
 
@@ -281,3 +315,4 @@ class ChannelSandbox(Sandbox):
         """See `Sandbox.close`."""
         await self.channel.close()
         await asyncio.shield(self._end())
+        await self.keeper.close()

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
+from llm_sandbox_nb.sandbox.history.types import History, Restored
+
 StreamName = Literal["stdout", "stderr"]
 OutputCallback = Callable[[StreamName, bytes], None]
 """Called in the sandbox's event loop with each piece of output as it arrives; must not block."""
@@ -123,7 +125,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class FileChange:
-    """One path under the working directory that a call changed.
+    """One path that a call changed, or that differs between two checkpoints.
 
     `before` and `after` hold the contents when the file is text and small enough for a diff, else None.
     """
@@ -133,11 +135,13 @@ class FileChange:
     size: int
     before: bytes | None = None
     after: bytes | None = None
+    detail: str = ""
+    """What else differs, in words: the mode, the owner, where a link leads. Between checkpoints only."""
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What changed since the last look. `incomplete` says in words what was left out, if anything."""
+    """What changed since the last look, or between two checkpoints. `incomplete` says what was left out."""
 
     files: tuple[FileChange, ...] = ()
     incomplete: str = ""
@@ -203,10 +207,11 @@ class Sandbox(ABC):
         """End the command of `run` that is under way, as a time-out would; its result has `interrupted`."""
 
     @abstractmethod
-    async def read_file(self, path: str, *, limit: int | None = None) -> bytes:
-        """The bytes of a file, of any size.
+    async def read_file(self, path: str, *, limit: int | None = None, at: str | None = None) -> bytes:
+        """The bytes of a file, of any size; with `at`, as it was at that checkpoint.
 
         Raises:
+            HistoryError: there is no checkpoint `at`, or the file's content was not kept.
             FileNotFoundError, IsADirectoryError, PermissionError: as `open` would; special files are refused
                 with PermissionError.
             OutputLimitExceededError: the file is larger than `limit` bytes.
@@ -222,10 +227,15 @@ class Sandbox(ABC):
         """
 
     @abstractmethod
-    async def list_files(self, path: str, *, depth: int = 1, limit: int = 10_000) -> list[FileEntry]:
+    async def list_files(
+        self, path: str, *, depth: int = 1, limit: int = 10_000, at: str | None = None
+    ) -> list[FileEntry]:
         """Entries below a directory to `depth` levels, sorted by path; a file gives itself. Links are not followed.
 
+        With `at`, as they were at that checkpoint.
+
         Raises:
+            HistoryError: there is no checkpoint `at`.
             FileNotFoundError, PermissionError: as `os.scandir` would.
         """
 
@@ -254,8 +264,77 @@ class Sandbox(ABC):
         """
 
     @abstractmethod
-    async def changes(self) -> Changes:
-        """What changed under the working directory since the last call of `changes` (or since the start)."""
+    async def changes(self, a: str | None = None, b: str | None = None) -> Changes:
+        """What differs between two checkpoints, anywhere in the sandbox, as it would be seen going from a to b.
+
+        One that is left out stands for the files as they are now. Without both: what changed under the
+        working directory since the last such call (or since the start); that has nothing to do with
+        checkpoints.
+
+        Raises:
+            HistoryError: there is no such checkpoint.
+        """
+
+    # The history of the files: everything that commands can write, anywhere, kept outside of the sandbox.
+
+    @property
+    @abstractmethod
+    def history(self) -> History:
+        """What is kept, where, and how much of it."""
+
+    @abstractmethod
+    async def keep_history(
+        self, folder: Path | str, *, continue_from: Path | str | None = None, limit: int | None = None
+    ) -> None:
+        """Keep checkpoints in `folder` from now on; else a temporary folder holds them until `close`.
+
+        Those made so far come along or, when there are none, those of `continue_from`; content is shared by
+        hard links, not copied. A folder that holds a history already is gone on with.
+
+        Args:
+            folder: on this machine; made if missing.
+            continue_from: a folder that holds a history.
+            limit: bytes it may take; the oldest checkpoints are dropped above it. None: 4 GiB.
+
+        Raises:
+            HistoryError: the folder is in use by another sandbox, or what it holds is no history.
+            OSError: the folder cannot be made or written.
+        """
+
+    @abstractmethod
+    async def checkpoint(self) -> str:
+        """Keep the files, and the shell's directory, variables and functions, as they are now; the id.
+
+        When nothing has changed since the last checkpoint, that one's id is given again, and nothing is
+        stored. To be called when no command is under way: one that is changes files meanwhile.
+
+        Raises:
+            OSError: this machine has no room for it.
+        """
+
+    @abstractmethod
+    async def restore(self, checkpoint: str) -> Restored:
+        """End every process in the sandbox and make all files, and the shell, what they were at a checkpoint.
+
+        Only what differs is touched. A checkpoint of the files as they are is made first, so this can be
+        undone. Processes do not come back.
+
+        Raises:
+            HistoryError: there is no such checkpoint; nothing was changed.
+            SandboxError: the files of the image that are needed cannot be had; nothing was changed.
+        """
+
+    @abstractmethod
+    async def fork(self, checkpoint: str, *, history: Path | str | None = None) -> Sandbox:
+        """A second sandbox, of the same options, with the files and the shell of a checkpoint.
+
+        It has a history of its own, which begins with all of this one's, in the folder `history` (None: a
+        temporary one). The caller closes it.
+
+        Raises:
+            HistoryError: there is no such checkpoint.
+            SandboxError: no second sandbox can be started, e.g. a site's policy is against it.
+        """
 
     @abstractmethod
     async def close(self) -> None:

@@ -33,3 +33,7 @@ class TransferError(SandboxError):
 
 class OutputLimitExceededError(SandboxError):
     """A file is larger than the caller's limit; nothing was returned."""
+
+
+class HistoryError(SandboxError):
+    """A checkpoint, or the content of a file at it, is not there (any more); or a history cannot be used."""

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from llm_sandbox_nb.sandbox.bubblewrap import start_bubblewrap_sandbox
+from llm_sandbox_nb.sandbox.channel_sandbox import ChannelSandbox
 from llm_sandbox_nb.sandbox.contract import Directories, Limits, Sandbox
 from llm_sandbox_nb.sandbox.detect import why_no_bubblewrap, why_no_docker
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError
@@ -88,17 +89,21 @@ def open_sandbox(
     )
 
 
-async def start_sandbox(options: SandboxOptions) -> Sandbox:
-    """Start what `options` ask for."""
-    isolation = options.isolation
-    if isolation == "auto":
-        isolation = await choose_isolation(options)
-        options = replace(options, isolation=isolation)
-    if isolation == "docker":
+async def start_sandbox(options: SandboxOptions) -> ChannelSandbox:
+    """Start what `options` ask for. It can start others like itself, for forks."""
+    if options.isolation == "auto":
+        options = replace(options, isolation=await choose_isolation(options))
+    sandbox = await _start(options)
+    sandbox.start_sibling = lambda: start_sandbox(options)
+    return sandbox
+
+
+async def _start(options: SandboxOptions) -> ChannelSandbox:
+    if options.isolation == "docker":
         from llm_sandbox_nb.sandbox.docker import start_docker_sandbox
 
         return await start_docker_sandbox(options)
-    if isolation == "bubblewrap":
+    if options.isolation == "bubblewrap":
         return await start_bubblewrap_sandbox(options)
     return await start_process_sandbox(options)
 

@@ -85,7 +85,7 @@ async def _start_in(folder: Path, options: SandboxOptions) -> ChannelSandbox:
         protection=_protection(options),
         kill=lambda: _end(process, folder, name),
         spill=str(folder / "spill"),
-        hello={"remove": str(folder)},
+        hello={"remove": str(folder), "history": directories.root},
     )
     try:
         await sandbox.start()

@@ -11,6 +11,8 @@ from traitlets import Instance, Type
 
 from llm_sandbox_nb.server.channel_handler import channel_routes
 from llm_sandbox_nb.server.handlers import rest_routes
+from llm_sandbox_nb.server.history_handlers import history_routes
+from llm_sandbox_nb.server.history_reader import HistoryReaders
 from llm_sandbox_nb.server.kernels import ServerKernels
 from llm_sandbox_nb.server.manager import SandboxManager
 from llm_sandbox_nb.server.policy import SandboxPolicy
@@ -20,6 +22,7 @@ from llm_sandbox_nb.server.terminal_handler import terminal_routes
 
 SETTING = "llm_sandbox_manager"
 RUNS_SETTING = "llm_sandbox_runs"
+HISTORIES_SETTING = "llm_sandbox_histories"
 URL_VARIABLE = "LLM_SANDBOX_SERVER_URL"
 TOKEN_VARIABLE = "LLM_SANDBOX_SERVER_TOKEN"
 CERTIFICATE_VARIABLE = "LLM_SANDBOX_SERVER_CERTIFICATE"
@@ -41,6 +44,7 @@ class SandboxApp(ExtensionApp):
     ).tag(config=True)
     manager = Instance(SandboxManager, allow_none=True)
     runs = Instance(RunRegistry, allow_none=True)
+    histories = Instance(HistoryReaders, allow_none=True)
 
     def initialize_settings(self) -> None:
         """Make the manager and let handlers find it."""
@@ -54,11 +58,14 @@ class SandboxApp(ExtensionApp):
             activity_times=activity_times,
         )
         self.runs = RunRegistry(parent=self, kernels=kernels, activity_times=activity_times)
-        self.settings.update({SETTING: self.manager, RUNS_SETTING: self.runs})
+        self.histories = HistoryReaders()
+        self.settings.update(
+            {SETTING: self.manager, RUNS_SETTING: self.runs, HISTORIES_SETTING: self.histories}
+        )
 
     def initialize_handlers(self) -> None:
         """Register the routes; the base URL is put before them by the server."""
-        self.handlers.extend([*rest_routes, *channel_routes, *terminal_routes, *run_routes])
+        self.handlers.extend([*rest_routes, *channel_routes, *terminal_routes, *run_routes, *history_routes])
 
     async def _start_jupyter_server_extension(self, serverapp: Any) -> None:
         """Tell kernels started from now on where this server is, and take back what outlived another one."""
@@ -75,6 +82,8 @@ class SandboxApp(ExtensionApp):
         """End every sandbox; what does not end in time ends by itself when its lease runs out."""
         if self.runs is not None:
             self.runs.close()
+        if self.histories is not None:
+            self.histories.close()
         if self.manager is not None:
             await self.manager.close()
 

@@ -18,6 +18,7 @@ from jupyter_server.base.handlers import APIHandler
 from tornado import web
 
 from llm_sandbox_nb.sandbox.errors import (
+    HistoryError,
     ImageError,
     IsolationUnavailableError,
     OutputLimitExceededError,
@@ -43,6 +44,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (IsolationUnavailableError, 503),
     (SandboxLostError, 410),
     (OutputLimitExceededError, 413),
+    (HistoryError, 404),
     (SandboxError, 500),
     (FileNotFoundError, 404),
     (IsADirectoryError, 409),
@@ -180,6 +182,19 @@ class ResetHandler(SandboxAPIHandler):
         self.finish(self.model(await self.manager.reset(sandbox_id)))
 
 
+class ForkHandler(SandboxAPIHandler):
+    """A second sandbox like one that runs."""
+
+    @web.authenticated
+    @authorized
+    @told
+    async def post(self, sandbox_id: str) -> None:
+        """Start an empty one of the same kernel and settings; what it is filled with is the client's to say."""
+        await self.manager.ready()
+        self.set_status(201)
+        self.finish(self.model(await self.manager.fork(sandbox_id)))
+
+
 class RestartHandler(SandboxAPIHandler):
     """A sandbox whose processes are ended and whose files stay."""
 
@@ -254,6 +269,7 @@ rest_routes: list[tuple[str, type[SandboxAPIHandler]]] = [
     (rf"{API}/sandboxes", SandboxesHandler),
     (rf"{API}/sandboxes/{ID}", SandboxHandler),
     (rf"{API}/sandboxes/{ID}/reset", ResetHandler),
+    (rf"{API}/sandboxes/{ID}/fork", ForkHandler),
     (rf"{API}/sandboxes/{ID}/restart", RestartHandler),
     (rf"{API}/sandboxes/{ID}/stats", StatsHandler),
     (rf"{API}/sandboxes/{ID}/files", FilesHandler),

@@ -33,8 +33,17 @@ class Client(Protocol):
 class ManagedSandbox:
     """A sandbox with its owner. Its id outlives resets; `sandbox` is there once it runs."""
 
-    def __init__(self, sandbox_id: str, kernel_id: str, notebook: str | None, spec: SandboxSpec) -> None:
+    def __init__(
+        self,
+        sandbox_id: str,
+        kernel_id: str,
+        notebook: str | None,
+        spec: SandboxSpec,
+        fork_of: str | None = None,
+    ) -> None:
         self.id = sandbox_id
+        self.fork_of = fork_of
+        """The sandbox that this is a fork of; such a one is never taken for the notebook's own."""
         self.kernel_id = kernel_id
         self.notebook = notebook
         self.spec = spec
@@ -105,6 +114,7 @@ class ManagedSandbox:
             "id": self.id,
             "kernel_id": self.kernel_id,
             "notebook": self.notebook,
+            "fork_of": self.fork_of,
             "state": self.state,
             "created": _iso(self.created),
             "last_activity": _iso(self.last_activity),

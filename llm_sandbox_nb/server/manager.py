@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections import defaultdict
 from collections.abc import MutableMapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -141,12 +142,13 @@ class SandboxManager(LoggingConfigurable):
 
     async def find(self, kernel_id: str) -> ManagedSandbox | None:
         """The sandbox of a kernel: its own, else the one that its notebook had with a kernel that is gone."""
-        for managed in self._sandboxes.values():
+        own = [managed for managed in self._sandboxes.values() if managed.fork_of is None]
+        for managed in own:
             if managed.kernel_id == kernel_id:
                 managed.unclaimed_since = None
                 return managed
         notebook = await self.kernels.notebook(kernel_id)
-        for managed in self._sandboxes.values():
+        for managed in own:
             if notebook and managed.notebook == notebook and not self.kernels.owns(managed.kernel_id):
                 managed.kernel_id, managed.unclaimed_since = kernel_id, None
                 return managed
@@ -192,6 +194,19 @@ class SandboxManager(LoggingConfigurable):
             managed = ManagedSandbox(uuid.uuid4().hex, kernel_id, notebook, spec)
             await self._start(managed)
             return managed, True
+
+    async def fork(self, sandbox_id: str) -> ManagedSandbox:
+        """A second sandbox of the same kernel, with the same settings and nothing done in it.
+
+        It ends with its kernel, when it is stopped, or when nobody uses it. Raises as `acquire`.
+        """
+        managed = self.get(sandbox_id)
+        spec = replace(managed.spec, isolation=self.running(sandbox_id).protection.isolation)
+        new = ManagedSandbox(
+            uuid.uuid4().hex, managed.kernel_id, managed.notebook, spec, managed.fork_of or managed.id
+        )
+        await self._start(new)
+        return new
 
     async def reset(self, sandbox_id: str) -> ManagedSandbox:
         """End a sandbox and start an empty one with the same id and settings. Raises as `acquire`."""

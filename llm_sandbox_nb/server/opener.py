@@ -20,6 +20,7 @@ from llm_sandbox_nb.server.managed import ManagedSandbox
 from llm_sandbox_nb.server.policy import SandboxSpec
 
 _SERVER, _ID, _KERNEL, _NOTEBOOK, _SETTINGS = "server", "server-id", "kernel", "notebook", "settings"
+_FORK_OF = "fork-of"
 
 logger = logging.getLogger(__name__)
 
@@ -45,10 +46,7 @@ class Opener:
             from llm_sandbox_nb.sandbox.docker import start_docker_sandbox
 
             return await start_docker_sandbox(options, labels=self._labels(managed))
-        sandbox = await start_sandbox(options)
-        if not isinstance(sandbox, ChannelSandbox):
-            raise IsolationUnavailableError("This isolation has no channel that a server could share.")
-        return sandbox
+        return await start_sandbox(options)
 
     async def adopt(self) -> list[ManagedSandbox]:
         """Take over the living containers of an ended server of ours; what cannot be taken ends by itself."""
@@ -83,7 +81,8 @@ class Opener:
         try:
             values = {name: labels[f"{PREFIX}.{name}"] for name in (_ID, _KERNEL, _NOTEBOOK, _SETTINGS)}
             spec = SandboxSpec.from_json(json.loads(values[_SETTINGS]))
-            managed = ManagedSandbox(values[_ID], values[_KERNEL], values[_NOTEBOOK] or None, spec)
+            fork_of = labels.get(f"{PREFIX}.{_FORK_OF}") or None
+            managed = ManagedSandbox(values[_ID], values[_KERNEL], values[_NOTEBOOK] or None, spec, fork_of)
             managed.sandbox = await adopt_docker_sandbox(container)
         except (SandboxError, ValueError, KeyError, TypeError) as error:
             logger.warning("The sandbox in container %s was not adopted: %s", container[:12], error)
@@ -97,6 +96,7 @@ class Opener:
             _ID: managed.id,
             _KERNEL: managed.kernel_id,
             _NOTEBOOK: managed.notebook or "",
+            _FORK_OF: managed.fork_of or "",
             _SETTINGS: json.dumps(managed.spec.to_json()),
         }
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import posixpath
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -68,11 +69,8 @@ class RunControlHandler(SandboxAPIHandler):
     async def post(self, run_id: str) -> None:
         """Carry a decision to the run; answers when the run has taken it."""
         runs: RunRegistry = self.settings["llm_sandbox_runs"]
-        run, body = runs.get(run_id), self.body()
-        text = body.get("text")
-        if text is not None and not isinstance(text, str):
-            raise ValueError("'text' must be a text.")
-        await run.control(str(body.get("action")), text, runs.answer_timeout)
+        run = runs.get(run_id)
+        await run.control(self.body(), runs.answer_timeout)
         self.finish(await runs.describe(run))
 
 
@@ -165,6 +163,9 @@ class RunPublishHandler(RunSocket):
         if message.get("type") != "hello" or not isinstance(kernel_id, str) or not isinstance(owner, str):
             raise PublisherError("The first message must say whose run it is.")
         self._run = self.runs.publish(self._run_id, kernel_id, owner, self)
+        self._run.folder = run_folder(message.get("folder"), self._run_id)
+        if message.get("goes_on") is True:
+            self._run.go_on()
         self.send({"type": "welcome", "next": len(self._run.store)})
 
     def send(self, message: Json) -> None:
@@ -250,6 +251,14 @@ class RunEventsHandler(RunSocket):
                 await news.wait()
             if texts and not lines:
                 await asyncio.sleep(_BREATH)
+
+
+def run_folder(told: object, run_id: str) -> Path | None:
+    """The folder that a kernel names for its run; None when it is not one on this machine."""
+    if not isinstance(told, str) or not told or "\0" in told:
+        return None
+    folder = Path(told)
+    return folder if folder.is_absolute() and folder.name == run_id and folder.is_dir() else None
 
 
 def _object(message: bytes | str) -> Json:

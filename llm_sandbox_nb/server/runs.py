@@ -8,12 +8,14 @@ import itertools
 import time
 from collections.abc import Callable, MutableMapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from traitlets import Float, Integer
 from traitlets.config import LoggingConfigurable
 
 from llm_sandbox_nb.sandbox.errors import OutputLimitExceededError, SandboxError
+from llm_sandbox_nb.server.decisions import LONG, checked
 from llm_sandbox_nb.server.event_store import EventStore
 from llm_sandbox_nb.server.kernels import ServerKernels
 from llm_sandbox_nb.trajectory.events import TRANSIENT
@@ -22,9 +24,8 @@ from llm_sandbox_nb.trajectory.live_tail import LiveTail
 Json = dict[str, Any]
 State = Literal["live", "away", "lost", "finished"]
 """`away`: its kernel is not connected at this moment; `lost`: it has not come back."""
-ACTIONS = ("pause", "resume", "say", "stop")
-_LONGEST_SAYING = 100_000
 _TASK_SHOWN = 300
+_HELD = ("step", "call_id", "at", "reason", "text")
 
 
 class UnknownRunError(SandboxError):
@@ -64,6 +65,8 @@ class PublishedRun:
         self.owner = owner
         """A secret of the kernel that publishes it."""
         self.notebook: str | None = None
+        self.folder: Path | None = None
+        """Where its record lies, when that is on this machine."""
         self.store = EventStore(full_at)
         self.tail = LiveTail()
         self.kernel: Kernel | None = None
@@ -73,6 +76,7 @@ class PublishedRun:
         self.watchers: set[Callable[[], None]] = set()
         self._facts: Json = {"task": None, "model": None, "scripted": None, "stop_reason": None, "steps": 0}
         self._paused = False
+        self._held: Json | None = None
         self._numbers = itertools.count(1)
         self._asked: dict[int, asyncio.Future[Json]] = {}
 
@@ -96,6 +100,7 @@ class PublishedRun:
             "notebook": self.notebook,
             "state": self.state,
             "paused": self._paused and self.state == "live",
+            "held": self._held if self.state == "live" else None,
             "events": len(self.store),
             "watchers": len(self.watchers),
             "created": datetime.fromtimestamp(self.created, UTC).isoformat(),
@@ -135,36 +140,45 @@ class PublishedRun:
         if asked is not None and not asked.done():
             asked.set_result(message)
 
+    def go_on(self) -> None:
+        """It had ended, and goes on."""
+        self._facts["stop_reason"] = None
+
     def _note(self, event: Json) -> None:
         match event["kind"]:
             case "run.started":
                 task = str(event.get("task"))[:_TASK_SHOWN]
                 self._facts.update(task=task, model=event.get("model"), scripted=event.get("scripted"))
             case "model.requested" if isinstance(event.get("step"), int):
+                self.go_on()
                 self._facts["steps"] = event["step"]
             case "control":
                 action = event.get("action")
                 self._paused = action == "paused" or (self._paused and action == "say")
+            case "call.held":
+                self._held = {name: event.get(name) for name in _HELD}
+            case "call.decided":
+                self._paused, self._held = False, None
+            case "continued":
+                self.go_on()
             case "run.finished":
                 self._facts["stop_reason"] = str(event.get("stop_reason"))
                 self._facts["usage"] = event.get("usage")
 
     # --- to the kernel ---
 
-    async def control(self, action: str, text: str | None, timeout: float) -> None:
+    async def control(self, decision: Json, timeout: float) -> None:
         """Carry a decision to the run, and wait until it is taken.
 
         Raises:
-            ValueError: there is no such action, or there is nothing to say.
-            RunControlError: the run is over, its kernel is away, or it does not answer.
+            ValueError: it is no decision, see `decisions`.
+            RunControlError: the run is over, its kernel is away, it does not answer, or cannot do this now.
         """
-        if action not in ACTIONS:
-            raise ValueError(f"'action' must be one of {', '.join(ACTIONS)}.")
-        if (action == "say") != bool(text) or len(text or "") > _LONGEST_SAYING:
-            raise ValueError(f"'text' must be given to say something, at most {_LONGEST_SAYING} characters.")
+        decision = checked(decision)
         if self.finished:
             raise RunControlError("The run is over, so there is nothing to control any more.")
-        await self._ask({"type": "control", "action": action, "text": text}, timeout)
+        patience = 12 * timeout if decision["action"] in LONG else timeout
+        await self._ask({"type": "control", **decision}, patience)
 
     async def file(self, path: str, most: int, timeout: float) -> bytes:
         """A file of the run's output folder, as its kernel has it.

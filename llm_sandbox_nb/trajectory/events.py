@@ -6,12 +6,25 @@ Sizes are bytes, times are seconds, `time` is seconds since the epoch.
 
 from __future__ import annotations
 
-import time
-import uuid
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter
+from pydantic import Discriminator, Field, Tag, TypeAdapter
 from pydantic_core import PydanticSerializationError
+
+from llm_sandbox_nb.trajectory.debug_events import CallDecided as CallDecided
+from llm_sandbox_nb.trajectory.debug_events import CallHeld as CallHeld
+from llm_sandbox_nb.trajectory.debug_events import Checkpointed as Checkpointed
+from llm_sandbox_nb.trajectory.debug_events import Continued as Continued
+from llm_sandbox_nb.trajectory.debug_events import Forked as Forked
+from llm_sandbox_nb.trajectory.debug_events import ForkedFrom as ForkedFrom
+from llm_sandbox_nb.trajectory.debug_events import RewindStarted as RewindStarted
+from llm_sandbox_nb.trajectory.debug_events import Rewound as Rewound
+from llm_sandbox_nb.trajectory.debug_events import SettingsChanged as SettingsChanged
+from llm_sandbox_nb.trajectory.event_base import Blob as Blob
+from llm_sandbox_nb.trajectory.event_base import Event as _Event
+from llm_sandbox_nb.trajectory.event_base import Model as _Model
+from llm_sandbox_nb.trajectory.event_base import Text as Text
+from llm_sandbox_nb.trajectory.event_base import new_id as new_id
 
 SCHEMA_VERSION = 1
 
@@ -20,32 +33,6 @@ StopReason = Literal[
     "interrupted", "model_error", "sandbox_lost", "error",
 ]  # fmt: skip
 """Why a run ended. `answered`: the model gave text and no tool call, more often in a row than it may."""
-
-
-def new_id() -> str:
-    """A fresh event id, unique over all runs."""
-    return uuid.uuid4().hex[:16]
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="allow", ser_json_bytes="base64", val_json_bytes="base64")
-
-
-class _Event(_Model):
-    id: str = Field(default_factory=new_id)
-    parent: str | None = None
-    time: float = Field(default_factory=time.time)
-
-
-class Blob(_Model):
-    """Bytes kept outside the journal, in `blobs/<sha256>` beside it, because they are many or not UTF-8."""
-
-    sha256: str
-    size: int
-    preview: str = ""
-
-
-Text = str | Blob
 
 
 class Usage(_Model):
@@ -86,6 +73,8 @@ class RunStarted(_Event):
     tools: list[dict[str, Any]] = Field(default_factory=list)
     inputs: list[str] = Field(default_factory=list)
     versions: dict[str, str] = Field(default_factory=dict)
+    forked_from: ForkedFrom | None = None
+    """Set when the run began as a fork; the events up to there are copies of its parent's, same ids."""
 
 
 class SandboxReady(_Event):
@@ -240,8 +229,9 @@ class Noted(_Event):
     text: str
 
 
-ControlAction = Literal["pause", "paused", "resume", "say", "stop"]
-"""What a person decided; `paused` is the run's own word that it has come to a halt."""
+ControlAction = Literal["pause", "paused", "resume", "step", "say", "stop"]
+"""What a person decided; `paused` is the run's own word that it has come to a halt. `step`: go on to the next
+place where a run can halt."""
 
 
 class Controlled(_Event):
@@ -274,7 +264,8 @@ class UnknownEvent(_Event):
 _EVENTS = (
     RunStarted, SandboxReady, MessageAdded, ModelRequested, ModelDelta, ModelFailed, ModelReplied,
     CallProposed, CallStarted, CallOutput, CallFinished, ArtifactSaved, ArtifactSkipped, ArtifactRemoved,
-    Noted, Controlled, RunFinished,
+    Noted, Controlled, CallHeld, CallDecided, SettingsChanged, Checkpointed, RewindStarted, Rewound, Forked,
+    Continued, RunFinished,
 )  # fmt: skip
 _KINDS = {cls.model_fields["kind"].default for cls in _EVENTS}
 TRANSIENT = frozenset({"model.delta", "call.output"})
@@ -303,6 +294,14 @@ Event = Annotated[
     | Annotated[ArtifactRemoved, Tag("artifact.removed")]
     | Annotated[Noted, Tag("note")]
     | Annotated[Controlled, Tag("control")]
+    | Annotated[CallHeld, Tag("call.held")]
+    | Annotated[CallDecided, Tag("call.decided")]
+    | Annotated[SettingsChanged, Tag("settings.changed")]
+    | Annotated[Checkpointed, Tag("checkpoint")]
+    | Annotated[RewindStarted, Tag("rewind.started")]
+    | Annotated[Rewound, Tag("rewound")]
+    | Annotated[Forked, Tag("forked")]
+    | Annotated[Continued, Tag("continued")]
     | Annotated[RunFinished, Tag("run.finished")]
     | Annotated[UnknownEvent, Tag("unknown")],
     Discriminator(_tag),

@@ -17,7 +17,7 @@ _PREVIEW = 2000
 
 
 class JournalError(Exception):
-    """A journal cannot be read; says which line and why."""
+    """A journal cannot be read, and why, or is being written by somebody else."""
 
 
 class Journal:
@@ -27,8 +27,11 @@ class Journal:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.path = folder / FILE_NAME
-        _drop_torn_line(self.path)
         self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        if not _lock(self._file):
+            self.close()
+            raise JournalError(f"The run in {folder} is under way already: wait for its end, or fork it.")
+        _drop_torn_line(self.path)
 
     def append(self, event: ev.Event) -> None:
         """Write one event. Raises OSError when the disk is full; nothing is half-written for readers."""
@@ -74,6 +77,21 @@ def load_text(folder: Path, text: ev.Text) -> str:
 def load_bytes(folder: Path, text: ev.Text) -> bytes:
     """The exact bytes behind `text`. Raises FileNotFoundError when the blob folder was left behind."""
     return text.encode() if isinstance(text, str) else (folder / "blobs" / text.sha256).read_bytes()
+
+
+def _lock(file: int) -> bool:
+    """Keep other writers away while `file` is open. Where a file system knows no locks, there is nothing to do."""
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _drop_torn_line(path: Path) -> None:

@@ -361,6 +361,32 @@ def test_a_run_belongs_to_the_kernel_that_published_it(server: JupyterProcess) -
     run(go())
 
 
+def test_a_run_that_had_ended_goes_on(server: JupyterProcess) -> None:
+    """Taken back and gone on with by its kernel: it is under way again, for who watches and who decides."""
+    ended = {"id": "e1", "kind": "run.finished", "stop_reason": "submitted", "usage": {}}
+    hello = {"type": "hello", "kernel_id": "k", "owner": "mine"}
+
+    def stands(expected: str) -> Callable[[], bool]:
+        return lambda: bool(server.ask(f"{API}/r3")[1]["state"] == expected)
+
+    async def go() -> None:
+        address = ServerAddress(server.url, server.token)
+        for first, expected in (
+            (hello, "finished"),
+            (hello, "finished"),
+            ({**hello, "goes_on": True}, "live"),
+        ):
+            socket = await websocket_connect(address.channel("runs/r3/publish"))
+            await socket.write_message(json.dumps(first))
+            welcome = json.loads(await socket.read_message() or "")
+            if welcome["next"] == 0:
+                await socket.write_message(json.dumps({"type": "events", "from": 0, "events": [ended]}))
+            await eventually(stands(expected))
+            socket.close()
+
+    run(asyncio.wait_for(go(), 60))
+
+
 @pytest.mark.parametrize("how", ["restarted", "killed"])
 def test_a_kernel_that_ends_in_a_run(how: str, server: JupyterProcess) -> None:
     """A restart ends the run in good order; of a kernel that was killed the run is lost, and that is told."""

@@ -53,7 +53,7 @@ def test_where_nobody_can_be_asked(option: str, told: str, tmp_path: Path) -> No
     with live_kernel(tmp_path) as kernel:
         kernel.run(PAUSE_LATER)
         cell = str(kernel.client.execute(CELL.format(option), allow_stdin=False))
-        kernel.messages(cell, timeout=40)
+        kernel.messages(cell, timeout=180)
         assert outcome(kernel) == told
 
 
@@ -62,7 +62,7 @@ def test_wait_waits_for_python(tmp_path: Path) -> None:
     with live_kernel(tmp_path) as kernel:
         kernel.run(PAUSE_LATER + RESUME_LATER)
         begun = time.monotonic()
-        kernel.messages(str(kernel.client.execute(CELL.format("--on-pause wait"))), timeout=40)
+        kernel.messages(str(kernel.client.execute(CELL.format("--on-pause wait"))), timeout=180)
         assert time.monotonic() - begun > 2
         assert outcome(kernel) == "submitted [('pause', 'python'), ('paused', 'run'), ('resume', 'python')]"
 
@@ -83,8 +83,8 @@ def test_the_person_is_asked_in_the_cell(said: str, told: str, tmp_path: Path) -
     with live_kernel(tmp_path) as kernel:
         kernel.run(PAUSE_LATER)
         cell = str(kernel.client.execute(CELL.format(""), allow_stdin=True))
-        question = kernel.client.get_stdin_msg(timeout=40)
+        question = kernel.client.get_stdin_msg(timeout=180)
         assert "The run is paused" in question["content"]["prompt"]
         kernel.client.input(said)
-        kernel.messages(cell, timeout=40)
+        kernel.messages(cell, timeout=180)
         assert outcome(kernel) == told

@@ -21,13 +21,14 @@ import llm_sandbox_nb.server
 from llm_sandbox_nb.server.app import SandboxApp
 from llm_sandbox_nb.server.channel_handler import channel_routes
 from llm_sandbox_nb.server.handlers import API, ID, rest_routes
+from llm_sandbox_nb.server.history_handlers import CHECKPOINT, history_routes
 from llm_sandbox_nb.server.manager import SandboxManager
 from llm_sandbox_nb.server.run_handlers import RUN_ID, run_routes
 from llm_sandbox_nb.server.terminal_handler import terminal_routes
 
 Answer = tuple[int, Any]
 Call = Callable[..., Answer]
-ROUTES = [*rest_routes, *channel_routes, *terminal_routes, *run_routes]
+ROUTES = [*rest_routes, *channel_routes, *terminal_routes, *run_routes, *history_routes]
 VERBS = ("get", "post", "put", "patch", "delete")
 SPEC = yaml.safe_load(Path(llm_sandbox_nb.server.__file__).with_name("rest-api.yml").read_text())
 
@@ -128,7 +129,7 @@ def _json(data: bytes) -> Any:
 
 
 def _path(pattern: str, kernel_id: str, sandbox_id: str) -> str:
-    pattern = pattern.replace(RUN_ID, "run-1")
+    pattern = pattern.replace(RUN_ID, "run-1").replace(CHECKPOINT, "none")
     return pattern.replace(ID, sandbox_id).replace(r"(?P<kernel_id>[\w-]+)", kernel_id)
 
 
@@ -185,10 +186,12 @@ def test_authorisation(
         assert connect(path) == (101 if allowed else 403)
         return
     body = {"kernel_id": sandbox["kernel_id"]} if pattern.endswith("sandboxes") else {"action": "stop"}
-    params = {"path": "."} if pattern.endswith("content") else None
+    history = "history" in pattern
+    params = {"path": ".", "since": "none"} if history or pattern.endswith("content") else None
     status, _ = call(verb, path, body if verb == "post" else None, params=params)
     assert (status != 403) is allowed
-    assert status in ((200, 201, 204, 409) if allowed else (403,))
+    done = (404,) if history else (200, 201, 204, 409)
+    assert status in (done if allowed else (403,))
 
 
 @pytest.mark.parametrize(("pattern", "handler", "verb"), EVERY, ids=EVERY_ID)

@@ -167,7 +167,7 @@ def test_decisions_come_from_the_run_and_from_other_threads(tmp_path: Path) -> N
     done = run(solved(tmp_path, turn(bash("echo x; sleep 600")), on_run=runs.append, listeners=[output]))
     assert done is runs[0]
     assert done.stop_reason == "interrupted"
-    for refused in (done.pause, done.resume, done.stop, lambda: done.say("x")):
+    for refused in (done.pause, done.step, done.stop, lambda: done.say("x")):
         with pytest.raises(ControlError, match=r"^The run is over"):
             refused()
     loaded = Run.load(done.folder)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from memory_sandbox import MemorySandbox
 
+from llm_sandbox_nb.agent.checkpoints import Checkpoints
 from llm_sandbox_nb.agent.collect import Collector
 from llm_sandbox_nb.agent.limits import Meter, RunLimits
 from llm_sandbox_nb.agent.loop import Loop, StopRun, Workplace
@@ -60,7 +61,8 @@ def played(folder: Path, model: FakeModel, limits: RunLimits) -> tuple[Loop, Sto
         meter = Meter(limits)
         box = MemorySandbox()
         workplace: asyncio.Future[Workplace] = asyncio.get_running_loop().create_future()
-        workplace.set_result(Workplace(Toolbox(box), Collector(box, "/testbed/output", recorder)))
+        collector = Collector(box, "/testbed/output", recorder)
+        workplace.set_result(Workplace(Toolbox(box), collector, Checkpoints(box, recorder)))
         loop = Loop(model, ModelSettings(), recorder, meter, workplace)
         with pytest.raises(StopRun) as caught:
             await loop.run([{"role": "system", "content": "s"}, {"role": "user", "content": "u"}])

@@ -54,7 +54,7 @@ def refuse(line: str) -> str:
 
 
 def test_wrong_lines() -> None:
-    assert "no option --stepz: did you mean --steps?" in refuse("--stepz 3")
+    assert "no option --budgt: did you mean --budget?" in refuse("--budgt 3")
     assert "no option --zzz" in refuse("--zzz")
     assert "'draw'" in refuse("draw a poster")
     assert "expected one argument" in refuse("-m").lower()

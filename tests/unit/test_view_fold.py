@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -27,6 +28,8 @@ USAGE = st.builds(
     cost=st.sampled_from([None, 0.0, 0.25, 2.0]),
 )
 
+WHAT = st.sampled_from(["both", "files", "conversation"])
+
 EVENTS: st.SearchStrategy[ev.Event] = st.one_of(
     st.builds(start_event, TEXT),
     st.builds(ev.SandboxReady, sandbox_id=TEXT, protection=st.just({}), start_time=st.just(0.1)),
@@ -50,6 +53,19 @@ EVENTS: st.SearchStrategy[ev.Event] = st.one_of(
     st.builds(ev.ArtifactRemoved, path=PATHS),
     st.builds(ev.Noted, text=TEXT),
     st.builds(ev.Controlled, action=st.sampled_from(["pause", "paused", "resume", "say", "stop"])),
+    st.builds(
+        ev.CallHeld, step=STEPS, call_id=CALLS, at=st.sampled_from(["call", "observation"]), reason=st.just("step")
+    ),
+    st.builds(
+        ev.CallDecided, step=STEPS, call_id=CALLS, action=st.sampled_from(["run", "edit", "skip", "observe"]),
+        observation=st.none() | TEXT,
+    ),
+    st.builds(ev.SettingsChanged, model=st.none() | TEXT),
+    st.builds(ev.Checkpointed, step=st.none() | STEPS, checkpoint=TEXT),
+    st.builds(ev.Forked, run_id=TEXT, folder=TEXT, step=STEPS),
+    st.builds(ev.Continued),
+    st.builds(ev.RewindStarted, to=st.just("?"), step=STEPS, safety=st.none() | TEXT),
+    st.builds(ev.Rewound, to=st.just("?"), step=STEPS, what=WHAT, target=st.none() | TEXT, safety=st.none() | TEXT),
     st.builds(ev.RunFinished, stop_reason=st.just("submitted"), usage=USAGE),
     st.builds(ev.UnknownEvent, kind=st.just("later.kind")),
 )  # fmt: skip
@@ -67,14 +83,41 @@ def proposed_first(events: list[ev.Event]) -> list[ev.Event]:
     return kept
 
 
+@st.composite
+def a_tree(draw: st.DrawFn) -> list[ev.Event]:
+    """A stream in which rewinds lead to earlier events (or nowhere) and some events say what they follow."""
+    events = proposed_first(draw(st.lists(EVENTS, max_size=40)))
+    written = [event for event in events if event.kind not in ev.TRANSIENT]
+    for place, event in enumerate(written):
+        earlier = [one.id for one in written[:place]]
+        if isinstance(event, ev.RewindStarted | ev.Rewound) and earlier:
+            event.to = draw(st.sampled_from([*earlier, "nowhere"]))
+        if earlier and draw(st.integers(0, 5)) == 0:
+            event.parent = draw(st.sampled_from([*earlier, "nowhere"]))
+    return events
+
+
 def folded(events: list[ev.Event]) -> dict[str, Any]:
     """What Python makes of a stream, as tests/folded.mjs of labextension/ tells it."""
     run = Trajectory(events)
-    start, sandbox, finish = (event and event.id for event in (run.start, run.sandbox, run.finish))
     return {
-        "start": start, "sandbox": sandbox, "finish": finish, "notes": run.notes, "skipped": run.skipped,
-        "paused": run.paused, "usage": run.usage.model_dump(),
+        **state_of(run), "forks": [event.id for event in run.forks], "rewinds": [event.id for event in run.rewinds],
+        "events": [event.id for event in run.events], "head": run.head,
+        "branches": [dataclasses.asdict(branch) for branch in run.branches],
+        "others": [state_of(run.at(branch.tip)) for branch in run.branches],
+    }  # fmt: skip
+
+
+def state_of(run: Trajectory) -> dict[str, Any]:
+    found = (run.start, run.sandbox, run.finish, run.held)
+    start, sandbox, finish, held = (event and event.id for event in found)
+    return {
+        "start": start, "sandbox": sandbox, "finish": finish, "held": held, "notes": run.notes,
+        "skipped": run.skipped, "paused": run.paused, "files": run.files,
+        "usage": run.usage.model_dump(), "spent": run.spent.model_dump(),
         "artifacts": [[path, event.id] for path, event in run.artifacts.items()],
+        "checkpoints": [[step, event.id] for step, event in run.checkpoints.items()],
+        "changed": [event.id for event in run.changed],
         "controls": [event.id for event in run.controls], "steps": [step_of(step) for step in run.steps],
     }  # fmt: skip
 
@@ -88,13 +131,18 @@ def step_of(step: Step) -> dict[str, Any]:
         **plain, "nudge": step.nudge, "replied": step.replied,
         "usage": step.usage.model_dump() if step.usage else None,
         "failures": [event.id for event in step.failures], "artifacts": [event.id for event in step.artifacts],
-        "calls": [call_of(call) for call in step.calls],
+        "calls": [call_of(call) for call in step.calls], "checkpoint": step.checkpoint and step.checkpoint.id,
     }  # fmt: skip
 
 
 def call_of(call: Call) -> dict[str, Any]:
     names = ("id", "tool", "raw_arguments", "arguments", "started", "live_output")
-    return {**{name: getattr(call, name) for name in names}, "result": call.result and call.result.id}
+    plain = {name: getattr(call, name) for name in names}
+    result = {
+        "result": call.result and call.result.id,
+        "observation": call.result and call.result.observation,
+    }
+    return {**plain, **result, "decided": [event.id for event in call.decisions]}
 
 
 def in_typescript(streams: list[list[ev.Event]]) -> list[dict[str, Any]]:
@@ -103,7 +151,7 @@ def in_typescript(streams: list[list[ev.Event]]) -> list[dict[str, Any]]:
     return answers
 
 
-STREAMS = st.lists(st.lists(EVENTS, max_size=40).map(proposed_first), min_size=30, max_size=40)
+STREAMS = st.lists(a_tree(), min_size=30, max_size=40)
 
 
 @settings(

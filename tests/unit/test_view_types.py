@@ -30,7 +30,7 @@ def event_models() -> list[type[BaseModel]]:
     return [model for model in models if model is not ev.UnknownEvent]
 
 
-MODELS = [*event_models(), ev.Blob, ev.Usage, ev.FileDiff]
+MODELS = [*event_models(), ev.Blob, ev.Usage, ev.FileDiff, ev.ForkedFrom]
 IN_TYPESCRIPT = interfaces(SOURCE)
 
 

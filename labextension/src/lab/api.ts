@@ -106,7 +106,8 @@ export class SandboxApi {
   }
 }
 
-async function sentence(response: Response): Promise<string> {
+/** What the server says about a request that it refused. */
+export async function sentence(response: Response): Promise<string> {
   try {
     const { message } = (await response.json()) as { message?: unknown };
     return typeof message === 'string' && message ? message : response.statusText;

@@ -1,10 +1,16 @@
 /** Connects the cards of runs that go on with the server, which knows what has happened and passes decisions on. */
 
 import { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { INotebookTracker } from '@jupyterlab/notebook';
 import { ServerConnection } from '@jupyterlab/services';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
-import { Follow, offerLive } from '../live';
+import { Follow, LookBack, offerLive, offerPast } from '../live';
+import type { ITimeTravel } from '../view/host';
+import { RunHistory } from './history';
 import { LiveRun, RunState } from './live';
+import { RunApi } from './run-api';
+import { KernelTravel } from './travel';
 
 const OVER: readonly RunState[] = ['finished', 'lost', 'unknown'];
 
@@ -12,12 +18,21 @@ export const followPlugin: JupyterFrontEndPlugin<void> = {
   id: 'llm-sandbox-nb:live',
   description: 'Follows runs while they go on.',
   autoStart: true,
-  activate: (app: JupyterFrontEnd) => offerLive(follower(app.serviceManager.serverSettings))
+  optional: [INotebookTracker, ITranslator],
+  activate: (app: JupyterFrontEnd, notebooks: INotebookTracker | null, translator: ITranslator | null) => {
+    const settings = app.serviceManager.serverSettings;
+    const bundle = (translator ?? nullTranslator).load('llm_sandbox_nb');
+    const api = new RunApi(settings);
+    const travel = (runId: string) =>
+      new KernelTravel(runId, api, notebooks, (text, ...args) => bundle.__(text, ...args));
+    offerLive(follower(settings, travel));
+    offerPast(rememberer(settings, api, travel));
+  }
 };
 
-function follower(settings: ServerConnection.ISettings): Follow {
+function follower(settings: ServerConnection.ISettings, travel: (runId: string) => ITimeTravel): Follow {
   return (runId, sink) => {
-    const run = new LiveRun(settings, runId);
+    const run = new LiveRun(settings, runId, travel(runId));
     run.connect(
       events => sink.add(events),
       state => {
@@ -28,5 +43,17 @@ function follower(settings: ServerConnection.ISettings): Follow {
       }
     );
     return run;
+  };
+}
+
+function rememberer(
+  settings: ServerConnection.ISettings,
+  api: RunApi,
+  travel: (runId: string) => ITimeTravel
+): LookBack {
+  return async runId => {
+    const known = await api.run(runId).catch(() => null);
+    const history = new RunHistory(settings, runId);
+    return known && { history, timeTravel: travel(runId), journal: () => history.journal() };
   };
 }

@@ -4,7 +4,8 @@ import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 
 import type { ICallOutput, IEvent, IModelDelta } from '../view/events';
-import type { IArtifactContent, IControls } from '../view/host';
+import type { IArtifactContent, IControls, IDecisions, IHistory, ITimeTravel } from '../view/host';
+import { RunHistory } from './history';
 
 /**
  * `live`: it goes on. `away`: its kernel is not connected at this moment. `lost`: the kernel has not come back.
@@ -33,6 +34,8 @@ interface IMessage {
 /** Watches one run. Connect once; `dispose` when nobody looks any more. */
 export class LiveRun {
   readonly controls: IControls;
+  readonly decisions: IDecisions;
+  readonly history: IHistory;
   readonly runId: string;
   private _settings: ServerConnection.ISettings;
   private _socket: WebSocket | null = null;
@@ -45,15 +48,28 @@ export class LiveRun {
   private _onEvents: (events: IEvent[]) => void = () => undefined;
   private _onState: (state: RunState) => void = () => undefined;
 
-  constructor(settings: ServerConnection.ISettings, runId: string) {
+  constructor(
+    settings: ServerConnection.ISettings,
+    runId: string,
+    readonly timeTravel?: ITimeTravel
+  ) {
     this._settings = settings;
     this.runId = runId;
     this.controls = {
       stop: () => this._control('stop'),
       pause: () => this._control('pause'),
       resume: () => this._control('resume'),
-      say: text => this._control('say', text)
+      say: text => this._control('say', { text })
     };
+    this.decisions = {
+      continue: call_id => this._control('resume', { call_id }),
+      step: call_id => this._control('step', { call_id }),
+      edit: (call_id, values) => this._control('edit', { call_id, arguments: values }),
+      skip: (call_id, text) => this._control('skip', { call_id, text }),
+      observe: (call_id, text) => this._control('observe', { call_id, text }),
+      change: changed => this._control('change', { ...changed })
+    };
+    this.history = new RunHistory(settings, runId);
   }
 
   /** How it stands; null until the server has said so. */
@@ -186,8 +202,8 @@ export class LiveRun {
   }
 
   /** Rejects with the server's sentence when the decision was not taken. */
-  private async _control(action: string, text?: string): Promise<void> {
-    const request = { method: 'POST', body: JSON.stringify(text === undefined ? { action } : { action, text }) };
+  private async _control(action: string, more: Record<string, unknown> = {}): Promise<void> {
+    const request = { method: 'POST', body: JSON.stringify({ action, ...more }) };
     const response = await ServerConnection.makeRequest(this._url('control'), request, this._settings);
     if (!response.ok) {
       throw await ServerConnection.ResponseError.create(response);

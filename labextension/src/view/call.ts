@@ -1,8 +1,9 @@
 /** One tool call: its arguments, its output as it streams, what it changed. */
 
+import { renderDecisions } from './decided';
 import { renderDiff } from './diff';
 import { h, plainText, setText } from './dom';
-import { IFileDiff } from './events';
+import { ICallFinished, IFileDiff } from './events';
 import { ICall } from './fold';
 import { secondsInWords, sizeInWords } from './format';
 import { IHost } from './host';
@@ -41,7 +42,10 @@ export class CallView {
   private _code: HTMLElement;
   private _output: HTMLElement;
   private _changes: HTMLElement;
-  private _finished = false;
+  private _decisions = h('div', { class: 'lsn-decisions' });
+  private _shown: ICallFinished | null = null;
+  private _decided = 0;
+  private _more: HTMLElement | null = null;
 
   constructor(
     private _call: ICall,
@@ -61,6 +65,7 @@ export class CallView {
       { class: 'lsn-call' },
       h('div', { class: 'lsn-call-head' }, h('code', {}, _call.tool), this._badge),
       this._code,
+      this._decisions,
       this._output,
       this._changes
     );
@@ -69,14 +74,19 @@ export class CallView {
 
   /** Show the call as it is now; what is shown already is left alone. */
   update(): void {
-    if (this._finished) {
+    const { result, decided } = this._call;
+    if (decided.length !== this._decided) {
+      this._decided = decided.length;
+      this._decisions.replaceChildren(...renderDecisions(this._call, this._host));
+    }
+    if (result && result === this._shown) {
       return;
     }
     setText(this._code, plainText(callText(this._call)));
     this._code.hidden = !this._code.textContent;
     this._updateBadge();
-    if (this._call.result) {
-      this._finish();
+    if (result) {
+      this._finish(result);
     } else {
       this._updateLive();
     }
@@ -109,9 +119,10 @@ export class CallView {
     }
   }
 
-  private _finish(): void {
-    const result = this._call.result!;
-    this._finished = true;
+  private _finish(result: ICallFinished): void {
+    this._shown = result;
+    this._more?.remove();
+    this._changes.replaceChildren();
     this._showOutput(result.observation, OUTPUT_SHOWN);
     for (const change of result.changes) {
       this._changes.append(this._renderChange(change));
@@ -135,6 +146,7 @@ export class CallView {
     if (shown.length < text.length) {
       const label = this._host.trans('Show all %1', sizeInWords(text.length));
       const more = h('button', { class: 'lsn-more', type: 'button' }, label);
+      this._more = more;
       more.addEventListener('click', () => {
         more.remove();
         this._showOutput(text, Infinity);

@@ -50,13 +50,14 @@ export class ControlBar {
     );
   }
 
-  /** Follow what was decided, here or by somebody else who looks at the same run. */
-  update(decided: readonly IControlled[]): void {
+  /** Follow what was decided, here or by somebody else; at a call that is held, its own panel has the buttons to go on. */
+  update(decided: readonly IControlled[], held: boolean): void {
     if (decided.length !== this._known) {
       this._known = decided.length;
       const last = decided.filter(one => one.action !== 'say').pop();
       this._setPaused(last?.action === 'pause' || last?.action === 'paused');
     }
+    this._pause.hidden = held;
   }
 
   private _setPaused(paused: boolean): void {

@@ -45,6 +45,15 @@ export interface IRunStarted extends IEventBase {
   tools: Record<string, unknown>[];
   inputs: string[];
   versions: Record<string, string>;
+  forked_from: IForkedFrom | null;
+}
+
+/** Where a run began that goes on from a step of another one; `folder` is relative to this run's. */
+export interface IForkedFrom {
+  run_id: string;
+  folder: string;
+  step: number;
+  event: string;
 }
 
 export interface ISandboxReady extends IEventBase {
@@ -163,7 +172,7 @@ export interface INoted extends IEventBase {
 /** What a person decided; `paused` is the run's own word that it has come to a halt. */
 export interface IControlled extends IEventBase {
   kind: 'control';
-  action: 'pause' | 'paused' | 'resume' | 'say' | 'stop';
+  action: 'pause' | 'paused' | 'resume' | 'step' | 'say' | 'stop';
   text: string | null;
   source: string;
 }
@@ -176,6 +185,84 @@ export interface IRunFinished extends IEventBase {
   usage: IUsage;
   steps: number;
   wall_time: number;
+}
+
+/** The files as they are after a step; before the first call when `step` is none. */
+export interface ICheckpointed extends IEventBase {
+  kind: 'checkpoint';
+  step: number | null;
+  checkpoint: string;
+  files: number;
+  size: number;
+  duration: number;
+  incomplete: string;
+}
+
+/** The run waits for a person: before a call, or with its observation in hand. */
+export interface ICallHeld extends IEventBase {
+  kind: 'call.held';
+  step: number;
+  call_id: string;
+  at: 'call' | 'observation';
+  reason: 'step' | 'breakpoint' | 'approval' | 'pause';
+  text: string;
+}
+
+/** What a person decided about a call that was held. */
+export interface ICallDecided extends IEventBase {
+  kind: 'call.decided';
+  step: number;
+  call_id: string;
+  action: 'run' | 'edit' | 'skip' | 'observe';
+  tool: string | null;
+  arguments: Record<string, unknown> | null;
+  observation: string | null;
+  original: Text | null;
+  source: string;
+}
+
+export interface ISettingsChanged extends IEventBase {
+  kind: 'settings.changed';
+  model: string | null;
+  settings: Record<string, unknown>;
+  limits: Record<string, unknown>;
+  /** `breakpoints`: list of expressions; `approve`: ask, edits or auto. */
+  halts: Record<string, unknown>;
+  source: string;
+}
+
+export interface IRewindStarted extends IEventBase {
+  kind: 'rewind.started';
+  /** Id of the event after which the conversation goes on. */
+  to: string;
+  step: number;
+  what: 'both' | 'files' | 'conversation';
+  target: string | null;
+  safety: string | null;
+}
+
+export interface IRewound extends IEventBase {
+  kind: 'rewound';
+  to: string;
+  step: number;
+  what: 'both' | 'files' | 'conversation';
+  target: string | null;
+  safety: string | null;
+  undo_of: string | null;
+}
+
+/** Another run goes on from a step of this one. */
+export interface IForked extends IEventBase {
+  kind: 'forked';
+  run_id: string;
+  folder: string;
+  step: number;
+  checkpoint: string | null;
+}
+
+export interface IContinued extends IEventBase {
+  kind: 'continued';
+  source: string;
 }
 
 /** All kinds this version knows. Others are kept and passed over. */
@@ -196,4 +283,12 @@ export type IEvent =
   | IArtifactRemoved
   | INoted
   | IControlled
+  | ICheckpointed
+  | ICallHeld
+  | ICallDecided
+  | ISettingsChanged
+  | IRewindStarted
+  | IRewound
+  | IForked
+  | IContinued
   | IRunFinished;

@@ -1,22 +1,33 @@
-/** The fold: events in, a trajectory of steps out; constant work for each event. Twin of `trajectory/trajectory.py`. */
+/**
+ * The fold: events in, a trajectory of steps out; constant work for each event but a rewind. Twin of
+ * `trajectory/trajectory.py`: events form a tree, and a trajectory shows the branch of HEAD, the one that goes on.
+ */
 
 import {
   IControlled,
   IArtifactSaved,
+  ICallDecided,
   ICallFinished,
+  ICallHeld,
   ICallOutput,
   ICallProposed,
   ICallStarted,
+  ICheckpointed,
   IEvent,
+  IForked,
   IModelDelta,
   IModelFailed,
   IModelReplied,
   IModelRequested,
+  IRewindStarted,
+  IRewound,
   IRunFinished,
   IRunStarted,
   ISandboxReady,
+  ISettingsChanged,
   IUsage
 } from './events';
+import { IBranch, Tree } from './tree';
 
 /** Characters of live output kept of a call that is under way. */
 export const LIVE_LIMIT = 64 * 1024;
@@ -30,6 +41,8 @@ export interface ICall {
   started: number | null;
   liveOutput: string;
   result: ICallFinished | null;
+  /** What a person decided when it was held. */
+  decided: ICallDecided[];
 }
 
 export interface IStep {
@@ -45,32 +58,141 @@ export interface IStep {
   replied: boolean;
   failures: IModelFailed[];
   artifacts: IArtifactSaved[];
+  /** The files as they are kept after it; none when it changed none, or they are not kept. */
+  checkpoint: ICheckpointed | null;
 }
 
 /** What an event changed: one step, the frame around the steps, or nothing that is shown. */
 export interface IChange {
+  /** The run is on another branch: every step is another one, also those with the same number. */
+  branch?: boolean;
   step?: IStep;
   header?: boolean;
   artifacts?: boolean;
 }
 
+/** Kinds that are shown live and not written. */
+const TRANSIENT = new Set<string>(['model.delta', 'call.output']);
+
+/** A run as far as it has come. All but `events`, `spent`, `start` and `sandbox` is about the branch of HEAD. */
 export class Trajectory {
+  /** All that were written, in their order, of every branch. */
+  readonly events: IEvent[] = [];
   start: IRunStarted | null = null;
   sandbox: ISandboxReady | null = null;
+  /** Tokens and money of all branches together. */
+  spent: IUsage = noUsage();
+  /** Runs that began from this one. */
+  readonly forks: IForked[] = [];
+  readonly rewinds: IRewound[] = [];
   finish: IRunFinished | null = null;
-  readonly steps: IStep[] = [];
-  readonly artifacts = new Map<string, IArtifactSaved>();
-  readonly skipped: string[] = [];
-  readonly notes: string[] = [];
-  readonly controls: IControlled[] = [];
+  steps: IStep[] = [];
+  artifacts = new Map<string, IArtifactSaved>();
+  skipped: string[] = [];
+  notes: string[] = [];
+  controls: IControlled[] = [];
   /** Whether the run has halted and waits for a person. */
   paused = false;
-  usage: IUsage = { prompt_tokens: 0, completion_tokens: 0, cached_tokens: 0, reasoning_tokens: 0, cost: 0 };
+  /** The call before or after which it has halted, if it is at one. */
+  held: ICallHeld | null = null;
+  /** The files as they are kept, by step; 0 is before the first call. */
+  checkpoints = new Map<number, ICheckpointed>();
+  /** The newest checkpoint: the files that belong to HEAD. */
+  files: string | null = null;
+  changed: ISettingsChanged[] = [];
+  usage: IUsage = noUsage();
   private _calls = new Map<string, { call: ICall; step: IStep }>();
   private _byNumber = new Map<number, IStep>();
+  private _tree = new Tree();
+  private _head: string | null = null;
+
+  /** Id of the event that the next one follows: the last one, or the one that the run went back to. */
+  get head(): string | null {
+    return this._head;
+  }
+
+  /** All branches, in the order of their last events; one of them is that of HEAD. */
+  get branches(): IBranch[] {
+    return this._tree.branches(this._head);
+  }
+
+  /** The trajectory as it was at an event of any branch; none when there is no such event. */
+  at(event: string): Trajectory | null {
+    if (!this._tree.has(event)) {
+      return null;
+    }
+    const other = new Trajectory();
+    this._tree.path(event).forEach(one => other._take(one, other._head));
+    other.spent = this.spent;
+    return other;
+  }
+
+  /** The number of the step under way, or just done, at an event; 0 before the first. */
+  stepAt(event: string | null): number {
+    return this._tree.step(event);
+  }
 
   /** Take one more event into account; says what it changed. */
   add(event: IEvent): IChange {
+    if (TRANSIENT.has(event.kind)) {
+      return this._apply(event);
+    }
+    const parent = this._tree.has(event.parent) ? event.parent : this._head;
+    const branch = parent !== this._head;
+    if (branch) {
+      this._goTo(parent);
+    }
+    const change = this._take(event, parent);
+    const moved = this._addToAll(event);
+    return branch || moved ? { ...change, branch: true, header: true, artifacts: true } : change;
+  }
+
+  /** What an event means for the whole run; says whether HEAD has moved. */
+  private _addToAll(event: IEvent): boolean {
+    if (event.kind === 'model.replied') {
+      this.spent = addUsage(this.spent, event.usage);
+    } else if (event.kind === 'forked') {
+      this.forks.push(event);
+    } else if (event.kind === 'rewound') {
+      this.rewinds.push(event);
+      if (event.what !== 'files' && this._tree.has(event.to)) {
+        const files = event.what === 'both' ? event.target : event.safety || this.files;
+        this._goTo(event.to);
+        this.files = files || this.files;
+        return true;
+      }
+    }
+    return false;
+  }
+
+  private _take(event: IEvent, parent: string | null): IChange {
+    this.events.push(event);
+    this._tree.add(event, parent);
+    this._head = event.id;
+    return this._apply(event);
+  }
+
+  /** HEAD is at `event` now: what its branch did up to there, and nothing of what came after. */
+  private _goTo(event: string | null): void {
+    this.finish = null;
+    this.steps = [];
+    this.artifacts = new Map();
+    this.skipped = [];
+    this.notes = [];
+    this.controls = [];
+    this.checkpoints = new Map();
+    this.files = null;
+    this.changed = [];
+    this.usage = noUsage();
+    this._calls = new Map();
+    this._byNumber = new Map();
+    this._head = event;
+    this._tree.path(event).forEach(one => this._apply(one));
+    this.paused = false;
+    this.held = null;
+  }
+
+  private _apply(event: IEvent): IChange {
     switch (event.kind) {
       case 'run.started':
         this.start = event;
@@ -81,6 +203,7 @@ export class Trajectory {
       case 'run.finished':
         this.finish = event;
         this.paused = false;
+        this.held = null;
         return { header: true, artifacts: true };
       case 'model.requested':
       case 'model.delta':
@@ -91,7 +214,11 @@ export class Trajectory {
       case 'call.started':
       case 'call.output':
       case 'call.finished':
+      case 'call.decided':
         return this._addCall(event);
+      case 'call.held':
+        this.held = event;
+        return { header: true };
       case 'artifact':
         return this._addArtifact(event);
       case 'artifact.removed':
@@ -106,7 +233,20 @@ export class Trajectory {
       case 'control':
         this.controls.push(event);
         this.paused = event.action === 'paused' || (this.paused && event.action === 'say');
+        this.held = ['pause', 'paused', 'say'].includes(event.action) ? this.held : null;
         return { header: true };
+      case 'settings.changed':
+        this.changed.push(event);
+        return { header: true };
+      case 'checkpoint':
+      case 'rewind.started':
+      case 'rewound':
+        return this._addFiles(event);
+      case 'forked':
+        return { header: true };
+      case 'continued':
+        this.finish = null;
+        return { header: true, artifacts: true };
       case 'message':
         return this._addMessage(messageText(event.message));
       default:
@@ -128,12 +268,30 @@ export class Trajectory {
         nudge: '',
         replied: false,
         failures: [],
-        artifacts: []
+        artifacts: [],
+        checkpoint: null
       };
       this._byNumber.set(number, step);
       this.steps.push(step);
     }
     return step;
+  }
+
+  private _addFiles(event: ICheckpointed | IRewindStarted | IRewound): IChange {
+    if (event.kind === 'rewind.started') {
+      this.files = event.safety || this.files;
+    } else if (event.kind === 'rewound') {
+      this.files = (event.what === 'files' && event.target) || this.files;
+    } else {
+      this.files = event.checkpoint;
+      this.checkpoints.set(event.step ?? 0, event);
+      const step = event.step === null ? undefined : this._byNumber.get(event.step);
+      if (step) {
+        step.checkpoint = event;
+        return { step, header: true };
+      }
+    }
+    return { header: true };
   }
 
   private _addMessage(text: string): IChange {
@@ -148,6 +306,7 @@ export class Trajectory {
   private _addModel(step: IStep, event: IModelRequested | IModelDelta | IModelFailed | IModelReplied): IChange {
     switch (event.kind) {
       case 'model.requested':
+        this.held = null;
         step.thought = step.reasoning = '';
         break;
       case 'model.delta':
@@ -170,7 +329,7 @@ export class Trajectory {
     return { step };
   }
 
-  private _addCall(event: ICallProposed | ICallStarted | ICallOutput | ICallFinished): IChange {
+  private _addCall(event: ICallProposed | ICallStarted | ICallOutput | ICallFinished | ICallDecided): IChange {
     if (event.kind === 'call.proposed') {
       const step = this._step(event.step);
       const call: ICall = {
@@ -180,7 +339,8 @@ export class Trajectory {
         arguments: event.arguments,
         started: null,
         liveOutput: '',
-        result: null
+        result: null,
+        decided: []
       };
       this._calls.set(event.call_id, { call, step });
       step.calls.push(call);
@@ -193,6 +353,7 @@ export class Trajectory {
     const { call, step } = known;
     switch (event.kind) {
       case 'call.started':
+        this.held = null;
         call.tool = event.tool;
         call.arguments = event.arguments;
         call.started = event.time;
@@ -204,6 +365,14 @@ export class Trajectory {
         call.result = event;
         call.liveOutput = '';
         break;
+      case 'call.decided':
+        call.decided.push(event);
+        this.paused = false;
+        this.held = null;
+        if (event.action === 'observe' && call.result && event.observation !== null) {
+          call.result = { ...call.result, observation: event.observation };
+        }
+        return { step, header: true };
     }
     return { step };
   }
@@ -217,6 +386,10 @@ export class Trajectory {
     step.artifacts.push(event);
     return { step, artifacts: true };
   }
+}
+
+function noUsage(): IUsage {
+  return { prompt_tokens: 0, completion_tokens: 0, cached_tokens: 0, reasoning_tokens: 0, cost: 0 };
 }
 
 /** Tokens and cost added up; an unknown cost makes the sum unknown. */

@@ -22,6 +22,11 @@ export class Header {
     this.node = h('header', { class: 'lsn-header' }, line, this._protection, this._task, this._notes);
   }
 
+  /** What is shown is of another branch now. */
+  reset(): void {
+    this._notes.replaceChildren();
+  }
+
   /** Show the run as it is now; `live` while more may come, `away` while who tells of it is silent. */
   update(live: boolean, away: 'server' | 'kernel' | null = null): void {
     const { start, sandbox, notes } = this._trajectory;
@@ -37,10 +42,11 @@ export class Header {
   }
 
   private _updateState(live: boolean, away: 'server' | 'kernel' | null): void {
-    const { finish } = this._trajectory;
+    const { finish, held, paused } = this._trajectory;
     const trans = this._host.trans;
     const waiting = away === 'server' ? trans('away: the server does not answer') : trans('away: the kernel is silent');
-    const open = !live ? trans('broken off') : away ? waiting : trans('running');
+    const under = held ? trans('stopped') : paused ? trans('paused') : trans('running');
+    const open = !live ? trans('broken off') : away ? waiting : under;
     setText(this._state, finish ? finish.stop_reason : open);
     const well = finish && (finish.stop_reason === 'submitted' || finish.stop_reason === 'answered');
     this._state.dataset.state = well ? 'done' : finish || !live ? 'error' : away ? 'away' : 'live';

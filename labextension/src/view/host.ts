@@ -25,6 +25,82 @@ export interface IControls {
   say(text: string): Promise<void>;
 }
 
+/** What holds from the next request on; what is left out stays as it is. */
+export interface IChangedSettings {
+  model?: string;
+  settings?: Record<string, unknown>;
+  limits?: Record<string, unknown>;
+}
+
+/** What a person may decide about the call that is held; `call` is its id, so that no decision hits the next one. */
+export interface IDecisions {
+  /** Carry it out and go on. */
+  continue(call: string): Promise<void>;
+  /** The same, and stop at the next place where a run can stop. */
+  step(call: string): Promise<void>;
+  /** Carry this out in its place. */
+  edit(call: string, values: Record<string, unknown>): Promise<void>;
+  /** Carry nothing out; the model reads this as the call's result. */
+  skip(call: string, observation: string): Promise<void>;
+  /** The model reads this in place of what came back. */
+  observe(call: string, text: string): Promise<void>;
+  change(changed: IChangedSettings): Promise<void>;
+}
+
+/** A file or folder as it was at a checkpoint. */
+export interface IOldFile {
+  path: string;
+  kind: 'file' | 'directory' | 'link' | 'other';
+  size: number;
+  /** Whether it is as in the sandbox's image, so that the history does not hold its content. */
+  base?: boolean;
+  /** Where a link leads. */
+  target?: string | null;
+}
+
+export interface IOldFolder {
+  path: string;
+  files: IOldFile[];
+  /** How many there are, if more than are listed. */
+  total: number;
+  /** Whether it is as in the sandbox's image, so that the history does not list it. */
+  base: boolean;
+}
+
+/** A path in which two checkpoints differ. */
+export interface IFileChange {
+  path: string;
+  kind: 'added' | 'modified' | 'deleted';
+  size: number;
+}
+
+export interface IFileChanges {
+  changes: IFileChange[];
+  /** How many there are, if more than are listed. */
+  total: number;
+  /** What is not known of them, in words. */
+  incomplete: string;
+}
+
+/** The files of earlier steps, read from what the host keeps of the run and never from the sandbox. */
+export interface IHistory {
+  /** A folder; where the run works when `path` is empty. */
+  files(checkpoint: string, path: string): Promise<IOldFolder>;
+  read(checkpoint: string, path: string): Promise<Uint8Array>;
+  changes(from: string, to: string): Promise<IFileChanges>;
+  /** A unified diff, or in `note` why there is none. */
+  diff(from: string, to: string, path: string): Promise<{ diff: string | null; note: string }>;
+}
+
+export type RewindWhat = 'both' | 'files' | 'conversation';
+
+/** Going back, and going on from an earlier step in a run of its own. Each says in words what was done. */
+export interface ITimeTravel {
+  rewind(step: number, what: RewindWhat): Promise<string>;
+  undo(): Promise<string>;
+  fork(step: number): Promise<string>;
+}
+
 export interface IHost {
   /** The content of a file of the output folder; null when it is not there. */
   artifact(path: string): Promise<IArtifactContent | null>;
@@ -40,6 +116,16 @@ export interface IHost {
   renderAnsi?(text: string, node: HTMLElement): void;
   /** Present while the run can be controlled. */
   controls?: IControls;
+  /** Present where a held call can be decided about. */
+  decisions?: IDecisions;
+  /** Present where the files of earlier steps can be read. */
+  history?: IHistory;
+  /** Present where the run can be taken back. */
+  timeTravel?: ITimeTravel;
+  /** Bring in what was recorded of a run that is over since it was shown. */
+  refresh?(): Promise<void>;
+  /** Make `link` lead to another run, given the name of its folder beside this one's; absent where that cannot be. */
+  linkRun?(link: HTMLAnchorElement, folder: string): void;
   /** Remember a choice for as long as this run is shown, e.g. that an artifact may use the network. */
   remember?(key: string, value: string): void;
   recall?(key: string): string | null;

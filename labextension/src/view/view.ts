@@ -11,8 +11,11 @@ import { IEvent } from './events';
 import { Bar, matches } from './filter';
 import { IChange, IStep, Trajectory } from './fold';
 import { Header, renderEnding } from './header';
+import { HistoryPanel } from './history';
 import { IHost } from './host';
 import { StepView } from './step';
+import { Stops } from './stops';
+import { IChosen, Timeline } from './timeline';
 
 /** How far outside the visible part a step's body is kept, so that scrolling finds it there. */
 const MARGIN = '800px 0px';
@@ -34,6 +37,9 @@ export class TrajectoryView {
   private _list = h('div', { class: 'lsn-steps', role: 'feed' });
   private _artifacts = h('div', { class: 'lsn-artifacts' });
   private _ending = h('div', { class: 'lsn-ending' });
+  private _stops: Stops;
+  private _timeline: Timeline;
+  private _history = h('div', {});
   private _views = new Map<number, StepView>();
   private _byNode = new Map<Element, StepView>();
   private _observer: IntersectionObserver;
@@ -51,6 +57,8 @@ export class TrajectoryView {
   ) {
     this._live = options.live ?? false;
     this._header = new Header(this.trajectory, _host);
+    this._stops = new Stops(this.trajectory, _host);
+    this._timeline = new Timeline(this.trajectory, _host, chosen => this._showHistory(chosen));
     this._bar = new Bar(_host, {
       filter: () => this._filter(),
       foldAll: folded => this._views.forEach(view => view.fold(folded)),
@@ -61,7 +69,10 @@ export class TrajectoryView {
       { class: 'lsn-view', 'aria-label': _host.trans('Trajectory'), tabindex: 0 },
       this._header.node,
       this._bar.node,
+      this._timeline.node,
+      this._history,
       this._list,
+      this._stops.node,
       this._artifacts,
       this._ending
     );
@@ -75,6 +86,9 @@ export class TrajectoryView {
   add(...events: IEvent[]): void {
     for (const event of events) {
       const change = this.trajectory.add(event);
+      if (change.branch) {
+        this._leaveBranch();
+      }
       if (change.step) {
         this._dirtySteps.add(change.step);
       }
@@ -107,6 +121,7 @@ export class TrajectoryView {
     this._dirtySteps.clear();
     this._dirty = {};
     steps.forEach(step => this._drawStep(step));
+    this._timeline.touch(steps);
     if (steps.length && this._bar.active) {
       this._bar.setCount(this._shown, this._views.size);
     }
@@ -114,6 +129,7 @@ export class TrajectoryView {
       this._drawArtifacts();
     }
     if (header || artifacts) {
+      this._timeline.update();
       this._header.update(this._live, this._away);
       this._ending.replaceChildren(...renderEnding(this.trajectory, this._host));
       this._updateControls();
@@ -123,18 +139,22 @@ export class TrajectoryView {
   /** Scroll to the next step that went wrong, after the last one jumped to. */
   nextError(): void {
     const failed = this.trajectory.steps.map(step => this._views.get(step.number)).filter(view => view?.failed);
-    const focused = this._list.querySelector('.lsn-current');
-    const index = failed.findIndex(view => view!.node === focused);
-    const next = failed[(index + 1) % failed.length];
-    if (next) {
-      focused?.classList.remove('lsn-current');
-      next.node.classList.add('lsn-current');
-      next.node.scrollIntoView({ block: 'start' });
+    const current = this._list.querySelector('.lsn-current');
+    const index = failed.findIndex(view => view!.node === current);
+    this._goTo(failed[(index + 1) % failed.length]);
+  }
+
+  private _goTo(view: StepView | undefined): void {
+    if (view) {
+      this._list.querySelector('.lsn-current')?.classList.remove('lsn-current');
+      view.node.classList.add('lsn-current');
+      view.node.scrollIntoView({ block: 'start' });
     }
   }
 
   dispose(): void {
     cancelAnimationFrame(this._frame);
+    this._stops.dispose();
     this._observer.disconnect();
     this.node.remove();
   }
@@ -143,6 +163,33 @@ export class TrajectoryView {
     if (!this._frame) {
       this._frame = requestAnimationFrame(() => this.flush());
     }
+  }
+
+  /** The run is on another branch: what is shown of the one before is drawn anew. */
+  private _leaveBranch(): void {
+    this._views.forEach(view => {
+      this._observer.unobserve(view.node);
+      view.node.remove();
+    });
+    this._views.clear();
+    this._byNode.clear();
+    this._dirtySteps = new Set(this.trajectory.steps);
+    this._header.reset();
+    this._timeline.reset();
+    this._history.replaceChildren();
+  }
+
+  /** What is known of one step below the timeline; nothing when none is chosen. */
+  private _showHistory(chosen: IChosen | null): void {
+    const close = () => {
+      this._history.replaceChildren();
+      this._timeline.unchoose();
+    };
+    const show = (number: number) => this._goTo(this._views.get(number));
+    const told = (text: string) => this._history.replaceChildren(h('pre', { class: 'lsn-told', role: 'status' }, text));
+    const panel = chosen && new HistoryPanel(chosen, this.trajectory, this._host, { show, told, close });
+    this._history.replaceChildren(...(panel ? [panel.node] : []));
+    void this._host.refresh?.();
   }
 
   private _drawStep(step: IStep): void {
@@ -195,6 +242,7 @@ export class TrajectoryView {
 
   private _updateControls(): void {
     const controls = this._live && !this.trajectory.finish ? this._host.controls : undefined;
+    this._stops.update(!!controls);
     if (controls && !this._controls) {
       this._controls = new ControlBar(controls, this._host);
       this._bar.node.before(this._controls.node);
@@ -202,7 +250,7 @@ export class TrajectoryView {
       this._controls.node.remove();
       this._controls = null;
     }
-    this._controls?.update(this.trajectory.controls);
+    this._controls?.update(this.trajectory.controls, this._stops.shown);
   }
 
   private _moved(entries: IntersectionObserverEntry[]): void {

@@ -10,6 +10,8 @@ import time
 
 from .command import Run
 from .helpers import Exec, FileRequest
+from .history import History
+from .history_requests import CheckpointRequest, RestoreRequest
 from .link import Link
 from .poller import IN
 from .processes import (
@@ -47,6 +49,9 @@ OPERATIONS: dict[str, type[Request]] = {
     "pack": FileRequest,
     "unpack": FileRequest,
     "changes": ChangesRequest,
+    "checkpoint": CheckpointRequest,
+    "describe": FileRequest,
+    "restore": RestoreRequest,
 }
 
 
@@ -75,6 +80,7 @@ class Executor(Link):
         self.set_up_process()
         self.shell = Shell(self)
         self.watcher = Watcher(self)
+        self.history = History(self)
 
     def set_up_process(self) -> None:
         """Signals, pipes and the flags of our process."""
@@ -135,6 +141,7 @@ class Executor(Link):
         self.cwd = text_to_bytes(hello.get("cwd", "/"))
         self.spill = text_to_bytes(hello.get("spill", "/tmp/llm-sandbox"))
         self.remove = hello.get("remove", "")
+        self.history.scope = text_to_bytes(hello.get("history", ""))
         version = ".".join(map(str, sys.version_info[:3]))
         answer = {"nonce": hello.get("nonce"), "version": VERSION, "pid": os.getpid(), "uid": os.getuid()}
         answer.update(
@@ -171,7 +178,7 @@ class Executor(Link):
 
     def helper_pids(self) -> set[int]:
         """Children that are ours: no command started them."""
-        return self.helpers | {self.watcher.pid}
+        return self.helpers | {self.watcher.pid, self.history.pid}
 
     def adopt_orphans(self) -> None:
         """What an ended `exec` left running does not belong to a command that is under way in the shell."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .loop import Executor
+    from .shell_state import Talk
 
 BACKGROUND_KEPT = 64 * 1024
 ABORT_TICK = 0.02
@@ -62,6 +63,10 @@ class Shell:
         self.command_w = self.status_r = self.source = -1
         self.queue: list[Run] = []
         self.current: Run | None = None
+        self.commands = 0
+        self.talks: list[Talk] = []
+        self.talk: Talk | None = None
+        self.bare = False
         self.code: int | None = None
         self.serial = 0
         self.left = {STDOUT: 0, STDERR: 0}
@@ -80,13 +85,17 @@ class Shell:
         """What to do when `fd` can be read."""
         return lambda: self.read_output(stream, fd)
 
-    def start(self) -> None:
-        """Start a bash, now or when there is room for a process; commands wait until it is ready."""
+    def start(self, bare: bool = False) -> None:
+        """Start a bash, now or when there is room for a process; commands wait until it is ready.
+
+        A bare one has no variables: it is about to get those that another had.
+        """
+        self.bare = bare
         try:
             self.fork_bash()
         except OSError:
             self.pid = 0
-            self.executor.after(RESTART_DELAY, self.start)
+            self.executor.after(RESTART_DELAY, lambda: self.start(bare))
             return
         os.set_blocking(self.status_r, False)
         self.executor.watch(self.status_r, IN, lambda _: self.read_status())
@@ -105,8 +114,9 @@ class Shell:
                 0: command_r, 1: self.out[1], 2: self.err[1],
                 FD_ERR: self.err[1], FD_OUT: self.out[1], FD_SOURCE: self.source, FD_STATUS: status_w,
             }  # fmt: skip
+            environment = {b"PATH": os.environb.get(b"PATH", b"/bin:/usr/bin")} if self.bare else os.environb
             self.pid = self.executor.fork(
-                lambda: exec_program(SHELL, os.environb, inherited, self.executor.cwd)
+                lambda: exec_program(SHELL, environment, inherited, self.executor.cwd)
             )
         except OSError:
             quietly_close(*made)
@@ -132,8 +142,16 @@ class Shell:
 
     def next(self) -> None:
         """Start the next command if the shell is free."""
-        if not self.ready or self.current or not self.queue or self.executor.watcher.busy:
+        if not self.ready or self.current or self.talk:
             return
+        if self.talks:
+            self.serial += 1
+            self.talk = self.talks.pop(0)
+            self.talk.start(self)
+            return
+        if not self.queue or self.executor.watcher.busy:
+            return
+        self.commands += 1
         run = self.queue.pop(0)
         self.take_background()
         run.background, self.background = self.background, b""
@@ -146,6 +164,18 @@ class Shell:
         run.command = []
         self.tell((SHELL_RESTORE if self.restore else b"") + SHELL_RUN % self.serial)
         self.restore = False
+
+    def say(self, talk: Talk) -> None:
+        """Something of ours for the shell, before the next command."""
+        self.talks.append(talk)
+        self.next()
+
+    def talked(self, well: bool) -> None:
+        """The shell has done what we said, or never will."""
+        talk, self.talk = self.talk, None
+        if talk:
+            talk.done(well)
+            self.next()
 
     def take_background(self) -> None:
         """Read what waits in the pipes: it was written before the command that is about to start."""
@@ -194,6 +224,8 @@ class Shell:
             self.take_background()
             self.ready = True
             self.next()
+        elif self.talk and int(words[0]) == self.serial:
+            self.talked(True)
         elif self.current and self.code is None and int(words[0]) == self.serial:
             self.trace = b"set -x;" if b"x" in words[2] else b""
             if b"!" in words[2]:
@@ -244,10 +276,13 @@ class Shell:
         quietly_close(self.command_w, self.status_r, self.source)
         run = self.current
         self.pid = 0
-        if self.ready:
+        if self.executor.history.restoring:
+            self.ready = False
+        elif self.ready:
             self.start()
         else:
             self.executor.after(RESTART_DELAY, self.start)
+        self.talked(False)
         if run and self.code is None:
             run.add_notice(self.epitaph(run, status))
             self.command_ended(exit_code(status))

@@ -69,6 +69,17 @@ class Watcher:
         watch(self.executor.cwd)
         os._exit(0)
 
+    def look_afresh(self) -> None:
+        """All files have been put back to what they were: start again, and tell nothing of it."""
+        if self.pid:
+            self.executor.children[self.pid] = lambda _: None
+            send_signal(self.pid, signal.SIGKILL)
+            self.close()
+            self.answer({})
+        self.start()
+        if not self.pid:
+            self.first_look_over()
+
     def first_look_over(self) -> None:
         """Commands may run now, whether it is done or not."""
         self.busy = False
@@ -79,7 +90,7 @@ class Watcher:
 
     def when_looked(self, action: Callable[[], None]) -> None:
         """Do something that may change files: at once, or after the first look."""
-        if self.busy:
+        if self.busy or self.executor.history.restoring:
             self.waiting.append(action)
         else:
             action()
@@ -143,13 +154,17 @@ class Watcher:
 
     def died(self) -> None:
         """Somebody killed the child, or it took too long: what it remembered is lost."""
+        self.close()
+        self.forgotten = FORGOTTEN
+        self.first_look_over()
+        self.answer({})
+
+    def close(self) -> None:
+        """The child is no more."""
         for fd in (self.changes_r, self.told_r):
             self.executor.unwatch(fd)
         quietly_close(self.ask_w, self.changes_r, self.told_r)
         self.pid = 0
-        self.forgotten = FORGOTTEN
-        self.first_look_over()
-        self.answer({})
 
 
 class ChangesRequest(Request):

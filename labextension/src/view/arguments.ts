@@ -1,0 +1,70 @@
+/** The arguments of a call as a person edits them: texts as they are, everything else as JSON. */
+
+import { h } from './dom';
+import { IHost } from './host';
+
+const ROWS_MOST = 14;
+
+/** Something that was written where JSON is wanted. */
+export class ArgumentError extends Error {}
+
+export class ArgumentsEditor {
+  readonly node = h('div', { class: 'lsn-arguments' });
+  private _fields = new Map<string, { area: HTMLTextAreaElement; text: boolean; before: string }>();
+
+  constructor(
+    values: Record<string, unknown>,
+    private _host: IHost,
+    changed: () => void
+  ) {
+    for (const [name, value] of Object.entries(values)) {
+      const text = typeof value === 'string';
+      const before = text ? value : JSON.stringify(value, null, 2);
+      const area = editArea(before, _host.trans('Argument %1', name));
+      area.addEventListener('input', changed);
+      this._fields.set(name, { area, text, before: area.value });
+      this.node.append(h('label', {}, h('code', {}, name), area));
+    }
+  }
+
+  /** Whether anything is different from what was proposed. */
+  get edited(): boolean {
+    return [...this._fields.values()].some(({ area, before }) => area.value !== before);
+  }
+
+  /** The arguments as they are now. Throws ArgumentError. */
+  get values(): Record<string, unknown> {
+    const values = new Map<string, unknown>();
+    for (const [name, { area, text }] of this._fields) {
+      values.set(name, text ? area.value : this._parse(name, area.value));
+    }
+    return Object.fromEntries(values);
+  }
+
+  /** Put the cursor into the first field. */
+  focus(): void {
+    [...this._fields.values()][0]?.area.focus();
+  }
+
+  private _parse(name: string, text: string): unknown {
+    try {
+      return JSON.parse(text);
+    } catch {
+      throw new ArgumentError(
+        this._host.trans('%1 has to be JSON: a number, true, false, null, "text" or [1, 2].', name)
+      );
+    }
+  }
+}
+
+/** A field for text of several lines, in which the page's shortcuts do nothing. */
+export function editArea(text: string, label: string): HTMLTextAreaElement {
+  const area = h('textarea', {
+    'aria-label': label,
+    spellcheck: 'false',
+    rows: Math.min(ROWS_MOST, Math.max(1, text.split('\n').length)),
+    'data-lm-suppress-shortcuts': 'true'
+  });
+  area.value = text;
+  return area;
+}

@@ -1,0 +1,87 @@
+/** Another model, temperature or limits for what follows. */
+
+import { h } from './dom';
+import { IChangedSettings, IHost } from './host';
+
+/** Fields with the part of the change that each goes into; a number unless it is the model. */
+const FIELDS = [
+  { name: 'model', label: 'Model', into: null, step: '' },
+  { name: 'temperature', label: 'Temperature', into: 'settings', step: '0.1' },
+  { name: 'steps', label: 'Most steps', into: 'limits', step: '1' },
+  { name: 'tokens', label: 'Most tokens of the conversation', into: 'limits', step: '1' },
+  { name: 'cost', label: 'Most money (US dollars)', into: 'limits', step: 'any' },
+  { name: 'time', label: 'Longest time (seconds)', into: 'limits', step: 'any' }
+] as const;
+
+export class SettingsForm {
+  readonly node: HTMLElement;
+  private _inputs = new Map<string, HTMLInputElement>();
+  private _status = h('span', { class: 'lsn-count', role: 'status' });
+
+  constructor(
+    model: string,
+    private _change: (changed: IChangedSettings) => Promise<void>,
+    private _host: IHost
+  ) {
+    const { trans } = _host;
+    const rows = FIELDS.map(({ name, label, step }) => {
+      const input = h('input', {
+        type: step ? 'number' : 'text',
+        step: step || null,
+        min: step ? 0 : null,
+        placeholder: step ? trans('as it is') : model,
+        'data-lm-suppress-shortcuts': 'true'
+      });
+      input.addEventListener('keydown', event => this._enter(event));
+      this._inputs.set(name, input);
+      return h('label', {}, trans(label), input);
+    });
+    const apply = h('button', { type: 'button', onclick: () => this._apply() }, trans('Apply'));
+    this.node = h(
+      'details',
+      { class: 'lsn-settings' },
+      h('summary', {}, trans('Model and limits for what follows')),
+      h('div', { class: 'lsn-settings-rows' }, ...rows),
+      apply,
+      this._status
+    );
+  }
+
+  /** What was filled in. */
+  private _changed(): IChangedSettings | null {
+    const changed: IChangedSettings = {};
+    for (const { name, into } of FIELDS) {
+      const value = this._inputs.get(name)!.value.trim();
+      if (value && into === null) {
+        changed.model = value;
+      } else if (value && into) {
+        changed[into] = { ...changed[into], [name]: Number(value) };
+      }
+    }
+    return Object.keys(changed).length ? changed : null;
+  }
+
+  private _apply(): void {
+    const { trans } = this._host;
+    const changed = this._changed();
+    if (!changed) {
+      this._status.textContent = trans('Nothing is filled in.');
+      return;
+    }
+    const done = () => {
+      this._inputs.forEach(input => (input.value = ''));
+      this._status.textContent = trans('This holds from the next request to the model on.');
+    };
+    this._change(changed).then(done, error => {
+      this._status.textContent = error instanceof Error ? error.message : String(error);
+    });
+  }
+
+  private _enter(event: KeyboardEvent): void {
+    if (event.key === 'Enter' && !event.isComposing) {
+      event.preventDefault();
+      event.stopPropagation();
+      this._apply();
+    }
+  }
+}

@@ -1,0 +1,125 @@
+/** The tree that the events of a journal form, and the branches that has made. Twin of `trajectory/tree.py`. */
+
+import { IEvent } from './events';
+
+/** Kinds that alone make no branch: they say what was done with a run, not what the run did. */
+const MARKS = new Set<string>([
+  'checkpoint',
+  'rewind.started',
+  'rewound',
+  'forked',
+  'continued',
+  'control',
+  'note',
+  'call.held'
+]);
+
+/** One line of events, from the first to `tip`. */
+export interface IBranch {
+  /** Id of its last event: what `Trajectory.at` takes. */
+  tip: string;
+  /** Id of the last event that it shares with the branch of HEAD; none for that branch itself. */
+  fork: string | null;
+  /** The last step that it shares with the branch of HEAD; for that branch itself its own last one. */
+  step: number;
+  /** The number of its last step. */
+  steps: number;
+  /** Whether it is the one that goes on. */
+  head: boolean;
+}
+
+interface INode {
+  event: IEvent;
+  parent: string | null;
+  step: number;
+}
+
+export class Tree {
+  private _nodes = new Map<string, INode>();
+
+  has(id: string | null): boolean {
+    return id !== null && this._nodes.has(id);
+  }
+
+  /** `event` follows `parent`. An id that is known already is passed over: a parent is always older. */
+  add(event: IEvent, parent: string | null): void {
+    if (this._nodes.has(event.id)) {
+      return;
+    }
+    const own = /^(model|call)\./.test(event.kind) && 'step' in event ? event.step : null;
+    const step = typeof own === 'number' ? own : this.step(parent);
+    this._nodes.set(event.id, { event, parent, step });
+  }
+
+  /** The events from the first to `tip`. */
+  path(tip: string | null): IEvent[] {
+    const found: IEvent[] = [];
+    for (let node = this._node(tip); node; node = this._node(node.parent)) {
+      found.push(node.event);
+    }
+    return found.reverse();
+  }
+
+  /** The event that `id` follows. */
+  parent(id: string): string | null {
+    return this._node(id)?.parent ?? null;
+  }
+
+  /** The number of the step under way, or just done, at an event; 0 before the first. */
+  step(id: string | null): number {
+    return this._node(id)?.step ?? 0;
+  }
+
+  /** Every branch, in the order of their last events. */
+  branches(head: string | null): IBranch[] {
+    const tipOfHead = this._withoutMarks(head);
+    const onHead = new Set(this.path(head).map(event => event.id));
+    const tips = this._tips();
+    if (tipOfHead !== null && !tips.includes(tipOfHead)) {
+      tips.push(tipOfHead);
+    }
+    return tips.map(tip => this._branch(tip, onHead, tip === tipOfHead));
+  }
+
+  private _branch(tip: string, onHead: Set<string>, head: boolean): IBranch {
+    let fork: string | null = tip;
+    while (fork !== null && !onHead.has(fork)) {
+      fork = this.parent(fork);
+    }
+    return { tip, fork: head ? null : fork, step: this.step(fork), steps: this.step(tip), head };
+  }
+
+  private _withoutMarks(id: string | null): string | null {
+    let node = this._node(id);
+    while (node && MARKS.has(node.event.kind) && node.event.kind !== 'checkpoint') {
+      node = this._node(node.parent);
+    }
+    return node?.event.id ?? null;
+  }
+
+  /** Events after which nothing came but marks; the checkpoint that follows one belongs to it. */
+  private _tips(): string[] {
+    const leadOn = new Set<string | null>();
+    const named = new Map<string | null, string>();
+    const tips: string[] = [];
+    for (const [id, { event, parent }] of [...this._nodes].reverse()) {
+      if (MARKS.has(event.kind)) {
+        if (leadOn.has(id)) {
+          leadOn.add(parent);
+        } else if (event.kind === 'checkpoint') {
+          named.set(parent, named.get(id) ?? id);
+        }
+        continue;
+      }
+      if (!leadOn.has(id)) {
+        tips.push(named.get(id) ?? id);
+      }
+      leadOn.add(parent);
+    }
+    return tips.reverse();
+  }
+
+  private _node(id: string | null): INode | undefined {
+    return id === null ? undefined : this._nodes.get(id);
+  }
+}

@@ -1,0 +1,212 @@
+"""Breakpoints: short expressions over a call that is proposed, or over what came of it.
+
+They look like Python and are not run as Python: an expression is parsed once, checked against a short list of
+what it may hold, and evaluated here. What a model wrote can make it true or false, and nothing else.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from llm_sandbox_nb.agent.schemas import TOOLS
+
+Place = Literal["call", "observation"]
+
+ARGUMENTS = tuple(
+    dict.fromkeys(name for tool in TOOLS for name in tool["function"]["parameters"]["properties"])
+)
+AFTER = ("exit_code", "observation", "changed", "error", "timed_out", "duration")
+"""Names that have a value only when a call has its result: expressions with one are looked at then."""
+NAMES = ("tool", "step", "cost", "tokens", *ARGUMENTS, *AFTER)
+_LONGEST = 2_000
+_MOST_PARTS = 200
+
+
+class BreakpointError(ValueError):
+    """An expression is no breakpoint. The message is one sentence."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A call as it is proposed (`at` is `call`), or with its result (`at` is `observation`).
+
+    This is what the functions of `break_when` get.
+    """
+
+    at: Place
+    step: int
+    tool: str
+    call_id: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Empty when what the model wrote could not be read."""
+    cost: float | None = None
+    """US dollars so far; None when the price is not known."""
+    tokens: int = 0
+    """Tokens billed so far."""
+    observation: str | None = None
+    exit_code: int | None = None
+    error: str | None = None
+    timed_out: bool = False
+    duration: float = 0.0
+    """Seconds."""
+    changed: tuple[str, ...] = ()
+    """Paths of the files that the call changed."""
+
+    @property
+    def command(self) -> str | None:
+        """The argument of this name: the shell command, or what the editor does."""
+        return self.arguments.get("command")
+
+    @property
+    def path(self) -> str | None:
+        """The argument of this name: the editor's file."""
+        return self.arguments.get("path")
+
+    def value(self, name: str) -> Any:
+        """What a name of an expression stands for; None when the call has no such argument."""
+        return self.arguments.get(name) if name in ARGUMENTS else getattr(self, name)
+
+
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
+    ast.Gt: operator.gt, ast.GtE: operator.ge,
+    ast.In: lambda left, right: left in right, ast.NotIn: lambda left, right: left not in right,
+    ast.Is: lambda left, right: left is right, ast.IsNot: lambda left, right: left is not right,
+}  # fmt: skip
+_METHODS: dict[str, int] = {"startswith": 1, "endswith": 1, "lower": 0, "strip": 0}
+"""Methods of texts and how many arguments each takes."""
+
+
+class Breakpoint:
+    """One expression, such as `tool == 'execute_bash' and 'rm ' in command`."""
+
+    def __init__(self, text: str) -> None:
+        """Raises BreakpointError when it is none."""
+        self.text = text.strip()
+        self._tree = _parsed(self.text)
+        names = {node.id for node in ast.walk(self._tree) if isinstance(node, ast.Name)} - {"len"}
+        self.at: Place = "observation" if names & set(AFTER) else "call"
+        """Where it is looked at."""
+
+    def met(self, moment: Moment) -> bool:
+        """Whether it is true. A comparison of things that cannot be compared is false."""
+        return moment.at == self.at and bool(_value(self._tree, moment))
+
+    def __repr__(self) -> str:
+        return f"<Breakpoint {self.text}>"
+
+
+def _parsed(text: str) -> ast.expr:
+    if not text:
+        raise BreakpointError("The breakpoint is empty: write one like \"tool == 'submit'\".")
+    if len(text) > _LONGEST:
+        raise BreakpointError(f"The breakpoint is too long: it may have {_LONGEST} characters.")
+    try:
+        tree = ast.parse(text, mode="eval").body
+        parts = list(ast.walk(tree))
+    except SyntaxError as error:
+        raise BreakpointError(f"The breakpoint {_short(text)} cannot be read: {error.msg}.") from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise BreakpointError(f"The breakpoint {_short(text)} cannot be read.") from error
+    if len(parts) > _MOST_PARTS:
+        raise BreakpointError(f"The breakpoint {_short(text)} has too many parts.")
+    _check(tree)
+    return tree
+
+
+def _check(node: ast.expr) -> None:
+    """Refuse everything that is not on the list."""
+    match node:
+        case ast.BoolOp(values=values):
+            parts = values
+        case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
+            parts = [operand]
+        case ast.Compare(left=left, comparators=comparators):
+            parts = [left, *comparators]
+        case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
+            pass
+        case ast.Constant(value=str() | int() | float() | bool() | None):
+            parts = []
+        case ast.Name(id=name):
+            _check_name(name)
+            parts = []
+        case ast.Call(func=ast.Name(id="len"), args=[one], keywords=[]):
+            parts = [one]
+        case ast.Call(func=ast.Attribute(value=owner, attr=method), args=args, keywords=[]) if _METHODS.get(
+            method
+        ) == len(args):
+            parts = [owner, *args]
+        case _:
+            raise BreakpointError(
+                f"{_short(ast.unparse(node))} cannot stand in a breakpoint: it may hold names, texts, numbers, "
+                "comparisons, in, and, or, not, len() and .startswith(), .endswith(), .lower(), .strip()."
+            )
+    for part in parts:
+        _check(part)
+
+
+def _check_name(name: str) -> None:
+    if name not in NAMES:
+        near = difflib.get_close_matches(name, NAMES, 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise BreakpointError(
+            f"A breakpoint has no name {name[:80]!r}: {hint}It has {', '.join(NAMES)}; texts stand in quotes."
+        )
+
+
+def _value(node: ast.expr, moment: Moment) -> Any:
+    match node:
+        case ast.BoolOp(op=ast.And(), values=values):
+            return all(_value(one, moment) for one in values)
+        case ast.BoolOp(values=values):
+            return any(_value(one, moment) for one in values)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return not _value(operand, moment)
+        case ast.UnaryOp(operand=operand):
+            value = _value(operand, moment)
+            return -value if isinstance(value, int | float) else None
+        case ast.Compare():
+            return _compared(node, moment)
+        case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
+            return [_value(one, moment) for one in parts]
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name):
+            return moment.value(name)
+        case ast.Call(func=ast.Name(), args=[one]):
+            value = _value(one, moment)
+            return len(value) if isinstance(value, str | list | tuple) else None
+        case ast.Call(func=ast.Attribute(value=owner, attr=method), args=args):
+            return _method(_value(owner, moment), method, [_value(one, moment) for one in args])
+    raise AssertionError(ast.dump(node))
+
+
+def _compared(node: ast.Compare, moment: Moment) -> bool:
+    left = _value(node.left, moment)
+    for operation, right_node in zip(node.ops, node.comparators, strict=True):
+        right = _value(right_node, moment)
+        try:
+            if not _COMPARE[type(operation)](left, right):
+                return False
+        except TypeError:
+            return False
+        left = right
+    return True
+
+
+def _method(owner: Any, method: str, arguments: list[Any]) -> Any:
+    """Of a text; of several, whether it holds for any of them."""
+    if isinstance(owner, list | tuple):
+        return any(_method(one, method, arguments) for one in owner)
+    if not isinstance(owner, str) or not all(isinstance(one, str) for one in arguments):
+        return None
+    return getattr(owner, method)(*arguments)
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 120 else text[:117] + "...")

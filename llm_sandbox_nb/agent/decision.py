@@ -1,0 +1,114 @@
+"""One decision of a person, and the call that it is about."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from llm_sandbox_nb.agent.breakpoints import Place
+from llm_sandbox_nb.agent.failures import ControlError
+from llm_sandbox_nb.agent.halting import Reason
+from llm_sandbox_nb.agent.model import ToolCall
+from llm_sandbox_nb.agent.schemas import ArgumentsError, check_arguments
+from llm_sandbox_nb.agent.settings_change import Change
+from llm_sandbox_nb.trajectory import events as ev
+
+SKIPPED = "Not executed: a person skipped this call."
+_NOTE_LENGTH = 2_000
+
+
+@dataclass(frozen=True)
+class Held:
+    """A call that waits for a person: before it is executed, or before the model sees what came of it."""
+
+    step: int
+    call_id: str
+    at: Place
+    reason: Reason
+    text: str
+    """Why, in words."""
+    tool: str
+    arguments: Mapping[str, Any]
+    """As proposed; empty when they cannot be read."""
+    raw_arguments: str = ""
+    """What the model wrote."""
+    observation: str | None = None
+    """What the model would be shown."""
+
+    def event(self) -> ev.CallHeld:
+        """What the record says of it."""
+        return ev.CallHeld(
+            step=self.step,
+            call_id=self.call_id,
+            at=self.at,
+            reason=self.reason,
+            text=str(ev.clean_text(self.text)),
+        )
+
+
+@dataclass
+class Decision:
+    """What a person decided. `hold` is the halt that it ends."""
+
+    action: Literal["pause", "resume", "step", "say", "stop", "edit", "skip", "observe", "change"]
+    source: str
+    text: str | None = None
+    """What is said, or shown to the model."""
+    call: ToolCall | None = None
+    """What is executed instead."""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    change: Change | None = None
+    hold: Held | None = None
+
+    @property
+    def releases(self) -> bool:
+        """Whether it lets a held call go."""
+        return self.action in ("resume", "step", "edit", "skip", "observe")
+
+
+Release = Callable[[Decision], ev.CallDecided]
+
+
+def edited(
+    held: Held, arguments: Mapping[str, Any] | None, changes: Mapping[str, Any], tool: str | None, source: str
+) -> Decision:
+    """Another call in the place of the held one. Raises ControlError when the tool cannot take it."""
+    if held.at != "call":
+        raise ControlError("This call was executed already: its observation can be changed, not the call.")
+    tool = tool or held.tool
+    base = held.arguments if arguments is None and tool == held.tool else arguments or {}
+    wanted = ev.clean_text({**base, **changes})
+    try:
+        known = check_arguments(tool, wanted)
+        text = json.dumps(known, ensure_ascii=False)
+    except (ArgumentsError, TypeError, ValueError) as error:
+        raise ControlError(f"The call cannot be changed to that: {str(error).rstrip('.')}.") from error
+    if unknown := [name for name in wanted if name not in known and wanted[name] is not None]:
+        raise ControlError(f"The call cannot be changed to that: {tool} takes no {unknown[0][:80]!r}.")
+    return Decision("edit", source, call=ToolCall(held.call_id, tool, text), arguments=known)
+
+
+def skipped(held: Held, observation: str | None, source: str) -> Decision:
+    """The held call is not executed."""
+    if held.at != "call":
+        raise ControlError("This call was executed already: its observation can be changed, not the call.")
+    return Decision("skip", source, text=str(ev.clean_text(observation or "")).strip() or SKIPPED)
+
+
+def shown(held: Held, text: str, source: str) -> Decision:
+    """The model is shown something else."""
+    if held.at != "observation":
+        raise ControlError("This call was not executed yet: skip it to show the model a text in its place.")
+    text = str(ev.clean_text(text))
+    if not text.strip():
+        raise ControlError("There is nothing to show the model: give some text.")
+    return Decision("observe", source, text=text)
+
+
+def edited_note(tool: str, arguments: Mapping[str, Any]) -> str:
+    """What the model is told above the observation of a call that it did not write so."""
+    text = json.dumps(dict(arguments), ensure_ascii=False)
+    text = text if len(text) <= _NOTE_LENGTH else text[:_NOTE_LENGTH] + "..."
+    return f"[A person changed this call before it was executed. What was executed: {tool} {text}]"

@@ -1,0 +1,214 @@
+"""What must be done to make one manifest of another: the body of a restore, made as it is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import struct
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from llm_sandbox_nb.sandbox.history.entry import FILE, FOLDER, Chunk, Entry, parents
+from llm_sandbox_nb.sandbox.history.incoming import HEAD
+from llm_sandbox_nb.sandbox.history.store import HistoryStore
+
+_BATCH = 512
+"""Entries in one record."""
+_PIECE = 512 * 1024
+_PATCH_FROM = 2 * 1024 * 1024
+"""Bytes of a file from which on only its changed pieces are written."""
+_OFFSET, _RANGE = struct.Struct(">Q"), struct.Struct(">QQ")
+
+
+@dataclass
+class Plan:
+    """What to do. `problems` has a sentence for each thing that cannot be."""
+
+    delete: list[str] = field(default_factory=list)
+    make: list[tuple[str, Entry]] = field(default_factory=list)
+    """In an order in which folders come before what is in them, and a file before its other names."""
+    patch: dict[str, Entry] = field(default_factory=dict)
+    """Files of `make` that are there and need only some pieces: as they are now."""
+    touch: list[tuple[str, Entry]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def paths(self) -> int:
+        """How many paths are touched, those in deleted folders not counted."""
+        return len({*self.delete, *(path for path, _ in self.make), *(path for path, _ in self.touch)})
+
+
+def plan_restore(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> Plan:
+    """What makes `target` of `current`, both expanded by `Image.expand`; only what differs is touched."""
+    plan = Plan()
+    _plan_deletes(plan, current, target)
+    deleted = set(plan.delete)
+    groups = _changed_groups(current, target)
+    for path in sorted(target, key=os.fsencode):
+        wanted, here = target[path], current.get(path)
+        if here is not None and (path in deleted or any(up in deleted for up in parents(path))):
+            here = None
+        if wanted.group in groups:
+            _plan_file(plan, path, replace(wanted, group=groups[wanted.group]), None)
+        elif here is None or wanted != here:
+            _plan_file(plan, path, wanted, here)
+    return plan
+
+
+def _plan_deletes(plan: Plan, current: Mapping[str, Entry], target: Mapping[str, Entry]) -> None:
+    """What is to go, folders as a whole; also what is a folder on one side only."""
+    gone: set[str] = set()
+    for path in sorted(current, key=os.fsencode):
+        wanted = target.get(path)
+        if wanted is not None and (wanted.type == FOLDER) == (current[path].type == FOLDER):
+            continue
+        if any(up in gone for up in parents(path)):
+            continue
+        gone.add(path)
+        plan.delete.append(path)
+
+
+def _changed_groups(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> dict[str, str]:
+    """Files with several names of which any differs: they are made anew. The name to link to, by group."""
+    members: dict[str, list[str]] = defaultdict(list)
+    for path, entry in target.items():
+        if entry.group:
+            members[entry.group].append(path)
+    return {
+        group: min(paths, key=os.fsencode)
+        for group, paths in members.items()
+        if any(current.get(path) != target[path] for path in paths)
+    }
+
+
+def _plan_file(plan: Plan, path: str, wanted: Entry, here: Entry | None) -> None:
+    if here is not None and wanted.base and here.base:
+        return
+    if here is not None and _same_content(wanted, here):
+        plan.touch.append((path, wanted))
+        return
+    if wanted.base or (wanted.type == FILE and wanted.chunks is None):
+        plan.problems.append(f"{shown(path)} stays as it is: its content was not kept.")
+        return
+    if here is not None and _can_patch(wanted, here):
+        plan.patch[path] = here
+    plan.make.append((path, wanted))
+
+
+def _same_content(wanted: Entry, here: Entry) -> bool:
+    """Whether only metadata differs."""
+    if wanted.type != here.type or wanted.group != here.group:
+        return False
+    if wanted.type == FOLDER:
+        return True
+    content = (here.target, here.device, here.size, here.chunks)
+    known = not (wanted.base or here.base) and (wanted.type != FILE or wanted.chunks is not None)
+    return known and (wanted.target, wanted.device, wanted.size, wanted.chunks) == content
+
+
+def _can_patch(wanted: Entry, here: Entry) -> bool:
+    if wanted.type != FILE or here.type != FILE or wanted.group or here.group or wanted.size < _PATCH_FROM:
+        return False
+    if here.chunks is None or wanted.chunks is None:
+        return False
+    return 2 * len({*wanted.chunks} & {*here.chunks}) >= len(wanted.chunks)
+
+
+def shown(path: str) -> str:
+    """A text that came from a sandbox, fit for a person."""
+    return path if path.isprintable() else ascii(path)
+
+
+class _Records:
+    """The records of a plan, in their order."""
+
+    def __init__(self, plan: Plan, store: HistoryStore, shell: bytes | None) -> None:
+        self._plan = plan
+        self._store = store
+        self._shell = shell
+        self._waiting: list[list[object]] = []
+
+    def all(self) -> Iterator[bytes]:
+        """All of them."""
+        plan = self._plan
+        for start in range(0, len(plan.delete), _BATCH):
+            yield _record("D", _json(plan.delete[start : start + _BATCH]))
+        for path, entry in plan.make:
+            if entry.type == FILE and entry.chunks and entry.group in ("", path):
+                yield from self._flush("E")
+                yield from self._content(path, entry)
+            else:
+                yield from self._add("E", path, entry)
+        yield from self._flush("E")
+        for path, entry in plan.touch:
+            yield from self._add("M", path, entry)
+        yield from self._flush("M")
+        if self._shell is not None:
+            yield _record("S", self._shell)
+
+    def _add(self, kind: str, path: str, entry: Entry) -> Iterator[bytes]:
+        self._waiting.append(entry.row(path))
+        if len(self._waiting) >= _BATCH or (entry.chunks and len(entry.chunks) > _BATCH):
+            yield from self._flush(kind)
+
+    def _flush(self, kind: str) -> Iterator[bytes]:
+        if self._waiting:
+            rows, self._waiting = self._waiting, []
+            yield _record(kind, _json(rows))
+
+    def _content(self, path: str, entry: Entry) -> Iterator[bytes]:
+        here = self._plan.patch.get(path)
+        yield _record("F" if here is None else "P", _json(entry.row(path)))
+        known = set(here.chunks or ()) if here else set()
+        for chunk in entry.chunks or ():
+            if chunk not in known:
+                yield _record("W", _OFFSET.pack(chunk.offset), self._store.content(chunk.digest))
+        if here is not None:
+            for start, end in _new_holes(entry, here):
+                yield _record("H", _RANGE.pack(start, end - start))
+
+
+def _new_holes(wanted: Entry, here: Entry) -> Iterator[tuple[int, int]]:
+    """Parts that are holes and were content."""
+    filled = [(chunk.offset, chunk.offset + chunk.length) for chunk in here.chunks or ()]
+    for start, end in _holes(wanted.chunks or (), wanted.size):
+        for first, last in filled:
+            if max(start, first) < min(end, last):
+                yield max(start, first), min(end, last)
+
+
+def _holes(chunks: tuple[Chunk, ...], size: int) -> Iterator[tuple[int, int]]:
+    at = 0
+    for offset, length, _ in chunks:
+        if offset > at:
+            yield at, offset
+        at = offset + length
+    if at < size:
+        yield at, size
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode("ascii")
+
+
+def _record(kind: str, *parts: bytes) -> bytes:
+    return b"".join((HEAD.pack(ord(kind), sum(map(len, parts))), *parts))
+
+
+async def restore_body(plan: Plan, store: HistoryStore, shell: bytes | None) -> AsyncIterator[bytes]:
+    """The body of a restore; content is read in a thread as it is needed."""
+    records = _Records(plan, store, shell).all()
+    while piece := await asyncio.to_thread(_piece, records):
+        yield piece
+
+
+def _piece(records: Iterator[bytes]) -> bytes:
+    found, size = [], 0
+    for record in records:
+        found.append(record)
+        size += len(record)
+        if size >= _PIECE:
+            break
+    return b"".join(found)

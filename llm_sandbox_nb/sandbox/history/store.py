@@ -1,0 +1,270 @@
+"""A history on disk: an SQLite index beside immutable packs of content.
+
+A checkpoint is there when its transaction is: its pack has got its name before. So a process that is killed at any
+instant leaves a history that loads, with every checkpoint that was acknowledged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import sqlite3
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
+from llm_sandbox_nb.sandbox.history.entry import Entry, applied
+from llm_sandbox_nb.sandbox.history.index import Index
+from llm_sandbox_nb.sandbox.history.limit import keep_within
+from llm_sandbox_nb.sandbox.history.packs import PackReader, PackWriter, share, stray
+from llm_sandbox_nb.sandbox.history.types import DEFAULT_LIMIT, Checkpoint
+
+INDEX, PACKS, LOCK = "index.sqlite", "packs", "lock"
+_MANIFESTS = 4
+"""Manifests kept in memory."""
+
+
+def is_history(folder: Path) -> bool:
+    """Whether a folder holds a history."""
+    return (folder / INDEX).is_file()
+
+
+class HistoryStore:
+    """All checkpoints in one folder. May be used from several threads; written by one process at a time.
+
+    Raises:
+        HistoryError: the folder is in use, or holds something else (or, with `readonly`, nothing).
+    """
+
+    def __init__(self, folder: Path, *, limit: int = DEFAULT_LIMIT, readonly: bool = False) -> None:
+        self.folder = folder
+        self.limit = limit
+        self._packs = folder / PACKS
+        self._mutex = threading.RLock()
+        self._manifests: OrderedDict[str, dict[str, Entry]] = OrderedDict()
+        self._held = -1
+        if readonly and not is_history(folder):
+            raise HistoryError(f"There is no history in {folder}; give the folder of a run that kept one.")
+        if not readonly:
+            self._packs.mkdir(parents=True, exist_ok=True)
+            self._held = _hold(folder / LOCK)
+        try:
+            self._index = Index(folder / INDEX, readonly=readonly)
+            if not readonly:
+                self._clean()
+        except BaseException:
+            self._let_go()
+            raise
+        self._reader = PackReader(self._packs)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        with self._mutex:
+            self._reader.close()
+            self._index.sql.close()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self._held >= 0:
+            os.close(self._held)
+            self._held = -1
+
+    def _clean(self) -> None:
+        """Remove what a killed process left half-made or half-removed."""
+        for path in stray(self._packs, set(self._index.packs())):
+            path.unlink(missing_ok=True)
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """All, oldest first."""
+        with self._mutex:
+            return self._index.checkpoints()
+
+    def checkpoint(self, id: str) -> Checkpoint:
+        """One. Raises HistoryError when there is none."""
+        with self._mutex:
+            return self._index.checkpoint(id)
+
+    def manifest(self, id: str) -> Mapping[str, Entry]:
+        """All entries at a checkpoint. Raises HistoryError when there is none."""
+        with self._mutex:
+            self._index.number(id)
+            if id not in self._manifests:
+                self._remember(id, self._index.manifest(id))
+            self._manifests.move_to_end(id)
+            return self._manifests[id]
+
+    def _remember(self, id: str, manifest: dict[str, Entry]) -> None:
+        self._manifests[id] = manifest
+        while len(self._manifests) > _MANIFESTS:
+            self._manifests.popitem(last=False)
+
+    def shell(self, id: str) -> bytes | None:
+        """The state of the shell at a checkpoint, opaque. Raises HistoryError when there is none."""
+        with self._mutex:
+            return self._index.shell(id)
+
+    def length(self, digest: bytes) -> int | None:
+        """Bytes of a piece of content; None when it is not kept."""
+        with self._mutex:
+            place = self._index.place(digest)
+        return place[2] if place else None
+
+    def content(self, digest: bytes) -> bytes:
+        """A piece of content.
+
+        Raises:
+            HistoryError: it is not kept, or has changed on disk.
+        """
+        with self._mutex:
+            for last in (False, True):
+                place = self._index.place(digest)
+                if place is None:
+                    break
+                with contextlib.suppress(
+                    FileNotFoundError
+                ):  # a reader's pack may be replaced by a smaller one
+                    return self._reader.read(*place)
+                if last:
+                    raise HistoryError(f"The history in {self.folder} is damaged: {place[0]} is missing.")
+        raise HistoryError("The content of this file was not kept.")
+
+    def read(self, entry: Entry, limit: int) -> bytes:
+        """The content of a file.
+
+        Raises:
+            HistoryError: it is not kept.
+            OutputLimitExceededError: it has more than `limit` bytes.
+        """
+        if entry.chunks is None:
+            raise HistoryError("The content of this file was not kept.")
+        if entry.size > limit:
+            raise OutputLimitExceededError(f"The file is larger than the limit of {limit} bytes.")
+        data = bytearray(entry.size)
+        for offset, length, digest in entry.chunks:
+            data[offset : offset + length] = self.content(digest)
+        return bytes(data)
+
+    @property
+    def size(self) -> int:
+        """Bytes of content on disk."""
+        with self._mutex:
+            return sum(self._index.packs().values())
+
+    @property
+    def dropped(self) -> int:
+        """How many checkpoints were dropped to stay within the limit."""
+        with self._mutex:
+            return int(self._index.sql.execute("SELECT count(*) FROM dropped").fetchone()[0])
+
+    # -- writing -------------------------------------------------------------------------------------------
+
+    def writer(self) -> PackWriter:
+        """Takes content for a checkpoint to come."""
+        return PackWriter(self._packs)
+
+    def commit(
+        self,
+        checkpoint: Checkpoint,
+        changed: Mapping[str, Entry | None],
+        shell: bytes | None,
+        content: PackWriter,
+        pinned: Iterable[str] = (),
+    ) -> None:
+        """Keep a checkpoint; then drop the oldest while the limit is exceeded, but none of `pinned`.
+
+        Raises:
+            HistoryError: its parent is not there.
+            OSError: the disk is full; nothing was kept.
+        """
+        with self._mutex:
+            try:
+                content.finish()
+                with _told_as_oserror():
+                    self._index.add(checkpoint, changed, shell, content)
+            except BaseException:
+                content.discard()
+                raise
+            before = self._manifests.get(checkpoint.parent or "", None if checkpoint.parent else {})
+            if before is not None:
+                self._remember(checkpoint.id, applied(before, changed))
+            for name in keep_within(self._index, self._packs, self.limit, {*pinned, checkpoint.id}):
+                self._reader.forget(name)
+
+    # -- the image -----------------------------------------------------------------------------------------
+
+    def image_entry(self, path: str) -> tuple[Entry | None, bool] | None:
+        """What the image has at a path, and whether it is a listed folder; None when it was never asked."""
+        with self._mutex:
+            return self._index.image_entry(path)
+
+    def image_names(self, folder: str) -> list[str]:
+        """What the image has in a folder that was listed."""
+        with self._mutex:
+            return self._index.image_names(folder)
+
+    def learn_image(self, entries: Mapping[str, tuple[Entry | None, bool]], content: PackWriter) -> None:
+        """Keep what the image has."""
+        with self._mutex:
+            content.finish()
+            self._index.learn_image(entries, content)
+
+    # -- another history that begins with this one -----------------------------------------------------------
+
+    def continue_in(self, folder: Path) -> None:
+        """Make `folder` a history with all that this one has; content is shared by hard links.
+
+        Raises:
+            HistoryError: there is a history in it already.
+            OSError: it cannot be written.
+        """
+        if is_history(folder):
+            raise HistoryError(f"{folder} holds a history already; give another folder.")
+        packs = folder / PACKS
+        packs.mkdir(parents=True, exist_ok=True)
+        partial = folder / f"{INDEX}.partial"
+        with self._mutex:
+            partial.unlink(missing_ok=True)
+            copy = sqlite3.connect(partial)
+            try:
+                self._index.sql.backup(copy)
+                names = [row[0] for row in copy.execute("SELECT name FROM packs")]
+            finally:
+                copy.close()
+            for name in names:
+                share(self._packs / name, packs / name)
+            partial.rename(folder / INDEX)
+
+
+@contextlib.contextmanager
+def _told_as_oserror() -> Iterator[None]:
+    """A full disk is an OSError wherever it is met."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if "full" in str(error):
+            raise OSError(28, "No space left on device") from error
+        raise
+
+
+def _hold(path: Path) -> int:
+    """Hold the folder against other writers."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise HistoryError(
+            f"The history in {path.parent} is in use by another sandbox; close that one, or give another folder."
+        ) from error
+    return descriptor
+
+
+def remove_history(folder: Path) -> None:
+    """Remove a history and its folder."""
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,203 @@
+"""The requests of the filesystem's history: see `history.py`."""
+
+from __future__ import annotations
+
+import signal
+
+from .processes import send_signal
+from .request import Request
+from .wire import STDOUT, dump
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+SHELL_RECORD = b"S"
+SHELL_TRY = 0.005  # seconds between two looks whether the old shell is gone
+KILLED = {"error": {"kind": "internal", "message": "what remembers the files was killed; ask again"}}
+
+
+class HistoryRequest(Request):
+    """A request that the historian serves."""
+
+    def begin(self) -> None:
+        self.history = self.executor.history
+        self.timed = False
+        self.start_timer()
+        self.history.ask(self)
+
+    def go(self) -> None:
+        """Its turn has come."""
+        raise NotImplementedError
+
+    def records(self, data: bytes) -> None:
+        """The child has written something."""
+        raise NotImplementedError
+
+    def files_done(self, outcome: dict[str, Any]) -> None:
+        """The child has done its part."""
+        raise NotImplementedError
+
+    def child_died(self) -> None:
+        """The child was killed."""
+        self.files_done(dict(KILLED))
+
+    def acknowledge_body(self, size: int) -> None:
+        """The child has taken so much of what was put."""
+
+    def answer(self, outcome: dict[str, Any]) -> None:
+        """It is over."""
+        if self.timed and "error" in outcome:
+            outcome = {"error": {"kind": "timed_out", "message": "it took too long"}}
+        self.respond(outcome)
+        self.history.over(self)
+
+    def timed_out(self) -> None:
+        self.timed = True
+        self.give_up()
+
+    def give_up(self) -> None:
+        """End it by force."""
+        if self in self.history.queue:
+            self.history.queue.remove(self)
+            self.answer(dict(KILLED))
+        else:
+            send_signal(self.history.pid, signal.SIGKILL)
+
+    def cancel(self) -> None:
+        self.give_up()
+
+
+class CheckpointRequest(HistoryRequest):
+    """What differs from an earlier checkpoint."""
+
+    def begin(self) -> None:
+        self.sent = self.again = False
+        self.why: str | None = None
+        self.files: dict[str, Any] | None = None
+        super().begin()
+
+    def go(self) -> None:
+        names = ("op", "id", "since", "limits")
+        self.history.put(dump({name: self.params.get(name) for name in names}) + b"\n")
+        if not self.again:
+            self.history.states.ask(self.shell_done)
+
+    def records(self, data: bytes) -> None:
+        self.sent = True
+        self.send(STDOUT, data)
+
+    def child_died(self) -> None:
+        """It was killed, perhaps before we asked; then another can still tell everything."""
+        if self.sent or self.again or self.timed or self.done:
+            super().child_died()
+        else:
+            self.again = True
+            self.history.queue.insert(0, self)
+            self.history.over(self)
+
+    def shell_done(self, why: str) -> None:
+        """The state of the shell is there, or is not."""
+        self.why = why
+        self.finish()
+
+    def files_done(self, outcome: dict[str, Any]) -> None:
+        self.files = outcome
+        self.finish()
+
+    def finish(self) -> None:
+        """Answer when both parts are there."""
+        if self.files is None or (self.why is None and "error" not in self.files):
+            return
+        outcome = self.files
+        if "error" not in outcome:
+            since = self.params.get("since") if outcome["incremental"] else None
+            outcome["shell"], state = self.history.states.tell(self.params["id"], since, self.why or "")
+            if state:
+                outcome["records"] += 1
+                self.send(STDOUT, SHELL_RECORD + len(state).to_bytes(4, "big") + state)
+        self.answer(outcome)
+
+    def cancel(self) -> None:
+        """Nobody wants it any more; it is finished all the same, so that what is remembered stays."""
+        if self in self.history.queue:
+            self.give_up()
+        elif not self.silent:
+            self.respond(dict(KILLED))
+            self.silent = True
+
+
+class RestoreRequest(HistoryRequest):
+    """Make the files, and the shell, what they were."""
+
+    def begin(self) -> None:
+        self.body: list[bytes] = []
+        self.unacknowledged = 0
+        self.head_left = 0
+        self.going = False
+        self.state = b""
+        self.notes: list[str] = []
+        super().begin()
+
+    def data(self, data: bytes) -> None:
+        self.unacknowledged += len(data)
+        self.pass_on(data)
+
+    def end(self) -> None:
+        self.pass_on(bytes(5))
+
+    def pass_on(self, data: bytes) -> None:
+        """A piece of the plan: to the child when our turn has come."""
+        if self.going:
+            self.history.put(data)
+        else:
+            self.body.append(data)
+
+    def acknowledge_body(self, size: int) -> None:
+        """The host counts the body alone, not our line before it nor the end after it."""
+        head = min(size, self.head_left)
+        self.head_left -= head
+        body = min(size - head, self.unacknowledged)
+        self.unacknowledged -= body
+        self.acknowledge(body)
+
+    def go(self) -> None:
+        if not self.history.stop_everything():
+            self.notes.append("Some processes could not be killed.")
+        self.going = True
+        line = dump({name: self.params.get(name) for name in ("op", "id", "since")}) + b"\n"
+        self.head_left = len(line)
+        self.history.put(line)
+        body, self.body = self.body, []
+        for data in body:
+            self.pass_on(data)
+
+    def records(self, data: bytes) -> None:
+        self.state += data
+
+    def files_done(self, outcome: dict[str, Any]) -> None:
+        self.files = outcome
+        self.history.let_go()
+        self.start_shell()
+
+    def start_shell(self) -> None:
+        """A new shell, as soon as the old one is gone."""
+        shell = self.executor.shell
+        if shell.pid:
+            self.executor.after(SHELL_TRY, self.start_shell)
+            return
+        state = self.state if "error" not in self.files else b""
+        shell.start(bare=bool(state))
+        if state:
+            self.history.states.bring_back(state, self.shell_done)
+        else:
+            self.shell_done("")
+
+    def shell_done(self, why: str) -> None:
+        """The shell is what it was, or what it can be."""
+        outcome = self.files
+        if "error" not in outcome:
+            self.history.states.told = (self.params["id"], self.state)
+            outcome["shell"] = why
+            outcome["incomplete"] = " ".join(self.notes)
+        self.answer(outcome)

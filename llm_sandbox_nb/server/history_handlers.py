@@ -1,0 +1,158 @@
+"""The routes by which the files of earlier steps of a run are read. See `rest-api.yml`.
+
+They read the history in the folder of a run that one of this server's kernels has published, and write nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from jupyter_server.auth.decorator import authorized
+from tornado import web
+
+from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
+from llm_sandbox_nb.server.handlers import API, SandboxAPIHandler, told
+from llm_sandbox_nb.server.history_reader import HistoryReader, HistoryReaders
+from llm_sandbox_nb.server.run_handlers import RUN_ID
+from llm_sandbox_nb.server.runs import RunRegistry
+from llm_sandbox_nb.trajectory.journal import FILE_NAME
+
+CHECKPOINT = r"(?P<checkpoint>[\w-]{1,64})"
+T = TypeVar("T")
+
+
+class HistoryAPIHandler(SandboxAPIHandler):
+    """Access to the history of a published run; no verbs."""
+
+    @property
+    def runs(self) -> RunRegistry:
+        """The runs of this server."""
+        runs: RunRegistry = self.settings["llm_sandbox_runs"]
+        return runs
+
+    async def look(self, run_id: str, work: Callable[[HistoryReader], T]) -> T:
+        """What `work` finds in the history of the run, in a thread.
+
+        Raises:
+            UnknownRunError: this server knows no such run.
+            HistoryError: it keeps no history.
+        """
+        folder = self.folder(run_id)
+        readers: HistoryReaders = self.settings["llm_sandbox_histories"]
+        async with readers.turn:
+            return await asyncio.to_thread(_look, readers, folder, work)
+
+    def folder(self, run_id: str) -> Path:
+        """Where the record of the run lies. Raises as `look` does."""
+        folder = self.runs.get(run_id).folder
+        if folder is None:
+            raise HistoryError("The run's folder is not on this machine, so its history cannot be read here.")
+        return folder
+
+
+class CheckpointsHandler(HistoryAPIHandler):
+    """The checkpoints that a run keeps."""
+
+    @web.authenticated
+    @authorized
+    @told
+    async def get(self, run_id: str) -> None:
+        """List them, oldest first."""
+        self.finish({"checkpoints": await self.look(run_id, HistoryReader.checkpoints)})
+
+
+class JournalHandler(HistoryAPIHandler):
+    """The record of a run as it is now: one that is over here may have been taken back, or gone on with, since."""
+
+    @web.authenticated
+    @authorized
+    @told
+    async def get(self, run_id: str) -> None:
+        """Its journal, as a download."""
+        data = await asyncio.to_thread(_journal, self.folder(run_id), self.runs.max_file_bytes)
+        self.set_header("Content-Disposition", f"attachment; filename={FILE_NAME}")
+        self.finish(data, set_content_type="application/octet-stream")
+
+
+class OldFilesHandler(HistoryAPIHandler):
+    """A folder as it was."""
+
+    @web.authenticated
+    @authorized
+    @told
+    async def get(self, run_id: str, checkpoint: str) -> None:
+        """Its entries; of where the run works when no `path` is given."""
+        path = self.get_query_argument("path", "", strip=False)
+        self.finish(await self.look(run_id, lambda reader: reader.folder(checkpoint, path)))
+
+
+class OldFileHandler(HistoryAPIHandler):
+    """A file as it was, as a download and never as a page: what the model made is hostile."""
+
+    @web.authenticated
+    @authorized
+    @told
+    async def get(self, run_id: str, checkpoint: str) -> None:
+        """Its bytes."""
+        path, limit = self.get_query_argument("path", strip=False), self.runs.max_file_bytes
+        data = await self.look(run_id, lambda reader: reader.read(checkpoint, path, limit))
+        name = quote(posixpath.basename(path), safe="", errors="replace")
+        self.set_header("Content-Disposition", f"attachment; filename*=UTF-8''{name}")
+        self.finish(data, set_content_type="application/octet-stream")
+
+
+class OldChangesHandler(HistoryAPIHandler):
+    """What differs between two checkpoints."""
+
+    @web.authenticated
+    @authorized
+    @told
+    async def get(self, run_id: str, checkpoint: str) -> None:
+        """Paths that differ from what they were at checkpoint `since`."""
+        since = self.get_query_argument("since")
+        self.finish(await self.look(run_id, lambda reader: reader.changes(since, checkpoint)))
+
+
+class OldDiffHandler(HistoryAPIHandler):
+    """What differs in one file."""
+
+    @web.authenticated
+    @authorized
+    @told
+    async def get(self, run_id: str, checkpoint: str) -> None:
+        """A unified diff from checkpoint `since` to this one."""
+        since, path = self.get_query_argument("since"), self.get_query_argument("path", strip=False)
+        self.finish(await self.look(run_id, lambda reader: reader.diff(since, checkpoint, path)))
+
+
+def _journal(folder: Path, limit: int) -> bytes:
+    path = folder / FILE_NAME
+    with path.open("rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise OutputLimitExceededError(
+            f"The journal is larger than the limit of {limit} bytes; open it as a file."
+        )
+    return data
+
+
+def _look(readers: HistoryReaders, folder: Path, work: Callable[[HistoryReader], T]) -> T:
+    with readers.reading(folder) as reader:
+        return work(reader)
+
+
+_HISTORY = rf"{API}/runs/{RUN_ID}/history"
+history_routes: list[tuple[str, type[Any]]] = [
+    (_HISTORY, CheckpointsHandler),
+    (rf"{_HISTORY}/journal", JournalHandler),
+    (rf"{_HISTORY}/{CHECKPOINT}/files", OldFilesHandler),
+    (rf"{_HISTORY}/{CHECKPOINT}/files/content", OldFileHandler),
+    (rf"{_HISTORY}/{CHECKPOINT}/changes", OldChangesHandler),
+    (rf"{_HISTORY}/{CHECKPOINT}/diff", OldDiffHandler),
+]
+"""Every route of histories below the server's base URL."""

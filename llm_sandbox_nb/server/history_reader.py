@@ -1,0 +1,300 @@
+"""Reads the files of a run as they were at a checkpoint, from the run's history on disk and never from its sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
+from llm_sandbox_nb.sandbox.history.entry import FILE, FOLDER, LINK, Entry, parent
+from llm_sandbox_nb.sandbox.history.store import HistoryStore, is_history
+from llm_sandbox_nb.trajectory.events import clean_text
+from llm_sandbox_nb.trajectory.unified import COMPARED_BYTES, unified
+
+Json = dict[str, Any]
+HISTORY = "history"
+"""Where a run's folder has its history."""
+LISTED = 2_000
+"""Entries of a folder, and changes, that are told in one answer."""
+DIFF_CHARACTERS = 256 * 1024
+_AT_ONCE = 2
+"""Threads that read histories: more would keep kernels and pages waiting."""
+_WORKPLACE = "/testbed"
+_KINDS = {FILE: "file", FOLDER: "directory", LINK: "link"}
+_AS_IN_IMAGE = "is as in the sandbox's image, so the history keeps no copy of it; read it in the sandbox."
+
+
+class HistoryReader:
+    """One history, open for reading. For use in threads."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises HistoryError when there is none in `folder`."""
+        self._store = HistoryStore(folder, readonly=True)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._store.close()
+
+    def checkpoints(self) -> list[Json]:
+        """All that are kept, oldest first."""
+        return [
+            {
+                "id": one.id,
+                "time": one.time,
+                "files": one.files,
+                "size": one.size,
+                "incomplete": one.incomplete,
+            }
+            for one in self._store.checkpoints()
+        ]
+
+    def folder(self, checkpoint: str, path: str) -> Json:
+        """A folder's entries, sorted by path; where the run works when `path` is empty.
+
+        Raises:
+            HistoryError: there is no such checkpoint.
+            FileNotFoundError, NotADirectoryError: there was no such folder.
+        """
+        manifest = self._store.manifest(checkpoint)
+        place = _absolute(path) if path else _workplace(manifest)
+        entry = self._entry(manifest, place)
+        if entry.type != FOLDER:
+            raise NotADirectoryError(f"{_shown(place)} was no folder at this checkpoint.")
+        found = self._children(manifest, place, entry)
+        return {
+            "path": _shown(place),
+            "base": found is None,
+            "total": len(found or ()),
+            "files": [_described(name, one) for name, one in sorted((found or {}).items())[:LISTED]],
+        }
+
+    def read(self, checkpoint: str, path: str, limit: int) -> bytes:
+        """A file's content.
+
+        Raises:
+            HistoryError: there is no such checkpoint, or the content was not kept.
+            FileNotFoundError, IsADirectoryError, PermissionError: there is no such file; it is a folder, or special.
+            OutputLimitExceededError: it has more than `limit` bytes.
+        """
+        place = _absolute(path)
+        return self._content(place, self._entry(self._store.manifest(checkpoint), place), limit)
+
+    def changes(self, before: str, after: str) -> Json:
+        """Paths in which two checkpoints differ, sorted.
+
+        Raises:
+            HistoryError: there is no such checkpoint.
+        """
+        old, new = self._store.manifest(before), self._store.manifest(after)
+        found = sorted(_differences(old, new))
+        notes = {self._store.checkpoint(id).incomplete for id in (before, after)}
+        return {
+            "total": len(found),
+            "incomplete": " ".join(sorted(filter(None, notes))),
+            "changes": [
+                {"path": _shown(path), "kind": kind, "size": (new if path in new else old)[path].size}
+                for path, kind in found[:LISTED]
+            ],
+        }
+
+    def diff(self, before: str, after: str, path: str) -> Json:
+        """A unified diff of one file, or in `note` why there is none.
+
+        Raises:
+            HistoryError: there is no such checkpoint, or a content was not kept.
+            FileNotFoundError: the file is in neither.
+        """
+        place = _absolute(path)
+        sides = [self._store.manifest(one).get(place) for one in (before, after)]
+        if not any(sides):
+            raise FileNotFoundError(f"There was no {_shown(place)} at either checkpoint.")
+        if any(one is not None and one.type != FILE for one in sides):
+            return {"diff": None, "note": _metadata_change(*sides)}
+        try:
+            old, new = (b"" if one is None else self._content(place, one, COMPARED_BYTES) for one in sides)
+            texts = old.decode("utf-8"), new.decode("utf-8")
+        except OutputLimitExceededError:
+            return {"diff": None, "note": "too large for a diff"}
+        except UnicodeDecodeError:
+            return {"diff": None, "note": "binary"}
+        if len(old) + len(new) > COMPARED_BYTES:
+            return {"diff": None, "note": "too large for a diff"}
+        if "\0" in texts[0] or "\0" in texts[1]:
+            return {"diff": None, "note": "binary"}
+        diff, note = unified(_shown(place).lstrip("/"), *texts, DIFF_CHARACTERS)
+        return {"diff": diff, "note": note or (_metadata_change(*sides) if not diff else "")}
+
+    def _entry(self, manifest: Mapping[str, Entry], place: str) -> Entry:
+        entry = manifest.get(place)
+        if entry is None and place != "/":
+            above = next((manifest[one] for one in _parents(place) if one in manifest), None)
+            if above is not None and above.base:
+                known = self._store.image_entry(place)
+                if known is None:
+                    raise HistoryError(f"{_shown(place)} {_AS_IN_IMAGE}")
+                entry = known[0]
+        if entry is None and place == "/":
+            entry = Entry(FOLDER)
+        if entry is None:
+            raise FileNotFoundError(f"There was no {_shown(place)} at this checkpoint.")
+        return entry
+
+    def _children(self, manifest: Mapping[str, Entry], place: str, entry: Entry) -> dict[str, Entry] | None:
+        """What a folder had in it; None when it was as in the image, which was not asked."""
+        if not entry.base:
+            return {path: one for path, one in manifest.items() if path != "/" and parent(path) == place}
+        known = self._store.image_entry(place)
+        if known is None or not known[1]:
+            return None
+        told = {path: self._store.image_entry(path) for path in self._store.image_names(place)}
+        return {path: one[0] for path, one in told.items() if one is not None and one[0] is not None}
+
+    def _content(self, place: str, entry: Entry, limit: int) -> bytes:
+        if entry.type == FOLDER:
+            raise IsADirectoryError(f"{_shown(place)} was a folder at this checkpoint.")
+        if entry.type != FILE:
+            raise PermissionError(f"{_shown(place)} was no ordinary file at this checkpoint.")
+        if entry.base and entry.chunks is None:
+            known = self._store.image_entry(place)
+            if known is None or known[0] is None or known[0].chunks is None:
+                raise HistoryError(f"{_shown(place)} {_AS_IN_IMAGE}")
+            entry = known[0]
+        return self._store.read(entry, limit)
+
+
+class HistoryReaders:
+    """The histories that are being read; the last few stay open."""
+
+    def __init__(self, most: int = 4) -> None:
+        self.turn = asyncio.Semaphore(_AT_ONCE)
+        """To be held, in the server's event loop, while a thread reads."""
+        self._most = most
+        self._mutex = threading.Lock()
+        self._open: OrderedDict[tuple[str, int], HistoryReader] = OrderedDict()
+        self._in_use: dict[HistoryReader, int] = {}
+
+    @contextmanager
+    def reading(self, run_folder: Path) -> Iterator[HistoryReader]:
+        """The history of the run that has this folder. Raises HistoryError when it has none."""
+        reader = self._take(run_folder / HISTORY)
+        try:
+            yield reader
+        finally:
+            self._give_back(reader)
+
+    def close(self) -> None:
+        """Let go of all."""
+        with self._mutex:
+            for reader in self._open.values():
+                reader.close()
+            self._open.clear()
+
+    def _take(self, folder: Path) -> HistoryReader:
+        if not is_history(folder):
+            raise HistoryError(
+                "This run keeps no history of its files, so those of earlier steps cannot be read."
+            )
+        key = str(folder), folder.stat().st_ino
+        with self._mutex:
+            reader = self._open.get(key) or HistoryReader(folder)
+            self._open[key] = reader
+            self._open.move_to_end(key)
+            self._in_use[reader] = self._in_use.get(reader, 0) + 1
+            return reader
+
+    def _give_back(self, reader: HistoryReader) -> None:
+        with self._mutex:
+            self._in_use[reader] -= 1
+            if not self._in_use[reader]:
+                del self._in_use[reader]
+            idle = [key for key, one in self._open.items() if one not in self._in_use]
+            for key in idle[: max(0, len(self._open) - self._most)]:
+                self._open.pop(key).close()
+
+
+def _differences(old: Mapping[str, Entry], new: Mapping[str, Entry]) -> Iterator[tuple[str, str]]:
+    """Paths that differ, without folders of which only the times do: those follow from what is in them."""
+    for path in old.keys() | new.keys():
+        before, after = old.get(path), new.get(path)
+        if before is None and after is not None and _is_told(path, after, old):
+            yield path, "added"
+        elif after is None and before is not None and _is_told(path, before, new):
+            yield path, "deleted"
+        elif before is not None and after is not None and not _alike(before, after):
+            yield path, "modified"
+
+
+def _is_told(path: str, entry: Entry, other: Mapping[str, Entry]) -> bool:
+    """Whether `other` would name what is at a path: below a folder of the image it does not name what is the same."""
+    above = other.get(parent(path))
+    return not entry.base or (above is not None and above.open_folder)
+
+
+def _alike(before: Entry, after: Entry) -> bool:
+    if before.type == after.type == FOLDER:
+        return (before.mode, before.uid, before.gid) == (after.mode, after.uid, after.gid)
+    return before.alike(after)
+
+
+def _metadata_change(before: Entry | None, after: Entry | None) -> str:
+    """In words, what is different of something that has no text."""
+    if before is None or after is None:
+        one = before or after
+        kind = _KINDS.get(one.type, "special file") if one else ""
+        return f"a {kind}" + (f" to {_shown(one.target)}" if one and one.target else "")
+    if before.type != after.type:
+        return (
+            f"a {_KINDS.get(before.type, 'special file')} became a {_KINDS.get(after.type, 'special file')}"
+        )
+    if before.target != after.target:
+        return f"leads to {_shown(after.target)}, before to {_shown(before.target)}"
+    if before.mode != after.mode:
+        return f"mode {before.mode & 0o7777:o} became {after.mode & 0o7777:o}"
+    if (before.uid, before.gid) != (after.uid, after.gid):
+        return f"owner {before.uid}:{before.gid} became {after.uid}:{after.gid}"
+    return "the same content"
+
+
+def _described(path: str, entry: Entry) -> Json:
+    return {
+        "path": _shown(path),
+        "kind": _KINDS.get(entry.type, "other"),
+        "size": entry.size,
+        "mode": entry.mode,
+        "mtime": entry.mtime_ns / 1e9,
+        "base": entry.base,
+        "target": _shown(entry.target) if entry.type == LINK else None,
+    }
+
+
+def _workplace(manifest: Mapping[str, Entry]) -> str:
+    """The folder that a person looks for first: where the run worked, else what is kept at all."""
+    if _WORKPLACE in manifest:
+        return _WORKPLACE
+    tops = [path for path, entry in manifest.items() if entry.open_folder and parent(path) not in manifest]
+    return min(tops, key=len, default="/")
+
+
+def _absolute(path: str) -> str:
+    """A path as manifests have it. Raises ValueError when it is none: nothing else is ever looked for."""
+    if not path.startswith("/") or "\0" in path or len(path) > 4096:
+        raise ValueError("'path' must be an absolute path in the sandbox, such as /testbed/notes.txt.")
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise ValueError("'path' must not have '..' in it.")
+    return "/" + "/".join(parts)
+
+
+def _parents(place: str) -> Iterator[str]:
+    while place != "/":
+        place = parent(place)
+        yield place
+
+
+def _shown(path: str) -> str:
+    return str(clean_text(path))

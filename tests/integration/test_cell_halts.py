@@ -1,0 +1,119 @@
+"""Halts in a cell without a server: asked in the cell, or refused at once where nobody can be asked."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import nbclient
+import nbformat
+import pytest
+from live_kernel import live_kernel
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = """
+turns:
+  - calls: [{tool: execute_bash, arguments: {command: "rm -rf precious"}}]
+  - calls: [{tool: execute_bash, arguments: {command: "cat note.txt"}}]
+  - calls: [{tool: submit}]
+"""
+CELL = "%%sandbox -m scripted/./script.yaml --isolation process -o run {}\nWork."
+TOLD = "print(run.stop_reason, [(c.tool, c.arguments.get('command')) for s in run.steps for c in s.calls])"
+
+
+def asked(folder: Path, options: str, *answers: str) -> tuple[list[str], str, str]:
+    """The prompts of a cell, what it printed, and how its run ended, with a person who gives these answers."""
+    (folder / "script.yaml").write_text(SCRIPT)
+    with live_kernel(folder) as kernel:
+        kernel.run(
+            "def nothing_deleted(moment):\n    return moment.at == 'call' and 'rm' in (moment.command or '')"
+        )
+        cell = str(kernel.client.execute(CELL.format(options), allow_stdin=True))
+        prompts = []
+        for answer in answers:
+            prompts.append(kernel.client.get_stdin_msg(timeout=180)["content"]["prompt"])
+            kernel.client.input(answer)
+        messages = kernel.messages(cell, timeout=180)
+        printed = "".join(m["content"]["text"] for m in messages if m["msg_type"] == "stream")
+        return prompts, printed, kernel.printed(TOLD).strip()
+
+
+def test_a_person_steps_edits_and_says_what_the_model_sees(tmp_path: Path) -> None:
+    prompts, printed, told = asked(
+        tmp_path,
+        "--step",
+        "nonsense",
+        "edit command='echo kept > note.txt'",
+        "",
+        "",
+        "observe It says: kept.",
+        "c",
+    )
+    assert "Step 1: execute_bash is to be carried out" in printed
+    assert "rm -rf precious" in printed
+    assert "There is no word 'nonsense'" in printed
+    assert "The model would be shown" in printed
+    assert "skip, edit" in prompts[0]
+    assert "observe" in prompts[2]
+    assert told == (
+        "submitted [('execute_bash', 'echo kept > note.txt'), ('execute_bash', 'cat note.txt'), ('submit', None)]"
+    )
+
+
+@pytest.mark.parametrize(
+    "options", ["--break \"'rm ' in command\"", "--break-when nothing_deleted", "--approve edits"]
+)
+def test_a_breakpoint_a_function_and_an_approval(options: str, tmp_path: Path) -> None:
+    more = ("continue",) if "approve" in options else ()
+    prompts, _, told = asked(tmp_path, options, "skip Nothing is deleted here.", *more)
+    assert len(prompts) == 1 + len(more)
+    assert told.startswith("submitted [('execute_bash', 'rm -rf precious')")
+
+
+def executed(folder: Path, source: str) -> tuple[Any, float]:
+    """A notebook with one cell, run as nbclient and papermill run it."""
+    (folder / "script.yaml").write_text(SCRIPT)
+    cells = [nbformat.v4.new_code_cell(text) for text in ("%load_ext llm_sandbox_nb", source)]
+    notebook = nbformat.v4.new_notebook(
+        cells=cells, metadata={"kernelspec": {"name": "python3", "display_name": "p"}}
+    )
+    client = nbclient.NotebookClient(
+        notebook, timeout=120, allow_errors=True, resources={"metadata": {"path": str(folder)}}
+    )
+    begun = time.monotonic()
+    client.execute()
+    return notebook.cells[1].outputs, time.monotonic() - begun
+
+
+@pytest.mark.parametrize("option", ["--step", "--approve ask", "--approve edits"])
+def test_nobody_can_be_asked_under_nbclient(option: str, tmp_path: Path) -> None:
+    [output], _ = executed(tmp_path, CELL.format(option))
+    assert output.output_type == "error"
+    assert output.evalue.startswith(f"{option} needs somebody who decides")
+    for word in ("nbclient", "papermill", "--on-pause stop", "--break EXPR"):
+        assert word in output.evalue
+    assert "\n" not in output.evalue
+    assert not (tmp_path / "sandbox-runs").exists(), "nothing was started"
+
+
+def test_what_the_sentence_says_works(tmp_path: Path) -> None:
+    outputs, _ = executed(tmp_path, CELL.format("--break \"'rm ' in command\" --on-pause stop"))
+    assert outputs[-1].ename == "KeyboardInterrupt"
+    outputs, _ = executed(tmp_path, CELL.format("--step --on-pause continue"))
+    assert all(output.output_type != "error" for output in outputs)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ("--break \"comand == 'ls'\"", "did you mean command"),
+        ("--break-when nobody", "'nobody' is not defined"),
+        ("--approve maybe", "invalid choice"),
+    ],
+)
+def test_wrong_rules_are_told_before_anything_starts(options: str, why: str, tmp_path: Path) -> None:
+    [output], _ = executed(tmp_path, CELL.format(options))
+    assert why in output.evalue
+    assert not (tmp_path / "sandbox-runs").exists()

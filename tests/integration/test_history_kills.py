@@ -1,0 +1,136 @@
+"""Restores that are cut off at random instants, by kill -9 or by a connection that breaks: never a mixture for good."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from history_help import files_at
+from relay_wire import Wire
+from support import require, run
+
+from llm_sandbox_nb.sandbox.channel_sandbox import ChannelSandbox
+from llm_sandbox_nb.sandbox.contract import Sandbox
+from llm_sandbox_nb.sandbox.errors import SandboxError
+from llm_sandbox_nb.sandbox.history.store import HistoryStore
+from llm_sandbox_nb.sandbox.opening import open_sandbox
+
+pytestmark = pytest.mark.slow
+CUTS = 60
+KILLS = 12
+_MAKE = "rm -rf work; mkdir work; for i in $(seq 40); do echo {0} > work/$i; done; echo {0} > work/only{0}"
+
+
+async def both(box: Sandbox) -> dict[str, str]:
+    """Checkpoints of two states of the files, by name."""
+    made = {}
+    for name in ("one", "two"):
+        assert (await box.run(_MAKE.format(name))).exit_code == 0
+        made[name] = await box.checkpoint()
+    return made
+
+
+async def state(box: Sandbox) -> str:
+    """Which of the two states all the files are in."""
+    answer = await box.run("cat work/* | sort | uniq -c; ls work | grep only")
+    (count, name), only = answer.text.splitlines()[0].split(), answer.text.splitlines()[1:]
+    assert (count, only) == ("41", [f"only{name}"]), answer.text
+    return name
+
+
+def test_a_connection_that_breaks_in_a_restore(tmp_path: Path, process_opener: Any) -> None:
+    """The client is gone with all that it knew; the next one puts the same sandbox right, from the same history."""
+
+    async def body(box: ChannelSandbox) -> None:
+        rng, folder = random.Random(5), tmp_path / "history"
+        mine = await Wire(box).sandbox(box)
+        await mine.keep_history(folder)
+        made = await both(mine)
+        await mine.close()
+        cut = 0
+        for _ in range(CUTS):
+            wire = Wire(box)
+            client = await wire.sandbox(box)
+            await client.keep_history(folder)
+            restoring = asyncio.create_task(client.restore(made[rng.choice(("one", "two"))]))
+            await asyncio.wait({restoring}, timeout=rng.random() * 0.12)
+            cut += not restoring.done()
+            wire.client.leave()
+            with contextlib.suppress(SandboxError):
+                await restoring
+            await client.close()
+            if rng.random() < 0.4:
+                again = await Wire(box).sandbox(box)
+                await again.keep_history(folder)
+                wanted = rng.choice(("one", "two"))
+                assert (await again.restore(made[wanted])).problems == ()
+                assert await state(again) == wanted
+                await again.close()
+        assert cut > CUTS / 4
+
+    async def whole() -> None:
+        async with process_opener() as box:
+            await body(box)
+
+    run(whole(), timeout=200)
+
+
+async def restore_for_ever(folder: Path, made: dict[str, str], told: int) -> None:
+    async with open_sandbox("bubblewrap") as box:
+        await box.keep_history(folder)
+        while True:
+            for name in ("one", "two"):
+                await box.restore(made[name])
+                await box.run(f"echo {time.time_ns()} > /tmp/now")
+                os.write(told, (await box.checkpoint()).encode() + b"\n")
+
+
+@pytest.mark.bubblewrap
+def test_a_process_that_is_killed_in_a_restore(tmp_path: Path) -> None:
+    require("bubblewrap")
+    folder, rng = tmp_path / "history", random.Random(6)
+
+    async def begin() -> dict[str, str]:
+        async with open_sandbox("bubblewrap") as box:
+            await box.keep_history(folder)
+            return await both(box)
+
+    async def check(name: str) -> None:
+        async with open_sandbox("bubblewrap") as box:
+            await box.keep_history(folder)
+            assert (await box.restore(made[name])).problems == ()
+            assert await state(box) == name
+
+    made = run(begin())
+    acknowledged = set(made.values())
+    for _ in range(KILLS):
+        mine, its = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                asyncio.run(restore_for_ever(folder, made, its))
+            finally:
+                os._exit(1)
+        os.close(its)
+        with os.fdopen(mine, "rb") as words:
+            first = words.readline()
+            time.sleep(rng.random() * 0.4)
+            os.kill(child, signal.SIGKILL)
+            told = first + words.read()
+        os.waitpid(child, 0)
+        acknowledged |= set(told.decode().split("\n")[:-1])
+        store = HistoryStore(folder)
+        assert acknowledged <= {one.id for one in store.checkpoints()}
+        for id in acknowledged:
+            assert files_at(store, id)
+        store.close()
+    for name in ("one", "two"):
+        run(check(name))
+    assert len(acknowledged) >= KILLS

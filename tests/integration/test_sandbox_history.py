@@ -1,0 +1,170 @@
+"""The history of a sandbox's files, as those who use it see it, in every isolation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import with_sandbox
+
+from llm_sandbox_nb.sandbox.contract import Sandbox
+from llm_sandbox_nb.sandbox.errors import HistoryError
+
+
+def test_checkpoint_change_restore_undo(opener: Any, tmp_path: Path) -> None:
+    async def test(box: Sandbox) -> None:
+        await box.keep_history(tmp_path / "h")
+        await box.run("printf one > f; export A=1; hello() { echo hello; }; mkdir d; cd d")
+        one = await box.checkpoint()
+        assert await box.checkpoint() == one
+        await box.run("printf two > ../f; unset A; unset -f hello; ln -s f ../l; cd ..; rmdir d")
+        changes = {c.path.rpartition("/")[2]: c for c in (await box.changes(one)).files}
+        assert {name: change.kind for name, change in changes.items()} == {
+            "f": "modified",
+            "l": "added",
+            "d": "deleted",
+        }
+        assert (changes["f"].before, changes["f"].after) == (b"one", b"two")
+        assert changes["l"].detail == "a link to 'f'"
+        restored = await box.restore(one)
+        assert (restored.problems, restored.shell) == ((), True)
+        assert (await box.run("cat ../f; echo $A; hello; basename $PWD")).stdout == b"one1\nhello\nd\n"
+        undone = await box.restore(restored.safety)
+        assert undone.problems == ()
+        assert (await box.run("cat f; echo $A; hello; ls -F")).stdout.startswith(b"two\n")
+        assert await box.read_file("f", at=one) == b"one"
+        assert {entry.path.rpartition("/")[2] for entry in await box.list_files(".", at=one)} >= {"f", "d"}
+
+    with_sandbox(opener, test, timeout=120)
+
+
+def test_background_jobs_end_with_a_restore(opener: Any) -> None:
+    """The canary: the job does write as long as it lives."""
+
+    async def test(box: Sandbox) -> None:
+        await box.run("echo start > f")
+        before = await box.checkpoint()
+        await box.run("(while :; do echo more >> f; sleep 0.01; done) & sleep 0.2")
+        assert len(await box.read_file("f")) > 20
+        assert (await box.restore(before)).problems == ()
+        await box.run("sleep 0.3")
+        assert await box.read_file("f") == b"start\n"
+        assert (await box.changes(before)).files == ()
+
+    with_sandbox(opener, test, timeout=120)
+
+
+def test_a_fork_is_another_sandbox(opener: Any, tmp_path: Path) -> None:
+    async def test(box: Sandbox) -> None:
+        await box.run("echo one > f")
+        one = await box.checkpoint()
+        await box.run("echo two > f")
+        fork = await box.fork(one, history=tmp_path / "fork")
+        try:
+            assert await fork.read_file("f") == b"one\n"
+            await fork.run("echo forked > f")
+            assert await box.read_file("f") == b"two\n"
+            own = await fork.checkpoint()
+            assert await fork.read_file("f", at=own) == b"forked\n"
+            assert await fork.read_file("f", at=one) == b"one\n"
+            with pytest.raises(HistoryError, match="no checkpoint"):
+                await box.read_file("f", at=own)
+        finally:
+            await fork.close()
+        assert await box.read_file("f") == b"two\n"
+
+    with_sandbox(opener, test, timeout=120)
+
+
+def test_files_of_the_image(strong_opener: Any) -> None:
+    """Docker: deleted and changed files of the image come back, and can be read as they were without that."""
+
+    async def test(box: Sandbox) -> None:
+        if box.protection.isolation != "docker":
+            assert (await box.run("rm -rf /usr/share/doc")).exit_code != 0
+            return
+        before = await box.checkpoint()
+        profile = await box.read_file("/etc/profile")
+        await box.run("echo changed >> /etc/profile; rm -rf /usr/share/common-licenses; chmod 700 /etc/apt")
+        kinds = {one.path: one.kind for one in (await box.changes(before)).files}
+        assert kinds["/etc/profile"] == kinds["/etc/apt"] == "modified"
+        assert kinds["/usr/share/common-licenses"] == "deleted"
+        assert await box.read_file("/etc/profile", at=before) == profile
+        assert len(await box.list_files("/usr/share/common-licenses", at=before)) > 5
+        assert (await box.restore(before)).problems == ()
+        assert await box.read_file("/etc/profile") == profile
+        assert (
+            await box.run("stat -c %a /etc/apt; grep -c GNU /usr/share/common-licenses/GPL-3")
+        ).exit_code == 0
+
+    with_sandbox(strong_opener, test, timeout=120)
+
+
+def test_reading_the_past_goes_the_way_of_open(process_opener: Any) -> None:
+    async def test(box: Sandbox) -> None:
+        await box.run(
+            "echo x > f; ln -s f l; ln -s l ll; ln -s c1 c2; ln -s c2 c1; mkdir d; mkfifo p; rm -f gone"
+        )
+        at = await box.checkpoint()
+        await box.run("rm -rf f l ll c1 c2 d p")
+        assert await box.read_file("ll", at=at) == b"x\n"
+        for path, error in {
+            "gone": FileNotFoundError,
+            "f/x": NotADirectoryError,
+            "d": IsADirectoryError,
+            "p": PermissionError,
+            "c1": OSError,
+        }.items():
+            with pytest.raises(error):
+                await box.read_file(path, at=at)
+        with pytest.raises(HistoryError, match="no checkpoint"):
+            await box.read_file("f", at="made-up")
+        with pytest.raises(HistoryError, match="no checkpoint"):
+            await box.restore("made-up")
+
+    with_sandbox(process_opener, test)
+
+
+def test_the_history_moves_and_is_gone_on_with(process_opener: Any, tmp_path: Path) -> None:
+    async def test(box: Sandbox) -> None:
+        await box.run("echo one > f")
+        first = await box.checkpoint()
+        temporary = box.history.folder
+        assert temporary is not None
+        await box.keep_history(tmp_path / "a")
+        assert not temporary.exists()
+        await box.keep_history(tmp_path / "b", limit=10**6)
+        assert (box.history.folder, box.history.limit) == (tmp_path / "b", 10**6)
+        assert await box.checkpoint() == first
+        assert "working directory only" in box.history.scope
+
+    with_sandbox(process_opener, test)
+
+    async def later(box: Sandbox) -> None:
+        await box.keep_history(tmp_path / "c", continue_from=tmp_path / "b")
+        (first,) = box.history.checkpoints
+        assert (await box.restore(first.id)).files >= 1
+        assert await box.read_file("f") == b"one\n"
+        async with process_opener() as other:
+            with pytest.raises(HistoryError, match="in use by another sandbox"):
+                await other.keep_history(tmp_path / "c")
+
+    with_sandbox(process_opener, later)
+
+
+def test_a_full_history_drops_its_oldest_and_tells(process_opener: Any, tmp_path: Path) -> None:
+    async def test(box: Sandbox) -> None:
+        await box.keep_history(tmp_path / "h", limit=10 * 2**20)
+        made = []
+        for _ in range(6):
+            await box.run("head -c 3M /dev/urandom > f")
+            made.append(await box.checkpoint())
+        assert box.history.size <= 10 * 2**20
+        assert "dropped to keep the history within 10 MiB" in box.history.notice
+        with pytest.raises(HistoryError, match="was dropped"):
+            await box.restore(made[0])
+        assert len(await box.read_file("f")) == 3 * 2**20
+        assert (await box.restore(made[-2])).problems == ()
+
+    with_sandbox(process_opener, test, timeout=120)

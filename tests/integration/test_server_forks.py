@@ -1,0 +1,112 @@
+"""Checkpoints, restores and forks of a sandbox that a Jupyter server keeps: the history is on the client's side."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from jupyter_process import JupyterProcess, jupyter
+from support import require, run
+
+from llm_sandbox_nb.notebook.sandboxes import SandboxOptions
+from llm_sandbox_nb.notebook.server_address import ServerAddress
+from llm_sandbox_nb.notebook.server_client import ServerKeeper
+from llm_sandbox_nb.sandbox.errors import PolicyError
+
+pytestmark = pytest.mark.slow
+
+
+def keeper_of(server: JupyterProcess, kernel: str) -> ServerKeeper:
+    return ServerKeeper(ServerAddress(server.url, server.token), kernel)
+
+
+def wait_for(server: JupyterProcess, count: int) -> None:
+    deadline = time.monotonic() + 60
+    while len(server.sandboxes()) != count:
+        assert time.monotonic() < deadline, server.sandboxes()
+        time.sleep(0.2)
+
+
+@pytest.mark.bubblewrap
+def test_forks_live_beside_their_sandbox_and_end_with_the_kernel(tmp_path: Path) -> None:
+    require("bubblewrap")
+
+    async def body(keeper: ServerKeeper) -> None:
+        box = await keeper.acquire(SandboxOptions("bubblewrap"))
+        await box.keep_history(tmp_path / "history")
+        await box.run("echo one > f; export WHO=me; mkdir d; cd d")
+        one = await box.checkpoint()
+        await box.run("echo two > ../f; unset WHO; cd /; echo more > /tmp/more")
+        two = await box.checkpoint()
+        assert one != two
+        assert {change.path for change in (await box.changes(one, two)).files} == {"/testbed/f", "/tmp/more"}
+        fork = await box.fork(one, history=tmp_path / "fork")
+        assert fork.id != box.id
+        assert (await fork.run("cat ../f; echo $WHO; pwd; ls /tmp/more")).stdout == b"one\nme\n/testbed/d\n"
+        assert (await box.run("cat testbed/f")).stdout == b"two\n"
+        told = server.sandboxes()
+        assert [one["fork_of"] for one in told] == [None, told[0]["id"]]
+        await fork.run("echo forked > ../f")
+        assert (await box.restore(one)).problems == ()
+        assert await box.read_file("f") == b"one\n"
+        assert await box.read_file("f", at=two) == b"two\n"
+        assert await fork.read_file("f") == b"forked\n"
+        again = await keeper.acquire(SandboxOptions("bubblewrap"))
+        assert again.id == box.id
+        await fork.close()
+        assert len(server.sandboxes()) == 1
+        await box.fork(two)
+        assert len(server.sandboxes()) == 2
+        await keeper.close()
+
+    with jupyter(tmp_path / "jupyter", "--SandboxManager.watch_interval=0.3") as server:
+        kernel = server.start_kernel()
+        run(body(keeper_of(server, kernel)), timeout=120)
+        server.ask(f"api/kernels/{kernel}", "DELETE")
+        wait_for(server, 0)
+
+
+@pytest.mark.bubblewrap
+def test_a_site_has_the_last_word_on_forks(tmp_path: Path) -> None:
+    """As many sandboxes as the site allows; the refusal costs nothing and says what to do."""
+    require("bubblewrap")
+
+    async def body(keeper: ServerKeeper) -> None:
+        box = await keeper.acquire(SandboxOptions("bubblewrap"))
+        await box.run("echo mine > f")
+        checkpoint = await box.checkpoint()
+        with pytest.raises(PolicyError, match="as many as its site allows"):
+            await box.fork(checkpoint)
+        assert await box.read_file("f") == b"mine\n"
+        assert len(server.sandboxes()) == 1
+        await keeper.close()
+
+    with jupyter(tmp_path / "jupyter", "--SandboxManager.max_sandboxes=1") as server:
+        run(body(keeper_of(server, server.start_kernel())), timeout=120)
+
+
+@pytest.mark.bubblewrap
+def test_a_broken_connection_costs_no_checkpoint(tmp_path: Path) -> None:
+    """The connection is made again, and the whole is told once more."""
+    require("bubblewrap")
+
+    async def body(keeper: ServerKeeper) -> None:
+        box = await keeper.acquire(SandboxOptions("bubblewrap"))
+        await box.run("head -c 3000000 /dev/urandom > big")
+        before = await box.checkpoint()
+        size = box.history.size
+        link = await box.reach()  # type: ignore[attr-defined]
+        link.channel.fail("the test has cut it")
+        assert await box.checkpoint() == before
+        await box.run("echo other > big")
+        link = await box.reach()  # type: ignore[attr-defined]
+        link.channel.fail("the test has cut it")
+        restored = await box.restore(before)
+        assert restored.problems == ()
+        assert len(await box.read_file("big")) == 3_000_000
+        assert box.history.size < size + 1000
+        await keeper.close()
+
+    with jupyter(tmp_path / "jupyter") as server:
+        run(body(keeper_of(server, server.start_kernel())), timeout=120)

@@ -1,0 +1,93 @@
+"""The notebook that goes back in time runs as it stands, on every isolation; cells know where their files are from."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from agent_scripts import SUBMIT, bash, script, turn
+
+from llm_sandbox_nb.agent.run import Run
+from notebooks import ROOT, cards, errors, execute, kernel_environment, notebook_of, printed
+
+pytestmark = pytest.mark.slow
+NOTEBOOK = ROOT / "notebooks" / "02-time-travel.ipynb"
+
+
+def shown(cell: Any) -> str:
+    """What a cell printed, and the text of what it shows."""
+    plain = [output.data["text/plain"] for output in cell.get("outputs", ()) if "data" in output]
+    return printed(cell) + "".join(plain)
+
+
+def cell_with(notebook: Any, text: str) -> str:
+    """What the cell shows that has this text in it."""
+    [found] = [shown(cell) for cell in notebook.cells if cell.cell_type == "code" and text in cell.source]
+    return found
+
+
+def test_the_notebook_puts_the_mistake_right(isolation: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "notebooks" / "data", tmp_path / "data")
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells), "it is saved without outputs"
+    execute(notebook, tmp_path, kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION=isolation))
+    assert "5 cities, 108.3 million" in cell_with(notebook, "print(run.answer)\nprint(run.steps")
+    preview = cell_with(notebook, "run.preview(4)")
+    assert "cities.csv" in preview
+    assert "- " in preview
+    assert "answer.txt" in preview
+    assert cell_with(notebook, "%sandbox sh wc").split()[:2] == ["9", "cities.csv"]
+    assert cell_with(notebook, "run.edit(").count("3 cities, 100.8 million people") >= 1
+    compared = cell_with(notebook, "comparison = run.compare()")
+    assert "The first difference is at step 5." in compared
+    difference = cell_with(notebook, "first_different_step")
+    assert difference.startswith("5\n")
+    assert "-5 cities, 108.3 million people\n+3 cities, 100.8 million people" in difference
+    assert "Replayed 7 steps: nothing differs." in cell_with(notebook, "run.replay()")
+    assert len(cards(notebook)) == 2
+    folders = sorted((tmp_path / "sandbox-runs").glob("*/*/journal.jsonl"))
+    first = Run.load(folders[0].parent)
+    assert (len(first.branches), first.answer) == (2, "3 cities, 100.8 million people")
+
+
+def test_a_cell_that_runs_again_can_have_its_original_files(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    one = script(tmp_path / "a", turn(bash("ls; echo A >> a.txt")), SUBMIT)
+    two = script(tmp_path / "b", turn(bash("echo B >> b.txt")), SUBMIT)
+    notebook = notebook_of(
+        f"%%sandbox -m {one} -o one\nTask a",
+        f"%%sandbox -m {two} -o two\nTask b",
+        f"%%sandbox -m {one} -o again\nTask a",
+        f"%%sandbox -m {one} -o original --from-files-of one\nTask a",
+        f"%%sandbox -m {one} -o later --from-files-of two:1\nTask a",
+        "for run in (one, again, original, later): print(run.steps[0].calls[0].output.count('.txt'))",
+        f"%%sandbox -m {one} --from-files-of two:9\nTask a",
+        "%sandbox rewind 0 --run two",
+        "%sandbox sh ls",
+        "%sandbox undo --run two",
+        "%sandbox fork 1 -o forked",
+        "print(forked.resume('More.').stop_reason); forked.close()",
+        "%sandbox compare one two",
+        "%sandbox replay --run one",
+        "%sandbox rewind x",
+    )
+    environment = kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION="process")
+    execute(notebook, tmp_path, environment, allow_errors=True)
+    cells = notebook.cells[1:]
+    assert "--from-files-of" not in printed(cells[0])
+    assert "--from-files-of" not in printed(cells[1])
+    assert "This cell ran before" in printed(cells[2])
+    assert printed(cells[5]).split() == ["0", "2", "0", "2"]
+    assert "has no step 9" in errors(cells[6])[0].evalue
+    assert "Back to the beginning" in printed(cells[7])
+    assert "b.txt" not in printed(cells[8])
+    assert "the end of step 2 again" in printed(cells[9])
+    assert "Forked after step 1" in printed(cells[10])
+    assert "submitted" in printed(cells[11])
+    assert "differ in the end" in shown(cells[12])
+    assert "nothing differs" in printed(cells[13])
+    assert "%sandbox rewind STEP" in errors(cells[14])[0].evalue

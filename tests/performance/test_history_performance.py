@@ -1,0 +1,162 @@
+"""Checkpoints, rewinds and forks of a container, beside `docker commit` and a run of what it made."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import run
+
+from llm_sandbox_nb.sandbox.contract import Sandbox
+from llm_sandbox_nb.sandbox.docker_engine import connect
+from llm_sandbox_nb.sandbox.opening import open_sandbox
+
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.slow,
+    pytest.mark.usefixtures("docker_engine"),
+    pytest.mark.timeout(500),
+]
+Measured = Callable[..., None]
+FILES, EACH = 1000, 50_000
+USUAL = 1.5
+"""Seconds that `docker commit` and a run of 1,000 files, 50 MB, take at most on a machine that is not overloaded."""
+_WRITE = """
+import os
+os.makedirs("/testbed/data", exist_ok=True)
+for number in range(%d):
+    with open("/testbed/data/%%04d" %% number, "wb") as file:
+        file.write(os.urandom(%d))
+"""
+
+
+async def timed(work: Callable[[], Awaitable[Any]]) -> float:
+    began = time.perf_counter()
+    await work()
+    return time.perf_counter() - began
+
+
+async def write(box: Sandbox, files: int = FILES, each: int = EACH) -> None:
+    result = await box.exec(["python3", "-c", _WRITE % (files, each)])
+    assert result.exit_code == 0, result.text
+
+
+def commit_and_run(container: str) -> float:
+    """Seconds that it takes to commit a container and to start another from that."""
+    client: Any = connect()
+    began = time.perf_counter()
+    image = client.containers.get(container).commit()
+    new = client.containers.create(image.id, ["sleep", "600"])
+    new.start()
+    took = time.perf_counter() - began
+    new.remove(force=True)
+    client.images.remove(image.id, force=True)
+    return took
+
+
+def milliseconds(seconds: list[float]) -> str:
+    middle, late = statistics.median(seconds), statistics.quantiles(seconds, n=20, method="inclusive")[-1]
+    return f"p50 {middle * 1e3:.0f} ms, p95 {late * 1e3:.0f} ms"
+
+
+def test_rewind_and_fork(measured: Measured) -> None:
+    """1,000 files, 50 MB, all changed: back to what they were, in the same container and in a second one."""
+    rewinds: list[float] = []
+    forks: list[float] = []
+    docker: list[float] = []
+
+    async def body(box: Sandbox) -> None:
+        container = str(box.protection.details["container"])
+        made = []
+        for _ in range(2):
+            await write(box)
+            made.append(await box.checkpoint())
+        for turn in range(7):
+            docker.append(await asyncio.to_thread(commit_and_run, container))
+            rewinds.append(await timed(lambda to=made[turn % 2]: box.restore(to)))  # type: ignore[misc]
+            began = time.perf_counter()
+            fork = await box.fork(made[turn % 2])
+            forks.append(time.perf_counter() - began)
+            await fork.close()
+
+    async def whole() -> None:
+        async with open_sandbox("docker") as box:
+            await body(box)
+
+    run(whole(), timeout=480)
+    rewind, fork, bare = (statistics.median(one[1:]) for one in (rewinds, forks, docker))
+    slow = max(1.0, bare / USUAL)
+    beside = f"docker commit + run {milliseconds(docker[1:])}"
+    note = f"{milliseconds(rewinds[1:])}; {beside}"
+    measured("rewind, 1,000 files, 50 MB", rewind * 1e3, "ms", bar="under 500 ms", note=note)
+    measured("rewind, docker commit + run / ours", bare / rewind, "x", bar="at least 2", note=beside)
+    note = f"{milliseconds(forks[1:])}; {beside}"
+    measured("fork, 1,000 files, 50 MB", fork * 1e3, "ms", bar="under 1 s", note=note)
+    assert bare / rewind >= 2
+    assert rewind < 0.5 * slow
+    assert fork < 1.0 * slow
+
+
+def test_checkpoint(measured: Measured, tmp_path: Path) -> None:
+    """What a checkpoint takes in the background, with nothing changed and with a few megabytes changed."""
+    unchanged: list[float] = []
+    docker: list[float] = []
+    changed: dict[int, list[float]] = {1: [], 4: [], 16: []}
+
+    async def body(box: Sandbox) -> None:
+        container = str(box.protection.details["container"])
+        await write(box)
+        await box.checkpoint()
+        docker.append(await asyncio.to_thread(commit_and_run, container))
+        for _ in range(20):
+            await box.run("true")
+            unchanged.append(await timed(box.checkpoint))
+        for megabytes, took in changed.items():
+            for _ in range(6):
+                await box.run(f"head -c {megabytes}M /dev/urandom > /testbed/new")
+                took.append(await timed(box.checkpoint))
+        docker.append(await asyncio.to_thread(commit_and_run, container))
+
+    async def whole() -> None:
+        async with open_sandbox("docker") as box:
+            await box.keep_history(tmp_path / "history")
+            await body(box)
+
+    run(whole(), timeout=300)
+    slow = max(1.0, statistics.median(docker) / USUAL)
+    middle = statistics.median(unchanged)
+    measured(
+        "checkpoint, nothing changed", middle * 1e3, "ms", bar="at most 150 ms", note=milliseconds(unchanged)
+    )
+    assert middle <= 0.15 * slow
+    for megabytes, took in changed.items():
+        middle, bar = statistics.median(took), 60 + 25 * megabytes
+        name = f"checkpoint, {megabytes} MB changed"
+        measured(name, middle * 1e3, "ms", bar=f"at most {bar} ms", note=milliseconds(took))
+        assert middle * 1e3 <= bar * slow
+
+
+def test_disk_for_fifty_checkpoints(measured: Measured, tmp_path: Path) -> None:
+    """All that 50 checkpoints take on disk, index too, against the bytes that were changed."""
+    files, each, turns = 20, 50_000, 50
+
+    async def whole() -> None:
+        async with open_sandbox("docker") as box:
+            await box.keep_history(tmp_path / "history")
+            await box.checkpoint()
+            for _ in range(turns):
+                await write(box, files, each)
+                await box.checkpoint()
+            assert len(box.history.checkpoints) == turns + 1
+
+    run(whole(), timeout=300)
+    really = files * each * turns
+    taken = sum(path.stat().st_size for path in (tmp_path / "history").rglob("*") if path.is_file())
+    note = f"{taken / 1e6:.1f} MB for {really / 1e6:.0f} MB changed"
+    measured("disk for 50 checkpoints", taken / really, "x the bytes changed", bar="at most 1.2", note=note)
+    assert taken / really <= 1.2

@@ -1,0 +1,56 @@
+"""Steps of runs side by side."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_sandbox_nb.agent.aligning import align
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.trajectory import Call, Step
+
+
+def steps(commands: str, results: str = "") -> list[Step]:
+    """A step for each letter, with the result of the same place."""
+    made = []
+    for number, letter in enumerate(commands, 1):
+        observation = (results or commands)[number - 1] + f"\n\n[Steps remaining: {100 - number}]"
+        result = ev.CallFinished(step=number, call_id=letter, observation=observation)
+        call = Call(letter, "execute_bash", "{}", {"command": letter}, result=result)
+        made.append(Step(number, calls=[call], replied=True))
+    return made
+
+
+def shape(*runs: list[Step]) -> list[str]:
+    return [
+        "".join(step.calls[0].id if step else "-" for step in row.steps) + row.likeness[0]
+        for row in align(runs)
+    ]
+
+
+def test_the_same_steps_stand_beside_each_other() -> None:
+    assert shape(steps("abc"), steps("abc")) == ["aas", "bbs", "ccs"]
+
+
+def test_another_result_and_another_call_are_told_apart() -> None:
+    assert shape(steps("abc"), steps("abc", "aXc")) == ["aas", "bbr", "ccs"]
+    assert shape(steps("abc"), steps("axc")) == ["aas", "bxc", "ccs"]
+
+
+def test_steps_that_one_run_lacks_leave_a_gap() -> None:
+    assert shape(steps("abcd"), steps("ad")) == ["aas", "b-c", "c-c", "dds"]
+    assert shape(steps("ad"), steps("abcd")) == ["aas", "-bc", "-cc", "dds"]
+
+
+def test_three_runs_and_an_empty_one() -> None:
+    assert shape(steps("ab"), steps("axb"), steps("ab")) == ["aaas", "-x-c", "bbbs"]
+    assert shape(steps(""), steps("a")) == ["-ac"]
+
+
+@given(st.lists(st.text("abc", max_size=6), min_size=2, max_size=4))
+def test_every_step_stands_once_and_in_order(runs: list[str]) -> None:
+    rows = align([steps(run) for run in runs])
+    for number, run in enumerate(runs):
+        found = [row.steps[number] for row in rows]
+        assert "".join(step.calls[0].id for step in found if step) == run
+    assert all(any(step is not None for step in row.steps) for row in rows)

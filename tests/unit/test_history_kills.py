@@ -1,0 +1,74 @@
+"""kill -9 at random instants of a process that keeps, drops and shares checkpoints: nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from history_help import files_at
+from history_victim import content, keep_until_killed
+
+from llm_sandbox_nb.sandbox.errors import HistoryError
+from llm_sandbox_nb.sandbox.history.store import HistoryStore, is_history
+
+pytestmark = pytest.mark.slow
+KILLS = 100
+LIMIT = 60_000
+
+
+def run_and_kill(folder: Path, after: float) -> list[str]:
+    """What a child acknowledged until it was killed, `after` so many seconds from its first word."""
+    mine, its = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            keep_until_killed(folder, LIMIT, its)
+        finally:
+            os._exit(1)
+    os.close(its)
+    with os.fdopen(mine, "rb") as words:
+        first = words.readline()
+        time.sleep(after)
+        os.kill(child, signal.SIGKILL)
+        told = first + words.read()
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    return told.decode().split("\n")[:-1]
+
+
+def check(store: HistoryStore, acknowledged: int) -> None:
+    """All there is can be read and is right; of what was acknowledged only the oldest are missing, and told so."""
+    left = [int(one.id) for one in store.checkpoints()]
+    assert left == list(range(left[0], left[-1] + 1))
+    assert left[-1] >= acknowledged
+    assert store.dropped == left[0]
+    for number in left:
+        assert files_at(store, str(number)) == content(number)
+        assert store.shell(str(number)) == str(number).encode()
+    if left[0]:
+        with pytest.raises(HistoryError, match="was dropped"):
+            store.manifest(str(left[0] - 1))
+
+
+def test_a_killed_process_leaves_a_whole_history(tmp_path: Path) -> None:
+    rng, acknowledged = random.Random(4), -1
+    folder = tmp_path / "h"
+    for _ in range(KILLS):
+        told = run_and_kill(folder, rng.random() * 0.15)
+        acknowledged = max([acknowledged, *map(int, told)])
+        store = HistoryStore(folder)
+        check(store, acknowledged)
+        packs = {path.name for path in (folder / "packs").iterdir()}
+        assert sum((folder / "packs" / name).stat().st_size for name in packs) == store.size
+        store.close()
+        for other in tmp_path.glob("h-*"):
+            if is_history(other):
+                copy = HistoryStore(other)
+                check(copy, int(other.name[2:]) - 1)
+                copy.close()
+            shutil.rmtree(other)
+    assert acknowledged > KILLS

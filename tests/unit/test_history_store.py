@@ -1,0 +1,185 @@
+"""The store of a history: what was acknowledged stays, within its size, and shared without a second copy."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from history_help import ROOT, file_entry, files_at, keep
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
+from llm_sandbox_nb.sandbox.history.entry import Entry
+from llm_sandbox_nb.sandbox.history.store import HistoryStore
+
+
+def test_checkpoints_are_there_after_opening_again(tmp_path: Path) -> None:
+    store = HistoryStore(tmp_path / "h")
+    keep(store, "a", {"/x": b"one", "/y": b"two" * 1000})
+    keep(store, "b", {"/y": b"two" * 1000, "/z": b"three"}, "a")
+    store.close()
+    again = HistoryStore(tmp_path / "h")
+    assert [one.id for one in again.checkpoints()] == ["a", "b"]
+    assert files_at(again, "a") == {"/x": b"one", "/y": b"two" * 1000}
+    assert files_at(again, "b") == {"/y": b"two" * 1000, "/z": b"three"}
+    assert again.shell("b") == b"b"
+    assert again.checkpoint("b").parent == "a"
+    again.close()
+
+
+def test_content_is_kept_once(tmp_path: Path) -> None:
+    store = HistoryStore(tmp_path)
+    data = os.urandom(100_000)
+    keep(store, "a", {"/x": data, "/same": data})
+    keep(store, "b", {"/x": data, "/moved": data}, "a")
+    assert store.size == 100_000
+    store.close()
+
+
+def test_a_second_writer_is_refused_and_a_reader_is_not(tmp_path: Path) -> None:
+    store = HistoryStore(tmp_path)
+    keep(store, "a", {"/x": b"one"})
+    with pytest.raises(HistoryError, match="in use by another sandbox"):
+        HistoryStore(tmp_path)
+    reader = HistoryStore(tmp_path, readonly=True)
+    keep(store, "b", {"/x": b"two"}, "a")
+    assert files_at(reader, "b") == {"/x": b"two"}
+    reader.close()
+    store.close()
+
+
+def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(HistoryError, match="There is no history in"):
+        HistoryStore(tmp_path / "none", readonly=True)
+    assert not (tmp_path / "none").exists()
+    store = HistoryStore(tmp_path / "h")
+    with pytest.raises(HistoryError, match="no checkpoint 'zzz'"):
+        store.manifest("zzz")
+    keep(store, "a", {"/x": b"x" * 50})
+    with pytest.raises(OutputLimitExceededError, match="10 bytes"):
+        store.read(store.manifest("a")["/x"], 10)
+    store.close()
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "index.sqlite").write_text("this is no database, but long enough to look at" * 40)
+    with pytest.raises(HistoryError, match="not the index of a history"):
+        HistoryStore(tmp_path / "bad")
+
+
+def test_damage_is_found(tmp_path: Path) -> None:
+    store = HistoryStore(tmp_path)
+    keep(store, "a", {"/x": b"precious"})
+    (pack,) = (tmp_path / "packs").iterdir()
+    pack.write_bytes(b"forged!!")
+    with pytest.raises(HistoryError, match="has changed on disk"):
+        files_at(store, "a")
+    pack.unlink()
+    store.close()
+    store = HistoryStore(tmp_path)
+    with pytest.raises(HistoryError, match="is missing"):
+        files_at(store, "a")
+    store.close()
+
+
+def test_the_oldest_go_first_and_it_is_told(tmp_path: Path) -> None:
+    store = HistoryStore(tmp_path, limit=100_000)
+    parent = None
+    contents = [os.urandom(20_000) for _ in range(12)]
+    for number, data in enumerate(contents):
+        keep(store, f"c{number}", {"/kept": b"from the first", "/x": data}, parent)
+        parent = f"c{number}"
+    left = [one.id for one in store.checkpoints()]
+    assert store.size <= 100_000
+    assert sum(path.stat().st_size for path in (tmp_path / "packs").iterdir()) == store.size
+    assert left == [f"c{number}" for number in range(12 - len(left), 12)]
+    assert 3 <= len(left) <= 5
+    assert store.dropped == 12 - len(left)
+    for id in left:
+        assert files_at(store, id) == {"/kept": b"from the first", "/x": contents[int(id[1:])]}
+    with pytest.raises(HistoryError, match="was dropped to keep the history within its size limit"):
+        store.manifest("c0")
+    store.close()
+
+
+def test_a_pinned_checkpoint_is_not_dropped(tmp_path: Path) -> None:
+    store = HistoryStore(tmp_path, limit=100_000)
+    first = os.urandom(20_000)
+    keep(store, "target", {"/x": first})
+    parent = "target"
+    for number in range(8):
+        keep(store, f"c{number}", {"/x": os.urandom(20_000)}, parent, pinned=["target"])
+        parent = f"c{number}"
+    assert files_at(store, "target") == {"/x": first}
+    assert store.dropped > 2
+    store.close()
+
+
+def test_another_history_goes_on_without_a_second_copy(tmp_path: Path) -> None:
+    store = HistoryStore(tmp_path / "one")
+    data = os.urandom(50_000)
+    keep(store, "a", {"/x": data})
+    store.continue_in(tmp_path / "two")
+    (pack,) = (tmp_path / "one" / "packs").iterdir()
+    assert (tmp_path / "two" / "packs" / pack.name).stat().st_ino == pack.stat().st_ino
+    other = HistoryStore(tmp_path / "two")
+    keep(other, "b", {"/x": data, "/y": b"only here"}, "a")
+    assert files_at(other, "a") == {"/x": data}
+    assert [one.id for one in store.checkpoints()] == ["a"]
+    store.close()
+    for path in sorted((tmp_path / "one").rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    assert files_at(other, "b") == {"/x": data, "/y": b"only here"}
+    with pytest.raises(HistoryError, match="holds a history already"):
+        other.continue_in(tmp_path / "two")
+    other.close()
+
+
+names = st.sampled_from(["/a", "/b", "/dir/c", "/ünï", "/new\nline", "/\udcff"])
+contents = st.binary(max_size=3000)
+moves = st.lists(
+    st.tuples(st.integers(0, 30), st.dictionaries(names, st.one_of(st.none(), contents), max_size=4)),
+    max_size=14,
+)
+
+
+@given(moves, st.sampled_from([4_000, 20_000, 2**30]))
+@settings(max_examples=30, deadline=None)
+def test_any_tree_of_checkpoints_is_what_it_was(moves: list, limit: int) -> None:
+    """Against dictionaries: branches from anywhere, with a limit that drops, and opened again at the end."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = HistoryStore(Path(folder), limit=limit)
+        model: dict[str, dict[str, bytes]] = {}
+        for number, (where, changes) in enumerate(moves):
+            known = [one.id for one in store.checkpoints()]
+            parent = known[where % len(known)] if known and where < 28 else None
+            files = dict(model[parent]) if parent else {}
+            for path, data in changes.items():
+                files.pop(path, None) if data is None else files.__setitem__(path, data)
+            model[f"c{number}"] = files
+            keep(store, f"c{number}", files, parent)
+        for store_now in (store, None):
+            if store_now is None:
+                store.close()
+                store_now = store = HistoryStore(Path(folder), limit=limit)
+            left = [one.id for one in store_now.checkpoints()]
+            assert store_now.dropped + len(left) == len(moves)
+            for id in left:
+                assert files_at(store_now, id) == model[id]
+                assert store_now.manifest(id).keys() == {"/", *model[id]}
+        store.close()
+
+
+def test_entries_survive_the_index() -> None:
+    entries = [
+        file_entry(os.urandom(5000)),
+        Entry("l", 0o777, 1, 2, -5, target="../ü\udcff\n"),
+        Entry("c", 0o600, device=(1, 3)),
+        Entry("d", 0o1777, base=True),
+        Entry("f", 0o644, size=7, chunks=None, group="/first"),
+        Entry("f", 0o644, chunks=(), xattrs='{"user.x":"YQ=="}'),
+        Entry("p"),
+    ]
+    assert [Entry.decode(entry.encode()) for entry in entries] == entries
+    assert ROOT["/"] == Entry.decode(ROOT["/"].encode())
