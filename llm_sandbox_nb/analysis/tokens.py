@@ -70,7 +70,7 @@ class _Request:
 
 def tokens_of(trajectory: Trajectory) -> Tokens:
     """Count the tokens of a run, by its provider's own counts where the record has them."""
-    replies = [event for event in trajectory.events if isinstance(event, ev.ModelReplied)]
+    replies = [event for event in trajectory.path if isinstance(event, ev.ModelReplied)]
     counted = [reply.usage for reply in replies if reply.usage is not None and reply.usage.prompt_tokens > 0]
     if replies and len(counted) == len(replies):
         costs = [usage.cost for usage in counted]
@@ -90,7 +90,7 @@ def _counted(reply: ev.ModelReplied) -> _Request:
 def _estimated(trajectory: Trajectory) -> list[_Request]:
     found: list[_Request] = []
     history = size(json.dumps(trajectory.start.tools)) if trajectory.start and trajectory.start.tools else 0
-    for event in trajectory.events:
+    for event in trajectory.path:
         if isinstance(event, ev.ModelReplied):
             calls = event.message.get("tool_calls") or ()
             said = message_text(event.message) + "".join(

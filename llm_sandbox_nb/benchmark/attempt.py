@@ -94,7 +94,7 @@ async def in_sandbox(
 def kind_of(error: RunError) -> str:
     """What sort of failure ended a run: the model's own kind, `sandbox_lost`, `sandbox` or `error`."""
     if error.run.stop_reason == "model_error":
-        failures = [event for event in error.run.trajectory.events if isinstance(event, ev.ModelFailed)]
+        failures = [event for event in error.run.trajectory.path if isinstance(event, ev.ModelFailed)]
         return failures[-1].error if failures else "unknown"
     if error.run.stop_reason == "sandbox_lost":
         return "sandbox_lost"

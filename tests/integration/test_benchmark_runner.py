@@ -366,6 +366,27 @@ def test_killed_at_half_and_started_again_it_has_every_item_once(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_in_good_order(number: signal.Signals, tmp_path: Path) -> None:
+    task, model = slow_demo(tmp_path)
+    words = [sys.executable, "-m", "llm_sandbox_nb", *command(task, model, tmp_path / "out")]
+    started = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 300
+    while not read_results(tmp_path / "out"):
+        assert time.monotonic() < deadline
+        assert started.poll() is None
+        time.sleep(0.1)
+    started.send_signal(number)
+    told = started.communicate(timeout=120)[1]
+    assert started.returncode == 130
+    assert "The same command goes on from there." in told
+    assert "Traceback" not in told
+    assert processes_with(str(tmp_path)) == []
+    assert 0 < len(read_results(tmp_path / "out")) < 12
+
+
+@pytest.mark.slow
 def test_the_demo_is_solved_in_every_isolation(isolation: str, tmp_path: Path) -> None:
     """Also its fourth problem, whose file lies where the task says."""
     said = [

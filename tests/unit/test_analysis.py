@@ -45,6 +45,14 @@ def test_tokens_are_counted_in_both_ways() -> None:
     assert tokens.billed_environment_share == 110 / 485
 
 
+def test_a_run_with_branches_is_measured_by_the_one_that_goes_on() -> None:
+    first, left, taken = replied(1, 100, 10), replied(2, 900, 90), replied(2, 150, 20)
+    left.parent = taken.parent = first.id
+    run = Trajectory([first, left, taken])
+    assert tokens_of(run) == tokens_of(Trajectory([replied(1, 100, 10), replied(2, 150, 20)]))
+    assert len(behaviour_of(run).turns) == 2
+
+
 def test_reasoning_that_is_not_sent_back_is_not_taken_for_history() -> None:
     dropped = tokens_of(Trajectory([replied(1, 100, 50, reasoning=40), replied(2, 130, 5)]))
     kept = tokens_of(Trajectory([replied(1, 100, 50, 40, reasoning_content="hm"), replied(2, 170, 5)]))

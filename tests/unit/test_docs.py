@@ -57,4 +57,4 @@ def test_the_readme_shows_a_picture_that_is_there() -> None:
         r'<img[^>]* src="([^"]+)"|!\[[^]]*\]\(([^)]+)\)', (ROOT / "README.md").read_text("utf-8")
     )
     assert pictures
-    assert all((ROOT / (html or markdown)).stat().st_size > 10_000 for html, markdown in pictures)
+    assert all((ROOT / (html or markdown)).stat().st_size > 2_000 for html, markdown in pictures)
