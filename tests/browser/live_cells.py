@@ -6,7 +6,7 @@ import os
 import time
 
 import psutil
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 from servers import FrontEnd, bundles, open_notebook
 
 MARK = f"86391.{os.getpid()}"
@@ -99,6 +99,11 @@ def seconds_to_stop(server: FrontEnd, page: Page, name: str, kernel: str) -> flo
     return taken
 
 
+def going_on(page: Page) -> Locator:
+    """The button by which a paused run goes on: of the run, or of the call at which it is held."""
+    return page.get_by_role("button", name="Resume").or_(page.get_by_role("button", name="Continue"))
+
+
 def pause_and_say(server: FrontEnd, page: Page, kernel: str = "python3") -> None:
     """Pause a run, say something to it, and let it go on."""
     begin(server, page, f"slow{kernel}", SLOW, kernel=kernel)
@@ -106,10 +111,10 @@ def pause_and_say(server: FrontEnd, page: Page, kernel: str = "python3") -> None
     page.get_by_label("Say something to the agent").fill("Count in French.")
     page.get_by_label("Say something to the agent").press("Enter")
     expect(page.get_by_label("Say something to the agent")).to_have_value("")
-    expect(page.get_by_role("button", name="Resume")).to_be_visible()
+    expect(going_on(page)).to_be_visible()
     page.wait_for_timeout(3500)
     assert page.locator(BADGE).text_content() != "submitted"
-    page.get_by_role("button", name="Resume").click()
+    going_on(page).click()
     expect(page.locator(BADGE)).to_have_text("submitted")
     wait_for_idle(page)
     (record,) = bundles(page)

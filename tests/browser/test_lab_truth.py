@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import support
-from live_cells import BADGE, ENDLESS, SLOW, begin, sleepers
+from live_cells import BADGE, ENDLESS, SLOW, begin, going_on, sleepers
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 from servers import APPS, PATIENCE, FrontEnd, command, front_end, open_notebook
 
@@ -90,14 +90,14 @@ def test_two_browsers_see_and_steer_one_run(server: FrontEnd, page: Page, other:
     open_notebook(other, server, "shared.ipynb", kernel=False)
     expect(other.locator(".lsn-output", has_text="two")).to_be_visible()
     other.get_by_role("button", name="Pause").click()
-    expect(page.get_by_role("button", name="Resume")).to_be_visible()
+    expect(going_on(page)).to_be_visible()
     page.get_by_label("Say something to the agent").fill("Both of us see this.")
     page.get_by_label("Say something to the agent").press("Enter")
     expect(page.get_by_label("Say something to the agent")).to_have_value("")
     go.touch()
     page.wait_for_timeout(1500)
     assert len(steps(page)) == len(steps(other)) == 2, "it is held before its next request"
-    page.get_by_role("button", name="Resume").click()
+    going_on(page).click()
     for one in (page, other):
         expect(one.locator(BADGE)).to_have_text("submitted")
     run = record(server, "shared")
