@@ -48,13 +48,20 @@ def squeezed(text: str) -> str:
     return " ".join(text.split())
 
 
+def said_by(call: dict[str, Any]) -> list[str]:
+    """What a person reads of a command: its streams and its exit code, apart from the model's own form of them."""
+    if call["exit_code"] is None:
+        return []
+    return [f"exit {call['exit_code']}", call["stdout"], call["stderr"]]
+
+
 def assert_reads(page: Page, events: list[dict[str, Any]]) -> None:
     """Every step with its commands, outputs and diffs, and the answer, as text that can be seen."""
     text = squeezed(read_by_a_person(page))
     proposed = {event["call_id"]: event for event in events if event["kind"] == "call.proposed"}
     assert len(calls_of(events)) >= 7
     for call in calls_of(events):
-        words = [(proposed[call["call_id"]]["arguments"] or {}).get("command", ""), call["observation"]]
+        words = [(proposed[call["call_id"]]["arguments"] or {}).get("command", ""), *said_by(call)]
         words += [change["diff"] or "" for change in call["changes"]]
         for line in [line for word in words for line in telling(word)]:
             if not line.startswith(("---", "+++", "@@")):
