@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 
@@ -33,20 +34,27 @@ MANY = "turns:" + "".join(
   - calls: [{{tool: execute_bash, arguments: {{command: "echo stamp-{n}; sleep 0.2"}}}}]"""
     for n in range(1, STEPS + 1)
 )
-# When each step and its output are first in the page. Only what is new is looked at: the looking must cost nothing.
+# When each step's command, and its end with all its output, are first in the page. Only the newest steps are looked at:
+# the looking must cost nothing.
 OBSERVE = r"""() => {
   window.seen = { steps: {}, outputs: {} };
-  new MutationObserver(records => {
-    const now = Date.now() / 1000;
+  let newest = null;
+  const note = (kind, step, there) => {
+    if (there && !window.seen[kind][step]) window.seen[kind][step] = Date.now() / 1000;
+  };
+  new MutationObserver(() => {
     const last = document.querySelector('.lsn-step:last-child');
-    const step = last?.dataset.step;
-    if (!step) return;
-    if (!window.seen.steps[step]) {
-      window.seen.steps[step] = now;
-      last.scrollIntoView({ block: 'end' });
+    for (const node of last?.dataset.step ? [last.previousElementSibling, last] : []) {
+      const step = node?.dataset.step;
+      const text = part => node.querySelector(part)?.textContent ?? '';
+      if (!step) continue;
+      note('steps', step, text('.lsn-code').includes(`stamp-${step};`));
+      const ended = text('.lsn-call-head .lsn-badge').startsWith('exit 0');
+      note('outputs', step, ended && text('.lsn-output').includes(`stamp-${step}\n`));
     }
-    if (!window.seen.outputs[step] && last.querySelector('.lsn-output')?.textContent.includes(`stamp-${step}`)) {
-      window.seen.outputs[step] = now;
+    if (last !== newest) {
+      newest = last;
+      last?.scrollIntoView({ block: 'end' });
     }
   }).observe(document, { subtree: true, childList: true, characterData: true });
 }"""
@@ -122,7 +130,10 @@ def pause_and_say(server: FrontEnd, page: Page, kernel: str = "python3") -> None
 
 
 def delays_of_steps(server: FrontEnd, page: Page, kernel: str = "python3") -> dict[str, float]:
-    """Seconds from each event of a run of 30 steps to its being in the page: the step's own, then its output's."""
+    """Seconds from each event of a run of 30 steps to its being in the page: the step's own, then its end's.
+
+    Without end for what the page showed only when two more steps were there.
+    """
     page.add_init_script(f"addEventListener('DOMContentLoaded', {OBSERVE})")
     begin(server, page, f"many{kernel}", MANY + "\n  - calls: [{tool: submit}]\n", kernel=kernel)
     expect(page.locator(BADGE)).to_have_text("submitted")
@@ -133,6 +144,7 @@ def delays_of_steps(server: FrontEnd, page: Page, kernel: str = "python3") -> di
     for event in record["events"]:
         kind = {"model.replied": "steps", "call.finished": "outputs"}.get(event["kind"])
         if kind and event["step"] <= STEPS:
-            delays[f"{kind} {event['step']}"] = seen[kind][str(event["step"])] - event["time"]
+            delays[f"{kind} {event['step']}"] = seen[kind].get(str(event["step"]), math.inf) - event["time"]
     assert len(delays) == 2 * STEPS
+    assert min(delays.values()) > -0.05, "what is seen is what the event bears, and not something before it"
     return delays
