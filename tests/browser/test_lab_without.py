@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from servers import APPS, FrontEnd, command, front_end, open_notebook, run_all
 from test_lab import calls_of, telling
 
 pytestmark = pytest.mark.slow
+FOR_THE_MODEL = re.compile(r"Exit code: -?\d+|\[(stdout|stderr|Steps remaining: \d+)\]")
 
 
 @pytest.fixture(scope="module", params=APPS)
@@ -49,10 +51,11 @@ def squeezed(text: str) -> str:
 
 
 def said_by(call: dict[str, Any]) -> list[str]:
-    """What a person reads of a command: its streams and its exit code, apart from the model's own form of them."""
+    """What a person reads of a command: its exit code and its output, apart from the lines for the model alone."""
     if call["exit_code"] is None:
         return []
-    return [f"exit {call['exit_code']}", call["stdout"], call["stderr"]]
+    lines = call["observation"].splitlines()
+    return [f"exit {call['exit_code']}", *(line for line in lines if not FOR_THE_MODEL.fullmatch(line))]
 
 
 def assert_reads(page: Page, events: list[dict[str, Any]]) -> None:
