@@ -1,6 +1,7 @@
 """Whatever was done to the files, anywhere: going back gives exactly what was, by an independent account.
 
-`LLM_SANDBOX_HISTORY_SEQUENCES` says how many sequences each isolation gets; they share sandboxes.
+`LLM_SANDBOX_HISTORY_SEQUENCES` says how many sequences each isolation gets (200 for the whole check); they share
+sandboxes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.opening import open_sandbox
 
 pytestmark = pytest.mark.slow
-SEQUENCES = int(os.environ.get("LLM_SANDBOX_HISTORY_SEQUENCES", "40"))
+SEQUENCES = int(os.environ.get("LLM_SANDBOX_HISTORY_SEQUENCES", "10"))
 SEED = int(os.environ.get("LLM_SANDBOX_HISTORY_SEED", "1"))
 ENGINES = ("/.dockerenv", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab")
 """Made by the engine for each container anew, so a fork has its own."""
