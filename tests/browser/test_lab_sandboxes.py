@@ -68,7 +68,7 @@ def test_graphs_and_files(server: FrontEnd, page: Page) -> None:
     page.wait_for_timeout(5000)
     points = section.get_by_role("group", name="Memory").locator("polyline").get_attribute("points") or ""
     assert len(points.split()) >= 3
-    page.get_by_role("button", name="Stop", exact=True).first.click()
+    page.locator(".lsn-view").get_by_role("button", name="Stop", exact=True).click()
     expect(page.locator(BADGE)).to_have_text("interrupted")
     wait_until(page, section, "Memory", "MB", 1, MEGABYTES)
     wait_until(page, section, "CPU", "%", 0, 9)
