@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,10 @@ ISOLATIONS = (
 
 @pytest.fixture(params=ISOLATIONS)
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FrontEnd]:
-    with front_end(tmp_path, "lab", isolation=require(request.param)) as running:
+    # In another thread: Playwright's event loop is under way in this one.
+    with ThreadPoolExecutor(1) as thread:
+        isolation = thread.submit(require, request.param).result()
+    with front_end(tmp_path, "lab", isolation=isolation) as running:
         yield running
 
 
