@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 OUT_HIGH = 1024 * 1024  # stop reading commands' output when so much waits for the host
 OUT_LOW = 256 * 1024
+ACK_EVERY = 256 * 1024  # a quarter of what the host sends ahead: it never waits for less
 
 
 class Link(Poller):
@@ -62,11 +63,9 @@ class Link(Poller):
             self.pause_outputs(not self.paused)
 
     def queue_acknowledgements(self) -> None:
-        """Tell the host how much of its bodies has been used."""
-        for number, size in self.acknowledged.items():
-            if size > 0:
-                self.send(ACK, number, dump({"bytes": size}))
-        self.acknowledged.clear()
+        """Tell the host how much of its bodies has been used, as soon as that is worth a frame."""
+        for number in [number for number, size in self.acknowledged.items() if size >= ACK_EVERY]:
+            self.send(ACK, number, dump({"bytes": self.acknowledged.pop(number)}))
 
     def write_outgoing(self) -> None:
         """Write as much as the pipe takes."""
