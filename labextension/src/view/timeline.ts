@@ -8,6 +8,8 @@ import { failed } from './call';
 
 /** Branches and forks that are shown; a journal may claim any number. */
 const ROWS_MOST = 20;
+/** Cells that are laid out together, so that one more does not lay out all of a long run. */
+const GROUP = 32;
 
 /** A step that was chosen: of the branch that goes on, or of one that was left. */
 export interface IChosen {
@@ -76,8 +78,11 @@ export class Timeline {
 
   private _addCell(step: IStep): HTMLButtonElement {
     const cell = this._cell({ trajectory: this._trajectory, number: step.number, head: true });
+    if (this._cells.size % GROUP === 0) {
+      this._head.append(h('span', { class: 'lsn-cells' }));
+    }
     this._cells.set(step, cell);
-    this._head.append(cell);
+    this._head.lastElementChild!.append(cell);
     return cell;
   }
 
