@@ -199,7 +199,7 @@ def test_a_run_that_reaches_a_limit_fails_the_cell(tmp_path: Path) -> None:
 
 
 BAD_CELLS = {
-    "%%sandbox -m scripted/strawberry --stepz 3\nx": "did you mean --steps",
+    "%%sandbox -m scripted/strawberry --stepss 3\nx": "did you mean --steps",
     "%%sandbox -m scripted/strawberry -i nope.csv\nx": "nope.csv",
     "%%sandbox -m scripted/strawberry -i nope\nx": "no file, folder or variable 'nope'",
     "%%sandbox -m scripted/strawberry\n   \n": "task is empty",
