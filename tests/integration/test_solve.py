@@ -64,7 +64,8 @@ def test_the_quick_start(tmp_path: Path, isolation: str) -> None:
     assert "at [3, 8, 9]" in result.steps[0].calls[0].output
     assert result.files["answer.txt"].read_bytes() == b"There are 3 r's in strawberry.\n"
     assert result.folder.parent == tmp_path / "my-notebook"
-    assert {path.name for path in result.folder.iterdir()} == {"journal.jsonl", "files", "trajectory.json"}
+    kept = {"journal.jsonl", "files", "history", "trajectory.json"}
+    assert {path.name for path in result.folder.iterdir()} == kept
     assert result.trajectory.sandbox is not None
     assert result.trajectory.sandbox.protection["isolation"] == isolation
     assert {"model.delta", "call.output"} <= {event.kind for event in seen}
