@@ -198,7 +198,9 @@ def test_a_body_beyond_the_window_is_refused(process_opener: Any) -> None:
 def test_too_many_requests_are_refused_one_by_one(process_opener: Any) -> None:
     async def body(box: ChannelSandbox) -> None:
         wire = Wire(box)
-        requests = [json_frame(Kind.REQUEST, n, {"op": "exec", "body": True}) for n in range(1, 100)]
+        waiting = {"op": "exec", "argv": ["cat"], "cwd": "/", "env": {}, "user": None, "timeout": None}
+        waiting |= {"output_limit": 1000, "body": True}
+        requests = [json_frame(Kind.REQUEST, n, waiting) for n in range(1, 100)]
         wire.write(requests)
         frames = [await asyncio.wait_for(wire.read_frame(), 10) for _ in range(99 - relay.MAX_REQUESTS)]
         assert all(frame and b"only 64 requests" in frame.payload for frame in frames)
