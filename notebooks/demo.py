@@ -17,6 +17,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 from llm_sandbox_nb.cli.printer import harmless, protection_lines, size_in_words
+from llm_sandbox_nb.notebook.card_packing import unpacked
 from llm_sandbox_nb.notebook.card_text import plain
 from llm_sandbox_nb.sandbox.detect import why_no_bubblewrap, why_no_docker
 from llm_sandbox_nb.trajectory.events import parse_python
@@ -86,7 +87,7 @@ def trajectories(notebook: nbformat.NotebookNode) -> list[Trajectory]:
         for output in cell.get("outputs", ())
         if MIME in output.get("data", {})
     ]
-    return [Trajectory(map(parse_python, bundle["events"])) for bundle in bundles]
+    return [Trajectory(map(parse_python, unpacked(bundle)["events"])) for bundle in bundles]
 
 
 def tell(run: Trajectory) -> None:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import functools
-import json
 import os
-import zlib
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
-from llm_sandbox_nb.notebook.card_packing import held_by
+from llm_sandbox_nb.notebook.card_packing import held_by, unpacked
 from llm_sandbox_nb.sandbox.detect import why_no_bubblewrap, why_no_docker
 
 T = TypeVar("T")
@@ -23,9 +21,7 @@ MIME = "application/vnd.llm-sandbox.trajectory+json"
 
 def record_of(data: Mapping[str, Any]) -> dict[str, Any]:
     """The record of a card, given all that the card's output holds: unpacked, each file's content as base64."""
-    record = dict(data[MIME])
-    if text := record.pop("packed", None):
-        record |= json.loads(zlib.decompress(base64.b64decode(text)))
+    record = unpacked(data[MIME])
     figures = "".join(data.get("text/html", "")).split("<figure class='lsn-artifact'>")[1:]
     for entry in record["artifacts"].values():
         content = None

@@ -32,6 +32,25 @@ def packed(bundle: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "packed": base64.b64encode(zlib.compress(data, 9)).decode("ascii")}
 
 
+def unpacked(bundle: dict[str, Any]) -> dict[str, Any]:
+    """The bundle of a saved notebook with its events and files, whether it was packed or not.
+
+    Raises:
+        ValueError: what is packed is damaged, or larger than anything that is packed here.
+    """
+    if "packed" not in bundle:
+        return bundle
+    stream = zlib.decompressobj()
+    try:
+        data = stream.decompress(base64.b64decode(bundle["packed"]), MOST)
+        whole = json.loads(data) if stream.eof else None
+    except zlib.error as error:
+        raise ValueError("The record in this notebook is damaged.") from error
+    if not isinstance(whole, dict):
+        raise ValueError("The record in this notebook is damaged, or too large to be unpacked.")
+    return {**{name: value for name, value in bundle.items() if name != "packed"}, **whole}
+
+
 def held_by(figure: str) -> bytes | None:
     """The file that a figure of the page holds whole; None when it shows only what can be read of it."""
     found = _HELD.search(figure)

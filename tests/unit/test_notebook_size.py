@@ -17,6 +17,7 @@ from support import record_of
 
 from llm_sandbox_nb.agent.solve import solve
 from llm_sandbox_nb.notebook import card as card_module
+from llm_sandbox_nb.notebook import card_packing
 from llm_sandbox_nb.notebook.card import Card
 from llm_sandbox_nb.trajectory import events as ev
 
@@ -218,3 +219,15 @@ def test_what_is_said_nowhere_else_stays() -> None:
     assert kept[1]["raw_arguments"] == "{"
     assert kept[3]["stdout"] == "abc"
     assert "stderr" not in kept[3]
+
+
+def test_a_damaged_or_endless_record_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = {"events": [{"kind": "note", "text": "x" * 1000}], "artifacts": {}, "version": 1}
+    small = card_packing.packed(bundle)
+    assert card_packing.unpacked(small) == bundle == card_packing.unpacked(bundle)
+    for wrong in (small["packed"][:-8], base64.b64encode(b"no zlib").decode(), "?"):
+        with pytest.raises(ValueError, match=r"\w"):
+            card_packing.unpacked({**small, "packed": wrong})
+    monkeypatch.setattr(card_packing, "MOST", 100)
+    with pytest.raises(ValueError, match="too large"):
+        card_packing.unpacked(small)
