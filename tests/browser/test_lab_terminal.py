@@ -93,7 +93,9 @@ def test_closing_the_tab_ends_what_runs_in_it(server: FrontEnd, page: Page) -> N
         time.sleep(0.05)
 
 
-@pytest.mark.xfail(run=False, reason="the terminal's own answer to a question of the output disturbs the next line")
+@pytest.mark.xfail(
+    run=False, reason="the terminal's own answer to a question of the output disturbs the next line"
+)
 def test_what_it_prints_stays_in_it(server: FrontEnd, page: Page) -> None:
     """The canary is alive: xterm hears the new title. Only nothing comes of it."""
     open_terminal(page, sandbox_of(page, server, "hostile.ipynb"))
