@@ -77,6 +77,7 @@ $(PY):
 	echo "Making $(VENV) with $$("$$python" --version)"; \
 	"$$python" -m venv '$(VENV)' || { rm -rf '$(VENV)'; \
 		echo 'The environment could not be made: install python3-venv (Debian, Ubuntu), then call make again.' >&2; exit 1; }
+	@$(PIP) install --upgrade pip || true  # that of the system may be old, and take minutes to find what fits together
 
 , := ,
 
