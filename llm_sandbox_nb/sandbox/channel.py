@@ -41,6 +41,8 @@ SETTLE = 10.0
 """Seconds to wait for a cancelled request to be over."""
 LEASE = 45.0
 """Seconds after which an executor that hears nothing ends its sandbox."""
+_TOGETHER = 8
+"""Frames of a long body that are written at once."""
 ABANDONED_BYTES = 64 * 1024 * 1024
 HEAD_OVER = MAX_PAYLOAD - 4096
 
@@ -197,15 +199,21 @@ class Channel:
 
     async def _send_body(self, number: int, call: _Call, body: Body) -> None:
         """Send a long body no faster than the executor uses it."""
+        ready: list[Frame] = []
         try:
             async for piece in pieces(body):
                 for frame in body_frames(number, piece):
                     while call.unacknowledged > WINDOW - MAX_PAYLOAD:
+                        self._write(*ready)
+                        ready.clear()
                         call.room.clear()
                         await call.room.wait()
                     call.unacknowledged += len(frame.payload)
-                    self._write(frame)
-            self._write(Frame(Kind.END, number))
+                    ready.append(frame)
+                    if len(ready) == _TOGETHER:
+                        self._write(*ready)
+                        ready.clear()
+            self._write(*ready, Frame(Kind.END, number))
         except Exception as error:  # noqa: BLE001 - what the body's source raises is the caller's
             if not call.answer.done():
                 call.answer.set_exception(error)

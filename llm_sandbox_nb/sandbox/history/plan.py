@@ -198,10 +198,15 @@ def _record(kind: str, *parts: bytes) -> bytes:
 
 
 async def restore_body(plan: Plan, store: HistoryStore, shell: bytes | None) -> AsyncIterator[bytes]:
-    """The body of a restore; content is read in a thread as it is needed."""
+    """The body of a restore; content is read in a thread, one piece ahead of what is sent."""
     records = _Records(plan, store, shell).all()
-    while piece := await asyncio.to_thread(_piece, records):
-        yield piece
+    ahead = asyncio.ensure_future(asyncio.to_thread(_piece, records))
+    try:
+        while piece := await ahead:
+            ahead = asyncio.ensure_future(asyncio.to_thread(_piece, records))
+            yield piece
+    finally:
+        ahead.cancel()
 
 
 def _piece(records: Iterator[bytes]) -> bytes:

@@ -116,7 +116,7 @@ class History:
         self.queue: list[HistoryRequest] = []
         self.current: HistoryRequest | None = None
         self.restoring = False
-        self.pending: list[bytes] = []
+        self.pending: list[memoryview] = []
         self.told = b""
         self.outcome: dict[str, Any] | None = None
         self.left = 0
@@ -195,7 +195,7 @@ class History:
 
     def put(self, data: bytes) -> None:
         """Something for the child to read."""
-        self.pending.append(data)
+        self.pending.append(memoryview(data))
         self.pump()
 
     def pump(self) -> None:

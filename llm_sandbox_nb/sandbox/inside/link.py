@@ -7,7 +7,7 @@ import time
 import zlib
 
 from .poller import IN, OUT, Poller
-from .wire import ACK, CHECKED, HEADER, MAGIC, MAX_PAYLOAD, PIPE_READ, dump
+from .wire import ACK, CHECKED, HEADER, MAGIC, MAX_PAYLOAD, PIPE_READ, dump, widen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class Link(Poller):
         self.heard = time.monotonic()
         for fd in (0, 1):
             os.set_blocking(fd, False)
+        widen(0)
         self.watch(0, IN, lambda _: self.read_frames())
 
     def handle(self, kind: int, number: int, payload: bytes) -> None:
@@ -113,7 +114,8 @@ class Link(Poller):
             if length <= MAX_PAYLOAD:
                 if len(buffer) < HEADER.size + length:
                     return None
-                payload = bytes(buffer[HEADER.size : HEADER.size + length])
+                with memoryview(buffer) as view:
+                    payload = bytes(view[HEADER.size : HEADER.size + length])
                 if zlib.crc32(payload, zlib.crc32(CHECKED.pack(magic, kind, number, length))) == check:
                     del buffer[: HEADER.size + length]
                     return kind, number, payload

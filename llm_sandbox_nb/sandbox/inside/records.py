@@ -7,7 +7,7 @@ import json
 import os
 import struct
 
-from .wire import bytes_to_text, dump, write_all
+from .wire import PIPE_READ, bytes_to_text, dump, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class RecordReader:
         if have < size:
             parts = [self.buffer[self.at :]]
             while have < size:
-                parts.append(self.read(max(BATCH, size - have)))
+                parts.append(self.read(max(PIPE_READ, size - have)))
                 have += len(parts[-1])
             self.buffer, self.at = b"".join(parts), 0
         self.at += size
