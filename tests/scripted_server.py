@@ -197,9 +197,9 @@ class _Handler(BaseHTTPRequestHandler):
         if error:
             headers = {} if error.retry_after is None else {"Retry-After": f"{error.retry_after:g}"}
             return self._fail(Fault(error.status, error.message, error.kind, headers=headers))
+        self._sleep(turn.delay)
         if not record.body.get("stream"):
             return self._send_json(200, _whole(number, turn, record.body))
-        self._sleep(turn.delay)
         if anthropic:
             events = anthropic_events(scripted.script, number, turn, messages)
         else:

@@ -6,7 +6,6 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -26,19 +25,6 @@ pytestmark = [
 
 ROUNDS = 20
 PAIRS = 3
-SEED_PACKAGES = ("llm-in-sandbox==0.2.0", "litellm<1.106", "tqdm")
-
-
-@pytest.fixture(scope="module")
-def seed_python() -> Path:
-    """The seed package in an environment of its own, kept between runs."""
-    folder = Path(__file__).parents[2] / ".cache" / "seed"
-    python = folder / "bin" / "python"
-    if not (folder / "ready").exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *SEED_PACKAGES], check=True)
-        (folder / "ready").touch()
-    return python
 
 
 def test_start_tool_call_and_close_against_the_seed(seed_python: Path, measured: Any) -> None:
