@@ -198,25 +198,35 @@ class Channel:
         return None
 
     async def _send_body(self, number: int, call: _Call, body: Body) -> None:
-        """Send a long body no faster than the executor uses it."""
+        """Send a long body no faster than the executor uses it, and what there is of it before the next is waited for."""
         ready: list[Frame] = []
+        loop = asyncio.get_running_loop()
+
+        def flush() -> None:
+            if ready:
+                self._write(*ready)
+                ready.clear()
+
         try:
             async for piece in pieces(body):
                 for frame in body_frames(number, piece):
                     while call.unacknowledged > WINDOW - MAX_PAYLOAD:
-                        self._write(*ready)
-                        ready.clear()
+                        flush()
                         call.room.clear()
                         await call.room.wait()
                     call.unacknowledged += len(frame.payload)
+                    if not ready:
+                        loop.call_soon(flush)
                     ready.append(frame)
                     if len(ready) == _TOGETHER:
-                        self._write(*ready)
-                        ready.clear()
-            self._write(*ready, Frame(Kind.END, number))
+                        flush()
+            ready.append(Frame(Kind.END, number))
+            flush()
         except Exception as error:  # noqa: BLE001 - what the body's source raises is the caller's
             if not call.answer.done():
                 call.answer.set_exception(error)
+        finally:
+            ready.clear()
 
     def cancel_op(self, op: str) -> None:
         """Ask the executor to end the requests of this kind; they are still answered."""
