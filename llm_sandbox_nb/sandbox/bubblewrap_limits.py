@@ -52,7 +52,7 @@ class InForce:
 def find_bases(proc: Path = PROC) -> list[Base]:
     """The folders in which we may make groups: beside or below our own group, one for each hierarchy."""
     groups = list(_own_groups(proc))
-    mounts = list(_mounts(proc))
+    mounts = list(find_hierarchies(proc))
     bases: list[Base] = []
     for version, controllers, group in groups:
         folder = _folder_of(mounts, version, controllers, group)
@@ -71,7 +71,7 @@ def _own_groups(proc: Path) -> Iterator[tuple[int, frozenset[str], str]]:
             yield 1, wanted, group
 
 
-def _mounts(proc: Path) -> Iterator[tuple[int, frozenset[str], str, Path]]:
+def find_hierarchies(proc: Path) -> Iterator[tuple[int, frozenset[str], str, Path]]:
     """Version, controllers, root and mount point of each mounted hierarchy."""
     for line in (proc / "self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
@@ -280,7 +280,7 @@ class Owner:
 def find_groups(proc: Path = PROC) -> list[Path]:
     """The folders of all groups that are called as ours are, wherever their owners had to make them."""
     found = []
-    for point in dict.fromkeys(point for *_, point in _mounts(proc)):
+    for point in dict.fromkeys(point for *_, point in find_hierarchies(proc)):
         for parent, names, _ in os.walk(point):
             found += [Path(parent, name) for name in names if _NAME.match(name)]
     return found

@@ -24,7 +24,7 @@ from llm_sandbox_nb.sandbox.contract import (
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
 from llm_sandbox_nb.sandbox.frames import ProtocolError
 from llm_sandbox_nb.sandbox.history.box import KeptSandbox, new_keeper
-from llm_sandbox_nb.sandbox.history.link import Link
+from llm_sandbox_nb.sandbox.history.link import Deliver, Link
 from llm_sandbox_nb.sandbox.outcome import (
     CommandOutput,
     Gathered,
@@ -79,6 +79,8 @@ class ChannelSandbox(KeptSandbox):
         self.protection = protection
         self.executor: Mapping[str, Any] = {}
         """What the executor says of itself: version, python, pid, uid."""
+        self.deliver: Deliver | None = None
+        """See `Link.deliver`."""
         self.start_sibling: Callable[[], Awaitable[KeptSandbox]] | None = None
         """Starts another sandbox like this one; set by who opens sandboxes."""
         self.keeper = new_keeper(protection, directories.root)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,6 +31,7 @@ from llm_sandbox_nb.sandbox.docker_container import (
     start_container,
     take_over,
 )
+from llm_sandbox_nb.sandbox.docker_delivery import put_file
 from llm_sandbox_nb.sandbox.docker_engine import connect, find_endpoint, in_thread
 from llm_sandbox_nb.sandbox.docker_image import DEFAULT_IMAGE, check_image, unusable
 from llm_sandbox_nb.sandbox.docker_protection import PROBED_FILES, describe_protection, read_probe
@@ -143,19 +145,22 @@ async def _attached(container: Container, lease: float, *, adopt: bool = False) 
     }
     uid = PROFILES[container.profile].uid
     if uid == 0:
-        return ChannelSandbox(channel, **common)
-    sandbox = AdministeredSandbox(
+        sandbox = ChannelSandbox(channel, **common)
+        # The engine leaves a trace in the times of the container's top folder, which only root can put back.
+        sandbox.deliver = partial(put_file, container.id)
+        return sandbox
+    administered = AdministeredSandbox(
         channel,
         own_names=(str(uid),),
         administrator=lambda: start_administrator(
             container.id,
             id=container.sandbox_id,
             directories=container.directories,
-            protection=sandbox.protection,
+            protection=administered.protection,
         ),
         **common,
     )
-    return sandbox
+    return administered
 
 
 def _why_ended(stderr: str) -> str:

@@ -14,6 +14,12 @@ UNDER_WAY = 256 * 1024
 """Bytes of output that may be on their way; what prints more waits until somebody has looked at it."""
 TYPED_AHEAD = 1024 * 1024
 """Bytes that may be typed, or pasted, before the programs in the terminal take them."""
+_TIDY = (
+    r"\033[!p\033[4l\033[?47l\033[?1000l\033[?1002l\033[?1003l\033[?1004l\033[?7h"
+    r"\033]104\007\033]110\007\033]111\007\033]112\007"
+)
+"""Before each prompt, so that what a program has left behind hides nothing: no half a sequence, its modes (characters,
+colours, cursor, margins, insertion, another screen, mouse and focus reports, no wrapping), its palette."""
 _RECORD = struct.Struct(">cI")
 _PIECE = 32 * 1024
 _MOST = 4096
@@ -47,7 +53,11 @@ class Terminal:
             "op": "terminal",
             "argv": [shell, "-i"],
             "cwd": self._sandbox.directories.root,
-            "env": {"TERM": "xterm-256color", "COLORTERM": "truecolor"},
+            "env": {
+                "TERM": "xterm-256color",
+                "COLORTERM": "truecolor",
+                "PROMPT_COMMAND": f"printf '{_TIDY}'",
+            },
             "rows": rows,
             "columns": columns,
         }
@@ -58,12 +68,22 @@ class Terminal:
 
     def type(self, data: bytes) -> None:
         """Type into it. Raises ValueError when its programs do not take what was typed before."""
+        self._put(b"i", data)
+
+    def report(self, data: bytes) -> None:
+        """What the terminal says of itself: its answers, the mouse. Only a program that may have asked hears it.
+
+        Raises ValueError as `type` does.
+        """
+        self._put(b"r", data)
+
+    def _put(self, kind: bytes, data: bytes) -> None:
         if self._typed + len(data) > TYPED_AHEAD:
             raise ValueError("The terminal takes no more input: nothing in it reads what was typed before.")
         self._typed += len(data)
         for start in range(0, len(data), _PIECE):
             piece = data[start : start + _PIECE]
-            self._waiting.put_nowait(_RECORD.pack(b"i", len(piece)) + piece)
+            self._waiting.put_nowait(_RECORD.pack(kind, len(piece)) + piece)
 
     def resize(self, rows: int, columns: int) -> None:
         """The size of the window it is shown in, in characters; clamped to 1 to 4096."""
@@ -87,7 +107,7 @@ class Terminal:
         while True:
             piece = await self._waiting.get()
             yield piece
-            if piece[:1] == b"i":
+            if piece[:1] in (b"i", b"r"):
                 self._typed -= len(piece) - _RECORD.size
 
     def _take(self, kind: int, payload: bytes) -> None:

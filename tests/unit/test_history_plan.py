@@ -6,16 +6,22 @@ import asyncio
 import json
 import struct
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
+import pytest
 from history_help import file_entry, sorted_paths
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llm_sandbox_nb.sandbox.frames import Kind, ProtocolError
+from llm_sandbox_nb.sandbox.history import sending
 from llm_sandbox_nb.sandbox.history.entry import Entry, Manifest
 from llm_sandbox_nb.sandbox.history.incoming import HEAD
-from llm_sandbox_nb.sandbox.history.plan import Plan, plan_restore, restore_body
+from llm_sandbox_nb.sandbox.history.plan import Plan, plan_restore
+from llm_sandbox_nb.sandbox.history.sending import RestoreBody
 from llm_sandbox_nb.sandbox.history.store import HistoryStore
 from llm_sandbox_nb.sandbox.history.types import Checkpoint
 
@@ -25,9 +31,10 @@ MIB = 2**20
 class Player:
     """Does what `inside/history.py` says of each record."""
 
-    def __init__(self, current: Manifest, contents: dict[str, bytes]) -> None:
+    def __init__(self, current: Manifest, contents: dict[str, bytes], pack: bytes = b"") -> None:
         self.entries = dict(current)
         self.contents = dict(contents)
+        self.pack = pack
         self.open = ""
 
     def play(self, body: bytes) -> None:
@@ -77,6 +84,11 @@ class Player:
         (offset,), old = struct.unpack_from(">Q", data), self.contents[self.open]
         self.contents[self.open] = old[:offset] + data[8:] + old[offset + len(data) - 8 :]
 
+    def do_K(self, data: bytes) -> None:
+        offset, place, size = struct.unpack(">QQQ", data)
+        assert place + size <= len(self.pack)
+        self.do_W(struct.pack(">Q", offset) + self.pack[place : place + size])
+
     def do_H(self, data: bytes) -> None:
         (offset, size), old = struct.unpack(">QQ", data), self.contents[self.open]
         self.contents[self.open] = old[:offset] + bytes(size) + old[offset + size :]
@@ -102,9 +114,27 @@ def keep_all(store: HistoryStore, *contents: dict[str, bytes], piece: int = 1024
 
 def body_of(plan: Plan, store: HistoryStore, shell: bytes | None = None) -> bytes:
     async def whole() -> bytes:
-        return b"".join([piece async for piece in restore_body(plan, store, shell)])
+        return b"".join([piece async for piece in RestoreBody(plan, store, shell).pieces()])
 
     return asyncio.run(whole())
+
+
+def packed_body_of(plan: Plan, store: HistoryStore) -> tuple[bytes, bytes]:
+    """The body when all content goes into a pack, and the pack."""
+    packs: list[bytes] = []
+
+    async def deliver(name: str, size: int, content: Iterator[bytes]) -> None:
+        packs.append(b"".join(content))
+        assert (name, size) == ("p", len(packs[0]))
+
+    async def whole() -> bytes:
+        with mock.patch.object(sending, "PACK_FROM", 0):
+            body = RestoreBody(plan, store, None, deliver, "p")
+        assert body.pack == "p"
+        body.take(Kind.STDOUT, b"ready")
+        return b"".join([piece async for piece in body.pieces()])
+
+    return asyncio.run(whole()), packs[0]
 
 
 names = st.sampled_from(["a", "b", "c", "ü", "\udcff"])
@@ -161,6 +191,40 @@ def test_any_files_become_any_others(now: list, then: list) -> None:
     assert player.entries == target
     assert player.contents == wanted
     assert plan_restore(player.entries, target).paths == 0
+
+
+@given(st.lists(nodes, max_size=14), st.lists(nodes, max_size=14))
+@settings(max_examples=40, deadline=None)
+def test_any_files_become_any_others_through_a_pack(now: list, then: list) -> None:
+    (current, contents), (target, wanted) = tree(now), tree(then)
+    with tempfile.TemporaryDirectory() as folder:
+        store = HistoryStore(Path(folder))
+        keep_all(store, wanted)
+        plan = plan_restore(current, target)
+        body, pack = packed_body_of(plan, store)
+        store.close()
+    assert len(pack) == sum(
+        {chunk.digest: chunk.length for _, e in plan.make for chunk in e.chunks or ()}.values()
+    )
+    player = Player(current, contents, pack)
+    player.play(body)
+    assert (player.entries, player.contents) == (target, wanted)
+
+
+def test_what_nobody_asked_for_is_no_word_about_the_pack(tmp_path: Path) -> None:
+    async def test() -> None:
+        store = HistoryStore(tmp_path)
+        for deliver, said in ((None, b"ready"), (mock.AsyncMock(), b"other")):
+            with mock.patch.object(sending, "PACK_FROM", 0):
+                body = RestoreBody(Plan(), store, None, deliver, "p")
+            with pytest.raises(ProtocolError):
+                body.take(Kind.STDOUT, said)
+        body.take(Kind.STDOUT, b"ready")
+        with pytest.raises(ProtocolError):
+            body.take(Kind.STDOUT, b"ready")
+        store.close()
+
+    asyncio.run(test())
 
 
 def test_only_what_differs_is_touched() -> None:

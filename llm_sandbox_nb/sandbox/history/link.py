@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from llm_sandbox_nb.sandbox.body import Body
 from llm_sandbox_nb.sandbox.contract import FileEntry
 from llm_sandbox_nb.sandbox.frames import ProtocolError
 
+Deliver = Callable[[str, int, Iterator[bytes]], Awaitable[None]]
+"""Puts a file into the sandbox's top folder: its name, its bytes, its content. Raises SandboxError, OSError."""
+
 
 class Link(Protocol):
     """A living connection to the executor of a sandbox."""
+
+    deliver: Deliver | None
+    """How a file gets into the sandbox from outside, where that is possible; quicker than over the connection."""
 
     async def ask_files(
         self,

@@ -1,25 +1,16 @@
-"""What must be done to make one manifest of another: the body of a restore, made as it is sent."""
+"""What must be done to make one manifest of another."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
-import struct
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from llm_sandbox_nb.sandbox.history.entry import FILE, FOLDER, Chunk, Entry, parents
-from llm_sandbox_nb.sandbox.history.incoming import HEAD
-from llm_sandbox_nb.sandbox.history.store import HistoryStore
 
-_BATCH = 512
-"""Entries in one record."""
-_PIECE = 512 * 1024
 _PATCH_FROM = 2 * 1024 * 1024
 """Bytes of a file from which on only its changed pieces are written."""
-_OFFSET, _RANGE = struct.Struct(">Q"), struct.Struct(">QQ")
 
 
 @dataclass
@@ -38,6 +29,14 @@ class Plan:
     def paths(self) -> int:
         """How many paths are touched, those in deleted folders not counted."""
         return len({*self.delete, *(path for path, _ in self.make), *(path for path, _ in self.touch)})
+
+    def needed(self, path: str, entry: Entry) -> list[Chunk]:
+        """The pieces of content that an entry of `make` is to get."""
+        if entry.type != FILE or entry.group not in ("", path):
+            return []
+        here = self.patch.get(path)
+        known = set(here.chunks or ()) if here else set()
+        return [chunk for chunk in entry.chunks or () if chunk not in known]
 
 
 def plan_restore(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> Plan:
@@ -119,101 +118,3 @@ def _can_patch(wanted: Entry, here: Entry) -> bool:
 def shown(path: str) -> str:
     """A text that came from a sandbox, fit for a person."""
     return path if path.isprintable() else ascii(path)
-
-
-class _Records:
-    """The records of a plan, in their order."""
-
-    def __init__(self, plan: Plan, store: HistoryStore, shell: bytes | None) -> None:
-        self._plan = plan
-        self._store = store
-        self._shell = shell
-        self._waiting: list[list[object]] = []
-
-    def all(self) -> Iterator[bytes]:
-        """All of them."""
-        plan = self._plan
-        for start in range(0, len(plan.delete), _BATCH):
-            yield _record("D", _json(plan.delete[start : start + _BATCH]))
-        for path, entry in plan.make:
-            if entry.type == FILE and entry.chunks and entry.group in ("", path):
-                yield from self._flush("E")
-                yield from self._content(path, entry)
-            else:
-                yield from self._add("E", path, entry)
-        yield from self._flush("E")
-        for path, entry in plan.touch:
-            yield from self._add("M", path, entry)
-        yield from self._flush("M")
-        if self._shell is not None:
-            yield _record("S", self._shell)
-
-    def _add(self, kind: str, path: str, entry: Entry) -> Iterator[bytes]:
-        self._waiting.append(entry.row(path))
-        if len(self._waiting) >= _BATCH or (entry.chunks and len(entry.chunks) > _BATCH):
-            yield from self._flush(kind)
-
-    def _flush(self, kind: str) -> Iterator[bytes]:
-        if self._waiting:
-            rows, self._waiting = self._waiting, []
-            yield _record(kind, _json(rows))
-
-    def _content(self, path: str, entry: Entry) -> Iterator[bytes]:
-        here = self._plan.patch.get(path)
-        yield _record("F" if here is None else "P", _json(entry.row(path)))
-        known = set(here.chunks or ()) if here else set()
-        for chunk in entry.chunks or ():
-            if chunk not in known:
-                yield _record("W", _OFFSET.pack(chunk.offset), self._store.content(chunk.digest))
-        if here is not None:
-            for start, end in _new_holes(entry, here):
-                yield _record("H", _RANGE.pack(start, end - start))
-
-
-def _new_holes(wanted: Entry, here: Entry) -> Iterator[tuple[int, int]]:
-    """Parts that are holes and were content."""
-    filled = [(chunk.offset, chunk.offset + chunk.length) for chunk in here.chunks or ()]
-    for start, end in _holes(wanted.chunks or (), wanted.size):
-        for first, last in filled:
-            if max(start, first) < min(end, last):
-                yield max(start, first), min(end, last)
-
-
-def _holes(chunks: tuple[Chunk, ...], size: int) -> Iterator[tuple[int, int]]:
-    at = 0
-    for offset, length, _ in chunks:
-        if offset > at:
-            yield at, offset
-        at = offset + length
-    if at < size:
-        yield at, size
-
-
-def _json(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode("ascii")
-
-
-def _record(kind: str, *parts: bytes) -> bytes:
-    return b"".join((HEAD.pack(ord(kind), sum(map(len, parts))), *parts))
-
-
-async def restore_body(plan: Plan, store: HistoryStore, shell: bytes | None) -> AsyncIterator[bytes]:
-    """The body of a restore; content is read in a thread, one piece ahead of what is sent."""
-    records = _Records(plan, store, shell).all()
-    ahead = asyncio.ensure_future(asyncio.to_thread(_piece, records))
-    try:
-        while piece := await ahead:
-            ahead = asyncio.ensure_future(asyncio.to_thread(_piece, records))
-            yield piece
-    finally:
-        ahead.cancel()
-
-
-def _piece(records: Iterator[bytes]) -> bytes:
-    found, size = [], 0
-    for record in records:
-        found.append(record)
-        size += len(record)
-        if size >= _PIECE:
-            break
-    return b"".join(found)

@@ -13,7 +13,8 @@ from llm_sandbox_nb.sandbox.history.entry import Entry, parents
 from llm_sandbox_nb.sandbox.history.image import Image, Pristine
 from llm_sandbox_nb.sandbox.history.keeper import HistoryKeeper, unhurried
 from llm_sandbox_nb.sandbox.history.link import Link
-from llm_sandbox_nb.sandbox.history.plan import Plan, plan_restore, restore_body, shown
+from llm_sandbox_nb.sandbox.history.plan import Plan, plan_restore, shown
+from llm_sandbox_nb.sandbox.history.sending import RestoreBody
 from llm_sandbox_nb.sandbox.history.store import HistoryStore
 from llm_sandbox_nb.sandbox.history.types import Restored
 from llm_sandbox_nb.sandbox.outcome import raise_error
@@ -53,6 +54,7 @@ class _Restore:
         # In another folder the shell's own would be that of the sandbox that it came from.
         self._shell = None if moved else self._store.shell(id)
         self._image = Image(self._store, pristine)
+        self._packs = True
         self._problems: list[str] = []
         self._shell_back = False
 
@@ -84,12 +86,24 @@ class _Restore:
         """Send the plan. Until it is answered nobody knows what the files are like."""
         keeper = self._keeper
         new = secrets.token_hex(8)
-        params = {"op": "restore", "id": new, "since": keeper.look, "timeout": RESTORE_TIMEOUT}
+        link = await self._connect()
+        body = RestoreBody(
+            plan, self._store, self._shell, link.deliver if self._packs else None, f"{new}.pack"
+        )
+        params = {
+            "op": "restore",
+            "id": new,
+            "since": keeper.look,
+            "timeout": RESTORE_TIMEOUT,
+            "pack": body.pack,
+        }
         keeper.look = None
-        body = restore_body(plan, self._store, self._shell)
-        answer = await (await self._connect()).ask_files(params, None, RESTORE_TIMEOUT, body)
+        answer = await link.ask_files(params, body.take, RESTORE_TIMEOUT, body.pieces())
         raise_error(answer, "")
         keeper.look, keeper.seen, keeper.shell = new, _after(keeper.seen, plan), self._shell
+        self._packs = self._packs and answer.get("pack") != "missing"
+        if body.pack and not self._packs:
+            return  # what is put into it from outside is not seen inside: the next round sends all
         self._problems += [*plan.problems, *_failures(answer)]
         not_back = answer.get("shell")
         self._shell_back = self._shell is not None and not not_back

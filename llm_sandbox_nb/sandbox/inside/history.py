@@ -59,6 +59,7 @@ in this order within a stream in which the host may mix them as it needs:
 - `F` one entry, of a file with content: the W records that follow hold it. What is there is replaced.
 - `P` one entry of a file that is there: W and H records that follow change it in place, then it gets this size.
 - `W` `>Q` offset, then raw bytes, at most 1 MiB, for the file of the F or P before.
+- `K` `>QQQ` offset, place and length: the same, with the bytes that are at this place of the pack.
 - `H` `>QQ` offset and length of a hole in it.
 - `M` a JSON array of entries that are there and only get other metadata (mode, owner, mtime, xattrs).
 - `S` the state of the shell, as a checkpoint gave it.
@@ -71,6 +72,10 @@ their mtime last, also those of which only the content was changed. Outcome:
      "shell": what could not be brought back, or "", "incomplete": text, "duration": seconds}
 
 After a failure the next checkpoint since ID tells the paths that failed as they really are.
+
+With `"pack": NAME` in the request the host can put a file of this name into the top folder from outside. Its body waits
+until a frame of STDOUT has said `ready`: all processes have been killed. The pack is unlinked as soon as the body
+comes; when there is none although records ask for it, the outcome has `"pack": "missing"`.
 """
 
 from __future__ import annotations

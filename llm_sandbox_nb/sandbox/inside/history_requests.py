@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 from .processes import send_signal
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 SHELL_RECORD = b"S"
+READY = b"ready"
+TOP = "/"
 SHELL_TRY = 0.005  # seconds between two looks whether the old shell is gone
 KILLED = {"error": {"kind": "internal", "message": "what remembers the files was killed; ask again"}}
 
@@ -134,7 +137,8 @@ class RestoreRequest(HistoryRequest):
         self.body: list[bytes] = []
         self.unacknowledged = 0
         self.head_left = 0
-        self.going = False
+        self.going = self.asked = False
+        self.top_time = 0
         self.state = b""
         self.notes: list[str] = []
         super().begin()
@@ -148,10 +152,12 @@ class RestoreRequest(HistoryRequest):
 
     def pass_on(self, data: bytes) -> None:
         """A piece of the plan: to the child when our turn has come."""
-        if self.going:
-            self.history.put(data)
-        else:
+        if not self.going:
             self.body.append(data)
+            return
+        if not self.asked:
+            self.ask()
+        self.history.put(data)
 
     def acknowledge_body(self, size: int) -> None:
         """The host counts the body alone, not our line before it nor the end after it."""
@@ -165,12 +171,22 @@ class RestoreRequest(HistoryRequest):
         if not self.history.stop_everything():
             self.notes.append("Some processes could not be killed.")
         self.going = True
-        line = dump({name: self.params.get(name) for name in ("op", "id", "since")}) + b"\n"
-        self.head_left = len(line)
-        self.history.put(line)
+        if self.params.get("pack"):
+            self.top_time = os.stat(TOP).st_mtime_ns
+            self.send(STDOUT, READY)
         body, self.body = self.body, []
         for data in body:
             self.pass_on(data)
+
+    def ask(self) -> None:
+        """Tell the child what is to come; a pack is in its place by now."""
+        self.asked = True
+        if self.top_time:
+            # The pack, and what the engine needed to put it there, came and went in this folder.
+            os.utime(TOP, ns=(os.stat(TOP).st_atime_ns, self.top_time))
+        line = dump({name: self.params.get(name) for name in ("op", "id", "since", "pack")}) + b"\n"
+        self.head_left = len(line)
+        self.history.put(line)
 
     def records(self, data: bytes) -> None:
         self.state += data

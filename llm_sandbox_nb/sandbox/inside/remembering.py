@@ -87,12 +87,15 @@ class Historian:
 
     def restore(self, ask: dict[str, Any]) -> dict[str, Any]:
         """Make the files what the plan says; they are remembered if it started from what we know."""
+        from .pack import Pack
         from .restoring import Restoring
 
         set_policy("SCHED_OTHER")
         known = self.memories.get(ask.get("since") or "")
-        work = Restoring(dict(known or {}), self.scope or b"/", self.epoch.start)
+        pack = Pack(ask.get("pack"))
+        work = Restoring(dict(known or {}), self.scope or b"/", self.epoch.start, pack)
         work.run(self.reader)
+        pack.close()
         self.memories = {} if known is None else {ask["id"]: work.memory}
         write_all(1, work.shell)
         time.sleep(TICK)
@@ -102,6 +105,7 @@ class Historian:
             "failures": work.failures,
             "written": work.written,
             "shell_size": len(work.shell),
+            "pack": "missing" if pack.missed else "",
         }
 
 

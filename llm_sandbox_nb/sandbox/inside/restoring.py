@@ -18,6 +18,7 @@ from .records import (
     MAKE,
     METADATA,
     OFFSET,
+    PACKED,
     PATCH,
     RANGE,
     SHELL,
@@ -26,7 +27,7 @@ from .records import (
     RecordReader,
 )
 from .removing import look_at
-from .restored_folders import RestoredFolders
+from .restored_folders import LOST, RestoredFolders
 from .wire import text_to_bytes
 
 TYPE_CHECKING = False
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .entries import Memory
+    from .pack import Pack
 
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 TYPES = {letter: kind for kind, letter in KINDS.items()}
@@ -47,10 +49,12 @@ class Restoring(RestoredFolders):
         memory: what was there before, as a look has told it; becomes what is there afterwards.
         top: the folder that holds everything that may be touched.
         start: the time at which the sandbox was started.
+        pack: holds content that is not in the plan itself.
     """
 
-    def __init__(self, memory: Memory, top: bytes, start: int) -> None:
+    def __init__(self, memory: Memory, top: bytes, start: int, pack: Pack) -> None:
         super().__init__(memory, top, start)
+        self.pack = pack
         self.in_use = files_in_use()
         self.file = -1
         self.file_row: list[Any] = []
@@ -64,7 +68,7 @@ class Restoring(RestoredFolders):
         }  # fmt: skip
         while True:
             kind, payload = reader.record()
-            if kind in (WRITE, HOLE):
+            if kind in (WRITE, PACKED, HOLE):
                 self.content(kind, payload)
                 continue
             self.end_file()
@@ -144,7 +148,9 @@ class Restoring(RestoredFolders):
         self.remember(path, row)
 
     def link(self, folder: int, name: bytes, row: list[Any]) -> None:
-        """Another name of a file that was made before."""
+        """Another name of a file that was made before, unless that has not got its content."""
+        if self.memory.get(text_to_bytes(row[9])) is LOST:
+            raise OSError(errno.ENODATA, os.strerror(errno.ENODATA), name)
         source, last = os.path.split(text_to_bytes(row[9]))
         fd = self.open_folder(source)
         try:
@@ -208,6 +214,9 @@ class Restoring(RestoredFolders):
         try:
             if kind == HOLE:
                 punch(self.file, *RANGE.unpack(payload))
+                return
+            if kind == PACKED:
+                self.written += self.pack.copy(self.file, payload)
                 return
             offset = OFFSET.unpack_from(payload)[0]
             data = memoryview(payload)[OFFSET.size :]

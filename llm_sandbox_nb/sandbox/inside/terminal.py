@@ -1,8 +1,9 @@
 """A program on a terminal of its own, beside the shell: for a person who types, not for a model.
 
-Its body is a stream of records, a header `>cI` each: `i` and so many bytes that were typed, `s` with the size as
-rows * 65536 + columns, `a` and how many bytes of output may come on top of those that were asked for. No more is
-ever read from the terminal than may be sent, so a program that prints without end waits, and nothing piles up.
+Its body is a stream of records, a header `>cI` each: `i` and so many bytes that were typed, `r` and so many that the
+terminal itself reports (its answers to a program, the mouse), `s` with the size as rows * 65536 + columns, `a` and
+how many bytes of output may come on top of those that were asked for. No more is ever read from the terminal than
+may be sent, so a program that prints without end waits, and nothing piles up.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from .request import Request, describe_error
 from .wire import PIPE_READ, STDOUT, dump, quietly_close, text_to_bytes, write_all
 
 RECORD = struct.Struct(">cI")
-TYPED, SIZE, ASKED = b"i", b"s", b"a"
+TYPED, REPORTED, SIZE, ASKED = b"i", b"r", b"s", b"a"
+TIOCGSID = 0x5429  # of a terminal, the leader of its session; Python has no name for it
 LAST_WORDS = 1.0  # seconds for output that is left when the program has ended
 
 
@@ -42,6 +44,7 @@ class Terminal(Request):
         self.master_r = self.master_w = self.result_r = -1
         self.head = b""
         self.left = 0
+        self.heard = True
         self.typed: list[bytes] = []
         self.room = 0
         self.outcome: dict[str, object] = {}
@@ -130,7 +133,10 @@ class Terminal(Request):
             if self.left:
                 piece, data = data[: self.left], data[self.left :]
                 self.left -= len(piece)
-                self.typed.append(piece)
+                if self.heard:
+                    self.typed.append(piece)
+                else:
+                    used += len(piece)
             elif len(data) < RECORD.size:
                 self.head, data = data, b""
                 self.acknowledge(used)
@@ -145,14 +151,28 @@ class Terminal(Request):
 
     def take_record(self, kind: bytes, value: int) -> None:
         """One header."""
-        if kind == TYPED:
+        if kind in (TYPED, REPORTED):
             self.left = value
+            self.heard = kind == TYPED or self.reports_are_read()
         elif kind == SIZE:
             self.params["rows"], self.params["columns"] = value >> 16, value & 0xFFFF
             if self.master_w >= 0:
                 set_size(self.master_w, value)
         elif kind == ASKED:
             self.set_room(self.room + value)
+
+    def reports_are_read(self) -> bool:
+        """Whether a program in front of the shell reads key by key, as those do that ask a terminal something.
+
+        The shell itself does too, but it asks nothing: what some program printed would type into its next line.
+        """
+        try:
+            if termios.tcgetattr(self.master_w)[3] & termios.ICANON:
+                return False
+            leader = struct.unpack("i", fcntl.ioctl(self.master_w, TIOCGSID, bytes(4)))[0]
+            return os.tcgetpgrp(self.master_w) != leader
+        except (OSError, ValueError, termios.error):
+            return False
 
     def pump(self) -> None:
         """Type what has come, as far as the terminal takes it."""

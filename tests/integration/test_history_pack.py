@@ -1,0 +1,106 @@
+"""Much content goes into a container in one file from outside; what comes of it is the same in every case."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+from full_manifest import full_manifest
+from support import run
+
+from llm_sandbox_nb.sandbox.channel_sandbox import ChannelSandbox
+from llm_sandbox_nb.sandbox.errors import SandboxError
+from llm_sandbox_nb.sandbox.history.link import Deliver
+from llm_sandbox_nb.sandbox.opening import open_sandbox
+
+pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("docker_engine")]
+WRITE = """cd /testbed; rm -rf some; mkdir some
+for n in $(seq 60); do head -c 100000 /dev/urandom > some/$n; done
+cp some/1 same; head -c 3000000 /dev/urandom > large; ln -f large another; chmod 400 some/2"""
+
+
+async def rewound(change: Callable[[ChannelSandbox], None]) -> None:
+    """Two checkpoints of 9 MB, and back: all files are what they were, and nothing is left beside them."""
+    async with open_sandbox("docker") as box:
+        assert isinstance(box, ChannelSandbox)
+        began = time.time() - 5
+        made, manifests = [], []
+        for _ in range(2):
+            result = await box.run(WRITE, timeout=60)
+            assert result.exit_code == 0, result.text
+            made.append(await box.checkpoint())
+            manifests.append(await full_manifest(box, began))
+        change(box)
+        for number in (0, 1):
+            restored = await box.restore(made[number])
+            assert restored.problems == ()
+            assert await full_manifest(box, began) == manifests[number]
+
+
+def counted(deliver: Deliver, seen: list[int]) -> Deliver:
+    """The same, noting the size of each pack."""
+
+    def count(name: str, size: int, content: Iterator[bytes]) -> Awaitable[None]:
+        seen.append(size)
+        return deliver(name, size, content)
+
+    return count
+
+
+def test_a_pack_holds_each_content_once_and_leaves_nothing() -> None:
+    seen: list[int] = []
+
+    def count(box: ChannelSandbox) -> None:
+        assert box.deliver
+        box.deliver = counted(box.deliver, seen)
+
+    run(rewound(count), timeout=180)
+    assert seen == [9_000_000, 9_000_000]
+
+
+async def lost(name: str, size: int, content: Iterator[bytes]) -> None:
+    """An engine whose files are not seen inside, as with gVisor."""
+    for _ in content:
+        pass
+
+
+async def refused(name: str, size: int, content: Iterator[bytes]) -> None:
+    """An engine that has no room."""
+    next(content)
+    raise SandboxError("There is no room.")
+
+
+@pytest.mark.parametrize("instead", [lost, refused])
+def test_without_the_pack_all_goes_through_the_connection(instead: Deliver) -> None:
+    def change(box: ChannelSandbox) -> None:
+        box.deliver = instead
+
+    run(rewound(change), timeout=180)
+
+
+def test_a_pack_that_is_too_short_is_no_file() -> None:
+    """What the pack does not hold is not made up: the files are sent again."""
+
+    def cut(box: ChannelSandbox) -> None:
+        deliver = box.deliver
+        assert deliver
+
+        async def short(name: str, size: int, content: Iterator[bytes]) -> None:
+            data = b"".join(content)[: size // 2]
+            await deliver(name, len(data), iter([data]))
+
+        box.deliver = short
+
+    run(rewound(cut), timeout=180)
+
+
+def test_an_ordinary_user_gets_all_through_the_connection() -> None:
+    """The engine's trace in the top folder could not be put back without root's rights."""
+
+    async def body() -> None:
+        async with open_sandbox("docker", profile="strict") as box:
+            assert isinstance(box, ChannelSandbox)
+            assert box.deliver is None
+
+    run(body())
