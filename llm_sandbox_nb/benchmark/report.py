@@ -90,6 +90,23 @@ def _shown(column: str, value: Any) -> str:
     return str(value)
 
 
+def short_html(found: Mapping[str, Any]) -> str:
+    """What `as_text` says, as tables for a page."""
+    return _tables(found, _SHORT)
+
+
+def _tables(found: Mapping[str, Any], columns: Sequence[str]) -> str:
+    parts = ["<h2>Scores</h2>", _rows(found["cells"], columns)]
+    if found["comparisons"]:
+        parts += ["<h2>Side by side</h2>", _rows(found["comparisons"], tuple(found["comparisons"][0]))]
+    if found["errors"]:
+        errors = [{"kind": kind, "results": number} for kind, number in found["errors"].items()]
+        parts += ["<h2>Errors</h2>", _rows(errors, ("kind", "results"))]
+    if found["judge"]["answers"] or found["judge"]["no_verdict"]:
+        parts += ["<h2>Judge</h2>", f"<p>{html.escape(_judge(found['judge']))}.</p>"]
+    return "\n".join(parts)
+
+
 def as_html(out: Path, found: Mapping[str, Any], title: str = "Benchmark") -> str:
     """The report as a page, with what the runs did."""
     from llm_sandbox_nb.analysis import plots
@@ -97,20 +114,7 @@ def as_html(out: Path, found: Mapping[str, Any], title: str = "Benchmark") -> st
     from llm_sandbox_nb.analysis.load import load_runs
     from llm_sandbox_nb.analysis.report import page, table
 
-    parts = [
-        f'<p class="note">{_NOTE} Scores and shares are percent.</p>',
-        "<h2>Scores</h2>",
-        _rows(found["cells"], _CELLS),
-    ]
-    if found["comparisons"]:
-        parts += ["<h2>Side by side</h2>", _rows(found["comparisons"], tuple(found["comparisons"][0]))]
-    if found["errors"]:
-        parts += [
-            "<h2>Errors</h2>",
-            _rows([{"kind": k, "results": n} for k, n in found["errors"].items()], ("kind", "results")),
-        ]
-    if found["judge"]["answers"] or found["judge"]["no_verdict"]:
-        parts += ["<h2>Judge</h2>", f"<p>{html.escape(_judge(found['judge']))}.</p>"]
+    parts = [f'<p class="note">{_NOTE} Scores and shares are percent.</p>', _tables(found, _CELLS)]
     reading = load_runs([out])
     if reading.runs:
         groups = groups_frame(runs_frame(reading.runs))

@@ -96,6 +96,7 @@ class _Worker:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
             limit=_LONGEST_REPLY,
+            start_new_session=True,  # Ctrl-C is for us: what is being scored then must not look unscorable
         )
         return self._process
 

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from llm_sandbox_nb.cli.errors import INTERRUPTED, USAGE, UsageError
+from llm_sandbox_nb.cli.errors import INTERRUPTED, USAGE
+from llm_sandbox_nb.options.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse

@@ -6,7 +6,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from llm_sandbox_nb.cli.errors import ENDED_WELL, FAILED, UsageError
+from llm_sandbox_nb.cli.errors import ENDED_WELL, FAILED
+from llm_sandbox_nb.options.errors import UsageError
 
 if TYPE_CHECKING:
     from llm_sandbox_nb.analysis.load import Reading

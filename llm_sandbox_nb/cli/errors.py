@@ -1,4 +1,4 @@
-"""Exit codes, and the one exception that says a command line was wrong."""
+"""Exit codes."""
 
 from __future__ import annotations
 
@@ -26,10 +26,6 @@ _BY_STOP_REASON = {
     "model_error": MODEL_ERROR,
     "sandbox_lost": SANDBOX_ERROR,
 }
-
-
-class UsageError(Exception):
-    """What was asked for cannot be understood. The message is one sentence that says what to do."""
 
 
 def exit_code(stop_reason: str | None) -> int:

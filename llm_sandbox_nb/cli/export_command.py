@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 
 from llm_sandbox_nb.agent.run import Run
-from llm_sandbox_nb.cli.errors import ENDED_WELL, UsageError
+from llm_sandbox_nb.cli.errors import ENDED_WELL
 from llm_sandbox_nb.notebook.export import ExportError, export_html
+from llm_sandbox_nb.options.errors import UsageError
 from llm_sandbox_nb.trajectory.journal import JournalError
 
 

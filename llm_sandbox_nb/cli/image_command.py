@@ -6,8 +6,9 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from llm_sandbox_nb.cli.errors import ENDED_WELL, SANDBOX_ERROR, UsageError
+from llm_sandbox_nb.cli.errors import ENDED_WELL, SANDBOX_ERROR
 from llm_sandbox_nb.cli.printer import harmless, size_in_words
+from llm_sandbox_nb.options.errors import UsageError
 
 if TYPE_CHECKING:
     from llm_sandbox_nb.sandbox.docker_image import ImageCheck

@@ -1,69 +1,12 @@
-"""The command line: which commands and flags there are. `settings` turns values into numbers later."""
+"""The command line: which commands and flags there are. `options.values` turns values into numbers later."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any, NoReturn
 
-from llm_sandbox_nb.cli.benchmark_options import BENCHMARK_OPTIONS
-from llm_sandbox_nb.cli.errors import UsageError
-from llm_sandbox_nb.cli.options import GROUPS, QUERY, SETTINGS, Option
-from llm_sandbox_nb.cli.settings import did_you_mean
-
-_RUN_EPILOG = """\
-A value comes from its flag, else an environment variable, else a settings file, else it is the default.
-Settings file: --settings, $LLM_SANDBOX_SETTINGS, ./llm-sandbox-nb.yaml, ./llm-in-sandbox.yaml,
-~/.config/llm-sandbox-nb/settings.yaml or ~/.llm-in-sandbox/config.yaml; its keys are the flags' names.
-
-Exit codes: 0 the run ended well, 2 the command line or a file it names is wrong, 3 the model failed,
-4 no sandbox, 5 a limit was reached, 130 interrupted, 1 anything else.
-"""
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse, with errors as one sentence and flags that may be written with `_` or `-`."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, **options)
-
-    def error(self, message: str) -> NoReturn:
-        """Raise what argparse would print and exit with."""
-        raise UsageError(f"{_sentence(message)}; see `{self.prog} --help`.")
-
-    def add_option(self, group: argparse._ActionsContainer, option: Option) -> None:
-        """Add one option of the table."""
-        names = dict.fromkeys((f"--{option.name}", f"--{option.name.replace('_', '-')}"))
-        default = "" if option.default in (None, []) else f" (default: {option.default})"
-        environment = f" [${', $'.join(option.environment)}]" if option.environment else ""
-        text = f"{option.help}{default}{environment}".replace("%", "%%")
-        if option.switch:
-            group.add_argument(*names, metavar=option.metavar, help=text, nargs="?", const="true")
-        elif option.many:
-            group.add_argument(*names, metavar=option.metavar, help=text, action="append")
-        else:
-            group.add_argument(*names, metavar=option.metavar, help=text)
-
-    def unknown(self, words: list[str]) -> NoReturn:
-        """Raise about words that are no option, naming the closest one."""
-        word = words[0].partition("=")[0]
-        known = [name for action in self._actions for name in action.option_strings]
-        if word.startswith("-"):
-            raise UsageError(f"Unknown option {word}{_closest(word, known)} see `{self.prog} --help`.")
-        raise UsageError(
-            f"Unexpected {word!r}; put quotes around a text of several words; see `{self.prog} --help`."
-        )
-
-
-def _closest(word: str, known: list[str]) -> str:
-    hint = did_you_mean(word, known)
-    return hint if hint.startswith("; did you mean") else ";"
-
-
-def _sentence(message: str) -> str:
-    message = message.removeprefix("argument ")
-    if message.endswith("expected one argument"):
-        message += " (one that begins with a dash is written after `=`)"
-    return message[:1].upper() + message[1:]
+from llm_sandbox_nb.benchmark.options import add_benchmark_actions
+from llm_sandbox_nb.options.parser import RUN_EPILOG, Parser
+from llm_sandbox_nb.options.table import GROUPS, QUERY, SETTINGS
 
 
 def make_parser() -> tuple[Parser, dict[str, Parser]]:
@@ -83,7 +26,7 @@ def _add_run(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
     run = commands.add_parser(
         "run",
         help="have a model work on a task in a sandbox",
-        epilog=_RUN_EPILOG,
+        epilog=RUN_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     run.add_option(run, QUERY)
@@ -164,24 +107,5 @@ def _add_benchmark(commands: argparse._SubParsersAction[Parser]) -> dict[str, Pa
     benchmark = commands.add_parser(
         "benchmark", help="measure a model on many problems, with and without a sandbox"
     )
-    actions = benchmark.add_subparsers(dest="action", metavar="ACTION", parser_class=Parser, required=True)
-    listing = actions.add_parser("list", help="list the tasks that come with the package")
-    run = actions.add_parser(
-        "run", help="run tasks; the same command goes on where it was stopped or killed", epilog=_RUN_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    run.add_argument("tasks", metavar="TASK", nargs="+", help="names of tasks, or folders with a task.yaml")
-    group = run.add_argument_group("benchmark")
-    for option in BENCHMARK_OPTIONS:
-        run.add_option(group, option)
-    run.add_option(run, SETTINGS)
-    for title, options in GROUPS.items():
-        if title != "files":
-            group = run.add_argument_group(title)
-            for option in options:
-                run.add_option(group, option)
-    report = actions.add_parser("report", help="say what came of it, as tables or one HTML file")
-    report.add_argument("results", metavar="FOLDER", help="what was --out of `benchmark run`")
-    report.add_argument("--html", metavar="FILE", nargs="?", const="report.html", help="also write a page")
-    parts = {"list": listing, "run": run, "report": report}
+    parts = add_benchmark_actions(benchmark)
     return {"benchmark": benchmark} | {f"benchmark {name}": part for name, part in parts.items()}

@@ -10,11 +10,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llm_sandbox_nb.cli.errors import INTERRUPTED, MODEL_ERROR, SANDBOX_ERROR, UsageError, exit_code
+from llm_sandbox_nb.cli.errors import INTERRUPTED, MODEL_ERROR, SANDBOX_ERROR, exit_code
 from llm_sandbox_nb.cli.printer import Printer, harmless, size_in_words
 from llm_sandbox_nb.cli.responses import save_responses
-from llm_sandbox_nb.cli.settings import resolve
 from llm_sandbox_nb.cli.stops import Terminal, check_stops, function_of
+from llm_sandbox_nb.options.errors import UsageError
+from llm_sandbox_nb.options.values import resolve
 
 if TYPE_CHECKING:
     from llm_sandbox_nb.agent.model import ModelSettings

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from llm_sandbox_nb.cli.errors import UsageError
 from llm_sandbox_nb.cli.printer import LIVE_LINES, Printer, harmless
+from llm_sandbox_nb.options.errors import UsageError
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import FILE_NAME, JournalError, read_journal
 from llm_sandbox_nb.trajectory.seed_format import read_seed

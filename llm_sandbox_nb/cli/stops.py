@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from llm_sandbox_nb.cli.errors import UsageError
 from llm_sandbox_nb.cli.printer import harmless
+from llm_sandbox_nb.options.errors import UsageError
 
 if TYPE_CHECKING:
     from llm_sandbox_nb.agent.run import Run

@@ -37,6 +37,10 @@ class SandboxLimitError(SandboxMagicError):
     """A run used up its steps, tokens, money or time before the model submitted."""
 
 
+class SandboxBenchmarkError(SandboxMagicError):
+    """A benchmark cannot go on, or none of its items could be done. Results so far are on disk."""
+
+
 @contextmanager
 def plain_errors() -> Iterator[None]:
     """Within this, what this package raises on purpose and interrupts are shown in one sentence.
@@ -46,7 +50,8 @@ def plain_errors() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        in_one_sentence(error, "The cell was interrupted; what was done until then is above.")
+        if not hasattr(error, "_render_traceback_"):
+            in_one_sentence(error, "The cell was interrupted; what was done until then is above.")
         raise
     except Exception as error:
         if type(error).__module__.partition(".")[0] == "llm_sandbox_nb":

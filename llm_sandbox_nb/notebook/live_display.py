@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.notebook.card import Bundle, Card
 from llm_sandbox_nb.notebook.card_bundle import MIME, live_json
 from llm_sandbox_nb.notebook.card_files import relative_path
+from llm_sandbox_nb.notebook.updated_output import UpdatedOutput, has_front_end
 from llm_sandbox_nb.trajectory.events import Event
 
 if TYPE_CHECKING:
@@ -44,9 +44,8 @@ class LiveDisplay:
         self._asked = False
         self._card = card
         self._interval = interval
-        self._live = getattr(shell, "kernel", None) is not None
-        self._id = uuid.uuid4().hex
-        self._shown = False
+        self._live = has_front_end(shell)
+        self._output = UpdatedOutput()
         self._due = 0.0
 
     def add(self, event: Event) -> None:
@@ -100,9 +99,4 @@ class LiveDisplay:
         return True
 
     def _publish(self, bundle: Bundle) -> None:
-        from IPython import display
-
-        publish: Any = display.publish_display_data
-        options: dict[str, Any] = {"transient": {"display_id": self._id}, "update": self._shown}
-        publish(bundle, self._card.metadata, **options)
-        self._shown = True
+        self._output.publish(bundle, self._card.metadata)

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 _RUN_WORDS = ("held", "pause", "continue", "step", "edit", "skip", "observe", "say", "change")
 _TIME_WORDS = ("rewind", "undo", "fork", "compare", "replay")
 _SUBCOMMANDS = (
-    "status", "files", "get", "put", "sh", "reset", "stop", "runs", "load", "export", *_TIME_WORDS, *_RUN_WORDS,
+    "status", "files", "get", "put", "sh", "reset", "stop", "runs", "load", "export", "benchmark",
+    *_TIME_WORDS, *_RUN_WORDS,
 )  # fmt: skip
 
 _cell_magic: Any = magic.cell_magic("sandbox")
@@ -79,6 +80,12 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         %sandbox load RUN [-o NAME]   show a run again, and keep it in a variable
         %sandbox export RUN [FILE]    write a run as one HTML file that opens anywhere
 
+        Measure a model on many problems; the options are those of `llm-sandbox-nb benchmark`:
+
+        %sandbox benchmark list       the tasks that come with the package
+        %sandbox benchmark run TASK... --model NAME [--mode sandbox,llm] [--out FOLDER] ...
+        %sandbox benchmark report FOLDER [--html FILE]   what came of it
+
         Back in time, for the newest run or the one named by --run RUN:
 
         %sandbox rewind STEP [both|files|conversation]   go back to the end of a step
@@ -108,9 +115,14 @@ class SandboxMagics(SandboxSettings, magic.Magics):
             return lambda rest: print(decide(self._live, name, rest))
         if name in _TIME_WORDS:
             return self._in_time(name)
-        of_runs = {"runs": self._show_runs, "load": self._load, "export": self._export}
-        if name in of_runs:
-            return of_runs[name]
+        others = {
+            "runs": self._show_runs,
+            "load": self._load,
+            "export": self._export,
+            "benchmark": self._measure,
+        }
+        if name in others:
+            return others[name]
         commands = SandboxCommands(self._background, self._sandboxes, lambda: sandbox_options(self))
         command: Callable[[str], None] = getattr(commands, name)
         return command
@@ -148,6 +160,11 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         from llm_sandbox_nb.notebook.records import export_run
 
         print(f"Written: {export_run(rest, self._runs_folder())}")
+
+    def _measure(self, rest: str) -> None:
+        from llm_sandbox_nb.notebook.benchmark_command import BenchmarkCommand
+
+        BenchmarkCommand(self._background, self, self.shell)(rest)
 
     def _runs_folder(self) -> Path:
         return Path(self.output_dir) / notebook_name(self._namespace)

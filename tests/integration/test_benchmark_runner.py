@@ -26,9 +26,10 @@ from llm_sandbox_nb.benchmark.attempt import HowToAsk
 from llm_sandbox_nb.benchmark.report import as_html, as_text, summary
 from llm_sandbox_nb.benchmark.results import FILE, Result, read_results, write_result
 from llm_sandbox_nb.benchmark.rows import Row
-from llm_sandbox_nb.benchmark.runner import FatalError, Runner, RunnerOptions, make_opener, plan
+from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, make_opener, plan
 from llm_sandbox_nb.benchmark.statistics import bootstrap, tables
 from llm_sandbox_nb.benchmark.task import load_task
+from llm_sandbox_nb.benchmark.working import FatalError
 from llm_sandbox_nb.cli import main
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "benchmark.md"

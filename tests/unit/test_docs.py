@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from llm_sandbox_nb.cli.benchmark_options import BENCHMARK_OPTIONS
-from llm_sandbox_nb.cli.options import RUN_OPTIONS
+from llm_sandbox_nb.benchmark.options import BENCHMARK_OPTIONS
+from llm_sandbox_nb.options.table import RUN_OPTIONS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llm_sandbox_nb.cli.errors import UsageError
-from llm_sandbox_nb.cli.options import QUERY, RUN_OPTIONS, SETTINGS, Option
+from llm_sandbox_nb.options.errors import UsageError
+from llm_sandbox_nb.options.table import QUERY, RUN_OPTIONS, SETTINGS, Option
 
 _FILE_NAMES = ("llm-sandbox-nb.yaml", "llm-in-sandbox.yaml", "llm_in_sandbox.yaml")
 _HOME_NAMES = (

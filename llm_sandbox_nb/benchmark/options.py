@@ -1,10 +1,14 @@
-"""The options of `benchmark run` that `run` does not have."""
+"""What `benchmark` takes, on the command line and in a notebook."""
 
 from __future__ import annotations
 
-from llm_sandbox_nb.cli.options import Option, text, whole_number, yes_or_no
+import argparse
+
+from llm_sandbox_nb.options.parser import RUN_EPILOG, Parser
+from llm_sandbox_nb.options.table import GROUPS, SETTINGS, Option, text, whole_number, yes_or_no
 
 MODES = ("sandbox", "llm")
+_SHARED_GROUPS = ("model", "limits", "sandbox")
 
 
 def modes(value: object) -> tuple[str, ...]:
@@ -43,7 +47,32 @@ BENCHMARK_OPTIONS = (
     Option("attempts", "how often an item that failed is tried", whole_number, 2, metavar="N"),
     Option("retry_errors", "do items again that failed in an earlier start", yes_or_no, True, metavar="BOOL"),
     Option("out", "folder of the results", text, "results", metavar="FOLDER"),
+    Option("ray", "spread over a Ray cluster: auto (this machine's), HOST:PORT, or local (one for this run)", text,
+           metavar="ADDRESS"),
     Option("judge_model", "model that judges physics and long_context", text, metavar="NAME"),
     Option("judge_base_url", "its address (default: --llm_base_url)", text, metavar="URL"),
     Option("judge_repeats", "how often it judges each answer", whole_number, 4, metavar="N"),
 )  # fmt: skip
+
+
+def add_benchmark_actions(benchmark: Parser) -> dict[str, Parser]:
+    """Add `list`, `run` and `report` to the parser of `benchmark`; gives their parsers by name."""
+    actions = benchmark.add_subparsers(dest="action", metavar="ACTION", parser_class=Parser, required=True)
+    listing = actions.add_parser("list", help="list the tasks that come with the package")
+    run = actions.add_parser(
+        "run", help="run tasks; the same command goes on where it was stopped or killed", epilog=RUN_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    run.add_argument("tasks", metavar="TASK", nargs="+", help="names of tasks, or folders with a task.yaml")
+    group = run.add_argument_group("benchmark")
+    for option in BENCHMARK_OPTIONS:
+        run.add_option(group, option)
+    run.add_option(run, SETTINGS)
+    for title in _SHARED_GROUPS:
+        group = run.add_argument_group(title)
+        for option in GROUPS[title]:
+            run.add_option(group, option)
+    report = actions.add_parser("report", help="say what came of it, as tables or one HTML file")
+    report.add_argument("results", metavar="FOLDER", help="what was --out of `benchmark run`")
+    report.add_argument("--html", metavar="FILE", nargs="?", const="report.html", help="also write a page")
+    return {"list": listing, "run": run, "report": report}

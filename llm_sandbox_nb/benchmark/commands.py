@@ -1,0 +1,165 @@
+"""What `benchmark list | run | report` do, whether they were typed in a terminal or in a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llm_sandbox_nb.benchmark.options import BENCHMARK_OPTIONS
+from llm_sandbox_nb.options.errors import UsageError
+from llm_sandbox_nb.options.values import converted, resolve
+
+if TYPE_CHECKING:
+    from llm_sandbox_nb.agent.limits import RunLimits
+    from llm_sandbox_nb.benchmark.judge import Judge
+    from llm_sandbox_nb.benchmark.runner import Runner
+    from llm_sandbox_nb.benchmark.working import Hands, Item
+
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+
+def list_text() -> str:
+    """The packaged tasks, a line each."""
+    from llm_sandbox_nb.benchmark.task import load_task, task_names
+
+    return "\n".join(f"{name:18} {load_task(name).description}" for name in task_names())
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report as `found`, and the page that was written if one was asked for."""
+
+    found: dict[str, Any]
+    page: Path | None = None
+
+
+def make_report(out: Path, html: str | None = None) -> Report:
+    """The report of a folder of results, also written to the file `html`.
+
+    Raises:
+        UsageError: there are no results, a package is missing, or the file cannot be written.
+    """
+    from llm_sandbox_nb.benchmark.report import as_html, summary
+    from llm_sandbox_nb.benchmark.results import ResultsError
+
+    try:
+        found = summary(out)
+        if html is None:
+            return Report(found)
+        path = Path(html).expanduser()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(as_html(out, found), "utf-8", errors="replace", newline="\n")
+        return Report(found, path)
+    except ResultsError as error:
+        raise UsageError(str(error)) from error
+    except ImportError as error:
+        raise UsageError(
+            f"Reports need {error.name}: run `pip install 'llm-sandbox-nb[benchmark]'`."
+        ) from error
+    except OSError as error:
+        raise UsageError(f"The report cannot be written to {html}: {error.strerror or error}.") from error
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A benchmark that can begin."""
+
+    items: list[Item]
+    runner: Runner
+    out: Path
+    model: str
+    scripted: bool
+
+
+def prepare(names: list[str], flags: Mapping[str, Any], environment: Mapping[str, str]) -> Prepared:
+    """Read tasks and data, check every value, and make the runner. Nothing is started yet.
+
+    Raises:
+        UsageError: something named is not there or cannot be understood.
+    """
+    from llm_sandbox_nb.agent.model import ModelError
+
+    values = resolve({**flags, "llm_name": flags.get("model") or flags.get("llm_name")}, environment)
+    values |= {option.name: _value(option, flags, environment) for option in BENCHMARK_OPTIONS}
+    if not values["llm_name"]:
+        raise UsageError("There is no model: name one with --model (for example openai/gpt-5) or $LLM_NAME.")
+    try:
+        return _prepare(names, flags, values)
+    except (ValueError, OSError, ModelError) as error:
+        raise UsageError(str(error)) from error
+
+
+def _value(option: Any, flags: Mapping[str, Any], environment: Mapping[str, str]) -> Any:
+    if flags.get(option.name) is not None:
+        return converted(option, flags[option.name], f"--{option.name}")
+    for variable in option.environment:
+        if environment.get(variable):
+            return converted(option, environment[variable], f"environment variable {variable}")
+    return option.default
+
+
+def _prepare(names: list[str], flags: Mapping[str, Any], values: Mapping[str, Any]) -> Prepared:
+    from llm_sandbox_nb.benchmark.asking import how_of, opener_of
+    from llm_sandbox_nb.benchmark.data import load_rows
+    from llm_sandbox_nb.benchmark.results import check_config
+    from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, plan
+    from llm_sandbox_nb.benchmark.task import TaskError, load_task
+
+    out = Path(values["out"]).expanduser()
+    tasks = [load_task(name) for name in names]
+    if len({task.name for task in tasks}) < len(tasks):
+        raise TaskError(
+            "Two of the tasks have the same name: give each folder's task.yaml a name of its own."
+        )
+    tasks = [replace(task, limits=_limits(task.limits, flags, values)) for task in tasks]
+    rows = [load_rows(task, values["data"])[values["start_id"] : values["end_id"]] for task in tasks]
+    contexts = {"files": "sandbox", "prompt": "sandbox-prompt"}
+    modes = [contexts[one] for one in values["context"]] if "sandbox" in values["mode"] else []
+    modes += ["llm"] if "llm" in values["mode"] else []
+    items = plan(zip(tasks, rows, strict=True), modes, values["repeats"])
+    how, options = (
+        how_of(values),
+        RunnerOptions(out, values["workers"], values["attempts"], values["retry_errors"]),
+    )
+    hands = _ray(values, options) if values["ray"] else None
+    check_config(out, _config(values, flags))
+    runner = Runner(how, opener_of(values), options, _judge(values, out), hands=hands)
+    return Prepared(items, runner, out, how.model.name, how.model.scripted)
+
+
+def _ray(values: Mapping[str, Any], options: Any) -> Hands:
+    from llm_sandbox_nb.benchmark.ray_hands import RayHands
+
+    return RayHands(values["ray"], values, options)
+
+
+def _limits(limits: RunLimits, flags: Mapping[str, Any], values: Mapping[str, Any]) -> RunLimits:
+    """The task's limits, but for those that were given as options."""
+    names = {"max_steps": "steps", "max_token_limit": "tokens", "budget": "cost", "time": "time"}
+    return replace(
+        limits, **{field: values[flag] for flag, field in names.items() if flags.get(flag) is not None}
+    )
+
+
+def _judge(values: Mapping[str, Any], out: Path) -> Judge | None:
+    if not values["judge_model"]:
+        return None
+    from llm_sandbox_nb.agent.model_litellm import make_model
+    from llm_sandbox_nb.benchmark.judge import Judge, JudgeOptions
+
+    address = values["judge_base_url"] or values["llm_base_url"]
+    model = make_model(values["judge_model"], api_base=address, api_key=values["api_key"])
+    return Judge(model, out / "judge", JudgeOptions(repeats=values["judge_repeats"]))
+
+
+def _config(values: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
+    """What results in one folder have to have in common."""
+    same = (*_SAMPLING, "max_tokens_per_call", "data", "extra_body", "docker_image", "network")
+    config: dict[str, Any] = {"model": values["llm_name"], "judge_model": values["judge_model"]}
+    config |= {name: values[name] for name in same}
+    config |= {
+        name: values[name] for name in ("max_steps", "max_token_limit", "budget", "time") if flags.get(name)
+    }
+    return config

@@ -1,0 +1,185 @@
+"""How far a benchmark is: one row for each task and mode, kept while items begin and end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from llm_sandbox_nb.benchmark.results import Key, Result
+from llm_sandbox_nb.benchmark.working import Item
+
+_NOTES = 3
+"""Errors whose words are kept."""
+
+
+@dataclass
+class CellProgress:
+    """One task in one mode. `done` counts results of earlier starts too; times are seconds of this start."""
+
+    task: str
+    mode: str
+    total: int = 0
+    done: int = 0
+    running: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    tokens: int = 0
+    """History counted once."""
+    cost: float | None = 0.0
+    """US dollars; None when that of a result is unknown."""
+    elapsed: float = 0.0
+    rest: float | None = None
+    """Seconds that are estimated to be left; None while nothing is known."""
+    score: float | None = None
+    """The mean over items so far, repeats averaged first."""
+
+
+class _Cell:
+    def __init__(self, task: str, mode: str) -> None:
+        self.shown = CellProgress(task, mode)
+        self.scores: dict[str, tuple[float, int]] = {}
+        self.begun: dict[Key, float] = {}
+        self.first: float | None = None
+        self.last = 0.0
+        self.spent, self.ended = 0.0, 0
+
+    def take(self, result: Result) -> None:
+        shown = self.shown
+        shown.done += 1
+        if result.error_kind:
+            shown.errors[result.error_kind] += 1
+            return
+        shown.tokens += result.prompt_tokens + result.model_tokens + result.environment_tokens
+        shown.cost = None if shown.cost is None or result.cost is None else shown.cost + result.cost
+        if result.score is not None:
+            total, number = self.scores.get(result.item, (0.0, 0))
+            self.scores[result.item] = total + result.score, number + 1
+
+
+class Progress:
+    """Told of items as they begin and of results as they come, from any thread.
+
+    Args:
+        items: all that belong to the benchmark.
+        open_items: those of them that are still to be done.
+        results: what is on disk already.
+        workers: how many are under way at once.
+    """
+
+    def __init__(
+        self, items: Iterable[Item], open_items: Iterable[Item], results: Iterable[Result], workers: int
+    ) -> None:
+        self._workers = max(1, workers)
+        self._lock = threading.Lock()
+        self._cells: dict[tuple[str, str], _Cell] = {}
+        self.notes: deque[tuple[Key, str, str]] = deque(maxlen=_NOTES)
+        """The newest errors: whose, which kind, and what was said."""
+        finished = set()
+        for item in items:
+            finished.add(item.key)
+            self._cell(item.key).shown.total += 1
+        finished -= {item.key for item in open_items}
+        for result in results:
+            if result.key in finished:
+                self._cell(result.key).take(result)
+        self.before = self.done
+        """How many were done when this start began."""
+
+    def began(self, item: Item) -> None:
+        """An item is under way."""
+        with self._lock:
+            cell, now = self._cell(item.key), time.monotonic()
+            cell.begun[item.key] = now
+            cell.first = now if cell.first is None else cell.first
+
+    def ended(self, result: Result) -> None:
+        """An item has its result."""
+        with self._lock:
+            cell, now = self._cell(result.key), time.monotonic()
+            cell.spent += now - cell.begun.pop(result.key, now)
+            cell.ended += 1
+            cell.last = now
+            cell.take(result)
+            if result.error_kind:
+                self.notes.append((result.key, result.error_kind, result.error))
+
+    def stopped(self) -> None:
+        """Nothing is under way any more."""
+        with self._lock:
+            for cell in self._cells.values():
+                if cell.begun:
+                    cell.last = time.monotonic()
+                cell.begun.clear()
+
+    def rows(self) -> list[CellProgress]:
+        """How each task and mode stands now, and a last row for all when there are several."""
+        with self._lock:
+            now = time.monotonic()
+            rows = [self._row(cell, now) for cell in self._cells.values()]
+            return [*rows, self._all(rows, now)] if len(rows) > 1 else rows
+
+    @property
+    def total(self) -> int:
+        """How many items there are."""
+        return sum(cell.shown.total for cell in self._cells.values())
+
+    @property
+    def done(self) -> int:
+        """How many have a result."""
+        return sum(cell.shown.done for cell in self._cells.values())
+
+    def _cell(self, key: Key) -> _Cell:
+        if key[:2] not in self._cells:
+            self._cells[key[:2]] = _Cell(*key[:2])
+        return self._cells[key[:2]]
+
+    def _row(self, cell: _Cell, now: float) -> CellProgress:
+        row = cell.shown
+        row.running = len(cell.begun)
+        row.score = _mean([total / number for total, number in cell.scores.values()])
+        if cell.first is not None:
+            row.elapsed = (now if cell.begun else cell.last) - cell.first
+        row.rest = self._rest(row.total - row.done, *self._pace(cell))
+        return CellProgress(**{**vars(row), "errors": Counter(row.errors)})
+
+    def _pace(self, cell: _Cell) -> tuple[float, int]:
+        """Seconds that items of this cell took, and how many; of all cells while this one has none."""
+        if cell.ended:
+            return cell.spent, cell.ended
+        return sum(one.spent for one in self._cells.values()), sum(one.ended for one in self._cells.values())
+
+    def _rest(self, left: int, spent: float, ended: int) -> float | None:
+        if not left:
+            return 0.0
+        return spent / ended * left / min(self._workers, left) if ended else None
+
+    def _all(self, rows: list[CellProgress], now: float) -> CellProgress:
+        whole = CellProgress("all", "")
+        for row in rows:
+            whole.total, whole.done = whole.total + row.total, whole.done + row.done
+            whole.running, whole.tokens = whole.running + row.running, whole.tokens + row.tokens
+            whole.errors += row.errors
+            whole.cost = None if whole.cost is None or row.cost is None else whole.cost + row.cost
+        cells = self._cells.values()
+        firsts = [cell.first for cell in cells if cell.first is not None]
+        if firsts:
+            whole.elapsed = (now if whole.running else max(cell.last for cell in cells)) - min(firsts)
+        whole.rest = self._rest_of_all(rows)
+        return whole
+
+    def _rest_of_all(self, rows: list[CellProgress]) -> float | None:
+        seconds, left = 0.0, 0
+        for cell, row in zip(self._cells.values(), rows, strict=True):
+            spent, ended = self._pace(cell)
+            number = row.total - row.done
+            if number and not ended:
+                return None
+            seconds += spent / ended * number if number else 0.0
+            left += number
+        return seconds / min(self._workers, left) if left else 0.0
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,241 @@
+"""Past one machine: Ray spreads the items over the nodes of a cluster, each node with an engine of its own.
+
+One actor on each node does many items at once. Results come back to the one process that writes them. Items whose
+actor or node died are done again, on whichever node has the least to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Self
+
+from llm_sandbox_nb import __version__
+from llm_sandbox_nb.benchmark.asking import MODEL_VALUES, SANDBOX_VALUES
+from llm_sandbox_nb.benchmark.ray_host import Host, Reply, unpack
+from llm_sandbox_nb.benchmark.working import FatalError, Item, failed_result
+from llm_sandbox_nb.options.errors import UsageError
+
+if TYPE_CHECKING:
+    from llm_sandbox_nb.benchmark.results import Result
+    from llm_sandbox_nb.benchmark.runner import RunnerOptions
+
+LIVES = 4
+"""How many actors may die under an item before it counts as failed."""
+START = 180.0
+"""Seconds for an actor to start on a node."""
+CLOSING = 60.0
+"""Seconds for an actor to close all its sandboxes."""
+NO_NODE = 120.0
+"""Seconds to wait for a node while there is none."""
+_LOOK = 5.0
+"""Seconds between two looks at which nodes there are."""
+_LOCAL_STORE = 150_000_000
+"""Bytes of the object store of a cluster that is started for one run."""
+
+
+@dataclass(eq=False)
+class _Host:
+    node: str
+    address: str
+    actor: Any
+    busy: int = 0
+
+
+class RayHands:
+    """Does items on a Ray cluster; see `benchmark.working.Hands`.
+
+    Args:
+        address: `auto` (the cluster this machine belongs to), `HOST:PORT`, or `local` (one for this run alone).
+        values: the values of the options, of which those for the model and the sandboxes go to the nodes.
+        options: where records go, how many items are under way on the whole cluster, how often one is tried.
+
+    Raises:
+        UsageError: Ray is not installed, or the address is of a kind that does not work.
+    """
+
+    def __init__(self, address: str, values: Mapping[str, Any], options: RunnerOptions) -> None:
+        if find_spec("ray") is None:
+            raise UsageError("--ray needs Ray: run `pip install 'llm-sandbox-nb[ray]'`.")
+        if "://" in address:
+            raise UsageError(
+                f"--ray takes auto, local or HOST:PORT of a cluster that this machine belongs to, not {address!r}."
+            )
+        self._address, self._options = address, options
+        self._values = {name: values[name] for name in (*MODEL_VALUES, *SANDBOX_VALUES)}
+        self._hosts: dict[str, _Host] = {}
+        self._looking = asyncio.Lock()
+        self._looked = 0.0
+        self._ours = False
+
+    async def __aenter__(self) -> Self:
+        try:
+            await asyncio.to_thread(self._connect)
+            await self._look()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        import ray
+
+        hosts, self._hosts = list(self._hosts.values()), {}
+        await asyncio.gather(*(_closed(host) for host in hosts))
+        if self._ours:
+            await asyncio.to_thread(ray.shutdown)
+
+    async def attempt(self, item: Item) -> tuple[Result, str | None]:
+        """See `Hands`.
+
+        Raises:
+            FatalError: a node says so, or there is no node any more.
+        """
+        from ray import exceptions
+
+        started, said = time.time(), ""
+        died = (exceptions.RayActorError, exceptions.ObjectLostError, exceptions.WorkerCrashedError,
+                exceptions.NodeDiedError, exceptions.OwnerDiedError)  # fmt: skip
+        for _ in range(LIVES):
+            host = await self._least_busy()
+            host.busy += 1
+            try:
+                reply: Reply = await host.actor.attempt.remote(item)
+            except died as error:
+                said = _first_line(error)
+                await self._lost(host)
+                continue
+            finally:
+                host.busy -= 1
+            if reply.fatal or reply.result is None:
+                raise FatalError(f"Node {host.address}: {reply.fatal}")
+            await asyncio.to_thread(unpack, reply.record, self._options.out)
+            return reply.result, reply.answer
+        return failed_result(item, "worker_lost", said, started), None
+
+    def _connect(self) -> None:
+        import ray
+
+        if ray.is_initialized():
+            return
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+        try:
+            if self._address == "local":
+                ray.init("local", include_dashboard=False, object_store_memory=_LOCAL_STORE, **quiet)
+            else:
+                ray.init(self._address, **quiet)
+        except (ConnectionError, RuntimeError, OSError, ValueError) as error:
+            raise FatalError(
+                f"There is no Ray cluster at {self._address} ({_first_line(error).rstrip('.')}): start one with "
+                "`ray start --head`, or give the HOST:PORT that it printed."
+            ) from error
+        self._ours = True
+
+    async def _least_busy(self) -> _Host:
+        deadline = time.monotonic() + NO_NODE
+        while True:
+            if not self._hosts or time.monotonic() - self._looked > _LOOK:
+                await self._look()
+            if self._hosts:
+                return min(self._hosts.values(), key=lambda host: host.busy)
+            if time.monotonic() > deadline:
+                raise FatalError(
+                    "No node of the Ray cluster is left that can work: add one with `ray start`."
+                )
+            await asyncio.sleep(1)
+
+    async def _look(self) -> None:
+        """Start an actor on each living node with processors that has none; forget those of nodes that are gone."""
+        import ray
+
+        async with self._looking:
+            if time.monotonic() - self._looked < 1:
+                return
+            nodes = {
+                node["NodeID"]: node["NodeManagerAddress"]
+                for node in await asyncio.to_thread(ray.nodes)
+                if node["Alive"] and node["Resources"].get("CPU")
+            }
+            for gone in self._hosts.keys() - nodes.keys():
+                del self._hosts[gone]
+            new = [_Host(node, nodes[node], self._start(node)) for node in nodes.keys() - self._hosts.keys()]
+            for host, ready in zip(new, await asyncio.gather(*map(_ready, new)), strict=True):
+                if ready:
+                    self._hosts[host.node] = host
+            self._looked = time.monotonic()
+
+    def _start(self, node: str) -> Any:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        where = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+        actor = ray.remote(Host).options(
+            num_cpus=0, max_concurrency=max(1, self._options.workers) + 2, scheduling_strategy=where
+        )
+        return actor.remote(self._values, self._options.attempts)
+
+    async def _lost(self, host: _Host) -> None:
+        """An actor has died: another is started in its place at the next look, if its node lives."""
+        import ray
+
+        if self._hosts.get(host.node) is host:
+            del self._hosts[host.node]
+            with suppress(Exception):
+                ray.kill(host.actor)
+        await asyncio.sleep(1)
+
+
+async def _ready(host: _Host) -> bool:
+    """Whether an actor can be used. Its node may have died since.
+
+    Raises:
+        FatalError: its node lacks this package, or has another version.
+    """
+    from ray import exceptions
+
+    try:
+        async with asyncio.timeout(START):
+            version = await host.actor.ready.remote()
+    except (TimeoutError, exceptions.ActorUnschedulableError, exceptions.NodeDiedError):
+        return False
+    except exceptions.RayActorError as error:
+        if "ModuleNotFoundError" in str(error) or "ImportError" in str(error):
+            raise FatalError(
+                f"Node {host.address} cannot import llm_sandbox_nb: install version {__version__} of it there."
+            ) from error
+        if "creation task" in str(error) or "__init__" in str(error):
+            raise FatalError(f"Node {host.address} cannot work: {_last_line(error)}") from error
+        return False
+    if version != __version__:
+        raise FatalError(
+            f"Node {host.address} has version {version} of llm-sandbox-nb: install {__version__} there."
+        )
+    return True
+
+
+async def _closed(host: _Host) -> None:
+    """Have an actor close its sandboxes, then end it; one that does not answer is ended all the same."""
+    import ray
+
+    with suppress(Exception):
+        async with asyncio.timeout(CLOSING):
+            await host.actor.close.remote()
+    with suppress(Exception):
+        ray.kill(host.actor)
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[
+        :300
+    ]
+
+
+def _last_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines or [type(error).__name__])[-1][:300]

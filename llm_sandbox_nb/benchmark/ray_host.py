@@ -1,0 +1,122 @@
+"""What works on a node of a Ray cluster: one process that does many items at once, with the node's own engine.
+
+Records are made in a folder of the node and go back with the result, so that no shared file system is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import io
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llm_sandbox_nb import __version__
+from llm_sandbox_nb.benchmark.asking import how_of, opener_of
+from llm_sandbox_nb.benchmark.results import Result
+from llm_sandbox_nb.benchmark.working import FatalError, Item, LocalHands
+
+_PREFIX = "llm-sandbox-nb-host-"
+_LOCK = "lock"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What comes back from a node. `record` is a tar file whose names are seen from the folder of all results."""
+
+    result: Result | None = None
+    answer: str | None = None
+    record: bytes = b""
+    fatal: str = ""
+    """Why it makes no sense to go on."""
+
+
+class Host:
+    """The actor of one node. It lasts as long as the benchmark; its sandboxes end with it, however it ends."""
+
+    def __init__(self, values: Mapping[str, Any], attempts: int) -> None:
+        remove_left_folders()
+        self._folder, self._lock = own_folder()
+        self._hands = LocalHands(how_of(values), opener_of(values), self._folder, attempts)
+        self._work: set[asyncio.Task[tuple[Result, str | None]]] = set()
+        self._count = 0
+
+    async def ready(self) -> str:
+        """The version of this package on the node, once it can work."""
+        return __version__
+
+    async def attempt(self, item: Item) -> Reply:
+        """Do an item."""
+        self._count += 1
+        folder = self._folder / str(self._count)
+        work = asyncio.create_task(self._hands.attempt(item, folder))
+        self._work.add(work)
+        try:
+            result, answer = await work
+            return Reply(result, answer, await asyncio.to_thread(packed, folder))
+        except FatalError as error:
+            return Reply(fatal=str(error))
+        finally:
+            self._work.discard(work)
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+    async def close(self) -> None:
+        """Cancel what is under way; return when all sandboxes are closed."""
+        for work in self._work:
+            work.cancel()
+        await asyncio.gather(*self._work, return_exceptions=True)
+        await self._hands.__aexit__()
+        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+
+
+def packed(folder: Path) -> bytes:
+    """The files below `folder` as a tar file, empty when there are none."""
+    if not folder.is_dir():
+        return b""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w:gz", compresslevel=1) as archive:
+        for path in sorted(folder.iterdir()):
+            archive.add(path, path.name)
+    return data.getvalue()
+
+
+def unpack(record: bytes, out: Path) -> None:
+    """Put the files of a node below `out`; nothing gets outside.
+
+    Raises:
+        OSError, tarfile.TarError: they cannot be written, or a name in it leads elsewhere.
+    """
+    if record:
+        out.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(fileobj=io.BytesIO(record)) as archive:
+            archive.extractall(out, filter="data")
+
+
+def own_folder() -> tuple[Path, int]:
+    """A new folder, and a lock that says that its process lives."""
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return folder, lock
+
+
+def remove_left_folders() -> None:
+    """Remove the folders of hosts that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        try:
+            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            continue
+        finally:
+            os.close(lock)

@@ -1,0 +1,175 @@
+"""One item from beginning to end: attempts, the score, the result. Here, or wherever there are hands."""
+
+from __future__ import annotations
+
+import re
+import time
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol, Self
+
+from llm_sandbox_nb.agent.failures import InputError
+from llm_sandbox_nb.agent.model import ModelError
+from llm_sandbox_nb.analysis.load import Loaded
+from llm_sandbox_nb.analysis.timing import times_of
+from llm_sandbox_nb.analysis.tokens import tokens_of
+from llm_sandbox_nb.benchmark.attempt import Attempt, HowToAsk, Opener, in_sandbox, with_one_reply
+from llm_sandbox_nb.benchmark.judge import FATAL_KINDS, Judge
+from llm_sandbox_nb.benchmark.results import Result, cell_folder
+from llm_sandbox_nb.benchmark.rows import DataError, Row
+from llm_sandbox_nb.benchmark.scores import Score
+from llm_sandbox_nb.benchmark.scoring import Scoring
+from llm_sandbox_nb.benchmark.swe import score_patch
+from llm_sandbox_nb.benchmark.task import Task
+from llm_sandbox_nb.sandbox.contract import Sandbox
+from llm_sandbox_nb.sandbox.errors import ImageError, IsolationUnavailableError, SandboxError
+
+_UNSAFE = re.compile(r"[^\w.-]+")
+_SHOWN_ANSWER = 20_000
+_FINAL_KINDS = ("data", "content_policy", "bad_request")
+"""Errors that another attempt would not be spared, but other items are."""
+
+
+class FatalError(Exception):
+    """Nothing more can be done: no key, no engine, ... The message is one sentence; all results so far are kept."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One problem, once, in one mode."""
+
+    task: Task
+    row: Row
+    mode: str
+    repeat: int
+
+    @property
+    def key(self) -> tuple[str, str, str, int]:
+        """As `Result.key`."""
+        return self.task.name, self.mode, self.row.id, self.repeat
+
+
+class Hands(Protocol):
+    """Who does items; `async with` readies and ends them. Leaving cancels what is under way, in good order."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *exc: object) -> None: ...
+
+    async def attempt(self, item: Item) -> tuple[Result, str | None]:
+        """Do an item: its result, but for a judge's score, and the whole answer. The record is then below `--out`.
+
+        Raises:
+            FatalError: it makes no sense to go on.
+        """
+        ...
+
+
+class LocalHands:
+    """Does items in this process; records go below `out`, a failed item is tried `attempts` times."""
+
+    def __init__(
+        self, how: HowToAsk, open_box: Opener, out: Path, attempts: int = 2, scorers: int = 2
+    ) -> None:
+        self.how, self.open_box, self.out, self.attempts = how, open_box, out, attempts
+        self._scoring = Scoring(scorers)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._scoring.close()
+
+    async def attempt(self, item: Item, out: Path | None = None) -> tuple[Result, str | None]:
+        """See `Hands`. `out` is in place of the folder given at first.
+
+        Raises:
+            FatalError: it makes no sense to go on.
+        """
+        result, answer = Result(*item.key), None
+        for _ in range(max(1, self.attempts)):
+            started = time.time()
+            try:
+                made = await self._once(item, out or self.out)
+                answer = made.answer
+                result = await self._scored(item, made, started, out or self.out)
+            except (ImageError, IsolationUnavailableError, InputError, ModelError) as error:
+                raise FatalError(str(error)) from error
+            except (SandboxError, DataError, OSError) as error:
+                kind = "data" if isinstance(error, DataError) else "sandbox"
+                result, answer = failed_result(item, kind, str(error), started), None
+            if not result.error_kind or result.error_kind in _FINAL_KINDS:
+                break
+            if result.error_kind in FATAL_KINDS:
+                raise FatalError(result.error)
+        return result, answer
+
+    async def _once(self, item: Item, out: Path) -> Attempt:
+        name = _UNSAFE.sub("-", item.row.id).strip(".-")[:80] or "item"
+        folder = cell_folder(out, item.task.name, item.mode) / "runs" / f"{name}-{item.repeat}"
+        if item.mode == "llm":
+            return await with_one_reply(item.task, item.row, self.how, folder)
+        documents = "prompt" if item.mode == "sandbox-prompt" else "files"
+        return await in_sandbox(item.task, item.row, self.how, self.open_box, folder, documents=documents)
+
+    async def _scored(self, item: Item, attempt: Attempt, started: float, out: Path) -> Result:
+        score = Score(None) if attempt.error_kind else await self._score(item, attempt.answer)
+        trajectory = attempt.run.trajectory
+        tokens = tokens_of(trajectory)
+        times = times_of(Loaded("", "", "journal", attempt.run.journal, trajectory))
+        return Result(
+            *item.key,
+            score=score.value,
+            detail=score.detail,
+            answer=None if attempt.answer is None else attempt.answer[:_SHOWN_ANSWER],
+            stop_reason=attempt.run.stop_reason,
+            error_kind=attempt.error_kind,
+            error=attempt.error,
+            turns=sum(step.replied for step in trajectory.steps),
+            prompt_tokens=tokens.prompt,
+            model_tokens=tokens.model,
+            environment_tokens=tokens.environment,
+            billed_tokens=tokens.billed,
+            cost=tokens.cost,
+            started=started,
+            wall_time=times.wall or 0.0,
+            model_time=times.model,
+            tool_time=times.tools or 0.0,
+            run=attempt.run.folder.relative_to(out.absolute()).as_posix(),
+        )
+
+    async def _score(self, item: Item, answer: str | None) -> Score:
+        task = item.task
+        if task.scorer == "judge":
+            return Score(None)
+        if task.scorer == "swe":
+
+            def opener(row: Row) -> AbstractAsyncContextManager[Sandbox]:
+                return self.open_box(task, row)
+
+            return await score_patch(answer, item.row, opener, task.folder, task.test_command)
+        return await self._scoring.score(task.scorer, answer, item.row)
+
+
+def failed_result(item: Item, kind: str, error: str, started: float) -> Result:
+    """The result of an item that came to nothing."""
+    wall = time.time() - started
+    return Result(*item.key, error_kind=kind, error=error, started=started, wall_time=wall)
+
+
+async def judged(judge: Judge | None, item: Item, result: Result, answer: str | None) -> Result:
+    """The result with the judge's score, where a judge scores.
+
+    Raises:
+        FatalError: the judge cannot be asked at all.
+    """
+    if item.task.scorer != "judge" or result.error_kind:
+        return result
+    score = Score(None, "no judge: name one with --judge_model")
+    if judge is not None:
+        try:
+            score = await judge.score(answer, item.row)
+        except ModelError as error:
+            raise FatalError(str(error)) from error
+    return replace(result, score=score.value, detail=score.detail)

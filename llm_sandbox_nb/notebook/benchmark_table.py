@@ -1,0 +1,125 @@
+"""The table of a benchmark under way: a row for each task and mode, as HTML and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from llm_sandbox_nb.benchmark.progress import CellProgress, Progress
+from llm_sandbox_nb.benchmark.report import as_text, short_html
+from llm_sandbox_nb.notebook.card_page import card_html
+from llm_sandbox_nb.notebook.card_text import cost_in_words, escape, first_line, plain, time_in_words
+
+HEADS = ("task", "mode", "done", "running", "score", "errors", "tokens", "cost", "elapsed", "rest")
+KINDS = 4
+"""Kinds of errors that a row names; the others are a number."""
+_WORDS = 200
+_CELL = 80
+_SCRIPTED = "The turns are read from a file; no model was asked."
+
+
+class BenchmarkTable:
+    """Renders how a benchmark stands. Names, kinds and texts of errors are hostile until they are shown."""
+
+    def __init__(self, progress: Progress, model: str, scripted: bool, out: str) -> None:
+        self.progress, self.model, self.scripted, self.out = progress, model, scripted, out
+
+    def bundle(self, state: str, found: Mapping[str, Any] | None = None, note: str = "") -> dict[str, str]:
+        """What to show now; `found` is the report that comes with the end."""
+        rows = [_cells(row) for row in self.progress.rows()]
+        notes = [_note(*one) for one in self.progress.notes]
+        return {
+            "text/html": self._html(state, rows, notes, found, note),
+            "text/plain": self._text(state, rows, notes, found, note),
+        }
+
+    def _html(
+        self,
+        state: str,
+        rows: Sequence[Sequence[str]],
+        notes: Sequence[str],
+        found: Mapping[str, Any] | None,
+        note: str,
+    ) -> str:
+        scripted = f"<span class='lsn-badge' title='{_SCRIPTED}'>scripted</span>" if self.scripted else ""
+        head = (
+            f"<div class='lsn-head'><b>Benchmark</b> <span class='lsn-badge'>{escape(state)}</span> "
+            f"<span>{escape(self.model)}</span> {scripted} "
+            f"<span class='lsn-quiet'>results in {escape(self.out)}</span></div>"
+        )
+        parts = [head, _table(HEADS, rows)]
+        parts += [f"<div class='lsn-bad'>{escape(one)}</div>" for one in notes]
+        parts += [f"<div>{escape(note)}</div>"] if note else []
+        parts += [short_html(found)] if found else []
+        return card_html("".join(parts))
+
+    def _text(
+        self,
+        state: str,
+        rows: Sequence[Sequence[str]],
+        notes: Sequence[str],
+        found: Mapping[str, Any] | None,
+        note: str,
+    ) -> str:
+        scripted = f" (scripted: {_SCRIPTED})" if self.scripted else ""
+        parts = [f"Benchmark: {state}, {self.model}{scripted}, results in {self.out}", _grid([HEADS, *rows])]
+        parts += [*notes, note, as_text(found) if found else ""]
+        return "\n".join(plain(line) for part in parts if part for line in part.split("\n"))
+
+
+def _cells(row: CellProgress) -> list[str]:
+    score = "" if row.score is None else f"{100 * row.score:.1f}"
+    return [
+        row.task,
+        row.mode,
+        f"{row.done:,}/{row.total:,}",
+        str(row.running) if row.running else "",
+        score,
+        _errors(row.errors),
+        f"{row.tokens:,}" if row.tokens else "",
+        "unknown" if row.cost is None else cost_in_words(row.cost) if row.tokens else "",
+        time_in_words(row.elapsed) if row.elapsed else "",
+        _rest(row),
+    ]
+
+
+def _errors(errors: Mapping[str, int]) -> str:
+    listed = sorted(errors.items(), key=lambda one: (-one[1], one[0]))
+    words = [f"{number} {first_line(plain(kind), 40)}" for kind, number in listed[:KINDS]]
+    more = sum(number for _, number in listed[KINDS:])
+    return ", ".join([*words, f"{more} others"] if more else words)
+
+
+def _rest(row: CellProgress) -> str:
+    if row.done >= row.total:
+        return ""
+    return "?" if row.rest is None else f"about {time_in_words(row.rest)}"
+
+
+def _note(key: tuple[str, str, str, int], kind: str, error: str) -> str:
+    task, mode, item, repeat = key
+    words = (f"{task}/{mode}", first_line(plain(item), 60), f"repeat {repeat}" if repeat else "", kind)
+    return first_line(
+        plain(f"{', '.join(filter(None, words))}: {first_line(plain(error[:2_000]), _WORDS)}"), 400
+    )
+
+
+def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    def line(tag: str, cells: Iterable[str]) -> str:
+        return f"<tr>{''.join(f'<{tag}>{escape(_one(cell))}</{tag}>' for cell in cells)}</tr>"
+
+    body = "".join(line("td", row) for row in rows)
+    return f"<table class='lsn-table'><thead>{line('th', heads)}</thead><tbody>{body}</tbody></table>"
+
+
+def _one(text: str) -> str:
+    return first_line(plain(text), _CELL)
+
+
+def _grid(rows: Sequence[Sequence[str]]) -> str:
+    shown = [[_one(cell) for cell in row] for row in rows]
+    widths = [max(len(row[place]) for row in shown) for place in range(len(HEADS))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in shown
+    )
