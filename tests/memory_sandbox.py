@@ -17,7 +17,7 @@ from llm_sandbox_nb.sandbox.contract import (
     Protection,
     Sandbox,
 )
-from llm_sandbox_nb.sandbox.errors import OutputLimitExceededError
+from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
 from llm_sandbox_nb.sandbox.history.types import History, Restored
 
 
@@ -119,21 +119,21 @@ class MemorySandbox(Sandbox):
 
     @property
     def history(self) -> History:
-        raise NotImplementedError
+        raise HistoryError("A dictionary keeps no history.")
 
     async def keep_history(
         self, folder: Path | str, *, continue_from: Path | str | None = None, limit: int | None = None
     ) -> None:
-        raise NotImplementedError
+        raise HistoryError("A dictionary keeps no history.")
 
     async def checkpoint(self) -> str:
-        raise NotImplementedError
+        raise HistoryError("A dictionary keeps no history.")
 
     async def restore(self, checkpoint: str) -> Restored:
-        raise NotImplementedError
+        raise HistoryError("A dictionary keeps no history.")
 
     async def fork(self, checkpoint: str, *, history: Path | str | None = None) -> Sandbox:
-        raise NotImplementedError
+        raise HistoryError("A dictionary keeps no history.")
 
     async def close(self) -> None:
         return

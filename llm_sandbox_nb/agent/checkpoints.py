@@ -37,8 +37,6 @@ class Checkpoints:
             await self.box.keep_history(self.recorder.folder / HISTORY_FOLDER)
         except SandboxLostError:
             raise
-        except NotImplementedError:
-            self._off = True
         except (SandboxError, OSError) as error:
             self._off = True
             self._note(f"The files of this run's steps are not kept: {_sentence(error)}")
@@ -74,9 +72,6 @@ class Checkpoints:
             found = next((one for one in reversed(history.checkpoints) if one.id == checkpoint), None)
         except SandboxLostError:
             raise
-        except NotImplementedError:
-            self._off = True
-            return
         except (SandboxError, OSError) as error:
             self._note(f"The files after step {step} are not kept: {_sentence(error)}")
             return
