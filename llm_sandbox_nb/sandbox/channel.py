@@ -198,7 +198,7 @@ class Channel:
         return None
 
     async def _send_body(self, number: int, call: _Call, body: Body) -> None:
-        """Send a long body no faster than the executor uses it, and what there is of it before the next is waited for."""
+        """Send a long body no faster than the executor uses it; a body that makes one wait holds nothing back."""
         ready: list[Frame] = []
         loop = asyncio.get_running_loop()
 

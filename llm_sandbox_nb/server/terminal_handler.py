@@ -10,6 +10,7 @@ import asyncio
 import codecs
 import contextlib
 import json
+import re
 from collections import deque
 from typing import Any
 
@@ -32,6 +33,14 @@ MAX_TERMINALS = 8
 TOO_MANY = 4429
 ENDED, FAILED = 1000, 4500
 _LAST_WORDS = 5.0
+REPORT = re.compile(
+    r"\x1b(?:"
+    r"\[[?>]?[\d;]*(?:c|n|R|t|\$y)"  # what it is, how it is, where its cursor is, its size, its modes
+    r"|\[<[\d;]*[Mm]|\[[IO]"  # mouse, focus
+    r"|P[01]\$r[^\x1b]*\x1b\\|\]\d+;(?:\d+;)?rgb:[\da-f/]+\x1b\\"  # settings, colours
+    r")"
+)
+"""What the page's terminal sends of itself, one at a time, and no key does but F3 together with Shift, Alt or Ctrl."""
 
 
 class TerminalHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
@@ -178,7 +187,9 @@ def _act(terminal: Terminal, message: object) -> None:
         raise TypeError("A message is a list.")
     kind, *content = message
     if kind == "stdin":
-        terminal.type(content[0].encode("utf-8", "replace"))
+        text = content[0]
+        take = terminal.report if REPORT.fullmatch(text) else terminal.type
+        take(text.encode("utf-8", "replace"))
     elif kind == "set_size":
         terminal.resize(int(content[0]), int(content[1]))
     elif kind == "ack":

@@ -96,6 +96,45 @@ def test_it_is_a_terminal_of_its_own(opener: Opener) -> None:
     with_sandbox(opener, body)
 
 
+def test_what_the_terminal_answers_is_not_typed_into_the_shell(opener: Opener) -> None:
+    async def body(box: Any) -> None:
+        answer = b"\x1b[6;8R"
+        person = Person(box)
+        person.terminal.type(b"printf '\\033[6n'; echo as''ked\r")
+        await person.sees(b"asked")
+        person.terminal.report(answer)
+        person.terminal.type(b"echo af''ter\r")
+        await person.sees(b"after\r\n")
+        person.terminal.type(b"cat\r")
+        await asyncio.sleep(0.5)
+        person.terminal.report(answer)
+        person.terminal.type(b"li''ne\r")
+        await person.sees(b"li''ne\r\nli''ne\r\n")
+        assert b"8R" not in person.shown
+        person.terminal.type(b"\x04")
+        await person.closes()
+        canary = Person(box)
+        canary.terminal.type(answer)
+        canary.terminal.type(b"echo af''ter\r")
+        await canary.sees(b"8R")
+        await canary.closes()
+
+    with_sandbox(opener, body)
+
+
+def test_a_program_that_asks_the_terminal_is_answered(opener: Opener) -> None:
+    async def body(box: Any) -> None:
+        person = Person(box)
+        asks = b"stty -icanon -echo; echo as''ked; head -c 6 | tail -c 5; stty sane"
+        person.terminal.type(b'sh -c "%s"\r' % asks)
+        await person.sees(b"asked")
+        person.terminal.report(b"\x1b[6;8R")
+        await person.sees(b"[6;8R")
+        await person.closes()
+
+    with_sandbox(opener, body)
+
+
 def test_closing_it_ends_all_that_it_started(opener: Opener) -> None:
     async def body(box: Any) -> None:
         person = Person(box)
@@ -108,7 +147,7 @@ def test_closing_it_ends_all_that_it_started(opener: Opener) -> None:
         await box.run("sleep 8824 &")
         await person.closes()
         await until_there(box, "7713", 0, 0)
-        assert await count(box, "8824") == 1, "what others started stays"
+        await until_there(box, "8824", 1, 1)  # what others started stays
 
     with_sandbox(opener, body)
 

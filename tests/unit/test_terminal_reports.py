@@ -1,0 +1,38 @@
+"""What a terminal sends of itself is told from what a person types."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from llm_sandbox_nb.sandbox.terminal import TYPED_AHEAD
+from llm_sandbox_nb.server.terminal_handler import REPORT
+
+REPORTS = [
+    "\x1b[6;8R", "\x1b[?6;8R", "\x1b[0n", "\x1b[?1;2c", "\x1b[>0;276;0c", "\x1b[?2026;0$y", "\x1b[8;24;80t", "\x1b[I",
+    "\x1b[O", "\x1b[<35;10;5M", "\x1b[<0;10;5m", "\x1bP1$r0m\x1b\\", "\x1bP0$r\x1b\\",
+    "\x1b]11;rgb:0000/ffff/1234\x1b\\", "\x1b]4;7;rgb:0000/ffff/1234\x1b\\",
+]  # fmt: skip
+KEYS = [
+    "a", "\r", "\x03", "\x1b", "\x1b[A", "\x1bOA", "\x1b[1;5C", "\x1b[3~", "\x1b[15;2~", "\x1b[Z", "\x1b[H", "\x1bOR",
+    "\x1bP", "\x1b]", "\x1b[", "\x1b\\", "\x1bc", "é", "\x1b[200~\x1b[6;8R\x1b[201~", "\x1b[6;8R\r", "\x1b[6;8Rls", "",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", REPORTS)
+def test_a_report(text: str) -> None:
+    assert REPORT.fullmatch(text)
+
+
+@pytest.mark.parametrize("text", KEYS)
+def test_a_key_or_a_paste(text: str) -> None:
+    assert not REPORT.fullmatch(text)
+
+
+@pytest.mark.parametrize("start", ["\x1b[", "\x1b[<", "\x1bP0$r", "\x1b]1;rgb:", "\x1b]"])
+def test_a_long_paste_is_told_at_once(start: str) -> None:
+    began = time.monotonic()
+    for filler in ("1", "1;", "\x1b["):
+        assert not REPORT.fullmatch(start + filler * (TYPED_AHEAD // len(filler)))
+    assert time.monotonic() - began < 5
