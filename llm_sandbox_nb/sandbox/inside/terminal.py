@@ -169,8 +169,8 @@ class Terminal(Request):
         try:
             if termios.tcgetattr(self.master_w)[3] & termios.ICANON:
                 return False
-            leader = struct.unpack("i", fcntl.ioctl(self.master_w, TIOCGSID, bytes(4)))[0]
-            return os.tcgetpgrp(self.master_w) != leader
+            (leader,) = struct.unpack("i", fcntl.ioctl(self.master_w, TIOCGSID, bytes(4)))
+            return bool(os.tcgetpgrp(self.master_w) != leader)
         except (OSError, ValueError, termios.error):
             return False
 
