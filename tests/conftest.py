@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import signal
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,6 +20,9 @@ ISOLATIONS = (
     pytest.param("docker", marks=pytest.mark.docker),
     pytest.param("bubblewrap", marks=pytest.mark.bubblewrap),
 )
+
+# What runs in the background of a script has SIGINT ignored, and so would all that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(params=ISOLATIONS)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from support import MIME, record_of
 
 ROOT = Path(__file__).parents[2]
 BINDER = ROOT / "binder"
@@ -64,9 +65,9 @@ def test_the_first_notebook_runs_as_on_mybinder(tmp_path: Path) -> None:
     assert "llm_sandbox_nb" in step("binder/postBuild")
     step("binder/start", "jupyter", "execute", "--output=done.ipynb", "notebooks/01-first-task.ipynb")
     notebook = nbformat.read(repository / "notebooks" / "done.ipynb", as_version=4)
-    mime = "application/vnd.llm-sandbox.trajectory+json"
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
-    events = [event for output in outputs for event in output.get("data", {}).get(mime, {}).get("events", ())]
+    shown = [output["data"] for output in outputs if MIME in output.get("data", {})]
+    events = [event for data in shown for event in record_of(data)["events"]]
     ready = [event["protection"]["isolation"] for event in events if event["kind"] == "sandbox.ready"]
     assert set(ready) == {"process"}
     assert {event["stop_reason"] for event in events if event["kind"] == "run.finished"} == {"submitted"}
