@@ -26,6 +26,7 @@ from llm_sandbox_nb.benchmark.swe import collect_patch, prepare_repository
 from llm_sandbox_nb.benchmark.task import Task
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import OutputLimitExceededError, SandboxError
+from llm_sandbox_nb.sandbox.spent import Spent, spent_by
 from llm_sandbox_nb.trajectory import events as ev
 
 Opener = Callable[[Task, Row], AbstractAsyncContextManager[Sandbox]]
@@ -51,6 +52,7 @@ class Attempt:
     answer: str | None = None
     error_kind: str = ""
     error: str = ""
+    spent: Spent = field(default_factory=Spent)
 
 
 async def in_sandbox(
@@ -88,7 +90,7 @@ async def in_sandbox(
             answer = await (collect_patch(box, base) if base else read_answer(box, task))
         except SandboxError as error:
             return Attempt(run, None, "sandbox", str(error))
-        return Attempt(run, answer)
+        return Attempt(run, answer, spent=await spent_by(box))
 
 
 def kind_of(error: RunError) -> str:

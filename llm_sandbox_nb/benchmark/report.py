@@ -14,7 +14,7 @@ from llm_sandbox_nb.benchmark.statistics import tables
 _CELLS = (
     "task", "mode", "items", "results", "score", "score_low", "score_high", "errors", "unscored", "no_answer",
     "unparsable", "turns_mean", "tokens_once_mean", "tokens_billed_mean", "environment_share", "tool_share", "cost",
-    "wall_time_mean", "runs_per_minute",
+    "wall_time_mean", "runs_per_minute", "memory_peak_mb_mean", "memory_peak_mb_most", "disk_mb_mean", "disk_mb_most",
 )  # fmt: skip
 _SHORT = (
     "task", "mode", "items", "score", "score_low", "score_high", "errors", "turns_mean", "tokens_once_mean", "cost",

@@ -46,6 +46,10 @@ class Result:
     wall_time: float = 0.0
     model_time: float = 0.0
     tool_time: float = 0.0
+    memory_peak: int | None = None
+    """Bytes that the sandbox took at most at one time, as kernel or engine tell it; None: they cannot."""
+    disk: int | None = None
+    """Bytes that its files took in the end, beyond the image."""
     run: str = ""
     """The run's folder, seen from the folder of all results."""
 

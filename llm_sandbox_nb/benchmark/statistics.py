@@ -82,6 +82,8 @@ def cell_row(task: str, mode: str, results: Sequence[Result]) -> dict[str, Any]:
         "wall_time_mean": _mean([result.wall_time for result in good]),
         "tool_share": _ratio(sum(result.tool_time for result in good), wall),
         "runs_per_minute": done.per_minute if done else None,
+        **_megabytes("memory_peak", [result.memory_peak for result in good]),
+        **_megabytes("disk", [result.disk for result in good]),
     }
 
 
@@ -129,6 +131,12 @@ def tables(results: Iterable[Result]) -> tuple[list[dict[str, Any]], list[dict[s
         if (task, first) in cells and (task, second) in cells
     ]
     return rows, [row for row in compared if row]
+
+
+def _megabytes(name: str, values: Iterable[int | None]) -> dict[str, float | None]:
+    """Mean and most, in MB, of those that are known."""
+    known = [value / 1e6 for value in values if value is not None]
+    return {f"{name}_mb_mean": _mean(known), f"{name}_mb_most": max(known, default=None)}
 
 
 def _mean(values: Sequence[float]) -> float | None:

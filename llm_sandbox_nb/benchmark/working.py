@@ -136,6 +136,8 @@ class LocalHands:
             wall_time=times.wall or 0.0,
             model_time=times.model,
             tool_time=times.tools or 0.0,
+            memory_peak=attempt.spent.memory_peak,
+            disk=attempt.spent.disk,
             run=attempt.run.folder.relative_to(out.absolute()).as_posix(),
         )
 

@@ -123,4 +123,7 @@ def test_the_same_results_and_no_sandbox_left(
     wait_for("processes are left", lambda: not inside_left())
 
     expected = {(("slow", "sandbox", f"s{n}", 0), 1.0, "3", "submitted", "", 2) for n in range(ITEMS)}
-    assert {outcome(one) for one in read_results(out)} == expected
+    results = read_results(out)
+    assert {outcome(one) for one in results} == expected
+    if strong_isolation == "docker":
+        assert all(one.memory_peak and one.disk is not None for one in results)

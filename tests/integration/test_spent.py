@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from support import with_sandbox
 
+from llm_sandbox_nb.benchmark.results import Result
+from llm_sandbox_nb.benchmark.statistics import cell_row
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.opening import open_sandbox
 from llm_sandbox_nb.sandbox.spent import Spent, spent_by
@@ -46,3 +48,15 @@ def test_a_container_that_is_gone_is_no_failure(docker_engine: str) -> None:
         assert await spent_by(box) == Spent()
 
     with_sandbox(lambda: open_sandbox("docker"), body)
+
+
+def test_a_report_has_what_is_known_of_it() -> None:
+    known = [
+        Result("t", "sandbox", "a", 0, memory_peak=20_000_000, disk=1_000_000),
+        Result("t", "sandbox", "b", 0, memory_peak=40_000_000, disk=None),
+        Result("t", "sandbox", "c", 0, memory_peak=900_000_000, error_kind="server"),
+    ]
+    row = cell_row("t", "sandbox", known)
+    assert (row["memory_peak_mb_mean"], row["memory_peak_mb_most"]) == (30.0, 40.0)
+    assert (row["disk_mb_mean"], row["disk_mb_most"]) == (1.0, 1.0)
+    assert cell_row("t", "llm", [Result("t", "llm", "a", 0)])["memory_peak_mb_mean"] is None
