@@ -10,14 +10,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from jupyter_core.utils import ensure_async
 from jupyter_server.auth.decorator import authorized, ws_authenticated
-from jupyter_server.base.handlers import JupyterHandler
-from jupyter_server.base.websocket import WebSocketMixin
 from tornado import web
-from tornado.websocket import WebSocketClosedError, WebSocketHandler
+from tornado.websocket import WebSocketClosedError
 
-from llm_sandbox_nb.server.handlers import API, AUTH_RESOURCE, SandboxAPIHandler, told
+from llm_sandbox_nb.server.handlers import API, SandboxAPIHandler, told
 from llm_sandbox_nb.server.runs import (
     ForeignRunError,
     Json,
@@ -26,6 +23,7 @@ from llm_sandbox_nb.server.runs import (
     RunRegistry,
     UnknownRunError,
 )
+from llm_sandbox_nb.server.sockets import Socket
 
 RUN_ID = r"(?P<run_id>[A-Za-z0-9][\w-]{0,127})"
 BROKEN, FOREIGN, UNKNOWN, REPLACED = 4400, 4403, 4404, 4409
@@ -90,10 +88,9 @@ class RunFileHandler(SandboxAPIHandler):
         self.finish(data, set_content_type="application/octet-stream")
 
 
-class RunSocket(WebSocketMixin, WebSocketHandler, JupyterHandler):
+class RunSocket(Socket):
     """What both WebSockets have in common; no verbs."""
 
-    auth_resource = AUTH_RESOURCE
     max_message_size = MESSAGE_LIMIT
 
     @property
@@ -101,20 +98,6 @@ class RunSocket(WebSocketMixin, WebSocketHandler, JupyterHandler):
         """The runs of this server."""
         runs: RunRegistry = self.settings["llm_sandbox_runs"]
         return runs
-
-    def set_default_headers(self) -> None:
-        """JupyterHandler's headers mean nothing to a WebSocket."""
-
-    def get_compression_options(self) -> None:
-        """Never compress: most clients are on this machine, and it costs more than it saves."""
-
-    async def authorise(self) -> None:
-        """Refuse who may not execute. Raises HTTPError."""
-        allowed = await ensure_async(
-            self.authorizer.is_authorized(self, self.current_user, "execute", AUTH_RESOURCE)
-        )
-        if not allowed:
-            raise web.HTTPError(403, f"User is not authorized to execute on resource: {AUTH_RESOURCE}.")
 
 
 class RunPublishHandler(RunSocket):

@@ -14,19 +14,16 @@ import re
 from collections import deque
 from typing import Any
 
-from jupyter_core.utils import ensure_async
-from jupyter_server.auth.decorator import ws_authenticated
-from jupyter_server.base.handlers import JupyterHandler
-from jupyter_server.base.websocket import WebSocketMixin
 from tornado import web
-from tornado.websocket import WebSocketClosedError, WebSocketHandler
+from tornado.websocket import WebSocketClosedError
 
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
 from llm_sandbox_nb.sandbox.terminal import TYPED_AHEAD, Terminal
-from llm_sandbox_nb.server.handlers import API, AUTH_RESOURCE, ID
+from llm_sandbox_nb.server.handlers import API, ID
 from llm_sandbox_nb.server.managed import ManagedSandbox
-from llm_sandbox_nb.server.manager import SandboxManager, UnknownSandboxError
+from llm_sandbox_nb.server.manager import UnknownSandboxError
 from llm_sandbox_nb.server.relay import BROKE_PROTOCOL, SANDBOX_ENDED
+from llm_sandbox_nb.server.sockets import SandboxSocket
 
 MAX_TERMINALS = 8
 """Terminals that one sandbox may have open."""
@@ -43,10 +40,9 @@ REPORT = re.compile(
 """What the page's terminal sends of itself, one at a time, and no key does but F3 together with Shift, Alt or Ctrl."""
 
 
-class TerminalHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
+class TerminalHandler(SandboxSocket):
     """One terminal; a client of its sandbox, which it keeps awake only while somebody uses it."""
 
-    auth_resource = AUTH_RESOURCE
     max_message_size = 2 * TYPED_AHEAD
     requests = 0
     """An open terminal is no work under way: a sandbox whose terminals are all idle is idle."""
@@ -54,36 +50,10 @@ class TerminalHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
     _terminal: Terminal | None = None
     _task: asyncio.Task[None] | None = None
 
-    @property
-    def manager(self) -> SandboxManager:
-        """The manager of this server's sandboxes."""
-        manager: SandboxManager = self.settings["llm_sandbox_manager"]
-        return manager
-
-    def set_default_headers(self) -> None:
-        """JupyterHandler's headers mean nothing to a WebSocket."""
-
-    def get_compression_options(self) -> None:
-        """Never compress: it would cost more than it saves."""
-
-    @ws_authenticated
-    async def get(self, sandbox_id: str) -> None:
-        """Authorise, and see that the site allows it and the sandbox runs, before the protocol is switched."""
-        allowed = await ensure_async(
-            self.authorizer.is_authorized(self, self.current_user, "execute", AUTH_RESOURCE)
-        )
-        if not allowed:
-            raise web.HTTPError(403, f"User is not authorized to execute on resource: {AUTH_RESOURCE}.")
+    def check_policy(self) -> None:
+        """See `SandboxSocket`."""
         if not self.manager.policy.allow_terminal:
             raise web.HTTPError(403, "This site allows no terminals in sandboxes.")
-        try:
-            await self.manager.ready()
-            self.manager.running(sandbox_id)
-        except UnknownSandboxError as error:
-            raise web.HTTPError(404, str(error)) from error
-        except SandboxLostError as error:
-            raise web.HTTPError(410, str(error)) from error
-        await super().get(sandbox_id=sandbox_id)
 
     def open(self, sandbox_id: str) -> None:
         """Start the shell."""
