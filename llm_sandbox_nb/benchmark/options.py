@@ -47,7 +47,7 @@ BENCHMARK_OPTIONS = (
     Option("attempts", "how often an item that failed is tried", whole_number, 2, metavar="N"),
     Option("retry_errors", "do items again that failed in an earlier start", yes_or_no, True, metavar="BOOL"),
     Option("out", "folder of the results", text, "results", metavar="FOLDER"),
-    Option("ray", "spread over a Ray cluster: auto (this machine's), HOST:PORT, or local (one for this run)", text,
+    Option("ray", "spread over the nodes of a Ray cluster: auto (this machine's), or HOST:PORT", text,
            metavar="ADDRESS"),
     Option("judge_model", "model that judges physics and long_context", text, metavar="NAME"),
     Option("judge_base_url", "its address (default: --llm_base_url)", text, metavar="URL"),

@@ -7,11 +7,11 @@ actor or node died are done again, on whichever node has the least to do.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Self
 
@@ -29,29 +29,31 @@ LIVES = 4
 """How many actors may die under an item before it counts as failed."""
 START = 180.0
 """Seconds for an actor to start on a node."""
+TOGETHER = 60.0
+"""Seconds to wait for all nodes before the first item, so that none has all the work."""
 CLOSING = 60.0
 """Seconds for an actor to close all its sandboxes."""
 NO_NODE = 120.0
 """Seconds to wait for a node while there is none."""
 _LOOK = 5.0
 """Seconds between two looks at which nodes there are."""
-_LOCAL_STORE = 150_000_000
-"""Bytes of the object store of a cluster that is started for one run."""
 
 
-@dataclass(eq=False)
 class _Host:
-    node: str
-    address: str
-    actor: Any
-    busy: int = 0
+    """An actor on a node; it gets items once it has joined."""
+
+    def __init__(self, node: str, address: str, actor: Any) -> None:
+        self.node, self.address, self.actor = node, address, actor
+        self.busy = 0
+        self.ready = False
+        self.joining = asyncio.create_task(_ready(self))
 
 
 class RayHands:
     """Does items on a Ray cluster; see `benchmark.working.Hands`.
 
     Args:
-        address: `auto` (the cluster this machine belongs to), `HOST:PORT`, or `local` (one for this run alone).
+        address: `auto` (the cluster this machine belongs to, or that $RAY_ADDRESS names), or `HOST:PORT`.
         values: the values of the options, of which those for the model and the sandboxes go to the nodes.
         options: where records go, how many items are under way on the whole cluster, how often one is tried.
 
@@ -64,19 +66,20 @@ class RayHands:
             raise UsageError("--ray needs Ray: run `pip install 'llm-sandbox-nb[ray]'`.")
         if "://" in address:
             raise UsageError(
-                f"--ray takes auto, local or HOST:PORT of a cluster that this machine belongs to, not {address!r}."
+                f"--ray takes auto, or HOST:PORT of a cluster that this machine belongs to, not {address!r}."
             )
         self._address, self._options = address, options
         self._values = {name: values[name] for name in (*MODEL_VALUES, *SANDBOX_VALUES)}
-        self._hosts: dict[str, _Host] = {}
-        self._looking = asyncio.Lock()
-        self._looked = 0.0
+        self._started: dict[str, _Host] = {}
+        self._looked = -math.inf
         self._ours = False
 
     async def __aenter__(self) -> Self:
         try:
             await asyncio.to_thread(self._connect)
             await self._look()
+            if joining := [host.joining for host in self._started.values()]:
+                await asyncio.wait(joining, timeout=TOGETHER)
         except BaseException:
             await self.__aexit__()
             raise
@@ -85,8 +88,10 @@ class RayHands:
     async def __aexit__(self, *exc: object) -> None:
         import ray
 
-        hosts, self._hosts = list(self._hosts.values()), {}
-        await asyncio.gather(*(_closed(host) for host in hosts))
+        started, self._started = list(self._started.values()), {}
+        for host in started:
+            host.joining.cancel()
+        await asyncio.gather(*(_closed(host) for host in started))
         if self._ours:
             await asyncio.to_thread(ray.shutdown)
 
@@ -124,13 +129,9 @@ class RayHands:
         if ray.is_initialized():
             return
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
         try:
-            if self._address == "local":
-                ray.init("local", include_dashboard=False, object_store_memory=_LOCAL_STORE, **quiet)
-            else:
-                ray.init(self._address, **quiet)
-        except (ConnectionError, RuntimeError, OSError, ValueError) as error:
+            ray.init(self._address, log_to_driver=False, logging_level="ERROR")
+        except Exception as error:  # Ray raises all sorts, plain Exception too
             raise FatalError(
                 f"There is no Ray cluster at {self._address} ({_first_line(error).rstrip('.')}): start one with "
                 "`ray start --head`, or give the HOST:PORT that it printed."
@@ -140,35 +141,40 @@ class RayHands:
     async def _least_busy(self) -> _Host:
         deadline = time.monotonic() + NO_NODE
         while True:
-            if not self._hosts or time.monotonic() - self._looked > _LOOK:
-                await self._look()
-            if self._hosts:
-                return min(self._hosts.values(), key=lambda host: host.busy)
+            await self._look()
+            hosts = [host for host in self._started.values() if host.ready]
+            if hosts:
+                return min(hosts, key=lambda host: host.busy)
             if time.monotonic() > deadline:
                 raise FatalError(
                     "No node of the Ray cluster is left that can work: add one with `ray start`."
                 )
-            await asyncio.sleep(1)
+            await asyncio.sleep(0.5)
 
     async def _look(self) -> None:
-        """Start an actor on each living node with processors that has none; forget those of nodes that are gone."""
+        """Have an actor started on each living node with processors that has none; forget nodes that are gone.
+
+        Raises:
+            FatalError: a node cannot work at all.
+        """
         import ray
 
-        async with self._looking:
-            if time.monotonic() - self._looked < 1:
-                return
+        if time.monotonic() - self._looked > _LOOK:
+            self._looked = time.monotonic()
             nodes = {
                 node["NodeID"]: node["NodeManagerAddress"]
                 for node in await asyncio.to_thread(ray.nodes)
                 if node["Alive"] and node["Resources"].get("CPU")
             }
-            for gone in self._hosts.keys() - nodes.keys():
-                del self._hosts[gone]
-            new = [_Host(node, nodes[node], self._start(node)) for node in nodes.keys() - self._hosts.keys()]
-            for host, ready in zip(new, await asyncio.gather(*map(_ready, new)), strict=True):
-                if ready:
-                    self._hosts[host.node] = host
-            self._looked = time.monotonic()
+            for gone in self._started.keys() - nodes.keys():
+                self._started.pop(gone).joining.cancel()
+            for node in nodes.keys() - self._started.keys():
+                self._started[node] = _Host(node, nodes[node], self._start(node))
+        for host in list(self._started.values()):
+            if host.joining.done() and not host.ready:
+                if not await host.joining:
+                    await self._lost(host)
+                host.ready = True
 
     def _start(self, node: str) -> Any:
         import ray
@@ -184,8 +190,8 @@ class RayHands:
         """An actor has died: another is started in its place at the next look, if its node lives."""
         import ray
 
-        if self._hosts.get(host.node) is host:
-            del self._hosts[host.node]
+        if self._started.get(host.node) is host:
+            del self._started[host.node]
             with suppress(Exception):
                 ray.kill(host.actor)
         await asyncio.sleep(1)

@@ -1,0 +1,108 @@
+"""A Ray cluster of two nodes on this machine, small, and each node with a temporary folder of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+SITE = ROOT / "tests" / "data" / "ray_site"
+_PORTS = (
+    "metrics_agent_port",
+    "metrics_export_port",
+    "dashboard_agent_listen_port",
+    "runtime_env_agent_port",
+)
+_STORE = 80_000_000
+_STARTS = 3
+
+
+def ray_environment() -> dict[str, str]:
+    """What processes that import Ray get."""
+    return {**os.environ, "PYTHONPATH": f"{SITE}:{ROOT}", "RAY_USAGE_STATS_ENABLED": "0", "LLM_NAME": ""}
+
+
+@dataclass(frozen=True)
+class RayCluster:
+    """`address` is for `--ray`; the nodes' temporary folders tell which node did what."""
+
+    address: str
+    folders: tuple[Path, Path]
+
+    def hosts(self, folder: Path) -> list[int]:
+        """The process ids of our actors on the node of this folder."""
+        return [
+            pid for pid, words, mark in _processes() if words.startswith("ray::Host") and str(folder) in mark
+        ]
+
+    def left(self) -> list[str]:
+        """What a benchmark has left: actors, and files in the temporary folders."""
+        actors = [str(pid) for folder in self.folders for pid in self.hosts(folder)]
+        return actors + [str(path) for folder in self.folders for path in folder.iterdir()]
+
+    def wait_until_clean(self, seconds: float = 60) -> None:
+        """Wait until nothing is left; fail when something stays."""
+        deadline = time.monotonic() + seconds
+        while left := self.left():
+            assert time.monotonic() < deadline, left
+            time.sleep(0.2)
+
+
+def _processes() -> Iterator[tuple[int, str, str]]:
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().decode("utf-8", "replace")
+            yield int(entry.name), words, (entry / "environ").read_bytes().decode("utf-8", "replace")
+        except OSError:
+            continue
+
+
+@contextmanager
+def ray_cluster(folder: Path) -> Iterator[RayCluster]:
+    """Two nodes, each with a folder below `folder`."""
+    from ray.cluster_utils import Cluster
+
+    folders = (folder / "a", folder / "b")
+    kept = dict(os.environ)
+    os.environ.update(ray_environment())
+    cluster = Cluster(shutdown_at_exit=True)
+    try:
+        for one in folders:
+            one.mkdir()
+            _add_node(cluster, one)
+        yield RayCluster(cluster.address, folders)
+    finally:
+        os.environ.clear()
+        os.environ.update(kept)
+        cluster.shutdown()
+
+
+def _add_node(cluster: Any, folder: Path) -> None:
+    """Ray gives a node half a minute to start, which a busy machine may need more than once."""
+    for left in reversed(range(_STARTS)):
+        try:
+            cluster.add_node(
+                num_cpus=1, include_dashboard=False, object_store_memory=_STORE,
+                env_vars={"TMPDIR": str(folder)}, **dict(zip(_PORTS, _free_ports(), strict=True)),
+            )  # fmt: skip
+            return
+        except Exception:
+            if not left:
+                raise
+
+
+def _free_ports() -> list[int]:
+    sockets = [socket.socket() for _ in _PORTS]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()

@@ -1,0 +1,80 @@
+"""Ray's part without a cluster: what is missing is said, and records that come back stay in their folder."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from llm_sandbox_nb.benchmark import ray_hands, ray_host
+from llm_sandbox_nb.cli import main
+
+
+def command(*more: str) -> list[str]:
+    return ["benchmark", "run", "demo", "--model", "scripted/strawberry", "--isolation", "process", *more]
+
+
+def test_without_ray_one_sentence_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ray_hands, "find_spec", lambda name: None)
+    assert main(command("--ray", "auto")) == 2
+    assert capsys.readouterr().err == "--ray needs Ray: run `pip install 'llm-sandbox-nb[ray]'`.\n"
+    assert not (tmp_path / "results").exists()
+
+
+def test_an_address_of_another_kind_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(command("--ray", "ray://head:10001")) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "not 'ray://head:10001'" in line
+
+
+def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
+    run = tmp_path / "node" / "demo" / "sandbox" / "runs" / "1-0" / "x"
+    run.mkdir(parents=True)
+    (run / "journal.jsonl").write_bytes(b"{}\n")
+    (run / "answer \udce9").write_bytes(b"\0\xff")
+    ray_host.unpack(ray_host.packed(tmp_path / "node"), tmp_path / "out")
+    back = tmp_path / "out" / run.relative_to(tmp_path / "node")
+    assert {path.name: path.read_bytes() for path in back.iterdir()} == {
+        "journal.jsonl": b"{}\n",
+        "answer \udce9": b"\0\xff",
+    }
+    assert ray_host.packed(tmp_path / "nowhere") == b""
+    ray_host.unpack(b"", tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("name", ["../../up", "link/../../up"])
+def test_a_record_leads_nowhere_else(name: str, tmp_path: Path) -> None:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w:gz") as archive:
+        member = tarfile.TarInfo(name)
+        member.size = 1
+        archive.addfile(member, io.BytesIO(b"x"))
+    with pytest.raises(tarfile.TarError):
+        ray_host.unpack(data.getvalue(), tmp_path / "a" / "out")
+    assert not (tmp_path / "up").exists()
+
+
+def test_folders_of_dead_hosts_are_removed_and_those_of_living_ones_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_host.tempfile, "tempdir", str(tmp_path))
+    living, lock = ray_host.own_folder()
+    dead, released = ray_host.own_folder()
+    os.close(released)
+    (tmp_path / "llm-sandbox-nb-host-of-somebody").mkdir()
+    ray_host.remove_left_folders()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        [living.name, "llm-sandbox-nb-host-of-somebody"]
+    )
+    assert not dead.exists()
+    os.close(lock)
