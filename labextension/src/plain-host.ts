@@ -23,6 +23,7 @@ export class PlainHost implements IHost {
 
   renderMarkdown(text: string, node: HTMLElement): void {
     node.replaceChildren(cleanHtml(marked.parse(text, { async: false, gfm: true })));
+    node.classList.add('lsn-markdown');
   }
 
   renderAnsi(text: string, node: HTMLElement): void {

@@ -8,8 +8,8 @@ import { ICall } from './fold';
 import { secondsInWords, sizeInWords } from './format';
 import { IHost } from './host';
 
-/** Characters shown at first: some screens of the box that scrolls. A browser lays out all that is in it. */
-const OUTPUT_SHOWN = 6000;
+/** Characters shown at first: more than the box has room for. A browser lays out all that is in it. */
+const OUTPUT_SHOWN = 3000;
 
 /** Whether a call went wrong: of itself, by its exit code, or by the clock. */
 export function failed(call: ICall): boolean {

@@ -88,6 +88,18 @@ export class StepView {
     this._render();
   }
 
+  /** Whether its body is kept. */
+  get near(): boolean {
+    return this._near;
+  }
+
+  /** Keep its height for the time when it has no body. */
+  measure(): void {
+    if (this._body) {
+      this._height = this._place.offsetHeight || this._height;
+    }
+  }
+
   private _render(): void {
     const wanted = this._near && !this._folded;
     if (wanted && !this._body) {
@@ -95,7 +107,6 @@ export class StepView {
       this._place.style.minHeight = '';
       this._place.append(this._body.node);
     } else if (!this._near && this._body) {
-      this._height = this._place.offsetHeight || this._height;
       this._place.style.minHeight = `${this._height}px`;
       this._body.node.remove();
       this._body = null;

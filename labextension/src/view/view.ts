@@ -13,12 +13,13 @@ import { IChange, IStep, Trajectory } from './fold';
 import { Header, renderEnding } from './header';
 import { HistoryPanel } from './history';
 import { IHost } from './host';
+import { StepList } from './list';
 import { StepView } from './step';
 import { Stops } from './stops';
 import { IChosen, Timeline } from './timeline';
 
-/** How far outside the visible part a step's body is kept, so that scrolling finds it there. */
-const MARGIN = '800px 0px';
+/** New steps at once that are a run going on, and not one that is shown. */
+const FEW = 3;
 
 /** Who is silent at this moment, so that what is shown may be old. */
 export type Away = 'server' | 'kernel' | null;
@@ -34,15 +35,13 @@ export class TrajectoryView {
   private _header: Header;
   private _bar: Bar;
   private _controls: ControlBar | null = null;
-  private _list = h('div', { class: 'lsn-steps', role: 'feed' });
+  private _list = new StepList();
   private _artifacts = h('div', { class: 'lsn-artifacts' });
   private _ending = h('div', { class: 'lsn-ending' });
   private _stops: Stops;
   private _timeline: Timeline;
   private _history = h('div', {});
   private _views = new Map<number, StepView>();
-  private _byNode = new Map<Element, StepView>();
-  private _observer: IntersectionObserver;
   private _shownArtifacts = new Map<string, { sha256: string; node: HTMLElement }>();
   private _dirtySteps = new Set<IStep>();
   private _dirty: IChange = {};
@@ -71,13 +70,12 @@ export class TrajectoryView {
       this._bar.node,
       this._timeline.node,
       this._history,
-      this._list,
+      this._list.node,
       this._stops.node,
       this._artifacts,
       this._ending
     );
     this.node.addEventListener('keydown', event => this._key(event));
-    this._observer = new IntersectionObserver(entries => this._moved(entries), { rootMargin: MARGIN });
     this._header.update(this._live);
     this._updateControls();
   }
@@ -120,7 +118,8 @@ export class TrajectoryView {
     const { header, artifacts } = this._dirty;
     this._dirtySteps.clear();
     this._dirty = {};
-    steps.forEach(step => this._drawStep(step));
+    const follows = steps.length <= FEW;
+    steps.forEach(step => this._drawStep(step, follows));
     this._timeline.touch(steps);
     if (steps.length && this._bar.active) {
       this._bar.setCount(this._shown, this._views.size);
@@ -139,14 +138,14 @@ export class TrajectoryView {
   /** Scroll to the next step that went wrong, after the last one jumped to. */
   nextError(): void {
     const failed = this.trajectory.steps.map(step => this._views.get(step.number)).filter(view => view?.failed);
-    const current = this._list.querySelector('.lsn-current');
+    const current = this._list.node.querySelector('.lsn-current');
     const index = failed.findIndex(view => view!.node === current);
     this._goTo(failed[(index + 1) % failed.length]);
   }
 
   private _goTo(view: StepView | undefined): void {
     if (view) {
-      this._list.querySelector('.lsn-current')?.classList.remove('lsn-current');
+      this._list.node.querySelector('.lsn-current')?.classList.remove('lsn-current');
       view.node.classList.add('lsn-current');
       view.node.scrollIntoView({ block: 'start' });
     }
@@ -155,7 +154,7 @@ export class TrajectoryView {
   dispose(): void {
     cancelAnimationFrame(this._frame);
     this._stops.dispose();
-    this._observer.disconnect();
+    this._list.dispose();
     this.node.remove();
   }
 
@@ -167,12 +166,8 @@ export class TrajectoryView {
 
   /** The run is on another branch: what is shown of the one before is drawn anew. */
   private _leaveBranch(): void {
-    this._views.forEach(view => {
-      this._observer.unobserve(view.node);
-      view.node.remove();
-    });
+    this._list.clear();
     this._views.clear();
-    this._byNode.clear();
     this._dirtySteps = new Set(this.trajectory.steps);
     this._header.reset();
     this._timeline.reset();
@@ -192,16 +187,14 @@ export class TrajectoryView {
     void this._host.refresh?.();
   }
 
-  private _drawStep(step: IStep): void {
+  private _drawStep(step: IStep, follows: boolean): void {
     let view = this._views.get(step.number);
     if (view) {
       view.update();
     } else {
       view = new StepView(step, this._host);
       this._views.set(step.number, view);
-      this._byNode.set(view.node, view);
-      this._list.append(view.node);
-      this._observer.observe(view.node);
+      this._list.append(view, follows);
       this._shown++;
     }
     step.calls.forEach(call => this._bar.addTool(call.tool));
@@ -251,12 +244,6 @@ export class TrajectoryView {
       this._controls = null;
     }
     this._controls?.update(this.trajectory.controls, this._stops.shown);
-  }
-
-  private _moved(entries: IntersectionObserverEntry[]): void {
-    for (const entry of entries) {
-      this._byNode.get(entry.target)?.setNear(entry.isIntersecting);
-    }
   }
 
   private _key(event: KeyboardEvent): void {

@@ -1,0 +1,102 @@
+/**
+ * The steps one below the other. In groups, so that one more step lays out none of a long run, and so that only the
+ * steps of the groups near the visible part are looked at one by one.
+ */
+
+import { h } from './dom';
+import { StepView } from './step';
+
+/** How far outside the visible part a step's body is kept, so that scrolling finds it there. */
+const MARGIN = '800px 0px';
+/** Steps that are laid out together. */
+const GROUP = 32;
+/** Bodies out of sight that are kept until there are more of them: then all go at once, and the page is laid out once. */
+const KEPT = 8;
+
+export class StepList {
+  readonly node = h('div', { class: 'lsn-steps', role: 'feed' });
+  private _views = new Map<Element, StepView>();
+  private _groups = new Map<Element, { views: StepView[]; near: boolean }>();
+  private _last: StepView | null = null;
+  private _leaving = new Set<StepView>();
+  private _groupObserver = new IntersectionObserver(entries => this._groupsMoved(entries), { rootMargin: MARGIN });
+  private _stepObserver = new IntersectionObserver(entries => this._stepsMoved(entries), { rootMargin: MARGIN });
+
+  /** One more step; its body comes with it if `follows` and that of the step before is there. */
+  append(view: StepView, follows: boolean): void {
+    if (this._views.size % GROUP === 0) {
+      const added = h('div', { class: 'lsn-step-group', role: 'presentation' });
+      this._groups.set(added, { views: [], near: true });
+      this.node.append(added);
+      this._groupObserver.observe(added);
+    }
+    const place = this.node.lastElementChild!;
+    const group = this._groups.get(place)!;
+    group.views.push(view);
+    this._views.set(view.node, view);
+    if (follows && this._last?.near) {
+      view.setNear(true);
+    }
+    place.append(view.node);
+    if (group.near) {
+      this._stepObserver.observe(view.node);
+    }
+    this._last = view;
+  }
+
+  clear(): void {
+    this.dispose();
+    this._views.clear();
+    this._groups.clear();
+    this._leaving.clear();
+    this._last = null;
+    this.node.replaceChildren();
+  }
+
+  /** Look at nothing any more. */
+  dispose(): void {
+    this._groupObserver.disconnect();
+    this._stepObserver.disconnect();
+  }
+
+  /** A group that was made is near until the browser has said that it is not. */
+  private _groupsMoved(entries: IntersectionObserverEntry[]): void {
+    for (const { target, isIntersecting } of entries) {
+      const group = this._groups.get(target);
+      if (!group || group.near === isIntersecting) {
+        continue;
+      }
+      group.near = isIntersecting;
+      if (isIntersecting) {
+        group.views.forEach(view => this._stepObserver.observe(view.node));
+      } else {
+        group.views.forEach(view => this._stepObserver.unobserve(view.node));
+        this._leave(group.views);
+      }
+    }
+  }
+
+  private _stepsMoved(entries: IntersectionObserverEntry[]): void {
+    const arrived: StepView[] = [];
+    for (const { target, isIntersecting } of entries) {
+      const view = this._views.get(target);
+      if (view && isIntersecting && this._groups.get(target.parentElement!)?.near) {
+        this._leaving.delete(view);
+        arrived.push(view);
+      } else if (view?.near) {
+        this._leaving.add(view);
+      }
+    }
+    if (this._leaving.size > KEPT) {
+      this._leave([...this._leaving]);
+    }
+    arrived.forEach(view => view.setNear(true));
+  }
+
+  /** These are not near any more. All are measured before the first is changed. */
+  private _leave(views: StepView[]): void {
+    views.forEach(view => view.measure());
+    views.forEach(view => view.setNear(false));
+    views.forEach(view => this._leaving.delete(view));
+  }
+}
