@@ -7,6 +7,7 @@ actor or node died are done again, on whichever node has the least to do.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import os
 import time
@@ -91,6 +92,7 @@ class RayHands:
         started, self._started = list(self._started.values()), {}
         for host in started:
             host.joining.cancel()
+        await asyncio.gather(*(host.joining for host in started), return_exceptions=True)
         await asyncio.gather(*(_closed(host) for host in started))
         if self._ours:
             await asyncio.to_thread(ray.shutdown)
@@ -130,7 +132,7 @@ class RayHands:
             return
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
-            ray.init(self._address, log_to_driver=False, logging_level="ERROR")
+            ray.init(self._address, log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:  # Ray raises all sorts, plain Exception too
             raise FatalError(
                 f"There is no Ray cluster at {self._address} ({_first_line(error).rstrip('.')}): start one with "
@@ -171,10 +173,11 @@ class RayHands:
             for node in nodes.keys() - self._started.keys():
                 self._started[node] = _Host(node, nodes[node], self._start(node))
         for host in list(self._started.values()):
-            if host.joining.done() and not host.ready:
-                if not await host.joining:
-                    await self._lost(host)
-                host.ready = True
+            if host.ready or not host.joining.done():
+                continue
+            host.ready = await host.joining
+            if not host.ready:
+                await self._lost(host)
 
     def _start(self, node: str) -> Any:
         import ray
