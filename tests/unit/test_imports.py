@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = {"litellm", "docker", "pandas", "pyarrow", "openai", "matplotlib"}
+HEAVY = {"litellm", "docker", "pandas", "pyarrow", "openai", "matplotlib", "ray"}
 
 WATCH = """
 import json, sys, threading
@@ -75,7 +75,9 @@ def test_every_public_name_is_there() -> None:
         _ = llm_sandbox_nb.nonsense
 
 
-@pytest.mark.parametrize(("library", "home"), [("docker", "sandbox/docker"), ("litellm", "agent/model")])
+@pytest.mark.parametrize(
+    ("library", "home"), [("docker", "sandbox/docker"), ("litellm", "agent/model"), ("ray", "benchmark/ray")]
+)
 def test_a_library_has_one_room(library: str, home: str) -> None:
     package = Path(__file__).parents[2] / "llm_sandbox_nb"
     importing = {

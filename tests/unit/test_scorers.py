@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from fractions import Fraction
 from pathlib import Path
@@ -254,6 +255,23 @@ def test_scorers_have_a_process_that_can_be_killed(tmp_path: Path) -> None:
     assert "died" in scores[3].detail
     assert "RuntimeError: no" in scores[4].detail
     assert "not between 0 and 1" in scores[5].detail
+
+
+def test_ctrl_c_is_not_for_the_process_that_scores(tmp_path: Path) -> None:
+    """A terminal and a kernel send it to the whole group; what is being scored then would look unscorable."""
+    own = tmp_path / "scorer.py"
+    own.write_text(
+        "import os\n"
+        "def score(answer, gold, **row):\n"
+        "    return float(os.getpgrp() != int(gold) and os.getsid(0) == os.getpid())\n"
+    )
+    row = Row("r", "?", str(os.getpgrp()))
+
+    async def body() -> Any:
+        async with Scoring() as scoring:
+            return await scoring.score(str(own), "x", row)
+
+    assert run(body()).value == 1
 
 
 def test_a_formula_that_takes_for_ever_does_not_stop_the_rest() -> None:
