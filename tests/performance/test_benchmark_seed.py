@@ -165,13 +165,15 @@ def test_tasks_a_minute_and_memory_against_the_seed(
     shutil.rmtree(tmp_path)
     size = f"{TASKS} tasks, {WORKERS} workers"
     for name, side in (("same engine", ours), ("ours with bubblewrap", without)):
-        faster, smaller = side.per_minute / seed.per_minute, seed.memory / side.memory
+        faster = side.per_minute / seed.per_minute
         note = f"{side.per_minute:.0f} against {seed.per_minute:.0f} solved a minute (it solved {seed.solved}); {size}"
         measured(f"benchmark, tasks a minute, ours / seed package, {name}", faster, "x",
                  bar="at least 10 with 64 workers", note=note)  # fmt: skip
-        note = f"{side.memory / 1e6:.1f} against {seed.memory / 1e6:.0f} MB; {size}"
-        measured(f"benchmark, memory per worker, seed package / ours, {name}", smaller, "x",
-                 bar="at least 10 with 64 workers", note=note)  # fmt: skip
         # The table has the bars; these notice a step back. Starting containers takes both sides the same time.
         assert faster >= (1.3 if WHOLE else 1.1), (side, seed)
-        assert smaller >= (10 if WHOLE else 2), (side, seed)
+    # With bubblewrap the sandboxes are the runner's own children, so only this compares like with like.
+    smaller = seed.memory / ours.memory
+    note = f"{ours.memory / 1e6:.1f} against {seed.memory / 1e6:.0f} MB; {size}"
+    measured("benchmark, memory per worker, seed package / ours, same engine", smaller, "x",
+             bar="at least 10 with 64 workers", note=note)  # fmt: skip
+    assert smaller >= (10 if WHOLE else 2), (ours, seed)
