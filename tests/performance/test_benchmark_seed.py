@@ -169,7 +169,7 @@ def test_tasks_a_minute_and_memory_against_the_seed(
         note = f"{side.per_minute:.0f} against {seed.per_minute:.0f} solved a minute (it solved {seed.solved}); {size}"
         measured(f"benchmark, tasks a minute, ours / seed package, {name}", faster, "x",
                  bar="at least 10 with 64 workers", note=note)  # fmt: skip
-        # The table has the bars; these notice a step back. Starting containers takes both sides the same time.
+        # The table has the bars; these notice a step back.
         assert faster >= (1.3 if WHOLE else 1.1), (side, seed)
     # With bubblewrap the sandboxes are the runner's own children, so only this compares like with like.
     smaller = seed.memory / ours.memory
