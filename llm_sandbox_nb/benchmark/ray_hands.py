@@ -10,6 +10,7 @@ import asyncio
 import logging
 import math
 import os
+import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 LIVES = 4
 """How many actors may die under an item before it counts as failed."""
+REACH = 20.0
+"""Seconds in which the head of a cluster has to answer."""
 START = 180.0
 """Seconds for an actor to start on a node."""
 TOGETHER = 60.0
@@ -132,6 +135,9 @@ class RayHands:
             return
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
+            if host := self._address.rpartition(":")[0]:  # Ray itself would wait for it, deaf to Ctrl-C
+                port = int(self._address.rpartition(":")[2])
+                socket.create_connection((host.strip("[]"), port), timeout=REACH).close()
             ray.init(self._address, log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:  # Ray raises all sorts, plain Exception too
             raise FatalError(
