@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_sandbox_nb.cli import main
+from llm_sandbox_nb.cli.parser import make_parser
 from llm_sandbox_nb.options.errors import UsageError
 from llm_sandbox_nb.options.table import RUN_OPTIONS, json_object, seconds, text, yes_or_no
-from llm_sandbox_nb.cli.parser import make_parser
 from llm_sandbox_nb.options.values import resolve
 
 SEED_FLAGS = {
