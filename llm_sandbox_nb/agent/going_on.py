@@ -12,6 +12,7 @@ from llm_sandbox_nb.agent.control import RunControl
 from llm_sandbox_nb.agent.failures import InputError
 from llm_sandbox_nb.agent.halting import Halting, halting
 from llm_sandbox_nb.agent.inputs import Inputs
+from llm_sandbox_nb.agent.job import Job, Opening
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.model import Model, ModelSettings
 from llm_sandbox_nb.agent.origin import Origin
@@ -21,7 +22,7 @@ from llm_sandbox_nb.agent.prompts import PromptConfig, load_prompts
 from llm_sandbox_nb.agent.recorder import Listener, Recorder
 from llm_sandbox_nb.agent.retry import RetryPolicy
 from llm_sandbox_nb.agent.solve import NOBODY
-from llm_sandbox_nb.agent.work import Job, Opening, Work
+from llm_sandbox_nb.agent.work import Work
 from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT, Sandbox
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory

@@ -12,7 +12,8 @@ from weakref import WeakKeyDictionary
 from llm_sandbox_nb.sandbox.contract import Sandbox
 
 if TYPE_CHECKING:
-    from llm_sandbox_nb.agent.work import Job, Work
+    from llm_sandbox_nb.agent.job import Job
+    from llm_sandbox_nb.agent.work import Work
 
 _LAST: WeakKeyDictionary[Sandbox, Path] = WeakKeyDictionary()
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from llm_sandbox_nb.agent.failures import InputError
 from llm_sandbox_nb.agent.folders import new_run_folder
 from llm_sandbox_nb.agent.inputs import InputFiles, check_inputs
+from llm_sandbox_nb.agent.job import Opening
 from llm_sandbox_nb.agent.model import DeltaCallback, ModelSettings, Reply
 from llm_sandbox_nb.agent.origin import origin_of
 from llm_sandbox_nb.agent.past import decided_call, given_for
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.agent.requests import StopRun
-from llm_sandbox_nb.agent.work import Opening, Work
+from llm_sandbox_nb.agent.work import Work
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Step, message_text
 

@@ -12,6 +12,7 @@ from llm_sandbox_nb.agent.failures import InputError
 from llm_sandbox_nb.agent.folders import new_run_folder
 from llm_sandbox_nb.agent.halting import Halting, Predicate, halting
 from llm_sandbox_nb.agent.inputs import InputFiles, check_inputs
+from llm_sandbox_nb.agent.job import Job, Opening
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.model import Model, ModelSettings
 from llm_sandbox_nb.agent.origin import origin_of
@@ -19,7 +20,7 @@ from llm_sandbox_nb.agent.prompts import PromptConfig, load_prompts
 from llm_sandbox_nb.agent.recorder import Listener, Recorder
 from llm_sandbox_nb.agent.retry import RetryPolicy
 from llm_sandbox_nb.agent.run import Run
-from llm_sandbox_nb.agent.work import Job, Opening, Work
+from llm_sandbox_nb.agent.work import Work
 from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT, Directories, Sandbox
 from llm_sandbox_nb.trajectory import events as ev
 

@@ -41,8 +41,6 @@ SETTLE = 10.0
 """Seconds to wait for a cancelled request to be over."""
 LEASE = 45.0
 """Seconds after which an executor that hears nothing ends its sandbox."""
-_TOGETHER = 8
-"""Frames of a long body that are written at once."""
 ABANDONED_BYTES = 64 * 1024 * 1024
 HEAD_OVER = MAX_PAYLOAD - 4096
 
@@ -198,35 +196,19 @@ class Channel:
         return None
 
     async def _send_body(self, number: int, call: _Call, body: Body) -> None:
-        """Send a long body no faster than the executor uses it; a body that makes one wait holds nothing back."""
-        ready: list[Frame] = []
-        loop = asyncio.get_running_loop()
-
-        def flush() -> None:
-            if ready:
-                self._write(*ready)
-                ready.clear()
-
+        """Send a long body no faster than the executor uses it."""
         try:
             async for piece in pieces(body):
                 for frame in body_frames(number, piece):
                     while call.unacknowledged > WINDOW - MAX_PAYLOAD:
-                        flush()
                         call.room.clear()
                         await call.room.wait()
                     call.unacknowledged += len(frame.payload)
-                    if not ready:
-                        loop.call_soon(flush)
-                    ready.append(frame)
-                    if len(ready) == _TOGETHER:
-                        flush()
-            ready.append(Frame(Kind.END, number))
-            flush()
+                    self._write(frame)
+            self._write(Frame(Kind.END, number))
         except Exception as error:  # noqa: BLE001 - what the body's source raises is the caller's
             if not call.answer.done():
                 call.answer.set_exception(error)
-        finally:
-            ready.clear()
 
     def cancel_op(self, op: str) -> None:
         """Ask the executor to end the requests of this kind; they are still answered."""
