@@ -83,6 +83,8 @@ class Watcher:
     def first_look_over(self) -> None:
         """Commands may run now, whether it is done or not."""
         self.busy = False
+        if self.executor.history.restoring:
+            return  # what waits, waits for the files too
         self.executor.shell.next()
         waiting, self.waiting = self.waiting, []
         for action in waiting:
