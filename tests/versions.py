@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -20,7 +21,7 @@ def ipykernel(version: str) -> Path:
     if not (folder / "ipykernel").exists():
         partial = CACHE / f"ipykernel-{version}.{os.getpid()}"
         _pip("install", "--target", str(partial), f"ipykernel=={version}")
-        partial.rename(folder)
+        _keep(partial, folder)
     return folder
 
 
@@ -33,8 +34,18 @@ def oldest_front_ends() -> Path:
         _pip("--python", str(partial / "bin" / "python"), "install", *OLDEST)
         (site,) = partial.glob("lib/python*/site-packages")
         (site / "installed.pth").write_text(sysconfig.get_path("purelib") + "\n")
-        partial.rename(folder)
+        _keep(partial, folder)
     return folder / "bin" / "python"
+
+
+def _keep(partial: Path, folder: Path) -> None:
+    """Give what was fetched its name, unless another process was quicker."""
+    try:
+        partial.rename(folder)
+    except OSError:
+        if not folder.exists():
+            raise
+        shutil.rmtree(partial)
 
 
 def _pip(*words: str) -> None:

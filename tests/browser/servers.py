@@ -73,7 +73,8 @@ class FrontEnd(JupyterProcess):
         super().__init__(
             folder,
             f"--{name}.workspaces_dir={folder / 'workspaces'}",
-            f"--{name}.extra_labextensions_path={extensions}",
+            # Notebook's pages get extensions from where JupyterLab, which its server has too, says.
+            *(f"--{one}.extra_labextensions_path={extensions}" for one in {name, "LabApp"}),
             f"--{name}.expose_app_in_browser=True",
             "--LabApp.extension_manager=readonly",
             *options,
