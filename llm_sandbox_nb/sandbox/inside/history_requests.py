@@ -141,6 +141,7 @@ class RestoreRequest(HistoryRequest):
         self.top_time = 0
         self.state = b""
         self.notes: list[str] = []
+        self.files: dict[str, Any] | None = None
         super().begin()
 
     def data(self, data: bytes) -> None:
@@ -191,6 +192,18 @@ class RestoreRequest(HistoryRequest):
     def records(self, data: bytes) -> None:
         self.state += data
 
+    def child_died(self) -> None:
+        """It was killed; once the files are in place it is not needed."""
+        if self.files is None:
+            super().child_died()
+
+    def give_up(self) -> None:
+        """Once the files are in place there is nothing to end: the shell comes, or has had its time."""
+        if self.files is None:
+            super().give_up()
+        elif self.timed:
+            self.shell_done("it took too long")
+
     def files_done(self, outcome: dict[str, Any]) -> None:
         self.files = outcome
         self.history.let_go()
@@ -202,7 +215,7 @@ class RestoreRequest(HistoryRequest):
         if shell.pid:
             self.executor.after(SHELL_TRY, self.start_shell)
             return
-        state = self.state if "error" not in self.files else b""
+        state = self.state if self.files and "error" not in self.files else b""
         shell.start(bare=bool(state))
         if state:
             self.history.states.bring_back(state, self.shell_done)
@@ -211,7 +224,7 @@ class RestoreRequest(HistoryRequest):
 
     def shell_done(self, why: str) -> None:
         """The shell is what it was, or what it can be."""
-        outcome = self.files
+        outcome = self.files or dict(KILLED)
         if "error" not in outcome:
             self.history.states.told = (self.params["id"], self.state)
             outcome["shell"] = why
