@@ -61,7 +61,9 @@ def test_the_first_notebook_runs_as_on_mybinder(tmp_path: Path) -> None:
         assert done.returncode == 0, f"{words}: {done.stdout[-2000:]} {done.stderr[-4000:]}"
         return done.stdout
 
-    step("python", "-m", "pip", "install", "--quiet", "--upgrade", "pip")  # conda's, which Binder takes, is new
+    step(
+        "python", "-m", "pip", "install", "--quiet", "--upgrade", "pip"
+    )  # conda's, which Binder takes, is new
     step("python", "-m", "pip", "install", "--quiet", "-r", "binder/requirements.txt")
     assert "llm_sandbox_nb" in step("binder/postBuild")
     step("binder/start", "jupyter", "execute", "--output=done.ipynb", "notebooks/01-first-task.ipynb")
