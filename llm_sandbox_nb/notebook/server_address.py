@@ -17,7 +17,7 @@ TOKEN_VARIABLE = "LLM_SANDBOX_SERVER_TOKEN"
 CERTIFICATE_VARIABLE = "LLM_SANDBOX_SERVER_CERTIFICATE"
 _KERNEL_FILE = re.compile(r"kernel-([\w-]+)\.json")
 _PATIENCE = 2.0
-_OWN_PATIENCE = 20.0
+_OWN_PATIENCE = 3.0
 """Seconds for which a server that left its address for this very kernel may be too busy to answer."""
 _CONNECT_TIMEOUT = 5.0
 

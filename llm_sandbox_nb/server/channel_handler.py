@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from jupyter_server.auth.decorator import ws_authenticated
 from tornado.websocket import WebSocketClosedError
 
 from llm_sandbox_nb.sandbox.errors import SandboxLostError
@@ -19,6 +20,12 @@ class ChannelHandler(SandboxSocket):
 
     max_message_size = MESSAGE_LIMIT
     _client: RelayClient | None = None
+
+    @ws_authenticated
+    async def get(self, sandbox_id: str) -> None:
+        """Authorise before the protocol is switched."""
+        await self.admit(sandbox_id)
+        await super().get(sandbox_id=sandbox_id)
 
     def open(self, sandbox_id: str) -> None:
         """Connect the client to the sandbox."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from jupyter_core.utils import ensure_async
-from jupyter_server.auth.decorator import ws_authenticated
 from jupyter_server.base.handlers import JupyterHandler
 from jupyter_server.base.websocket import WebSocketMixin
 from tornado import web
@@ -35,7 +34,7 @@ class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
 
 
 class SandboxSocket(Socket):
-    """A connection to a sandbox that runs."""
+    """A connection to a sandbox that runs; its `get` calls `admit`."""
 
     @property
     def manager(self) -> SandboxManager:
@@ -43,14 +42,9 @@ class SandboxSocket(Socket):
         manager: SandboxManager = self.settings["llm_sandbox_manager"]
         return manager
 
-    def check_policy(self) -> None:
-        """Refuse what this site does not allow. Raises HTTPError."""
-
-    @ws_authenticated
-    async def get(self, sandbox_id: str) -> None:
-        """Authorise, and see that the sandbox runs, before the protocol is switched."""
+    async def admit(self, sandbox_id: str) -> None:
+        """Refuse who may not execute, and a sandbox that does not run. Raises HTTPError."""
         await self.authorise()
-        self.check_policy()
         try:
             await self.manager.ready()
             self.manager.running(sandbox_id)
@@ -58,4 +52,3 @@ class SandboxSocket(Socket):
             raise web.HTTPError(404, str(error)) from error
         except SandboxLostError as error:
             raise web.HTTPError(410, str(error)) from error
-        await super().get(sandbox_id=sandbox_id)

@@ -14,6 +14,7 @@ import re
 from collections import deque
 from typing import Any
 
+from jupyter_server.auth.decorator import ws_authenticated
 from tornado import web
 from tornado.websocket import WebSocketClosedError
 
@@ -50,10 +51,14 @@ class TerminalHandler(SandboxSocket):
     _terminal: Terminal | None = None
     _task: asyncio.Task[None] | None = None
 
-    def check_policy(self) -> None:
-        """See `SandboxSocket`."""
+    @ws_authenticated
+    async def get(self, sandbox_id: str) -> None:
+        """Authorise, and see that the site allows it, before the protocol is switched."""
+        await self.authorise()
         if not self.manager.policy.allow_terminal:
             raise web.HTTPError(403, "This site allows no terminals in sandboxes.")
+        await self.admit(sandbox_id)
+        await super().get(sandbox_id=sandbox_id)
 
     def open(self, sandbox_id: str) -> None:
         """Start the shell."""

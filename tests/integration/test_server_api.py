@@ -34,9 +34,8 @@ SPEC = yaml.safe_load(Path(llm_sandbox_nb.server.__file__).with_name("rest-api.y
 
 
 def verbs(handler: type[Any]) -> list[str]:
-    """The verbs a handler answers itself, or by a class of ours that it is of."""
-    ours = [one for one in handler.__mro__ if one.__module__.startswith("llm_sandbox_nb.")]
-    return [verb for verb in VERBS if any(verb in vars(one) for one in ours)]
+    """The verbs a handler answers itself."""
+    return [verb for verb in VERBS if verb in vars(handler)]
 
 
 EVERY = [(pattern, handler, verb) for pattern, handler in ROUTES for verb in verbs(handler)]

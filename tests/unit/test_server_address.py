@@ -59,7 +59,7 @@ async def owned_by_a_server_that_waits(seconds: float, variables: dict[str, str]
 
 @pytest.mark.slow
 def test_a_busy_server_that_left_its_address_is_waited_for() -> None:
-    assert run(owned_by_a_server_that_waits(4, {URL_VARIABLE: "{url}"}))
+    assert run(owned_by_a_server_that_waits(2.5, {URL_VARIABLE: "{url}"}))
 
 
 def test_only_the_parents_file_is_read(tmp_path: Path) -> None:
