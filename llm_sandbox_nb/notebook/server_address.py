@@ -16,9 +16,7 @@ URL_VARIABLE = "LLM_SANDBOX_SERVER_URL"
 TOKEN_VARIABLE = "LLM_SANDBOX_SERVER_TOKEN"
 CERTIFICATE_VARIABLE = "LLM_SANDBOX_SERVER_CERTIFICATE"
 _KERNEL_FILE = re.compile(r"kernel-([\w-]+)\.json")
-_PATIENCE = 2.0
-_OWN_PATIENCE = 3.0
-"""Seconds for which a server that left its address for this very kernel may be too busy to answer."""
+_CHECK_TIMEOUT = 2.0
 _CONNECT_TIMEOUT = 5.0
 
 
@@ -31,8 +29,6 @@ class ServerAddress:
     token: str = field(default="", repr=False)
     certificate: str = ""
     """PEM file of the server's own certificate, when it speaks TLS."""
-    patience: float = _PATIENCE
-    """Seconds within which it must say that the kernel is its own."""
 
     def path(self, path: str) -> str:
         """HTTP address of `path` below `/llm-sandbox/api`."""
@@ -80,18 +76,17 @@ def candidates(environment: Mapping[str, str], runtime_folder: Path) -> Iterator
     """Servers that may be this kernel's own, likeliest first, none twice."""
     hub_token = environment.get("JUPYTERHUB_API_TOKEN", "")
     seen = set()
-    for url, token, certificate, patience in (
+    for url, token, certificate in (
         (
             environment.get(URL_VARIABLE, ""),
             environment.get(TOKEN_VARIABLE, ""),
             environment.get(CERTIFICATE_VARIABLE, ""),
-            _OWN_PATIENCE,
         ),
-        (*_from_info_file(environment.get("JPY_PARENT_PID", ""), runtime_folder), _PATIENCE),
+        _from_info_file(environment.get("JPY_PARENT_PID", ""), runtime_folder),
     ):
         if _is_http(url) and url not in seen:
             seen.add(url)
-            yield ServerAddress(url.rstrip("/") + "/", token or hub_token, certificate, patience)
+            yield ServerAddress(url.rstrip("/") + "/", token or hub_token, certificate)
 
 
 def _is_http(url: str) -> bool:
@@ -122,8 +117,7 @@ def started_by_server(environment: Mapping[str, str] = os.environ) -> bool:
 async def find_own_server(kernel_id: str) -> ServerAddress | None:
     """The Jupyter server that owns this kernel and has the extension; None when there is none.
 
-    A server that is dead, another's, or without the extension is passed over within seconds; the one that left its
-    address for this kernel is waited for, since a sandbox in the kernel in its place could not be watched.
+    A server that is dead, another's, or without the extension is passed over within seconds.
     """
     from jupyter_core.paths import jupyter_runtime_dir
 
@@ -138,7 +132,7 @@ async def _owns(address: ServerAddress, kernel_id: str) -> bool:
 
     try:
         request = address.request(
-            f"kernels/{kernel_id}", connect_timeout=address.patience, request_timeout=address.patience
+            f"kernels/{kernel_id}", connect_timeout=_CHECK_TIMEOUT, request_timeout=_CHECK_TIMEOUT
         )
         answer = json.loads((await AsyncHTTPClient().fetch(request)).body)
     except (HTTPClientError, OSError, ValueError):

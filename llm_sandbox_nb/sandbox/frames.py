@@ -62,16 +62,12 @@ class Frame:
     request: int = 0
     payload: bytes = b""
 
-    def parts(self) -> tuple[bytes, bytes]:
-        """Header and payload as they travel, so that many frames can be joined with one copy."""
+    def encode(self) -> bytes:
+        """The frame as it travels."""
         if len(self.payload) > MAX_PAYLOAD:
             raise ValueError(f"A frame takes at most {MAX_PAYLOAD} bytes, not {len(self.payload)}.")
         check = checksum(self.kind, self.request, self.payload)
-        return HEADER.pack(MAGIC, self.kind, self.request, len(self.payload), check), self.payload
-
-    def encode(self) -> bytes:
-        """The frame as it travels."""
-        return b"".join(self.parts())
+        return HEADER.pack(MAGIC, self.kind, self.request, len(self.payload), check) + self.payload
 
     def json(self) -> dict[str, Any]:
         """The payload as a JSON object.

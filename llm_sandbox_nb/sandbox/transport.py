@@ -101,7 +101,7 @@ class StreamTransport:
 
     def write(self, frames: Sequence[Frame]) -> None:
         """Queue frames."""
-        self._writer.write(b"".join(part for frame in frames for part in frame.parts()))
+        self._writer.write(b"".join(frame.encode() for frame in frames))
 
     def close(self) -> None:
         """Close the stream."""

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 from pathlib import Path
-from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import run
 
-from llm_sandbox_nb.notebook.server_address import (
-    URL_VARIABLE,
-    ServerAddress,
-    candidates,
-    find_own_server,
-    own_kernel_id,
-)
+from llm_sandbox_nb.notebook.server_address import ServerAddress, candidates, own_kernel_id
 
 VARIABLES = {
     "LLM_SANDBOX_SERVER_URL": "http://127.0.0.1:8888/x",
@@ -39,27 +29,6 @@ def test_the_variables_come_before_the_file(tmp_path: Path) -> None:
         ("http://127.0.0.1:8888/x/", "t"),
         ("http://127.0.0.1:9999/", "u"),
     ]
-
-
-async def owned_by_a_server_that_waits(seconds: float, variables: dict[str, str]) -> bool:
-    """Whether a kernel finds a server that answers after so many seconds."""
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        await asyncio.sleep(seconds)
-        body = b'{"kernel_id": "k"}'
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
-        writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-    with mock.patch.dict(os.environ, {name: value.format(url=url) for name, value in variables.items()}):
-        return await find_own_server("k") is not None
-
-
-@pytest.mark.slow
-def test_a_busy_server_that_left_its_address_is_waited_for() -> None:
-    assert run(owned_by_a_server_that_waits(2.5, {URL_VARIABLE: "{url}"}))
 
 
 def test_only_the_parents_file_is_read(tmp_path: Path) -> None:

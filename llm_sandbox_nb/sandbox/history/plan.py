@@ -32,11 +32,16 @@ class Plan:
 
     def needed(self, path: str, entry: Entry) -> list[Chunk]:
         """The pieces of content that an entry of `make` is to get."""
-        if entry.type != FILE or entry.group not in ("", path):
+        if not has_content(path, entry):
             return []
         here = self.patch.get(path)
         known = set(here.chunks or ()) if here else set()
         return [chunk for chunk in entry.chunks or () if chunk not in known]
+
+
+def has_content(path: str, entry: Entry) -> bool:
+    """Whether content is written under this name: it is a file's, and of several names the first."""
+    return entry.type == FILE and bool(entry.chunks) and entry.group in ("", path)
 
 
 def plan_restore(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> Plan:

@@ -14,10 +14,10 @@ from collections.abc import AsyncIterator, Iterator
 
 from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.sandbox.frames import Kind, ProtocolError
-from llm_sandbox_nb.sandbox.history.entry import FILE, Chunk, Entry
+from llm_sandbox_nb.sandbox.history.entry import Chunk, Entry
 from llm_sandbox_nb.sandbox.history.incoming import HEAD
 from llm_sandbox_nb.sandbox.history.link import Deliver
-from llm_sandbox_nb.sandbox.history.plan import Plan
+from llm_sandbox_nb.sandbox.history.plan import Plan, has_content
 from llm_sandbox_nb.sandbox.history.store import HistoryStore
 
 PACK_FROM, PACK_MOST = 2 * 1024 * 1024, 512 * 1024 * 1024
@@ -127,7 +127,7 @@ class _Records:
         for start in range(0, len(plan.delete), _BATCH):
             yield _record("D", _json(plan.delete[start : start + _BATCH]))
         for path, entry in plan.make:
-            if entry.type == FILE and entry.chunks and entry.group in ("", path):
+            if has_content(path, entry):
                 yield from self._flush("E")
                 yield from self._content(path, entry)
             else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
+from .pack import TOP, Pack
 from .processes import send_signal
 from .request import Request
 from .wire import STDOUT, dump
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
 SHELL_RECORD = b"S"
 READY = b"ready"
-TOP = "/"
 SHELL_TRY = 0.005  # seconds between two looks whether the old shell is gone
 KILLED = {"error": {"kind": "internal", "message": "what remembers the files was killed; ask again"}}
 
@@ -138,7 +138,7 @@ class RestoreRequest(HistoryRequest):
         self.unacknowledged = 0
         self.head_left = 0
         self.going = self.asked = False
-        self.top_time = 0
+        self.top_time: int | None = None
         self.state = b""
         self.notes: list[str] = []
         self.files: dict[str, Any] | None = None
@@ -182,10 +182,8 @@ class RestoreRequest(HistoryRequest):
     def ask(self) -> None:
         """Tell the child what is to come; a pack is in its place by now."""
         self.asked = True
-        if self.top_time:
-            # The pack, and what the engine needed to put it there, came and went in this folder.
-            os.utime(TOP, ns=(os.stat(TOP).st_atime_ns, self.top_time))
-        line = dump({name: self.params.get(name) for name in ("op", "id", "since", "pack")}) + b"\n"
+        asked = {name: self.params.get(name) for name in ("op", "id", "since", "pack")}
+        line = dump({**asked, "top_time": self.top_time}) + b"\n"
         self.head_left = len(line)
         self.history.put(line)
 
@@ -206,6 +204,9 @@ class RestoreRequest(HistoryRequest):
 
     def files_done(self, outcome: dict[str, Any]) -> None:
         self.files = outcome
+        if self.params.get("pack"):
+            # A child that was stopped before it came to the pack has left it in its folder.
+            Pack(self.params["pack"], self.top_time).close()
         self.history.let_go()
         self.start_shell()
 

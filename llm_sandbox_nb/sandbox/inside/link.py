@@ -7,7 +7,7 @@ import time
 import zlib
 
 from .poller import IN, OUT, Poller
-from .wire import ACK, CHECKED, HEADER, MAGIC, MAX_PAYLOAD, PIPE_READ, dump, widen
+from .wire import ACK, CHECKED, HEADER, MAGIC, MAX_PAYLOAD, PIPE_READ, dump
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ class Link(Poller):
         self.heard = time.monotonic()
         for fd in (0, 1):
             os.set_blocking(fd, False)
-        widen(0)
         self.watch(0, IN, lambda _: self.read_frames())
 
     def handle(self, kind: int, number: int, payload: bytes) -> None:

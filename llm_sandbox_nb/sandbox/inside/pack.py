@@ -8,27 +8,30 @@ import os
 from .records import CHUNK_SIZE, PART
 from .wire import text_to_bytes
 
+TOP = b"/"
+
 
 class Pack:
     """The pack of a restore. It loses its name at once, so that nothing is left of it.
 
     Args:
         name: in the top folder; None when there is to be none.
+        top_time: the mtime of that folder before the pack, and what its engine needed for it, came there.
     """
 
-    def __init__(self, name: str | None) -> None:
+    def __init__(self, name: str | None, top_time: int | None) -> None:
         self.fd = -1
         self.missed = False
         if not name or "/" in name:
             return
-        path = os.path.join(b"/", text_to_bytes(name))
-        top = os.stat(b"/")
+        path = os.path.join(TOP, text_to_bytes(name))
         try:
             self.fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             os.unlink(path)
-            os.utime(b"/", ns=(top.st_atime_ns, top.st_mtime_ns))
         except OSError:
             pass
+        if top_time is not None:
+            os.utime(TOP, ns=(os.stat(TOP).st_atime_ns, top_time))
 
     def copy(self, file: int, part: bytes) -> int:
         """Copy a part into a file; how many bytes.

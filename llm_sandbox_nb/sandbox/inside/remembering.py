@@ -12,7 +12,7 @@ from .looking import Limits, Look
 from .mounts import Epoch, Mount, writable_mounts
 from .records import GONE, RecordReader, RecordWriter
 from .request import describe_error
-from .wire import bytes_to_text, dump, text_to_bytes, widen, write_all
+from .wire import bytes_to_text, dump, text_to_bytes, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from .entries import Memory
 
 ROOTS_TOLD = 32
+PIPE_SIZE = 1024 * 1024
+F_SETPIPE_SZ = 1031
 TICK = 0.012  # seconds after which the clock of the files has certainly moved on
 
 
@@ -92,7 +94,7 @@ class Historian:
 
         set_policy("SCHED_OTHER")
         known = self.memories.get(ask.get("since") or "")
-        pack = Pack(ask.get("pack"))
+        pack = Pack(ask.get("pack"), ask.get("top_time"))
         work = Restoring(dict(known or {}), self.scope or b"/", self.epoch.start, pack)
         work.run(self.reader)
         pack.close()
@@ -119,10 +121,15 @@ def set_policy(name: str) -> None:
 
 def remember(scope: bytes, spill: bytes, epoch: Epoch) -> None:
     """The historian process: requests on fd 0, records on fd 1, outcomes on fd 3."""
+    import fcntl
+
     gc.disable()
     os.umask(0)
-    widen(0)
-    widen(1)
+    try:
+        for fd in (0, 1):
+            fcntl.fcntl(fd, F_SETPIPE_SZ, PIPE_SIZE)
+    except OSError:  # no more room for pipes, or no right
+        pass
     Historian(scope, spill, epoch).serve()
 
 

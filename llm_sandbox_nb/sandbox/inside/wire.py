@@ -12,8 +12,6 @@ MAGIC = b"LS"
 MAX_PAYLOAD = 64 * 1024
 REQUEST, DATA, END, STDOUT, STDERR, GAP, RESPONSE, CANCEL, HELLO, PING, PONG, ACK, BYE = range(1, 14)
 PIPE_READ = 256 * 1024
-PIPE_SIZE = 1024 * 1024
-F_SETPIPE_SZ = 1031
 
 
 def text_to_bytes(text: str) -> bytes:
@@ -31,16 +29,6 @@ def write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
-
-
-def widen(fd: int) -> None:
-    """Let a pipe hold as much as pipes of ordinary users may: both its ends are woken less often."""
-    import fcntl
-
-    try:
-        fcntl.fcntl(fd, F_SETPIPE_SZ, PIPE_SIZE)
-    except OSError:  # it is none, there is no more room for pipes, or no right
-        pass
 
 
 def dump(value: object) -> bytes:
