@@ -16,7 +16,7 @@ from support import MIME, record_of
 ROOT = Path(__file__).parents[2]
 BINDER = ROOT / "binder"
 LEFT_BEHIND = shutil.ignore_patterns(
-    ".git", ".venv", "out", "sandbox-runs", "__pycache__", ".*_cache", "node_modules"
+    ".git", ".venv", ".cache", "out", "sandbox-runs", "__pycache__", ".*_cache", "node_modules"
 )
 KNOWN_TO_REPO2DOCKER = {"requirements.txt", "runtime.txt", "postBuild", "start", "apt.txt"}
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from history_help import files_at
 from relay_wire import Wire
-from support import require, run
+from support import require, run, size
 
 from llm_sandbox_nb.sandbox.channel_sandbox import ChannelSandbox
 from llm_sandbox_nb.sandbox.contract import Sandbox
@@ -23,8 +23,7 @@ from llm_sandbox_nb.sandbox.history.store import HistoryStore
 from llm_sandbox_nb.sandbox.opening import open_sandbox
 
 pytestmark = pytest.mark.slow
-CUTS = 60
-KILLS = 12
+CUTS, KILLS = size((20, 6), (60, 12))
 _MAKE = "rm -rf work; mkdir work; for i in $(seq 40); do echo {0} > work/$i; done; echo {0} > work/only{0}"
 
 

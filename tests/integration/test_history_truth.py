@@ -1,7 +1,6 @@
 """Whatever was done to the files, anywhere: going back gives exactly what was, by an independent account.
 
-`LLM_SANDBOX_HISTORY_SEQUENCES` says how many sequences each isolation gets (200 for the whole check); they share
-sandboxes.
+The sequences share sandboxes; `LLM_SANDBOX_HISTORY_SEED` gives others.
 """
 
 from __future__ import annotations
@@ -13,13 +12,14 @@ import time
 import pytest
 from full_manifest import Manifest, differences, digests, full_manifest, untold
 from history_steps import LOCAL_STEPS, STEPS, Step, prepare
-from support import require, run
+from support import require, run, size
 
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.opening import open_sandbox
 
 pytestmark = pytest.mark.slow
-SEQUENCES = int(os.environ.get("LLM_SANDBOX_HISTORY_SEQUENCES", "10"))
+SEQUENCES = size(5, 200)
+"""For each isolation."""
 SEED = int(os.environ.get("LLM_SANDBOX_HISTORY_SEED", "1"))
 ENGINES = ("/.dockerenv", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab")
 """Made by the engine for each container anew, so a fork has its own."""

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from agent_scripts import check_messages
 from support import run as in_loop
+from support import size
 from talking_model import TalkingModel, lines_by_talk
 
 from llm_sandbox_nb.agent.files_of import FilesOf
 from llm_sandbox_nb.agent.run import Run
 from llm_sandbox_nb.sandbox.opening import open_sandbox
 
-KILLS = int(os.environ.get("LLM_SANDBOX_KILLS", "40"))
-"""Instants; 100 for the whole check."""
+KILLS = size(20, 100)
 TESTS = Path(__file__).parents[1]
 # A child for each instant, forked so that imports are paid for once. It says when it begins to travel, and writes
 # down what each call that has returned has acknowledged: event, step, checkpoint, and how many events there were.

@@ -1,7 +1,4 @@
-"""Tasks a minute and memory per worker beside the seed package's own `benchmark`: same engine, image, script, server.
-
-`LLM_SANDBOX_BENCHMARK=whole` runs 128 tasks with 64 workers, as the bar says; without it a part is run.
-"""
+"""Tasks a minute and memory per worker beside the seed package's own `benchmark`: same engine, image, script, server."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ import pytest
 from agent_scripts import bash, script_text, turn
 from memory_of import PeakMemory
 from scripted_server import ScriptedServer
-from support import require
+from support import require, size
 
 from llm_sandbox_nb.benchmark.results import read_results
 from llm_sandbox_nb.sandbox.docker_engine import connect
@@ -35,8 +32,7 @@ pytestmark = [
     pytest.mark.usefixtures("docker_engine"),
 ]
 
-WHOLE = os.environ.get("LLM_SANDBOX_BENCHMARK") == "whole"
-TASKS, WORKERS = (128, 64) if WHOLE else (16, 8)
+TASKS, WORKERS = size((16, 8), (128, 64))
 LATENCY = 1.0
 TURNS = [turn(bash(f"echo {number} | tee -a /testbed/answer.txt"), delay=LATENCY) for number in range(4)]
 SCRIPT = script_text(*TURNS, turn({"tool": "submit"}, delay=LATENCY), chunk=100_000)
@@ -170,10 +166,10 @@ def test_tasks_a_minute_and_memory_against_the_seed(
         measured(f"benchmark, tasks a minute, ours / seed package, {name}", faster, "x",
                  bar="at least 10 with 64 workers", note=note)  # fmt: skip
         # The table has the bars; these notice a step back.
-        assert faster >= (1.3 if WHOLE else 1.1), (side, seed)
+        assert faster >= size(1.1, 1.3), (side, seed)
     # With bubblewrap the sandboxes are the runner's own children, so only this compares like with like.
     smaller = seed.memory / ours.memory
     note = f"{ours.memory / 1e6:.1f} against {seed.memory / 1e6:.0f} MB; {size}"
     measured("benchmark, memory per worker, seed package / ours, same engine", smaller, "x",
              bar="at least 10 with 64 workers", note=note)  # fmt: skip
-    assert smaller >= (10 if WHOLE else 2), (ours, seed)
+    assert smaller >= size(2, 10), (ours, seed)

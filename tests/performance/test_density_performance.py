@@ -1,13 +1,11 @@
 """Many sandboxes alive at once: all answer, what an idle one takes, how start and command get slower with their number.
 
-`LLM_SANDBOX_DENSITY` says how many at most (200 for the whole check). All memory counts: of the processes inside, of
-the engine's shims, of what the engine and this process grow by, and what the kernel keeps for the control group.
+All memory counts: of the processes inside, of the engine's shims, of what the engine and this process grow by, and what the kernel keeps for the control group.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import statistics
 import time
 from collections.abc import Callable
@@ -18,7 +16,7 @@ from typing import Any
 
 import pytest
 from memory_of import family, named, parents, total
-from support import run
+from support import run, size
 
 from llm_sandbox_nb.sandbox.bubblewrap_limits import find_hierarchies
 from llm_sandbox_nb.sandbox.contract import Sandbox
@@ -27,7 +25,7 @@ from llm_sandbox_nb.sandbox.opening import open_sandbox
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 Measured = Callable[..., None]
-MOST = int(os.environ.get("LLM_SANDBOX_DENSITY", "40"))
+MOST = size(40, 200)
 LEVELS = sorted({max(1, MOST // part) for part in (8, 4, 2, 1)})
 AT_ONCE = 4
 """So many are being opened at a time: more only wait for the engine."""
