@@ -18,7 +18,7 @@ from llm_sandbox_nb.sandbox.detect import why_no_bubblewrap, why_no_docker
 T = TypeVar("T")
 MIME = "application/vnd.llm-sandbox.trajectory+json"
 WHOLE = os.environ.get("LLM_SANDBOX_TESTS") == "whole"
-"""Whether tests that take samples (random instants, sequences, pairs of versions) are to take as many as is promised."""
+"""Whether tests that take samples (random instants, sequences, pairs of versions) take as many as is promised."""
 
 
 def size(usual: T, whole: T) -> T:

@@ -18,7 +18,7 @@ from llm_sandbox_nb.sandbox.docker_engine import Endpoint, one_line
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError, SandboxError, SandboxLostError
 
 if TYPE_CHECKING:
-    from docker.tls import TLSConfig
+    from llm_sandbox_nb.sandbox.docker_api import TLSConfig
 
 _HEADER = struct.Struct(">BxxxI")
 _STDOUT, _STDERR = 1, 2

@@ -64,7 +64,7 @@ def create_container(settings: ContainerSettings, ca_bundle: Path | None, lease:
         ImageError: the image is not there.
         SandboxError: the engine refuses.
     """
-    from docker.errors import APIError, ImageNotFound
+    from llm_sandbox_nb.sandbox.docker_api import APIError, ImageNotFound
 
     client = connect()
     if settings.reach == "open":
@@ -103,7 +103,7 @@ def _have_network() -> None:
 
 def _trust(container: str, ca_bundle: Path) -> None:
     """Put a site's certificates into a container that has not started yet, also for apt."""
-    from docker.errors import APIError
+    from llm_sandbox_nb.sandbox.docker_api import APIError
 
     apt = f'Acquire::https::CAInfo "{CA_PATH}";\n'.encode()
     buffer = io.BytesIO()
@@ -125,7 +125,7 @@ def start_container(container: str, image: str, *, again: bool = True) -> None:
         ImageError: the image has no python3.
         SandboxError: the engine refuses.
     """
-    from docker.errors import APIError
+    from llm_sandbox_nb.sandbox.docker_api import APIError
 
     try:
         connect().api.start(container)
@@ -159,7 +159,7 @@ def take_over(container_id: str) -> Container:
         SandboxError: it is none of ours, or its owner may live.
         SandboxLostError: it has ended.
     """
-    from docker.errors import APIError
+    from llm_sandbox_nb.sandbox.docker_api import APIError
 
     found = inspect_container(container_id)
     labels: dict[str, str] = found["Config"].get("Labels") or {}
@@ -183,7 +183,7 @@ def take_over(container_id: str) -> Container:
 
 def remove_container(container: str) -> None:
     """Remove a container with everything in it, and wait until it is gone."""
-    from docker.errors import APIError, NotFound
+    from llm_sandbox_nb.sandbox.docker_api import APIError, NotFound
 
     client = connect()
     with engine_errors():
@@ -200,7 +200,7 @@ def remove_container(container: str) -> None:
 
 def _wait_until_removed(container: str) -> None:
     """The engine is about to remove it already."""
-    from docker.errors import NotFound
+    from llm_sandbox_nb.sandbox.docker_api import NotFound
 
     try:
         connect().api.wait(container, timeout=REMOVAL_TIMEOUT, condition="removed")

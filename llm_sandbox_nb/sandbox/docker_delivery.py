@@ -21,7 +21,7 @@ async def put_file(container: str, name: str, size: int, content: Iterator[bytes
 
 
 def _put(container: str, archive: Iterator[bytes]) -> None:
-    from docker.errors import APIError
+    from llm_sandbox_nb.sandbox.docker_api import APIError
 
     try:
         connect().api.put_archive(container, "/", archive)

@@ -14,8 +14,7 @@ from llm_sandbox_nb.sandbox.docker_ssh import close_all, local_socket
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError, SandboxError, SandboxLostError
 
 if TYPE_CHECKING:
-    from docker import DockerClient
-    from docker.tls import TLSConfig
+    from llm_sandbox_nb.sandbox.docker_api import DockerClient, TLSConfig
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -51,9 +50,7 @@ def find_endpoint() -> Endpoint:
     Raises:
         IsolationUnavailableError: the TLS files or the context it names cannot be read.
     """
-    from docker.context import ContextAPI
-    from docker.errors import DockerException
-    from docker.utils import kwargs_from_env
+    from llm_sandbox_nb.sandbox.docker_api import ContextAPI, DockerException, kwargs_from_env
 
     try:
         settings = kwargs_from_env()
@@ -106,9 +103,9 @@ def _client_of_version(endpoint: Endpoint, timeout: float, version: str) -> Dock
 
     Else REQUESTS_CA_BUNDLE would replace the engine's own authority, and HTTP_PROXY would stand before it.
     """
-    import docker
+    from llm_sandbox_nb.sandbox.docker_api import DockerClient
 
-    client = docker.DockerClient(
+    client = DockerClient(
         base_url=endpoint.reached_at, tls=endpoint.tls or False, version=version, timeout=int(timeout)
     )
     client.api.trust_env = False
@@ -136,7 +133,8 @@ def engine_errors(where: str = "") -> Iterator[None]:
     Errors that the engine itself answers (`docker.errors.APIError`) pass: they mean something to the caller.
     """
     import requests
-    from docker.errors import APIError, DockerException
+
+    from llm_sandbox_nb.sandbox.docker_api import APIError, DockerException
 
     try:
         yield
@@ -159,7 +157,7 @@ def _no_engine(where: str, error: BaseException) -> str:
 @contextlib.contextmanager
 def lost_errors(what: str) -> Iterator[None]:
     """As `engine_errors`, and everything the engine refuses too, for a sandbox that was already there."""
-    from docker.errors import APIError
+    from llm_sandbox_nb.sandbox.docker_api import APIError
 
     try:
         with engine_errors():

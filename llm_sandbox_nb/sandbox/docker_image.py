@@ -87,7 +87,7 @@ def build_image(
         ImageError: the build failed; the message has the last lines it printed.
         FileNotFoundError: `ca_bundle` is missing.
     """
-    from docker.errors import APIError
+    from llm_sandbox_nb.sandbox.docker_api import APIError
 
     name = tag or default_tag(target)
     context = _build_context(ca_bundle, index_url)
@@ -112,8 +112,7 @@ def pull_image(name: str, *, on_progress: Progress | None = None) -> str:
         IsolationUnavailableError: no engine answers.
         ImageError: the registry does not give it.
     """
-    from docker.errors import APIError
-    from docker.utils import parse_repository_tag
+    from llm_sandbox_nb.sandbox.docker_api import APIError, parse_repository_tag
 
     repository, tag = parse_repository_tag(name)
     with engine_errors():
@@ -169,7 +168,7 @@ def find_image(name: str) -> dict[str, Any]:
         IsolationUnavailableError: no engine answers.
         ImageError: there is no such image; the message names the command that brings it.
     """
-    from docker.errors import APIError, ImageNotFound
+    from llm_sandbox_nb.sandbox.docker_api import APIError, ImageNotFound
 
     with engine_errors():
         try:
@@ -210,7 +209,7 @@ def _too_old(name: str, version: str) -> str:
 
 
 def _run_check(name: str) -> list[str]:
-    from docker.errors import APIError
+    from llm_sandbox_nb.sandbox.docker_api import APIError
 
     with engine_errors():
         client = connect()

@@ -123,7 +123,7 @@ def _lease(labels: Mapping[str, str]) -> float:
 
 
 def _remove(container: str) -> bool:
-    from docker.errors import APIError, NotFound
+    from llm_sandbox_nb.sandbox.docker_api import APIError, NotFound
 
     try:
         with engine_errors():

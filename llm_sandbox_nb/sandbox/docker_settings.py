@@ -12,7 +12,7 @@ from llm_sandbox_nb.sandbox.docker_engine import PREFIX, engine_errors, one_line
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError
 
 if TYPE_CHECKING:
-    from docker import DockerClient
+    from llm_sandbox_nb.sandbox.docker_api import DockerClient
 
 Network = Literal["none", "open"]
 
@@ -132,7 +132,7 @@ def container_environment(settings: ContainerSettings) -> dict[str, str]:
 
 
 def _host_config(client: DockerClient, settings: ContainerSettings) -> dict[str, Any]:
-    from docker.types import LogConfig, Ulimit
+    from llm_sandbox_nb.sandbox.docker_api import LogConfig, Ulimit
 
     limits = settings.limits
     config: dict[str, Any] = client.api.create_host_config(
@@ -168,7 +168,7 @@ def ensure_network(client: DockerClient) -> None:
     Raises:
         IsolationUnavailableError: a network of this name is there that does not keep sandboxes apart.
     """
-    from docker.errors import APIError
+    from llm_sandbox_nb.sandbox.docker_api import APIError
 
     with engine_errors():
         found = client.networks.list(names=[NETWORK_NAME])

@@ -20,6 +20,8 @@ ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "llm_sandbox_nb" / "labextension"
 App = Literal["lab", "notebook"]
 APPS: tuple[App, ...] = ("lab", "notebook")
+ALIKE: tuple[App, ...] = support.size(APPS[:1], APPS)
+"""For what is the same code in the same surroundings in both: as a rule one of them."""
 PATIENCE = 150_000
 """Milliseconds that a page may take for anything that is not measured: a busy machine takes a minute to start a run."""
 _CLASSES = {"lab": "LabApp", "notebook": "JupyterNotebookApp"}

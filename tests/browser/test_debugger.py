@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
-from servers import APPS, ROOT, FrontEnd, bundles, front_end, open_notebook
+from servers import ALIKE, ROOT, FrontEnd, bundles, front_end, open_notebook
 
 pytestmark = pytest.mark.slow
 expect.set_options(timeout=90_000)
@@ -23,7 +23,7 @@ turns:
 """
 
 
-@pytest.fixture(scope="module", params=APPS)
+@pytest.fixture(scope="module", params=ALIKE)
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontEnd]:
     with front_end(tmp_path_factory.mktemp(request.param), request.param) as running:
         (running.root / "script.yaml").write_text(SCRIPT)

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from playwright.sync_api import Locator, Page, expect
-from servers import APPS, FrontEnd, command, front_end, open_notebook, show_panel
+from servers import ALIKE, FrontEnd, command, front_end, open_notebook, show_panel
 
 pytestmark = pytest.mark.slow
 WIDGET = "[...jupyterapp.shell.widgets('main'), ...jupyterapp.shell.widgets('down')]"
@@ -22,7 +22,7 @@ SCREEN = f"""() => {{
 }}"""
 
 
-@pytest.fixture(scope="module", params=APPS)
+@pytest.fixture(scope="module", params=ALIKE)
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontEnd]:
     with front_end(tmp_path_factory.mktemp(request.param), request.param) as running:
         yield running

@@ -11,7 +11,7 @@ import pytest
 import support
 from live_cells import BADGE, ENDLESS, SLOW, begin, going_on, sleepers
 from playwright.sync_api import Browser, BrowserContext, Page, expect
-from servers import APPS, PATIENCE, FrontEnd, command, front_end, open_notebook
+from servers import ALIKE, PATIENCE, FrontEnd, command, front_end, open_notebook
 
 from llm_sandbox_nb.agent.run import Run
 
@@ -30,7 +30,7 @@ turns:
 """
 
 
-@pytest.fixture(scope="module", params=APPS)
+@pytest.fixture(scope="module", params=ALIKE)
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontEnd]:
     with front_end(tmp_path_factory.mktemp(request.param), request.param) as running:
         running.add_kernel(OUTLIVES, before=("env", "-u", "JPY_PARENT_PID"))

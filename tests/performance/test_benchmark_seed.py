@@ -1,4 +1,4 @@
-"""Tasks a minute and memory per worker beside the seed package's own `benchmark`: same engine, image, script, server."""
+"""Tasks a minute and memory per worker beside the seed package's `benchmark`: same engine, image, script, server."""
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
 """Many sandboxes alive at once: all answer, what an idle one takes, how start and command get slower with their number.
 
-All memory counts: of the processes inside, of the engine's shims, of what the engine and this process grow by, and what the kernel keeps for the control group.
+All memory counts: of the processes inside, of the engine's shims, of what the engine and this process grow by, and
+what the kernel keeps for the control group.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import statistics
 import time
 from collections.abc import Callable

@@ -94,3 +94,43 @@ def imported(node: ast.AST) -> list[str]:
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     return [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
+
+
+TWO_THREADS = """
+import sys, threading, time
+import requests
+halfway = threading.Event()
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "docker.api":
+            halfway.set()
+            time.sleep(0.3)
+sys.meta_path.insert(0, Slow())
+{first}
+{second}
+failed = []
+def call(function):
+    try:
+        function()
+    except Exception as error:
+        failed.append(str(error))
+threads = [threading.Thread(target=call, args=[function]) for function in (first, second)]
+threads[0].start()
+halfway.wait()
+threads[1].start()
+for thread in threads:
+    thread.join()
+print(json.dumps(failed))
+"""
+PARTS = ("def first(): import docker.errors", "def second(): import docker.context")
+OURS = (
+    "from llm_sandbox_nb.sandbox.docker_engine import engine_errors\ndef first(): engine_errors().__enter__()",
+    "from llm_sandbox_nb.sandbox.docker_engine import find_endpoint as second",
+)
+
+
+@pytest.mark.parametrize(("functions", "fails"), [(OURS, False), (PARTS, True)], ids=["ours", "canary"])
+def test_threads_that_need_docker_at_once_all_get_it(functions: tuple[str, str], fails: bool) -> None:
+    program = "import json\n" + TWO_THREADS.format(first=functions[0], second=functions[1])
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert bool(json.loads(done.stdout)) is fails, done.stdout
