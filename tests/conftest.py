@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -65,6 +67,16 @@ def docker_engine() -> str:
 def bubblewrap_engine() -> str:
     """For tests of bubblewrap alone."""
     return require("bubblewrap")
+
+
+@pytest.fixture
+def busy_machine() -> Iterator[None]:
+    """Three processes that want all of it."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
+    yield
+    for process in busy:
+        process.kill()
+        process.wait()
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import struct
@@ -298,13 +299,16 @@ def test_what_fails_is_told_and_the_next_look_tells_the_truth(strong_opener):
     with_sandbox(strong_opener, test)
 
 
-def test_a_plan_that_makes_no_sense_is_an_error_and_the_sandbox_lives(process_opener):
+def test_a_plan_that_makes_no_sense_is_an_error_and_the_sandbox_lives(process_opener, busy_machine):
     async def test(box):
         host = Host(box)
         await host.checkpoint()
-        for plan in (record("?", b"x"), b"D\xff\xff\xff\xff", rows("D", "/a")[:-1]):
+        unknown, too_large, cut_off = record("?", b"x"), b"D\xff\xff\xff\xff", rows("D", "/a")[:-1]
+        for plan in (unknown, too_large, cut_off, unknown, too_large):
             asking = await host.ask("restore", plan, id="r", since=host.last)
             assert "error" in asking.outcome, asking.outcome
+            # What is left of one plan is not taken for a part of the next.
+            assert plan == cut_off or asking.outcome["error"].get("errno") == errno.EINVAL, asking.outcome
             assert (await box.run("echo here")).stdout == b"here\n"
         told = await host.checkpoint()
         assert not told.outcome["incremental"]

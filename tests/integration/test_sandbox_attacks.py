@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import subprocess
-import sys
-from collections.abc import Iterator
 
 import pytest
 from support import with_sandbox as body
@@ -59,16 +56,6 @@ def test_the_executor_cannot_be_looked_into(strong_opener, profile):
         await works(box)
 
     body(strong_opener, test, profile=profile)
-
-
-@pytest.fixture
-def busy_machine() -> Iterator[None]:
-    """Three processes that want all of it."""
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
-    yield
-    for process in busy:
-        process.kill()
-        process.wait()
 
 
 def test_fork_bomb(strong_opener):

@@ -191,15 +191,18 @@ class RestoreRequest(HistoryRequest):
         self.state += data
 
     def child_died(self) -> None:
-        """It was killed; once the files are in place it is not needed."""
+        """It was killed, by us after an error; once the files are in place it is not needed."""
         if self.files is None:
             super().child_died()
+        elif "error" in self.files:
+            self.start_shell()
 
     def give_up(self) -> None:
         """Once the files are in place there is nothing to end: the shell comes, or has had its time."""
         if self.files is None:
             super().give_up()
         elif self.timed:
+            self.history.let_go()
             self.shell_done("it took too long")
 
     def files_done(self, outcome: dict[str, Any]) -> None:
@@ -207,15 +210,21 @@ class RestoreRequest(HistoryRequest):
         if self.params.get("pack"):
             # A child that was stopped before it came to the pack has left it in its folder.
             Pack(self.params["pack"], self.top_time).close()
-        self.history.let_go()
-        self.start_shell()
+        if "error" in outcome and self.history.pid:
+            # It would take what is left of the plan, and may still be on its way, for its next request.
+            send_signal(self.history.pid, signal.SIGKILL)
+        else:
+            self.start_shell()
 
     def start_shell(self) -> None:
-        """A new shell, as soon as the old one is gone."""
+        """A new shell, as soon as the old one is gone; until then it is not replaced by another than ours."""
+        if self.done:
+            return
         shell = self.executor.shell
         if shell.pid:
             self.executor.after(SHELL_TRY, self.start_shell)
             return
+        self.history.let_go()
         state = self.state if self.files and "error" not in self.files else b""
         shell.start(bare=bool(state))
         if state:
