@@ -33,6 +33,12 @@ def isolation(request: pytest.FixtureRequest) -> str:
     return require(request.param)
 
 
+@pytest.fixture(params=support.size(ISOLATIONS[1:2], ISOLATIONS))
+def some_isolation(request: pytest.FixtureRequest) -> str:
+    """For what goes through all layers and does not depend on the isolation: as a rule one of them."""
+    return require(request.param)
+
+
 @pytest.fixture(params=ISOLATIONS[1:])
 def strong_isolation(request: pytest.FixtureRequest) -> str:
     """Each isolation that isolates, in turn."""

@@ -59,9 +59,9 @@ def appeared(count: int = 1) -> bool:
     return len(sleepers()) == count
 
 
-def test_one_output_is_updated_in_place(isolation: str, tmp_path: Path) -> None:
+def test_one_output_is_updated_in_place(some_isolation: str, tmp_path: Path) -> None:
     (tmp_path / "slow.yaml").write_text(SLOW)
-    with live_kernel(tmp_path, LLM_SANDBOX_ISOLATION=isolation) as kernel:
+    with live_kernel(tmp_path, LLM_SANDBOX_ISOLATION=some_isolation) as kernel:
         shown = cards_of(kernel.run("%%sandbox -m scripted/./slow.yaml\nCount."))
     assert [message["msg_type"] for message in shown] == ["display_data"] + ["update_display_data"] * (
         len(shown) - 1
@@ -117,8 +117,8 @@ def test_an_interrupt_ends_a_model_call(tmp_path: Path) -> None:
         assert kernel.printed("print(run.stop_reason)") == "interrupted\n"
 
 
-def test_an_interrupt_ends_a_command_of_the_line_magic(isolation: str, tmp_path: Path) -> None:
-    with live_kernel(tmp_path, LLM_SANDBOX_ISOLATION=isolation) as kernel:
+def test_an_interrupt_ends_a_command_of_the_line_magic(some_isolation: str, tmp_path: Path) -> None:
+    with live_kernel(tmp_path, LLM_SANDBOX_ISOLATION=some_isolation) as kernel:
         cell = kernel.start(f"%sandbox sh echo begun; sleep {MARK}")
         kernel.messages(cell, until=lambda m: "begun" in m["content"].get("text", ""))
         assert appeared()

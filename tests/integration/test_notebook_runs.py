@@ -86,7 +86,7 @@ def test_the_first_notebook(isolation: str, tmp_path: Path) -> None:
     assert {path.name for path in run.iterdir()} >= {"journal.jsonl", "files", "trajectory.json"}
 
 
-def test_a_model_behind_http(isolation: str, tmp_path: Path) -> None:
+def test_a_model_behind_http(some_isolation: str, tmp_path: Path) -> None:
     """The model is an OpenAI-compatible server on loopback, streaming; the key comes from the environment."""
     shutil.copytree(ROOT / "notebooks" / "data", tmp_path / "data")
     with ScriptedServer("first-task", api_key="sk-the-key") as server:
@@ -96,7 +96,9 @@ def test_a_model_behind_http(isolation: str, tmp_path: Path) -> None:
             "Draw the {three} largest $cities.",
             "print(run.answer, run.usage.total_tokens > 0, run.steps[1].calls[1].output)",
         )
-        environment = kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION=isolation, MODEL_KEY="sk-the-key")
+        environment = kernel_environment(
+            tmp_path, LLM_SANDBOX_ISOLATION=some_isolation, MODEL_KEY="sk-the-key"
+        )
         execute(notebook, tmp_path, environment)
         assert "Draw the {three} largest $cities." in json.dumps(server.requests[0].messages)
         assert all(request.body["stream"] for request in server.requests)
@@ -113,7 +115,7 @@ def test_a_model_behind_http(isolation: str, tmp_path: Path) -> None:
     assert "sk-the-key" not in everything
 
 
-def test_the_sandbox_lasts_from_cell_to_cell(isolation: str, tmp_path: Path) -> None:
+def test_the_sandbox_lasts_from_cell_to_cell(some_isolation: str, tmp_path: Path) -> None:
     notebook = notebook_of(
         "%sandbox sh export COLOUR=blue; cd /tmp; echo kept > note.txt",
         "%sandbox sh echo $COLOUR $(pwd) $(cat note.txt)",
@@ -129,14 +131,14 @@ def test_the_sandbox_lasts_from_cell_to_cell(isolation: str, tmp_path: Path) -> 
         "%sandbox status",
     )
     (tmp_path / "data.txt").write_text("handed in\n")
-    execute(notebook, tmp_path, kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION=isolation))
+    execute(notebook, tmp_path, kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION=some_isolation))
     said = [printed(cell) for cell in notebook.cells]
     assert said[2] == "blue /tmp kept\n"
     assert said[4] == "handed in\n"
     assert "a b.txt" in said[5]
     assert (tmp_path / "there" / "deep" / "a b.txt").read_text() == "made\n"
     assert said[8] == "blue\n"
-    assert isolation in said[9]
+    assert some_isolation in said[9]
     assert said[10] == "none\n"
     assert said[11] == "The sandbox is ended.\n"
     assert said[12].startswith("No sandbox is running")

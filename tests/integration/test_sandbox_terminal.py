@@ -139,15 +139,15 @@ def test_closing_it_ends_all_that_it_started(opener: Opener) -> None:
     async def body(box: Any) -> None:
         person = Person(box)
         person.terminal.type(
-            b"sleep 7713 & setsid sleep 7713 & nohup sh -c 'trap \"\" HUP TERM; sleep 7713' &\r"
+            b"sleep 771377.3 & setsid sleep 771377.3 & nohup sh -c 'trap \"\" HUP TERM; sleep 771377.3' &\r"
         )
         person.terminal.type(b"echo sta''rted\r")
         await person.sees(b"started")
-        await until_there(box, "7713", 3, 9)
-        await box.run("sleep 8824 &")
+        await until_there(box, "771377.3", 3, 9)
+        await box.run("sleep 882488.4 &")
         await person.closes()
-        await until_there(box, "7713", 0, 0)
-        await until_there(box, "8824", 1, 1)  # what others started stays
+        await until_there(box, "771377.3", 0, 0)
+        await until_there(box, "882488.4", 1, 1)  # what others started stays
 
     with_sandbox(opener, body)
 

@@ -103,9 +103,9 @@ def test_eighty_one_lines_are_not() -> None:
     ],
 )
 def test_any_output_is_bounded_and_quick(data: bytes) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     shown = describe(result(data, data), "/tmp/out", "/tmp/err")
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
     assert len(shown) < 34_000
     assert shown.count("\n") < 175
     assert "all of it is in /tmp/out" in shown
