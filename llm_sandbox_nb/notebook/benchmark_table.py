@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from llm_sandbox_nb.benchmark.progress import CellProgress, Progress
@@ -18,6 +19,17 @@ _CELL = 80
 _SCRIPTED = "The turns are read from a file; no model was asked."
 
 
+@dataclass(frozen=True)
+class _Standing:
+    """What is to be shown: rows and notes are words that nobody has escaped yet."""
+
+    state: str
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str]
+    found: Mapping[str, Any] | None
+    note: str
+
+
 class BenchmarkTable:
     """Renders how a benchmark stands. Names, kinds and texts of errors are hostile until they are shown."""
 
@@ -28,42 +40,29 @@ class BenchmarkTable:
         """What to show now; `found` is the report that comes with the end."""
         rows = [_cells(row) for row in self.progress.rows()]
         notes = [_note(*one) for one in self.progress.notes]
-        return {
-            "text/html": self._html(state, rows, notes, found, note),
-            "text/plain": self._text(state, rows, notes, found, note),
-        }
+        now = _Standing(state, rows, notes, found, note)
+        return {"text/html": self._html(now), "text/plain": self._text(now)}
 
-    def _html(
-        self,
-        state: str,
-        rows: Sequence[Sequence[str]],
-        notes: Sequence[str],
-        found: Mapping[str, Any] | None,
-        note: str,
-    ) -> str:
+    def _html(self, now: _Standing) -> str:
         scripted = f"<span class='lsn-badge' title='{_SCRIPTED}'>scripted</span>" if self.scripted else ""
         head = (
-            f"<div class='lsn-head'><b>Benchmark</b> <span class='lsn-badge'>{escape(state)}</span> "
+            f"<div class='lsn-head'><b>Benchmark</b> <span class='lsn-badge'>{escape(now.state)}</span> "
             f"<span>{escape(self.model)}</span> {scripted} "
             f"<span class='lsn-quiet'>results in {escape(self.out)}</span></div>"
         )
-        parts = [head, _table(HEADS, rows)]
-        parts += [f"<div class='lsn-bad'>{escape(one)}</div>" for one in notes]
-        parts += [f"<div>{escape(note)}</div>"] if note else []
-        parts += [short_html(found)] if found else []
+        parts = [head, _table(HEADS, now.rows)]
+        parts += [f"<div class='lsn-bad'>{escape(one)}</div>" for one in now.notes]
+        parts += [f"<div>{escape(now.note)}</div>"] if now.note else []
+        parts += [short_html(now.found)] if now.found else []
         return card_html("".join(parts))
 
-    def _text(
-        self,
-        state: str,
-        rows: Sequence[Sequence[str]],
-        notes: Sequence[str],
-        found: Mapping[str, Any] | None,
-        note: str,
-    ) -> str:
+    def _text(self, now: _Standing) -> str:
         scripted = f" (scripted: {_SCRIPTED})" if self.scripted else ""
-        parts = [f"Benchmark: {state}, {self.model}{scripted}, results in {self.out}", _grid([HEADS, *rows])]
-        parts += [*notes, note, as_text(found) if found else ""]
+        parts = [
+            f"Benchmark: {now.state}, {self.model}{scripted}, results in {self.out}",
+            _grid([HEADS, *now.rows]),
+        ]
+        parts += [*now.notes, now.note, as_text(now.found) if now.found else ""]
         return "\n".join(plain(line) for part in parts if part for line in part.split("\n"))
 
 
