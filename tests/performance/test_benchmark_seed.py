@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,30 @@ scorer: scorer.py
 system_prompt: You work in {working_dir}.
 instance_prompt: '{problem_statement}'
 output_dir: /testbed
+"""
+
+
+LITELLM = """
+import asyncio, os, sys, time
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+import litellm
+url, count, at_once = sys.argv[1], int(sys.argv[2]), asyncio.Semaphore(int(sys.argv[3]))
+tools = [{"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
+         for name in ("execute_bash", "str_replace_editor", "submit")]
+async def ask():
+    async with at_once:
+        stream = await litellm.acompletion(
+            model="openai/scripted", api_base=url, api_key="key", stream=True, tools=tools,
+            messages=[{"role": "user", "content": "Write."}], _skip_mcp_handler=True,
+        )
+        async for _ in stream:
+            pass
+async def all():
+    await ask()  # the first one imports more
+    begun = time.process_time()
+    await asyncio.gather(*(ask() for _ in range(count)))
+    print(time.process_time() - begun)
+asyncio.run(all())
 """
 
 
@@ -149,6 +174,44 @@ def our_side(folder: Path, url: str, *engine: str) -> Measured:
     return replace(measured, solved=TASKS)
 
 
+def engine_seconds(image: str) -> float:
+    """CPU seconds of the whole machine that a container takes from creation to removal, by docker-py alone."""
+    client: Any = connect()
+
+    def live(_: int) -> None:
+        made = client.api.create_container(image, ["sleep", "60"])
+        client.api.start(made["Id"])
+        client.api.remove_container(made["Id"], force=True)
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        before = busy_seconds()
+        list(pool.map(live, range(TASKS)))
+        return (busy_seconds() - before) / TASKS
+
+
+def model_seconds(folder: Path) -> float:
+    """CPU seconds that LiteLLM takes for the requests of a task, without a sandbox and without waiting."""
+    with ScriptedServer(script_text(turn(bash("true")), chunk=100_000), strict=False) as server:
+        words = [sys.executable, "-c", LITELLM, server.url, str(5 * TASKS), str(WORKERS)]
+        done = subprocess.run(words, check=True, capture_output=True, text=True, cwd=folder)
+    return float(done.stdout) / TASKS
+
+
+def busy_seconds() -> float:
+    """CPU seconds that all processes of this machine have used, the kernel's included."""
+    user, nice, system, _, _, irq, softirq = map(int, Path("/proc/stat").read_text().split()[1:8])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+def tell_limit(ours: Measured, image: str, folder: Path, measured: Any) -> None:
+    """How much is left to be gained: containers and LiteLLM by themselves, with no line of ours."""
+    engine, model, cores = engine_seconds(image), model_seconds(folder), os.cpu_count() or 1
+    limit = 60 * cores / (engine + model)
+    note = f"a task takes {engine:.2f} s of CPU for its container and {model:.2f} s in LiteLLM: {limit:.0f} a minute"
+    measured("benchmark, tasks a minute, what containers and LiteLLM allow / ours", limit / ours.per_minute, "x",
+             bar="none", note=f"{note} on {cores} cores")  # fmt: skip
+
+
 def test_tasks_a_minute_and_memory_against_the_seed(
     seed_python: Path, image: str, measured: Any, tmp_path: Path
 ) -> None:
@@ -158,18 +221,21 @@ def test_tasks_a_minute_and_memory_against_the_seed(
         assert len(server.requests) == 5 * TASKS
         seed = seed_side(seed_python, tmp_path / "seed", server.url, image)
         without = our_side(tmp_path / "bubblewrap", server.url, "bubblewrap")
+    tell_limit(ours, image, tmp_path, measured)
     shutil.rmtree(tmp_path)
-    size = f"{TASKS} tasks, {WORKERS} workers"
+    how_many = f"{TASKS} tasks, {WORKERS} workers"
     for name, side in (("same engine", ours), ("ours with bubblewrap", without)):
         faster = side.per_minute / seed.per_minute
-        note = f"{side.per_minute:.0f} against {seed.per_minute:.0f} solved a minute (it solved {seed.solved}); {size}"
+        note = (
+            f"{side.per_minute:.0f} against {seed.per_minute:.0f} solved a minute (it solved {seed.solved})"
+        )
         measured(f"benchmark, tasks a minute, ours / seed package, {name}", faster, "x",
-                 bar="at least 10 with 64 workers", note=note)  # fmt: skip
+                 bar="at least 10 with 64 workers", note=f"{note}; {how_many}")  # fmt: skip
         # The table has the bars; these notice a step back.
         assert faster >= size(1.1, 1.3), (side, seed)
     # With bubblewrap the sandboxes are the runner's own children, so only this compares like with like.
     smaller = seed.memory / ours.memory
-    note = f"{ours.memory / 1e6:.1f} against {seed.memory / 1e6:.0f} MB; {size}"
+    note = f"{ours.memory / 1e6:.1f} against {seed.memory / 1e6:.0f} MB; {how_many}"
     measured("benchmark, memory per worker, seed package / ours, same engine", smaller, "x",
              bar="at least 10 with 64 workers", note=note)  # fmt: skip
     assert smaller >= size(2, 10), (ours, seed)
