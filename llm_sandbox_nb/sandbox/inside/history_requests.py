@@ -203,6 +203,8 @@ class RestoreRequest(HistoryRequest):
             super().give_up()
         elif self.timed:
             self.history.let_go()
+            if not self.executor.shell.pid:
+                self.executor.shell.start()
             self.shell_done("it took too long")
 
     def files_done(self, outcome: dict[str, Any]) -> None:

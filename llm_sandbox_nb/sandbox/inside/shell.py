@@ -90,6 +90,8 @@ class Shell:
 
         A bare one has no variables: it is about to get those that another had.
         """
+        if self.pid:  # this is a second try, and a restore was quicker
+            return
         self.bare = bare
         try:
             self.fork_bash()
