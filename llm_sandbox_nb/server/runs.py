@@ -286,7 +286,7 @@ class RunRegistry(LoggingConfigurable):
         return run.to_json()
 
     def publish(self, run_id: str, kernel_id: str, owner: str, kernel: Kernel) -> PublishedRun:
-        """A kernel publishes a run, or goes on with it.
+        """A kernel publishes a run, or goes on with it, be it after a restart: then the secret is another.
 
         Raises:
             ForeignRunError: another kernel does already.
@@ -295,8 +295,10 @@ class RunRegistry(LoggingConfigurable):
         if run is None:
             run = self._runs[run_id] = PublishedRun(run_id, kernel_id, owner, self.max_run_bytes)
             self._make_room()
-        if (run.owner, run.kernel_id) != (owner, kernel_id):
+        left_behind = run.kernel is None and run.state in ("finished", "lost")
+        if run.kernel_id != kernel_id or (run.owner != owner and not left_behind):
             raise ForeignRunError("This run belongs to another kernel.")
+        run.owner = owner
         before, run.kernel = run.kernel, kernel
         if before is not None:
             before.dismiss("The run's kernel has connected anew.")

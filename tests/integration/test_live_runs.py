@@ -387,6 +387,33 @@ def test_a_run_that_had_ended_goes_on(server: JupyterProcess) -> None:
     run(asyncio.wait_for(go(), 60))
 
 
+def test_a_restarted_kernel_goes_on_with_what_it_left_behind(server: JupyterProcess) -> None:
+    """Its secret is a new one. Another kernel does not get the run."""
+
+    async def go() -> None:
+        address = ServerAddress(server.url, server.token)
+
+        async def publish(kernel: str, owner: str) -> Any:
+            socket = await websocket_connect(address.channel("runs/r4/publish"))
+            hello = {"type": "hello", "kernel_id": kernel, "owner": owner, "goes_on": True}
+            await socket.write_message(json.dumps(hello))
+            return socket, await socket.read_message()
+
+        first, _ = await publish("k", "before")
+        begun = {"id": "e1", "kind": "run.started", "task": "t"}
+        await first.write_message(json.dumps({"type": "events", "from": 0, "events": [begun]}))
+        await eventually(lambda: server.ask(f"{API}/r4")[1].get("events") == 1)
+        first.close()
+        await eventually(lambda: server.ask(f"{API}/r4")[1]["state"] == "lost")
+        assert (await publish("other", "after"))[1] is None
+        second, welcome = await publish("k", "after")
+        assert json.loads(welcome) == {"type": "welcome", "next": 1}
+        assert server.ask(f"{API}/r4")[1]["state"] == "live"
+        second.close()
+
+    run(asyncio.wait_for(go(), 60))
+
+
 @pytest.mark.parametrize("how", ["restarted", "killed"])
 def test_a_kernel_that_ends_in_a_run(how: str, server: JupyterProcess) -> None:
     """A restart ends the run in good order; of a kernel that was killed the run is lost, and that is told."""
