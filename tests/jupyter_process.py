@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_client.blocking.client import BlockingKernelClient
+from support import QUICK_IMPORTS
 
 _ANY_CERTIFICATE = ssl.create_default_context()
 _ANY_CERTIFICATE.check_hostname = False
@@ -38,6 +39,10 @@ class JupyterProcess:
 
     module = "jupyter_server"
     python = sys.executable
+    without: tuple[str, ...] = (
+        "jupyterlab", "jupyter_lsp", "jupyter_server_terminals", "notebook", "notebook_shim",
+    )  # fmt: skip
+    """Extensions that are installed here too and would take seconds of each start."""
     answers_at = "llm-sandbox/api/info"
     """Where it is asked whether it is up."""
 
@@ -80,6 +85,7 @@ class JupyterProcess:
         command += ["--ServerApp.ip=127.0.0.1", f"--ServerApp.port={self.port}", "--ServerApp.port_retries=0"]
         command += [f"--IdentityProvider.token={self.token}", f"--ServerApp.root_dir={self.root}"]
         command += ["--ServerApp.base_url=/x/", "--ServerApp.jpserver_extensions=llm_sandbox_nb=True"]
+        command += [f"--ServerApp.jpserver_extensions={name}=False" for name in self.without]
         with (self.folder / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, *self.options],
@@ -94,7 +100,8 @@ class JupyterProcess:
         return self
 
     def _environment(self) -> dict[str, str]:
-        return {"IPYTHONDIR": str(self.folder / "ipython"), "PYTHONPATH": str(Path(__file__).parents[1])}
+        path = os.pathsep.join([str(Path(__file__).parents[1]), str(QUICK_IMPORTS)])
+        return {"IPYTHONDIR": str(self.folder / "ipython"), "PYTHONPATH": path}
 
     def _wait_until_it_answers(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout

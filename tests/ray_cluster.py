@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support import QUICK_IMPORTS
+
 ROOT = Path(__file__).parents[1]
-SITE = ROOT / "tests" / "data" / "ray_site"
 _PORTS = (
     "metrics_agent_port",
     "metrics_export_port",
@@ -25,7 +26,12 @@ _STARTS = 3
 
 def ray_environment() -> dict[str, str]:
     """What processes that import Ray get."""
-    return {**os.environ, "PYTHONPATH": f"{SITE}:{ROOT}", "RAY_USAGE_STATS_ENABLED": "0", "LLM_NAME": ""}
+    return {
+        **os.environ,
+        "PYTHONPATH": f"{QUICK_IMPORTS}:{ROOT}",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "LLM_NAME": "",
+    }
 
 
 @dataclass(frozen=True)

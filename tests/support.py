@@ -17,6 +17,8 @@ from llm_sandbox_nb.sandbox.detect import why_no_bubblewrap, why_no_docker
 
 T = TypeVar("T")
 MIME = "application/vnd.llm-sandbox.trajectory+json"
+QUICK_IMPORTS = Path(__file__).parent / "data" / "quick_imports"
+"""To be put on the path of processes that import jsonschema."""
 WHOLE = os.environ.get("LLM_SANDBOX_TESTS") == "whole"
 """Whether tests that take samples (random instants, sequences, pairs of versions) take as many as is promised."""
 

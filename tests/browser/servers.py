@@ -57,6 +57,7 @@ class FrontEnd(JupyterProcess):
         `python` is that of another environment, with another version of Lab or Notebook.
         """
         self.app = app
+        self.without = ("jupyter_lsp",)
         self.python = str(python or sys.executable)
         self.is_oldest = python is not None
         self.module = _MODULES[app]

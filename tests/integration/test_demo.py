@@ -9,6 +9,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from support import QUICK_IMPORTS
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,7 +19,7 @@ def test_the_demo_tells_answer_files_isolation_and_where_the_notebook_is(
     isolation: str, tmp_path: Path
 ) -> None:
     words = [sys.executable, "notebooks/demo.py", "--out", str(tmp_path / "out"), "--isolation", isolation]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{QUICK_IMPORTS}"}
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     saved = tmp_path / "out" / "01-first-task.ipynb"
@@ -49,7 +50,7 @@ def test_without_docker_and_bubblewrap_the_demo_runs_and_says_that_nothing_isola
             (programs / path.name).symlink_to(path)
     environment = {
         **os.environ,
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": f"{ROOT}:{QUICK_IMPORTS}",
         "PATH": str(programs),
         "DOCKER_HOST": "tcp://127.0.0.1:9",
     }
@@ -97,7 +98,7 @@ def test_a_cell_that_fails_is_told_in_plain_words(tmp_path: Path) -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 / 0")])
     nbformat.write(notebook, tmp_path / "broken.ipynb")
     words = [sys.executable, "notebooks/demo.py", "--out", str(tmp_path / "out"), "--isolation", "process"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{QUICK_IMPORTS}"}
     done = subprocess.run(
         [*words, str(tmp_path / "broken.ipynb")], cwd=ROOT, env=environment, capture_output=True, text=True
     )
