@@ -23,6 +23,14 @@ ISOLATIONS = (
     pytest.param("bubblewrap", marks=pytest.mark.bubblewrap),
 )
 
+LONG = ("test_packaging.py", "test_litellm_range.py", "test_binder.py")
+"""Files that install much: begun first, so that nobody waits for them alone when tests run beside each other."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONG)
+
+
 # What runs in the background of a script has SIGINT ignored, and so would all that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

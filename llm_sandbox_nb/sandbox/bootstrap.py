@@ -15,6 +15,8 @@ from importlib.util import MAGIC_NUMBER
 
 PATIENCE = 45
 """Seconds until the executor must have come: a container's pipe stays open when its owner dies half-way."""
+FOLDER_VARIABLE = "LLM_SANDBOX_FOLDER"
+"""In the environment of an executor that is to remove this folder when it ends, however early that is."""
 _PROGRAM = (
     """
 import json, os, signal, sys
@@ -27,6 +29,8 @@ def read(n):
     while len(data) < n:
         piece = os.read(0, n - len(data))
         if not piece:
+            import shutil
+            shutil.rmtree(os.environ.get('%s', ''), True)
             os._exit(0)
         data += piece
     return data
@@ -47,7 +51,7 @@ sys.meta_path.insert(0, Importer())
 from inside.loop import main
 main()
 """.strip()
-    % PATIENCE
+    % (PATIENCE, FOLDER_VARIABLE)
 )
 
 

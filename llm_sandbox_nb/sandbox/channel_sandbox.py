@@ -59,7 +59,7 @@ class ChannelSandbox(KeptSandbox):
         protection: what is in force.
         kill: ends the sandbox from the outside and removes it; called once, at the end or when it is lost.
         spill: folder inside for the full output of commands that wrote too much.
-        hello: more to tell the executor, e.g. `remove`, a folder that it deletes when it leaves.
+        hello: more to tell the executor, e.g. `history`, the only folder whose history is kept.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from llm_sandbox_nb.sandbox.bootstrap import bootstrap_argv, executor_source
+from llm_sandbox_nb.sandbox.bootstrap import FOLDER_VARIABLE, bootstrap_argv, executor_source
 from llm_sandbox_nb.sandbox.channel import Channel
 from llm_sandbox_nb.sandbox.channel_sandbox import ChannelSandbox
 from llm_sandbox_nb.sandbox.contract import Directories, Protection
@@ -63,7 +63,7 @@ async def start_process_sandbox(options: SandboxOptions) -> ChannelSandbox:
 async def _start_in(folder: Path, options: SandboxOptions) -> ChannelSandbox:
     directories = options.directories or Directories(str(folder / "testbed"))
     name = f"process-{uuid.uuid4().hex[:12]}"
-    environment = _environment(folder, options) | {_MARK: name}
+    environment = _environment(folder, options) | {_MARK: name, FOLDER_VARIABLE: str(folder)}
     for part in ("home", "tmp"):
         (folder / part).mkdir()
     process = await asyncio.create_subprocess_exec(
@@ -85,7 +85,7 @@ async def _start_in(folder: Path, options: SandboxOptions) -> ChannelSandbox:
         protection=_protection(options),
         kill=lambda: _end(process, folder, name),
         spill=str(folder / "spill"),
-        hello={"remove": str(folder), "history": directories.root},
+        hello={"history": directories.root},
     )
     try:
         await sandbox.start()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
-from servers import ALIKE, ROOT, FrontEnd, bundles, front_end, open_notebook
+from servers import ALIKE, PATIENCE, ROOT, FrontEnd, bundles, front_end, open_notebook
 
 pytestmark = pytest.mark.slow
 expect.set_options(timeout=90_000)
@@ -51,11 +52,14 @@ def stopped(page: Page, title: str) -> Locator:
 def wait_for_the_end(page: Page, reason: str = "submitted") -> list[dict[str, Any]]:
     """The events of the one run, when it is over and its last word is in the notebook."""
     expect(page.locator(".lsn-header .lsn-badge")).to_have_text(reason)
-    status = "jupyterapp.shell.currentWidget.sessionContext.session.kernel.status"
-    page.wait_for_function(f"() => {status} === 'idle'")
-    (record,) = bundles(page)
-    events: list[dict[str, Any]] = record["events"]
-    return events
+    deadline = time.monotonic() + PATIENCE / 1000
+    while True:
+        (record,) = bundles(page)
+        events: list[dict[str, Any]] = record["events"]
+        if events and events[-1]["kind"] == "run.finished":
+            return events
+        assert time.monotonic() < deadline, events
+        page.wait_for_timeout(100)
 
 
 def test_keys_step_and_continue_and_are_bound_only_then(server: FrontEnd, page: Page) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -116,3 +118,38 @@ def test_output_over_the_limit_lies_in_the_private_folder_and_goes_with_it(proce
 
     body(process_opener, test)
     assert not kept[0].exists()
+
+
+OWNER = """
+import asyncio
+from llm_sandbox_nb.sandbox.opening import open_sandbox
+
+async def main():
+    print("here", flush=True)
+    async with open_sandbox("process") as box:
+        await box.run("echo content > file")
+        await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+def test_no_folder_is_left_by_an_owner_that_is_killed_at_any_instant_of_a_start(tmp_path: Path) -> None:
+    begun = 0
+    for instant in range(16):
+        owner = subprocess.Popen(
+            [sys.executable, "-c", OWNER], stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(tmp_path)}
+        )
+        assert owner.stdout is not None
+        owner.stdout.readline()
+        time.sleep(instant * 0.02)
+        begun += bool(list(tmp_path.iterdir()))
+        owner.kill()
+        owner.wait()
+        owner.stdout.close()
+    assert begun > 4
+    deadline = time.monotonic() + 30
+    while left := list(tmp_path.iterdir()):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)

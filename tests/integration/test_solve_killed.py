@@ -58,7 +58,7 @@ def test_a_run_that_is_killed_at_a_random_instant_is_readable(tmp_path: Path) ->
         folders = list((tmp_path / "runs" / str(number)).glob("*"))
         assert len(folders) <= 1
         counts.extend(check_killed(folder, seed) for folder in folders)
-    assert len(counts) > KILLS // 2, f"seed {seed}"
+    assert len(counts) > KILLS // 4, f"seed {seed}"
     assert max(counts) > 20, f"seed {seed}: {counts}"
 
 

@@ -74,7 +74,7 @@ class Executor(Link):
         self.children: dict[int, Callable[[int], None]] = {}
         self.cwd = b"/"
         self.spill = b"/tmp/llm-sandbox"
-        self.remove = ""
+        self.remove = os.environ.pop("LLM_SANDBOX_FOLDER", "")
         self.lease = 45.0
         self.owned = False
         self.set_up_process()
@@ -140,7 +140,6 @@ class Executor(Link):
                 failed.append(describe_error(error))
         self.cwd = text_to_bytes(hello.get("cwd", "/"))
         self.spill = text_to_bytes(hello.get("spill", "/tmp/llm-sandbox"))
-        self.remove = hello.get("remove", "")
         self.history.scope = text_to_bytes(hello.get("history", ""))
         version = ".".join(map(str, sys.version_info[:3]))
         answer = {"nonce": hello.get("nonce"), "version": VERSION, "pid": os.getpid(), "uid": os.getuid()}
