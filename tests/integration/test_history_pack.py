@@ -15,9 +15,11 @@ from llm_sandbox_nb.sandbox.history.link import Deliver
 from llm_sandbox_nb.sandbox.opening import open_sandbox
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("docker_engine")]
-WRITE = """cd /testbed; rm -rf some; mkdir some
+WRITE = """cd /testbed; rm -rf some; mkdir some; touch /beside-the-pack-$RANDOM
 for n in $(seq 60); do head -c 100000 /dev/urandom > some/$n; done
 cp some/1 same; head -c 3000000 /dev/urandom > large; ln -f large another; chmod 400 some/2"""
+
+TOP_TIME = "stat -c %y /"  # where the pack comes and goes
 
 
 async def rewound(change: Callable[[ChannelSandbox], None]) -> None:
@@ -25,17 +27,19 @@ async def rewound(change: Callable[[ChannelSandbox], None]) -> None:
     async with open_sandbox("docker") as box:
         assert isinstance(box, ChannelSandbox)
         began = time.time() - 5
-        made, manifests = [], []
+        made, manifests, tops = [], [], []
         for _ in range(2):
             result = await box.run(WRITE, timeout=60)
             assert result.exit_code == 0, result.text
             made.append(await box.checkpoint())
             manifests.append(await full_manifest(box, began))
+            tops.append((await box.run(TOP_TIME)).text)
         change(box)
         for number in (0, 1):
             restored = await box.restore(made[number])
             assert restored.problems == ()
             assert await full_manifest(box, began) == manifests[number]
+            assert (await box.run(TOP_TIME)).text == tops[number]
 
 
 def counted(deliver: Deliver, seen: list[int]) -> Deliver:

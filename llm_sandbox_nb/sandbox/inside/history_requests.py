@@ -209,7 +209,7 @@ class RestoreRequest(HistoryRequest):
 
     def files_done(self, outcome: dict[str, Any]) -> None:
         self.files = outcome
-        if self.params.get("pack"):
+        if "error" in outcome and self.params.get("pack"):
             # A child that was stopped before it came to the pack has left it in its folder.
             Pack(self.params["pack"], self.top_time).close()
         if "error" in outcome and self.history.pid:
