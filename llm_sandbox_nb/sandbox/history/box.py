@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import posixpath
 from abc import abstractmethod
@@ -16,7 +17,7 @@ from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.sandbox.history.compare import compare, listing
 from llm_sandbox_nb.sandbox.history.entry import FILE, FOLDER, Entry
 from llm_sandbox_nb.sandbox.history.image import Image
-from llm_sandbox_nb.sandbox.history.keeper import HistoryKeeper
+from llm_sandbox_nb.sandbox.history.keeper import Beginning, HistoryKeeper
 from llm_sandbox_nb.sandbox.history.link import Link
 from llm_sandbox_nb.sandbox.history.restoring import restore
 from llm_sandbox_nb.sandbox.history.types import History, Restored
@@ -102,14 +103,18 @@ class KeptSandbox(Sandbox):
         """See `Sandbox.fork`."""
         store = self.keeper.needed(checkpoint)
         store.checkpoint(checkpoint)
-        new = await self.sibling()
+        folder = None if history is None else Path(history)
+        # What another history has is read while the sandbox starts.
+        beginning = asyncio.ensure_future(asyncio.to_thread(Beginning.of, store, folder))
+        new: KeptSandbox | None = None
         try:
-            await new.keeper.begin_with(store, None if history is None else Path(history))
+            new = await self.sibling()
+            new.keeper.begin_with(await asyncio.shield(beginning))
             restored = await restore(new.keeper, new.reach, checkpoint, new.reach)
             if restored.problems:
                 raise SandboxError(f"The fork could not be made: {restored.problems[0]}")
         except BaseException:
-            await asyncio.shield(new.close())
+            await asyncio.shield(_undo(new, beginning))
             raise
         return new
 
@@ -164,6 +169,14 @@ class KeptSandbox(Sandbox):
     @abstractmethod
     async def list_files_now(self, path: str, *, depth: int, limit: int) -> list[FileEntry]:
         """`list_files` as they are now."""
+
+
+async def _undo(new: KeptSandbox | None, beginning: Awaitable[Beginning]) -> None:
+    """Of a fork that could not be made nothing stays."""
+    if new is not None:
+        await new.close()
+    with contextlib.suppress(SandboxError, OSError):
+        await asyncio.to_thread((await beginning).discard)
 
 
 class _Pristine:

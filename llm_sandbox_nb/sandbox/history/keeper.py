@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Awaitable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -152,24 +153,15 @@ class HistoryKeeper:
             self.store, self._temporary = HistoryStore(folder, limit=self._limit), True
         return self.store
 
-    async def begin_with(self, source: HistoryStore, folder: Path | None) -> None:
-        """Begin with all that another history has, in `folder` or a temporary one."""
-        async with self.busy:
-            await unhurried(asyncio.to_thread(self._begin_with, source, folder))
-
-    def _begin_with(self, source: HistoryStore, folder: Path | None) -> None:
-        self._temporary = folder is None
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX)) if folder is None else folder.absolute()
-        source.continue_in(folder)
-        self._limit = source.limit
-        self.store = HistoryStore(folder, limit=self._limit)
+    def begin_with(self, beginning: Beginning) -> None:
+        """Begin with all that another history has."""
+        self.store, self._temporary = beginning.store, beginning.temporary
+        self._limit = beginning.store.limit
 
     def _let_go(self) -> None:
         store, self.store = self.store, None
         if store is not None:
-            store.close()
-            if self._temporary:
-                remove_history(store.folder)
+            Beginning(store, self._temporary).discard()
 
     async def close(self) -> None:
         """Let go of the files; a temporary folder is removed."""
@@ -209,6 +201,26 @@ class HistoryKeeper:
     def _room(self, store: HistoryStore) -> int:
         free = shutil.disk_usage(store.folder).free - SPARE
         return max(0, min(store.limit, free))
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """A history that goes on with another, for a sandbox to come."""
+
+    store: HistoryStore
+    temporary: bool
+
+    @classmethod
+    def of(cls, source: HistoryStore, folder: Path | None) -> Beginning:
+        """In `folder` or a temporary one. Raises HistoryError, OSError."""
+        where = Path(tempfile.mkdtemp(prefix=_PREFIX)) if folder is None else folder.absolute()
+        return cls(source.continued_in(where), folder is None)
+
+    def discard(self) -> None:
+        """Let go of the files; a temporary folder is removed. May be done twice."""
+        self.store.close()
+        if self.temporary:
+            remove_history(self.store.folder)
 
 
 class _Look:

@@ -240,6 +240,14 @@ class HistoryStore:
                 share(self._packs / name, packs / name)
             partial.rename(folder / INDEX)
 
+    def continued_in(self, folder: Path) -> HistoryStore:
+        """The same, opened; what is known of this one need not be read again. Raises like `continue_in`."""
+        self.continue_in(folder)
+        store = HistoryStore(folder, limit=self.limit)
+        with self._mutex:
+            store._manifests.update(self._manifests)
+        return store
+
 
 @contextlib.contextmanager
 def _told_as_oserror() -> Iterator[None]:

@@ -42,10 +42,9 @@ def mount_of(fd: int) -> bytes:
         return next((line for line in file if line.startswith(b"mnt_id:")), b"")
 
 
-def open_existing(folder: int, name: bytes) -> int:
+def open_existing(folder: int, name: bytes, there: os.stat_result | None) -> int:
     """Open a file for writing, also one that its owner has closed to itself."""
-    there = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    if not stat.S_ISREG(there.st_mode):
+    if there is None or not stat.S_ISREG(there.st_mode):
         raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), name)
     flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:

@@ -183,7 +183,7 @@ class Restoring(RestoredFolders):
         there = look_at(folder, name)
         if self.is_reusable(path, there) or is_mounted(folder, name, there):
             try:
-                self.begin_patch(row)
+                self.overwrite(folder, name, there, row)
             except OSError as error:
                 if error.errno != errno.ETXTBSY:
                     raise
@@ -192,7 +192,7 @@ class Restoring(RestoredFolders):
                     os.ftruncate(self.file, 0)
                 return
         self.remove(folder, path, there)
-        self.file = os.open(name, NEW, 0o600, dir_fd=folder)
+        self.file = os.open(name, NEW, row[3] & 0o777, dir_fd=folder)
         self.file_row = row
 
     def is_reusable(self, path: bytes, there: os.stat_result | None) -> bool:
@@ -204,7 +204,11 @@ class Restoring(RestoredFolders):
     def begin_patch(self, row: list[Any]) -> None:
         """A file that is there, of which parts get new content."""
         folder, name = self.enter(text_to_bytes(row[0]))
-        self.file = open_existing(folder, name)
+        self.overwrite(folder, name, os.stat(name, dir_fd=folder, follow_symlinks=False), row)
+
+    def overwrite(self, folder: int, name: bytes, there: os.stat_result | None, row: list[Any]) -> None:
+        """Open a file that is there, to write into it."""
+        self.file = open_existing(folder, name, there)
         self.file_row = row
 
     def content(self, kind: int, payload: bytes) -> None:
