@@ -60,8 +60,8 @@ async def write(box: Sandbox, files: int = FILES, each: int = EACH) -> None:
 class CommitAndRun:
     """What people do without a history: commit a container, and start another from that.
 
-    What was made is removed at the end only: ext4 passes over inodes that were freed in the last seconds, so that whoever
-    makes files just after thousands were removed pays 0.2 to 0.8 ms for each instead of 0.03.
+    What was made is removed at the end only: ext4 passes over inodes that were freed in the last seconds, so that
+    whoever makes files just after thousands were removed pays 0.2 to 0.8 ms for each instead of 0.03.
     """
 
     def __init__(self) -> None:
