@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 import re
 import secrets
@@ -54,9 +55,15 @@ def public_settings(value: Any) -> Any:
 def versions() -> dict[str, str]:
     """Versions of what a run depends on."""
     found = {"llm-sandbox-nb": __version__, "python": platform.python_version()}
-    for package in ("litellm",):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
+    if litellm := _installed("litellm"):
+        found["litellm"] = litellm
     return found
+
+
+@functools.cache
+def _installed(package: str) -> str | None:
+    """The version of a package; looking it up takes longer than much of a short run."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -26,12 +26,11 @@ from llm_sandbox_nb.sandbox.bubblewrap_limits import (
     Group,
     InForce,
     find_bases,
-    find_groups,
     process_limits,
-    reap_groups,
 )
 from llm_sandbox_nb.sandbox.bubblewrap_prepare import prepared
 from llm_sandbox_nb.sandbox.bubblewrap_protection import read_protection
+from llm_sandbox_nb.sandbox.bubblewrap_reaper import reap
 from llm_sandbox_nb.sandbox.bubblewrap_view import (
     CA_FILE,
     PROFILE_USERS,
@@ -85,11 +84,6 @@ async def start_bubblewrap_sandbox(options: SandboxOptions) -> ChannelSandbox:
     except BaseException:
         await asyncio.to_thread(started.remove_group)
         raise
-
-
-def reap() -> list[str]:
-    """Remove what sandboxes of owners that died have left behind (their processes died with them)."""
-    return reap_groups(find_groups())
 
 
 def choose_python(*, read_by_others: bool) -> tuple[Python, str]:

@@ -33,7 +33,7 @@ _HOST_USER_BLOCKS = 3584
 _USERS_INSIDE = 65536
 
 _GIVE_UP_ROOT = """
-import ctypes, os, signal, sys
+import ctypes, os, sys
 user, count, parent = int(sys.argv[1]), int(sys.argv[2]), os.getppid()
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -69,14 +69,15 @@ os.write(mapped[1], b"1")
 if os.waitpid(child, 0)[1]:
     sys.exit("the user namespace could not be set up")
 become()
-libc.prctl(1, signal.SIGKILL, 0, 0, 0)
 if os.getppid() != parent:
     sys.exit("the owner is gone")
 os.execv(sys.argv[3], [sys.argv[3], "--userns", str(namespace), *sys.argv[4:]])
 """
 """Makes the user namespace: owned by, and with the ids from, `user` on; allowing none below. Becomes `user`.
 
-Changing the user id clears the parent-death signal (prctl 1), so it is asked for again.
+Changing the user id clears the parent-death signal. Only the inner run asks for it again, as late as it does: a
+bubblewrap that is killed before it lets its child go on leaves that one waiting (see `bubblewrap_reaper`). When
+the owner dies before, all goes on, finds its pipes closed, and ends.
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -15,8 +16,10 @@ import pytest
 import support
 
 from llm_sandbox_nb import open_sandbox
-from llm_sandbox_nb.sandbox.bubblewrap import reap
+from llm_sandbox_nb.sandbox.bootstrap import bootstrap_argv
+from llm_sandbox_nb.sandbox.bubblewrap_launch import bubblewrap_path
 from llm_sandbox_nb.sandbox.bubblewrap_limits import find_groups
+from llm_sandbox_nb.sandbox.bubblewrap_reaper import reap
 from llm_sandbox_nb.sandbox.errors import SandboxLostError
 
 pytestmark = [pytest.mark.bubblewrap, pytest.mark.usefixtures("bubblewrap_engine")]
@@ -135,6 +138,46 @@ def test_groups_of_living_owners_are_left_alone() -> None:
     assert not any(str(os.getpid()) in name for name in removed)
     assert alive == "alive\n"
     assert not groups_of(os.getpid())
+
+
+def waiting_bubblewrap() -> int:
+    """One whose outer part was killed before it let it go on: it could not write what it was to tell before."""
+    told, full = os.pipe()
+    os.set_blocking(full, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(full, bytes(1))
+    os.set_blocking(full, True)
+    path = bubblewrap_path()
+    assert path is not None
+    words = [path, "--dev-bind", "/", "/", "--unshare-pid", "--as-pid-1", "--die-with-parent"]
+    outside = subprocess.Popen(
+        [*words, "--info-fd", str(full), "--", *bootstrap_argv(sys.executable)],
+        stdin=subprocess.DEVNULL,
+        pass_fds=[full],
+    )
+    assert eventually(lambda: bool(tree(outside.pid)))
+    (inside,) = tree(outside.pid)
+    outside.kill()
+    outside.wait()
+    os.close(told)
+    os.close(full)
+    return inside
+
+
+def test_a_bubblewrap_that_nobody_will_let_go_on_is_ended() -> None:
+    async def beside() -> tuple[int, str, list[str], str]:
+        async with open_sandbox("bubblewrap") as box:
+            inside = waiting_bubblewrap()
+            began = start_of(inside)
+            await asyncio.sleep(0.3)
+            assert is_running(inside, began)  # by itself it never ends
+            return inside, began, reap(), (await box.run("echo alive")).text
+
+    inside, began, reaped, alive = support.run(beside())
+    assert reaped == [str(inside)]
+    assert eventually(lambda: not is_running(inside, began))
+    assert alive == "alive\n"
 
 
 def test_closing_ends_everything_at_once() -> None:

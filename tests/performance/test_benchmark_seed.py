@@ -21,6 +21,7 @@ from memory_of import PeakMemory
 from scripted_server import ScriptedServer
 from support import require, size
 
+from llm_sandbox_nb.agent.schemas import TOOLS
 from llm_sandbox_nb.benchmark.results import read_results
 from llm_sandbox_nb.sandbox.docker_engine import connect
 from llm_sandbox_nb.sandbox.docker_image import DEFAULT_IMAGE
@@ -57,17 +58,16 @@ output_dir: /testbed
 
 
 LITELLM = """
-import asyncio, os, sys, time
+import asyncio, json, os, sys, time
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 import litellm
 url, count, at_once = sys.argv[1], int(sys.argv[2]), asyncio.Semaphore(int(sys.argv[3]))
-tools = [{"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
-         for name in ("execute_bash", "str_replace_editor", "submit")]
+messages, tools = json.load(sys.stdin)
 async def ask():
     async with at_once:
         stream = await litellm.acompletion(
             model="openai/scripted", api_base=url, api_key="key", stream=True, tools=tools,
-            messages=[{"role": "user", "content": "Write."}], _skip_mcp_handler=True,
+            messages=messages, _skip_mcp_handler=True,
         )
         async for _ in stream:
             pass
@@ -191,10 +191,23 @@ def engine_seconds(image: str) -> float:
 
 def model_seconds(folder: Path) -> float:
     """CPU seconds that LiteLLM takes for the requests of a task, without a sandbox and without waiting."""
-    with ScriptedServer(script_text(turn(bash("true")), chunk=100_000), strict=False) as server:
+    with ScriptedServer(script_text(*[turn(bash("true"))] * 5, chunk=100_000), strict=False) as server:
         words = [sys.executable, "-c", LITELLM, server.url, str(5 * TASKS), str(WORKERS)]
-        done = subprocess.run(words, check=True, capture_output=True, text=True, cwd=folder)
+        asked = json.dumps([half_way(), TOOLS])
+        done = subprocess.run(words, check=True, capture_output=True, text=True, cwd=folder, input=asked)
     return float(done.stdout) / TASKS
+
+
+def half_way() -> list[dict[str, Any]]:
+    """The conversation of a task of five turns when two of them are over."""
+    messages: list[dict[str, Any]] = [{"role": "system", "content": "You work in /testbed."}]
+    messages.append({"role": "user", "content": "Write."})
+    for number in range(2):
+        function = {"name": "execute_bash", "arguments": json.dumps({"command": f"echo {number}"})}
+        call = {"id": f"call_{number}", "type": "function", "function": function}
+        messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        messages.append({"role": "tool", "tool_call_id": call["id"], "content": f"{number}\n"})
+    return messages
 
 
 def busy_seconds() -> float:

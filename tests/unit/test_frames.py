@@ -6,6 +6,7 @@ import ast
 import asyncio
 import json
 import struct
+import zlib
 
 import pytest
 from hypothesis import given
@@ -114,7 +115,7 @@ def sources():
     size = int(source[:8])
     compiled = source[8 + size :]
     assert len(compiled) == 8 + int(compiled[:8])
-    return json.loads(source[8 : 8 + size])
+    return json.loads(zlib.decompress(source[8 : 8 + size]))
 
 
 def test_the_source_is_old_python():
