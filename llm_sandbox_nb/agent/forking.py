@@ -51,13 +51,13 @@ async def fork(run: Run, there: Destination) -> Run:
         raise
     other = type(run).load(folder)
     other.place.box, other.place.owned, other.place.loop = box, True, asyncio.get_running_loop()
-    other.place.job, other.place.options, other.place.stage = (
-        run.place.job,
-        run.place.options,
-        run.place.stage,
-    )
+    same = run.place
+    other.place.job, other.place.options = same.job, same.options
+    other.place.stage, other.place.on_fork = same.stage, same.on_fork
     take_over(box, folder)
     _tell_parent(run, there, other)
+    if same.on_fork is not None:
+        same.on_fork(other)
     return other
 
 

@@ -36,6 +36,8 @@ class Place:
     """How to open another sandbox like it."""
     stage: Stage | None = None
     """Shows what the run does when it goes on."""
+    on_fork: Callable[[Any], None] | None = None
+    """Told of each run that is forked off, for whoever keeps it: nobody else may have asked for it in Python."""
 
     def living(self) -> Sandbox | None:
         """The sandbox, unless it is closed or lost."""

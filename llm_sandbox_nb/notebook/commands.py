@@ -16,6 +16,7 @@ from llm_sandbox_nb.notebook.background import CLEAN_UP, BackgroundLoop, Job
 from llm_sandbox_nb.notebook.card_page import protection_words
 from llm_sandbox_nb.notebook.card_text import plain, size_in_words, time_in_words
 from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
+from llm_sandbox_nb.notebook.forks import Forks
 from llm_sandbox_nb.notebook.sandboxes import NotebookSandboxes, SandboxOptions, SandboxStatus
 from llm_sandbox_nb.sandbox.contract import FileEntry, Sandbox, StreamName
 
@@ -28,16 +29,23 @@ class SandboxCommands:
     """Each method is one subcommand; what it has to say is printed."""
 
     def __init__(
-        self, background: BackgroundLoop, sandboxes: NotebookSandboxes, options: Callable[[], SandboxOptions]
+        self,
+        background: BackgroundLoop,
+        sandboxes: NotebookSandboxes,
+        options: Callable[[], SandboxOptions],
+        forks: Forks,
     ) -> None:
         self._background = background
         self._sandboxes = sandboxes
         self._options = options
+        self._forks = forks
 
     def status(self, rest: str) -> None:
         """Say what runs, where, and what it protects from."""
         _no_arguments("status", rest)
         print(status_text(self._background.run(self._sandboxes.status())))
+        if forks := self._forks.text():
+            print(plain(forks))
 
     def files(self, rest: str) -> None:
         """List a folder of the sandbox: the output folder, or the one named."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from llm_sandbox_nb.notebook.arguments import variable_name
 from llm_sandbox_nb.notebook.card_text import plain
 from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
-from llm_sandbox_nb.notebook.records import find_run, run_folders
+from llm_sandbox_nb.notebook.records import run_folders
 
 if TYPE_CHECKING:
     from llm_sandbox_nb.agent.run import Run
@@ -32,16 +32,16 @@ class CommandsInTime:
         newest: the newest run that began in this kernel, if any.
         folder: where the notebook's runs are.
         namespace: the user's variables, which may hold runs.
-        prepare: makes a run ready to be gone on with in cells.
+        find: the run of a name or folder, ready to be gone on with in cells.
     """
 
     def __init__(
-        self, newest: Run | None, folder: Path, namespace: dict[str, Any], prepare: Callable[[Run], None]
+        self, newest: Run | None, folder: Path, namespace: dict[str, Any], find: Callable[[str], Run]
     ) -> None:
         self._newest = newest
         self._folder = folder
         self._namespace = namespace
-        self._prepare = prepare
+        self._find_run = find
 
     def rewind(self, rest: str) -> None:
         """Go back, after having said what that changes."""
@@ -66,10 +66,11 @@ class CommandsInTime:
         elif len(words) != 1:
             _wrong("fork")
         other = run.fork(_step("fork", words[0]))
-        self._prepare(other)
         if name:
             self._namespace[name] = other
-        where = f"It is the variable {name}: {name}.resume() goes on." if name else "%sandbox load shows it."
+        where = f"It is the variable {name}: {name}.resume() goes on."
+        if not name:
+            where = f"%sandbox load {other.folder.name} -o NAME gives it."
         print(plain(f"Forked after step {words[0]} into {other.folder}. {where}"))
 
     def compare(self, rest: str) -> None:
@@ -113,7 +114,7 @@ class CommandsInTime:
         folders = run_folders(self._folder)
         if not folders:
             raise SandboxInputError("There is no run in this notebook yet: a %%sandbox cell makes one.")
-        return self._ready(find_run(str(folders[-1]), self._folder))
+        return self._find_run(str(folders[-1]))
 
     def _find(self, name: str) -> Run:
         from llm_sandbox_nb.agent.run import Run
@@ -123,11 +124,7 @@ class CommandsInTime:
             return held
         if self._newest is not None and name in (self._newest.folder.name, str(self._newest.folder)):
             return self._newest
-        return self._ready(find_run(name, self._folder))
-
-    def _ready(self, run: Run) -> Run:
-        self._prepare(run)
-        return run
+        return self._find_run(name)
 
 
 def _step(name: str, word: str) -> int:

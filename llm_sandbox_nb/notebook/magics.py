@@ -14,6 +14,7 @@ from llm_sandbox_nb.agent.home import Home
 from llm_sandbox_nb.notebook.arguments import load_arguments, parse_line, unknown_subcommand, with_options
 from llm_sandbox_nb.notebook.background import BackgroundLoop
 from llm_sandbox_nb.notebook.errors import SandboxUsageError, plain_errors
+from llm_sandbox_nb.notebook.forks import Forks
 from llm_sandbox_nb.notebook.naming import notebook_name
 from llm_sandbox_nb.notebook.sandboxes import NotebookSandboxes, SandboxKeeper
 from llm_sandbox_nb.notebook.settings import SandboxSettings
@@ -42,6 +43,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         super().__init__(shell=shell, **options)
         self._background = BackgroundLoop()
         self._sandboxes = NotebookSandboxes(self._connect)
+        self._forks = Forks()
         self._live: Run | None = None
         """The newest run that began here."""
         Home.cells_wait = True
@@ -123,14 +125,16 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         }
         if name in others:
             return others[name]
-        commands = SandboxCommands(self._background, self._sandboxes, lambda: sandbox_options(self))
+        commands = SandboxCommands(
+            self._background, self._sandboxes, lambda: sandbox_options(self), self._forks
+        )
         command: Callable[[str], None] = getattr(commands, name)
         return command
 
     def _in_time(self, name: str) -> Callable[[str], None]:
         from llm_sandbox_nb.notebook.commands_in_time import CommandsInTime
 
-        commands = CommandsInTime(self._live, self._runs_folder(), self._namespace, self._prepare)
+        commands = CommandsInTime(self._live, self._runs_folder(), self._namespace, self._find)
         command: Callable[[str], None] = getattr(commands, name)
         return command
 
@@ -139,6 +143,14 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         from llm_sandbox_nb.notebook.stage import CellStage
 
         run.place.stage = CellStage(self._background, self._sandboxes, self, self.shell)
+        run.place.on_fork = self._forks.add
+
+    def _find(self, name: str) -> Run:
+        from llm_sandbox_nb.notebook.records import find_run
+
+        run = find_run(name, self._runs_folder(), self._forks)
+        self._prepare(run)
+        return run
 
     def _show_runs(self, rest: str) -> None:
         from llm_sandbox_nb.notebook.records import runs_text
@@ -148,11 +160,10 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         print(runs_text(self._runs_folder()))
 
     def _load(self, rest: str) -> None:
-        from llm_sandbox_nb.notebook.records import find_run, show_run
+        from llm_sandbox_nb.notebook.records import show_run
 
         name, variable = load_arguments(rest)
-        run = find_run(name, self._runs_folder())
-        self._prepare(run)
+        run = self._find(name)
         self._keep(variable, run)
         show_run(run, self.shell, self.caps())
 
@@ -191,9 +202,13 @@ class SandboxMagics(SandboxSettings, magic.Magics):
 
         return await connect_server()
 
+    async def _close_all(self) -> None:
+        await self._forks.close()
+        await self._sandboxes.close()
+
     def _close(self) -> None:
         """The kernel ends: put the sandbox away, but do not hold the kernel up for long."""
         if self._background.started:
             with suppress(TimeoutError, SandboxError, OSError, RuntimeError):
-                self._background.run(self._sandboxes.close(), timeout=5)
+                self._background.run(self._close_all(), timeout=5)
             self._background.stop()

@@ -203,6 +203,8 @@ async def _decide(run: Run, asked: dict[str, Any]) -> str | None:
             await run.rewind(given.get("step", 0), given.get("what", "both"))
         elif asked.get("action") == "undo":
             await run.undo()
+        elif asked.get("action") == "fork":
+            await run.fork(given.get("step", 0))
         else:
             _decide_at_once(run.control, str(asked.get("action")), given)
     except (ControlError, InputError, SandboxError) as error:

@@ -12,6 +12,7 @@ from llm_sandbox_nb.notebook.caps import Caps
 from llm_sandbox_nb.notebook.card import Card
 from llm_sandbox_nb.notebook.card_text import first_line, plain
 from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
+from llm_sandbox_nb.notebook.forks import Forks
 from llm_sandbox_nb.notebook.live_display import LiveDisplay
 from llm_sandbox_nb.trajectory.journal import FILE_NAME, JournalError, read_journal
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
@@ -55,16 +56,21 @@ def _facts(name: str, run: Trajectory) -> Iterator[str]:
     yield plain(first_line(run.start.task if run.start else "", 60))
 
 
-def find_run(name: str, folder: Path) -> Run:
+def find_run(name: str, folder: Path, forks: Forks | None = None) -> Run:
     """The run `name`: a folder or file, or the name (or a part of it) of a run of this notebook.
+
+    One of the `forks` comes with its sandbox.
 
     Raises:
         SandboxInputError: there is none, or several, or it cannot be read.
     """
     from llm_sandbox_nb.agent.run import Run
 
+    path = _find(name, folder)
+    if forks is not None and (held := forks.at(path)) is not None:
+        return held
     try:
-        return Run.load(_find(name, folder))
+        return Run.load(path)
     except (FileNotFoundError, JournalError, ValueError) as error:
         raise SandboxInputError(str(error)) from error
 

@@ -11,6 +11,7 @@ A decision is a JSON object: `action` and the fields that this action takes.
     {"action": "change", "model": M?, "settings": {...}?, "limits": {...}?, "breakpoints": [...]?, "approve": A?}
     {"action": "rewind", "step": N, "what": "both" | "files" | "conversation"?}
     {"action": "undo"}
+    {"action": "fork", "step": N}
 
 `call_id` says which held call is meant: a decision that comes after another one was taken does not hit the next.
 Whether the run is in a state to take it, and whether values make sense to the model, the kernel says.
@@ -92,10 +93,11 @@ _TAKEN: Mapping[str, Mapping[str, Check]] = {
     },
     "rewind": {"step": _step, "what": _what},
     "undo": {},
+    "fork": {"step": _step},
 }
-_NEEDED = {"say": "text", "edit": "arguments", "observe": "text", "rewind": "step"}
-LONG = frozenset({"rewind", "undo"})
-"""Decisions that take time to be carried out: the files go back."""
+_NEEDED = {"say": "text", "edit": "arguments", "observe": "text", "rewind": "step", "fork": "step"}
+LONG = frozenset({"rewind", "undo", "fork"})
+"""Decisions that take time to be carried out: files go back, or a sandbox starts."""
 ACTIONS = tuple(_TAKEN)
 
 

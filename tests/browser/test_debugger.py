@@ -135,9 +135,22 @@ def test_the_files_of_a_step_while_it_is_stopped_and_after(server: FrontEnd, pag
     begin(server, page, "files", "--break \"'rm ' in command\"")
     stopped(page, "Stopped at step 3, before execute_bash")
     look_at_files(page)
+    fork_while_it_is_stopped(page)
     panel(page).get_by_role("button", name="Continue").click()
-    wait_for_the_end(page)
+    events = wait_for_the_end(page)
+    assert [event["step"] for event in events if event["kind"] == "forked"] == [1]
     look_at_files(page)
+
+
+def fork_while_it_is_stopped(page: Page) -> None:
+    """By a button, although the kernel is busy with the run."""
+    timeline = page.get_by_role("navigation", name="Timeline")
+    timeline.get_by_role("button", name="Step 1", exact=False).click()
+    step = page.get_by_role("region", name="Step 1: its files, and going back")
+    step.get_by_role("button", name="Fork here").click()
+    expect(timeline.get_by_text("Fork of step 1")).to_be_visible()
+    stopped(page, "Stopped at step 3, before execute_bash")
+    timeline.get_by_role("button", name="Step 1", exact=False).click()
 
 
 def look_at_files(page: Page) -> None:

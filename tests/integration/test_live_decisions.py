@@ -82,6 +82,32 @@ def decisions(run: Run) -> list[tuple[str, str]]:
     ]
 
 
+def test_a_run_under_way_can_be_forked_and_the_fork_gone_on_with(server: JupyterProcess) -> None:
+    options = "--isolation process --break \"'two' in command\""
+    cell = Cell(server, options, turn(bash("echo one > f")), turn(bash("echo two >> f; cat f")), SUBMIT)
+    held = cell.held("call")
+    status, problem = cell.decide(action="fork", step=7)
+    assert status == 409
+    assert "no step 7" in str(problem)
+    assert cell.decide(action="fork", step=1)[0] == 200
+    assert cell.decide(action="fork", step=1)[0] == 200
+    assert server.get(f"{API}/{cell.id}")["held"]["call_id"] == held["call_id"]
+    assert cell.decide(action="resume")[0] == 200
+    done = cell.finished()
+    assert cell.error is None
+    assert "[stdout]\none\ntwo\n" in done.steps[1].calls[0].output
+    names = [fork.folder for fork in done.trajectory.forks]
+    assert len(set(names)) == 2
+    told = server.execute(cell.kernel, "%sandbox status")
+    assert all(f"A fork is open: {name};" in told for name in names)
+    go_on = [f"%sandbox load {names[0]} -o other", "box = other.place.box", "end = other.resume(breakpoints=[])"]
+    go_on += ["print('SAME', end.place.box is box, end.stop_reason, 'one\\ntwo' in end.steps[1].calls[0].output)"]
+    told = server.execute(cell.kernel, "\n".join([*go_on, "other.close()", "%sandbox status"]))
+    assert "SAME True submitted True" in told
+    assert f"A fork is open: {names[0]};" not in told
+    assert f"A fork is open: {names[1]};" in told
+
+
 def test_a_browser_can_decide_everything_while_the_kernel_is_busy(server: JupyterProcess) -> None:
     cell = Cell(server, "--isolation process --step", turn(bash("rm -rf precious")), turn(bash("echo two")),
                 turn(bash("echo three")), SUBMIT)  # fmt: skip

@@ -17,28 +17,31 @@ export class KernelTravel implements ITimeTravel {
   ) {}
 
   rewind(step: number, what: RewindWhat): Promise<string> {
-    return this._go(`rewind ${step} ${what}`, 'rewind', { step, what });
+    return this._go(`rewind ${step} ${what}`, 'rewind', { step, what }, this._halts());
   }
 
   undo(): Promise<string> {
-    return this._go('undo', 'undo', {});
+    return this._go('undo', 'undo', {}, this._halts());
   }
 
-  async fork(step: number): Promise<string> {
-    const run = await this._api.run(this._runId);
-    if (goesOn(run)) {
-      throw new Error(this._trans('The kernel is busy with this run: fork it when it is over, or stop it first.'));
-    }
-    return this._execute(run, `fork ${step}`);
+  fork(step: number): Promise<string> {
+    const told = this._trans(
+      'Forked. The new run is named below the steps: load it in a cell, and go on with it there.'
+    );
+    return this._go(`fork ${step}`, 'fork', { step }, told);
   }
 
   /** By the run itself while it goes on, which keeps its kernel busy; else in the kernel. */
-  private async _go(command: string, action: string, more: Record<string, unknown>): Promise<string> {
+  private async _go(command: string, action: string, more: Record<string, unknown>, told: string): Promise<string> {
     const run = await this._api.run(this._runId);
     if (!goesOn(run)) {
       return this._execute(run, command);
     }
     await this._api.control(this._runId, action, more);
+    return told;
+  }
+
+  private _halts(): string {
     return this._trans('Done. The run halts here until it is told to go on.');
   }
 
