@@ -48,7 +48,7 @@ const FIELDS: Record<string, Record<string, Check>> = {
     versions: object,
     forked_from: maybe(forkedFrom)
   },
-  'sandbox.ready': { sandbox_id: text, protection: object, start_time: number },
+  'sandbox.ready': { sandbox_id: text, protection: object, start_time: number, root: maybe(text) },
   message: { message: object },
   'model.requested': { step: number },
   'model.delta': { step: number, text, reasoning: text },

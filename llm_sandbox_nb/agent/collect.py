@@ -142,7 +142,7 @@ class Collector:
         target = self.recorder.folder / FILES_FOLDER / name
         room = self.limits.all_bytes - sum(self._sizes.values()) + self._sizes.get(entry.path, 0)
         try:
-            await asyncio.to_thread(_make_way, self.recorder.folder / FILES_FOLDER, target)
+            await asyncio.to_thread(make_way, self.recorder.folder / FILES_FOLDER, target)
             left_out = await self.box.download(
                 entry.path, target.parent, limit=min(room, self.limits.file_bytes)
             )
@@ -204,7 +204,7 @@ def mime_of(name: str) -> str:
     return _MORE_TYPES.get(suffix) or mimetypes.guess_type(name)[0] or "application/octet-stream"
 
 
-def _make_way(files: Path, target: Path) -> None:
+def make_way(files: Path, target: Path) -> None:
     """Make the folder of `target`; an older copy that is in the way, file or folder, goes."""
     files.mkdir(exist_ok=True)
     folder = files

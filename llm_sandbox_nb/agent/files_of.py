@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from llm_sandbox_nb.agent.checkpoints import history_folder
-from llm_sandbox_nb.sandbox.contract import Changes
+from llm_sandbox_nb.sandbox.contract import Changes, Directories
 from llm_sandbox_nb.sandbox.errors import HistoryError
 from llm_sandbox_nb.sandbox.history.compare import compare
-from llm_sandbox_nb.sandbox.history.entry import Entry
+from llm_sandbox_nb.sandbox.history.entry import Entry, moved
 from llm_sandbox_nb.sandbox.history.store import HistoryStore, is_history
 
 if TYPE_CHECKING:
@@ -60,6 +61,17 @@ class FilesOf:
         store = HistoryStore(self._folder, readonly=True)
         try:
             return dict(store.manifest(checkpoint))
+        finally:
+            store.close()
+
+    @contextmanager
+    def opened(self, checkpoint: str) -> Iterator[tuple[HistoryStore, Mapping[str, Entry]]]:
+        """The history, and all entries at a checkpoint by their paths as they would be in a container."""
+        store = HistoryStore(self._folder, readonly=True)
+        try:
+            sandbox = self._run.trajectory.sandbox
+            own_folder = sandbox is not None and sandbox.protection.get("isolation") == "process"
+            yield store, moved(store.manifest(checkpoint), Directories().root if own_folder else "/")
         finally:
             store.close()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llm_sandbox_nb.agent.checkpoints import history_folder
+from llm_sandbox_nb.agent.files_back import put_files_back
 from llm_sandbox_nb.agent.folders import new_run_folder
 from llm_sandbox_nb.agent.going_on import sandbox_options
 from llm_sandbox_nb.agent.place import take_over
@@ -55,6 +56,8 @@ async def fork(run: Run, there: Destination) -> Run:
     other.place.job, other.place.options = same.job, same.options
     other.place.stage, other.place.on_fork = same.stage, same.on_fork
     take_over(box, folder)
+    assert there.target is not None
+    await asyncio.to_thread(put_files_back, other, there.target)
     _tell_parent(run, there, other)
     if same.on_fork is not None:
         same.on_fork(other)

@@ -7,11 +7,13 @@ line the rewind did not happen, and the files of HEAD are those of the first che
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from llm_sandbox_nb.agent.checkpoints import history_folder
 from llm_sandbox_nb.agent.failures import InputError
+from llm_sandbox_nb.agent.files_back import put_files_back
 from llm_sandbox_nb.agent.files_of import FilesOf
 from llm_sandbox_nb.agent.home import Awaitable
 from llm_sandbox_nb.agent.place import take_over
@@ -165,9 +167,13 @@ async def go_back(run: Run, there: Destination) -> WentBack:
     try:
         if box is not None:
             await box.keep_history(history_folder(run.folder))
-        return await travel(recorder, box, there)
+        went = await travel(recorder, box, there)
     finally:
         recorder.close()
+    if there.what == "conversation" or there.target is None:
+        return went
+    more = await asyncio.to_thread(put_files_back, run, there.target)
+    return replace(went, problems=(*went.problems, *more))
 
 
 async def travel(recorder: Recorder, box: Sandbox | None, there: Destination) -> WentBack:

@@ -153,7 +153,10 @@ class Work:
         known = take_over(box, self.recorder.folder)
         self.recorder.emit(
             ev.SandboxReady(
-                sandbox_id=box.id, protection=_protection(box), start_time=time.monotonic() - started
+                sandbox_id=box.id,
+                protection=_protection(box),
+                start_time=time.monotonic() - started,
+                root=box.directories.root,
             )
         )
         if opening.root not in (None, box.directories.root):

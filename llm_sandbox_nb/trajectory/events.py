@@ -84,6 +84,8 @@ class SandboxReady(_Event):
     sandbox_id: str
     protection: dict[str, Any]
     start_time: float
+    root: str | None = None
+    """Its working directory."""
 
 
 class MessageAdded(_Event):

@@ -100,8 +100,14 @@ def test_a_run_under_way_can_be_forked_and_the_fork_gone_on_with(server: Jupyter
     assert len(set(names)) == 2
     told = server.execute(cell.kernel, "%sandbox status")
     assert all(f"A fork is open: {name};" in told for name in names)
-    go_on = [f"%sandbox load {names[0]} -o other", "box = other.place.box", "end = other.resume(breakpoints=[])"]
-    go_on += ["print('SAME', end.place.box is box, end.stop_reason, 'one\\ntwo' in end.steps[1].calls[0].output)"]
+    go_on = [
+        f"%sandbox load {names[0]} -o other",
+        "box = other.place.box",
+        "end = other.resume(breakpoints=[])",
+    ]
+    go_on += [
+        "print('SAME', end.place.box is box, end.stop_reason, 'one\\ntwo' in end.steps[1].calls[0].output)"
+    ]
     told = server.execute(cell.kernel, "\n".join([*go_on, "other.close()", "%sandbox status"]))
     assert "SAME True submitted True" in told
     assert f"A fork is open: {names[0]};" not in told

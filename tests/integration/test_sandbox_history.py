@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import with_sandbox
+from support import run, with_sandbox
 
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import HistoryError
+from llm_sandbox_nb.sandbox.opening import open_sandbox
 
 
 def test_checkpoint_change_restore_undo(opener: Any, tmp_path: Path) -> None:
@@ -99,6 +100,31 @@ def test_files_of_the_image(strong_opener: Any) -> None:
         ).exit_code == 0
 
     with_sandbox(strong_opener, test, timeout=120)
+
+
+@pytest.mark.docker
+@pytest.mark.usefixtures("docker_engine")
+def test_a_folder_of_the_image_whose_own_times_tell_nothing() -> None:
+    """Only what is in it has changed: a fork has to be told of the folder all the same."""
+    change = 'cd /etc/dpkg; was=$(stat -c %y .); {}; touch -d "$was" .; cd /testbed'
+    look = "find /etc/dpkg -printf '%y %m %T@ %p\\n' | sort; cat /etc/dpkg/more"
+
+    async def test() -> None:
+        async with open_sandbox("docker") as box:
+            fresh = await box.checkpoint()
+            made = {}
+            for act in ("echo more > more", "rm -r dpkg.cfg.d", "echo other > more; mkdir dpkg.cfg.d"):
+                await box.run(change.format(act))
+                made[await box.checkpoint()] = (await box.run(look)).stdout
+            for checkpoint, listed in made.items():
+                fork = await box.fork(checkpoint)
+                assert (await fork.run(look)).stdout == listed
+                assert (await fork.restore(fresh)).problems == ()
+                assert (await fork.restore(checkpoint)).problems == ()
+                assert (await fork.run(look)).stdout == listed
+                await fork.close()
+
+    run(test(), timeout=120)
 
 
 def test_reading_the_past_goes_the_way_of_open(process_opener: Any) -> None:

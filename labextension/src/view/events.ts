@@ -61,6 +61,7 @@ export interface ISandboxReady extends IEventBase {
   sandbox_id: string;
   protection: Record<string, unknown>;
   start_time: number;
+  root: string | null;
 }
 
 export interface IMessageAdded extends IEventBase {

@@ -148,9 +148,15 @@ class RestoredFolders:
     # --------------------------------------------------------------------------------------------- memory
 
     def resign(self, path: bytes) -> None:
-        """What was there before, unchanged but for its ctime."""
+        """What was there before, unchanged but for its ctime; a folder in which something was changed.
+
+        Of a folder of the image that is not told what it holds: it is told with the next look, as what is in it is.
+        """
         record = self.memory.get(path)
         if record and record is not LOST:
+            if record[1] and stat.S_ISDIR(record[0][0]):
+                self.memory[path] = LOST
+                return
             try:
                 self.memory[path] = (signature(os.lstat(path)), *record[1:])
             except OSError:
@@ -160,6 +166,8 @@ class RestoredFolders:
         """An entry is now what the plan says. What is in a folder of the image is not told, so not known."""
         if row[1] == "d" and row[2]:
             self.forget_below(path)
+            self.memory[path] = LOST
+            return
         self.memory[path] = (signature(os.lstat(path)), row[2], row[8], row[9], row[10])
 
     def remove(self, folder: int, path: bytes, there: os.stat_result | None) -> None:

@@ -1,0 +1,86 @@
+"""What a run has on disk of its output follows it back in time, with its sandbox open, closed, or in a fork."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from agent_scripts import SUBMIT, bash, turn
+from support import run as in_loop
+from time_travel import played_in
+
+from llm_sandbox_nb.agent.run import Run
+from llm_sandbox_nb.sandbox.opening import open_sandbox
+
+TURNS = [
+    turn(bash("echo one > output/a.txt; mkdir output/d; echo deep > output/d/e.txt")),
+    turn(bash("echo two > output/a.txt; rm -r output/d; echo file > output/d")),
+    turn(bash("rm output/a.txt; echo three > output/c.txt")),
+    SUBMIT,
+]
+STATES = {
+    0: {},
+    1: {"a.txt": "one\n", "d/e.txt": "deep\n"},
+    2: {"a.txt": "two\n", "d": "file\n"},
+    3: {"c.txt": "three\n", "d": "file\n"},
+}
+
+
+def kept(run: Run) -> dict[str, str]:
+    return {name: file.read_text() for name, file in run.files.items()}
+
+
+def test_files_of_the_output_go_back_with_the_run(tmp_path: Path, isolation: str) -> None:
+    async def with_its_sandbox() -> Path:
+        async with open_sandbox(isolation) as box:
+            run = await played_in(box, tmp_path, TURNS)
+            assert kept(run) == STATES[3]
+            for step in (1, 3, 2, 0):
+                await run.rewind(step, "both" if step else "files")
+                assert kept(run) == STATES[step]
+                await run.undo()
+                assert kept(run) == STATES[3]
+            await run.rewind(1, "conversation")
+            assert kept(run) == STATES[3]  # the sandbox has them still
+            await run.undo()
+            fork = await run.fork(2)
+            assert (kept(fork), kept(run)) == (STATES[2], STATES[3])
+            await fork.close()
+        return run.folder
+
+    async def without(folder: Path) -> None:
+        run = Run.load(folder)
+        for step in (2, 1):
+            went = await run.rewind(step)
+            assert went.problems == ()
+            assert kept(run) == kept(Run.load(folder)) == STATES[step]
+        await run.undo()
+        assert kept(run) == STATES[2]
+
+    folder = in_loop(with_its_sandbox(), timeout=120)
+    in_loop(without(folder))
+
+
+def test_names_in_a_record_from_elsewhere_lead_nowhere(tmp_path: Path) -> None:
+    """A journal that somebody else wrote says that a file above the folder of files was collected."""
+
+    async def body() -> None:
+        async with open_sandbox("process") as box:
+            folder = (await played_in(box, tmp_path, TURNS)).folder
+        journal = folder / "journal.jsonl"
+        lines = [json.loads(line) for line in journal.read_text().splitlines()]
+        for line in lines:
+            if line["kind"] == "artifact" and line["path"] == "a.txt":
+                line["path"] = "../../evil.txt"
+        journal.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        outside = tmp_path / "outside"
+        outside.mkdir()
+        (folder / "files" / "d").unlink()
+        (folder / "files" / "d").symlink_to(outside)
+        run = Run.load(folder)
+        await run.rewind(1)
+        assert kept(run) == {"d/e.txt": "deep\n"}
+        assert list(outside.iterdir()) == []
+        assert not list(tmp_path.rglob("evil.txt"))
+
+    in_loop(body())
