@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -96,6 +98,28 @@ def test_nobody_can_be_asked_under_nbclient(option: str, tmp_path: Path) -> None
         assert word in output.evalue
     assert "\n" not in output.evalue
     assert not (tmp_path / "sandbox-runs").exists(), "nothing was started"
+
+
+def test_papermill_is_told_at_once_and_runs_what_the_sentence_says(tmp_path: Path) -> None:
+    """With a parameter of its own; in a process of its own, which it leaves at once."""
+    (tmp_path / "script.yaml").write_text(SCRIPT)
+    parameters = nbformat.v4.new_code_cell("halt = '--step'", metadata={"tags": ["parameters"]})
+    source = "get_ipython().run_cell_magic('sandbox', '-m scripted/script.yaml --isolation process ' + halt, 'Work.')"
+    cells = [parameters, *(nbformat.v4.new_code_cell(text) for text in ("%load_ext llm_sandbox_nb", source))]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "p", "language": "python"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), tmp_path / "in.ipynb")
+    words = [sys.executable, "-m", "papermill", "--no-progress-bar", "in.ipynb", "out.ipynb"]
+
+    def papermill(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*words, *more], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+
+    failed = papermill()
+    assert failed.returncode == 1
+    assert "--step needs somebody who decides when the run halts" in failed.stderr
+    assert not (tmp_path / "sandbox-runs").exists(), "nothing was started"
+    assert papermill("-p", "halt", "--step --on-pause continue").returncode == 0
+    outputs = nbformat.read(tmp_path / "out.ipynb", as_version=4).cells[-1].outputs
+    assert any("submitted" in str(output) for output in outputs)
 
 
 def test_what_the_sentence_says_works(tmp_path: Path) -> None:
