@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,24 @@ class RayCluster:
 
     address: str
     folders: tuple[Path, Path]
+    cluster: Any
+
+    @contextmanager
+    def node_to_die(self, folder: Path) -> Iterator[Callable[[], None]]:
+        """One node more, and what kills it with all its processes, at once."""
+        node = _add_node(self.cluster, folder)
+        gone = False
+
+        def die() -> None:
+            nonlocal gone
+            gone = True
+            self.cluster.remove_node(node, allow_graceful=False)
+
+        try:
+            yield die
+        finally:
+            if not gone:
+                die()
 
     def hosts(self, folder: Path) -> list[int]:
         """The process ids of our actors on the node of this folder."""
@@ -82,25 +100,25 @@ def ray_cluster(folder: Path) -> Iterator[RayCluster]:
         for one in folders:
             one.mkdir()
             _add_node(cluster, one)
-        yield RayCluster(cluster.address, folders)
+        yield RayCluster(cluster.address, folders, cluster)
     finally:
         os.environ.clear()
         os.environ.update(kept)
         cluster.shutdown()
 
 
-def _add_node(cluster: Any, folder: Path) -> None:
+def _add_node(cluster: Any, folder: Path) -> Any:
     """Ray gives a node half a minute to start, which a busy machine may need more than once."""
     for left in reversed(range(_STARTS)):
         try:
-            cluster.add_node(
+            return cluster.add_node(
                 num_cpus=1, include_dashboard=False, object_store_memory=_STORE,
                 env_vars={"TMPDIR": str(folder)}, **dict(zip(_PORTS, _free_ports(), strict=True)),
             )  # fmt: skip
-            return
         except Exception:
             if not left:
                 raise
+    return None
 
 
 def _free_ports() -> list[int]:

@@ -141,6 +141,24 @@ def test_a_killed_worker_costs_no_result(cluster: RayCluster, task: Path, tmp_pa
     assert [line["score"] for line in sorted(kept, key=lambda line: str(line["item"]))] == [0.0, 1.0] * 5
 
 
+def test_a_node_that_dies_costs_no_result(cluster: RayCluster, task: Path, tmp_path: Path) -> None:
+    """With everything on it, in the middle; what it had under way is done by the others."""
+    out, folder = tmp_path / "out", tmp_path / "c"
+    folder.mkdir()
+    with ScriptedServer(SLOW) as model, cluster.node_to_die(folder) as die:
+        process = start(*words(task, out, model, "--ray", cluster.address))
+        wait_for((out / "counted" / "sandbox" / FILE).exists, process)
+        assert cluster.hosts(folder)
+        assert list(folder.glob("llm-sandbox-nb-host-*/[0-9]*")), "nothing was under way on it"
+        die()
+        finish(process, 0)
+    results = read_results(out)
+    assert Counter(one.item for one in results) == {f"r{n}": 1 for n in range(ROWS)}
+    assert {one.error_kind for one in results} == {""}
+    assert sorted(one.score or 0.0 for one in results) == [0.0] * 5 + [1.0] * 5
+    cluster.wait_until_clean()
+
+
 def test_an_interrupt_ends_all_actors_and_sandboxes(cluster: RayCluster, task: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with ScriptedServer(SLOW) as model:
