@@ -53,6 +53,29 @@ def test_the_notebook_puts_the_mistake_right(isolation: str, tmp_path: Path) -> 
     assert (len(first.branches), first.answer) == (2, "3 cities, 100.8 million people")
 
 
+def test_two_branches_go_on_at_once_in_a_cell(tmp_path: Path) -> None:
+    """Each with a card of its own. Each waits for the other, so they only end when both are under way."""
+    meet = f"cd {tmp_path}; touch $NAME; until [ -e a ] && [ -e b ]; do sleep 0.05; done"
+    model = script(tmp_path, turn(bash("pwd")), turn(bash(meet)), SUBMIT)
+    notebook = notebook_of(
+        f"%%sandbox -m {model} -o run --break \"'touch' in command\" --on-pause stop\nTask",
+        "import asyncio; a = run.fork(1); b = run.fork(1); loop = a.place.loop",
+        "for one, name in ((a, 'a'), (b, 'b')):\n"
+        "    asyncio.run_coroutine_threadsafe(one.place.box.run(f'export NAME={name}'), loop).result()\n"
+        "more = {'breakpoints': [], 'text': 'Go on.'}\n"
+        "ends = await asyncio.gather(*(asyncio.to_thread(one.resume, **more) for one in (a, b)))\n"
+        "print([end.stop_reason for end in ends])",
+        "a.close(); b.close()",
+    )
+    execute(
+        notebook, tmp_path, kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION="process"), allow_errors=True
+    )
+    cells = notebook.cells[1:]
+    assert "['submitted', 'submitted']" in printed(cells[2]), cells[2].outputs
+    assert not errors(cells[3])
+    assert len(cards(notebook)) == 3
+
+
 def test_a_cell_that_runs_again_can_have_its_original_files(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).mkdir()
