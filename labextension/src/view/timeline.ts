@@ -146,6 +146,7 @@ export class Timeline {
   private _runRow(label: string, folder: string, step: number): HTMLElement {
     const name = plainText(folder);
     const run = h('a', { class: 'lsn-run-link' }, name);
+    run.title = `%sandbox load ${name} -o other`;
     this._host.linkRun?.(run, folder);
     const row = h('div', { class: 'lsn-timeline-row lsn-fork' }, h('span', { class: 'lsn-note' }, `${label} `), run);
     row.style.setProperty('--lsn-at', String(step));
