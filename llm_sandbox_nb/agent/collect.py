@@ -8,6 +8,7 @@ import mimetypes
 import posixpath
 import shutil
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,11 +60,18 @@ class Collector:
     _task: asyncio.Task[None] | None = None
 
     async def take_stock(self, own: Collection[str] = ()) -> None:
-        """Remember what is there before the run, so that only what the run makes is taken, and what is its `own`."""
-        for name in own:
-            self._sizes[posixpath.join(self.output_dir, name)] = 0
-        others = [entry for entry in await self._list() if entry.path not in self._sizes]
-        self._seen = {entry.path: (entry.size, entry.mtime) for entry in others}
+        """Remember what is there before the run, so that only what the run makes is taken, and what is its `own`.
+
+        `own` are names as the journal has them, which may have lost what is no text.
+        """
+        entries = await self._list()
+        told = {entry.path: ev.clean_text(self._relative(entry.path) or "") for entry in entries}
+        gone = set(own).difference(told.values())
+        mine = [path for path, name in told.items() if name in own]
+        self._sizes |= dict.fromkeys([*mine, *(posixpath.join(self.output_dir, name) for name in gone)], 0)
+        self._seen = {
+            entry.path: (entry.size, entry.mtime) for entry in entries if entry.path not in self._sizes
+        }
 
     async def start(self, changes: Iterable[FileChange], step: int) -> None:
         """Begin to take what a call changed, while the loop goes on; `settle` waits for it."""
@@ -154,8 +162,7 @@ class Collector:
             self._skip(reason)
         if not left_out and target.is_file() and not target.is_symlink():
             self._sizes[entry.path] = target.stat().st_size
-            digest = await asyncio.to_thread(_digest, target)
-            self._saved(name, target, digest, step)
+            self.recorder.emit(await asyncio.to_thread(saved_file, name, target, step))
 
     def _allowed(self, entry: FileEntry, name: str) -> bool:
         if entry.kind != "file":
@@ -172,17 +179,6 @@ class Collector:
             return True
         return False
 
-    def _saved(self, name: str, target: Path, digest: str, step: int | None) -> None:
-        self.recorder.emit(
-            ev.ArtifactSaved(
-                step=step,
-                path=ev.clean_text(name),
-                mime=mime_of(name),
-                size=target.stat().st_size,
-                sha256=digest,
-            )
-        )
-
     def _skip(self, reason: str) -> None:
         reason = ev.clean_text(reason)
         if reason not in self._told:
@@ -194,8 +190,21 @@ class Collector:
         name = self._relative(path)
         if self._sizes.pop(path, None) is None or name is None:
             return
-        (self.recorder.folder / FILES_FOLDER / name).unlink(missing_ok=True)
+        # Where a folder has become a file, or the reverse, the copy of before went with the change.
+        with suppress(NotADirectoryError, IsADirectoryError, FileNotFoundError):
+            (self.recorder.folder / FILES_FOLDER / name).unlink()
         self.recorder.emit(ev.ArtifactRemoved(step=step, path=ev.clean_text(name)))
+
+
+def saved_file(name: str, target: Path, step: int | None) -> ev.ArtifactSaved:
+    """What the journal says of a file that was taken."""
+    return ev.ArtifactSaved(
+        step=step,
+        path=ev.clean_text(name),
+        mime=mime_of(name),
+        size=target.stat().st_size,
+        sha256=_digest(target),
+    )
 
 
 def mime_of(name: str) -> str:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llm_sandbox_nb.agent.collect import FILES_FOLDER, make_way
+from llm_sandbox_nb.agent.collect import FILES_FOLDER, make_way, saved_file
 from llm_sandbox_nb.agent.files_of import FilesOf
 from llm_sandbox_nb.agent.prompts import PromptConfig
+from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.sandbox.contract import Directories
 from llm_sandbox_nb.sandbox.errors import HistoryError
 from llm_sandbox_nb.sandbox.history.entry import FILE, Entry
@@ -24,30 +26,50 @@ if TYPE_CHECKING:
 _PARTIAL = ".partial"
 
 
-def put_files_back(run: Run, checkpoint: str) -> tuple[str, ...]:
+def put_files_back(run: Run, checkpoint: str, known: Collection[str] = ()) -> tuple[str, ...]:
     """Make `files/` what the output folder was at a checkpoint; what is not kept, in sentences.
 
-    Only of files that the run has collected at some time, on any branch: others are none of its results.
+    Only of files that were collected at some time, by this run on any branch or as `known` (names as the journal has
+    them): others are none of its results.
     """
-    folder, output = run.folder / FILES_FOLDER, _output_of(run)
-    names = {one.path for one in run.trajectory.events if isinstance(one, ev.ArtifactSaved)}
-    targets = {
-        name: target for name in sorted({*names, *run.files}) if (target := _inside(folder, name)) is not None
-    }
+    folder, output = run.folder / FILES_FOLDER, f"{_output_of(run)}/"
+    names, there = {*known, *collected(run)}, list(run.files)
     problems = []
     with FilesOf(run).opened(checkpoint) as (store, manifest):
-        found = {name: manifest.get(f"{output}/{name}") for name in targets}
-        here = {name: entry for name, entry in found.items() if entry is not None and entry.type == FILE}
-        for name in targets.keys() - here.keys():
-            _remove(folder, targets[name])
-        for name, entry in here.items():
-            if _is_same(folder, targets[name], entry):
+        here = {
+            name: entry
+            for path, entry in manifest.items()
+            if entry.type == FILE and path.startswith(output) and (name := path.removeprefix(output))
+            if (name in there or ev.clean_text(name) in names) and _inside(folder, name)
+        }
+        for name in there:
+            if name not in here:
+                (folder / name).unlink()
+        for name, entry in sorted(here.items()):
+            if _is_same(folder, folder / name, entry):
                 continue
             try:
-                _write(folder, targets[name], store.read(entry, entry.size))
+                _write(folder, folder / name, store.read(entry, entry.size))
             except HistoryError as error:
                 problems.append(f"The run's file {name} stays as it is now: {error}")
     return tuple(problems)
+
+
+def note_files(run: Run, recorder: Recorder, step: int) -> None:
+    """Say on the branch of HEAD which files there are: what was collected late is told after the step, elsewhere."""
+    said, here = run.trajectory.artifacts, dict(run.files)
+    for name, file in here.items():
+        event = saved_file(name, file.path, step or None)
+        before = said.get(event.path)
+        if before is None or before.sha256 != event.sha256:
+            recorder.emit(event)
+    for path in said.keys() - {ev.clean_text(name) for name in here}:
+        recorder.emit(ev.ArtifactRemoved(step=step or None, path=path))
+
+
+def collected(run: Run) -> set[str]:
+    """Names of all files that a run has collected, on any branch."""
+    return {one.path for one in run.trajectory.events if isinstance(one, ev.ArtifactSaved)}
 
 
 def _output_of(run: Run) -> str:
@@ -61,15 +83,10 @@ def _output_of(run: Run) -> str:
     return config.under((sandbox.root if sandbox and moved else None) or usual.root).output_dir.rstrip("/")
 
 
-def _inside(folder: Path, name: str) -> Path | None:
-    """Where a file is; None for a name that leads elsewhere, as a record from elsewhere may hold."""
+def _inside(folder: Path, name: str) -> bool:
+    """Whether a name stays in the folder; one in a record from elsewhere may not."""
     target = Path(os.path.normpath(folder / name))
-    return target if target != folder and target.is_relative_to(folder) else None
-
-
-def _remove(folder: Path, target: Path) -> None:
-    if _leads_there(folder, target) and (target.is_symlink() or target.is_file()):
-        target.unlink()
+    return target != folder and target.is_relative_to(folder)
 
 
 def _is_same(folder: Path, target: Path, entry: Entry) -> bool:

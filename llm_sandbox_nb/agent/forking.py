@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llm_sandbox_nb.agent.checkpoints import history_folder
-from llm_sandbox_nb.agent.files_back import put_files_back
+from llm_sandbox_nb.agent.files_back import collected, note_files, put_files_back
 from llm_sandbox_nb.agent.folders import new_run_folder
 from llm_sandbox_nb.agent.going_on import sandbox_options
 from llm_sandbox_nb.agent.place import take_over
@@ -56,12 +56,21 @@ async def fork(run: Run, there: Destination) -> Run:
     other.place.job, other.place.options = same.job, same.options
     other.place.stage, other.place.on_fork = same.stage, same.on_fork
     take_over(box, folder)
-    assert there.target is not None
-    await asyncio.to_thread(put_files_back, other, there.target)
+    await asyncio.to_thread(_files_of_then, run, there, other)
     _tell_parent(run, there, other)
     if same.on_fork is not None:
         same.on_fork(other)
     return other
+
+
+def _files_of_then(run: Run, there: Destination, other: Run) -> None:
+    assert there.target is not None
+    recorder = Recorder(other.folder, trajectory=other.trajectory)
+    try:
+        put_files_back(other, there.target, collected(run))
+        note_files(other, recorder, there.files_step)
+    finally:
+        recorder.close()
 
 
 def remove_unfinished(parent: Path) -> None:
@@ -83,7 +92,7 @@ def _copy(run: Run, there: Destination, folder: Path) -> None:
         for event in prefix
     ]
     if there.target is not None and Trajectory(prefix).files != there.target:
-        step = None if there.step == 0 else there.step
+        step = there.files_step or None
         lines.append(ev.Checkpointed(parent=prefix[-1].id, step=step, checkpoint=there.target))
     partial = folder / f"{FILE_NAME}.partial"
     partial.write_text("".join(f"{ev.dump_event(line)}\n" for line in lines), "utf-8", newline="\n")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from llm_sandbox_nb.agent.checkpoints import history_folder
 from llm_sandbox_nb.agent.failures import InputError
-from llm_sandbox_nb.agent.files_back import put_files_back
+from llm_sandbox_nb.agent.files_back import note_files, put_files_back
 from llm_sandbox_nb.agent.files_of import FilesOf
 from llm_sandbox_nb.agent.home import Awaitable
 from llm_sandbox_nb.agent.place import take_over
@@ -168,12 +168,13 @@ async def go_back(run: Run, there: Destination) -> WentBack:
         if box is not None:
             await box.keep_history(history_folder(run.folder))
         went = await travel(recorder, box, there)
+        if there.what == "conversation" or there.target is None:
+            return went
+        more = await asyncio.to_thread(put_files_back, run, there.target)
+        await asyncio.to_thread(note_files, run, recorder, there.files_step)
+        return replace(went, problems=(*went.problems, *more))
     finally:
         recorder.close()
-    if there.what == "conversation" or there.target is None:
-        return went
-    more = await asyncio.to_thread(put_files_back, run, there.target)
-    return replace(went, problems=(*went.problems, *more))
 
 
 async def travel(recorder: Recorder, box: Sandbox | None, there: Destination) -> WentBack:

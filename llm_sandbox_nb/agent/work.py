@@ -15,6 +15,7 @@ from llm_sandbox_nb.agent.collect import Collector
 from llm_sandbox_nb.agent.control import RunControl
 from llm_sandbox_nb.agent.ending import Ending, ending_of, spoken_answer
 from llm_sandbox_nb.agent.failures import RunError
+from llm_sandbox_nb.agent.files_back import collected
 from llm_sandbox_nb.agent.job import Job, Opening
 from llm_sandbox_nb.agent.limits import Meter
 from llm_sandbox_nb.agent.loop import Loop, Workplace
@@ -195,16 +196,11 @@ class Work:
         if not known and (files := self.recorder.trajectory.files):
             for problem in (await box.restore(files)).problems:
                 self.recorder.emit(ev.Noted(text=str(ev.clean_text(problem))))
-        await collector.take_stock(self._artifacts())
+        await collector.take_stock(collected(self.run))
         await box.changes()
         if self.recorder.trajectory.files is None:
             self.checkpoints.start(self.past.step if self.past else 0)
         return self._workplace(box, collector)
-
-    def _artifacts(self) -> set[str]:
-        """Names of all files that this run has left in its output folder, on any branch."""
-        events = self.recorder.trajectory.events
-        return {event.path for event in events if isinstance(event, ev.ArtifactSaved)}
 
     def _workplace(self, box: Sandbox, collector: Collector) -> Workplace:
         toolbox = Toolbox(box, lambda: self.meter.time_left, self.job.command_timeout)

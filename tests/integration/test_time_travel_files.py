@@ -61,6 +61,64 @@ def test_files_of_the_output_go_back_with_the_run(tmp_path: Path, isolation: str
     in_loop(without(folder))
 
 
+def test_a_fork_has_the_files_of_its_step_and_goes_on_with_them(tmp_path: Path) -> None:
+    """Files are collected while the model thinks, so the record tells of them after the step; names may be no text."""
+    turns = [
+        turn(
+            bash(
+                "echo one > output/a.txt; printf n > output/$'\\xff.txt'; mkdir output/p; echo q > output/p/q"
+            )
+        ),
+        turn(bash("rm -r output/*; echo p > output/p")),
+        turn(bash("ls output")),
+        SUBMIT,
+    ]
+    first = {"a.txt": "one\n", "\udcff.txt": "n", "p/q": "q\n"}
+
+    async def body() -> None:
+        async with open_sandbox("process") as box:
+            run = await played_in(box, tmp_path, turns)
+            assert kept(run) == {"p": "p\n"}
+            skipped = await run.fork(2, before="call")
+            skipped.skip("That is not done.")
+            await skipped.resume()
+            assert kept(skipped) == first
+            assert set(skipped.trajectory.artifacts) == {"a.txt", "p/q", "\ufffd.txt"}
+            await skipped.rewind(1)
+            assert kept(skipped) == first
+            await skipped.close()
+            loaded = Run.load(run.folder)
+            await loaded.rewind(1)
+            assert kept(loaded) == first
+            assert set(loaded.trajectory.artifacts) == {"a.txt", "p/q", "\ufffd.txt"}
+            again = await loaded.fork(1)
+            assert kept(again) == first
+            await again.resume(model=run.model)
+            assert kept(again) == {"p": "p\n"}
+            assert set(again.trajectory.artifacts) == {"p"}
+            await again.close()
+
+    in_loop(body())
+
+
+def test_a_name_that_was_a_file_and_a_folder_stops_no_collecting(tmp_path: Path) -> None:
+    turns = [
+        turn(bash("mkdir -p output/p; echo q > output/p/q; echo f > output/f")),
+        turn(bash("rm -r output/*; echo p > output/p; mkdir output/f; echo g > output/f/g")),
+        SUBMIT,
+        turn(bash("(sleep 0.5; echo late > output/late.txt) & echo ok")),
+        turn({"tool": "submit"}, delay=1.5),
+    ]
+
+    async def body() -> None:
+        async with open_sandbox("process") as box:
+            run = await played_in(box, tmp_path, turns)
+            await run.resume("More.")
+            assert kept(run) == {"p": "p\n", "f/g": "g\n", "late.txt": "late\n"}
+
+    in_loop(body())
+
+
 def test_names_in_a_record_from_elsewhere_lead_nowhere(tmp_path: Path) -> None:
     """A journal that somebody else wrote says that a file above the folder of files was collected."""
 
