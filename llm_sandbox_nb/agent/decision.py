@@ -77,17 +77,25 @@ def edited(
     """Another call in the place of the held one. Raises ControlError when the tool cannot take it."""
     if held.at != "call":
         raise ControlError("This call was executed already: its observation can be changed, not the call.")
-    tool = tool or held.tool
-    base = held.arguments if arguments is None and tool == held.tool else arguments or {}
+    base = held.arguments if arguments is None and tool in (None, held.tool) else arguments or {}
+    tool, known = edited_call(tool or held.tool, base, changes)
+    call = ToolCall(held.call_id, tool, json.dumps(known, ensure_ascii=False))
+    return Decision("edit", source, call=call, arguments=known)
+
+
+def edited_call(tool: str, base: object, changes: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """A tool and its arguments: `base` with `changes`. Raises ControlError when the tool cannot take them."""
+    if not isinstance(base, Mapping):
+        raise ControlError("The arguments of a call have names: give them as in edit(command='ls').")
     wanted = ev.clean_text({**base, **changes})
     try:
         known = check_arguments(tool, wanted)
-        text = json.dumps(known, ensure_ascii=False)
+        json.dumps(known)
     except (ArgumentsError, TypeError, ValueError) as error:
         raise ControlError(f"The call cannot be changed to that: {str(error).rstrip('.')}.") from error
     if unknown := [name for name in wanted if name not in known and wanted[name] is not None]:
         raise ControlError(f"The call cannot be changed to that: {tool} takes no {unknown[0][:80]!r}.")
-    return Decision("edit", source, call=ToolCall(held.call_id, tool, text), arguments=known)
+    return tool, known
 
 
 def skipped(held: Held, observation: str | None, source: str) -> Decision:

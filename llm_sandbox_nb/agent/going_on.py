@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from llm_sandbox_nb.agent.asking import asker, checked_on_pause
 from llm_sandbox_nb.agent.control import RunControl
-from llm_sandbox_nb.agent.failures import InputError
+from llm_sandbox_nb.agent.failures import ControlError, InputError
+from llm_sandbox_nb.agent.files_of import FilesOf
 from llm_sandbox_nb.agent.halting import Halting, halting
 from llm_sandbox_nb.agent.inputs import Inputs
 from llm_sandbox_nb.agent.job import Job, Opening
@@ -21,6 +22,7 @@ from llm_sandbox_nb.agent.place import let_go
 from llm_sandbox_nb.agent.prompts import PromptConfig, load_prompts
 from llm_sandbox_nb.agent.recorder import Listener, Recorder
 from llm_sandbox_nb.agent.retry import RetryPolicy
+from llm_sandbox_nb.agent.settings_change import checked_limits, checked_settings
 from llm_sandbox_nb.agent.solve import NOBODY
 from llm_sandbox_nb.agent.work import Work
 from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT, Sandbox
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.agent.run import Run
 
 _T = TypeVar("_T")
+_NOT_KEPT = (
+    "The files of this run are not kept, so it cannot go on: run.rebuild() carries its calls out again."
+)
 GO_ON = "Go on with the task."
 _OPTIONS = ("isolation", "profile", "image", "network")
 
@@ -91,6 +96,11 @@ def _check_can_go_on(run: Run) -> None:
         )
     if run.place.work is not None:
         raise InputError("The run is under way: run.resume() without anything else goes on after a pause.")
+    if not run.journal.is_file():
+        raise InputError(f"The folder of this run is gone, so it cannot go on: {run.folder}.")
+    files = run.trajectory.files
+    if run.place.living() is None and files is not None and not FilesOf(run).has(files):
+        raise InputError(_NOT_KEPT)
 
 
 def _said(trajectory: Trajectory, text: str | None) -> tuple[str, ...]:
@@ -119,9 +129,7 @@ def _settle(run: Run, recorder: Recorder) -> None:
     if to is None:
         return
     if trajectory.files is None:
-        raise InputError(
-            "The files of this run were not kept, so it cannot go on: run.rebuild() carries its calls out again."
-        )
+        raise InputError(_NOT_KEPT)
     facts: dict[str, Any] = {
         "to": to,
         "step": trajectory.step_at(to),
@@ -236,8 +244,9 @@ def _wished(kind: type[_T], value: Any, wish: Any) -> _T:
     if unknown := [name for name in wish if name not in names]:
         raise InputError(f"There is no {unknown[0]!r} to set: it can be {', '.join(names)}.")
     try:
-        return cast(_T, dataclasses.replace(value, **wish))
-    except ValueError as error:
+        check: Any = checked_limits if kind is RunLimits else checked_settings
+        return cast(_T, dataclasses.replace(value, **check(value, wish)))
+    except (ValueError, ControlError) as error:
         raise InputError(str(error)) from error
 
 

@@ -52,6 +52,7 @@ class Preview(Awaitable):
     incomplete: str = ""
     steps_left: int = 0
     """Steps that the branch would lose; they stay in the journal."""
+    what: What = "both"
 
     def __str__(self) -> str:
         lines = [_headline(self.step, self.steps_left, len(self.files))]
@@ -60,7 +61,8 @@ class Preview(Awaitable):
         if len(self.files) > _SHOWN:
             lines.append(f"  and {len(self.files) - _SHOWN} more")
         lines += [self.incomplete] if self.incomplete else []
-        lines.append("Commands that run in the sandbox are ended. run.undo() takes it back.")
+        ended = "" if self.what == "conversation" else "Commands that run in the sandbox are ended. "
+        lines.append(f"{ended}run.undo() takes it back.")
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -93,7 +95,7 @@ class WentBack(Awaitable):
         text = f"{subject[self.what]} at {place} again."
         if self.what != "conversation":
             text += (
-                " The files go back when the run goes on: it has no sandbox now."
+                " It has no sandbox now, and gets one with these files when it goes on."
                 if self.waiting
                 else f" {self.files} paths were put back."
             )
@@ -154,7 +156,7 @@ async def preview(run: Run, there: Destination) -> Preview:
         changes = await FilesOf(run).from_now_to(there.target)
     last = run.steps[-1].number if run.steps else 0
     left = 0 if there.what == "files" else last - there.step
-    return Preview(there.step, changes.files, changes.incomplete, left)
+    return Preview(there.step, changes.files, changes.incomplete, left, there.what)
 
 
 async def go_back(run: Run, there: Destination) -> WentBack:

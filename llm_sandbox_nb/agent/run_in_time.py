@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from llm_sandbox_nb.agent.control import ControlError, RunControl
+from llm_sandbox_nb.agent.decision import SKIPPED, edited_call
 from llm_sandbox_nb.agent.failures import InputError
 from llm_sandbox_nb.agent.home import Awaitable, do
 from llm_sandbox_nb.agent.place import Place
@@ -150,16 +150,18 @@ class RunInTime(Awaitable):
             self._work_control().edit(arguments, tool=tool, **changed)
             return
         call = self._waiting()
-        new = dict(arguments if arguments is not None else call.arguments or {}) | changed
-        self._decide(call, action="edit", tool=tool or call.tool, arguments=_checked(tool or call.tool, new))
+        base = arguments if arguments is not None else call.arguments or {}
+        tool, new = edited_call(tool or call.tool, base, changed)
+        self._decide(call, action="edit", tool=tool, arguments=new)
 
-    def skip(self, observation: str = "The call was skipped.") -> None:
+    def skip(self, observation: str | None = None) -> None:
         """Do not carry out the next call; the model is shown this in place of its result."""
         if self.place.work is not None:
             self._work_control().skip(observation)
             return
         call = self._waiting()
-        self._decide(call, action="skip", tool=call.tool, observation=str(ev.clean_text(observation)))
+        shown = str(ev.clean_text(observation or "")).strip() or SKIPPED
+        self._decide(call, action="skip", tool=call.tool, observation=shown)
 
     def observe(self, observation: str) -> None:
         """Show the model another observation of the newest call than the one it had. Raises ControlError."""
@@ -228,6 +230,10 @@ class RunInTime(Awaitable):
         """This run and others side by side, step by step; without others, its own branches."""
         from llm_sandbox_nb.agent.comparing import compare_runs
 
+        if strange := [one for one in others if not isinstance(one, RunInTime)]:
+            raise InputError(
+                f"Runs are compared with runs, not with {strange[0]!r:.80}: Run.load(folder) gives one."
+            )
         if others:
             return compare_runs([self._run(), *others])
         branches = self.branches
@@ -299,13 +305,3 @@ class RunInTime(Awaitable):
                 "This is a view of a record, or a record in the original package's form, and cannot be changed: take "
                 "the run itself, or run.rebuild()."
             )
-
-
-def _checked(tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    from llm_sandbox_nb.agent.schemas import ArgumentsError, check_arguments
-
-    try:
-        json.dumps(arguments)
-        return check_arguments(tool, arguments)
-    except (ArgumentsError, TypeError, ValueError) as error:
-        raise ControlError(str(error)) from error

@@ -79,8 +79,8 @@ class Changer:
         try:
             return Change(
                 model=self.make_model(model) if isinstance(model, str) else model,
-                settings=_settings(self.loop.settings, _mapping("settings", settings)),
-                limits=_limits(self.loop.meter.limits, _mapping("limits", limits)),
+                settings=checked_settings(self.loop.settings, _mapping("settings", settings)),
+                limits=checked_limits(self.loop.meter.limits, _mapping("limits", limits)),
                 breakpoints=None if breakpoints is None else tuple(map(Breakpoint, breakpoints)),
                 approve=None if approve is None else approval(approve),
             )
@@ -117,7 +117,8 @@ def _mapping(what: str, value: object) -> Mapping[str, Any]:
     raise ControlError(f"The {what} to change are a mapping of names to values, not {value!r:.80}.")
 
 
-def _settings(now: ModelSettings, wanted: Mapping[str, Any]) -> dict[str, Any]:
+def checked_settings(now: ModelSettings, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """What is wanted. Raises ControlError when it makes no sense."""
     known = [one.name for one in dataclasses.fields(now)]
     for name, value in wanted.items():
         if name not in known:
@@ -130,7 +131,8 @@ def _settings(now: ModelSettings, wanted: Mapping[str, Any]) -> dict[str, Any]:
     return dict(wanted)
 
 
-def _limits(now: RunLimits, wanted: Mapping[str, Any]) -> dict[str, Any]:
+def checked_limits(now: RunLimits, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """What is wanted. Raises ControlError when it makes no sense."""
     known = [one.name for one in dataclasses.fields(now)]
     for name, value in wanted.items():
         if name not in known:

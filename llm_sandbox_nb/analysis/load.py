@@ -77,7 +77,10 @@ def _files(given: Path) -> list[Path]:
 def _read(file: Path, given: Path) -> Iterator[Loaded]:
     if file.suffix == ".jsonl":
         group = _group(file.parent.parent, given)
-        yield Loaded(file.parent.name, group, "journal", file, Trajectory(read_journal(file)))
+        trajectory = Trajectory(read_journal(file))
+        if trajectory.start is None:
+            raise ValueError("no run has begun in it")
+        yield Loaded(file.parent.name, group, "journal", file, trajectory)
         return
     content = json.loads(file.read_text("utf-8"))
     many = _many(content)

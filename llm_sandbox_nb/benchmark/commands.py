@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -103,7 +104,7 @@ def _value(option: Any, flags: Mapping[str, Any], environment: Mapping[str, str]
 def _prepare(names: list[str], flags: Mapping[str, Any], values: Mapping[str, Any]) -> Prepared:
     from llm_sandbox_nb.benchmark.asking import how_of, opener_of
     from llm_sandbox_nb.benchmark.data import load_rows
-    from llm_sandbox_nb.benchmark.results import check_config
+    from llm_sandbox_nb.benchmark.results import check_config, check_rows
     from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, plan
     from llm_sandbox_nb.benchmark.task import TaskError, load_task
 
@@ -115,6 +116,9 @@ def _prepare(names: list[str], flags: Mapping[str, Any], values: Mapping[str, An
         )
     tasks = [replace(task, limits=_limits(task.limits, flags, values)) for task in tasks]
     rows = [load_rows(task, values["data"])[values["start_id"] : values["end_id"]] for task in tasks]
+    if not any(rows):
+        start, end = values["start_id"], values["end_id"]
+        raise TaskError(f"There is no row from --start_id {start} to --end_id {end}: the data has fewer.")
     contexts = {"files": "sandbox", "prompt": "sandbox-prompt"}
     modes = [contexts[one] for one in values["context"]] if "sandbox" in values["mode"] else []
     modes += ["llm"] if "llm" in values["mode"] else []
@@ -124,9 +128,22 @@ def _prepare(names: list[str], flags: Mapping[str, Any], values: Mapping[str, An
         RunnerOptions(out, values["workers"], values["attempts"], values["retry_errors"]),
     )
     hands = _ray(values, options) if values["ray"] else None
+    _check_out(out)
     check_config(out, _config(values, flags))
+    check_rows(out, {(item.task.name, item.row.id): item.row.digest for item in items})
     runner = Runner(how, opener_of(values), options, _judge(values, out), hands=hands)
     return Prepared(items, runner, out, how.model.name, how.model.scripted)
+
+
+def _check_out(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"Results cannot be written to {out} ({error.strerror or error}): choose another --out."
+        ) from error
 
 
 def _ray(values: Mapping[str, Any], options: Any) -> Hands:

@@ -43,6 +43,7 @@ def summary(out: Path) -> dict[str, Any]:
         "cells": cells,
         "comparisons": comparisons,
         "errors": count_errors(results),
+        "error_examples": {one.error_kind: one.error for one in reversed(results) if one.error_kind},
         "judge": vars(judged),
     }
 
@@ -53,10 +54,17 @@ def as_text(found: Mapping[str, Any]) -> str:
     if found["comparisons"]:
         parts.append(_grid(found["comparisons"], tuple(found["comparisons"][0])))
     if found["errors"]:
-        parts.append("Errors: " + ", ".join(f"{number} {kind}" for kind, number in found["errors"].items()))
+        counts = ", ".join(f"{number} {kind}" for kind, number in found["errors"].items())
+        first = [f"  {kind}: {_one_line(found['error_examples'][kind])}" for kind in found["errors"]]
+        parts.append("\n".join([f"Errors: {counts}", *first]))
     if found["judge"]["answers"] or found["judge"]["no_verdict"]:
         parts.append("Judge: " + _judge(found["judge"]))
     return "\n\n".join(parts)
+
+
+def _one_line(text: str) -> str:
+    """The beginning of an error; what a server or a scorer says may be anything."""
+    return "".join(letter for letter in " ".join(text.split())[:300] if letter.isprintable())
 
 
 def _judge(judge: Mapping[str, Any]) -> str:
@@ -100,8 +108,11 @@ def _tables(found: Mapping[str, Any], columns: Sequence[str]) -> str:
     if found["comparisons"]:
         parts += ["<h2>Side by side</h2>", _rows(found["comparisons"], tuple(found["comparisons"][0]))]
     if found["errors"]:
-        errors = [{"kind": kind, "results": number} for kind, number in found["errors"].items()]
-        parts += ["<h2>Errors</h2>", _rows(errors, ("kind", "results"))]
+        errors = [
+            {"kind": kind, "results": number, "first": _one_line(found["error_examples"][kind])}
+            for kind, number in found["errors"].items()
+        ]
+        parts += ["<h2>Errors</h2>", _rows(errors, ("kind", "results", "first"))]
     if found["judge"]["answers"] or found["judge"]["no_verdict"]:
         parts += ["<h2>Judge</h2>", f"<p>{html.escape(_judge(found['judge']))}.</p>"]
     return "\n".join(parts)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,8 @@ class Result:
     """Bytes that its files took in the end, beyond the image."""
     run: str = ""
     """The run's folder, seen from the folder of all results."""
+    row: str = ""
+    """See `Row.digest`; empty in results of earlier versions."""
 
     @property
     def key(self) -> Key:
@@ -59,7 +62,7 @@ class Result:
         return self.task, self.mode, self.item, self.repeat
 
 
-_FIELDS = {one.name for one in fields(Result)}
+_FIELDS = {one.name: str(one.type) for one in fields(Result)}
 
 
 def cell_folder(out: Path, task: str, mode: str) -> Path:
@@ -79,14 +82,32 @@ def read_results(out: Path) -> list[Result]:
     found: dict[Key, Result] = {}
     for path in sorted(out.glob(f"*/*/{FILE}")):
         for record in read_lines(path):
-            try:
-                result = Result(**{key: value for key, value in record.items() if key in _FIELDS})
-            except TypeError as error:
-                raise ResultsError(
-                    f"{path} holds a line that is no result ({error}): mend or remove it."
-                ) from error
+            result = _result(path, record)
             found[result.key] = result
     return list(found.values())
+
+
+def _result(path: Path, record: dict[str, Any]) -> Result:
+    """A result from its line.
+
+    Raises:
+        ResultsError: it is none.
+    """
+    known = {key: value for key, value in record.items() if key in _FIELDS}
+    missing = [name for name in ("task", "mode", "item", "repeat") if name not in known]
+    wrong = [name for name, value in known.items() if not _fits(_FIELDS[name], value)]
+    if missing or wrong:
+        reason = f"it has no {missing[0]}" if missing else f"its {wrong[0]} is {known[wrong[0]]!r}"
+        raise ResultsError(f"{path} holds a line that is no result ({reason}): mend or remove it.")
+    return Result(**known)
+
+
+def _fits(kind: str, value: Any) -> bool:
+    if value is None:
+        return "None" in kind
+    if "float" in kind:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int if "int" in kind else str) and not isinstance(value, bool)
 
 
 def check_config(out: Path, config: dict[str, Any]) -> None:
@@ -112,6 +133,21 @@ def check_config(out: Path, config: dict[str, Any]) -> None:
         raise ResultsError(
             f"{out} holds results with {key} {before.get(key)!r}, not {config.get(key)!r}: choose another --out."
         )
+
+
+def check_rows(out: Path, rows: Mapping[tuple[str, str], str]) -> None:
+    """Compare rows with those that there are results of. `rows`: digests by task and id.
+
+    Raises:
+        ResultsError: one has changed since.
+    """
+    for result in read_results(out):
+        now = rows.get((result.task, result.item))
+        if now is not None and result.row and result.row != now:
+            raise ResultsError(
+                f"Row {result.item!r} of {result.task} is another one now than when its result in {out} was made: "
+                "choose another --out."
+            )
 
 
 def count_errors(results: Iterable[Result]) -> dict[str, int]:

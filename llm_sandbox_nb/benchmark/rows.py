@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,12 @@ class Row:
     qa_type: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """All other columns, for the scorer."""
+
+    @property
+    def digest(self) -> str:
+        """What tells this row from one with the same id and other content."""
+        whole = json.dumps([vars(self)], sort_keys=True, default=str)
+        return hashlib.sha256(whole.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 _COLUMNS = ("id", "problem_statement", "ground_truth", "domain", "input_files", "qa_type")

@@ -70,7 +70,7 @@ def score_row(scorer: str, answer: str | None, gold: str, row: Mapping[str, Any]
         return found or Score(None)
     value = float(found)
     if not 0 <= value <= 1:
-        return Score(None, f"the scorer gave {value}, which is not between 0 and 1")
+        raise ValueError(f"it gave {value}, which is not between 0 and 1")
     return Score(value)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ from llm_sandbox_nb.benchmark.attempt import HowToAsk, Opener
 from llm_sandbox_nb.benchmark.judge import Judge
 from llm_sandbox_nb.benchmark.results import Result, read_results, write_result
 from llm_sandbox_nb.benchmark.rows import Row
+from llm_sandbox_nb.benchmark.scoring import Scoring
 from llm_sandbox_nb.benchmark.task import Task
-from llm_sandbox_nb.benchmark.working import Hands, Item, LocalHands, judged
+from llm_sandbox_nb.benchmark.working import FatalError, Hands, Item, LocalHands, judged, scored_again
 from llm_sandbox_nb.sandbox.contract import Sandbox
 
 
@@ -80,6 +81,8 @@ class Runner:
             FatalError: it makes no sense to go on.
         """
         waiting = self.open_items(items)
+        await self._check_scorers(waiting)
+        waiting = await self._scored_again(waiting)
         waiting.reverse()
         results: list[Result] = []
 
@@ -99,9 +102,38 @@ class Runner:
                 raise _first(group_error) from group_error
         return results
 
+    async def _check_scorers(self, items: list[Item]) -> None:
+        """Before anything is asked of the model: a scorer that cannot be loaded would make all of it worthless.
+
+        Raises:
+            FatalError: one cannot.
+        """
+        files = {item.task.scorer: item.task.name for item in items if item.task.scorer.endswith(".py")}
+        async with Scoring() as scoring:
+            for scorer, name in files.items():
+                if problem := await scoring.check(scorer):
+                    raise FatalError(f"Task {name} cannot be scored: {problem}; mend {scorer}.")
+
+    async def _scored_again(self, items: list[Item]) -> list[Item]:
+        """Score answers that are there and whose scorer failed in an earlier start; the items that are still open."""
+        before = {result.key: result for result in read_results(self.options.out)}
+        still: list[Item] = []
+        async with Scoring() as scoring:
+            for item in items:
+                result = before.get(item.key)
+                scored = await scored_again(scoring, item, result) if result else None
+                if scored is None:
+                    still.append(item)
+                    continue
+                self.on_begin(item)
+                write_result(self.options.out, scored)
+                self.on_result(scored)
+        return still
+
     async def _do(self, item: Item, hands: Hands) -> Result:
         self.on_begin(item)
         result = await judged(self.judge, item, *await hands.attempt(item))
+        result = replace(result, row=item.row.digest)
         write_result(self.options.out, result)
         self.on_result(result)
         return result

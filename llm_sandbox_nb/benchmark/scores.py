@@ -16,6 +16,8 @@ class Score:
     value: float | None
     detail: str = ""
     """`no answer`, `unparsable`, or what was understood."""
+    failed: bool = False
+    """Whether the scorer itself failed: then the answer can be scored again when it is mended."""
 
 
 NO_ANSWER = Score(0.0, "no answer")

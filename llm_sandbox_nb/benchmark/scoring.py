@@ -44,8 +44,16 @@ class Scoring:
         """The score of one answer. One on which the scorer does not come to an end is unscored, and says so."""
         if answer is None or not answer.strip():
             return NO_ANSWER
-        worker = await self._free.get()
         request = {"scorer": scorer, "answer": answer, "gold": row.ground_truth, "row": row_columns(row)}
+        return await self._ask(request)
+
+    async def check(self, scorer: str) -> str:
+        """Why the Python file of a scorer cannot be used at all; empty when it can."""
+        found = await self._ask({"check": scorer})
+        return found.detail
+
+    async def _ask(self, request: Mapping[str, Any]) -> Score:
+        worker = await self._free.get()
         try:
             async with asyncio.timeout(self.deadline):
                 return await worker.ask(request)
@@ -85,7 +93,7 @@ class _Worker:
         await process.stdin.drain()
         line = await process.stdout.readuntil(b"\n")
         reply = json.loads(line)
-        return Score(reply["value"], str(reply["detail"]))
+        return Score(reply["value"], str(reply["detail"]), bool(reply["failed"]))
 
     async def _start(self) -> asyncio.subprocess.Process:
         self._process = await asyncio.create_subprocess_exec(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -118,9 +118,7 @@ def _task(content: Mapping[str, Any], folder: Path) -> Task:
     answer = content.get("answer", "file")
     if answer not in ("file", "patch"):
         raise ValueError(f"answer has to be `file` or `patch`, not {answer!r}.")
-    data = content.get("data") or {}
-    if not isinstance(data, dict):
-        raise ValueError("data has to hold keys such as `dataset:` and `split:`.")
+    data = _keys(content, "data", DataSource)
     repeats = content.get("repeats", 1)
     if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
         raise ValueError(f"repeats has to be a whole number of at least 1, not {repeats!r}.")
@@ -138,10 +136,26 @@ def _task(content: Mapping[str, Any], folder: Path) -> Task:
         answer_file=str(content.get("answer_file") or ""),
         data=DataSource(**data),
         repeats=repeats,
-        limits=RunLimits(**(content.get("limits") or {})),
-        image=content.get("image"),
+        limits=RunLimits(**_keys(content, "limits", RunLimits)),
+        image=_image(content.get("image")),
         test_command=str(content.get("test_command") or TEST_COMMAND),
     )
+
+
+def _keys(content: Mapping[str, Any], name: str, kind: type[Any]) -> dict[str, Any]:
+    """The keys below `name`, of which only the fields of `kind` can be used."""
+    found, known = content.get(name) or {}, [one.name for one in fields(kind)]
+    if not isinstance(found, dict):
+        raise ValueError(f"{name} has to hold keys such as `{known[0]}:`.")
+    if unknown := [key for key in found if key not in known]:
+        raise ValueError(f"{name} has an unknown key {unknown[0]!r}; known are {', '.join(known)}.")
+    return found
+
+
+def _image(named: Any) -> str | None:
+    if named is not None and not (isinstance(named, str) and named.strip()):
+        raise ValueError(f"image has to be the name of a Docker image, not {named!r}.")
+    return named
 
 
 def _text(content: Mapping[str, Any], key: str) -> str:

@@ -10,21 +10,30 @@ import json
 import os
 import sys
 from dataclasses import asdict
+from pathlib import Path
 
 
 def main() -> None:
     """Score until stdin ends. What scorers print goes to stderr."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    from llm_sandbox_nb.benchmark.rules import score_row
+    from llm_sandbox_nb.benchmark.rules import load_scorer, score_row
 
     for line in sys.stdin.buffer:
         request = json.loads(line)
+        reply = {"value": None, "detail": "", "failed": False}
         try:
-            score = score_row(request["scorer"], request["answer"], request["gold"], request["row"])
-            reply = asdict(score)
-        except Exception as error:  # noqa: BLE001 - whatever a scorer raises is told, and the process goes on
-            reply = {"value": None, "detail": f"the scorer failed with {type(error).__name__}: {error}"[:500]}
+            if "check" in request:
+                load_scorer(Path(request["check"]))
+            else:
+                reply |= asdict(
+                    score_row(request["scorer"], request["answer"], request["gold"], request["row"])
+                )
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a scorer raises is told, and the process goes on
+            reply |= {
+                "detail": f"the scorer failed with {type(error).__name__}: {error}"[:500],
+                "failed": True,
+            }
         replies.write(json.dumps(reply) + "\n")
         replies.flush()
 

@@ -27,7 +27,9 @@ from llm_sandbox_nb.sandbox.errors import ImageError, IsolationUnavailableError,
 
 _UNSAFE = re.compile(r"[^\w.-]+")
 _SHOWN_ANSWER = 20_000
-_FINAL_KINDS = ("data", "content_policy", "bad_request")
+SCORER = "scorer"
+"""The error kind of an item whose answer is there and whose scorer failed."""
+_FINAL_KINDS = ("data", "content_policy", "bad_request", SCORER)
 """Errors that another attempt would not be spared, but other items are."""
 
 
@@ -117,6 +119,7 @@ class LocalHands:
         score = Score(None) if attempt.error_kind else await self._score(item, attempt.answer)
         trajectory = attempt.run.trajectory
         tokens = tokens_of(trajectory)
+        failed = {"error_kind": SCORER, "error": score.detail} if score.failed else {}
         times = times_of(Loaded("", "", "journal", attempt.run.journal, trajectory))
         return Result(
             *item.key,
@@ -124,8 +127,8 @@ class LocalHands:
             detail=score.detail,
             answer=None if attempt.answer is None else attempt.answer[:_SHOWN_ANSWER],
             stop_reason=attempt.run.stop_reason,
-            error_kind=attempt.error_kind,
-            error=attempt.error,
+            error_kind=failed.get("error_kind", attempt.error_kind),
+            error=failed.get("error", attempt.error),
             turns=sum(step.replied for step in trajectory.steps),
             prompt_tokens=tokens.prompt,
             model_tokens=tokens.model,
@@ -152,6 +155,16 @@ class LocalHands:
 
             return await score_patch(answer, item.row, opener, task.folder, task.test_command)
         return await self._scoring.score(task.scorer, answer, item.row)
+
+
+async def scored_again(scoring: Scoring, item: Item, before: Result) -> Result | None:
+    """The result of an item whose scorer failed before, by the answer that was kept; None when it was not, whole."""
+    if before.error_kind != SCORER or before.answer is None or len(before.answer) >= _SHOWN_ANSWER:
+        return None
+    score = await scoring.score(item.task.scorer, before.answer, item.row)
+    if score.failed:
+        return replace(before, error=score.detail, detail=score.detail)
+    return replace(before, score=score.value, detail=score.detail, error_kind="", error="")
 
 
 def failed_result(item: Item, kind: str, error: str, started: float) -> Result:

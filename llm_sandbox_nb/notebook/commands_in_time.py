@@ -117,11 +117,6 @@ class CommandsInTime:
         return self._find_run(str(folders[-1]))
 
     def _find(self, name: str) -> Run:
-        from llm_sandbox_nb.agent.run import Run
-
-        held = self._namespace.get(name)
-        if isinstance(held, Run):
-            return held
         if self._newest is not None and name in (self._newest.folder.name, str(self._newest.folder)):
             return self._newest
         return self._find_run(name)

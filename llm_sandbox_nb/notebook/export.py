@@ -57,9 +57,11 @@ def export_html(run: Run, path: str | Path, caps: Caps = CAPS) -> Path:
     A reader never sees half of the file.
 
     Raises:
-        ExportError: this installation lacks the page's script, or the file cannot be written.
+        ExportError: this installation lacks the page's script, the record is empty, or the file cannot be written.
     """
     path = Path(path).expanduser()
+    if run.trajectory.start is None:
+        raise ExportError(f"There is nothing to write: no run has begun in {run.folder}.")
     text = page(run, caps)
     partial = path.with_name(path.name + ".partial")
     try:

@@ -146,9 +146,11 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         run.place.on_fork = self._forks.add
 
     def _find(self, name: str) -> Run:
+        from llm_sandbox_nb.agent.run import Run
         from llm_sandbox_nb.notebook.records import find_run
 
-        run = find_run(name, self._runs_folder(), self._forks)
+        held = self._namespace.get(name)
+        run = held if isinstance(held, Run) else find_run(name, self._runs_folder(), self._forks)
         self._prepare(run)
         return run
 
@@ -170,7 +172,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
     def _export(self, rest: str) -> None:
         from llm_sandbox_nb.notebook.records import export_run
 
-        print(f"Written: {export_run(rest, self._runs_folder())}")
+        print(f"Written: {export_run(rest, self._find)}")
 
     def _measure(self, rest: str) -> None:
         from llm_sandbox_nb.notebook.benchmark_command import BenchmarkCommand

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +87,7 @@ def _find(name: str, folder: Path) -> Path:
     raise SandboxInputError(f"There is no run {name!r}: %sandbox runs lists those of this notebook.")
 
 
-def export_run(rest: str, folder: Path) -> Path:
+def export_run(rest: str, find: Callable[[str], Run]) -> Path:
     """Write the HTML file that `%sandbox export RUN [FILE]` asks for; without FILE it is RUN.html, here.
 
     Raises:
@@ -99,7 +99,7 @@ def export_run(rest: str, folder: Path) -> Path:
     words = shlex.split(rest)
     if not 1 <= len(words) <= 2:
         raise SandboxUsageError("The command is %sandbox export RUN [FILE]; %sandbox runs lists the runs.")
-    run = find_run(words[0], folder)
+    run = find(words[0])
     try:
         return export_html(run, words[1] if len(words) == 2 else f"{run.folder.name}.html")
     except ExportError as error:

@@ -111,6 +111,16 @@ def _drop_torn_line(path: Path) -> None:
         file.truncate(0)
 
 
+def _reason(error: ValueError) -> str:
+    """What is wrong with a line, in words; what checks events says more than anybody wants to read."""
+    errors = getattr(error, "errors", None)
+    if not callable(errors):
+        return str(error)
+    first = errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where}: {first['msg']}" if where else str(first["msg"])
+
+
 def read_journal(path: Path) -> Iterator[ev.Event]:
     """The events of a journal, file or run folder. A last line cut short by a crash is left out.
 
@@ -123,7 +133,7 @@ def read_journal(path: Path) -> Iterator[ev.Event]:
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if pending:
-                raise JournalError(f"{path}, line {pending[0]}: not an event ({pending[1]})")
+                raise JournalError(f"{path}, line {pending[0]}: not an event ({_reason(pending[1])})")
             if not line.endswith(b"\n"):
                 return
             try:

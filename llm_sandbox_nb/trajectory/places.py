@@ -76,4 +76,5 @@ def files_after(trajectory: Trajectory, step: int) -> str | None:
 def _check(trajectory: Trajectory, step: int, first: int) -> None:
     last = trajectory.steps[-1].number if trajectory.steps else 0
     if isinstance(step, bool) or not isinstance(step, int) or not first <= step <= last:
-        raise ValueError(f"There is no step {step!r} on this branch: it has the steps {first} to {last}.")
+        steps = f"the steps {first} to {last}" if first <= last else "none"
+        raise ValueError(f"There is no step {step!r} on this branch: it has {steps}.")

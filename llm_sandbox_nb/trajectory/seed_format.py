@@ -73,8 +73,10 @@ def from_seed(content: Any, name: str) -> Trajectory:
     """A trajectory from what JSON gave; `name` becomes the run's id. Raises ValueError when it is none."""
     try:
         return Trajectory(_events(content, name))
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from error
+    except KeyError as error:
+        raise ValueError(f"it has no {error.args[0]}") from error
+    except (TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"its parts are of other kinds: {error}") from error
 
 
 def _events(content: dict[str, Any], name: str) -> Iterator[ev.Event]:

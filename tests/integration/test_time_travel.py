@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -230,16 +231,46 @@ def test_wrong_wishes_get_a_sentence_and_change_nothing(tmp_path: Path) -> None:
                 await run.resume()
             with pytest.raises(InputError, match="no 'temprature'"):
                 await run.resume("x", settings={"temprature": 1})
+            with pytest.raises(InputError, match="limit on steps is a whole number above zero, not 'x'"):
+                await run.resume("x", limits={"steps": "x"})
+            with pytest.raises(InputError, match="compared with runs, not with 'talk'"):
+                run.compare(wrong)
             with pytest.raises(InputError, match="has had 3 steps"):
                 await run.resume("x", limits={"steps": 2})
             with pytest.raises(ControlError, match="No call waits"):
                 run.edit(command="ls")
             assert (run.journal.read_bytes(), sorted(run.folder.parent.iterdir())) == before
             await run.rewind(1, before="call")
-            with pytest.raises(ControlError, match="command"):
-                run.edit({"wrong": 1})
+            edits: list[tuple[Any, dict[str, Any], str]] = [
+                ({"wrong": 1}, {}, "command"),
+                ("ls", {}, "have names"),
+                (None, {"foo": 1}, "takes no 'foo'"),
+                ({"command": 3}, {}, "command"),
+            ]
+            for arguments, changes, words in edits:
+                with pytest.raises(ControlError, match=words):
+                    run.edit(arguments, **changes)
             with held(run.journal), pytest.raises(JournalError, match="under way"):
                 run.edit(command="ls")
+
+    in_loop(body())
+
+
+def test_a_run_whose_files_are_gone_stays_as_it_is(tmp_path: Path) -> None:
+    async def body() -> None:
+        run = await solve("A task.", model=TalkingModel(2), isolation="process", output_dir=tmp_path)
+        shutil.rmtree(run.folder / "history")
+        before = run.journal.read_bytes()
+        loaded = Run.load(run.folder)
+        with pytest.raises(InputError, match=r"not kept, so it cannot go on: run.rebuild\(\)"):
+            await loaded.resume("More.", model=TalkingModel(3))
+        assert run.journal.read_bytes() == before
+        assert Run.load(run.folder).stop_reason == "submitted"
+        assert str(await loaded.preview(1, "conversation")).count("are ended") == 0
+        shutil.rmtree(run.folder)
+        with pytest.raises(InputError, match="folder of this run is gone"):
+            await loaded.resume("More.", model=TalkingModel(3))
+        assert not run.folder.exists()
 
     in_loop(body())
 

@@ -224,6 +224,33 @@ def test_the_report_escapes_what_runs_say(tmp_path: Path) -> None:
     assert text == report_html(load_runs([tmp_path]))
 
 
+def test_records_that_are_none_are_left_out_with_a_sentence_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal(tmp_path / "whole", run_events(2))
+    contents = {
+        "bytes/journal.jsonl": (b"\x93\xff\n" * 3, "line 1: not an event ("),
+        "empty/journal.jsonl": (b"", "no run has begun in it."),
+        "torn/journal.jsonl": (b'{"id": "a", "ki', "no run has begun in it."),
+        "strange/journal.jsonl": (b'{"kind": "run.started"}\n{}\n', "line 1: not an event ("),
+        "other/trajectory.json": (b'{"steps": [], "who": 3}', "it has no problem_statement."),
+    }
+    for name, (data, _) in contents.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(data)
+    reading = load_runs([tmp_path])
+    assert [run.name for run in reading.runs] == ["whole"]
+    for name, (_, words) in contents.items():
+        (problem,) = [one for one in reading.problems if str(tmp_path / name) in one]
+        assert words in problem
+        assert "\n" not in problem
+        assert "pydantic" not in problem
+    for name in ("bytes", "empty"):
+        assert main(["export", str(tmp_path / name)]) == 2
+        assert len(capsys.readouterr().err.splitlines()) <= 2
+        assert not (tmp_path / name / "run.html").exists()
+
+
 def test_the_command_prints_a_table_and_writes_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

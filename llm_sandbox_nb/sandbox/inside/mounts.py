@@ -102,6 +102,8 @@ def is_below(path: bytes, folder: bytes) -> bool:
 
 def is_ours(path: bytes) -> bool:
     """Whether files there are files, and not the kernel's."""
+    if not path.startswith((b"/dev", b"/proc", b"/sys")):
+        return True
     if is_below(path, b"/dev"):
         return is_below(path, b"/dev/shm")
     return not is_below(path, b"/proc") and not is_below(path, b"/sys")

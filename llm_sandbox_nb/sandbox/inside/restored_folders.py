@@ -49,7 +49,8 @@ class RestoredFolders:
 
     def enter(self, path: bytes) -> tuple[int, bytes]:
         """The folder of a path, open, and the last name; the folder is about to change."""
-        folder, name = os.path.split(path)
+        folder, _, name = path.rpartition(b"/")
+        folder = folder or b"/"
         if not is_ours(path) or name in (b"", b".", b".."):
             raise OSError(errno.EPERM, os.strerror(errno.EPERM), path)
         if folder != self.folder_path or self.folder < 0:
