@@ -23,7 +23,7 @@ from llm_sandbox_nb.trajectory import events as ev
 if TYPE_CHECKING:
     from llm_sandbox_nb.agent.run import Run
 
-_PARTIAL = ".partial"
+_PARTIAL = "files.partial"
 
 
 def put_files_back(run: Run, checkpoint: str, known: Collection[str] = ()) -> tuple[str, ...]:
@@ -50,7 +50,7 @@ def put_files_back(run: Run, checkpoint: str, known: Collection[str] = ()) -> tu
                 continue
             try:
                 _write(folder, folder / name, store.read(entry, entry.size))
-            except HistoryError as error:
+            except (HistoryError, OSError) as error:
                 problems.append(f"The run's file {name} stays as it is now: {error}")
     return tuple(problems)
 
@@ -108,7 +108,7 @@ def _leads_there(folder: Path, target: Path) -> bool:
 
 def _write(folder: Path, target: Path, content: bytes) -> None:
     make_way(folder, target)
-    partial = target.with_name(target.name + _PARTIAL)
+    partial = folder.with_name(_PARTIAL)
     partial.unlink(missing_ok=True)
     partial.write_bytes(content)
     partial.replace(target)

@@ -19,6 +19,7 @@ from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.agent.rewinding import Destination
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
+from llm_sandbox_nb.sandbox.history.keeper import unhurried
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import FILE_NAME
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
@@ -44,23 +45,32 @@ async def fork(run: Run, there: Destination) -> Run:
     box: Sandbox | None = None
     try:
         box = await _open(run, folder, there)
-        await asyncio.to_thread(_copy, run, there, folder)
+        other = await unhurried(asyncio.to_thread(_made, run, there, folder))
+        _settle(run, other, box)
+        _tell_parent(run, there, other)
     except BaseException:
         if box is not None:
             await asyncio.shield(box.close())
         shutil.rmtree(folder, ignore_errors=True)
         raise
+    if run.place.on_fork is not None:
+        run.place.on_fork(other)
+    return other
+
+
+def _made(run: Run, there: Destination, folder: Path) -> Run:
+    _copy(run, there, folder)
     other = type(run).load(folder)
+    _files_of_then(run, there, other)
+    return other
+
+
+def _settle(run: Run, other: Run, box: Sandbox) -> None:
     other.place.box, other.place.owned, other.place.loop = box, True, asyncio.get_running_loop()
     same = run.place
     other.place.job, other.place.options = same.job, same.options
     other.place.stage, other.place.on_fork = same.stage, same.on_fork
-    take_over(box, folder)
-    await asyncio.to_thread(_files_of_then, run, there, other)
-    _tell_parent(run, there, other)
-    if same.on_fork is not None:
-        same.on_fork(other)
-    return other
+    take_over(box, other.folder)
 
 
 def _files_of_then(run: Run, there: Destination, other: Run) -> None:
@@ -83,9 +93,10 @@ def remove_unfinished(parent: Path) -> None:
 
 def _copy(run: Run, there: Destination, folder: Path) -> None:
     """The blobs and files, then the journal up to the fork, with the same ids."""
-    for part in ("blobs", "files"):
-        if (run.folder / part).is_dir():
-            shutil.copytree(run.folder / part, folder / part, copy_function=_link, symlinks=True)
+    _copy_folder(run.folder / "blobs", folder / "blobs")
+    # Of a run under way files come and go; which of them the fork has is put right afterwards.
+    with contextlib.suppress(FileNotFoundError, shutil.Error):
+        _copy_folder(run.folder / "files", folder / "files")
     prefix = run.trajectory.at(there.to).path
     lines = [
         _as_first(run, there, event, folder.name) if isinstance(event, ev.RunStarted) else event
@@ -98,6 +109,11 @@ def _copy(run: Run, there: Destination, folder: Path) -> None:
     partial.write_text("".join(f"{ev.dump_event(line)}\n" for line in lines), "utf-8", newline="\n")
     partial.rename(folder / FILE_NAME)
     (folder / _MAKING).unlink()
+
+
+def _copy_folder(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target, copy_function=_link, symlinks=True)
 
 
 def _as_first(run: Run, there: Destination, event: ev.RunStarted, name: str) -> ev.RunStarted:

@@ -165,6 +165,8 @@ async def go_back(run: Run, there: Destination) -> WentBack:
     if place.work is not None:
         return await place.work.trips.ask(lambda recorder, box: travel(recorder, box, there))
     box = place.living()
+    if box is None and there.what != "conversation" and not FilesOf(run).has(there.target):
+        raise InputError("The files to go back to are not kept any more: only the conversation can go back.")
     recorder = Recorder(run.folder, trajectory=run.trajectory)
     try:
         if box is not None:

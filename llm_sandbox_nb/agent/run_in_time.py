@@ -150,7 +150,8 @@ class RunInTime(Awaitable):
             self._work_control().edit(arguments, tool=tool, **changed)
             return
         call = self._waiting()
-        base = arguments if arguments is not None else call.arguments or {}
+        base = call.arguments if arguments is None and tool in (None, call.tool) else arguments
+        base = {} if base is None else base
         tool, new = edited_call(tool or call.tool, base, changed)
         self._decide(call, action="edit", tool=tool, arguments=new)
 

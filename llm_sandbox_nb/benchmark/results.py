@@ -106,7 +106,7 @@ def _fits(kind: str, value: Any) -> bool:
     if value is None:
         return "None" in kind
     if "float" in kind:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        return isinstance(value, int | float) and math.isfinite(value)
     return isinstance(value, int if "int" in kind else str) and not isinstance(value, bool)
 
 
@@ -136,14 +136,14 @@ def check_config(out: Path, config: dict[str, Any]) -> None:
 
 
 def check_rows(out: Path, rows: Mapping[tuple[str, str], str]) -> None:
-    """Compare rows with those that there are results of. `rows`: digests by task and id.
+    """Compare rows with those that there are results of, but for those that failed. `rows`: digests by task and id.
 
     Raises:
         ResultsError: one has changed since.
     """
     for result in read_results(out):
         now = rows.get((result.task, result.item))
-        if now is not None and result.row and result.row != now:
+        if now is not None and result.row and result.row != now and not result.error_kind:
             raise ResultsError(
                 f"Row {result.item!r} of {result.task} is another one now than when its result in {out} was made: "
                 "choose another --out."

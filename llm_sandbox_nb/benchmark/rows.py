@@ -6,6 +6,8 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import date
+from decimal import Decimal
 from typing import Any
 
 
@@ -30,8 +32,15 @@ class Row:
     @property
     def digest(self) -> str:
         """What tells this row from one with the same id and other content."""
-        whole = json.dumps([vars(self)], sort_keys=True, default=str)
+        whole = json.dumps([vars(self)], sort_keys=True, default=_in_words)
         return hashlib.sha256(whole.encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def _in_words(value: Any) -> str:
+    """A column that JSON does not know: the same text for the same value, in every process."""
+    if isinstance(value, bytes):
+        return hashlib.sha256(value).hexdigest()
+    return str(value) if isinstance(value, date | Decimal) else type(value).__qualname__
 
 
 _COLUMNS = ("id", "problem_statement", "ground_truth", "domain", "input_files", "qa_type")

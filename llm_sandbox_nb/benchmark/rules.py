@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +67,13 @@ def score_row(scorer: str, answer: str | None, gold: str, row: Mapping[str, Any]
     if scorer in RULES:
         return RULES[scorer](answer, gold, row)
     found = load_scorer(Path(scorer))(answer, gold, **row)
-    if isinstance(found, Score) or found is None:
-        return found or Score(None)
-    value = float(found)
+    said = found if isinstance(found, Score) else Score(found)
+    if said.value is None:
+        return said
+    value = float(said.value)
     if not 0 <= value <= 1:
         raise ValueError(f"it gave {value}, which is not between 0 and 1")
-    return Score(value)
+    return replace(said, value=value)
 
 
 def load_scorer(path: Path) -> Callable[..., Any]:

@@ -159,7 +159,13 @@ class LocalHands:
 
 async def scored_again(scoring: Scoring, item: Item, before: Result) -> Result | None:
     """The result of an item whose scorer failed before, by the answer that was kept; None when it was not, whole."""
-    if before.error_kind != SCORER or before.answer is None or len(before.answer) >= _SHOWN_ANSWER:
+    same = before.row == item.row.digest and item.task.scorer not in ("judge", "swe")
+    if (
+        before.error_kind != SCORER
+        or not same
+        or before.answer is None
+        or len(before.answer) >= _SHOWN_ANSWER
+    ):
         return None
     score = await scoring.score(item.task.scorer, before.answer, item.row)
     if score.failed:

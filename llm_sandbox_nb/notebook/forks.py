@@ -31,7 +31,7 @@ class Forks:
 
     async def close(self) -> None:
         """End all their sandboxes; the files are kept."""
-        await asyncio.gather(*(run.place.close() for run in self.open), return_exceptions=True)
+        await asyncio.gather(*(_closed(run) for run in self.open), return_exceptions=True)
 
     def text(self) -> str:
         """What is open, a line for each."""
@@ -40,3 +40,12 @@ class Forks:
             f"A fork is open: {name}; %sandbox load {name} -o other shows it, other.close() ends it."
             for name in names
         )
+
+
+async def _closed(run: Run) -> None:
+    """End the sandbox of a run in the loop that it belongs to."""
+    loop = run.place.loop
+    if loop is None or loop is asyncio.get_running_loop():
+        await run.place.close()
+    elif loop.is_running():
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(run.place.close(), loop))

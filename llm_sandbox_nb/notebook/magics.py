@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 from collections.abc import Callable
 from contextlib import suppress
@@ -205,12 +206,11 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         return await connect_server()
 
     async def _close_all(self) -> None:
-        await self._forks.close()
-        await self._sandboxes.close()
+        await asyncio.gather(self._forks.close(), self._sandboxes.close())
 
     def _close(self) -> None:
         """The kernel ends: put the sandbox away, but do not hold the kernel up for long."""
-        if self._background.started:
+        if self._background.started or self._forks.open:
             with suppress(TimeoutError, SandboxError, OSError, RuntimeError):
                 self._background.run(self._close_all(), timeout=5)
             self._background.stop()

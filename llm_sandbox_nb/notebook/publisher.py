@@ -207,7 +207,7 @@ async def _decide(run: Run, asked: dict[str, Any]) -> str | None:
             await run.fork(given.get("step", 0))
         else:
             _decide_at_once(run.control, str(asked.get("action")), given)
-    except (ControlError, InputError, SandboxError) as error:
+    except (ControlError, InputError, SandboxError, OSError) as error:
         return str(error)
     await asyncio.sleep(0)
     return None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
+import functools
 import os
 import pwd
 import shutil
@@ -13,6 +15,7 @@ import tempfile
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
 
 from llm_sandbox_nb.sandbox.bootstrap import FOLDER_VARIABLE, bootstrap_argv, executor_source
 from llm_sandbox_nb.sandbox.channel import Channel
@@ -35,6 +38,9 @@ PASSED_ON = (
 )
 """The only variables of this process's environment that commands see."""
 _MARK = "LLM_SANDBOX_ID"
+_PREFIX = "llm-sandbox-"
+_OWNED = "owned"
+"""A file in the folder that the owner holds a lock on for as long as it lives."""
 _LEAVE = 1.0
 """Seconds given to the executor to end its commands by itself."""
 
@@ -52,15 +58,39 @@ async def start_process_sandbox(options: SandboxOptions) -> ChannelSandbox:
         raise IsolationUnavailableError("Isolation 'process' needs Linux: use 'docker' here.")
     if shutil.which("bash") is None:
         raise IsolationUnavailableError("Isolation 'process' needs bash: install it, or use 'docker'.")
-    folder = Path(tempfile.mkdtemp(prefix="llm-sandbox-"))
+    await asyncio.to_thread(_remove_left_once)
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    owned = (folder / _OWNED).open("w")
     try:
-        return await _start_in(folder, options)
+        fcntl.flock(owned, fcntl.LOCK_EX)
+        return await _start_in(folder, options, owned)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
+        owned.close()
         raise
 
 
-async def _start_in(folder: Path, options: SandboxOptions) -> ChannelSandbox:
+@functools.cache
+def _remove_left_once() -> None:
+    """Once in the life of a process is enough: what it starts itself, it ends itself."""
+    remove_left()
+
+
+def remove_left() -> None:
+    """Remove folders whose owner and executor were both killed; an executor that lives removes its own."""
+    marks = {mark for pid in _pids() for mark in _environ(pid) if mark.startswith(FOLDER_VARIABLE.encode())}
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            owned = os.open(folder / _OWNED, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(owned, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if f"{FOLDER_VARIABLE}={folder}".encode() not in marks:
+                    shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(owned)
+
+
+async def _start_in(folder: Path, options: SandboxOptions, owned: IO[str]) -> ChannelSandbox:
     directories = options.directories or Directories(str(folder / "testbed"))
     name = f"process-{uuid.uuid4().hex[:12]}"
     environment = _environment(folder, options) | {_MARK: name, FOLDER_VARIABLE: str(folder)}
@@ -83,7 +113,7 @@ async def _start_in(folder: Path, options: SandboxOptions) -> ChannelSandbox:
         id=name,
         directories=directories,
         protection=_protection(options),
-        kill=lambda: _end(process, folder, name),
+        kill=lambda: _end(process, folder, name, owned),
         spill=str(folder / "spill"),
         hello={"history": directories.root},
     )
@@ -138,7 +168,7 @@ def _own_status() -> Mapping[str, str]:
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
-async def _end(process: asyncio.subprocess.Process, folder: Path, name: str) -> None:
+async def _end(process: asyncio.subprocess.Process, folder: Path, name: str, owned: IO[str]) -> None:
     """Let the executor end by itself, or end it and what carries its mark; then remove the folder."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(process.wait(), _LEAVE)
@@ -148,6 +178,7 @@ async def _end(process: asyncio.subprocess.Process, folder: Path, name: str) -> 
     if process.returncode != 0:
         await asyncio.to_thread(_kill_marked, name)
     await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+    owned.close()
 
 
 def _kill_marked(name: str) -> None:

@@ -84,6 +84,36 @@ def test_answers_are_scored_again_when_the_scorer_is_mended(
     assert {result.item: result.run for result in read_results(own.out)} == runs
 
 
+SCORE = """
+from llm_sandbox_nb.benchmark.scores import Score
+def score(answer, gold, **row):
+    return Score({})
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "score"), [("answer == gold", 1.0), ("None, 'nobody knows'", None), ("float('nan')", ...)]
+)
+def test_a_score_with_words_counts_as_a_number_does(own: Own, value: str, score: Any) -> None:
+    own.write(scorer=SCORE.format(value))
+    assert own.measure() == (1 if score is ... else 0)
+    results = read_results(own.out)
+    assert {result.error_kind for result in results} == {"scorer" if score is ... else ""}
+    assert own.scores == dict.fromkeys("ab", None if score is ... else score)
+    assert all(type(result.score) in (float, type(None)) for result in results)
+
+
+def test_what_has_no_score_is_done_again_when_task_or_row_are_others(own: Own) -> None:
+    own.write(scorer="def score(answer, gold, **row):\n    return 1 / 0\n")
+    assert own.measure() == 1
+    own.write(scorer=GOOD, rows=[{**ROWS[0], "ground_truth": "something else"}, ROWS[1]])
+    before = {result.item: result.run for result in read_results(own.out)}
+    assert own.measure() == 0
+    assert own.scores == {"a": 0.0, "b": 1.0}
+    after = {result.item: result.run for result in read_results(own.out)}
+    assert (after["a"] == before["a"], after["b"] == before["b"]) == (False, True)
+
+
 def test_a_row_that_has_changed_is_no_row_that_is_done(own: Own, capsys: pytest.CaptureFixture[str]) -> None:
     assert own.measure() == 0
     own.write(rows=[{**ROWS[0], "ground_truth": "something else"}, ROWS[1]])

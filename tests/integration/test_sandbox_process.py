@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -132,6 +134,48 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+@pytest.mark.slow
+def test_what_is_left_when_everybody_was_killed_goes_with_the_next_start(tmp_path: Path) -> None:
+    """And the folder of one that lives stays."""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.DEVNULL, env=environment)
+
+    def folders() -> set[Path]:
+        return {file.parent.parent for file in tmp_path.glob("*/testbed/file") if file.read_text()}
+
+    def wait_for(count: int) -> set[Path]:
+        deadline = time.monotonic() + 30
+        while len(found := folders()) != count:
+            assert time.monotonic() < deadline, found
+            time.sleep(0.05)
+        return found
+
+    living = start()
+    (kept,) = wait_for(1)
+    killed = start()
+    (left,) = wait_for(2) - {kept}
+    killed.send_signal(signal.SIGSTOP)  # it would remove the folder when its executor is gone
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if f"LLM_SANDBOX_FOLDER={left}".encode() in environ.read_bytes():
+                os.kill(int(environ.parent.name), signal.SIGKILL)
+    killed.kill()
+    killed.wait()
+    time.sleep(0.3)
+    assert folders() == {kept, left}
+    third = start()
+    deadline = time.monotonic() + 30
+    while left.exists() or len(folders()) < 2:
+        assert time.monotonic() < deadline, folders()
+        time.sleep(0.05)
+    assert kept in folders()
+    for one in (living, third):
+        one.kill()
+        one.wait()
 
 
 @pytest.mark.slow

@@ -250,6 +250,8 @@ def test_wrong_wishes_get_a_sentence_and_change_nothing(tmp_path: Path) -> None:
             for arguments, changes, words in edits:
                 with pytest.raises(ControlError, match=words):
                     run.edit(arguments, **changes)
+            with pytest.raises(ControlError, match="takes no 'command'"):
+                run.edit(tool="submit", command="ls")
             with held(run.journal), pytest.raises(JournalError, match="under way"):
                 run.edit(command="ls")
 

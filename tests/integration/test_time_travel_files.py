@@ -26,6 +26,9 @@ STATES = {
 }
 
 
+LONG = "x" * 255
+
+
 def kept(run: Run) -> dict[str, str]:
     return {name: file.read_text() for name, file in run.files.items()}
 
@@ -66,14 +69,15 @@ def test_a_fork_has_the_files_of_its_step_and_goes_on_with_them(tmp_path: Path) 
     turns = [
         turn(
             bash(
-                "echo one > output/a.txt; printf n > output/$'\\xff.txt'; mkdir output/p; echo q > output/p/q"
+                "echo one > output/a.txt; printf n > output/$'\\xff.txt'; mkdir output/p; echo q > output/p/q; "
+                f"echo long > output/{LONG}"
             )
         ),
         turn(bash("rm -r output/*; echo p > output/p")),
         turn(bash("ls output")),
         SUBMIT,
     ]
-    first = {"a.txt": "one\n", "\udcff.txt": "n", "p/q": "q\n"}
+    first = {"a.txt": "one\n", "\udcff.txt": "n", "p/q": "q\n", LONG: "long\n"}
 
     async def body() -> None:
         async with open_sandbox("process") as box:
@@ -83,14 +87,14 @@ def test_a_fork_has_the_files_of_its_step_and_goes_on_with_them(tmp_path: Path) 
             skipped.skip("That is not done.")
             await skipped.resume()
             assert kept(skipped) == first
-            assert set(skipped.trajectory.artifacts) == {"a.txt", "p/q", "\ufffd.txt"}
+            assert set(skipped.trajectory.artifacts) == {"a.txt", "p/q", "\ufffd.txt", LONG}
             await skipped.rewind(1)
             assert kept(skipped) == first
             await skipped.close()
             loaded = Run.load(run.folder)
             await loaded.rewind(1)
             assert kept(loaded) == first
-            assert set(loaded.trajectory.artifacts) == {"a.txt", "p/q", "\ufffd.txt"}
+            assert set(loaded.trajectory.artifacts) == {"a.txt", "p/q", "\ufffd.txt", LONG}
             again = await loaded.fork(1)
             assert kept(again) == first
             await again.resume(model=run.model)
