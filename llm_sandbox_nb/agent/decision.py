@@ -77,14 +77,21 @@ def edited(
     """Another call in the place of the held one. Raises ControlError when the tool cannot take it."""
     if held.at != "call":
         raise ControlError("This call was executed already: its observation can be changed, not the call.")
-    base = held.arguments if arguments is None and tool in (None, held.tool) else arguments or {}
-    tool, known = edited_call(tool or held.tool, base, changes)
+    tool, known = edited_call(held.tool, held.arguments, arguments, changes, tool)
     call = ToolCall(held.call_id, tool, json.dumps(known, ensure_ascii=False))
     return Decision("edit", source, call=call, arguments=known)
 
 
-def edited_call(tool: str, base: object, changes: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """A tool and its arguments: `base` with `changes`. Raises ControlError when the tool cannot take them."""
+def edited_call(
+    proposed_tool: str, proposed: object, arguments: object, changes: Mapping[str, Any], tool: str | None
+) -> tuple[str, dict[str, Any]]:
+    """A tool and its arguments: `arguments`, or those that were proposed for it, with `changes`.
+
+    Raises:
+        ControlError: the tool cannot take them.
+    """
+    base = proposed if arguments is None and tool in (None, proposed_tool) else arguments
+    base, tool = {} if base is None else base, tool or proposed_tool
     if not isinstance(base, Mapping):
         raise ControlError("The arguments of a call have names: give them as in edit(command='ls').")
     wanted = ev.clean_text({**base, **changes})

@@ -33,7 +33,7 @@ def put_files_back(run: Run, checkpoint: str, known: Collection[str] = ()) -> tu
     them): others are none of its results.
     """
     folder, output = run.folder / FILES_FOLDER, f"{_output_of(run)}/"
-    names, there = {*known, *collected(run)}, list(run.files)
+    names, there = {*known, *collected(run)}, set(run.files)
     problems = []
     with FilesOf(run).opened(checkpoint) as (store, manifest):
         here = {

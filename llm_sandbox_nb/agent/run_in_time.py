@@ -150,9 +150,7 @@ class RunInTime(Awaitable):
             self._work_control().edit(arguments, tool=tool, **changed)
             return
         call = self._waiting()
-        base = call.arguments if arguments is None and tool in (None, call.tool) else arguments
-        base = {} if base is None else base
-        tool, new = edited_call(tool or call.tool, base, changed)
+        tool, new = edited_call(call.tool, call.arguments, arguments, changed, tool)
         self._decide(call, action="edit", tool=tool, arguments=new)
 
     def skip(self, observation: str | None = None) -> None:

@@ -81,8 +81,9 @@ class Runner:
             FatalError: it makes no sense to go on.
         """
         waiting = self.open_items(items)
-        await self._check_scorers(waiting)
-        waiting = await self._scored_again(waiting)
+        async with Scoring() as scoring:
+            await self._check_scorers(waiting, scoring)
+            waiting = await self._scored_again(waiting, scoring)
         waiting.reverse()
         results: list[Result] = []
 
@@ -102,32 +103,30 @@ class Runner:
                 raise _first(group_error) from group_error
         return results
 
-    async def _check_scorers(self, items: list[Item]) -> None:
+    async def _check_scorers(self, items: list[Item], scoring: Scoring) -> None:
         """Before anything is asked of the model: a scorer that cannot be loaded would make all of it worthless.
 
         Raises:
             FatalError: one cannot.
         """
-        files = {item.task.scorer: item.task.name for item in items if item.task.scorer.endswith(".py")}
-        async with Scoring() as scoring:
-            for scorer, name in files.items():
-                if problem := await scoring.check(scorer):
-                    raise FatalError(f"Task {name} cannot be scored: {problem}; mend {scorer}.")
+        files = {item.task.scorer: item.task.name for item in items if item.task.has_own_scorer}
+        for scorer, name in files.items():
+            if problem := await scoring.check(scorer):
+                raise FatalError(f"Task {name} cannot be scored: {problem}; mend {scorer}.")
 
-    async def _scored_again(self, items: list[Item]) -> list[Item]:
+    async def _scored_again(self, items: list[Item], scoring: Scoring) -> list[Item]:
         """Score answers that are there and whose scorer failed in an earlier start; the items that are still open."""
         before = {result.key: result for result in read_results(self.options.out)}
         still: list[Item] = []
-        async with Scoring() as scoring:
-            for item in items:
-                result = before.get(item.key)
-                scored = await scored_again(scoring, item, result) if result else None
-                if scored is None:
-                    still.append(item)
-                    continue
-                self.on_begin(item)
-                write_result(self.options.out, scored)
-                self.on_result(scored)
+        for item in items:
+            result = before.get(item.key)
+            scored = await scored_again(scoring, item, result) if result else None
+            if scored is None:
+                still.append(item)
+                continue
+            self.on_begin(item)
+            write_result(self.options.out, scored)
+            self.on_result(scored)
         return still
 
     async def _do(self, item: Item, hands: Hands) -> Result:

@@ -67,6 +67,11 @@ class Task:
     """Docker image, with `{id}` for the row's; only for tasks whose repositories come in images."""
     test_command: str = TEST_COMMAND
 
+    @property
+    def has_own_scorer(self) -> bool:
+        """Whether a Python file of the task scores."""
+        return self.scorer not in (*RULES, "judge", "swe")
+
 
 def task_names() -> list[str]:
     """The tasks that come with the package."""

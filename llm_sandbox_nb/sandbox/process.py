@@ -60,9 +60,10 @@ async def start_process_sandbox(options: SandboxOptions) -> ChannelSandbox:
         raise IsolationUnavailableError("Isolation 'process' needs bash: install it, or use 'docker'.")
     await asyncio.to_thread(_remove_left_once)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    owned = (folder / _OWNED).open("w")
+    owned = (folder / f"{_OWNED}.partial").open("w")
     try:
         fcntl.flock(owned, fcntl.LOCK_EX)
+        Path(owned.name).rename(folder / _OWNED)  # locked before anybody can find it free
         return await _start_in(folder, options, owned)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -84,7 +85,8 @@ def remove_left() -> None:
             owned = os.open(folder / _OWNED, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 fcntl.flock(owned, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if f"{FOLDER_VARIABLE}={folder}".encode() not in marks:
+                ours = os.fstat(owned).st_uid == os.getuid()
+                if ours and f"{FOLDER_VARIABLE}={folder}".encode() not in marks:
                     shutil.rmtree(folder, ignore_errors=True)
             finally:
                 os.close(owned)
