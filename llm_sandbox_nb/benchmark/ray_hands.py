@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from llm_sandbox_nb import __version__
 from llm_sandbox_nb.benchmark.asking import MODEL_VALUES, SANDBOX_VALUES
-from llm_sandbox_nb.benchmark.ray_host import Host, Reply, unpack
+from llm_sandbox_nb.benchmark.ray_host import Host, Reply, tidy, unpack
 from llm_sandbox_nb.benchmark.working import FatalError, Item, failed_result
 from llm_sandbox_nb.options.errors import UsageError
 
@@ -37,6 +37,8 @@ TOGETHER = 60.0
 """Seconds to wait for all nodes before the first item, so that none has all the work."""
 CLOSING = 60.0
 """Seconds for an actor to close all its sandboxes."""
+TIDYING = 60.0
+"""Seconds to remove what an actor that died has left on its node."""
 NO_NODE = 120.0
 """Seconds to wait for a node while there is none."""
 _LOOK = 5.0
@@ -75,6 +77,8 @@ class RayHands:
         self._address, self._options = address, options
         self._values = {name: values[name] for name in (*MODEL_VALUES, *SANDBOX_VALUES)}
         self._started: dict[str, _Host] = {}
+        self._deserted: set[str] = set()
+        """Nodes on which an actor died."""
         self._looked = -math.inf
         self._ours = False
 
@@ -96,7 +100,9 @@ class RayHands:
         for host in started:
             host.joining.cancel()
         await asyncio.gather(*(host.joining for host in started), return_exceptions=True)
-        await asyncio.gather(*(_closed(host) for host in started))
+        closed = await asyncio.gather(*(_closed(host) for host in started))
+        failed = {host.node for host, well in zip(started, closed, strict=True) if not well}
+        await asyncio.gather(*(_tidied(node) for node in self._deserted | failed))
         if self._ours:
             await asyncio.to_thread(ray.shutdown)
 
@@ -187,11 +193,9 @@ class RayHands:
 
     def _start(self, node: str) -> Any:
         import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        where = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
         actor = ray.remote(Host).options(
-            num_cpus=0, max_concurrency=max(1, self._options.workers) + 2, scheduling_strategy=where
+            num_cpus=0, max_concurrency=max(1, self._options.workers) + 2, scheduling_strategy=_on(node)
         )
         return actor.remote(self._values, self._options.attempts)
 
@@ -199,6 +203,7 @@ class RayHands:
         """An actor has died: another is started in its place at the next look, if its node lives."""
         import ray
 
+        self._deserted.add(host.node)
         if self._started.get(host.node) is host:
             del self._started[host.node]
             with suppress(Exception):
@@ -234,15 +239,33 @@ async def _ready(host: _Host) -> bool:
     return True
 
 
-async def _closed(host: _Host) -> None:
-    """Have an actor close its sandboxes, then end it; one that does not answer is ended all the same."""
+async def _closed(host: _Host) -> bool:
+    """Have an actor close its sandboxes, and end it, also when it does not answer; whether it closed them."""
     import ray
 
+    closed = False
     with suppress(Exception):
         async with asyncio.timeout(CLOSING):
             await host.actor.close.remote()
+            closed = True
     with suppress(Exception):
         ray.kill(host.actor)
+    return closed
+
+
+async def _tidied(node: str) -> None:
+    """Have removed what an actor that died has left on a node, if the node lives."""
+    import ray
+
+    with suppress(Exception):
+        async with asyncio.timeout(TIDYING):
+            await ray.remote(tidy).options(num_cpus=0, max_retries=0, scheduling_strategy=_on(node)).remote()
+
+
+def _on(node: str) -> Any:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(node_id=node, soft=False)
 
 
 def _first_line(error: BaseException) -> str:

@@ -12,6 +12,7 @@ import os
 import shutil
 import tarfile
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +22,12 @@ from llm_sandbox_nb import __version__
 from llm_sandbox_nb.benchmark.asking import how_of, opener_of
 from llm_sandbox_nb.benchmark.results import Result
 from llm_sandbox_nb.benchmark.working import FatalError, Item, LocalHands
+from llm_sandbox_nb.sandbox import process
 
 _PREFIX = "llm-sandbox-nb-host-"
 _LOCK = "lock"
+_GOING = 10.0
+"""Seconds for the processes of a host to go, after it was killed."""
 
 
 @dataclass(frozen=True)
@@ -44,35 +48,49 @@ class Host:
         remove_left_folders()
         self._folder, self._lock = own_folder()
         self._hands = LocalHands(how_of(values), opener_of(values), self._folder, attempts)
-        self._work: set[asyncio.Task[tuple[Result, str | None]]] = set()
+        self._work: set[asyncio.Task[Reply]] = set()
         self._count = 0
+        self._closing = False
 
     async def ready(self) -> str:
         """The version of this package on the node, once it can work."""
         return __version__
 
     async def attempt(self, item: Item) -> Reply:
-        """Do an item."""
+        """Do an item; one that comes after the order to close is left undone, for Ray may change their order."""
+        if self._closing:
+            return Reply(fatal="it is closing")
+        work = asyncio.create_task(self._attempt(item))
+        self._work.add(work)
+        work.add_done_callback(self._work.discard)
+        return await work
+
+    async def _attempt(self, item: Item) -> Reply:
         self._count += 1
         folder = self._folder / str(self._count)
-        work = asyncio.create_task(self._hands.attempt(item, folder))
-        self._work.add(work)
         try:
-            result, answer = await work
+            result, answer = await self._hands.attempt(item, folder)
             return Reply(result, answer, await asyncio.to_thread(packed, folder))
         except FatalError as error:
             return Reply(fatal=str(error))
         finally:
-            self._work.discard(work)
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     async def close(self) -> None:
-        """Cancel what is under way; return when all sandboxes are closed."""
+        """Cancel what is under way; return when all sandboxes are closed and nothing is left."""
+        self._closing = True
         for work in self._work:
             work.cancel()
         await asyncio.gather(*self._work, return_exceptions=True)
         await self._hands.__aexit__()
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+
+
+def tidy() -> None:
+    """Remove what a host that was killed on this node has left, once its processes are gone."""
+    deadline = time.monotonic() + _GOING
+    while remove_left_folders() + process.remove_left() and time.monotonic() < deadline:
+        time.sleep(0.2)
 
 
 def packed(folder: Path) -> bytes:
@@ -106,8 +124,9 @@ def own_folder() -> tuple[Path, int]:
     return folder, lock
 
 
-def remove_left_folders() -> None:
-    """Remove the folders of hosts that were killed."""
+def remove_left_folders() -> int:
+    """Remove the folders of hosts that were killed; how many there are of others."""
+    held = 0
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
             lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -117,6 +136,7 @@ def remove_left_folders() -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)
         except OSError:
-            continue
+            held += 1
         finally:
             os.close(lock)
+    return held

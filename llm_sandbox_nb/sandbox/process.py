@@ -77,19 +77,29 @@ def _remove_left_once() -> None:
     remove_left()
 
 
-def remove_left() -> None:
-    """Remove folders whose owner and executor were both killed; an executor that lives removes its own."""
+def remove_left() -> int:
+    """Remove folders whose owner and executor were both killed; how many there are of those that live.
+
+    An executor that lives removes its own.
+    """
     marks = {mark for pid in _pids() for mark in _environ(pid) if mark.startswith(FOLDER_VARIABLE.encode())}
+    in_use = 0
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):
+        try:
             owned = os.open(folder / _OWNED, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(owned, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                ours = os.fstat(owned).st_uid == os.getuid()
-                if ours and f"{FOLDER_VARIABLE}={folder}".encode() not in marks:
-                    shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(owned)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(owned, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if f"{FOLDER_VARIABLE}={folder}".encode() in marks:
+                in_use += 1
+            elif os.fstat(owned).st_uid == os.getuid():
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            in_use += 1
+        finally:
+            os.close(owned)
+    return in_use
 
 
 async def _start_in(folder: Path, options: SandboxOptions, owned: IO[str]) -> ChannelSandbox:

@@ -135,6 +135,7 @@ def test_a_killed_worker_costs_no_result(cluster: RayCluster, task: Path, tmp_pa
         (victim,) = cluster.hosts(cluster.folders[0])
         os.kill(victim, signal.SIGKILL)
         finish(process, 0)
+    cluster.wait_until_clean()
     kept = [json.loads(line) for line in lines.read_bytes().splitlines()]
     assert Counter(line["item"] for line in kept) == {f"r{n}": 1 for n in range(ROWS)}
     assert {line["error_kind"] for line in kept} == {""}

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support import run
 
 from llm_sandbox_nb.benchmark import ray_hands, ray_host
+from llm_sandbox_nb.benchmark.results import Result
 from llm_sandbox_nb.cli import main
 
 
@@ -78,3 +82,46 @@ def test_folders_of_dead_hosts_are_removed_and_those_of_living_ones_are_not(
     )
     assert not dead.exists()
     os.close(lock)
+
+
+class SlowHands:
+    """In place of hands with sandboxes: makes a file, and does not come to an end."""
+
+    def __init__(self, *_: object) -> None:
+        self.begun = asyncio.Event()
+
+    async def attempt(self, item: object, folder: Path) -> tuple[Result, None]:
+        folder.mkdir()
+        self.begun.set()
+        await asyncio.sleep(3600)
+        raise AssertionError
+
+    async def __aexit__(self) -> None:
+        pass
+
+
+def test_a_host_that_was_told_to_close_begins_nothing_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray may bring an item after the order to close that was sent later."""
+    monkeypatch.setattr(ray_host.tempfile, "tempdir", str(tmp_path))
+    hands = SlowHands()
+    monkeypatch.setattr(ray_host, "LocalHands", lambda *_: hands)
+    for name in ("how_of", "opener_of"):
+        monkeypatch.setattr(ray_host, name, lambda values: None)
+    item: Any = None
+
+    async def scenario() -> None:
+        host = ray_host.Host({}, 1)
+        under_way = asyncio.create_task(host.attempt(item))
+        await hands.begun.wait()
+        closing = asyncio.create_task(host.close())
+        await asyncio.sleep(0)
+        assert (await host.attempt(item)).fatal
+        await closing
+        assert (await host.attempt(item)).fatal
+        with pytest.raises(asyncio.CancelledError):
+            await under_way
+
+    run(scenario())
+    assert not list(tmp_path.iterdir())
