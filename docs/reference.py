@@ -17,6 +17,7 @@ from llm_sandbox_nb.notebook.magics import SandboxMagics
 from llm_sandbox_nb.notebook.settings import SandboxSettings
 from llm_sandbox_nb.server.manager import SandboxManager
 from llm_sandbox_nb.server.policy import SandboxPolicy
+from llm_sandbox_nb.server.runs import RunRegistry
 
 HERE = Path(__file__).parent
 _BLOCK = re.compile(r"(<!-- (\w+): begin -->\n).*?(<!-- \2: end -->)", re.DOTALL)
@@ -54,7 +55,7 @@ def _cell(text: str) -> str:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
-    "traits": lambda: traits(SandboxPolicy, SandboxManager),
+    "traits": lambda: traits(SandboxPolicy, SandboxManager, RunRegistry),
     "settings": lambda: traits(SandboxSettings),
     "options": options,
     "subcommands": subcommands,

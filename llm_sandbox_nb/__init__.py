@@ -9,16 +9,31 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from llm_sandbox_nb.agent.control import RunControl as RunControl
+    from llm_sandbox_nb.agent.limits import RunLimits as RunLimits
+    from llm_sandbox_nb.agent.model import ModelSettings as ModelSettings
     from llm_sandbox_nb.agent.run import Run as Run
     from llm_sandbox_nb.agent.solve import solve as solve
     from llm_sandbox_nb.notebook.export import export_html as export_html
     from llm_sandbox_nb.sandbox.opening import open_sandbox as open_sandbox
 
 __version__ = "0.1.0"
-__all__ = ["Run", "__version__", "export_html", "open_sandbox", "solve"]
+__all__ = [
+    "ModelSettings",
+    "Run",
+    "RunControl",
+    "RunLimits",
+    "__version__",
+    "export_html",
+    "open_sandbox",
+    "solve",
+]
 
 _PUBLIC = {
+    "ModelSettings": "llm_sandbox_nb.agent.model",
     "Run": "llm_sandbox_nb.agent.run",
+    "RunControl": "llm_sandbox_nb.agent.control",
+    "RunLimits": "llm_sandbox_nb.agent.limits",
     "export_html": "llm_sandbox_nb.notebook.export",
     "open_sandbox": "llm_sandbox_nb.sandbox.opening",
     "solve": "llm_sandbox_nb.agent.solve",

@@ -57,19 +57,13 @@ class Moment:
     changed: tuple[str, ...] = ()
     """Paths of the files that the call changed."""
 
-    @property
-    def command(self) -> str | None:
-        """The argument of this name: the shell command, or what the editor does."""
-        return self.arguments.get("command")
-
-    @property
-    def path(self) -> str | None:
-        """The argument of this name: the editor's file."""
-        return self.arguments.get("path")
-
-    def value(self, name: str) -> Any:
-        """What a name of an expression stands for; None when the call has no such argument."""
-        return self.arguments.get(name) if name in ARGUMENTS else getattr(self, name)
+    def __getattr__(self, name: str) -> Any:
+        """An argument of the call by its name, such as `command` or `path`; None when it has none of that name."""
+        if name in ARGUMENTS:
+            return self.arguments.get(name)
+        raise AttributeError(
+            f"A moment has no {name!r}: it has {', '.join(NAMES)}, at, arguments and call_id."
+        )
 
 
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
@@ -177,7 +171,7 @@ def _value(node: ast.expr, moment: Moment) -> Any:
         case ast.Constant(value=value):
             return value
         case ast.Name(id=name):
-            return moment.value(name)
+            return getattr(moment, name)
         case ast.Call(func=ast.Name(), args=[one]):
             value = _value(one, moment)
             return len(value) if isinstance(value, str | list | tuple) else None

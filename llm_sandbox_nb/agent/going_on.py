@@ -22,7 +22,7 @@ from llm_sandbox_nb.agent.place import let_go
 from llm_sandbox_nb.agent.prompts import PromptConfig, load_prompts
 from llm_sandbox_nb.agent.recorder import Listener, Recorder
 from llm_sandbox_nb.agent.retry import RetryPolicy
-from llm_sandbox_nb.agent.settings_change import checked_limits, checked_settings
+from llm_sandbox_nb.agent.settings_change import with_changes
 from llm_sandbox_nb.agent.solve import NOBODY
 from llm_sandbox_nb.agent.work import Work
 from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT, Sandbox
@@ -32,7 +32,7 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 if TYPE_CHECKING:
     from llm_sandbox_nb.agent.run import Run
 
-_T = TypeVar("_T")
+_T = TypeVar("_T", RunLimits, ModelSettings)
 _NOT_KEPT = (
     "The files of this run are not kept, so it cannot go on: run.rebuild() carries its calls out again."
 )
@@ -151,8 +151,8 @@ def _job(run: Run, wishes: Wishes) -> Job:
         model=_model(run, wishes),
         prompts=_prompts(run),
         inputs=Inputs(),
-        limits=_wished(RunLimits, limits, wishes.limits),
-        settings=_wished(ModelSettings, settings, wishes.settings),
+        limits=_wished(limits, wishes.limits),
+        settings=_wished(settings, wishes.settings),
         retries=before.retries if before else RetryPolicy(),
         command_timeout=_command_timeout(run),
         halting=_halting(run, wishes),
@@ -235,17 +235,9 @@ def _overlaid(kind: type[_T], given: _T | None, recorded: Any, changes: list[dic
     return cast(_T, value)
 
 
-def _wished(kind: type[_T], value: Any, wish: Any) -> _T:
-    if wish is None:
-        return cast(_T, value)
-    if isinstance(wish, kind):
-        return wish
-    names = sorted(_known(kind, vars(value)))
-    if unknown := [name for name in wish if name not in names]:
-        raise InputError(f"There is no {unknown[0]!r} to set: it can be {', '.join(names)}.")
+def _wished(value: _T, wish: _T | Mapping[str, Any] | None) -> _T:
     try:
-        check: Any = checked_limits if kind is RunLimits else checked_settings
-        return cast(_T, dataclasses.replace(value, **check(value, wish)))
+        return with_changes(value, wish)
     except (ValueError, ControlError) as error:
         raise InputError(str(error)) from error
 

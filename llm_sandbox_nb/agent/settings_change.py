@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from llm_sandbox_nb.agent.breakpoints import Breakpoint
 from llm_sandbox_nb.agent.failures import ControlError
@@ -17,6 +17,7 @@ from llm_sandbox_nb.agent.model import Model, ModelError, ModelSettings
 from llm_sandbox_nb.trajectory import events as ev
 
 MakeModel = Callable[[str], Model]
+_T = TypeVar("_T", RunLimits, ModelSettings)
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,24 @@ def checked_limits(now: RunLimits, wanted: Mapping[str, Any]) -> dict[str, Any]:
         if value is not None or name == "steps":
             _check_number(f"limit on {name}", name, value)
     return dict(wanted)
+
+
+def with_changes(now: _T, wanted: _T | Mapping[str, Any] | None) -> _T:
+    """Limits or settings with what is wanted: names and values, or others in their place.
+
+    Raises:
+        ControlError: it makes no sense.
+    """
+    if wanted is None:
+        return now
+    if isinstance(wanted, type(now)):
+        return wanted
+    if not isinstance(wanted, Mapping):
+        raise ControlError(
+            f"Give {type(now).__name__}(...), or a mapping of names to values, not {wanted!r:.80}."
+        )
+    checked = checked_limits(now, wanted) if isinstance(now, RunLimits) else checked_settings(now, wanted)
+    return dataclasses.replace(now, **checked)
 
 
 def _check_number(what: str, name: str, value: Any, at_least_zero: bool = False) -> None:

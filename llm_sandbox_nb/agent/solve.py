@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from llm_sandbox_nb.agent.asking import OnPause, asker, checked_on_pause
 from llm_sandbox_nb.agent.control import RunControl
-from llm_sandbox_nb.agent.failures import InputError
+from llm_sandbox_nb.agent.failures import ControlError, InputError
 from llm_sandbox_nb.agent.folders import new_run_folder
 from llm_sandbox_nb.agent.halting import Halting, Predicate, halting
 from llm_sandbox_nb.agent.inputs import InputFiles, check_inputs
@@ -20,10 +20,12 @@ from llm_sandbox_nb.agent.prompts import PromptConfig, load_prompts
 from llm_sandbox_nb.agent.recorder import Listener, Recorder
 from llm_sandbox_nb.agent.retry import RetryPolicy
 from llm_sandbox_nb.agent.run import Run
+from llm_sandbox_nb.agent.settings_change import with_changes
 from llm_sandbox_nb.agent.work import Work
 from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT, Directories, Sandbox
 from llm_sandbox_nb.trajectory import events as ev
 
+_T = TypeVar("_T", RunLimits, ModelSettings)
 NOBODY = (
     "Nobody could decide when the run halts: give on_pause (a function, 'stop' or 'continue'), control or on_run, "
     "or leave step and approve out."
@@ -45,8 +47,8 @@ async def solve(
     output_dir: str | Path = "sandbox-runs",
     name: str | None = None,
     prompt_config: str | Path | PromptConfig | None = None,
-    limits: RunLimits | None = None,
-    settings: ModelSettings | None = None,
+    limits: RunLimits | Mapping[str, Any] | None = None,
+    settings: ModelSettings | Mapping[str, Any] | None = None,
     retries: RetryPolicy | None = None,
     command_timeout: float = DEFAULT_TIMEOUT,
     api_base: str | None = None,
@@ -73,7 +75,8 @@ async def solve(
             a step, as in `(run, 4)`. What else is in the sandbox is gone then.
         output_dir: where the run's folder is made: `<output_dir>/<name>/<time>-<id>`.
         prompt_config: a YAML file, see `prompts/general.yaml`.
-        limits, settings, retries: see `RunLimits`, `ModelSettings`, `RetryPolicy`.
+        limits, settings: as in `{"steps": 20}` and `{"temperature": 0}`; see `RunLimits` and `ModelSettings`.
+        retries: see `RetryPolicy`.
         command_timeout: seconds for a command that does not name its own.
         api_base, api_key: where the model is, and its key, which is never written anywhere.
         listeners: called with every event, also the transient ones.
@@ -103,8 +106,8 @@ async def solve(
         model=_model(model, api_base, api_key),
         prompts=load_prompts(prompt_config),
         inputs=check_inputs(inputs),
-        limits=limits or RunLimits(),
-        settings=settings or ModelSettings(),
+        limits=_given_values(RunLimits(), limits),
+        settings=_given_values(ModelSettings(), settings),
         retries=retries or RetryPolicy(),
         command_timeout=command_timeout,
         halting=_halting(step, breakpoints, break_when, approve),
@@ -138,6 +141,13 @@ async def _begin(
     if on_run:
         on_run(run)
     return await Work(job, recorder, run, opening, control).do()
+
+
+def _given_values(usual: _T, given: _T | Mapping[str, Any] | None) -> _T:
+    try:
+        return with_changes(usual, given)
+    except (ControlError, ValueError) as error:
+        raise InputError(str(error)) from error
 
 
 def _files_of(wanted: Run | tuple[Run, int] | None) -> dict[str, Any]:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import argparse
 
-from llm_sandbox_nb.options.parser import RUN_EPILOG, Parser
+from llm_sandbox_nb.options.parser import VALUES_FROM, Parser
 from llm_sandbox_nb.options.table import GROUPS, SETTINGS, Option, text, whole_number, yes_or_no
 
 MODES = ("sandbox", "llm")
+_EPILOG = f"""\
+{VALUES_FROM}, for the groups model, limits and sandbox.
+
+Exit codes: 0 all items are done, 1 some have errors, 2 the command line or a file it names is wrong,
+3 stopped early (no key, no model, no engine or image, ...), 130 interrupted.
+"""
 _SHARED_GROUPS = ("model", "limits", "sandbox")
 
 
@@ -60,7 +66,7 @@ def add_benchmark_actions(benchmark: Parser) -> dict[str, Parser]:
     actions = benchmark.add_subparsers(dest="action", metavar="ACTION", parser_class=Parser, required=True)
     listing = actions.add_parser("list", help="list the tasks that come with the package")
     run = actions.add_parser(
-        "run", help="run tasks; the same command goes on where it was stopped or killed", epilog=RUN_EPILOG,
+        "run", help="run tasks; the same command goes on where it was stopped or killed", epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     run.add_argument("tasks", metavar="TASK", nargs="+", help="names of tasks, or folders with a task.yaml")

@@ -125,8 +125,19 @@ def as_html(out: Path, found: Mapping[str, Any], title: str = "Benchmark") -> st
     from llm_sandbox_nb.analysis.load import load_runs
     from llm_sandbox_nb.analysis.report import page, table
 
-    parts = [f'<p class="note">{_NOTE} Scores and shares are percent.</p>', _tables(found, _CELLS)]
     reading = load_runs([out])
+    parts = [f'<p class="note">{_NOTE} Scores and shares are percent.</p>', _tables(found, _CELLS)]
+    if scripted := sum(
+        run.trajectory.start is not None and run.trajectory.start.scripted for run in reading.runs
+    ):
+        whose = (
+            "The model was scripted"
+            if scripted == len(reading.runs)
+            else f"In {scripted} runs the model was scripted"
+        )
+        parts.insert(
+            0, f'<p class="note"><strong>{whose}: these numbers say nothing about a real model.</strong></p>'
+        )
     if reading.runs:
         groups = groups_frame(runs_frame(reading.runs))
         rates = [name for name in groups.columns if name.endswith("_rate")]

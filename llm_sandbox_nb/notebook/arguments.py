@@ -72,7 +72,7 @@ OPTIONS = [
     _option(
         "--on-pause",
         choices=("ask", "wait", "stop", "continue", "go"),
-        help="what to do when the run halts and nobody can be asked: wait, stop (unless said) or continue",
+        help="at a halt, where no Jupyter server can ask: ask in the cell (the default), wait, stop or continue",
     ),
     _option("--prompt-config", metavar="FILE", help="YAML file with the prompts"),
     _option("--vars", action="store_true", help="replace {name} in the task by the variable's value"),

@@ -27,7 +27,9 @@ class SandboxSettings(Configurable):
     ).tag(config=True)
     prompt_config = Unicode(help="YAML file with the prompts.").tag(config=True)
 
-    isolation = Unicode(help="auto, docker, bubblewrap, or process, which protects nothing.").tag(config=True)
+    isolation = Unicode("auto", help="auto, docker, bubblewrap, or process, which protects nothing.").tag(
+        config=True
+    )
     profile = Unicode(help="standard (root inside) or strict (no root, no network).").tag(config=True)
     image = Unicode(help="Container image.").tag(config=True)
     network = Unicode(help="none or open.").tag(config=True)

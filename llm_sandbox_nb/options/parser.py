@@ -9,10 +9,12 @@ from llm_sandbox_nb.options.errors import UsageError
 from llm_sandbox_nb.options.table import Option
 from llm_sandbox_nb.options.values import did_you_mean
 
-RUN_EPILOG = """\
+VALUES_FROM = """\
 A value comes from its flag, else an environment variable, else a settings file, else it is the default.
 Settings file: --settings, $LLM_SANDBOX_SETTINGS, ./llm-sandbox-nb.yaml, ./llm-in-sandbox.yaml,
-~/.config/llm-sandbox-nb/settings.yaml or ~/.llm-in-sandbox/config.yaml; its keys are the flags' names.
+~/.config/llm-sandbox-nb/settings.yaml or ~/.llm-in-sandbox/config.yaml; its keys are the flags' names"""
+RUN_EPILOG = f"""\
+{VALUES_FROM}.
 
 Exit codes: 0 the run ended well, 2 the command line or a file it names is wrong, 3 the model failed,
 4 no sandbox, 5 a limit was reached, 130 interrupted, 1 anything else.
@@ -32,7 +34,7 @@ class Parser(argparse.ArgumentParser):
     def add_option(self, group: argparse._ActionsContainer, option: Option) -> None:
         """Add one option of the table."""
         names = dict.fromkeys((f"--{option.name}", f"--{option.name.replace('_', '-')}"))
-        default = "" if option.default in (None, []) else f" (default: {option.default})"
+        default = "" if option.default in (None, []) else f" (default: {_shown(option.default)})"
         environment = f" [${', $'.join(option.environment)}]" if option.environment else ""
         text = f"{option.help}{default}{environment}".replace("%", "%%")
         if option.switch:
@@ -51,6 +53,10 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(
             f"Unexpected {word!r}; put quotes around a text of several words; see `{self.prog} --help`."
         )
+
+
+def _shown(default: Any) -> str:
+    return ",".join(default) if isinstance(default, tuple) else str(default)
 
 
 def _closest(word: str, known: list[str]) -> str:

@@ -21,9 +21,13 @@ def table(rows: dict[str, dict[str, object]]) -> str:
     """The rows as Markdown, in the order of their names."""
     lines = ["| what | measured | bar | |", "|---|---|---|---|"]
     for what, row in sorted(rows.items()):
-        value = f"{float(str(row['value'])):.3g} {row['unit']}"
+        value = f"{_three_digits(float(str(row['value'])))} {row['unit']}"
         lines.append(f"| {what} | {value} | {row['bar']} | {row['note']} |")
     return "\n".join(lines)
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def page_with(page: str, content: str) -> str:
