@@ -28,7 +28,8 @@ class Checkpoints:
     waited: list[float] = field(default_factory=list)
     """Seconds that each call had to wait for a checkpoint."""
     _task: asyncio.Task[None] | None = None
-    _off: bool = False
+    off: str = ""
+    """Why no files are kept, in a sentence."""
     _told: str = ""
 
     async def begin(self) -> None:
@@ -38,12 +39,12 @@ class Checkpoints:
         except SandboxLostError:
             raise
         except (SandboxError, OSError) as error:
-            self._off = True
-            self._note(f"The files of this run's steps are not kept: {_sentence(error)}")
+            self.off = f"The files of this run's steps are not kept: {_sentence(error)}"
+            self._note(self.off)
 
     def start(self, step: int) -> None:
         """Begin to keep the files as they are after `step`; `settle` waits for it."""
-        if not self._off:
+        if not self.off:
             self._task = asyncio.create_task(self._take(step))
 
     async def settle(self) -> None:

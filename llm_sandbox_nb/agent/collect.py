@@ -144,9 +144,11 @@ class Collector:
 
     async def _take(self, entry: FileEntry, step: int | None) -> None:
         name = self._relative(entry.path)
+        if name is not None and self._allowed(entry, name):
+            await self._copy(entry, name, step)
         self._seen[entry.path] = (entry.size, entry.mtime)
-        if name is None or not self._allowed(entry, name):
-            return
+
+    async def _copy(self, entry: FileEntry, name: str, step: int | None) -> None:
         target = self.recorder.folder / FILES_FOLDER / name
         room = self.limits.all_bytes - sum(self._sizes.values()) + self._sizes.get(entry.path, 0)
         try:

@@ -236,6 +236,10 @@ class RunControl:
                 self._waiting = None
         return decided.result(), waited
 
+    def say_first(self, texts: Iterable[str]) -> None:
+        """The model is to read this before what else was said."""
+        self._said[:0] = texts
+
     def take_said(self) -> list[str]:
         """What was said since this was last asked."""
         said, self._said = self._said, []

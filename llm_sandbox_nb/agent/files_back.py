@@ -5,13 +5,14 @@ A run under way does that itself: what it finds in its sandbox in the end is wha
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
-from llm_sandbox_nb.agent.collect import FILES_FOLDER, make_way, saved_file
+from llm_sandbox_nb.agent.collect import FILES_FOLDER, CollectLimits, make_way, saved_file
 from llm_sandbox_nb.agent.files_of import FilesOf
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import Recorder
@@ -34,7 +35,7 @@ def put_files_back(run: Run, checkpoint: str, known: Collection[str] = ()) -> tu
     """
     folder, output = run.folder / FILES_FOLDER, f"{_output_of(run)}/"
     names, there = {*known, *collected(run)}, set(run.files)
-    problems = []
+    problems, room = [], CollectLimits.all_bytes
     with FilesOf(run).opened(checkpoint) as (store, manifest):
         here = {
             name: entry
@@ -49,7 +50,8 @@ def put_files_back(run: Run, checkpoint: str, known: Collection[str] = ()) -> tu
             if _is_same(folder, folder / name, entry):
                 continue
             try:
-                _write(folder, folder / name, store.read(entry, entry.size))
+                room -= _fitting(entry, room)
+                _write(folder, folder / name, functools.partial(store.write, entry))
             except (HistoryError, OSError) as error:
                 problems.append(f"The run's file {name} stays as it is now: {error}")
     return tuple(problems)
@@ -106,9 +108,17 @@ def _leads_there(folder: Path, target: Path) -> bool:
     return target.parent.resolve().is_relative_to(folder.resolve())
 
 
-def _write(folder: Path, target: Path, content: bytes) -> None:
+def _fitting(entry: Entry, room: int) -> int:
+    """The size of a file, which may be nothing but holes, when it is no more than is ever taken."""
+    if entry.size > min(CollectLimits.file_bytes, room):
+        raise HistoryError(f"It has {entry.size:,} bytes, which is more than is taken.")
+    return entry.size
+
+
+def _write(folder: Path, target: Path, write: Callable[[BinaryIO], None]) -> None:
     make_way(folder, target)
     partial = folder.with_name(_PARTIAL)
     partial.unlink(missing_ok=True)
-    partial.write_bytes(content)
+    with partial.open("xb") as file:
+        write(file)
     partial.replace(target)

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from llm_sandbox_nb.agent.checkpoints import history_folder
+from llm_sandbox_nb.agent.failures import InputError
+from llm_sandbox_nb.agent.place import OTHERS, at_work_for_another
 from llm_sandbox_nb.sandbox.contract import Changes, Directories
 from llm_sandbox_nb.sandbox.errors import HistoryError
 from llm_sandbox_nb.sandbox.history.compare import compare
@@ -42,6 +44,8 @@ class FilesOf:
         """What would change if the files went to a checkpoint."""
         box = self._run.place.living()
         if box is not None:
+            if at_work_for_another(box, self._run.folder):
+                raise InputError(OTHERS)
             if self._run.place.work is None:
                 await box.keep_history(self._folder)
             return await box.changes(b=checkpoint)

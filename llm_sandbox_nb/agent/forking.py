@@ -14,7 +14,7 @@ from llm_sandbox_nb.agent.checkpoints import history_folder
 from llm_sandbox_nb.agent.files_back import collected, note_files, put_files_back
 from llm_sandbox_nb.agent.folders import new_run_folder
 from llm_sandbox_nb.agent.going_on import sandbox_options
-from llm_sandbox_nb.agent.place import take_over
+from llm_sandbox_nb.agent.place import at_work_for_another, take_over
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.agent.rewinding import Destination
 from llm_sandbox_nb.sandbox.contract import Sandbox
@@ -70,6 +70,7 @@ def _settle(run: Run, other: Run, box: Sandbox) -> None:
     same = run.place
     other.place.job, other.place.options = same.job, same.options
     other.place.stage, other.place.on_fork = same.stage, same.on_fork
+    other.place.models = dict(same.models)
     take_over(box, other.folder)
 
 
@@ -135,7 +136,7 @@ async def _open(run: Run, folder: Path, there: Destination) -> Sandbox:
     assert there.target is not None
     history = history_folder(folder)
     box = run.place.living()
-    if box is not None:
+    if box is not None and not at_work_for_another(box, run.folder):
         if run.place.work is None:
             await box.keep_history(history_folder(run.folder))
         return await box.fork(there.target, history=history)

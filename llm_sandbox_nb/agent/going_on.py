@@ -17,8 +17,8 @@ from llm_sandbox_nb.agent.job import Job, Opening
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.model import Model, ModelSettings
 from llm_sandbox_nb.agent.origin import Origin
-from llm_sandbox_nb.agent.past import past_of
-from llm_sandbox_nb.agent.place import let_go
+from llm_sandbox_nb.agent.past import past_of, worked
+from llm_sandbox_nb.agent.place import OTHERS, at_work_for_another, let_go
 from llm_sandbox_nb.agent.prompts import PromptConfig, load_prompts
 from llm_sandbox_nb.agent.recorder import Listener, Recorder
 from llm_sandbox_nb.agent.retry import RetryPolicy
@@ -66,7 +66,7 @@ async def go_on(run: Run, wishes: Wishes) -> Run:
         RunError: as `solve`.
     """
     trajectory = run.trajectory
-    _check_can_go_on(run)
+    _check_can_go_on(run, wishes)
     job = _job(run, wishes)
     opening = _opening(run, wishes)
     said = _said(trajectory, wishes.text)
@@ -88,7 +88,7 @@ async def go_on(run: Run, wishes: Wishes) -> Run:
     return await work.do()
 
 
-def _check_can_go_on(run: Run) -> None:
+def _check_can_go_on(run: Run, wishes: Wishes) -> None:
     if not run.has_journal:
         raise InputError(
             "This conversation has no journal and no files: run.rebuild() carries its calls out again, and what that "
@@ -99,7 +99,12 @@ def _check_can_go_on(run: Run) -> None:
     if not run.journal.is_file():
         raise InputError(f"The folder of this run is gone, so it cannot go on: {run.folder}.")
     files = run.trajectory.files
+    box = wishes.sandbox or run.place.living()
+    if box is not None and at_work_for_another(box, run.folder):
+        raise InputError(OTHERS)
     if run.place.living() is None and files is not None and not FilesOf(run).has(files):
+        raise InputError(_NOT_KEPT)
+    if box is None and files is None and worked(run.trajectory):
         raise InputError(_NOT_KEPT)
 
 
@@ -109,7 +114,7 @@ def _said(trajectory: Trajectory, text: str | None) -> tuple[str, ...]:
     finish = trajectory.finish
     if text:
         return (text,)
-    if finish is None:
+    if finish is None or not any(trajectory.messages()):
         return ()
     if finish.stop_reason == "steps" and "rebuilt_from" in (
         trajectory.start.settings if trajectory.start else {}
@@ -150,7 +155,7 @@ def _job(run: Run, wishes: Wishes) -> Job:
         task=run.task,
         model=_model(run, wishes),
         prompts=_prompts(run),
-        inputs=Inputs(),
+        **_beginning(run),
         limits=_wished(limits, wishes.limits),
         settings=_wished(settings, wishes.settings),
         retries=before.retries if before else RetryPolicy(),
@@ -158,6 +163,18 @@ def _job(run: Run, wishes: Wishes) -> Job:
         halting=_halting(run, wishes),
         make_model=first or (lambda name: _made(name, wishes)),
     )
+
+
+def _beginning(run: Run) -> dict[str, Any]:
+    """What the sandbox gets first, where nothing was done in one yet: it may never have come up."""
+    job, start = run.place.job, run.trajectory.start
+    if not past_of(run.trajectory).fresh:
+        return {"inputs": Inputs()}
+    if job is not None:
+        return {"inputs": job.inputs, "origin": job.origin}
+    if start is not None and (start.inputs or "files_of" in start.settings):
+        raise InputError("The run ended before its sandbox had the files handed in: start the task again.")
+    return {"inputs": Inputs()}
 
 
 def job_like(
@@ -259,15 +276,22 @@ def _prompts(run: Run) -> PromptConfig:
 def _model(run: Run, wishes: Wishes) -> Model:
     if wishes.model is not None and not isinstance(wishes.model, str):
         return wishes.model
-    if wishes.model is None and run.place.job is not None and not wishes.api_base:
-        return run.place.job.model
-    changed = [one.model for one in run.trajectory.changed if one.model]
-    name = wishes.model or (changed[-1] if changed else run.model)
+    job, changed = run.place.job, _changed_to(run)
+    name = wishes.model or changed or run.model
+    if wishes.model is None and job is not None and not wishes.api_base:
+        if changed in (None, job.model.name):
+            return job.model
+        return run.place.models.get(name) or job.make_model(name)
     if not name:
         raise InputError(
             "The record does not say which model it was: name one, as in run.resume(model='openai/gpt-5')."
         )
     return _made(name, wishes)
+
+
+def _changed_to(run: Run) -> str | None:
+    """The model that the branch of HEAD was changed to last."""
+    return next((one.model for one in reversed(run.trajectory.changed) if one.model), None)
 
 
 def _made(name: str, wishes: Wishes) -> Model:
@@ -321,7 +345,7 @@ def _check_limits(job: Job, trajectory: Trajectory) -> None:
 
 def _record_changes(run: Run, recorder: Recorder, job: Job, wishes: Wishes) -> None:
     """What is otherwise from here on is an event, so that the record says with what each step was made."""
-    model = job.model.name if wishes.model is not None and job.model.name != run.model else None
+    model = job.model.name if job.model.name != (_changed_to(run) or run.model) else None
     settings = _asked(wishes.settings, job.settings)
     limits = _asked(wishes.limits, job.limits)
     if model or settings or limits:

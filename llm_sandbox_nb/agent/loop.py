@@ -101,14 +101,14 @@ class Loop(Requests):
             StopRun, SandboxLostError: as `run`.
         """
         self.messages, self._open = list(past.messages), list(past.open)
+        self.control.say_first(past.said)
         self.meter.next_turn()
         if self._open:
             await self._carry_out_open(past.given)
             await self._between_steps()
         else:
             await self._stand_by()
-            said = [*past.said, *self.control.take_said()]
-            if said:
+            if said := self.control.take_said():
                 self.meter.add_text("".join(said))
                 self._say({"role": "user", "content": "\n\n".join([*said, self.meter.next_turn()])})
         await self._work()

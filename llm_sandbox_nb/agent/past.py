@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llm_sandbox_nb.agent.model import ToolCall
+from llm_sandbox_nb.agent.schemas import SUBMIT
 from llm_sandbox_nb.trajectory.trajectory import Call, Trajectory
 
 
@@ -23,6 +24,8 @@ class Past:
     """Observations that a person gave for open calls which are not to be executed."""
     said: tuple[str, ...] = ()
     """What the model is told first."""
+    fresh: bool = False
+    """Whether nothing was done in a sandbox yet, and none had its input files for sure."""
     step: int = 0
     last_text: str = ""
 
@@ -37,8 +40,16 @@ def past_of(trajectory: Trajectory, said: tuple[str, ...] = ()) -> Past:
         open=tuple(decided_call(call) for call in waiting),
         given={call.id: text for call in waiting if (text := given_for(call)) is not None},
         said=said,
+        fresh=trajectory.files is None and not worked(trajectory),
         step=replied[-1].number if replied else 0,
         last_text=next((one.thought.strip() for one in reversed(replied) if one.thought.strip()), ""),
+    )
+
+
+def worked(trajectory: Trajectory) -> bool:
+    """Whether a call was carried out in the sandbox, on the branch of HEAD."""
+    return any(
+        call.started is not None for step in trajectory.steps for call in step.calls if call.tool != SUBMIT
     )
 
 

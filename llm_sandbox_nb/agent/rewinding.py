@@ -16,7 +16,7 @@ from llm_sandbox_nb.agent.failures import InputError
 from llm_sandbox_nb.agent.files_back import note_files, put_files_back
 from llm_sandbox_nb.agent.files_of import FilesOf
 from llm_sandbox_nb.agent.home import Awaitable
-from llm_sandbox_nb.agent.place import take_over
+from llm_sandbox_nb.agent.place import OTHERS, at_work_for_another, let_go, take_over
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.sandbox.contract import Changes, FileChange, Sandbox
 from llm_sandbox_nb.trajectory import events as ev
@@ -165,6 +165,10 @@ async def go_back(run: Run, there: Destination) -> WentBack:
     if place.work is not None:
         return await place.work.trips.ask(lambda recorder, box: travel(recorder, box, there))
     box = place.living()
+    if box is not None and at_work_for_another(box, run.folder):
+        if there.what != "conversation":
+            raise InputError(OTHERS)
+        box = None
     if box is None and there.what != "conversation" and not FilesOf(run).has(there.target):
         raise InputError("The files to go back to are not kept any more: only the conversation can go back.")
     recorder = Recorder(run.folder, trajectory=run.trajectory)
@@ -189,6 +193,7 @@ async def travel(recorder: Recorder, box: Sandbox | None, there: Destination) ->
     recorder.emit(ev.RewindStarted(**facts))
     files, problems = 0, tuple[str, ...]()
     if box is not None and there.what != "conversation" and there.target is not None:
+        let_go(box)  # whatever happens meanwhile, they are files of no step
         restored = await box.restore(there.target)
         files, problems = restored.files, restored.problems
         take_over(box, recorder.folder)

@@ -61,6 +61,8 @@ class Changer:
 
     loop: _Changed
     make_model: MakeModel
+    used: dict[str, Model] = field(default_factory=dict)
+    """Gets the models that were changed to, by their names."""
 
     def checked(
         self,
@@ -91,7 +93,7 @@ class Changer:
     def apply(self, change: Change, source: str) -> ev.SettingsChanged:
         """Make the change; the event that records it."""
         if change.model is not None:
-            self.loop.model = change.model
+            self.loop.model = self.used[change.model.name] = change.model
         self.loop.settings = dataclasses.replace(self.loop.settings, **change.settings)
         if change.limits:
             self.loop.meter.change(dataclasses.replace(self.loop.meter.limits, **change.limits))

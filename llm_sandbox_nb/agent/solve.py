@@ -196,7 +196,7 @@ def _own(
 
     try:
         opening = open_sandbox(isolation, profile=profile, image=image, network=network, **options)
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, TypeError, FileNotFoundError) as error:
         raise InputError(str(error)) from error
     asked = {"isolation": isolation, "profile": profile, "image": image, "network": network}
     known = {name: value for name, value in {**options, **asked}.items() if value is not None}

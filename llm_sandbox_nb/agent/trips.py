@@ -50,6 +50,9 @@ class Trips:
                 result = await trip(recorder, box)
             except Exception as error:  # noqa: BLE001 - told to who asked
                 _tell(done, error)
+            except BaseException:
+                _tell(done, ControlError("The run was interrupted meanwhile."))
+                raise
             else:
                 if not done.done():
                     done.set_result(result)

@@ -21,7 +21,7 @@ from llm_sandbox_nb.agent.limits import Meter
 from llm_sandbox_nb.agent.loop import Loop, Workplace
 from llm_sandbox_nb.agent.origin import Origin
 from llm_sandbox_nb.agent.past import Past, past_of
-from llm_sandbox_nb.agent.place import take_over
+from llm_sandbox_nb.agent.place import begin_work, end_work, take_over, was_last_in
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.agent.requests import StopRun
@@ -73,11 +73,7 @@ class Work:
         self._record_start()
         self.run.place.work = self
         workplace = asyncio.ensure_future(self._prepare())
-        while True:
-            loop, cause = await self._one_talk(workplace)
-            if not self.trips.wanted or self.control.stopped:
-                break
-            await self._travel(loop, workplace)
+        loop, cause = await self._talks(workplace)
         ending = ending_of(cause)
         try:
             await self._finish(loop, ending)
@@ -92,6 +88,18 @@ class Work:
             self.recorder.emit(self.job.start_event(self.recorder.folder.name))
         else:
             self.recorder.emit(ev.Continued(source="python"))
+
+    async def _talks(self, workplace: asyncio.Future[Workplace]) -> tuple[Loop, BaseException]:
+        """Talk until the end, with a trip whenever one is asked for; what ended it."""
+        interrupts = _interrupts()
+        while True:
+            loop, cause = await self._one_talk(workplace)
+            if not self.trips.wanted or self.control.stopped or _interrupts() > interrupts:
+                return loop, cause
+            try:
+                await self._travel(loop, workplace)
+            except BaseException as error:  # noqa: BLE001 - recorded, then told to the caller by _outcome
+                return loop, error
 
     async def _one_talk(self, workplace: asyncio.Future[Workplace]) -> tuple[Loop, BaseException]:
         """Talk until the end, or until the run is taken back; what ended it."""
@@ -111,7 +119,9 @@ class Work:
         talk = asyncio.ensure_future(self._talk(loop, workplace))
         self.trips.interrupt = talk.cancel
         try:
-            self.control.begin(self.recorder.emit, talk.cancel, Changer(loop, job.make_model))
+            self.control.begin(
+                self.recorder.emit, talk.cancel, Changer(loop, job.make_model, self.run.place.models)
+            )
             await talk
         except BaseException as error:  # noqa: BLE001 - recorded, then told to the caller by _outcome
             return loop, error
@@ -121,13 +131,23 @@ class Work:
         """Go back, or elsewhere, as was asked for; the run then halts there."""
         await asyncio.shield(workplace)
         loop.close_open_calls()
+        if self.collector is not None:
+            await self.collector.settle()
         await self._keep_last_files()
         await self.trips.do(self.recorder, self._sandbox())
+        await self._make_whole(self._sandbox())
+        if self.control.stopped:
+            raise asyncio.CancelledError
         now: dict[str, Any] = {"model": loop.model, "settings": loop.settings, "halting": loop.halting}
         self.job = dataclasses.replace(self.job, **now)
         self.past = past_of(self.recorder.trajectory)
         self._count_past(self.past)
         self.control.pause(source="rewind")
+
+    async def _make_whole(self, box: Sandbox) -> None:
+        """A rewind that failed half-way did not happen: the files are put back to what they were."""
+        if not take_over(box, self.recorder.folder) and (files := self.recorder.trajectory.files):
+            await self._restore(box, files)
 
     def _count_past(self, past: Past) -> None:
         trajectory = self.recorder.trajectory
@@ -136,10 +156,11 @@ class Work:
         self.meter.go_on_from(past.step, tokens, trajectory.spent.cost)
 
     async def _talk(self, loop: Loop, workplace: asyncio.Future[Workplace]) -> None:
-        if self.past is not None:
+        if self.past is not None and self.past.messages:
             await asyncio.shield(workplace)  # its files are back, also when the model makes no call
             self._count_past(self.past)
             await loop.go_on(self.past)
+        self.control.say_first(self.past.said if self.past is not None else ())
         if self.opening.root is None:
             await asyncio.shield(workplace)
         root = self.opening.root or self._sandbox().directories.root
@@ -150,6 +171,7 @@ class Work:
     async def _prepare(self) -> Workplace:
         started, opening = time.monotonic(), self.opening
         box = opening.sandbox if isinstance(opening.sandbox, Sandbox) else await opening.sandbox
+        begin_work(box, self.recorder.folder)
         self.box = self.run.place.box = box
         known = take_over(box, self.recorder.folder)
         self.recorder.emit(
@@ -170,7 +192,7 @@ class Work:
         if self.job.origin is not None:
             await self._begin_with(box, self.job.origin)
         await _make_folders(box, prompts)
-        if self.past is not None:
+        if self.past is not None and not self.past.fresh:
             return await self._prepare_again(box, self.collector, known)
         if not opening.owned:
             await self.collector.take_stock()
@@ -191,16 +213,22 @@ class Work:
 
     async def _prepare_again(self, box: Sandbox, collector: Collector, known: bool) -> Workplace:
         """A sandbox for a run that goes on: with its files, which one it has just worked in has already."""
+        await self.run.place.put_away_lost()
         self.checkpoints = Checkpoints(box, self.recorder)
         await self.checkpoints.begin()
         if not known and (files := self.recorder.trajectory.files):
-            for problem in (await box.restore(files)).problems:
-                self.recorder.emit(ev.Noted(text=str(ev.clean_text(problem))))
+            if self.checkpoints.off:
+                raise SandboxError(self.checkpoints.off)
+            await self._restore(box, files)
         await collector.take_stock(collected(self.run))
         await box.changes()
         if self.recorder.trajectory.files is None:
             self.checkpoints.start(self.past.step if self.past else 0)
         return self._workplace(box, collector)
+
+    async def _restore(self, box: Sandbox, files: str) -> None:
+        for problem in (await box.restore(files)).problems:
+            self.recorder.emit(ev.Noted(text=str(ev.clean_text(problem))))
 
     def _workplace(self, box: Sandbox, collector: Collector) -> Workplace:
         toolbox = Toolbox(box, lambda: self.meter.time_left, self.job.command_timeout)
@@ -260,6 +288,8 @@ class Work:
         """Take what is in the output folder now; the answer file's content when there is one."""
         if self.collector is None or self.answers is None or ending.reason == "sandbox_lost":
             return None
+        if not was_last_in(self._sandbox(), self.recorder.folder):
+            return None  # a rewind was cut short: these are the files of no step
         answer = None
         try:
             async with asyncio.timeout(_TIDYING_INTERRUPTED if ending.reason == "interrupted" else _TIDYING):
@@ -295,6 +325,8 @@ class Work:
             await self.checkpoints.abandon()
         self.run.place.work = None
         self.trips.close()
+        if self.box is not None:
+            end_work(self.box, self.recorder.folder)
         if self.box is None or not self.opening.owned:
             return
         self.run.place.box = None
@@ -309,6 +341,12 @@ class Work:
         if ending.failed:
             raise RunError(ending.error or ending.reason, self.run) from _origin(cause)
         return self.run
+
+
+def _interrupts() -> int:
+    """How often the task of this run was cancelled from outside."""
+    task = asyncio.current_task()
+    return task.cancelling() if task else 0
 
 
 def _origin(cause: BaseException) -> BaseException | None:

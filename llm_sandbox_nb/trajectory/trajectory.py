@@ -231,8 +231,8 @@ class Trajectory:
                 self.steps[-1].nudge = message_text(event.message)
             case ev.ArtifactSaved():
                 self.artifacts[event.path] = event
-                if event.step is not None:
-                    self._step(event.step).artifacts.append(event)
+                if event.step in self._by_number:  # else one of a branch that was left meanwhile
+                    self._by_number[event.step].artifacts.append(event)
             case ev.ArtifactRemoved():
                 self.artifacts.pop(event.path, None)
             case ev.ArtifactSkipped():

@@ -229,7 +229,7 @@ def test_wrong_wishes_get_a_sentence_and_change_nothing(tmp_path: Path) -> None:
                     wish()
             with pytest.raises(InputError, match="what more"):
                 await run.resume()
-            with pytest.raises(InputError, match="no 'temprature'"):
+            with pytest.raises(InputError, match="no setting 'temprature'"):
                 await run.resume("x", settings={"temprature": 1})
             with pytest.raises(InputError, match="limit on steps is a whole number above zero, not 'x'"):
                 await run.resume("x", limits={"steps": "x"})

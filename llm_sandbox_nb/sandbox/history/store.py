@@ -15,6 +15,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
 from llm_sandbox_nb.sandbox.history.entry import Entry, applied
@@ -149,6 +150,19 @@ class HistoryStore:
         for offset, length, digest in entry.chunks:
             data[offset : offset + length] = self.content(digest)
         return bytes(data)
+
+    def write(self, entry: Entry, file: BinaryIO) -> None:
+        """Write the content of a file into an empty one, holes as holes.
+
+        Raises:
+            HistoryError: it is not kept.
+        """
+        if entry.chunks is None:
+            raise HistoryError("The content of this file was not kept.")
+        for offset, _, digest in entry.chunks:
+            file.seek(offset)
+            file.write(self.content(digest))
+        file.truncate(entry.size)
 
     @property
     def size(self) -> int:

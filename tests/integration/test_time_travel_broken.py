@@ -1,0 +1,389 @@
+"""Rewinds that break off half-way, runs that never had their sandbox, and others at work in the same one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_scripts import SUBMIT, bash, check_messages, script, turn
+from support import run as in_loop
+from talking_model import TalkingModel
+from time_travel import same_as_loaded
+
+from llm_sandbox_nb.agent.control import ControlError
+from llm_sandbox_nb.agent.failures import InputError, RunError
+from llm_sandbox_nb.agent.run import Run
+from llm_sandbox_nb.agent.solve import solve
+from llm_sandbox_nb.sandbox.contract import Sandbox
+from llm_sandbox_nb.sandbox.errors import SandboxError
+from llm_sandbox_nb.sandbox.opening import open_sandbox
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
+
+
+async def talked(box: Sandbox, folder: Path, turns: int, **options: Any) -> Run:
+    """A run of this many turns, each a line in log.txt."""
+    model = TalkingModel(turns)
+    return await solve("A task.", model=model, sandbox=box, isolation="process", output_dir=folder, **options)
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Wait for something that a run does meanwhile."""
+    while not holds():  # noqa: ASYNC110 - whoever makes it true cannot tell
+        await asyncio.sleep(0.02)
+
+
+async def under_way(box: Sandbox, folder: Path, step: int) -> tuple[Run, asyncio.Task[Run]]:
+    """A run that goes on, at least as far as the end of a step."""
+    started: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
+    model = TalkingModel(50, delay=0.1)
+    work = asyncio.create_task(
+        solve(
+            "A task.",
+            model=model,
+            sandbox=box,
+            isolation="process",
+            output_dir=folder,
+            on_run=started.set_result,
+        )
+    )
+    run = await started
+    await until(lambda: len(run.steps) > step)
+    return run, work
+
+
+async def lines(box: Sandbox) -> list[str]:
+    return (await box.read_file("log.txt")).decode().splitlines()
+
+
+def up_to(number: int) -> list[str]:
+    return [f"turn {one}" for one in range(1, number + 1)]
+
+
+def breaks(box: Sandbox, how: Callable[[], Awaitable[None]]) -> None:
+    """The next restore puts the files back and then does not come to its end."""
+    restore = box.restore
+
+    async def half(checkpoint: str) -> Any:
+        box.restore = restore  # type: ignore[method-assign]
+        await restore(checkpoint)
+        await how()
+        raise SandboxError("The restore broke off.")
+
+    box.restore = half  # type: ignore[method-assign]
+
+
+async def nothing() -> None:
+    """Break off at once."""
+
+
+def test_a_rewind_that_failed_has_not_happened(tmp_path: Path) -> None:
+    """Of a run that stands still: its files are put back before it goes on."""
+
+    async def body() -> None:
+        async with open_sandbox("process") as box:
+            run = await talked(box, tmp_path, 3)
+            breaks(box, nothing)
+            with pytest.raises(SandboxError, match="broke off"):
+                await run.rewind(1)
+            assert await lines(box) == up_to(1)
+            await run.resume("Go on.", model=TalkingModel(5))
+            assert await lines(box) == up_to(5)[:3] + up_to(6)[4:5]
+            check_messages(run.messages)
+            same_as_loaded(run)
+
+    in_loop(body())
+
+
+def test_a_rewind_under_way_that_failed_has_not_happened(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with open_sandbox("process") as box:
+            run, work = await under_way(box, tmp_path, 3)
+            breaks(box, nothing)
+            with pytest.raises(SandboxError, match="broke off"):
+                await run.rewind(1)
+            await until(lambda: run.control.paused)
+            await asyncio.sleep(0.3)
+            executed = sum(call.started is not None for step in run.steps for call in step.calls)
+            assert executed >= 3
+            assert await lines(box) == up_to(executed)
+            run.stop()
+            await work
+            same_as_loaded(run)
+
+    in_loop(body())
+
+
+def test_an_interrupt_in_a_rewind_ends_the_run_and_answers_who_asked(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with open_sandbox("process") as box:
+            run, work = await under_way(box, tmp_path, 3)
+            midway = asyncio.Event()
+
+            async def wait() -> None:
+                midway.set()
+                await asyncio.sleep(3600)
+
+            breaks(box, wait)
+            asked = asyncio.create_task(asyncio.wait_for(_rewound(run), 20))
+            await midway.wait()
+            work.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await work
+            with pytest.raises(ControlError, match="interrupted"):
+                await asked
+            assert run.stop_reason == "interrupted"
+            assert run.place.work is None
+            executed = sum(call.started is not None for step in run.steps for call in step.calls)
+            await run.resume(model=TalkingModel(2))  # its next reply submits
+            assert await lines(box) == up_to(executed)
+            await run.rewind(1)
+            assert await lines(box) == up_to(1)
+            same_as_loaded(run)
+
+    in_loop(body())
+
+
+async def _rewound(run: Run) -> object:
+    return await run.rewind(1)
+
+
+def test_a_stop_in_a_rewind_ends_the_run(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with open_sandbox("process") as box:
+            run, work = await under_way(box, tmp_path, 3)
+            restore = box.restore
+
+            async def slow(checkpoint: str) -> Any:
+                done = await restore(checkpoint)
+                run.stop()
+                await asyncio.sleep(0.2)
+                return done
+
+            box.restore = slow  # type: ignore[method-assign]
+            await run.rewind(1)
+            await asyncio.wait_for(work, 20)
+            assert run.stop_reason == "interrupted"
+            assert [step.number for step in run.steps] == [1]
+            assert await lines(box) == up_to(1)
+            same_as_loaded(run)
+
+    in_loop(body())
+
+
+def test_a_sandbox_in_which_another_run_is_at_work_is_left_alone(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with open_sandbox("process") as box:
+            first = await talked(box, tmp_path, 3)
+            second, work = await under_way(box, tmp_path, 2)
+            for refused in (
+                lambda: first.preview(2),
+                lambda: first.rewind(2),
+                lambda: first.resume("More."),
+            ):
+                with pytest.raises(InputError, match="Another run is at work"):
+                    await refused()  # type: ignore[misc]
+            with pytest.raises(RunError, match="Another run is at work"):
+                await talked(box, tmp_path, 1)
+            other = await first.fork(2)
+            assert other.place.box
+            assert other.place.box is not box
+            assert await lines(other.place.box) == up_to(2)
+            await other.close()
+            went = await first.rewind(2, what="conversation")
+            assert (went.step, len(first.steps)) == (2, 2)
+            await until(lambda: len(second.steps) >= 6)
+            second.stop()
+            await work
+            assert not second.trajectory.notes
+            await second.rewind(5)
+            same_as_loaded(second)
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize("named", ["bubblewrap", "process"])
+def test_a_run_whose_sandbox_never_came_up_begins_with_its_inputs(tmp_path: Path, named: str) -> None:
+    """With `process` not even the task was said: where the sandbox works is in it."""
+
+    async def no_engine() -> Sandbox:
+        raise SandboxError("The engine is down.")
+
+    async def body() -> None:
+        turns = [turn(bash("cat input/data.csv")), SUBMIT]
+        with pytest.raises(RunError, match="engine is down") as caught:
+            await solve(
+                "Read the data.",
+                model=script(tmp_path, *turns),
+                sandbox=no_engine(),
+                isolation=named,
+                inputs={"data.csv": b"1,2\n"},
+                output_dir=tmp_path,
+            )
+        run = caught.value.run
+        with pytest.raises(InputError, match="start the task again"):
+            await Run.load(run.folder).resume(sandbox=None)
+        async with open_sandbox(named) as box:
+            await run.resume(sandbox=box)
+            assert run.stop_reason == "submitted"
+            assert any("1,2" in call.output for step in run.steps for call in step.calls)
+            assert any("Read the data." in str(message["content"]) for message in run.messages)
+            check_messages(run.messages)
+            same_as_loaded(run)
+
+    in_loop(body())
+
+
+def test_a_file_of_holes_takes_no_room_when_a_run_goes_back(tmp_path: Path) -> None:
+    """What the sandbox claims to be large is not made large here."""
+
+    async def body() -> None:
+        turns = [
+            turn(bash("echo small > output/x; echo small > output/y")),
+            turn(bash("truncate -s 600M output/x; truncate -s 60M output/y; echo end >> output/y")),
+            turn(bash("echo small > output/x; echo small > output/y")),
+            SUBMIT,
+        ]
+        async with open_sandbox("process") as box:
+            run = await solve(
+                "A task.",
+                model=script(tmp_path, *turns),
+                sandbox=box,
+                isolation="process",
+                output_dir=tmp_path,
+            )
+            went = await run.rewind(2)
+            assert any("x stays as it is now" in problem for problem in went.problems)
+            assert run.files["x"].read_bytes() == b"small\n"
+            held = run.files["y"].path.stat()
+            assert held.st_size == 60 * 1024**2 + len("end\n")
+            assert held.st_blocks * 512 < 1024**2
+
+    in_loop(body())
+
+
+def test_a_model_that_was_changed_to_stays(tmp_path: Path) -> None:
+    class Named(TalkingModel):
+        def __init__(self, name: str, turns: int) -> None:
+            super().__init__(turns, command=f"echo {name} {{number}} >> log.txt")
+            self.name = name
+
+    async def body() -> None:
+        async with open_sandbox("process") as box:
+            other = Named("b", 9)
+
+            def listen(event: ev.Event) -> None:
+                if isinstance(event, ev.CallFinished) and event.step == 1:
+                    started[0].change(model=other)
+
+            started: list[Run] = []
+            run = await solve(
+                "A task.",
+                model=Named("a", 9),
+                sandbox=box,
+                isolation="process",
+                output_dir=tmp_path,
+                limits={"steps": 3},
+                on_run=started.append,
+                listeners=[listen],
+            )
+            await run.resume(limits={"steps": 5})
+            assert await lines(box) == ["a 1", "b 2", "b 3", "b 4", "b 5"]
+            other = await run.fork(4)
+            await other.resume(limits={"steps": 6})
+            assert other.place.box
+            assert await lines(other.place.box) == ["a 1", "b 2", "b 3", "b 4", "b 5", "b 6"]
+            await other.close()
+            await run.resume(model=Named("a", 9), limits={"steps": 6})
+            changed = [one.model for one in run.trajectory.changed if one.model]
+            assert changed == ["b", "a"]
+
+    in_loop(body())
+
+
+def test_what_is_said_before_open_calls_are_carried_out_is_read(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with open_sandbox("process") as box:
+            run = await talked(box, tmp_path, 3)
+            await run.rewind(2, before="call")
+            await run.resume("Please use the CSV file.", model=TalkingModel(3))
+            said = [message for message in run.messages if message["content"] == "Please use the CSV file."]
+            assert [message["role"] for message in said] == ["user"]
+            check_messages(run.messages)
+
+    in_loop(body())
+
+
+def test_a_run_goes_on_after_a_sandbox_of_its_callers_died(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with open_sandbox("process") as box:
+            run = await talked(box, tmp_path, 3)
+            os.kill(int(box.executor["pid"]), signal.SIGKILL)  # type: ignore[attr-defined]
+            await until(lambda: getattr(box, "lost", None) is not None)
+            kept: list[list[str]] = []
+
+            def listen(event: ev.Event) -> None:
+                if isinstance(event, ev.CallFinished):
+                    kept.append([event.observation])
+
+            turns = [turn(bash("cat log.txt")), SUBMIT]
+            await run.resume("Go on.", model=script(tmp_path, *[SUBMIT] * 4, *turns), listeners=[listen])
+            assert run.stop_reason == "submitted"
+            assert "turn 1\nturn 2\nturn 3" in kept[0][0]
+            same_as_loaded(run)
+
+    in_loop(body())
+
+
+def test_what_is_still_being_taken_belongs_to_the_branch_that_is_left(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with open_sandbox("process") as box:
+            download = box.download
+
+            taking = asyncio.Event()
+
+            async def slow(source: str, *args: Any, **more: Any) -> Any:
+                if source.endswith("2.txt"):
+                    taking.set()
+                    await asyncio.sleep(1)
+                return await download(source, *args, **more)
+
+            box.download = slow  # type: ignore[method-assign]
+            started: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
+            model = TalkingModel(3, delay=0.5, command="echo {number} > output/{number}.txt")
+            work = asyncio.create_task(
+                solve(
+                    "A task.",
+                    model=model,
+                    sandbox=box,
+                    isolation="process",
+                    output_dir=tmp_path,
+                    on_run=started.set_result,
+                )
+            )
+            run = await started
+            await taking.wait()
+            await run.rewind(1, what="conversation")
+            await asyncio.sleep(2)
+            assert [step.number for step in run.steps] == [1]
+            assert "2.txt" not in run.trajectory.artifacts
+            run.resume()
+            await work
+            assert [step.number for step in run.steps] == [1, 2, 3, 4]
+            assert sorted(run.files) == ["1.txt", "2.txt", "3.txt"]
+            same_as_loaded(run)
+
+    in_loop(body())
+
+
+def test_a_file_of_a_step_that_a_branch_does_not_have_makes_no_step() -> None:
+    trajectory = Trajectory()
+    trajectory.add(ev.RunStarted(run_id="r", task="t", model="m", scripted=True, settings={}, versions={}))
+    trajectory.add(ev.ArtifactSaved(step=5, path="x", mime="text/plain", size=1, sha256="0" * 64))
+    assert trajectory.steps == []
+    assert "x" in trajectory.artifacts
