@@ -9,7 +9,7 @@ from llm_sandbox_nb.options.table import GROUPS, SETTINGS, Option, text, whole_n
 
 MODES = ("sandbox", "llm")
 _EPILOG = f"""\
-{VALUES_FROM}, for the groups model, limits and sandbox.
+{VALUES_FROM}, for the groups model and sandbox; limits are flags, else the task's own.
 
 Exit codes: 0 all items are done, 1 some have errors, 2 the command line or a file it names is wrong,
 3 stopped early (no key, no model, no engine or image, ...), 130 interrupted.

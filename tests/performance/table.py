@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import sys
 from pathlib import Path
 
@@ -22,7 +23,10 @@ def table(rows: dict[str, dict[str, object]]) -> str:
     lines = ["| what | measured | bar | |", "|---|---|---|---|"]
     for what, row in sorted(rows.items()):
         value = f"{_three_digits(float(str(row['value'])))} {row['unit']}"
-        lines.append(f"| {what} | {value} | {row['bar']} | {row['note']} |")
+        note = re.sub(
+            r"\b\d(\.\d+)?e\+\d\d\b", lambda found: _three_digits(float(found[0])), str(row["note"])
+        )
+        lines.append(f"| {what} | {value} | {row['bar']} | {note} |")
     return "\n".join(lines)
 
 

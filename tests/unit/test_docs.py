@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import importlib.util
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -58,3 +61,58 @@ def test_the_readme_shows_a_picture_that_is_there() -> None:
     )
     assert pictures
     assert all((ROOT / (html or markdown)).stat().st_size > 2_000 for html, markdown in pictures)
+
+
+EXAMPLES = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+MAGIC = re.compile(r"^[%!].*$", re.MULTILINE)
+
+
+def problems_of_examples(page: str) -> Iterator[str]:
+    """What Python would refuse in the examples of a page: their form, and what they import of ours."""
+    for example in EXAMPLES.findall(page):
+        try:
+            compile(MAGIC.sub("", example), "example", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        except SyntaxError as error:
+            yield f"{error.msg}: {error.text}"
+            continue
+        for node in ast.walk(ast.parse(MAGIC.sub("", example))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "llm_sandbox_nb":
+                yield from problems_of_import(node)
+
+
+def problems_of_import(node: ast.ImportFrom) -> Iterator[str]:
+    try:
+        module = importlib.import_module(str(node.module))
+    except ImportError as error:
+        yield str(error)
+        return
+    yield from (f"no {node.module}.{one.name}" for one in node.names if not hasattr(module, one.name))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_the_examples_of_a_page_are_python_and_import_what_there_is(page: Path) -> None:
+    text = page.read_text("utf-8")
+    assert text.count("```python") == len(EXAMPLES.findall(text))
+    assert list(problems_of_examples(text)) == []
+
+
+def test_the_readme_and_the_pages_have_examples() -> None:
+    found = {page.name: len(EXAMPLES.findall(page.read_text("utf-8"))) for page in PAGES}
+    assert all(
+        found[name] for name in ("README.md", "python.md", "debugger.md", "time-travel.md", "sandbox.md")
+    )
+
+
+@pytest.mark.parametrize(
+    ("example", "problem"),
+    [
+        ("run = await solve('x')\n%load_ext llm_sandbox_nb", ""),
+        ("from llm_sandbox_nb import solve, open_sandbox", ""),
+        ("run = solve('x'", "never closed"),
+        ("from llm_sandbox_nb import solve, solved", "no llm_sandbox_nb.solved"),
+        ("from llm_sandbox_nb.agent.nothing import solve", "No module named"),
+    ],
+)
+def test_a_wrong_example_is_noticed(example: str, problem: str) -> None:
+    found = list(problems_of_examples(f"Text.\n\n```python\n{example}\n```\n\nText.\n"))
+    assert problem in found[0] if problem else found == []
