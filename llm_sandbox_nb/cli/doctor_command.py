@@ -21,7 +21,7 @@ def doctor_command() -> int:
             print(f"{name:<11} does not work here: {problem}\n{'':<11} what to do: {_WHAT_TO_DO[name]}")
         else:
             print(f"{name:<11} works")
-    print(f"{'process':<11} works everywhere and isolates nothing; only taken when asked for by name")
+    print(f"{'process':<11} works on Linux and isolates nothing; only taken when asked for by name")
     chosen = next((name for name, problem in problems.items() if not problem), None)
     if chosen:
         print(f"\nWithout --isolation, runs here use {chosen}.")

@@ -100,5 +100,5 @@ def _asset(name: str) -> str:
     except FileNotFoundError as error:
         raise ExportError(
             "This installation lacks the exported page's script: install a released wheel, or run "
-            "`make labextension` in the checkout (it needs Node 20 or later)."
+            "`make labextension` in the checkout (it needs Node 20.19 or later)."
         ) from error
