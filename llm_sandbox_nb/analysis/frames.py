@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.analysis.behaviour import behaviour_of
 from llm_sandbox_nb.analysis.load import Loaded
-from llm_sandbox_nb.analysis.outcome import plain_output
+from llm_sandbox_nb.analysis.outcome import plain_output, succeeded
 from llm_sandbox_nb.analysis.rules import CAPABILITIES
 from llm_sandbox_nb.analysis.timing import Times, throughput, times_of
 from llm_sandbox_nb.analysis.tokens import tokens_of
@@ -47,7 +47,7 @@ def run_row(run: Loaded) -> dict[str, Any]:
         "stop_reason": trajectory.stop_reason,
         "turns": len(behaviour.turns),
         "calls": len(calls),
-        "failed_calls": sum(turn.why == "failed" for turn in behaviour.turns),
+        "failed_calls": sum(succeeded(call) is False for call in calls),
         "barren_share": behaviour.barren_share,
         "wanders": behaviour.wanders,
         "prompt_tokens": tokens.prompt,

@@ -8,7 +8,7 @@ from llm_sandbox_nb.trajectory.trajectory import Call
 
 _SEED_EXIT = re.compile(r"^\s*Exit code:\s*(?:Error: Exit code\s*)?(-?\d+)")
 _SEED_ERROR = re.compile(r"^\s*(?:\S+ )?(?:ERROR|Error)\b[:!]?")
-_COUNTER = re.compile(r"\s*\[?Steps remaining: \d+\]?.*\Z", re.IGNORECASE | re.DOTALL)
+_COUNTER = re.compile(r"\[?Steps remaining: \d", re.IGNORECASE)
 
 
 def succeeded(call: Call) -> bool | None:
@@ -31,4 +31,5 @@ def succeeded(call: Call) -> bool | None:
 
 def plain_output(call: Call) -> str:
     """What the model was shown, without the line about the steps that remain."""
-    return _COUNTER.sub("", call.output).strip()
+    found = _COUNTER.search(call.output)
+    return call.output[: found.start() if found else None].strip()

@@ -47,7 +47,7 @@ def turns_figure(runs: pandas.DataFrame) -> Figure:
     names = sorted(set(runs["group"]))
     figure, axes = _new(len(names))
     axes.boxplot([runs[runs["group"] == name]["turns"].tolist() for name in names], widths=0.5)
-    axes.set_xticks(range(1, len(names) + 1), names, rotation=20, ha="right")
+    axes.set_xticks(range(1, len(names) + 1), [_plain(name) for name in names], rotation=20, ha="right")
     axes.set_ylabel("Turns")
     axes.set_ylim(bottom=0)
     return figure

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
+import posixpath
 import shlex
-import textwrap
 import warnings
 from collections.abc import Iterator
 
@@ -63,18 +63,26 @@ def program_uses(text: str) -> tuple[set[str], list[str]]:
 
 
 def _trees(text: str) -> Iterator[ast.Module]:
-    whole = _parsed(textwrap.dedent(text))
+    text = _dedented(text)
+    whole = _parsed(text)
     if whole is not None:
         yield whole
         return
     chunk: list[str] = []
-    for line in [*textwrap.dedent(text).splitlines(), ""]:
+    for line in [*text.splitlines(), ""]:
         if (line[:1].strip() or not line) and chunk:
             tree = _parsed("\n".join(chunk))
             if tree is not None:
                 yield tree
             chunk = []
         chunk.append(line)
+
+
+def _dedented(text: str) -> str:
+    """As `textwrap.dedent`, which makes a pattern of the margin, however long that is."""
+    lines = [line if line.strip(" \t") else "" for line in text.split("\n")]
+    margin = posixpath.commonprefix([line[: -len(line.lstrip(" \t"))] for line in lines if line])
+    return "\n".join(line[len(margin) :] for line in lines)
 
 
 def _parsed(text: str) -> ast.Module | None:
@@ -92,7 +100,13 @@ class _Reader:
         self.names = _imported(tree)
         self.shells: list[str] = []
         self._paths = _path_names(tree)
-        self._calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        self._nodes = list(ast.walk(tree))
+        self._texts: set[int] = set()
+        """Sums that a text is part of. The inner ones come first: a sum may be too deep for a recursion."""
+        for node in reversed(self._nodes):
+            if isinstance(node, ast.BinOp) and self._about_text(node):
+                self._texts.add(id(node))
+        self._calls = [node for node in self._nodes if isinstance(node, ast.Call)]
 
     def uses(self) -> set[str]:
         found = set()
@@ -165,7 +179,7 @@ class _Reader:
                 "join", "strip", "lower", "upper", "format", "replace", "read", "read_text",
             )  # fmt: skip
         if isinstance(node, ast.BinOp):
-            return self._about_text(node)
+            return id(node) in self._texts
         return isinstance(node, ast.Name) and node.id in self._paths
 
     def _simulates(self) -> bool:
@@ -214,13 +228,12 @@ def _path_names(tree: ast.Module) -> set[str]:
 
 
 def _outside_slices(node: ast.AST) -> Iterator[ast.AST]:
-    yield node
-    for name, value in ast.iter_fields(node):
-        if isinstance(node, ast.Subscript) and name == "slice":
-            continue
-        for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST):
-                yield from _outside_slices(child)
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        left_out = node.slice if isinstance(node, ast.Subscript) else None
+        waiting += [child for child in ast.iter_child_nodes(node) if child is not left_out]
 
 
 def _counts_up(node: ast.BinOp | ast.AugAssign) -> bool:

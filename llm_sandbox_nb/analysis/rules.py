@@ -19,9 +19,8 @@ RULES_VERSION = "1"
 CAPABILITIES = ("external", "files", "computation")
 """External resources, file management, computation."""
 
-_STRINGS_AND_COMMENTS = re.compile(
-    r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL
-)
+_OPENING = re.compile(r"//|/\*|[\"']")
+_INSIDE = {mark: re.compile(rf"(?:\\.|[^{mark}\\\n])*+", re.DOTALL) for mark in "\"'"}
 _CURLY_LOOP = re.compile(r"\b(?:for|while)\b")
 _CURLY_SUM = re.compile(r"[\w\])]\s*[*/%]\s*[\w(]|[+\-*/]=")
 _CURLY_NETWORK = re.compile(r"\b(?:fetch|axios|XMLHttpRequest|curl_easy_init)\b")
@@ -51,7 +50,7 @@ def _uses(parts: Parts, depth: int = 0) -> set[str]:
 
 def _curly_uses(text: str) -> set[str]:
     """JavaScript, C and their kind, by their words: strings and comments do not count."""
-    text = _STRINGS_AND_COMMENTS.sub(" ", text)
+    text = without_texts(text)
     found = set()
     if _CURLY_LOOP.search(text) and _CURLY_SUM.search(text):
         found.add("computation")
@@ -60,6 +59,35 @@ def _curly_uses(text: str) -> set[str]:
     if _CURLY_FILES.search(text):
         found.add("files")
     return found
+
+
+def without_texts(text: str) -> str:
+    """A text in the manner of C with a blank for each string and comment. What is not closed is neither.
+
+    Each letter is looked at a few times at most, also where many things are not closed.
+    """
+    parts: list[str] = []
+    kept = place = 0
+    open_until = {'"': 0, "'": 0}
+    last_comment_ends = text.rfind("*/")
+    while opened := _OPENING.search(text, place):
+        mark, place, end = opened[0], opened.end(), -1
+        if mark == "//":
+            end = text.find("\n", place)
+            end = len(text) if end < 0 else end
+        elif mark == "/*":
+            end = text.index("*/", place) + 2 if place <= last_comment_ends else -1
+        elif place > open_until[mark] and (inside := _INSIDE[mark].match(text, place)):
+            if text.startswith(mark, inside.end()):
+                end = inside.end() + 1
+            else:
+                open_until[mark] = inside.end()
+        if end >= 0:
+            parts += (text[kept : opened.start()], " ")
+            kept = place = end
+        elif mark == "/*":
+            place -= 1
+    return "".join((*parts, text[kept:]))
 
 
 _SUBSTRINGS = {

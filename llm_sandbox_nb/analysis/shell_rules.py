@@ -110,10 +110,15 @@ def _is_file_use(name: str, command: Command) -> bool:
         return False
     if name not in _READERS:
         return False
-    recursive = name in ("rg", "ag") or any(re.fullmatch(r"-\w*[rR]\w*", word) for word in command.words[1:])
+    recursive = name in ("rg", "ag") or any(_is_recursive(word) for word in command.words[1:])
     if name in ("grep", "rg", "ag", "egrep") and recursive and not command.piped:
         return True
     return bool(_operands(name, command.words[1:]))
+
+
+def _is_recursive(option: str) -> bool:
+    """Whether an option in short form has an `r` among its letters."""
+    return bool(re.fullmatch(r"-\w+", option)) and ("r" in option or "R" in option)
 
 
 def _operands(name: str, rest: list[str]) -> list[str]:

@@ -45,5 +45,12 @@ class Writing:
 def writing_of(text: str) -> Writing:
     """Count one reply; what stands in code blocks does not count."""
     plain = _CODE.sub("", text)
-    parts = {name: len(pattern.findall(plain)) for name, pattern in STRUCTURE.items()}
+    texts = {"math": _closable(plain)}
+    parts = {name: len(pattern.findall(texts.get(name, plain))) for name, pattern in STRUCTURE.items()}
     return Writing(len(VERIFICATION.findall(plain)), sum(parts.values()), parts)
+
+
+def _closable(text: str) -> str:
+    r"""The text without each `\[` after the last `\]`: looking for its end from each of them takes long."""
+    last = max(0, text.rfind("\\]"))
+    return text[:last] + text[last:].replace("\\[", "  ")

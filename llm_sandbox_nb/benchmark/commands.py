@@ -115,6 +115,10 @@ def _prepare(names: list[str], flags: Mapping[str, Any], values: Mapping[str, An
             "Two of the tasks have the same name: give each folder's task.yaml a name of its own."
         )
     tasks = [replace(task, limits=_limits(task.limits, flags, values)) for task in tasks]
+    if not values["judge_model"] and (judged := [task.name for task in tasks if task.scorer == "judge"]):
+        raise TaskError(
+            f"Task {judged[0]} is scored by a judge: name a model with --judge_model (for example openai/gpt-5)."
+        )
     rows = [load_rows(task, values["data"])[values["start_id"] : values["end_id"]] for task in tasks]
     if not any(rows):
         start, end = values["start_id"], values["end_id"]

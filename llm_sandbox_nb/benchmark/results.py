@@ -13,6 +13,8 @@ from llm_sandbox_nb.benchmark.lines import append_line, read_lines
 
 FILE = "results.jsonl"
 CONFIG = "config.json"
+_MAY_COME_LATER = "judge_model"
+"""It counts for judged tasks only, and these are not begun without one."""
 Key = tuple[str, str, str, int]
 
 
@@ -118,21 +120,32 @@ def check_config(out: Path, config: dict[str, Any]) -> None:
     """
     path = out / CONFIG
     if not path.exists():
-        out.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(config, indent=2, sort_keys=True), "utf-8")
-        partial.replace(path)
+        _write_config(path, config)
         return
     try:
         before = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise ResultsError(f"{path} cannot be read ({error}): remove it, or choose another --out.") from error
-    different = sorted(key for key in {*before, *config} if before.get(key) != config.get(key))
+    asked, known = _filled(config, before), _filled(before, config)
+    different = sorted(key for key in {*known, *asked} if known.get(key) != asked.get(key))
     if different:
         key = different[0]
         raise ResultsError(
-            f"{out} holds results with {key} {before.get(key)!r}, not {config.get(key)!r}: choose another --out."
+            f"{out} holds results with {key} {known.get(key)!r}, not {asked.get(key)!r}: choose another --out."
         )
+    if known[_MAY_COME_LATER] != before.get(_MAY_COME_LATER):
+        _write_config(path, known)
+
+
+def _filled(config: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    return config | {_MAY_COME_LATER: config.get(_MAY_COME_LATER) or other.get(_MAY_COME_LATER)}
+
+
+def _write_config(path: Path, config: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(config, indent=2, sort_keys=True), "utf-8")
+    partial.replace(path)
 
 
 def check_rows(out: Path, rows: Mapping[tuple[str, str], str]) -> None:

@@ -50,7 +50,7 @@ def make_row(record: Mapping[str, Any], number: int, names: Mapping[str, str] | 
     """A row from one record. `names` says which column of the data holds which of ours.
 
     Raises:
-        DataError: a column is missing, or `input_files` is no mapping of names to texts.
+        DataError: the problem is missing or empty, or `input_files` is no mapping of names to texts.
     """
     names = names or {}
 
@@ -61,6 +61,11 @@ def make_row(record: Mapping[str, Any], number: int, names: Mapping[str, str] | 
         known = ", ".join(map(str, record)) or "none"
         raise DataError(f"Row {number} has no problem_statement; its columns are {known}.")
     identity = column("id")
+    if not str(problem).strip():
+        known_as = "" if identity is None else f" ({str(identity)!r})"
+        raise DataError(
+            f"Row {number}{known_as} has an empty problem_statement: fill it in or leave the row out."
+        )
     used = {names.get(name, name) for name in _COLUMNS}
     return Row(
         id=str(number if identity is None else identity),

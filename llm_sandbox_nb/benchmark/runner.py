@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,11 +12,20 @@ from typing import Any
 from llm_sandbox_nb.agent.failures import InputError
 from llm_sandbox_nb.benchmark.attempt import HowToAsk, Opener
 from llm_sandbox_nb.benchmark.judge import Judge
-from llm_sandbox_nb.benchmark.results import Result, read_results, write_result
+from llm_sandbox_nb.benchmark.results import Key, Result, read_results, write_result
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.scoring import Scoring
 from llm_sandbox_nb.benchmark.task import Task
-from llm_sandbox_nb.benchmark.working import FatalError, Hands, Item, LocalHands, judged, scored_again
+from llm_sandbox_nb.benchmark.working import (
+    FatalError,
+    Hands,
+    Item,
+    LocalHands,
+    is_to_be_judged,
+    judged,
+    scored_again,
+    unjudged,
+)
 from llm_sandbox_nb.sandbox.contract import Sandbox
 
 
@@ -66,13 +75,16 @@ class Runner:
         self.hands = hands or LocalHands(how, open_box, options.out, options.attempts, scorers)
 
     def open_items(self, items: Iterable[Item]) -> list[Item]:
-        """Those that have no result yet, or only one that failed."""
-        done = {
-            result.key
-            for result in read_results(self.options.out)
-            if not (result.error_kind and self.options.retry_errors)
-        }
-        return [item for item in items if item.key not in done]
+        """Those that have no result yet, or only one that failed, or that waits for a judge who is there now."""
+        results = {result.key: result for result in read_results(self.options.out)}
+        return [item for item in items if self._is_open(item, results.get(item.key))]
+
+    def _is_open(self, item: Item, result: Result | None) -> bool:
+        if result is None:
+            return True
+        if result.error_kind:
+            return self.options.retry_errors
+        return self.judge is not None and is_to_be_judged(item, result)
 
     async def run(self, items: Iterable[Item]) -> list[Result]:
         """Do what is still open. Cancelling ends what is under way in good order.
@@ -95,12 +107,7 @@ class Runner:
         if not workers:
             return results
         async with self.hands as hands:
-            try:
-                async with asyncio.TaskGroup() as group:
-                    for _ in range(workers):
-                        group.create_task(work(hands))
-            except BaseExceptionGroup as group_error:
-                raise _first(group_error) from group_error
+            await _together(work(hands) for _ in range(workers))
         return results
 
     async def _check_scorers(self, items: list[Item], scoring: Scoring) -> None:
@@ -115,27 +122,52 @@ class Runner:
                 raise FatalError(f"Task {name} cannot be scored: {problem}; mend {scorer}.")
 
     async def _scored_again(self, items: list[Item], scoring: Scoring) -> list[Item]:
-        """Score answers that are there and whose scorer failed in an earlier start; the items that are still open."""
+        """Score answers that an earlier start left without a score; the items that are still open.
+
+        Raises:
+            FatalError: the judge cannot be asked at all.
+        """
         before = {result.key: result for result in read_results(self.options.out)}
-        still: list[Item] = []
-        for item in items:
-            result = before.get(item.key)
-            scored = await scored_again(scoring, item, result) if result else None
-            if scored is None:
-                still.append(item)
-                continue
-            self.on_begin(item)
-            write_result(self.options.out, scored)
-            self.on_result(scored)
-        return still
+        waiting = [item for item in reversed(items) if item.key in before]
+        done: set[Key] = set()
+
+        async def work() -> None:
+            while waiting:
+                item = waiting.pop()
+                scored = await scored_again(scoring, self.judge, item, before[item.key])
+                if scored is not None:
+                    done.add(item.key)
+                    self.on_begin(item)
+                    self._keep(scored)
+
+        await _together(work() for _ in range(min(self.options.workers, len(waiting))))
+        return [item for item in items if item.key not in done]
 
     async def _do(self, item: Item, hands: Hands) -> Result:
         self.on_begin(item)
-        result = await judged(self.judge, item, *await hands.attempt(item))
+        result, answer = await hands.attempt(item)
         result = replace(result, row=item.row.digest)
+        try:
+            result = await judged(self.judge, item, result, answer)
+        except (FatalError, asyncio.CancelledError) as error:  # the answer is there and was paid for
+            self._keep(unjudged(result, answer, str(error) or "the judge was interrupted"))
+            raise
+        self._keep(result)
+        return result
+
+    def _keep(self, result: Result) -> None:
         write_result(self.options.out, result)
         self.on_result(result)
-        return result
+
+
+async def _together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Do all of it at once; the first failure ends it."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for one in work:
+                group.create_task(one)
+    except BaseExceptionGroup as group_error:
+        raise _first(group_error) from group_error
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -60,6 +60,9 @@ class Scoring:
         except TimeoutError:
             await worker.kill()
             return Score(None, f"not scored within {self.deadline:g} s")
+        except asyncio.LimitOverrunError:
+            await worker.kill()
+            return Score(None, "the scorer's reply is too long", failed=True)
         except (ConnectionError, asyncio.IncompleteReadError, ValueError):
             await worker.kill()
             return Score(None, "the scorer's process died")

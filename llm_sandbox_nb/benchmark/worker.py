@@ -12,6 +12,8 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+_LONGEST_DETAIL = 2_000
+
 
 def main() -> None:
     """Score until stdin ends. What scorers print goes to stderr."""
@@ -26,9 +28,8 @@ def main() -> None:
             if "check" in request:
                 load_scorer(Path(request["check"]))
             else:
-                reply |= asdict(
-                    score_row(request["scorer"], request["answer"], request["gold"], request["row"])
-                )
+                score = score_row(request["scorer"], request["answer"], request["gold"], request["row"])
+                reply |= asdict(score) | {"detail": str(score.detail)[:_LONGEST_DETAIL]}
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a scorer raises is told, and the process goes on
             reply |= {
                 "detail": f"the scorer failed with {type(error).__name__}: {error}"[:500],

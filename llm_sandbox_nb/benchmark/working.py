@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from contextlib import AbstractAsyncContextManager
@@ -25,10 +26,14 @@ from llm_sandbox_nb.benchmark.task import Task
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import ImageError, IsolationUnavailableError, SandboxError
 
+logger = logging.getLogger(__name__)
 _UNSAFE = re.compile(r"[^\w.-]+")
 _SHOWN_ANSWER = 20_000
 SCORER = "scorer"
 """The error kind of an item whose answer is there and whose scorer failed."""
+JUDGE = "judge"
+"""The error kind of an item whose answer is there and whose judge could not be asked."""
+_NO_JUDGE = "no judge: name one with --judge_model"
 _FINAL_KINDS = ("data", "content_policy", "bad_request", SCORER)
 """Errors that another attempt would not be spared, but other items are."""
 
@@ -101,6 +106,10 @@ class LocalHands:
             except (SandboxError, DataError, OSError) as error:
                 kind = "data" if isinstance(error, DataError) else "sandbox"
                 result, answer = failed_result(item, kind, str(error), started), None
+            except Exception as error:  # a fault of ours or of a task is one item's, not everybody's
+                logger.exception("An attempt at %s failed.", item.key)
+                said = f"{type(error).__name__}: {error}"
+                result, answer = failed_result(item, "error", said, started), None
             if not result.error_kind or result.error_kind in _FINAL_KINDS:
                 break
             if result.error_kind in FATAL_KINDS:
@@ -125,7 +134,7 @@ class LocalHands:
             *item.key,
             score=score.value,
             detail=score.detail,
-            answer=None if attempt.answer is None else attempt.answer[:_SHOWN_ANSWER],
+            answer=_kept(attempt.answer, whole=score.failed),
             stop_reason=attempt.run.stop_reason,
             error_kind=failed.get("error_kind", attempt.error_kind),
             error=failed.get("error", attempt.error),
@@ -157,20 +166,39 @@ class LocalHands:
         return await self._scoring.score(task.scorer, answer, item.row)
 
 
-async def scored_again(scoring: Scoring, item: Item, before: Result) -> Result | None:
-    """The result of an item whose scorer failed before, by the answer that was kept; None when it was not, whole."""
-    same = before.row == item.row.digest and item.task.scorer not in ("judge", "swe")
-    if (
-        before.error_kind != SCORER
-        or not same
-        or before.answer is None
-        or len(before.answer) >= _SHOWN_ANSWER
-    ):
+async def scored_again(scoring: Scoring, judge: Judge | None, item: Item, before: Result) -> Result | None:
+    """The result of an item whose answer was kept and has no score yet; None when it has to be done again.
+
+    Raises:
+        FatalError: the judge cannot be asked at all.
+    """
+    answer = before.answer
+    cut = answer is not None and len(answer) == _SHOWN_ANSWER
+    if before.row != item.row.digest or cut:
         return None
-    score = await scoring.score(item.task.scorer, before.answer, item.row)
+    if judge is not None and is_to_be_judged(item, before):
+        return await judged(judge, item, replace(before, error_kind="", error=""), answer)
+    if answer is None or before.error_kind != SCORER or item.task.scorer in ("judge", "swe"):
+        return None
+    score = await scoring.score(item.task.scorer, answer, item.row)
     if score.failed:
         return replace(before, error=score.detail, detail=score.detail)
-    return replace(before, score=score.value, detail=score.detail, error_kind="", error="")
+    return _with_score(before, score)
+
+
+def is_to_be_judged(item: Item, before: Result) -> bool:
+    """Whether there was an answer, but no judge who could be asked."""
+    return item.task.scorer == "judge" and (before.error_kind == JUDGE or before.detail == _NO_JUDGE)
+
+
+def _with_score(result: Result, score: Score) -> Result:
+    answer = _kept(result.answer)
+    return replace(result, score=score.value, detail=score.detail, answer=answer, error_kind="", error="")
+
+
+def _kept(answer: str | None, *, whole: bool = False) -> str | None:
+    """An answer as results have it: in part, unless it is still to be scored."""
+    return answer if answer is None or whole else answer[:_SHOWN_ANSWER]
 
 
 def failed_result(item: Item, kind: str, error: str, started: float) -> Result:
@@ -187,10 +215,17 @@ async def judged(judge: Judge | None, item: Item, result: Result, answer: str | 
     """
     if item.task.scorer != "judge" or result.error_kind:
         return result
-    score = Score(None, "no judge: name one with --judge_model")
-    if judge is not None:
-        try:
-            score = await judge.score(answer, item.row)
-        except ModelError as error:
-            raise FatalError(str(error)) from error
-    return replace(result, score=score.value, detail=score.detail)
+    if judge is None:
+        return replace(result, detail=_NO_JUDGE, answer=answer)
+    try:
+        score = await judge.score(answer, item.row)
+    except ModelError as error:
+        raise FatalError(str(error)) from error
+    if score.failed:
+        return unjudged(result, answer, score.detail)
+    return _with_score(result, score)
+
+
+def unjudged(result: Result, answer: str | None, error: str) -> Result:
+    """The result of an answer that nobody could judge. It has the whole answer, to be judged later."""
+    return replace(result, score=None, detail=error, answer=answer, error_kind=JUDGE, error=error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from labelled import EXAMPLES, load
 from llm_sandbox_nb.analysis.behaviour import behaviour_of
 from llm_sandbox_nb.analysis.frames import groups_frame, runs_frame, tools_frame, turns_frame
 from llm_sandbox_nb.analysis.load import Loaded, load_runs
-from llm_sandbox_nb.analysis.outcome import succeeded
+from llm_sandbox_nb.analysis.outcome import plain_output, succeeded
 from llm_sandbox_nb.analysis.report import report_html
 from llm_sandbox_nb.analysis.timing import Times, throughput, times_of
 from llm_sandbox_nb.analysis.tokens import Tokens, tokens_of
@@ -209,12 +210,98 @@ def test_writing_is_counted_outside_of_code() -> None:
     assert writing_of("The checkbook is plain; a verified user waits.").verification == 0
 
 
+def call_of(command: str, exit_code: int = 0, observation: str = "", number: int = 0) -> list[ev.Event]:
+    call = {"step": 1, "call_id": f"c{number}", "tool": "execute_bash", "arguments": {"command": command}}
+    return [
+        ev.CallProposed(**call, raw_arguments=""),
+        ev.CallStarted(**call),
+        ev.CallFinished(step=1, call_id=f"c{number}", observation=observation, exit_code=exit_code),
+    ]
+
+
+def test_failed_calls_are_calls_and_not_turns(tmp_path: Path) -> None:
+    calls = [event for n, code in enumerate((1, 0, 2)) for event in call_of("x", code, number=n)]
+    run = Trajectory([replied(1, 100, 10), *calls])
+    table = runs_frame([Loaded("r", "g", "journal", tmp_path, run)])
+    assert (table.loc[0, "calls"], table.loc[0, "failed_calls"]) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " " * 200_000 + "x",
+        "x" + " " * 200_000 + "[Steps remaining",
+        "Exit code:" + " " * 200_000 + "x",
+        " " * 200_000 + "Exit code: Error: Exit code" + " " * 200_000,
+        "[" * 200_000,
+        "Steps remaining: " * 20_000,
+    ],
+)
+def test_an_output_of_blanks_is_read_in_no_time(text: str) -> None:
+    (step,) = Trajectory([replied(1, 100, 10), *call_of("x", observation=text)]).steps
+    started = time.process_time()
+    behaviour_of(Trajectory([replied(1, 100, 10), *call_of("x", observation=text)]))
+    plain_output(step.calls[0])
+    seed = step.calls[0]
+    seed.result = ev.CallFinished(step=1, call_id="c0", observation=text, exit_code=None)
+    succeeded(seed)
+    assert time.process_time() - started < 1
+
+
+@pytest.mark.parametrize(
+    ("shown", "plain"),
+    [
+        ("3\n\n[Steps remaining: 7]", "3"),
+        ("3 \nsteps REMAINING: 12 of them\nmore", "3"),
+        ("[[Steps remaining: 7] x [Steps remaining: 6]", "["),
+        ("Steps remaining: none", "Steps remaining: none"),
+        ("  [ Steps remaining: 7]", "["),
+    ],
+)
+def test_the_line_about_the_steps_that_remain_is_no_output(shown: str, plain: str) -> None:
+    (step,) = Trajectory([replied(1, 100, 10), *call_of("x", observation=shown)]).steps
+    assert plain_output(step.calls[0]) == plain
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\\[ x " * 50_000,
+        "\\[" * 100_000 + "\\]",
+        "\\[\\]" * 50_000,
+        "$" * 200_001,
+        "$$ x " * 40_001,
+        " " * 200_000,
+        ("-" * 1000 + " " * 1000 + "x\n") * 100,
+        "- " * 100_000,
+        ("```\n" + " " * 20) * 10_000,
+        "let me " * 30_000,
+    ],
+)
+def test_any_text_is_counted_in_no_time(text: str) -> None:
+    started = time.process_time()
+    writing_of(text)
+    assert time.process_time() - started < 1
+
+
+def test_formulas_that_are_not_closed_are_none() -> None:
+    def formulas(text: str) -> int:
+        return writing_of(text).parts["math"]
+
+    assert formulas(r"\[x\] \[y\] \[ z") == 2
+    assert formulas(r"\[ a \[ b \] c \[ $$d$$ \[") == 2
+    assert formulas(r"\[\[\]") == formulas(r"\[\]\]") == 1
+    assert formulas(r"\[\] \[ \[") == 0
+    assert formulas(r"\[ $$ \] $$ \begin{align*} \[") == 2
+
+
 def test_the_report_escapes_what_runs_say(tmp_path: Path) -> None:
     events = run_events(2)
     events[0] = events[0].model_copy(update={"model": "<script>alert(1)</script>", "task": "<b>x</b>"})
     journal(tmp_path / "<img src=x onerror=alert(1)>" / "r1", events)
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "trajectory.json").write_text("{")
+    journal(tmp_path / "$x_{$" / "r1", events)
     text = report_html(load_runs([tmp_path]))
     assert "<script" not in text
     assert "<img" not in text

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import labelled
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from labelled import EXAMPLES, Labelled, load
 
 from llm_sandbox_nb.analysis.behaviour import behaviour_of
-from llm_sandbox_nb.analysis.rules import CAPABILITIES, RULES_VERSION, call_uses, substring_uses
+from llm_sandbox_nb.analysis.rules import (
+    CAPABILITIES,
+    RULES_VERSION,
+    call_uses,
+    substring_uses,
+    without_texts,
+)
 from llm_sandbox_nb.analysis.shell_code import shell_commands
 
 ALL = load()
@@ -180,3 +187,84 @@ def test_a_long_text_takes_no_quadratic_time() -> None:
     text = "x " * 200_000 + "\n" + "echo `` '' $( \n" * 1000
     call_uses("execute_bash", {"command": text})
     assert re.match("x", text)
+
+
+SUM = "+".join(str(n) for n in range(400))
+
+
+@pytest.mark.parametrize(
+    ("program", "uses"),
+    [
+        (f"print({SUM})", {"computation"}),
+        (f"x = {SUM}\nopen('a')", {"computation", "files"}),
+        ("print('a'" + " + f(x)" * 900 + ")", set()),
+        ("print(f(x)" + " + g(x)" * 900 + " + 'a')", {"computation"}),
+        ("print(" + "-" * 900 + "1)", set()),
+        ("x" + "[0]" * 900 + "; 2 * 3", {"computation"}),
+        ("x" + ".b()" * 900, set()),
+        ("1 if 1 else " * 900 + "2 * 3", {"computation"}),
+    ],
+)
+def test_a_deep_program_is_read_too(program: str, uses: set[str]) -> None:
+    path = {"command": "create", "path": "a.py", "file_text": program}
+    assert call_uses("str_replace_editor", path) == uses
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["1+" * 100_000 + "1", "-" * 100_000 + "1", "lambda:" * 50_000 + "1", "(" * 100_000, "\0", "\ud800"],
+)
+def test_a_program_too_deep_to_read_uses_nothing_and_ends_nothing(program: str) -> None:
+    call = {"command": "create", "path": "a.py", "file_text": f"{program}\nopen('a')"}
+    assert call_uses("str_replace_editor", call) in (set(), {"files"})
+    call_uses("execute_bash", {"command": f"python3 -c '{program}'"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/* " * 70_000,
+        "/*/" * 60_000,
+        '"' + '\\"' * 100_000,
+        "'" + "\\'" * 100_000 + "\n'",
+        ("\"'" + "\\'" * 10) * 9_000,
+        "a" + " " * 200_000 + "b",
+        "a *" + " " * 200_000,
+        "//" * 100_000,
+    ],
+)
+def test_any_text_in_the_manner_of_c_is_read_in_no_time(text: str) -> None:
+    started = time.process_time()
+    call_uses("str_replace_editor", {"command": "create", "path": "a.js", "file_text": text})
+    assert time.process_time() - started < 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "grep -" + "r" * 200_000 + "! x",
+        "awk '{ print a" + " " * 200_000 + "}' x",
+        "awk '" + '"/' * 100_000 + "' x",
+        "curl " + "@" * 200_000,
+        "rsync " + "a" * 200_000,
+        "x" + " " * 200_000,
+        "x=" * 100_000,
+        "$(" * 100_000,
+        "python3 -c '" + " " * 200_000 + "x'",
+        "python3 -c '" + "x = 1\n" * 5_000 + "'",
+    ],
+)
+def test_any_command_is_read_in_no_time(command: str) -> None:
+    started = time.process_time()
+    call_uses("execute_bash", {"command": command})
+    assert time.process_time() - started < 1
+
+
+AS_BEFORE = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL)
+"""The same in one pattern, which takes long on texts that are not closed."""
+
+
+@settings(max_examples=1000)
+@given(st.text(alphabet="/*\"'\\\na ", max_size=40))
+def test_strings_and_comments_are_those_of_the_pattern(text: str) -> None:
+    assert without_texts(text) == AS_BEFORE.sub(" ", text)

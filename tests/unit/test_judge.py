@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,27 @@ def test_a_candidate_cannot_leave_its_fence_nor_fill_in_the_prompt() -> None:
     assert prompt.splitlines().count(mark) == 2
     inside = prompt.split(f"\n{mark}\n")[1]
     assert inside == answer
+
+
+def test_a_long_answer_is_judged_by_its_end_too() -> None:
+    answer = "BEGIN " + "so " * 20_000 + "The distance is 3 m."
+    prompt = judge_prompt(answer, ROW)
+    assert "The distance is 3 m.\n=====[" in prompt
+    assert "]=====\nBEGIN so so" in prompt
+    left_out = re.search(r"\[\.\.\. (\d+) characters are left out here \.\.\.\]", prompt)
+    assert left_out
+    assert len(answer) - int(left_out[1]) == 20_000
+    assert len(prompt) < 22_000
+    assert "left out" not in judge_prompt("x" * 20_000, ROW)
+
+
+def test_a_judge_that_cannot_be_asked_is_a_failure_and_no_score(tmp_path: Path) -> None:
+    judge = Judge(in_turn("server", "hm", "hm"), tmp_path, JudgeOptions(repeats=2), ONCE)
+    score = run(judge.score("3 metres", ROW))
+    assert (score.value, score.failed) == (None, True)
+    assert score.detail == "the judge could not be asked: The model fails with server."
+    undecided = Judge(in_turn("hm", "hm"), tmp_path / "b", JudgeOptions(repeats=1), ONCE)
+    assert not run(undecided.score("3 metres", ROW)).failed
 
 
 def made(*opinions: Opinion, key: str) -> list[Judgement]:

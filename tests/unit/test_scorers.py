@@ -257,6 +257,28 @@ def test_scorers_have_a_process_that_can_be_killed(tmp_path: Path) -> None:
     assert "not between 0 and 1" in scores[5].detail
 
 
+def test_a_scorer_may_say_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too much to keep is cut; what is too much to read is a failure of the scorer, and the next answer is scored."""
+    own = tmp_path / "scorer.py"
+    own.write_text(
+        "from llm_sandbox_nb.benchmark.scores import Score\n"
+        "def score(answer, gold, **row):\n"
+        "    return Score(1.0, int(answer) * 'x')\n"
+    )
+
+    async def body(*said: str) -> list[Any]:
+        async with Scoring(deadline=30) as scoring:
+            return [await scoring.score(str(own), one, ROW) for one in said]
+
+    (long,) = run(body("3000000"), 60)
+    assert (long.value, long.failed) == (1, False)
+    assert 1000 <= len(long.detail) < 10_000
+    monkeypatch.setattr("llm_sandbox_nb.benchmark.scoring._LONGEST_REPLY", 500)
+    long, short = run(body("3000000", "3"), 60)
+    assert (long.value, long.failed, long.detail) == (None, True, "the scorer's reply is too long")
+    assert (short.value, short.detail) == (1, "xxx")
+
+
 def test_ctrl_c_is_not_for_the_process_that_scores(tmp_path: Path) -> None:
     """A terminal and a kernel send it to the whole group; what is being scored then would look unscorable."""
     own = tmp_path / "scorer.py"
@@ -304,7 +326,8 @@ def test_rows_are_read_as_published() -> None:
 
 @pytest.mark.parametrize(
     "record",
-    [{}, {"problem_statement": "p", "input_files": "{"}, {"problem_statement": "p", "input_files": [1]},
+    [{}, {"problem_statement": ""}, {"problem_statement": " \n\t"},
+     {"problem_statement": "p", "input_files": "{"}, {"problem_statement": "p", "input_files": [1]},
      *({"problem_statement": "p", "input_files": {name: "x"}} for name in ("/etc/x", "../x", "a/../../x", "", "a\0b")),
      {"problem_statement": "p", "input_files": {"a": 3}}],
 )  # fmt: skip
