@@ -140,7 +140,7 @@ async def with_one_reply(task: Task, row: Row, how: HowToAsk, folder: Path) -> A
     kind = ""
     try:
         reply = await _ask(how, [message], recorder)
-        text, ending = reply.text.strip(), "answered"
+        text, ending = _answer_in(reply.text, task), "answered"
     except ContextOverflowError as failure:
         ending, error = "tokens", str(failure)
     except ModelError as failure:
@@ -158,6 +158,11 @@ async def with_one_reply(task: Task, row: Row, how: HowToAsk, folder: Path) -> A
         )
         recorder.close()
     return Attempt(run, text or None, kind, error if kind else "")
+
+
+def _answer_in(text: str, task: Task) -> str:
+    """A patch stays as it is: its last line may be a blank one of context."""
+    return text if task.answer == "patch" and text.strip() else text.strip()
 
 
 async def _ask(how: HowToAsk, messages: list[dict[str, Any]], recorder: Recorder) -> Reply:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_sandbox_nb.benchmark.rows import DataError, Row, make_row
+from llm_sandbox_nb.benchmark.swe import tests_of
 from llm_sandbox_nb.benchmark.task import Task
 
 SAMPLE = "sample"
@@ -30,6 +31,8 @@ def load_rows(task: Task, source: str | None = None) -> list[Row]:
         if row.id in seen:
             raise DataError(f"Two rows of the task {task.name} have the id {row.id!r}: ids have to differ.")
         seen.add(row.id)
+        if task.scorer == "swe":
+            tests_of(row)  # a model is not asked for what could not be scored
     return rows
 
 

@@ -2,7 +2,8 @@
 
 A row has the columns of SWE-bench: `base_commit`, `test_patch`, `FAIL_TO_PASS`, `PASS_TO_PASS`, and where the
 repository is: `repository`, a folder or git repository on this machine, or `image`, a Docker image that has it in
-`working_dir`. `test_command` runs one test, named by `{test}`; its exit code decides, not what it prints.
+`working_dir`. `test_command` runs the tests named by `{test}`, which stand there quoted for a shell, as words of
+their own: inside of quotes they would be changed. Its exit code decides, not what it prints.
 """
 
 from __future__ import annotations
@@ -20,18 +21,16 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
+from llm_sandbox_nb.benchmark.patches import GIT, apply, take_back
 from llm_sandbox_nb.benchmark.rows import DataError, Row
 from llm_sandbox_nb.benchmark.scores import NO_ANSWER, Score
+from llm_sandbox_nb.benchmark.verdicts import verdict
 from llm_sandbox_nb.sandbox.contract import Sandbox
 
 TEST_COMMAND = "python3 -m pytest -q -x {test}"
-_GIT = (
-    "git -c user.name=sandbox -c user.email=sandbox@localhost -c commit.gpgsign=false "
-    "-c core.hooksPath=/dev/null -c 'safe.directory=*'"
-)
 _PREPARE = (
-    f"rm -rf .git && {_GIT} init -q && {_GIT} add -A --force . && "
-    f"{_GIT} commit -q --allow-empty -m base && {_GIT} rev-parse HEAD"
+    f"rm -rf .git && {GIT} init -q && {GIT} add -A --force . && "
+    f"{GIT} commit -q --allow-empty -m base && {GIT} rev-parse HEAD"
 )
 _LARGEST_PATCH = 5 * 1024**2
 BoxOpener = Callable[[Row], AbstractAsyncContextManager[Sandbox]]
@@ -78,8 +77,12 @@ def _export(source: Path, commit: Any, target: Path) -> None:
         raise DataError(
             f"The commit {commit} of {source} cannot be read: {done.stderr.decode('utf-8', 'replace').strip()}."
         )
-    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        archive.extractall(target, filter="data")
+    try:
+        with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+            archive.extractall(target, filter="data")
+    except tarfile.TarError as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"The commit {commit} of {source} cannot be unpacked here: {reason}.") from error
 
 
 async def collect_patch(box: Sandbox, base: str) -> str | None:
@@ -87,9 +90,9 @@ async def collect_patch(box: Sandbox, base: str) -> str | None:
 
     What the model committed, stashed away or told git to ignore is its own affair: the files decide.
     """
-    diff = f"{_GIT} diff --cached --binary --no-ext-diff --no-textconv {shlex.quote(base)} -- ."
+    diff = f"{GIT} diff --cached --binary --no-ext-diff --no-textconv {shlex.quote(base)} -- ."
     done = await box.exec(
-        ["bash", "-c", f"{_GIT} add -A . && {diff}"], cwd=box.directories.root, output_limit=_LARGEST_PATCH
+        ["bash", "-c", f"{GIT} add -A . && {diff}"], cwd=box.directories.root, output_limit=_LARGEST_PATCH
     )
     if done.exit_code != 0 or done.truncated:
         return None
@@ -106,61 +109,48 @@ async def score_patch(
 ) -> Score:
     """1 when, after the patch and the row's own tests, every test that has to pass does; else 0.
 
-    The tests are put in after the patch, so a patch that changes them changes nothing. Unscored when the row's
-    own tests cannot be put in.
+    The tests are put in after the patch, and what steers them is as in the base again, so a patch that changes
+    them changes nothing; see `patches`. Unscored when the row's own tests cannot be put in. `timeout` is for all
+    tests together.
+
+    Raises:
+        DataError: the row's tests are no lists, or there is no such repository or commit.
     """
+    tests = tests_of(row)
     if patch is None or not patch.strip():
         return NO_ANSWER
-    tests = [*_names(row, "FAIL_TO_PASS"), *_names(row, "PASS_TO_PASS")]
     if not tests:
         return Score(None, "the row names no test")
+    test_patch = str(row.extra.get("test_patch") or "")
     async with open_box(row) as box:
         await prepare_repository(box, row, folder)
-        if not await _apply(box, patch, "model.patch"):
+        if not await apply(box, patch, "model.patch"):
             return Score(0.0, "the patch does not apply")
-        if test_patch := str(row.extra.get("test_patch") or ""):
-            await _restore(box, test_patch)
-            if not await _apply(box, test_patch, "tests.patch"):
-                return Score(None, "the row's tests cannot be put in")
-        failed = await _failing(box, tests, str(row.extra.get("test_command") or test_command), timeout)
-    if failed:
-        return Score(0.0, f"{len(failed)} of {len(tests)} tests fail: {', '.join(failed[:5])}")
-    return Score(1.0, f"{len(tests)} tests pass")
+        if not await take_back(box, tests, test_patch):
+            return Score(0.0, "it cannot be told what the patch changes")
+        if test_patch and not await apply(box, test_patch, "tests.patch"):
+            return Score(None, "the row's tests cannot be put in")
+        return await verdict(box, tests, str(row.extra.get("test_command") or test_command), timeout)
 
 
-async def _failing(box: Sandbox, tests: list[str], command: str, timeout: float) -> list[str]:
-    """The tests that do not end with exit code 0: all at once, then, when that fails, each by itself."""
-    together = command.replace("{test}", " ".join(map(shlex.quote, tests)))
-    if len(tests) > 1 and (await _shell(box, together, timeout)) == 0:
-        return []
-    failed = []
-    for test in tests:
-        if await _shell(box, command.replace("{test}", shlex.quote(test)), timeout) != 0:
-            failed.append(test)
-    return failed
+def tests_of(row: Row) -> list[str]:
+    """The tests that have to pass.
 
-
-async def _shell(box: Sandbox, command: str, timeout: float) -> int | None:
-    done = await box.exec(["bash", "-c", command], cwd=box.directories.root, timeout=timeout)
-    return done.exit_code
-
-
-async def _apply(box: Sandbox, patch: str, name: str) -> bool:
-    path = f"{box.directories.root}/.git/{name}"
-    await box.write_file(path, patch.encode("utf-8", "surrogateescape"))
-    return await _shell(box, f"{_GIT} apply --whitespace=nowarn {shlex.quote(path)}", 120) == 0
-
-
-async def _restore(box: Sandbox, test_patch: str) -> None:
-    """Undo what the patch did to the files of the tests."""
-    for line in test_patch.splitlines():
-        if line.startswith("diff --git a/"):
-            name = shlex.quote(line.rpartition(" b/")[2])
-            await _shell(box, f"{_GIT} checkout -q HEAD -- {name} 2>/dev/null || rm -rf -- {name}", 60)
+    Raises:
+        DataError: they are no lists.
+    """
+    return [*_names(row, "FAIL_TO_PASS"), *_names(row, "PASS_TO_PASS")]
 
 
 def _names(row: Row, column: str) -> list[str]:
     value = row.extra.get(column) or []
     if isinstance(value, str):
-        value = json.loads(value) if value.strip() else []
-    return [str(name) for name in value]
+        try:
+            value = json.loads(value) if value.strip() else []
+        except ValueError:
+            value = None
+    if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
+        raise DataError(
+            f'{column} of the row {row.id!r} has to be a list of tests, or the JSON of one: ["test_a.py::test_b"].'
+        )
+    return list(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import time
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,55 @@ def test_letters_beyond_the_options_are_none() -> None:
     assert find_letter("J", 10) == "J"
     assert find_letter("E", 4) is None
     assert score_row("letter", "E", "A", {"options": ["w", "x", "y", "z"]}).detail == "unparsable"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("**Answer:** C", "C"), ("**Answer:** **C**", "C"), ("**Answer:**\nC", "C"), ("**Answer**: C", "C"),
+        ("The answer is: C", "C"), ("The correct answer is:\n\n**C**", "C"), ("Answer: \\(C\\)", "C"),
+        ("Answer: \\[\\boxed{C}\\]", "C"), ("option C", "C"), ("**Option C**", "C"), ("Option (C).", "C"),
+        ("The answer is $\\mathbf{C}$", "C"), ("The answer is $\\mathbf{\\text{C}}$.", "C"), ("Answer: 'C'", "C"),
+        ("**Answer: c. benzene**", None), ("**Answer: (c)**", "C"), ("The correct one is (C).", "C"),
+        ("A. too small\nB. too large\nC. fits\n\n**Answer:** C", "C"), ("A) Rhine\nB) Nile\n\nThe answer is: B", "B"),
+        ("Answer: C\n\nA. too small\nB. too large", "C"), ("The answer is C.\n\nC", "C"), ("**Answer:** C (C)", "C"),
+        ("Answer: C, I think", "C"), ("Answer: C; A is wrong", "C"), ("C. A mixture of both", "C"),
+        ("C. CC(N)C(O)C", "C"), ("C. cannot be determined", "C"), ("A. False", "A"),
+        ("(C)\n\nA good reason is that it fits", "C"), ("Answer: C. A mixture", "C"),
+    ],
+)  # fmt: skip
+def test_usual_spellings_of_a_choice_are_understood(text: str, expected: str | None) -> None:
+    assert find_letter(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Answer: A B C D", "Answer: A; B; C", "Answer: (A) (B) (C)", "A.B.C.D", "(A)(B)(C)(D)", "A | B", "A B C D",
+     "Answer: A | B", "Answer: **A** **B**", "Answer: $\\mathbf{A}$ or $\\mathbf{B}$", "Answer: A, B, and C",
+     "A. no\nB. no\nC. yes", "A. 12\nB. 13\nC. 14\nD. 15\n\nI cannot decide.", "A\nB\nC",
+     "Option A: no\nOption B: yes", "- **A** no\n- **B** yes", "(A) is wrong because it is small; (C) fits",
+     "A is wrong", "(A) is not it", "A) is clearly incorrect.", "**(A)** is wrong", "Option A is wrong",
+     "option C is one of several", "**Answer:** a guess", "**Answer:** A guess", "*Answer: a guess*"],
+)  # fmt: skip
+def test_several_letters_and_rejected_ones_are_none(text: str) -> None:
+    assert find_letter(text) is None
+
+
+def test_a_rejected_option_is_never_the_choice() -> None:
+    assert find_letter("(A) is wrong because it is small; the correct one is (C).") in ("C", None)
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["answer is ", "(A", "(A) ", "A. ", "A\n", "answer: C ", "answer: A, ", "answer:", " ", "\n", "*", "\\boxed{", "_",
+     "\\text{", "\\text ", "Answer: C" + " " * 500, "option ", "correct ", "C, ", "C C ", ",("],
+)  # fmt: skip
+@pytest.mark.parametrize("before", ["", "C. ", "answer is ", "Answer: C"])
+def test_the_time_for_a_hostile_answer_grows_with_its_length_only(before: str, part: str) -> None:
+    text = before + part * (100_000 // len(part)) + "x"
+    started = time.process_time()
+    find_letter(text)
+    assert time.process_time() - started < 1
 
 
 @given(st.text(max_size=80))

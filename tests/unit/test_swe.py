@@ -1,0 +1,360 @@
+"""Software tasks: what a reply's patch is, what decides about it, and what it cannot decide itself."""
+
+from __future__ import annotations
+
+import json
+import py_compile
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmark_models import FunctionModel, says
+from support import run
+
+from llm_sandbox_nb.benchmark.attempt import HowToAsk, with_one_reply
+from llm_sandbox_nb.benchmark.data import SAMPLE, load_rows
+from llm_sandbox_nb.benchmark.rows import DataError, Row
+from llm_sandbox_nb.benchmark.scores import Score
+from llm_sandbox_nb.benchmark.swe import score_patch
+from llm_sandbox_nb.benchmark.task import load_task, task_names
+from llm_sandbox_nb.sandbox.opening import open_sandbox
+
+Files = Mapping[str, str | bytes | None]
+PYTEST = f"{sys.executable} -m pytest -q -x -p no:cacheprovider {{test}}"
+UNITTEST = f"{sys.executable} -m unittest -q {{test}}"
+WRONG, RIGHT = "def total(n):\n    return n[0]\n", "def total(n):\n    return sum(n)\n"
+TEST = "from total import total\n\n\ndef test_total():\n    assert total([1, 2]) == 3\n"
+CASE = """import unittest
+
+import total
+
+
+class Total(unittest.TestCase):
+    def test_total(self):
+        self.assertEqual(total.total([1, 2]), 3)
+"""
+FREE = CASE.replace("total.total([1, 2])", "3")
+BASE: Files = {
+    "total.py": WRONG,
+    "pyproject.toml": '[project]\nname = "total"\n',
+    "tests/conftest.py": "",
+    "tests/test_total.py": TEST,
+    "test_case.py": CASE,
+}
+
+
+def write(folder: Path, files: Files) -> None:
+    for name, content in files.items():
+        path = folder / name
+        if content is None:
+            path.unlink()
+            if not any(path.parent.iterdir()):
+                path.parent.rmdir()
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def git(folder: Path, *words: str) -> bytes:
+    command = ["git", "-c", "user.name=t", "-c", "user.email=t@localhost", *words]
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True).stdout
+
+
+def commit(folder: Path, files: Files) -> Path:
+    folder.mkdir(exist_ok=True)
+    write(folder, files)
+    git(folder, "init", "-q")
+    git(folder, "add", "-A", "--force", ".")
+    git(folder, "commit", "-qm", "base")
+    return folder
+
+
+def patch_of(folder: Path, base: Files, changed: Files) -> str:
+    """What turns `base` into it with the changes."""
+    work = commit(folder, base)
+    write(work, changed)
+    git(work, "add", "-A", "--force", ".")
+    return git(work, "diff", "--cached", "--binary", "HEAD").decode("utf-8", "surrogateescape")
+
+
+def scored(
+    folder: Path, patch: str, tests: list[str], command: str, timeout: float = 100, **more: Any
+) -> Score:
+    """A score of a patch to the repository in `folder`."""
+    extra = {"repository": str(folder), "FAIL_TO_PASS": tests, "test_command": command} | more
+    row = Row("r", "p", "", extra=extra)
+    return run(score_patch(patch, row, lambda row: open_sandbox("process"), folder, timeout=timeout), 120)
+
+
+def attacked(tmp_path: Path, changed: Files, test: str, command: str, **more: Any) -> Score:
+    write(tmp_path / "repository", BASE)
+    patch = patch_of(tmp_path / "work", BASE, changed)
+    return scored(tmp_path / "repository", patch, [test], command, **more)
+
+
+ENDS = "import os\nos._exit(0)\n"
+COLLECTS = "addopts = --collect-only\n"
+METADATA = "Metadata-Version: 2.1\nName: evil\nVersion: 1\n"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"pytest.ini": f"[pytest]\n{COLLECTS}"}, {".pytest.ini": f"[pytest]\n{COLLECTS}"},
+     {"tests/pytest.ini": f"[pytest]\n{COLLECTS}"}, {"tox.ini": f"[pytest]\n{COLLECTS}"},
+     {"setup.cfg": f"[tool:pytest]\n{COLLECTS}"},
+     {"pyproject.toml": '[project]\nname = "total"\n[tool.pytest.ini_options]\naddopts = "--collect-only"\n'},
+     {"tests/pyproject.toml": '[tool.pytest.ini_options]\naddopts = "--collect-only"\n'},
+     {"conftest.py": ENDS}, {"tests/conftest.py": ENDS}, {"pytest.py": ENDS},
+     {"pytest/__init__.py": "", "pytest/__main__.py": ENDS}, {"pluggy.py": ENDS}, {"_pytest/__init__.py": ENDS},
+     {"tests/test_total.py": "def test_total(): pass\n"},
+     {"tests/test_total.py": None, "tests/conftest.py": None, "tests": "x"},
+     {"evil-1.dist-info/METADATA": METADATA, "evil-1.dist-info/entry_points.txt": "[pytest11]\nevil = evil\n",
+      "evil.py": ENDS}],
+    ids=lambda changed: "+".join(changed),
+)  # fmt: skip
+def test_a_patch_cannot_change_how_pytest_decides(changed: Files, tmp_path: Path) -> None:
+    score = attacked(tmp_path, changed, "tests/test_total.py::test_total", PYTEST)
+    assert (score.value, score.detail) == (0.0, "1 of 1 tests fail: tests/test_total.py::test_total")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"unittest.py": ENDS}, {"unittest/__init__.py": "", "unittest/__main__.py": ENDS}, {"test_case.py": FREE},
+     {"test_case/__init__.py": FREE}],
+    ids=lambda changed: "+".join(changed),
+)  # fmt: skip
+def test_a_patch_cannot_change_how_unittest_decides(changed: Files, tmp_path: Path) -> None:
+    score = attacked(tmp_path, changed, "test_case.Total.test_total", UNITTEST)
+    assert score.value == 0, score
+
+
+def test_a_patch_cannot_hide_what_it_changes(tmp_path: Path) -> None:
+    write(tmp_path / "repository", BASE)
+    hides = patch_of(tmp_path / "a", BASE, {".gitattributes": "*.none working-tree-encoding=none\n"})
+    parts = [
+        patch_of(tmp_path / "b", BASE, {"test_case.py": FREE}),
+        patch_of(tmp_path / "c", BASE, {"x.none": "x\n"}),
+        hides,
+    ]
+    score = scored(tmp_path / "repository", "".join(parts), ["test_case.Total.test_total"], UNITTEST)
+    assert score.value == 0, score
+
+
+def test_a_runner_is_not_replaced_where_its_settings_are_in_the_base(tmp_path: Path) -> None:
+    base = {**BASE, "pytest.ini": "[pytest]\n"}
+    write(tmp_path / "repository", base)
+    patch = patch_of(tmp_path / "work", base, {"pytest.py": ENDS})
+    assert scored(tmp_path / "repository", patch, ["tests/test_total.py::test_total"], PYTEST).value == 0
+
+
+def test_a_patch_cannot_bring_compiled_tests(tmp_path: Path) -> None:
+    source = tmp_path / "test_case.py"
+    source.write_text(FREE)
+    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    made = Path(py_compile.compile(str(source), doraise=True, invalidation_mode=mode) or "")
+    changed = {f"__pycache__/{made.name}": made.read_bytes()}
+    assert attacked(tmp_path, changed, "test_case.Total.test_total", UNITTEST).value == 0
+
+
+def test_a_patch_cannot_stand_in_the_way_of_the_tests(tmp_path: Path) -> None:
+    """Else it would be counted apart instead of as wrong."""
+    tests = patch_of(tmp_path / "tests", BASE, {"more/test_more.py": TEST})
+    more = {"test_patch": tests}
+    for number, changed in enumerate([{"more": "x"}, {"more/test_more.py/x": "x"}]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        score = attacked(folder, changed, "more/test_more.py::test_total", PYTEST, **more)
+        assert score.value == 0, score
+
+
+def test_what_only_happens_to_be_changed_too_stays_changed(tmp_path: Path) -> None:
+    """Code, and a project's own description; and the tests' own patch has the last word."""
+    project = '[project]\nname = "total"\nversion = "2"\n'
+    changed = {
+        "total.py": RIGHT,
+        "pyproject.toml": project,
+        "tests/conftest.py": ENDS,
+        "pytest.ini": "broken",
+    }
+    tests = patch_of(
+        tmp_path / "tests", BASE, {"tests/conftest.py": "LOADED = 1\n", "tests/test_new.py": TEST}
+    )
+    command = f"grep -q version pyproject.toml && grep -q LOADED tests/conftest.py && {PYTEST}"
+    names = "tests/test_new.py::test_total"
+    assert attacked(tmp_path, changed, names, command, test_patch=tests) == Score(1.0, "1 tests pass")
+
+
+def test_a_repository_of_the_test_runner_itself_can_be_mended(tmp_path: Path) -> None:
+    base = {"_pytest/old.py": "x = 1\n", "pluggy.py": "x = 1\n"}
+    write(tmp_path / "repository", base)
+    patch = patch_of(tmp_path / "work", base, {"_pytest/new.py": "x = 2\n", "pluggy.py": "x = 2\n"})
+    command = "grep -q 2 _pytest/new.py pluggy.py && grep -q 2 pluggy.py && true {test}"
+    assert scored(tmp_path / "repository", patch, ["t"], command).value == 1
+
+
+def test_bytes_that_are_no_utf_8_come_through(tmp_path: Path) -> None:
+    base = {"a.txt": b"caf\xe9\n1\n"}
+    write(tmp_path / "repository", base)
+    patch = patch_of(tmp_path / "work", base, {"a.txt": b"caf\xe9\n2\n"})
+    assert scored(tmp_path / "repository", patch, ["t"], "grep -aq 2 a.txt && true {test}").value == 1
+
+
+@pytest.mark.parametrize("patch", ["no patch \ud800", "\udfff"], ids=ascii)
+def test_half_a_character_is_no_patch(patch: str, tmp_path: Path) -> None:
+    write(tmp_path, {"a": "1\n"})
+    assert scored(tmp_path, patch, ["t"], "true {test}") == Score(0.0, "the patch does not apply")
+
+
+def test_half_a_character_in_a_patch_becomes_a_mark(tmp_path: Path) -> None:
+    write(tmp_path / "repository", {"a": "1\n"})
+    patch = "--- a/a\n+++ b/a\n@@ -1 +1 @@\n-1\n+\ud800\n"
+    assert scored(tmp_path / "repository", patch, ["t"], "grep -q \ufffd a && true {test}").value == 1
+
+
+REPLIED = (
+    """diff --git a/a.txt b/a.txt
+--- a/a.txt
++++ b/a.txt
+@@ -1,2 +1,2 @@
+-1
++2
+ """
+    + "\n"
+)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        REPLIED,
+        REPLIED.removesuffix("\n"),
+        f"\n\n{REPLIED}\n\n",
+        f"```diff\n{REPLIED}```",
+        f"Here:\n\n{REPLIED}",
+    ],
+    ids=["whole", "without the last line end", "blank lines", "fenced", "words"],
+)
+def test_a_patch_in_a_reply_is_left_as_it_is(reply: str, tmp_path: Path) -> None:
+    """Its last line may be a blank one of context."""
+    write(tmp_path / "repository", {"a.txt": "1\n\n"})
+    model = FunctionModel(lambda messages: says(reply))
+    attempt = run(with_one_reply(load_task("swe"), Row("r", "p", ""), HowToAsk(model), tmp_path / "runs"))
+    assert attempt.answer
+    score = scored(tmp_path / "repository", attempt.answer, ["t"], "grep -q 2 a.txt && true {test}")
+    assert score.value == 1, score
+
+
+def test_an_empty_reply_is_no_patch_and_other_answers_are_trimmed(tmp_path: Path) -> None:
+    def said(task: str, text: str) -> str | None:
+        model = FunctionModel(lambda messages: says(text))
+        return run(with_one_reply(load_task(task), Row("r", "p", ""), HowToAsk(model), tmp_path)).answer
+
+    assert said("swe", " \n\n") is None
+    assert said("demo", " C \n") == "C"
+
+
+IDS = ['t.py::a["x"]', "t.py::a[$HOME-y]", "t.py::a[`id -u`]", "t.py::a[$(id -u)]", "t.py::a['q']", "t.py::a[b c]",
+       "t.py::a[b\\c]", "t.py::a[!x;&|*?]", "t.py::a[é]"]  # fmt: skip
+
+
+def commands() -> dict[str, str]:
+    found = {}
+    for name in task_names():
+        task = load_task(name)
+        found[f"task {name}"] = task.test_command
+        for row in load_rows(task, SAMPLE):
+            if own := row.extra.get("test_command"):
+                found[f"row {name} {row.id}"] = str(own)
+    return found
+
+
+@pytest.mark.parametrize("command", commands().values(), ids=commands().keys())
+def test_names_of_tests_reach_the_test_runner_unchanged(command: str, tmp_path: Path) -> None:
+    out = tmp_path / "names"
+    said = f"() {{ printf '%s\\n' \"$@\" >> {out}; }}"
+    functions = {f"BASH_FUNC_{name}%%": said for name in ("python", "python3")}  # a login shell keeps these
+    (tmp_path / "repository").mkdir()
+    (tmp_path / "repository" / "x").write_text("x\n")
+    patch = patch_of(tmp_path / "work", {"x": "x\n"}, {"x": "y\n"})
+    exported = "; ".join(f"{name.removeprefix('BASH_FUNC_')[:-2]} {text}" for name, text in functions.items())
+    names = " ".join(name.removeprefix("BASH_FUNC_")[:-2] for name in functions)
+    score = scored(tmp_path / "repository", patch, IDS, f"{exported}; export -f {names}; {command}")
+    assert score.value == 1, score
+    assert out.read_text().splitlines()[-len(IDS) :] == IDS
+
+
+def counted(
+    tmp_path: Path, tests: list[str], command: str, timeout: float = 100
+) -> tuple[Score, list[list[str]]]:
+    """The score of tests, and the names of each run of the command."""
+    write(tmp_path / "repository", {"x": "x\n"})
+    patch = patch_of(tmp_path / "work", {"x": "x\n"}, {"x": "y\n"})
+    log = f"printf '%s ' {{test}} >> {tmp_path}/log; echo >> {tmp_path}/log; set -- {{test}}; "
+    score = scored(tmp_path / "repository", patch, tests, log + command, timeout)
+    return score, [line.split() for line in (tmp_path / "log").read_text().splitlines()]
+
+
+def test_tests_that_take_too_long_together_are_not_tried_alone(tmp_path: Path) -> None:
+    score, runs = counted(tmp_path, ["a", "b", "c"], "sleep 60", timeout=2)
+    assert score == Score(0.0, "the 3 tests do not end within 2 s")
+    assert runs == [["a", "b", "c"]]
+
+
+def test_one_deadline_is_for_all_runs(tmp_path: Path) -> None:
+    started = time.monotonic()
+    score, runs = counted(tmp_path, [f"t{n}" for n in range(30)], "sleep 1; test $# = 1", timeout=4)
+    assert score == Score(0.0, "the 30 tests do not end within 4 s")
+    assert 1 < len(runs) < 6
+    assert time.monotonic() - started < 60
+
+
+def test_five_tests_that_fail_are_enough(tmp_path: Path) -> None:
+    score, runs = counted(tmp_path, [f"t{n}" for n in range(12)], "false")
+    assert score == Score(0.0, "at least 5 of 12 tests fail: t0, t1, t2, t3, t4")
+    assert len(runs) == 6
+
+
+def test_any_number_of_tests_fits_into_command_lines(tmp_path: Path) -> None:
+    tests = [f"tests/test_{n}.py::test_{'x' * 60}" for n in range(4000)]
+    score, runs = counted(tmp_path, tests, "true")
+    assert score == Score(1.0, "4000 tests pass")
+    assert [name for names in runs for name in names] == tests
+    assert len(runs) < 20
+
+
+@pytest.mark.parametrize(
+    "value", ["tests/a.py::b", '"tests/a.py::b"', '{"a": 1}', "[", 3, {"a": 1}, [["a"]]], ids=repr
+)
+@pytest.mark.parametrize("column", ["FAIL_TO_PASS", "PASS_TO_PASS"])
+def test_tests_that_are_no_list_are_one_sentence_before_anything_is_asked(
+    column: str, value: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({"instance_id": "a__b-1", "problem_statement": "p", column: value}) + "\n")
+    with pytest.raises(DataError, match=f"{column} of the row 'a__b-1' has to be a list of tests") as caught:
+        load_rows(load_task("swe"), str(file))
+    assert len(str(caught.value).splitlines()) == 1
+    row = Row("a__b-1", "p", "", extra={column: value})
+    with pytest.raises(DataError, match="list of tests"):
+        run(score_patch("x", row, lambda row: open_sandbox("process"), tmp_path))
+
+
+@pytest.mark.parametrize("value", [None, "", " ", "[]", [], '["a"]', ["a"]], ids=repr)
+def test_lists_of_tests_and_nothing_can_be_used(value: Any, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({"problem_statement": "p", "FAIL_TO_PASS": value}) + "\n")
+    assert len(load_rows(load_task("swe"), str(file))) == 1
+
+
+def test_a_repository_with_a_link_that_leads_outside_is_one_sentence(tmp_path: Path) -> None:
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    (folder / "link").symlink_to("/etc/passwd")
+    commit(folder, {"x": "x\n"})
+    with pytest.raises(DataError, match="cannot be unpacked") as caught:
+        scored(folder, "x", ["t"], "true {test}", base_commit="HEAD")
+    assert len(str(caught.value).splitlines()) == 1
