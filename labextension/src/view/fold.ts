@@ -379,10 +379,10 @@ export class Trajectory {
 
   private _addArtifact(event: IArtifactSaved): IChange {
     this.artifacts.set(event.path, event);
-    if (event.step === null) {
-      return { artifacts: true };
+    const step = event.step === null ? undefined : this._byNumber.get(event.step);
+    if (step === undefined) {
+      return { artifacts: true }; // of no step, or of one of a branch that was left meanwhile
     }
-    const step = this._step(event.step);
     step.artifacts.push(event);
     return { step, artifacts: true };
   }
