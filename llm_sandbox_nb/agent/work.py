@@ -317,16 +317,18 @@ class Work:
         self.recorder.emit(ev.ArtifactSkipped(reason=reason))
 
     async def _close(self, workplace: asyncio.Future[Workplace]) -> None:
-        workplace.cancel()
-        await asyncio.gather(workplace, return_exceptions=True)
-        if self.collector is not None:
-            await self.collector.abandon()
-        if self.checkpoints is not None:
-            await self.checkpoints.abandon()
-        self.run.place.work = None
-        self.trips.close()
-        if self.box is not None:
-            end_work(self.box, self.recorder.folder)
+        try:
+            workplace.cancel()
+            await asyncio.gather(workplace, return_exceptions=True)
+            if self.collector is not None:
+                await self.collector.abandon()
+            if self.checkpoints is not None:
+                await self.checkpoints.abandon()
+        finally:  # also when another interrupt comes meanwhile
+            self.run.place.work = None
+            self.trips.close()
+            if self.box is not None:
+                end_work(self.box, self.recorder.folder)
         if self.box is None or not self.opening.owned:
             return
         self.run.place.box = None

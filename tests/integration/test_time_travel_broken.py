@@ -207,6 +207,32 @@ def test_a_sandbox_in_which_another_run_is_at_work_is_left_alone(tmp_path: Path)
     in_loop(body())
 
 
+def test_a_sandbox_is_free_after_its_run_was_interrupted_twice(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with open_sandbox("process") as box:
+            first, work = await under_way(box, tmp_path, 2)
+            assert first.place.work
+            assert first.place.work.collector
+            closing = asyncio.Event()
+
+            async def slow() -> None:
+                closing.set()
+                await asyncio.sleep(3600)
+
+            first.place.work.collector.abandon = slow  # type: ignore[method-assign]
+            work.cancel()
+            await closing.wait()
+            work.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await work
+            second = await talked(box, tmp_path, 1)
+            assert second.stop_reason == "submitted"
+            await first.rewind(1)
+            assert await lines(box) == up_to(1)
+
+    in_loop(body())
+
+
 @pytest.mark.parametrize("named", ["bubblewrap", "process"])
 def test_a_run_whose_sandbox_never_came_up_begins_with_its_inputs(tmp_path: Path, named: str) -> None:
     """With `process` not even the task was said: where the sandbox works is in it."""
