@@ -38,7 +38,7 @@ class Place:
     job: Job | None = None
     """What was last asked for: the model above all, whose key is in no record."""
     models: dict[str, Model] = field(default_factory=dict)
-    """Models that were changed to, by their names: some cannot be made from those."""
+    """Models that it was done with in this process, by their names: some cannot be made from those."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """How to open another sandbox like it."""
     stage: Stage | None = None

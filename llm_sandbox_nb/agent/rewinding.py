@@ -16,7 +16,7 @@ from llm_sandbox_nb.agent.failures import InputError
 from llm_sandbox_nb.agent.files_back import note_files, put_files_back
 from llm_sandbox_nb.agent.files_of import FilesOf
 from llm_sandbox_nb.agent.home import Awaitable
-from llm_sandbox_nb.agent.place import OTHERS, at_work_for_another, let_go, take_over
+from llm_sandbox_nb.agent.place import OTHERS, at_work_for_another, begin_work, end_work, let_go, take_over
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.sandbox.contract import Changes, FileChange, Sandbox
 from llm_sandbox_nb.trajectory import events as ev
@@ -174,6 +174,7 @@ async def go_back(run: Run, there: Destination) -> WentBack:
     recorder = Recorder(run.folder, trajectory=run.trajectory)
     try:
         if box is not None:
+            begin_work(box, run.folder)
             await box.keep_history(history_folder(run.folder))
         went = await travel(recorder, box, there)
         if there.what == "conversation" or there.target is None:
@@ -183,6 +184,8 @@ async def go_back(run: Run, there: Destination) -> WentBack:
         return replace(went, problems=(*went.problems, *more))
     finally:
         recorder.close()
+        if box is not None:
+            end_work(box, run.folder)
 
 
 async def travel(recorder: Recorder, box: Sandbox | None, there: Destination) -> WentBack:

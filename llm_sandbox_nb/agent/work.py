@@ -66,6 +66,7 @@ class Work:
         self.checkpoints: Checkpoints | None = None
         self.trips = Trips()
         run.place.loop, run.place.job = asyncio.get_running_loop(), job
+        run.place.models[job.model.name] = job.model
         run.place.options = opening.options or run.place.options
 
     async def do(self) -> Run:
@@ -136,18 +137,21 @@ class Work:
         await self._keep_last_files()
         await self.trips.do(self.recorder, self._sandbox())
         await self._make_whole(self._sandbox())
-        if self.control.stopped:
-            raise asyncio.CancelledError
         now: dict[str, Any] = {"model": loop.model, "settings": loop.settings, "halting": loop.halting}
         self.job = dataclasses.replace(self.job, **now)
         self.past = past_of(self.recorder.trajectory)
         self._count_past(self.past)
+        if self.control.stopped:
+            loop.last_text, loop.only_talked = self.past.last_text, False
+            raise asyncio.CancelledError
         self.control.pause(source="rewind")
 
     async def _make_whole(self, box: Sandbox) -> None:
         """A rewind that failed half-way did not happen: the files are put back to what they were."""
-        if not take_over(box, self.recorder.folder) and (files := self.recorder.trajectory.files):
+        folder = self.recorder.folder
+        if not was_last_in(box, folder) and (files := self.recorder.trajectory.files):
             await self._restore(box, files)
+        take_over(box, folder)
 
     def _count_past(self, past: Past) -> None:
         trajectory = self.recorder.trajectory
@@ -172,6 +176,7 @@ class Work:
         started, opening = time.monotonic(), self.opening
         box = opening.sandbox if isinstance(opening.sandbox, Sandbox) else await opening.sandbox
         begin_work(box, self.recorder.folder)
+        await self.run.place.put_away_lost()
         self.box = self.run.place.box = box
         known = take_over(box, self.recorder.folder)
         self.recorder.emit(
@@ -213,7 +218,6 @@ class Work:
 
     async def _prepare_again(self, box: Sandbox, collector: Collector, known: bool) -> Workplace:
         """A sandbox for a run that goes on: with its files, which one it has just worked in has already."""
-        await self.run.place.put_away_lost()
         self.checkpoints = Checkpoints(box, self.recorder)
         await self.checkpoints.begin()
         if not known and (files := self.recorder.trajectory.files):
@@ -289,7 +293,8 @@ class Work:
         if self.collector is None or self.answers is None or ending.reason == "sandbox_lost":
             return None
         if not was_last_in(self._sandbox(), self.recorder.folder):
-            return None  # a rewind was cut short: these are the files of no step
+            self._missed("a rewind was cut short, so they are of no step")
+            return None
         answer = None
         try:
             async with asyncio.timeout(_TIDYING_INTERRUPTED if ending.reason == "interrupted" else _TIDYING):

@@ -35,6 +35,8 @@ _NEXT = re.compile(
     rf"(?P<between>[\W_]*+(?:(?:or|and)\b[\W_]*+)?)(?P<letter>[A-Z]){_WHOLE}"
     rf"(?P<enumerated>[\W_]*+(?:(?:or|and)\b[\W_]*+)?(?:\Z|[A-J]{_WHOLE}))?"
 )
+_OPENS = re.compile(r"[.:)]\s|\s\(")
+"""Between a letter and the text of its option, or a remark."""
 _JOINING = re.compile(r"or|and|[/,&+]")
 _LISTED = re.compile(
     rf"^(?:[^\w\n]|_)*+(?:(?i:option|choice)\s+\(?)?([A-J]){_WHOLE}(?:[^\S\n]*+(?:[.):\]|*_]|[-–—]\s|$))"
@@ -133,9 +135,13 @@ def _is_a_word(letter: str, text: str, end: int) -> bool:
 
 def _several(letter: str, text: str, place: int) -> bool:
     """Whether another letter is named beside this one: "A or B", "A B C D". "C. A mixture" has one."""
+    last = letter
     while match := _NEXT.match(text, place):
         other, place = match["letter"], match.end("letter")
         joined = _JOINING.search(match["between"]) and not _is_a_word(other, text, place)
+        if not joined and _OPENS.search(match["between"]) and ord(other) != ord(last) + 1:
+            return False  # the option's own text: "C. B > A", "C (A is wrong)"
+        last = other
         if other != letter and (joined or match["enumerated"] is not None):
             return True
     return False
@@ -146,6 +152,14 @@ def _at_the_beginning(text: str) -> str | None:
     match = _BEGINS.match(text)
     if not match:
         return None
-    letter, end = next(group for group in match.groups() if group).upper(), match.end()
-    listed = {one[1] or one[2] for one in _LISTED.finditer(text, end)} - {letter}
-    return "" if listed or _several(letter, text, end) or _REJECTED.match(text, end) else letter
+    group = next(number for number, found in enumerate(match.groups(), 1) if found)
+    letter, end = match[group].upper(), match.end()
+    listed = chr(ord(letter) + 1) in _listed(text, end)
+    return "" if listed or _several(letter, text, match.end(group)) or _REJECTED.match(text, end) else letter
+
+
+def _listed(text: str, start: int) -> set[str]:
+    """The options that begin a line, or stand in parentheses in the first one: "(A) red (B) blue"."""
+    line = text.find("\n", start)
+    first = len(text) if line < 0 else line
+    return {one[1] or one[2] for one in _LISTED.finditer(text, start) if one[1] or one.start() < first}

@@ -233,6 +233,89 @@ def test_a_sandbox_is_free_after_its_run_was_interrupted_twice(tmp_path: Path) -
     in_loop(body())
 
 
+def test_no_run_begins_in_a_sandbox_that_is_being_taken_back(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with open_sandbox("process") as box:
+            first = await talked(box, tmp_path, 3)
+            midway, on = asyncio.Event(), asyncio.Event()
+            restore = box.restore
+
+            async def slow(checkpoint: str) -> Any:
+                midway.set()
+                await on.wait()
+                return await restore(checkpoint)
+
+            box.restore = slow  # type: ignore[method-assign]
+            going = asyncio.create_task(_rewound(first))
+            await midway.wait()
+            with pytest.raises(RunError, match="Another run is at work"):
+                await talked(box, tmp_path, 1)
+            on.set()
+            await going
+            assert await lines(box) == up_to(1)
+            assert (await talked(box, tmp_path, 1)).stop_reason == "submitted"
+
+    in_loop(body())
+
+
+def test_a_rewind_that_cannot_be_taken_back_leaves_files_of_no_step(tmp_path: Path) -> None:
+    """Its restore and the one that puts things right fail: the run ends, and `resume` restores."""
+
+    async def body() -> None:
+        async with open_sandbox("process") as box:
+            run, work = await under_way(box, tmp_path, 3)
+            restore = box.restore
+
+            async def fails(checkpoint: str) -> Any:
+                await restore(first)
+                raise SandboxError("The disk is full.")
+
+            first = run.trajectory.checkpoints[1].checkpoint
+            box.restore = fails  # type: ignore[method-assign]
+            with pytest.raises(SandboxError, match="disk is full"):
+                await run.rewind(1)
+            with pytest.raises(RunError, match="disk is full"):
+                await work
+            assert any("cut short" in reason for reason in run.trajectory.skipped)
+            box.restore = restore  # type: ignore[method-assign]
+            executed = sum(call.started is not None for step in run.steps for call in step.calls)
+            await run.resume(model=TalkingModel(2))  # its next reply submits
+            assert await lines(box) == up_to(executed)
+            same_as_loaded(run)
+
+    in_loop(body())
+
+
+def test_a_run_whose_sandbox_died_before_it_was_used_goes_on(tmp_path: Path) -> None:
+    """The dead one holds the history no more."""
+
+    async def body() -> None:
+        async with open_sandbox("process") as box:
+            parent = await talked(box, tmp_path / "parent", 2)
+            given = await open_sandbox("process")
+            changes = given.changes
+
+            async def dies(*args: Any) -> Any:
+                os.kill(int(given.executor["pid"]), signal.SIGKILL)  # type: ignore[attr-defined]
+                await until(lambda: getattr(given, "lost", None) is not None)
+                return await changes(*args)
+
+            given.changes = dies  # type: ignore[method-assign]
+            with pytest.raises(RunError) as caught:
+                await talked(given, tmp_path, 3, files_of=(parent, 2))
+            run = caught.value.run
+            looks = script(
+                tmp_path, SUBMIT, turn(bash("cat log.txt")), SUBMIT
+            )  # the first reply was the dead one's
+            await run.resume(model=looks, isolation="process")
+            assert run.stop_reason == "submitted"
+            assert any("turn 1\nturn 2" in call.output for step in run.steps for call in step.calls)
+            assert not [note for note in run.trajectory.notes if "not kept" in note]
+            await given.close()
+
+    in_loop(body())
+
+
 @pytest.mark.parametrize("named", ["bubblewrap", "process"])
 def test_a_run_whose_sandbox_never_came_up_begins_with_its_inputs(tmp_path: Path, named: str) -> None:
     """With `process` not even the task was said: where the sandbox works is in it."""
@@ -301,11 +384,11 @@ def test_a_model_that_was_changed_to_stays(tmp_path: Path) -> None:
 
     async def body() -> None:
         async with open_sandbox("process") as box:
-            other = Named("b", 9)
+            second = Named("b", 9)
 
             def listen(event: ev.Event) -> None:
                 if isinstance(event, ev.CallFinished) and event.step == 1:
-                    started[0].change(model=other)
+                    started[0].change(model=second)
 
             started: list[Run] = []
             run = await solve(
@@ -328,6 +411,10 @@ def test_a_model_that_was_changed_to_stays(tmp_path: Path) -> None:
             await run.resume(model=Named("a", 9), limits={"steps": 6})
             changed = [one.model for one in run.trajectory.changed if one.model]
             assert changed == ["b", "a"]
+            await run.resume(model=Named("c", 9), limits={"steps": 7})
+            await run.rewind(4)  # there it was b, which can be made from no name
+            await run.resume("Go on.", limits={"steps": 6})
+            assert (await lines(box))[-1] == "b 6"
 
     in_loop(body())
 

@@ -70,6 +70,10 @@ def test_letters_beyond_the_options_are_none() -> None:
         ("Answer: C, I think", "C"), ("Answer: C; A is wrong", "C"), ("C. A mixture of both", "C"),
         ("C. CC(N)C(O)C", "C"), ("C. cannot be determined", "C"), ("A. False", "A"),
         ("(C)\n\nA good reason is that it fits", "C"), ("Answer: C. A mixture", "C"),
+        ("C) Benzene\n\nWhy not the others:\nA) is a ketone\nB) is an acid", "C"),
+        ("C. Benzene\n\n- A: ketone\n- B: acid", "C"), ("(C)\n\n(A) is wrong", "C"), ("D. Both (A) and (B)", "D"),
+        ("B. Antibodies block the channel (A)", "B"), ("C. B > A > C", "C"), ("The answer is C. B > A > C", "C"),
+        ("The answer is D: A and C", "D"), ("Answer: C (A and B are wrong)", "C"),
     ],
 )  # fmt: skip
 def test_usual_spellings_of_a_choice_are_understood(text: str, expected: str | None) -> None:
@@ -83,7 +87,8 @@ def test_usual_spellings_of_a_choice_are_understood(text: str, expected: str | N
      "A. no\nB. no\nC. yes", "A. 12\nB. 13\nC. 14\nD. 15\n\nI cannot decide.", "A\nB\nC",
      "Option A: no\nOption B: yes", "- **A** no\n- **B** yes", "(A) is wrong because it is small; (C) fits",
      "A is wrong", "(A) is not it", "A) is clearly incorrect.", "**(A)** is wrong", "Option A is wrong",
-     "option C is one of several", "**Answer:** a guess", "**Answer:** A guess", "*Answer: a guess*"],
+     "option C is one of several", "The answer is (B) and (D)", "(A) red (B) blue (C) green", "A. B. C. D.",
+     "**Answer:** a guess", "**Answer:** A guess", "*Answer: a guess*"],
 )  # fmt: skip
 def test_several_letters_and_rejected_ones_are_none(text: str) -> None:
     assert find_letter(text) is None
