@@ -245,7 +245,7 @@ def test_an_output_of_blanks_is_read_in_no_time(text: str) -> None:
     seed = step.calls[0]
     seed.result = ev.CallFinished(step=1, call_id="c0", observation=text, exit_code=None)
     succeeded(seed)
-    assert time.process_time() - started < 1
+    assert time.process_time() - started < 5
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_the_line_about_the_steps_that_remain_is_no_output(shown: str, plain: st
 def test_any_text_is_counted_in_no_time(text: str) -> None:
     started = time.process_time()
     writing_of(text)
-    assert time.process_time() - started < 1
+    assert time.process_time() - started < 5
 
 
 def test_formulas_that_are_not_closed_are_none() -> None:

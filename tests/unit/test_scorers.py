@@ -108,7 +108,7 @@ def test_the_time_for_a_hostile_answer_grows_with_its_length_only(before: str, p
     text = before + part * (100_000 // len(part)) + "x"
     started = time.process_time()
     find_letter(text)
-    assert time.process_time() - started < 1
+    assert time.process_time() - started < 5
 
 
 @given(st.text(max_size=80))
