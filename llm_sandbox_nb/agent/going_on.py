@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from llm_sandbox_nb.agent.asking import asker, checked_on_pause
 from llm_sandbox_nb.agent.control import RunControl
-from llm_sandbox_nb.agent.failures import ControlError, InputError
+from llm_sandbox_nb.agent.failures import InputError
 from llm_sandbox_nb.agent.files_of import FilesOf
 from llm_sandbox_nb.agent.halting import Halting, halting
 from llm_sandbox_nb.agent.inputs import Inputs
@@ -22,8 +22,7 @@ from llm_sandbox_nb.agent.place import OTHERS, at_work_for_another, let_go
 from llm_sandbox_nb.agent.prompts import PromptConfig, load_prompts
 from llm_sandbox_nb.agent.recorder import Listener, Recorder
 from llm_sandbox_nb.agent.retry import RetryPolicy
-from llm_sandbox_nb.agent.settings_change import with_changes
-from llm_sandbox_nb.agent.solve import NOBODY
+from llm_sandbox_nb.agent.solve import NOBODY, with_given
 from llm_sandbox_nb.agent.work import Work
 from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT, Sandbox
 from llm_sandbox_nb.trajectory import events as ev
@@ -156,8 +155,8 @@ def _job(run: Run, wishes: Wishes) -> Job:
         model=_model(run, wishes),
         prompts=_prompts(run),
         **_beginning(run),
-        limits=_wished(limits, wishes.limits),
-        settings=_wished(settings, wishes.settings),
+        limits=with_given(limits, wishes.limits),
+        settings=with_given(settings, wishes.settings),
         retries=before.retries if before else RetryPolicy(),
         command_timeout=_command_timeout(run),
         halting=_halting(run, wishes),
@@ -250,13 +249,6 @@ def _overlaid(kind: type[_T], given: _T | None, recorded: Any, changes: list[dic
     for change in changes:
         value = dataclasses.replace(value, **_known(kind, change))
     return cast(_T, value)
-
-
-def _wished(value: _T, wish: _T | Mapping[str, Any] | None) -> _T:
-    try:
-        return with_changes(value, wish)
-    except (ValueError, ControlError) as error:
-        raise InputError(str(error)) from error
 
 
 def _known(kind: Any, values: Any) -> dict[str, Any]:

@@ -106,8 +106,8 @@ async def solve(
         model=_model(model, api_base, api_key),
         prompts=load_prompts(prompt_config),
         inputs=check_inputs(inputs),
-        limits=_given_values(RunLimits(), limits),
-        settings=_given_values(ModelSettings(), settings),
+        limits=with_given(RunLimits(), limits),
+        settings=with_given(ModelSettings(), settings),
         retries=retries or RetryPolicy(),
         command_timeout=command_timeout,
         halting=_halting(step, breakpoints, break_when, approve),
@@ -143,7 +143,8 @@ async def _begin(
     return await Work(job, recorder, run, opening, control).do()
 
 
-def _given_values(usual: _T, given: _T | Mapping[str, Any] | None) -> _T:
+def with_given(usual: _T, given: _T | Mapping[str, Any] | None) -> _T:
+    """Limits or settings with what is given. Raises InputError when that makes no sense."""
     try:
         return with_changes(usual, given)
     except (ControlError, ValueError) as error:

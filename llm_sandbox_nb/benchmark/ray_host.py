@@ -23,6 +23,7 @@ from llm_sandbox_nb.benchmark.asking import how_of, opener_of
 from llm_sandbox_nb.benchmark.results import Result
 from llm_sandbox_nb.benchmark.working import FatalError, Item, LocalHands
 from llm_sandbox_nb.sandbox import process
+from llm_sandbox_nb.sandbox.left_folders import remove_left_folders
 
 _PREFIX = "llm-sandbox-nb-host-"
 _LOCK = "lock"
@@ -45,7 +46,7 @@ class Host:
     """The actor of one node. It lasts as long as the benchmark; its sandboxes end with it, however it ends."""
 
     def __init__(self, values: Mapping[str, Any], attempts: int) -> None:
-        remove_left_folders()
+        remove_left_folders(_PREFIX, _LOCK)
         self._folder, self._lock = own_folder()
         self._hands = LocalHands(how_of(values), opener_of(values), self._folder, attempts)
         self._work: set[asyncio.Task[Reply]] = set()
@@ -89,7 +90,7 @@ class Host:
 def tidy() -> None:
     """Remove what a host that was killed on this node has left, once its processes are gone."""
     deadline = time.monotonic() + _GOING
-    while remove_left_folders() + process.remove_left() and time.monotonic() < deadline:
+    while remove_left_folders(_PREFIX, _LOCK) + process.remove_left() and time.monotonic() < deadline:
         time.sleep(0.2)
 
 
@@ -122,21 +123,3 @@ def own_folder() -> tuple[Path, int]:
     lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return folder, lock
-
-
-def remove_left_folders() -> int:
-    """Remove the folders of hosts that were killed; how many there are of others."""
-    held = 0
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        try:
-            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-        except OSError:
-            held += 1
-        finally:
-            os.close(lock)
-    return held

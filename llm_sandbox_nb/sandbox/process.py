@@ -22,6 +22,7 @@ from llm_sandbox_nb.sandbox.channel import Channel
 from llm_sandbox_nb.sandbox.channel_sandbox import ChannelSandbox
 from llm_sandbox_nb.sandbox.contract import Directories, Protection
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError
+from llm_sandbox_nb.sandbox.left_folders import remove_left_folders
 from llm_sandbox_nb.sandbox.options import SandboxOptions, site_environment
 from llm_sandbox_nb.sandbox.transport import StreamTransport
 
@@ -83,23 +84,9 @@ def remove_left() -> int:
     An executor that lives removes its own.
     """
     marks = {mark for pid in _pids() for mark in _environ(pid) if mark.startswith(FOLDER_VARIABLE.encode())}
-    in_use = 0
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        try:
-            owned = os.open(folder / _OWNED, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(owned, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if f"{FOLDER_VARIABLE}={folder}".encode() in marks:
-                in_use += 1
-            elif os.fstat(owned).st_uid == os.getuid():
-                shutil.rmtree(folder, ignore_errors=True)
-        except OSError:
-            in_use += 1
-        finally:
-            os.close(owned)
-    return in_use
+    return remove_left_folders(
+        _PREFIX, _OWNED, lambda folder: f"{FOLDER_VARIABLE}={folder}".encode() in marks
+    )
 
 
 async def _start_in(folder: Path, options: SandboxOptions, owned: IO[str]) -> ChannelSandbox:

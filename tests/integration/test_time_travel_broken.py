@@ -38,10 +38,12 @@ async def until(holds: Callable[[], object]) -> None:
         await asyncio.sleep(0.02)
 
 
-async def under_way(box: Sandbox, folder: Path, step: int) -> tuple[Run, asyncio.Task[Run]]:
+async def under_way(
+    box: Sandbox, folder: Path, step: int, model: TalkingModel | None = None
+) -> tuple[Run, asyncio.Task[Run]]:
     """A run that goes on, at least as far as the end of a step."""
     started: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
-    model = TalkingModel(50, delay=0.1)
+    model = model or TalkingModel(50, delay=0.1)
     work = asyncio.create_task(
         solve(
             "A task.",
@@ -467,19 +469,8 @@ def test_what_is_still_being_taken_belongs_to_the_branch_that_is_left(tmp_path: 
                 return await download(source, *args, **more)
 
             box.download = slow  # type: ignore[method-assign]
-            started: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
             model = TalkingModel(3, delay=0.5, command="echo {number} > output/{number}.txt")
-            work = asyncio.create_task(
-                solve(
-                    "A task.",
-                    model=model,
-                    sandbox=box,
-                    isolation="process",
-                    output_dir=tmp_path,
-                    on_run=started.set_result,
-                )
-            )
-            run = await started
+            run, work = await under_way(box, tmp_path, 0, model)
             await taking.wait()
             await run.rewind(1, what="conversation")
             await asyncio.sleep(2)

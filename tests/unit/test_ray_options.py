@@ -72,11 +72,12 @@ def test_folders_of_dead_hosts_are_removed_and_those_of_living_ones_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray_host.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(ray_host, "_GOING", 0.1)
     living, lock = ray_host.own_folder()
     dead, released = ray_host.own_folder()
     os.close(released)
     (tmp_path / "llm-sandbox-nb-host-of-somebody").mkdir()
-    ray_host.remove_left_folders()
+    ray_host.tidy()
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
         [living.name, "llm-sandbox-nb-host-of-somebody"]
     )
