@@ -2,17 +2,21 @@
 #
 #   make demo    runs notebooks/01-first-task.ipynb without a screen; ISOLATION=docker|bubblewrap|process chooses
 #   make lab     opens that notebook in JupyterLab
-#   make test    all tests      make quick   without the slow ones      make check   style, types, import rules
+#   make quick   tests that need no sandbox, server or browser          make check   style, spelling, types, imports
+#   make test    tests of everything a change can break                 make test-all  and the long campaigns
+#   make slowest the slowest of the tests that ran last
 #   make labextension   builds what JupyterLab shows runs with; needs Node 20.19 or later with npm
 #   make build   wheel and sdist into dist/                             make clean   removes what the above made
 #
-# VENV=folder puts the environment elsewhere; PYTHON=python3.12 chooses the interpreter; PYTEST=... adds arguments.
+# VENV=folder puts the environment elsewhere; PYTHON=python3.12 chooses the interpreter; PYTEST=... adds arguments to
+# pytest; WORKERS=2 runs that many tests at once, those in a browser by one worker.
 
 SHELL := /bin/bash
 VENV ?= .venv
 OUT ?= out
 ISOLATION ?=
 PYTEST ?=
+WORKERS ?= 4
 PYTHON ?=
 
 BIN := $(VENV)/bin
@@ -20,7 +24,7 @@ PY := $(BIN)/python
 PIP := $(PY) -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lab labextension test quick check format build clean
+.PHONY: help setup demo lab labextension quick test test-all slowest check format build clean
 
 help:
 	@sed -n 's/^#  *\(make .*\)/\1/p' Makefile
@@ -36,16 +40,31 @@ lab: $(VENV)/.lab
 
 labextension: $(VENV)/.labextension
 
+quick: $(VENV)/.test
+	$(call pytest,not engine and not campaign)
+
 test: $(VENV)/.test
 	$(call labextension_if_node,tests in a browser cannot pass)
-	@$(PY) -m pytest $(PYTEST)
+	$(call pytest,not campaign)
 
-quick: $(VENV)/.test
-	@$(PY) -m pytest -m 'not slow' $(PYTEST)
+test-all: export LLM_SANDBOX_TESTS := $(or $(LLM_SANDBOX_TESTS),campaign)
+test-all: $(VENV)/.test
+	$(call labextension_if_node,tests in a browser cannot pass)
+	$(call pytest,)
+
+slowest:
+	@$(PY) tests/slowest.py .cache/junit
+
+# Most tests wait for other processes most of the time. So a few run at once, a file at a time.
+define pytest
+@mkdir -p .cache/junit
+@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m '$(1)' --junitxml=.cache/junit/$@.xml $(PYTEST)
+endef
 
 check: $(VENV)/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell llm_sandbox_nb labextension/src docs notebooks binder *.md
 	$(BIN)/mypy
 	PATH="$(abspath $(BIN)):$$PATH" lint-imports
 	@if [ -d labextension/node_modules ]; then cd labextension && npm run --silent lint; else \
@@ -114,7 +133,9 @@ labextension/node_modules/.package-lock.json: labextension/package-lock.json
 	@touch $@
 
 $(VENV)/.labextension: labextension/node_modules/.package-lock.json $(shell find labextension/src labextension/style labextension/schema -type f) \
-		labextension/package.json labextension/tsconfig.json $(wildcard labextension/build-*.mjs) | $(PY)
+		labextension/package.json labextension/tsconfig.json $(wildcard labextension/build-*.mjs) \
+		labextension/generate-events.py $(wildcard llm_sandbox_nb/trajectory/*event*.py) | $(VENV)/.demo
+	@$(PY) labextension/generate-events.py --check
 	@cd labextension && npm run --silent build
 	@mkdir -p '$(labextensions)' && rm -rf '$(labextensions)/llm-sandbox-nb'
 	@ln -s '$(abspath llm_sandbox_nb/labextension)' '$(labextensions)/llm-sandbox-nb'

@@ -33,10 +33,12 @@ class AssetsHook(BuildHookInterface):  # type: ignore[type-arg]
         if not (root / "PKG-INFO").exists():
             self._build(root / "labextension")
         if not (root / EXTENSION / "package.json").exists():
-            self.app.display_warning(
-                "The part for JupyterLab and the exported page are left out: they need Node "
-                f"{NODE[0]}.{NODE[1]} or later with npm. All else works."
+            missing = (
+                "The view for JupyterLab and for exported pages is left out: it needs Node "
+                f"{NODE[0]}.{NODE[1]} or later with npm. Notebooks and pages show a plain card; all else works."
             )
+            self.app.display_warning(missing)
+            tell_terminal(f"llm-sandbox-nb: {missing}")
         elif self.target_name == "wheel":
             build_data["shared_data"][str(root / EXTENSION)] = SHARED
 
@@ -47,6 +49,15 @@ class AssetsHook(BuildHookInterface):  # type: ignore[type-arg]
         if not installed(folder):
             subprocess.run([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=folder, check=True)
         subprocess.run([npm, "run", "--silent", "build"], cwd=folder, check=True)
+
+
+def tell_terminal(text: str) -> None:
+    """Print where a person reads it, if anywhere: pip keeps all that a build prints to itself."""
+    try:
+        with open("/dev/tty", "w", encoding="utf-8") as terminal:
+            terminal.write(f"\n{text}\n")
+    except OSError:
+        return
 
 
 def node_version() -> tuple[int, ...]:

@@ -1,6 +1,7 @@
-"""Makes the README's pictures in docs/images: the first notebook, run in a real JupyterLab, light and dark.
+"""Makes the README's pictures in docs/images: notebooks run in a real JupyterLab, with a scripted model.
 
     make labextension && python docs/pictures.py [--isolation NAME] [--theme light|dark] [--out FOLDER]
+    python docs/pictures.py --moving      # only the moving picture: a live run, a rewind, a compare
 
 Needs what the browser tests need: JupyterLab, Playwright, Pillow and Chromium.
 """
@@ -21,12 +22,26 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "tests"), str(HERE.parent / "tests" / "browser")]
 
 from programs import require_program  # noqa: E402 - the tests know how to start a JupyterLab
-from servers import PATIENCE, FrontEnd, front_end, open_notebook, run_all, show_panel  # noqa: E402
+from servers import PATIENCE, FrontEnd, jupyter, open_notebook, run_all, show_panel  # noqa: E402
+
+from llm_sandbox_nb.sandbox.isolations import ISOLATIONS  # noqa: E402
 
 THEMES = {"light": False, "dark": True}
 NAMES = ("card", "diff", "map", "audio", "panel")
 SIZE = {"width": 1180, "height": 1000}
 COLOURS = 96
+MOVING_SIZE = {"width": 1000, "height": 620}
+MOVING_CELLS = (
+    "%load_ext llm_sandbox_nb",
+    "%%sandbox -m scripted/time-travel -i data/cities.csv -o result\n"
+    "How many people live in the cities of cities.csv that have more than 25 million people?",
+    'result.rewind(5, before="call")',
+    "result.edit(command=\"awk -F, 'NR == 1 || $5 > 25000000' cities.csv > kept.csv && mv kept.csv cities.csv\")\n"
+    "result.resume()",
+    "result.compare()",
+)
+MOVING_FRAMES, EACH_FRAME, LAST_FRAME = 40, 350, 2600
+"""Most frames of a cell while it runs; milliseconds that they are shown, and that the last one is."""
 TALLEST = 760
 """Pixels of a picture's height; what is longer is cut at its lower end."""
 
@@ -34,19 +49,28 @@ TALLEST = 760
 def main() -> None:
     """Both themes, every picture."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--isolation", choices=("docker", "bubblewrap", "process"), default="docker")
+    parser.add_argument("--isolation", choices=tuple(ISOLATIONS), default="docker")
     parser.add_argument("--theme", choices=tuple(THEMES), action="append", help="default: both")
+    parser.add_argument("--moving", action="store_true", help="only the moving picture")
     parser.add_argument("--out", type=Path, default=HERE / "images")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
         flags = ["--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
         browser = playwright.chromium.launch(executable_path=require_program("chromium"), args=flags)
+        if arguments.moving:
+            with (
+                tempfile.TemporaryDirectory() as folder,
+                jupyter(Path(folder), dark=False, isolation=arguments.isolation) as server,
+            ):
+                save_moving(frames(FrontEnd(server), browser), arguments.out / "run.webp")
+            browser.close()
+            return
         for theme in arguments.theme or THEMES:
             with tempfile.TemporaryDirectory() as folder:
                 options = {"dark": THEMES[theme], "isolation": arguments.isolation}
-                with front_end(Path(folder), "lab", **options) as server:
-                    for name, picture in pictures(server, browser):
+                with jupyter(Path(folder), **options) as server:
+                    for name, picture in pictures(FrontEnd(server), browser):
                         save(picture, arguments.out / f"{name}-{theme}.png")
         browser.close()
 
@@ -63,9 +87,59 @@ def pictures(server: FrontEnd, browser: Browser) -> Iterator[tuple[str, bytes]]:
     yield "diff", taken(step_with(view, ".lsn-diff"))
     for name, file in (("map", "map.html"), ("audio", "chime.wav")):
         yield name, taken(view.get_by_role("figure", name=file))
+    view.evaluate("node => { node.scrollTop = 0; }")
     yield "card", taken(view)
     yield "panel", panel(page)
     page.close()
+
+
+def frames(server: FrontEnd, browser: Browser) -> list[tuple[Image.Image, int]]:
+    """A live run, a rewind to the call with the mistake, its correction, and what differs; each with milliseconds."""
+    page = browser.new_page(viewport=MOVING_SIZE)
+    page.set_default_timeout(PATIENCE)
+    server.first_notebook()  # for its data
+    open_notebook(page, server, server.notebook("moving.ipynb", *MOVING_CELLS))
+    page.evaluate("() => jupyterapp.commands.execute('application:toggle-left-area').then(() => null)")
+    taken_frames: list[tuple[Image.Image, int]] = []
+    for number, _ in enumerate(MOVING_CELLS):
+        page.evaluate(
+            "number => { const panel = jupyterapp.shell.currentWidget; panel.content.activeCellIndex = number;"
+            " window.ran = null; jupyterapp.commands.execute('notebook:run-cell').then(() => (window.ran = true)); }",
+            number,
+        )
+        cell = page.locator(".jp-CodeCell").nth(number)
+        for _ in range(MOVING_FRAMES):
+            done = page.evaluate("() => window.ran")
+            cell.evaluate("node => node.scrollIntoView({ block: 'start' })")
+            if number:  # the first cell only loads
+                taken_frames.append((_picture(page), EACH_FRAME))
+            if done:
+                break
+            page.wait_for_timeout(EACH_FRAME)
+        page.wait_for_timeout(1000)
+        cell.evaluate("node => node.scrollIntoView({ block: 'start' })")
+        if number:
+            taken_frames.append((_picture(page), LAST_FRAME))
+    page.close()
+    return taken_frames
+
+
+def _picture(page: Page) -> Image.Image:
+    return Image.open(io.BytesIO(page.screenshot(animations="disabled"))).convert("RGB")
+
+
+def save_moving(taken_frames: list[tuple[Image.Image, int]], path: Path) -> None:
+    """As an animated WebP; a frame that is like the one before only makes that one longer."""
+    kept: list[tuple[Image.Image, int]] = []
+    for picture, time in taken_frames:
+        if kept and not ImageChops.difference(kept[-1][0], picture).getbbox():
+            kept[-1] = (picture, max(kept[-1][1], time))
+        else:
+            kept.append((picture, time))
+    first, *rest = (picture for picture, _ in kept)
+    times = [time for _, time in kept]
+    first.save(path, save_all=True, append_images=rest, duration=times, loop=0, lossless=True, method=4)
+    print(f"{path}: {len(kept)} frames, {path.stat().st_size // 1024} KB")
 
 
 def step_with(view: Locator, what: str) -> Locator:
@@ -81,6 +155,7 @@ def step_with(view: Locator, what: str) -> Locator:
 def taken(part: Locator) -> bytes:
     """A part of the page as it is shown, once its pictures and frames are there."""
     part.scroll_into_view_if_needed()
+    part.evaluate("node => (node.scrollTop = 0)")
     part.page.wait_for_timeout(1500)
     part.evaluate("node => node.scrollIntoView({ block: 'start' })")
     part.page.wait_for_timeout(500)
@@ -90,7 +165,7 @@ def taken(part: Locator) -> bytes:
 def panel(page: Page) -> bytes:
     """The side panel, with its graphs grown a little and its files open."""
     show_panel(page)
-    section = page.locator(".lsn-panel-section").first
+    section = page.locator(".lsn-panel-front .lsn-panel-section").first
     section.locator(".lsn-panel-files summary").click()
     section.get_by_role("button", name="output/", exact=True).click()
     section.locator(".lsn-file-name", has_text="poster.png").wait_for()

@@ -15,6 +15,7 @@ from traitlets.config import Configurable
 
 from llm_sandbox_nb.notebook.magics import SandboxMagics
 from llm_sandbox_nb.notebook.settings import SandboxSettings
+from llm_sandbox_nb.sandbox.isolations import ISOLATIONS
 from llm_sandbox_nb.server.manager import SandboxManager
 from llm_sandbox_nb.server.policy import SandboxPolicy
 from llm_sandbox_nb.server.runs import RunRegistry
@@ -44,6 +45,14 @@ def options() -> str:
     return "\n".join(lines)
 
 
+def isolations() -> str:
+    """The registry of isolations: what each needs, and what its checkpoints keep."""
+    lines = ["| isolation | what to do so that it works | checkpoints |", "|---|---|---|"]
+    for one in ISOLATIONS.values():
+        lines.append(f"| `{one.name}` | {_cell(one.install_hint)} | {_cell(one.checkpoints)} |")
+    return "\n".join(lines)
+
+
 def subcommands() -> str:
     """What `%sandbox` explains of itself."""
     _, _, listed = inspect.cleandoc(SandboxMagics.sandbox_line.__doc__ or "").partition("\n\n")
@@ -59,6 +68,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "settings": lambda: traits(SandboxSettings),
     "options": options,
     "subcommands": subcommands,
+    "isolations": isolations,
 }
 
 

@@ -10,7 +10,7 @@ rmSync(output, { recursive: true, force: true });
 mkdirSync(output, { recursive: true });
 const common = { bundle: true, minify: true, target: 'es2020', legalComments: 'none', logLevel: 'warning' };
 const banner = {
-  js: '/* llm-sandbox-nb, Apache-2.0. With DOMPurify (c) Cure53, Apache-2.0; marked (c) MarkedJS, MIT; ansi_up (c) Dru Nelson, MIT; fflate (c) Arjun Barrett, MIT. */'
+  js: '/* llm-sandbox-nb, Apache-2.0. With DOMPurify (c) Cure53, Apache-2.0; marked (c) MarkedJS, MIT; ansi_up (c) Dru Nelson, MIT; fflate (c) Arjun Barrett, MIT; highlight.js (c) Ivan Sagalaev, BSD-3-Clause; lowlight (c) Titus Wormer, MIT; noble-hashes (c) Paul Miller, MIT; jsdiff (c) Kevin Decker, BSD-3-Clause. */'
 };
 const script = { ...common, outdir: output, charset: 'ascii', metafile: true, banner };
 const { metafile } = await build({ ...script, entryPoints: { page: 'src/page.ts' }, format: 'iife' });
@@ -26,7 +26,7 @@ function licenses(inputs) {
 
 function license(folder) {
   const { name, version, license } = JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8'));
-  const file = ['LICENSE', 'LICENSE.md', 'LICENSE.txt'].map(each => join(folder, each)).find(existsSync);
+  const file = ['LICENSE', 'LICENSE.md', 'LICENSE.txt', 'license'].map(each => join(folder, each)).find(existsSync);
   if (!file) {
     throw new Error(`${name} has no licence text`);
   }

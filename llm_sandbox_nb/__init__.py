@@ -5,19 +5,22 @@ The public names are loaded on first use, so that `import llm_sandbox_nb` stays 
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from llm_sandbox_nb.agent.control import RunControl as RunControl
-    from llm_sandbox_nb.agent.limits import RunLimits as RunLimits
-    from llm_sandbox_nb.agent.model import ModelSettings as ModelSettings
-    from llm_sandbox_nb.agent.run import Run as Run
-    from llm_sandbox_nb.agent.solve import solve as solve
-    from llm_sandbox_nb.notebook.export import export_html as export_html
-    from llm_sandbox_nb.sandbox.opening import open_sandbox as open_sandbox
+from llm_sandbox_nb.version import __version__
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from llm_sandbox_nb.agent.control.run_control import RunControl as RunControl
+    from llm_sandbox_nb.agent.limits import RunLimits as RunLimits
+    from llm_sandbox_nb.card.export import export_html as export_html
+    from llm_sandbox_nb.model.contract import ModelSettings as ModelSettings
+    from llm_sandbox_nb.runs.run import Run as Run
+    from llm_sandbox_nb.runs.solve import solve as solve
+    from llm_sandbox_nb.sandbox.open import open_sandbox as open_sandbox
+
+
 __all__ = [
     "ModelSettings",
     "Run",
@@ -30,20 +33,30 @@ __all__ = [
 ]
 
 _PUBLIC = {
-    "ModelSettings": "llm_sandbox_nb.agent.model",
-    "Run": "llm_sandbox_nb.agent.run",
-    "RunControl": "llm_sandbox_nb.agent.control",
+    "ModelSettings": "llm_sandbox_nb.model.contract",
+    "Run": "llm_sandbox_nb.runs.run",
+    "RunControl": "llm_sandbox_nb.agent.control.run_control",
     "RunLimits": "llm_sandbox_nb.agent.limits",
-    "export_html": "llm_sandbox_nb.notebook.export",
-    "open_sandbox": "llm_sandbox_nb.sandbox.opening",
-    "solve": "llm_sandbox_nb.agent.solve",
+    "export_html": "llm_sandbox_nb.card.export",
+    "open_sandbox": "llm_sandbox_nb.sandbox.open",
+    "solve": "llm_sandbox_nb.runs.solve",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
-        return getattr(import_module(_PUBLIC[name]), name)
+        found = getattr(import_module(_PUBLIC[name]), name)
+        if name == "solve":
+            _show_in_notebooks()
+        return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _show_in_notebooks() -> None:
+    """Let `await solve(...)` show its card in the cell. In a process that is no kernel nothing is imported."""
+    if "ipykernel.kernelapp" in sys.modules:
+        cards = import_module("llm_sandbox_nb.runs.solve").LiveCards
+        cards.make = staticmethod(import_module("llm_sandbox_nb.notebook.solve_card").open_card)
 
 
 def load_ipython_extension(ipython: Any) -> None:

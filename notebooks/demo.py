@@ -1,4 +1,4 @@
-"""`make demo`: runs the first notebook without a screen and says what came of it.
+"""`make demo`: runs the first notebook without a screen and reports the results.
 
 python notebooks/demo.py [--out FOLDER] [--isolation docker|bubblewrap|process] [NOTEBOOK]
 """
@@ -16,20 +16,22 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-from llm_sandbox_nb.cli.printer import harmless, protection_lines, size_in_words
-from llm_sandbox_nb.notebook.card_packing import unpacked
-from llm_sandbox_nb.notebook.card_text import plain
-from llm_sandbox_nb.sandbox.detect import why_no_bubblewrap, why_no_docker
+from llm_sandbox_nb.formatting import format_size
+from llm_sandbox_nb.cli.printer import harmless, protection_lines
+from llm_sandbox_nb.card.bundle import unpacked
+from llm_sandbox_nb.card.text import plain
+from llm_sandbox_nb.sandbox.isolations import automatic_isolations
+from llm_sandbox_nb.sandbox.open import load_isolation
 from llm_sandbox_nb.trajectory.events import parse_python
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 HERE = Path(__file__).parent
-SCRIPT = "llm_sandbox_nb/agent/scripts/first-task.yaml"
+SCRIPT = "llm_sandbox_nb/model/scripts/first-task.yaml"
 MIME = "application/vnd.llm-sandbox.trajectory+json"
 WITHOUT_ISOLATION = """\
 There is no isolation here: {reasons}.
-The demo's commands run as plain processes of yours, with your rights. They are harmless, and were written down
-beforehand: no model is asked. Read them first, in {script}, if you like.
+The demo's commands run as your own processes, with your rights. They are harmless: they come from a script,
+not from a model. Look at {script}, if you want to read them first.
 """
 
 
@@ -55,17 +57,18 @@ def main() -> int:
 
 async def strongest() -> str:
     """The strongest isolation that works here; plain processes with a warning when none does."""
-    no_docker, no_bubblewrap = await asyncio.gather(why_no_docker(None), why_no_bubblewrap())
-    if not no_docker:
-        return "docker"
-    if not no_bubblewrap:
-        return "bubblewrap"
-    print(WITHOUT_ISOLATION.format(reasons=f"{no_docker}; {no_bubblewrap}", script=SCRIPT))
+    reasons = []
+    for name in automatic_isolations():
+        reason = await load_isolation(name).why_unavailable(None)
+        if not reason:
+            return name
+        reasons.append(reason)
+    print(WITHOUT_ISOLATION.format(reasons="; ".join(reasons), script=SCRIPT))
     return "process"
 
 
 def execute(notebook: nbformat.NotebookNode, folder: Path, target: Path) -> str:
-    """Run all cells, as Jupyter would; save what there is; say in one line what went wrong, if anything."""
+    """Run all cells as Jupyter would, and save the notebook even after an error. Returns the error in one line."""
     quiet = ["--IPKernelApp.log_level=ERROR"]
     place = {"metadata": {"path": str(folder)}}
     client = NotebookClient(notebook, timeout=600, resources=place, extra_arguments=quiet)
@@ -102,7 +105,7 @@ def tell(run: Trajectory) -> None:
     ending = f"{run.stop_reason} after {len(run.steps)} steps"
     print(f"Answer     {harmless(run.answer or '(none)')}  [{ending}]")
     for artifact in run.artifacts.values():
-        print(f"File       {harmless(artifact.path)} ({artifact.mime}, {size_in_words(artifact.size)})")
+        print(f"File       {harmless(artifact.path)} ({artifact.mime}, {format_size(artifact.size)})")
     if run.start and (folder := next((HERE / "sandbox-runs").glob(f"*/{run.start.run_id}"), None)):
         print(f"Folder     {folder / 'files'}")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from llm_sandbox_nb.agent.run import Run
-from llm_sandbox_nb.agent.solve import solve
+from llm_sandbox_nb.runs.run import Run
+from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import read_journal
 from llm_sandbox_nb.trajectory.trajectory import Trajectory

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from llm_sandbox_nb.agent.model import DeltaCallback, ModelError, ModelSettings, Reply, ToolCall
+from llm_sandbox_nb.model.contract import DeltaCallback, ModelError, ModelSettings, Reply, ToolCall
 from llm_sandbox_nb.trajectory.events import Usage
 
 Speaker = Callable[[list[dict[str, Any]]], Reply]

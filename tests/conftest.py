@@ -2,33 +2,105 @@
 
 from __future__ import annotations
 
-import functools
+import fcntl
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import support
-from support import require
+from shared_sandboxes import SharedSandboxes
+from support import Opener, require
 
-from llm_sandbox_nb.sandbox.opening import open_sandbox
-
-Opener = Callable[..., Any]
 ISOLATIONS = (
     pytest.param("process"),
     pytest.param("docker", marks=pytest.mark.docker),
     pytest.param("bubblewrap", marks=pytest.mark.bubblewrap),
 )
 
+TESTS = Path(__file__).parent
+ENGINE_FOLDERS = ("browser", "conformance", "integration", "performance")
+ENGINE_FIXTURES = {
+    "isolation", "some_isolation", "strong_isolation", "opener", "strong_opener", "process_opener",
+    "docker_engine", "bubblewrap_engine", "browser", "page",
+}  # fmt: skip
 LONG = ("test_packaging.py", "test_litellm_range.py", "test_binder.py")
-"""Files that install much: begun first, so that nobody waits for them alone when tests run beside each other."""
+"""Files that install much: they start first, so that nobody waits for them alone when tests run in parallel."""
+LOCKS = TESTS.parent / ".cache"
+SEED_PACKAGES = ("llm-in-sandbox==0.2.0", "litellm<1.106", "tqdm")
+hypothesis.settings.register_profile("usual", max_examples=support.examples(100))
+hypothesis.settings.load_profile("usual")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.name not in LONG)
+    """Set the tiers that follow from where a test lies; CONTRIBUTING.md says what they are."""
+    for item in items:
+        folder = item.path.relative_to(TESTS).parts[0]
+        if folder in ENGINE_FOLDERS or ENGINE_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.engine)
+        if item.get_closest_marker("alike") and "process" not in item.name:
+            item.add_marker(pytest.mark.campaign)
+        if folder == "performance":
+            item.add_marker(pytest.mark.campaign)
+            item.add_marker(pytest.mark.alone)
+    # What is timed comes last: the workers are done then, and hardly have to wait for it.
+    items.sort(key=lambda item: 2 if item.get_closest_marker("alone") else item.path.name not in LONG)
+
+
+BROWSER = "tests/browser"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """A worker takes a file at a time. The first one takes all of tests/browser, and nothing else.
+
+    It has one server and one browser for them, and Playwright keeps an event loop in its thread, which no other
+    test meets.
+    """
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduler(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return BROWSER if file.startswith(f"{BROWSER}/") else file
+
+        def _assign_work_unit(self, node: Any) -> None:
+            if BROWSER not in self.workqueue:
+                super()._assign_work_unit(node)
+            elif node is self.nodes[0]:
+                self.workqueue.move_to_end(BROWSER, last=False)
+                super()._assign_work_unit(node)
+                if len(self.nodes) > 1:
+                    node.shutdown()
+            elif len(self.workqueue) > 1:
+                self.workqueue.move_to_end(BROWSER)
+                super()._assign_work_unit(node)
+
+    return Scheduler(config, log)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """With several workers, no other test runs while one that is marked `alone` does."""
+    if not hasattr(item.config, "workerinput"):
+        return (yield)
+    LOCKS.mkdir(exist_ok=True)
+    with (LOCKS / "tests-entry.lock").open("w") as entry, (LOCKS / "tests-running.lock").open("w") as running:
+        # Who waits to run alone holds the entry meanwhile. Without that, the others would never be done.
+        fcntl.flock(entry, fcntl.LOCK_EX)
+        fcntl.flock(running, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
+        fcntl.flock(entry, fcntl.LOCK_UN)
+        try:
+            return (yield)
+        finally:
+            fcntl.flock(running, fcntl.LOCK_UN)
 
 
 # What runs in the background of a script has SIGINT ignored, and so would all that tests start and interrupt.
@@ -41,9 +113,15 @@ def isolation(request: pytest.FixtureRequest) -> str:
     return require(request.param)
 
 
-@pytest.fixture(params=support.size(ISOLATIONS[1:2], ISOLATIONS))
+@pytest.fixture(
+    params=[
+        ISOLATIONS[1],
+        pytest.param("process", marks=pytest.mark.campaign),
+        pytest.param("bubblewrap", marks=[pytest.mark.bubblewrap, pytest.mark.campaign]),
+    ]
+)
 def some_isolation(request: pytest.FixtureRequest) -> str:
-    """For what goes through all layers and does not depend on the isolation: as a rule one of them."""
+    """For what goes through all layers and does not depend on the isolation: Docker; the others as a campaign."""
     return require(request.param)
 
 
@@ -53,22 +131,37 @@ def strong_isolation(request: pytest.FixtureRequest) -> str:
     return require(request.param)
 
 
-@pytest.fixture
-def opener(isolation: str) -> Opener:
-    """`async with opener(**options) as box:` for each isolation in turn."""
-    return functools.partial(open_sandbox, isolation)
+@pytest.fixture(scope="module")
+def shared_sandboxes() -> Iterator[SharedSandboxes]:
+    """Sandboxes that the tests of a module share."""
+    shared = SharedSandboxes()
+    yield shared
+    shared.close()
 
 
 @pytest.fixture
-def strong_opener(strong_isolation: str) -> Opener:
+def shared(request: pytest.FixtureRequest) -> SharedSandboxes | None:
+    """None for a test that is marked `own_sandbox`."""
+    own = request.node.get_closest_marker("own_sandbox")
+    return None if own else request.getfixturevalue("shared_sandboxes")
+
+
+@pytest.fixture
+def opener(isolation: str, shared: SharedSandboxes | None) -> Opener:
+    """For each isolation in turn; see `support.with_sandbox`."""
+    return Opener(isolation, shared)
+
+
+@pytest.fixture
+def strong_opener(strong_isolation: str, shared: SharedSandboxes | None) -> Opener:
     """The same for each isolation that isolates."""
-    return functools.partial(open_sandbox, strong_isolation)
+    return Opener(strong_isolation, shared)
 
 
 @pytest.fixture
-def process_opener() -> Opener:
+def process_opener(shared: SharedSandboxes | None) -> Opener:
     """The same for isolation `process` alone, for what does not depend on the isolation."""
-    return functools.partial(open_sandbox, "process")
+    return Opener("process", shared)
 
 
 @pytest.fixture
@@ -81,6 +174,13 @@ def docker_engine() -> str:
 def bubblewrap_engine() -> str:
     """For tests of bubblewrap alone."""
     return require("bubblewrap")
+
+
+@pytest.fixture(autouse=True)
+def cells_wait_in_notebooks_only() -> None:
+    """A test that loads the magics into this process makes no notebook of it for the tests that follow."""
+    if (loaded := sys.modules.get("llm_sandbox_nb.runs.run_sync")) is not None:
+        loaded.EventLoops.cells_wait = False
 
 
 @pytest.fixture
@@ -103,3 +203,15 @@ def no_child_left() -> Iterator[None]:
         if time.monotonic() > deadline:
             pytest.fail(f"left running: {[support.command_line(pid) for pid in left]}", pytrace=False)
         time.sleep(0.02)
+
+
+@pytest.fixture(scope="session")
+def seed_python() -> Path:
+    """The paper's package in an environment of its own, kept between runs: its interpreter."""
+    folder = LOCKS / "seed"
+    python = folder / "bin" / "python"
+    if not (folder / "ready").exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *SEED_PACKAGES], check=True)
+        (folder / "ready").touch()
+    return python

@@ -9,12 +9,12 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from llm_sandbox_nb.sandbox.frames import MAX_PAYLOAD, Kind
-from llm_sandbox_nb.sandbox.history.entry import FILE, FOLDER, Chunk, Entry, delta
-from llm_sandbox_nb.sandbox.history.incoming import HEAD, Incoming
+from llm_sandbox_nb.sandbox.history.manifest import FILE, FOLDER, Chunk, Entry, delta
 from llm_sandbox_nb.sandbox.history.packs import PackWriter
+from llm_sandbox_nb.sandbox.history.snapshot import HEAD, SnapshotReader
 from llm_sandbox_nb.sandbox.history.store import HistoryStore
 from llm_sandbox_nb.sandbox.history.types import Checkpoint
+from llm_sandbox_nb.sandbox.protocol.frames import MAX_PAYLOAD, Kind
 
 ROOT = {"/": Entry(FOLDER, 0o755)}
 
@@ -74,16 +74,16 @@ def file_row(path: str, *pieces: bytes, size: int | None = None) -> list[object]
     return [path, "f", 0, 0o644, 0, 0, 1, at if size is None else size, detail, None, None]
 
 
-def feed(incoming: Incoming, stream: bytes) -> None:
+def feed(incoming: SnapshotReader, stream: bytes) -> None:
     """Bytes, in frames."""
     for at in range(0, len(stream), MAX_PAYLOAD):
         incoming.take(Kind.STDOUT, stream[at : at + MAX_PAYLOAD])
 
 
-def incoming(folder: Path, limit: int = 2**24, below: str = "/") -> Incoming:
+def incoming(folder: Path, limit: int = 2**24, below: str = "/") -> SnapshotReader:
     """Takes a stream; nothing is known of before."""
     folder.mkdir(exist_ok=True)
-    return Incoming(PackWriter(folder), lambda _: None, limit, below)
+    return SnapshotReader(PackWriter(folder), lambda _: None, limit, below)
 
 
 def sorted_paths(paths: Iterable[str]) -> list[str]:

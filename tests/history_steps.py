@@ -10,7 +10,7 @@ import shlex
 import zipfile
 from collections.abc import Awaitable, Callable
 
-from llm_sandbox_nb.agent.editor import Editor, EditorError
+from llm_sandbox_nb.agent.tools.str_replace_editor import Editor, EditorError
 from llm_sandbox_nb.sandbox.contract import Sandbox
 
 Step = Callable[[Sandbox, random.Random], Awaitable[str]]

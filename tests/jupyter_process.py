@@ -20,10 +20,12 @@ from typing import Any
 
 from jupyter_client.blocking.client import BlockingKernelClient
 from support import QUICK_IMPORTS
+from warm_kernels import renew
 
 _ANY_CERTIFICATE = ssl.create_default_context()
 _ANY_CERTIFICATE.check_hostname = False
 _ANY_CERTIFICATE.verify_mode = ssl.CERT_NONE
+_XSRF = {"Cookie": "_xsrf=aa", "X-XSRFToken": "aa"}
 
 
 def free_port() -> int:
@@ -52,13 +54,14 @@ class JupyterProcess:
         *options: str,
         env: Mapping[str, str] | None = None,
         certificate: tuple[Path, Path] | None = None,
+        token: str | None = None,
     ) -> None:
-        """`certificate` is a PEM file and its key, for a server that speaks TLS."""
+        """`certificate` is a PEM file and its key, for a server that speaks TLS. An empty `token` lets everybody in."""
         self.folder = folder
         self.root = folder / "root"
         self.runtime = folder / "runtime"
         self.port = free_port()
-        self.token = secrets.token_hex(16)
+        self.token = secrets.token_hex(16) if token is None else token
         self.url = f"http{'s' if certificate else ''}://127.0.0.1:{self.port}/x/"
         self.options = list(options)
         if certificate:
@@ -68,6 +71,7 @@ class JupyterProcess:
             ]
         self.env = dict(env or {})
         self.process: subprocess.Popen[bytes] | None = None
+        self._idle: list[str] = []
         for part in (self.root, self.runtime):
             part.mkdir(parents=True, exist_ok=True)
 
@@ -139,7 +143,7 @@ class JupyterProcess:
             self.url + path,
             method=method,
             data=json.dumps(body).encode() if body is not None else None,
-            headers={"Authorization": f"token {self.token}"},
+            headers={"Authorization": f"token {self.token}"} if self.token else _XSRF,
         )
         try:
             with urllib.request.urlopen(request, timeout=timeout, context=_ANY_CERTIFICATE) as answer:
@@ -162,6 +166,22 @@ class JupyterProcess:
     def start_kernel(self) -> str:
         """A kernel without a notebook."""
         kernel_id: str = self.post("api/kernels", {"name": "python3"})["id"]
+        return kernel_id
+
+    @contextlib.contextmanager
+    def warm_kernel(self) -> Iterator[str]:
+        """A kernel without a notebook, as new; kept for later tests when it can be made as new again."""
+        kernel_id = self._idle.pop() if self._idle else self._renew(self.start_kernel())
+        yield kernel_id
+        self._renew(kernel_id)
+        for model in self.sandboxes():
+            if model["kernel_id"] == kernel_id:
+                self.ask(f"llm-sandbox/api/sandboxes/{model['id']}", "DELETE")
+        self._idle.append(kernel_id)
+
+    def _renew(self, kernel_id: str) -> str:
+        with self.client(kernel_id) as client:
+            renew(client)
         return kernel_id
 
     def start_session(self, path: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from llm_sandbox_nb.sandbox.contract import (
     OutputCallback,
     Protection,
     Sandbox,
+    TransferKind,
 )
 from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
 from llm_sandbox_nb.sandbox.history.types import History, Restored
@@ -111,7 +112,9 @@ class MemorySandbox(Sandbox):
     async def upload(self, source: Path | str, target: str) -> None:
         raise NotImplementedError
 
-    async def download(self, source: str, target: Path | str, *, limit: int = 1024**3) -> list[str]:
+    async def download(
+        self, source: str, target: Path | str, *, limit: int = 1024**3, kind: TransferKind | None = None
+    ) -> list[str]:
         raise NotImplementedError
 
     async def changes(self, a: str | None = None, b: str | None = None) -> Changes:

@@ -6,10 +6,9 @@ import asyncio
 from collections import deque
 from typing import Any
 
-from llm_sandbox_nb.sandbox.channel import Channel
-from llm_sandbox_nb.sandbox.channel_sandbox import ChannelSandbox
-from llm_sandbox_nb.sandbox.frame_messages import MESSAGE_LIMIT, pack, unpack
-from llm_sandbox_nb.sandbox.frames import Frame
+from llm_sandbox_nb.sandbox.client import ChannelSandbox
+from llm_sandbox_nb.sandbox.protocol.channel import Channel
+from llm_sandbox_nb.sandbox.protocol.frames import MESSAGE_LIMIT, Frame, pack, unpack
 from llm_sandbox_nb.server.relay import RelayClient
 
 

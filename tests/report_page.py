@@ -20,8 +20,6 @@ from typing import Any
 
 from benchmark_models import FunctionModel, calls, says, turn_of
 
-from llm_sandbox_nb.agent.model import ModelSettings, Reply
-from llm_sandbox_nb.agent.retry import RetryPolicy
 from llm_sandbox_nb.benchmark.attempt import HowToAsk
 from llm_sandbox_nb.benchmark.data import load_rows
 from llm_sandbox_nb.benchmark.judge import Judge
@@ -30,6 +28,8 @@ from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, make_opener, plan
 from llm_sandbox_nb.benchmark.task import load_task
 from llm_sandbox_nb.cli import main
+from llm_sandbox_nb.model.contract import ModelSettings, Reply
+from llm_sandbox_nb.model.retries import RetryPolicy
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmark-report.html"
 TASKS = ("biomed", "chem", "long_context", "math")

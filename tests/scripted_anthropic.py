@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from llm_sandbox_nb.agent.model_script import Script, Turn, call_id
+from llm_sandbox_nb.model.known_history import KnownHistories
+from llm_sandbox_nb.model.script import Script, ScriptTurn, call_id
 
 
 def as_openai_messages(body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -20,10 +21,10 @@ def signature(number: int) -> str:
 
 
 def anthropic_events(
-    script: Script, number: int, turn: Turn, messages: list[dict[str, Any]]
+    script: Script, number: int, turn: ScriptTurn, messages: list[dict[str, Any]]
 ) -> Iterator[str]:
     """The turn as server-sent events."""
-    used = turn.usage_for(messages)
+    used = turn.usage_for(KnownHistories().read(messages).characters)
     usage = {
         "input_tokens": used.prompt_tokens - used.cached_tokens,
         "cache_read_input_tokens": used.cached_tokens,
@@ -51,7 +52,9 @@ def anthropic_events(
     yield _event("message_stop")
 
 
-def _blocks(script: Script, number: int, turn: Turn) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+def _blocks(
+    script: Script, number: int, turn: ScriptTurn
+) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
     if turn.reasoning:
         deltas = [{"type": "thinking_delta", "thinking": piece} for piece in script.pieces(turn.reasoning)]
         deltas.append({"type": "signature_delta", "signature": signature(number)})

@@ -32,8 +32,16 @@ from scripted_anthropic import anthropic_events, as_openai_messages
 from scripted_faults import UNAUTHORIZED, Fault
 from scripted_strict import StrictError, check_anthropic_request, check_request
 
-from llm_sandbox_nb.agent.model import ModelError
-from llm_sandbox_nb.agent.model_script import Player, Script, Turn, call_id, load_script, parse_script
+from llm_sandbox_nb.model.contract import ModelError
+from llm_sandbox_nb.model.known_history import KnownHistories
+from llm_sandbox_nb.model.script import (
+    Player,
+    Script,
+    ScriptTurn,
+    call_id,
+    load_script,
+    parse_script,
+)
 
 
 @dataclass
@@ -45,6 +53,8 @@ class RecordedRequest:
     """With names in lower case."""
     body: dict[str, Any]
     time: float
+    data: bytes = b""
+    """The body as it came."""
     status: int = 0
     pieces: int = 0
     """Pieces of the stream that were written."""
@@ -144,9 +154,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         scripted = self.server.scripted
-        body = json.loads(self.rfile.read(int(self.headers.get("content-length", 0))) or b"{}")
+        data = self.rfile.read(int(self.headers.get("content-length", 0)))
+        body = json.loads(data or b"{}")
         headers = {name.lower(): value for name, value in self.headers.items()}
-        record = RecordedRequest(self.path, headers, body, time.monotonic())
+        record = RecordedRequest(self.path, headers, body, time.monotonic(), data=data)
         scripted.requests.append(record)
         scripted.arrived.set()
         self.record = record
@@ -191,7 +202,8 @@ class _Handler(BaseHTTPRequestHandler):
         anthropic = record.path.endswith("/messages")
         messages = as_openai_messages(record.body) if anthropic else record.messages
         try:
-            number, turn, error = scripted.player.next_turn(messages)
+            number = KnownHistories().read(messages).replies
+            turn, error = scripted.player.next_turn(number)
         except ModelError as ended:
             return self._fail(Fault(400, str(ended)))
         if error:
@@ -278,7 +290,7 @@ def _load(script: str | Path | Script) -> Script:
     return load_script(str(script))
 
 
-def _events(script: Script, number: int, turn: Turn, body: dict[str, Any]) -> Iterator[str]:
+def _events(script: Script, number: int, turn: ScriptTurn, body: dict[str, Any]) -> Iterator[str]:
     def event(delta: dict[str, Any] | None, finish: str | None = None, **more: Any) -> str:
         choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": finish}]
         chunk = {
@@ -306,8 +318,8 @@ def _events(script: Script, number: int, turn: Turn, body: dict[str, Any]) -> It
     yield "data: [DONE]\n\n"
 
 
-def _usage(turn: Turn, messages: list[dict[str, Any]]) -> dict[str, Any]:
-    used = turn.usage_for(messages)
+def _usage(turn: ScriptTurn, messages: list[dict[str, Any]]) -> dict[str, Any]:
+    used = turn.usage_for(KnownHistories().read(messages).characters)
     return {
         "prompt_tokens": used.prompt_tokens,
         "completion_tokens": used.completion_tokens,
@@ -317,7 +329,7 @@ def _usage(turn: Turn, messages: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _whole(number: int, turn: Turn, body: dict[str, Any]) -> dict[str, Any]:
+def _whole(number: int, turn: ScriptTurn, body: dict[str, Any]) -> dict[str, Any]:
     calls = [
         {"id": call_id(number, i, c), "type": "function", "function": {"name": c.tool, "arguments": c.text}}
         for i, c in enumerate(turn.calls)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 
@@ -52,6 +54,8 @@ def _check_message(
         return [identity for identity in waiting if identity != message["tool_call_id"]]
     if waiting:
         raise StrictError(f"tool_call_ids did not have response messages: {waiting}")
+    if role == "assistant" and not message.get("content") and not message.get("tool_calls"):
+        raise StrictError("an assistant message has neither content nor tool_calls")
     return [_check_call(call, seen) for call in message.get("tool_calls") or ()]
 
 
@@ -61,8 +65,16 @@ def _check_call(call: dict[str, Any], seen: set[str]) -> str:
         raise StrictError(f"tool call with the wrong fields: {sorted(call)} {sorted(function)}")
     if not call["id"] or call["id"] in seen:
         raise StrictError(f"tool call id {call['id']!r} is empty or was used before")
-    if not isinstance(function["arguments"], str):
-        raise StrictError("arguments of a tool call are not a string")
+    if not re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", function["name"]):
+        raise StrictError(f"{function['name']!r} does not match the pattern of a function's name")
+    try:
+        arguments = json.loads(function["arguments"])
+    except (TypeError, ValueError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise StrictError(
+            f"arguments of a tool call are not the text of a JSON object: {function['arguments']!r}"
+        )
     seen.add(call["id"])
     return str(call["id"])
 

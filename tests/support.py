@@ -7,13 +7,17 @@ import base64
 import functools
 import os
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from llm_sandbox_nb.notebook.card_packing import held_by, unpacked
-from llm_sandbox_nb.sandbox.detect import why_no_bubblewrap, why_no_docker
+from llm_sandbox_nb.card.bundle import held_by, unpacked
+from llm_sandbox_nb.sandbox.open import OpeningSandbox, load_isolation, open_sandbox
+
+if TYPE_CHECKING:
+    from shared_sandboxes import SharedSandboxes
 
 T = TypeVar("T")
 MIME = "application/vnd.llm-sandbox.trajectory+json"
@@ -21,11 +25,18 @@ QUICK_IMPORTS = Path(__file__).parent / "data" / "quick_imports"
 """To be put on the path of processes that import jsonschema."""
 WHOLE = os.environ.get("LLM_SANDBOX_TESTS") == "whole"
 """Whether tests that take samples (random instants, sequences, pairs of versions) take as many as is promised."""
+CAMPAIGN = WHOLE or os.environ.get("LLM_SANDBOX_TESTS") == "campaign"
+"""Whether this is `make test-all`."""
 
 
 def size(usual: T, whole: T) -> T:
     """How much of something a test is to do: as a rule, and with `LLM_SANDBOX_TESTS=whole`."""
     return whole if WHOLE else usual
+
+
+def examples(count: int) -> int:
+    """How many examples hypothesis makes: a tenth, but 20 at least, when this is not `make test-all`."""
+    return count if CAMPAIGN else min(count, max(20, count // 10))
 
 
 def record_of(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,11 +68,7 @@ def run(coroutine: Coroutine[Any, Any, T], timeout: float = 60.0) -> T:
 @functools.cache
 def why_not(isolation: str) -> str:
     """Why an isolation does not work here, or nothing."""
-    if isolation == "docker":
-        return run(why_no_docker(None))
-    if isolation == "bubblewrap":
-        return run(why_no_bubblewrap())
-    return ""
+    return run(load_isolation(isolation).why_unavailable(None))
 
 
 def require(isolation: str) -> str:
@@ -104,13 +111,27 @@ def command_line(pid: int) -> str:
         return f"process {pid}"
 
 
+@dataclass(frozen=True)
+class Opener:
+    """`async with opener(**options) as box:` opens a sandbox; `with_sandbox` may use one that is shared."""
+
+    isolation: str
+    shared: SharedSandboxes | None = None
+
+    def __call__(self, **options: Any) -> OpeningSandbox:
+        return open_sandbox(self.isolation, **options)
+
+
 def with_sandbox(
-    opener: Callable[..., Any],
-    test: Callable[[Any], Coroutine[Any, Any, None]],
-    timeout: float = 60.0,
-    **options: Any,
+    opener: Opener, test: Callable[[Any], Coroutine[Any, Any, None]], timeout: float = 60.0, **options: Any
 ) -> None:
-    """Open a sandbox, run an async test body on it, close it."""
+    """Run an async test body on a sandbox: with options on one of its own, else on the module's shared one.
+
+    A test that needs its own without options is marked `own_sandbox`.
+    """
+    if opener.shared and not options:
+        opener.shared.run(opener.isolation, test, timeout)
+        return
 
     async def whole() -> None:
         async with opener(**options) as box:

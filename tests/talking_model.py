@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import Any
 
-from llm_sandbox_nb.agent.model import DeltaCallback, ModelSettings, Reply, ToolCall
+from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply, ToolCall
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from agent_scripts import SUBMIT, bash, script, turn
 
-from llm_sandbox_nb.agent.run import Run
-from llm_sandbox_nb.agent.solve import solve
+from llm_sandbox_nb.runs.run import Run
+from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.sandbox.contract import Sandbox
 
 

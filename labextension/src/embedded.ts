@@ -1,6 +1,6 @@
 /** A run as a notebook or an exported page holds it: one JSON object with the events and the files. */
 
-import { IEvent } from './view/events';
+import { IEvent } from './generated/events';
 import { IArtifactContent, ITablePreview } from './view/host';
 import { decodeBase64, heldOnPage, TooLargeError, unpack } from './packed';
 import { isEvent } from './valid';
@@ -31,7 +31,7 @@ export interface ITrajectoryBundle {
   /** Characters that texts within the events were clipped to; null when they are whole. */
   text_limit: number | null;
   artifacts: Record<string, IEmbeddedArtifact>;
-  /** Present while the run goes on and can be followed elsewhere. */
+  /** Present while the run is live and can be followed elsewhere. */
   live?: { run_id: string; server?: boolean; folder?: string | null };
   /** The card's static page, which holds some of the files. */
   page: string;
@@ -150,7 +150,12 @@ export class EventFeed {
     return fresh;
   }
 
-  /** Whether the event that comes by itself is new. */
+  /** The events of `list` that were not seen, which stay unseen. */
+  unseen(list: readonly IEvent[]): IEvent[] {
+    return list.filter(event => !this._seen.has(event.id));
+  }
+
+  /** Whether the event that comes alone is new. */
   takeOne(event: unknown): event is IEvent {
     if (!isEvent(event)) {
       this.rejected++;
@@ -163,7 +168,7 @@ export class EventFeed {
     return true;
   }
 
-  /** Whether `list` goes on where the last one ended. */
+  /** Whether `list` continues where the last one ended. */
   private _grew(list: readonly unknown[]): boolean {
     return this._count > 0 && this._count <= list.length && idOf(list[this._count - 1]) === this._last;
   }

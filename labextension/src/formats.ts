@@ -1,6 +1,6 @@
 /** Files that hold a run: our journal (JSON lines) and the `trajectory.json` of the LLM-in-Sandbox paper. No DOM here. */
 
-import { IEvent } from './view/events';
+import { IEvent } from './generated/events';
 import { isEvent } from './valid';
 
 export interface IRecord {
@@ -113,7 +113,8 @@ function addStep(log: EventLog, step: number, record: ISeedRecord): void {
     finish_reason: null,
     model_time: Number(record.metadata?.exec_time) || 0,
     response_id: null,
-    response_model: null
+    response_model: null,
+    context_window: null
   });
   if (!tool) {
     log.add({ kind: 'message', message: { role: 'user', content: text(record.observation) } });
@@ -135,8 +136,42 @@ function addStep(log: EventLog, step: number, record: ISeedRecord): void {
     duration: 0,
     notice: '',
     changes: [],
-    changes_incomplete: ''
+    changes_incomplete: '',
+    ...seedOutcome(tool, text(record.observation))
   });
+}
+
+const EXIT = /^\s*Exit code: *(?:Error: Exit code *)?(-?\d+)[^\n]*\n?/;
+const LABEL = /^Execution output of \\?\[[^\]\n]*\]:\n?/;
+const STREAMS = /^\\?\[STDOUT\]\n([^]*?)(?:\n?\\?\[STDERR\]\n([^]*))?$/;
+const REFUSED = /^\s*(?:ERROR\b|Error\b[:!]?|Unknown command:)/;
+const TOO_LONG = 'The command took too long';
+
+interface ISeedOutcome {
+  exit_code?: number;
+  timed_out?: boolean;
+  error?: string;
+  stdout?: string;
+  stderr?: string;
+}
+
+/** How a call ended, as far as its observation tells: the package has no other place for it. As `formats/` in Python. */
+export function seedOutcome(tool: string, observation: string): ISeedOutcome {
+  const found = EXIT.exec(observation);
+  const rest = observation.slice(found?.[0].length ?? 0).replace(LABEL, '');
+  if (!found) {
+    const shell = tool === 'execute_bash' || tool === 'bash';
+    return REFUSED.test(rest) ? { error: shell ? 'failed' : 'editor' } : {};
+  }
+  const streams = STREAMS.exec(rest);
+  const facts: ISeedOutcome = { stdout: streams ? streams[1] : rest, stderr: streams?.[2] ?? '' };
+  const code = Number(found[1]);
+  if (code >= 0) {
+    return { ...facts, exit_code: code };
+  }
+  return (facts.stdout ?? '').slice(0, 200).includes(TOO_LONG)
+    ? { ...facts, timed_out: true }
+    : { ...facts, error: 'failed' };
 }
 
 function addEnd(log: EventLog, steps: number): void {

@@ -3,5 +3,6 @@
 import { debugPlugin } from './lab/debug';
 import { followPlugin } from './lab/follow';
 import { plugin } from './lab/plugin';
+import { reloadPlugin } from './lab/reload';
 
-export default [plugin, followPlugin, debugPlugin];
+export default [plugin, followPlugin, debugPlugin, reloadPlugin];

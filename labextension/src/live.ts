@@ -3,10 +3,10 @@
  * The renderer of outputs is loaded before all plugins, so it waits here until one of them offers the connection.
  */
 
-import { PromiseDelegate } from '@lumino/coreutils';
+import { PromiseDelegate, ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { IArtifactContent, IControls, IDecisions, IHistory, ITimeTravel } from './view/host';
 
-/** Takes what comes of a run. */
+/** Takes the events of a run. */
 export interface ILiveSink {
   /** Events, new or known already: those known are passed over by the sink. */
   add(events: readonly unknown[]): void;
@@ -41,9 +41,11 @@ export function liveOffer(): Promise<Follow> {
   return offered.promise;
 }
 
-/** What a run of this session offers when it is over: its earlier files, and going back. */
+/** What a run of this session offers when it is over: its earlier files, and rewinds. */
 export interface IPast extends Pick<ILiveRun, 'history' | 'timeTravel'> {
-  /** The text of its journal as it is now; null when it cannot be had. */
+  /** How many events the server has of it. */
+  readonly events: number;
+  /** The text of its journal as it is now; null when there is none. */
   journal(): Promise<string | null>;
 }
 
@@ -60,4 +62,48 @@ export function offerPast(lookBack: LookBack): void {
 /** The way to look back, as soon as there is one. */
 export function pastOffer(): Promise<LookBack> {
   return offeredPast.promise;
+}
+
+/** A run as an output shows it, to be shown elsewhere. */
+export interface IShownRun {
+  id: string;
+  task: string;
+  /** The output's data. */
+  data: ReadonlyPartialJSONObject;
+  trusted: boolean;
+}
+
+/** In the metadata of a run that is shown in a tab of its own. */
+export const TAB = 'llm-sandbox-tab';
+
+/** What the application around the cards can do for them. */
+export interface IShell {
+  /** Show a run in a tab of its own; absent where there is one document to a page. `place` is its card. */
+  openRun?(run: IShownRun, place: HTMLElement): void;
+  /** Stop the sandbox of another notebook that is idle longest, if the person agrees, and run the cell of `place` again. */
+  makeRoom(place: HTMLElement): Promise<void>;
+}
+
+const offeredShell = new PromiseDelegate<IShell>();
+
+/** Offer what the application can do; the first offer counts. */
+export function offerShell(shell: IShell): void {
+  offeredShell.resolve(shell);
+}
+
+/** What the application can do, as soon as it is known. */
+export function shellOffer(): Promise<IShell> {
+  return offeredShell.promise;
+}
+
+let runPages = false;
+
+/** Whether pages that the model made run without a click in trusted outputs: a setting of the person. */
+export function pagesRun(): boolean {
+  return runPages;
+}
+
+/** Set it, from now on. */
+export function setPagesRun(value: boolean): void {
+  runPages = value;
 }

@@ -7,6 +7,7 @@ import { ServerConnection } from '@jupyterlab/services';
 
 import { cleanHtml } from './clean';
 import { embeddedArtifact, ITrajectoryBundle } from './embedded';
+import { pagesRun } from './live';
 import { isBelow, within } from './paths';
 import { IArtifactContent, IControls, IDecisions, IHistory, IHost, ITimeTravel } from './view/host';
 import { Trajectory } from './view/fold';
@@ -16,15 +17,18 @@ const LOADED = 64 * 1024 * 1024;
 
 export class MimeHost implements IHost {
   trusted = false;
+  /** Whether this is an output of a notebook, not a file. */
+  inNotebook = false;
   controls?: IControls;
   decisions?: IDecisions;
   history?: IHistory;
   timeTravel?: ITimeTravel;
   refresh?: () => Promise<void>;
+  keys = { tab: false, lab: true };
   bundle: ITrajectoryBundle | null = null;
   /** The run's folder, relative to the file that is shown; null when that is not known. */
   folder: string | null = null;
-  /** Where files come from while the run goes on. */
+  /** Where files come from while the run is live. */
   live: ((path: string) => Promise<IArtifactContent | null>) | null = null;
   /** To know how large a file is before it is loaded. */
   trajectory: Trajectory | null = null;
@@ -34,6 +38,10 @@ export class MimeHost implements IHost {
   constructor(private _options: IRenderMime.IRendererOptions) {
     this._bundle = _options.translator?.load('llm_sandbox_nb');
     this.trans = this.trans.bind(this);
+  }
+
+  get runsPages(): boolean {
+    return this.inNotebook && this.trusted && pagesRun();
   }
 
   trans(text: string, ...args: (string | number)[]): string {
@@ -92,7 +100,7 @@ export class MimeHost implements IHost {
     });
   }
 
-  /** The text of the run's journal; null when it cannot be had. */
+  /** The text of the run's journal; null when there is none. */
   async journal(): Promise<string | null> {
     const bytes = this.folder === null ? null : await this._load(within(this.folder, 'journal.jsonl'));
     return bytes && new TextDecoder().decode(bytes);

@@ -5,26 +5,35 @@ import { Widget } from '@lumino/widgets';
 
 import { asBundle, EventFeed, TRAJECTORY_MIME } from './embedded';
 import { readRecord } from './formats';
-import { ILiveRun, IPast, liveOffer, pastOffer } from './live';
+import { ILiveRun, IPast, IShell, liveOffer, pastOffer, shellOffer, TAB } from './live';
 import { MimeHost } from './mime-host';
+import { TabTools } from './tab-tools';
 import { h } from './view/dom';
-import { IEvent } from './view/events';
+import { IEvent } from './generated/events';
+import { ITimeTravel } from './view/host';
 import { TrajectoryView } from './view/view';
 
 const RECORD_MIME = 'text/vnd.llm-sandbox.record';
+/** Events after which a run is another attempt than before. */
+const ATTEMPT: ReadonlySet<string> = new Set(['rewound', 'continued', 'model.requested', 'run.finished']);
 
 /** What outputs and files have in common: a view that grows, and is made anew when it shows another run. */
 abstract class RunRenderer extends Widget implements IRenderMime.IRenderer {
   protected host: MimeHost;
   protected feed = new EventFeed();
   protected view: TrajectoryView | null = null;
+  /** The finished run that is shown; null while it is followed. */
+  protected runId: string | null = null;
+  protected model: IRenderMime.IMimeModel | null = null;
+  private _tools: TabTools | null = null;
   private _notes = h('div', { class: 'lsn-notes' });
+  private _newer = h('div', { class: 'lsn-newer', role: 'status' });
 
   constructor(options: IRenderMime.IRendererOptions) {
     super();
     this.host = new MimeHost(options);
     this.addClass('lsn-host');
-    this.node.append(this._notes);
+    this.node.append(this._newer, this._notes);
   }
 
   abstract renderModel(model: IRenderMime.IMimeModel): Promise<void>;
@@ -32,6 +41,7 @@ abstract class RunRenderer extends Widget implements IRenderMime.IRenderer {
   dispose(): void {
     if (!this.isDisposed) {
       this.clear();
+      this._tools?.dispose();
       super.dispose();
     }
   }
@@ -40,15 +50,31 @@ abstract class RunRenderer extends Widget implements IRenderMime.IRenderer {
   protected clear(): void {
     this.view?.dispose();
     this.view = null;
+    this._newer.replaceChildren();
     this.feed = new EventFeed();
+  }
+
+  /** A view was made. */
+  protected opened(_view: TrajectoryView): void {
+    if (this.inTab) {
+      this.host.keys = { tab: true, lab: true };
+      this._tools ??= new TabTools(() => this.view, this.node, this.host.trans);
+      this.node.prepend(this._tools.node);
+    }
+  }
+
+  /** Whether the run has a tab of its own. */
+  protected get inTab(): boolean {
+    return typeof this.model?.metadata[TAB] === 'object';
   }
 
   /** The view, with room for more events; `live` when they will come. */
   protected open(live: boolean): TrajectoryView {
     if (!this.view) {
-      this.view = new TrajectoryView(this.host, { live });
+      this.view = new TrajectoryView(this.host, { live, capped: !this.inTab });
       this.host.trajectory = this.view.trajectory;
       this.node.insertBefore(this.view.node, this._notes);
+      this.opened(this.view);
     }
     this.view.setLive(live);
     return this.view;
@@ -57,6 +83,78 @@ abstract class RunRenderer extends Widget implements IRenderMime.IRenderer {
   protected draw(events: readonly IEvent[]): void {
     events.forEach(event => this.view!.add(event));
     this.view!.flush();
+  }
+
+  /** The run is over, but the server knows it: its earlier files can be seen, and it can be rewound. */
+  protected lookBack(runId: string, saved: number): void {
+    void pastOffer()
+      .then(lookBack => lookBack(runId))
+      .then(past => {
+        if (past && this.runId === runId && !this.isDisposed) {
+          const { history, timeTravel } = past;
+          this.host.history = history;
+          this.host.timeTravel = timeTravel && this._fromHere(timeTravel, past);
+          this.host.refresh = async () => void (await this._offerNewer(past));
+          this.view?.offersChanged();
+          if (past.events > saved) {
+            void this._offerNewer(past);
+          }
+        }
+      });
+  }
+
+  /** A saved card stays as it was saved. Say when its run has another attempt by now; whether it has. */
+  private async _offerNewer(past: IPast): Promise<boolean> {
+    const { trans } = this.host;
+    const view = this.view;
+    const journal = await past.journal();
+    const unseen = this.feed.unseen((journal === null ? null : readRecord(journal))?.events ?? []);
+    if (view !== this.view || !unseen.some(event => ATTEMPT.has(event.kind))) {
+      return false;
+    }
+    const show = () => {
+      this.bring(journal);
+      const back = h('button', { type: 'button', onclick: () => this._showSaved() }, trans('Show the saved attempt'));
+      this._newer.replaceChildren(trans('This is the newest attempt, not the saved one.'), ' ', back);
+    };
+    const button = h('button', { type: 'button', onclick: show }, trans('Show it'));
+    this._newer.replaceChildren(trans('This run has a newer attempt.'), ' ', button);
+    return true;
+  }
+
+  private _showSaved(): void {
+    this.clear();
+    void this.renderModel(this.model!);
+  }
+
+  /** Rewinds from this card, which it shows at once; but none of an attempt that it does not show. */
+  private _fromHere(travel: ITimeTravel, past: IPast): ITimeTravel {
+    const here =
+      <A extends unknown[], R>(act: (...given: A) => Promise<R>) =>
+      async (...given: A): Promise<R> => {
+        if (await this._offerNewer(past)) {
+          throw new Error(this.host.trans('This run has a newer attempt: show it first.'));
+        }
+        const told = await act(...given);
+        this.bring(await past.journal());
+        return told;
+      };
+    return {
+      preview: travel.preview && ((step, what) => travel.preview!(step, what)),
+      rewind: here((step, what, others) => travel.rewind(step, what, others)),
+      undo: here(others => travel.undo(others)),
+      fork: here(step => travel.fork(step)),
+      resume: travel.resume && here(options => travel.resume!(options))
+    };
+  }
+
+  /** Add what a journal has and is not shown yet. */
+  protected bring(journal: string | null): void {
+    const record = journal === null ? null : readRecord(journal);
+    if (record && this.view) {
+      this.draw(this.feed.take(record.events));
+      this.tell(record.problem);
+    }
   }
 
   protected tell(...notes: (string | false)[]): void {
@@ -70,6 +168,7 @@ class OutputRenderer extends RunRenderer {
   private _runId: string | null = null;
   private _following: ILiveRun | null = null;
   private _wanted: string | null = null;
+  private _room = h('div', { class: 'lsn-room' });
 
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
     const bundle = asBundle(model.data[TRAJECTORY_MIME], model.data['text/html']);
@@ -83,12 +182,17 @@ class OutputRenderer extends RunRenderer {
       this.clear();
     }
     this._runId = bundle.run_id;
+    this.node.append(this._room);
+    this.model = model;
     this.host.trusted = model.trusted;
+    this.host.inNotebook = true;
     this.host.bundle = bundle;
-    if (typeof bundle.live?.folder === 'string') {
-      this.host.folder = bundle.live.folder;
+    const tab = model.metadata[TAB] as { folder?: unknown } | undefined;
+    const folder = tab?.folder ?? bundle.live?.folder;
+    if (typeof folder === 'string') {
+      this.host.folder = folder;
     }
-    // Only a run of this session is followed: an untrusted notebook must not make the page do anything by itself.
+    // Only a run of this session is followed: an untrusted notebook must not make the page do anything without a click.
     const followed = bundle.live && model.trusted ? bundle.live.run_id : null;
     this.open(followed !== null);
     this.draw(this.feed.take(bundle.events));
@@ -99,8 +203,11 @@ class OutputRenderer extends RunRenderer {
       this.feed.rejected > 0 && trans('%1 entries of this record are not events and are left out.', this.feed.rejected)
     );
     this._follow(followed);
+    this._offerRoom();
+    this.runId = null;
     if (followed === null && model.trusted && bundle.run_id !== null) {
-      this._lookBack(bundle.run_id);
+      this.runId = bundle.run_id;
+      this.lookBack(bundle.run_id, bundle.events.length);
     }
     if (bundle.live && followed === null) {
       await this._recover();
@@ -110,6 +217,48 @@ class OutputRenderer extends RunRenderer {
   protected clear(): void {
     this._follow(null);
     super.clear();
+  }
+
+  protected opened(view: TrajectoryView): void {
+    super.opened(view);
+    if (this.inTab) {
+      return;
+    }
+    void shellOffer().then(shell => {
+      const { trans } = this.host;
+      if (view === this.view && shell.openRun) {
+        const label = trans('Open in tab');
+        const open = h('button', { type: 'button', class: 'lsn-open-tab', onclick: () => this._openTab(shell) }, label);
+        view.actions.append(open);
+      }
+    });
+  }
+
+  private _openTab(shell: IShell): void {
+    const { data, trusted } = this.model!;
+    const task = this.view?.trajectory.start?.task ?? '';
+    shell.openRun?.({ id: this._runId ?? '', task, data, trusted }, this.node);
+  }
+
+  /** The run could not start because there are too many sandboxes: offer to make room. */
+  private _offerRoom(): void {
+    const { error } = this.view?.trajectory.finish ?? {};
+    this._room.replaceChildren();
+    if (!this.model?.trusted || this.inTab || !error?.includes('%sandbox stop --idle')) {
+      return;
+    }
+    void shellOffer().then(shell => {
+      const { trans } = this.host;
+      const told = h('span', { role: 'alert' });
+      const make = () => {
+        told.textContent = '';
+        shell.makeRoom(this.node).catch(problem => {
+          told.textContent = problem instanceof Error ? problem.message : String(problem);
+        });
+      };
+      const label = trans('Stop the one idle longest and run again…');
+      this._room.replaceChildren(h('button', { type: 'button', onclick: make }, label), ' ', told);
+    });
   }
 
   private _follow(runId: string | null): void {
@@ -138,29 +287,19 @@ class OutputRenderer extends RunRenderer {
     this.view?.setLive(true);
   }
 
-  /** The run is over, but of this session: its earlier files can be seen, and it can be taken back. */
-  private _lookBack(runId: string): void {
-    void pastOffer()
-      .then(lookBack => lookBack(runId))
-      .then(past => {
-        if (past && this._wanted === null && this._runId === runId && !this.isDisposed) {
-          this._offer(null, past);
-          this.host.refresh = async () => this._bring(await past.journal());
-        }
-      });
-  }
-
-  private _offer(run: ILiveRun | null, past: Pick<IPast, 'history' | 'timeTravel'> | null = run): void {
+  private _offer(run: ILiveRun | null): void {
     this.host.refresh = undefined;
     this.host.controls = run?.controls;
     this.host.decisions = run?.decisions;
-    this.host.history = past?.history;
-    this.host.timeTravel = past?.timeTravel;
+    this.host.history = run?.history;
+    this.host.timeTravel = run?.timeTravel;
+    this.view?.offersChanged();
   }
 
   private _ended(): void {
     this.host.controls = undefined;
     this.view?.setLive(false);
+    this._offerRoom();
     if (!this.view?.trajectory.finish) {
       void this._recover();
     }
@@ -171,16 +310,7 @@ class OutputRenderer extends RunRenderer {
     const view = this.view;
     const text = await this.host.journal();
     if (view && view === this.view) {
-      this._bring(text);
-    }
-  }
-
-  /** Add what a journal has and is not shown yet. */
-  private _bring(journal: string | null): void {
-    const record = journal === null ? null : readRecord(journal);
-    if (record && this.view) {
-      this.draw(this.feed.take(record.events));
-      this.tell(record.problem);
+      this.bring(text);
     }
   }
 
@@ -195,6 +325,10 @@ class OutputRenderer extends RunRenderer {
 
 /** The run of a journal or of a `trajectory.json` in the paper's form; anything else is shown as the text it is. */
 class FileRenderer extends RunRenderer {
+  protected get inTab(): boolean {
+    return true;
+  }
+
   constructor(options: IRenderMime.IRendererOptions) {
     super(options);
     this.addClass('lsn-file');
@@ -214,9 +348,14 @@ class FileRenderer extends RunRenderer {
     }
     // The file is opened by hand from the person's own disk, and frames keep what is in it apart from the page.
     this.host.trusted = true;
+    this.model = model;
     this.open(false);
     this.draw(this.feed.take(record.events));
     this.tell(record.problem);
+    this.runId = this.view!.trajectory.start?.run_id ?? null;
+    if (this.runId) {
+      this.lookBack(this.runId, record.events.length);
+    }
   }
 }
 

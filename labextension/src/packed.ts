@@ -1,5 +1,5 @@
 /**
- * What Python packed to keep notebooks small (`notebook/card_packing.py`): the record, and files that are on the card's page.
+ * What Python packed to keep notebooks small (`card/bundle.py`): the record, and files that are on the card's page.
  *
  * A notebook may come from anywhere, so unpacking is bounded: a few kilobytes must not grow until the page ends.
  */

@@ -1,7 +1,7 @@
 /**
  * The panel in the cell where no server can tell of the run: the view as an anywidget, told over the widget's comm.
  *
- * `notebook/panel.py` is the other side. What is written comes as parts of the widget's state, text under way and signs of
+ * `notebook/panel.py` is the other side. What is written comes as parts of the widget's state, unfinished text and signs of
  * life as messages. What is said to the kernel is heard by some kernels only while a cell runs, so that buttons appear when
  * it has answered.
  */
@@ -42,7 +42,7 @@ class Panel {
   readonly node = h('div', { class: 'lsn-host' });
   private _host = new CommHost(asBundle({ events: [] })!);
   private _feed = new EventFeed();
-  private _view = new TrajectoryView(this._host, { live: true });
+  private _view = new TrajectoryView(this._host, { live: true, capped: true });
   private _note: HTMLElement;
   private _parts = 0;
   private _asked = 0;
@@ -51,7 +51,7 @@ class Panel {
 
   constructor(private _model: IModel) {
     const trans = this._host.trans.bind(this._host);
-    this._note = h('div', { class: 'lsn-note' }, trans('To stop the run, interrupt the kernel.'));
+    this._note = h('div', { class: 'lsn-note' }, trans('Interrupt the cell to stop the run.'));
     this.node.append(this._view.node, this._note);
     this._model.on('change:parts', this._take);
     this._model.on('msg:custom', this._hear);

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { load } from './load.mjs';
+import { step } from './runs.mjs';
 
 import { deflateSync } from 'node:zlib';
 
@@ -67,6 +68,16 @@ test('what is no event is counted and passed over', () => {
     { ...event(1), text: {} }
   ]);
   assert.deepEqual([taken.length, feed.rejected], [1, 7]);
+});
+
+test('what the view does not read may be missing, what it reads may not', () => {
+  const whole = step(1).find(one => one.kind === 'call.finished');
+  const { stdout, stderr, truncated, ...read } = whole;
+  const { observation, ...unread } = whole;
+  assert.deepEqual([stdout, stderr, truncated, observation], ['out\n', '', false, 'out\n']);
+  assert.equal(new EventFeed().take([whole]).length, 1);
+  assert.equal(new EventFeed().take([read]).length, 1);
+  assert.equal(new EventFeed().take([unread]).length, 0);
 });
 
 test('only something with a list of events is a bundle', () => {

@@ -35,10 +35,10 @@ function stepOf(step) {
   return { ...plain, failures, artifacts, calls, checkpoint: idOf(step.checkpoint) };
 }
 
-function callOf({ id, tool, rawArguments: raw_arguments, arguments: values, started, liveOutput, result, decided }) {
+function callOf({ id, tool, rawArguments: raw_arguments, arguments: values, started, liveOutput, result, decisions }) {
   const [live_output, observation] = [liveOutput, result?.observation ?? null];
   const plain = { id, tool, raw_arguments, arguments: values, started, live_output };
-  return { ...plain, result: idOf(result), observation, decided: ids(decided) };
+  return { ...plain, result: idOf(result), observation, decisions: ids(decisions) };
 }
 
 process.stdout.write(JSON.stringify(JSON.parse(readFileSync(0, 'utf8')).map(folded)));

@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { load } from './load.mjs';
 
-const { readRecord, isSeed } = await load('formats');
+const { readRecord, isSeed, seedOutcome } = await load('formats');
 const { Trajectory } = await load('view/fold');
 
 const note = (id, text = 'x') => JSON.stringify({ id, parent: null, time: 1, kind: 'note', text });
@@ -91,4 +92,18 @@ test('a seed record with odd values inside is shown all the same', () => {
   const odd = step({ a: 1 }, { b: [2] }, { thought: null, reasoning_content: 7, metadata: null });
   const { events } = readRecord(seed([odd]));
   assert.equal(events.find(event => event.kind === 'call.finished').observation, '{"b":[2]}');
+});
+
+const told = JSON.parse(readFileSync(new URL('../../tests/data/seed_observations.json', import.meta.url), 'utf8'));
+
+test('how a call ended is read from its observation, as in Python', () => {
+  for (const [tool, observation, facts] of told) {
+    assert.deepEqual(seedOutcome(tool, observation), facts, observation);
+  }
+});
+
+test('a failed call of the paper is failed', () => {
+  const { events } = readRecord(seed([step('execute_bash', told[2][1])]));
+  const finished = events.find(event => event.kind === 'call.finished');
+  assert.equal(finished.exit_code, 2);
 });

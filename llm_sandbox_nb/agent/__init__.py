@@ -1,1 +1,1 @@
-"""The loop: model, tools, prompts, limits."""
+"""The loop: session, model call, limits, prompts, inputs, artifacts, recorder."""

@@ -1,4 +1,4 @@
-"""The files after each call, kept while the model thinks: only the next call waits, and only if it must."""
+"""A checkpoint of the files after each call. It is taken while the model writes; only the next call waits for it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
 from llm_sandbox_nb.trajectory import events as ev
-
-HISTORY_FOLDER = "history"
-"""Where a run keeps the files of its sandbox, below its own folder."""
+from llm_sandbox_nb.trajectory.run_folder import HISTORY
 
 logger = logging.getLogger(__name__)
 
@@ -29,13 +26,13 @@ class Checkpoints:
     """Seconds that each call had to wait for a checkpoint."""
     _task: asyncio.Task[None] | None = None
     off: str = ""
-    """Why no files are kept, in a sentence."""
-    _told: str = ""
+    """Why no checkpoints are taken, in a sentence."""
+    _noted: str = ""
 
     async def begin(self) -> None:
-        """Keep the history in the run's folder from now on; what the sandbox has of it comes along."""
+        """Keep the history in the run's folder from now on, with what the sandbox already has of it."""
         try:
-            await self.box.keep_history(self.recorder.folder / HISTORY_FOLDER)
+            await self.box.keep_history(self.recorder.folder / HISTORY)
         except SandboxLostError:
             raise
         except (SandboxError, OSError) as error:
@@ -43,12 +40,12 @@ class Checkpoints:
             self._note(self.off)
 
     def start(self, step: int) -> None:
-        """Begin to keep the files as they are after `step`; `settle` waits for it."""
+        """Begin a checkpoint of the files after `step`; `settle` waits for it."""
         if not self.off:
             self._task = asyncio.create_task(self._take(step))
 
     async def settle(self) -> None:
-        """Wait until the files are kept.
+        """Wait until the checkpoint is complete.
 
         Raises:
             SandboxLostError: the sandbox died meanwhile.
@@ -60,7 +57,7 @@ class Checkpoints:
         self.waited.append(time.monotonic() - started)
 
     async def abandon(self) -> None:
-        """Stop; whatever it raises no longer matters."""
+        """Stop, and ignore what the checkpoint raises."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -84,14 +81,9 @@ class Checkpoints:
         self._note(history.notice)
 
     def _note(self, text: str) -> None:
-        if text and text != self._told:
-            self._told = text
+        if text and text != self._noted:
+            self._noted = text
             self.recorder.emit(ev.Noted(text=str(ev.clean_text(text))))
-
-
-def history_folder(run_folder: Path) -> Path:
-    """Where the run in `run_folder` keeps the files of its steps."""
-    return run_folder / HISTORY_FOLDER
 
 
 def _sentence(error: BaseException) -> str:

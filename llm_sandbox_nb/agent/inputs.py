@@ -1,23 +1,26 @@
-"""The files a user hands in: checked before anything starts, put into the sandbox's input folder."""
+"""The input files of a run: checked before anything starts, and uploaded to the sandbox's input folder."""
 
 from __future__ import annotations
 
+import io
 import posixpath
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from llm_sandbox_nb.agent.failures import InputError
+from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.trajectory.events import clean_text
 
-InputFiles = Iterable[str | Path] | Mapping[str, str | Path | bytes] | str | Path | None
+InputFiles = Iterable[str | Path] | Mapping[str, Any] | str | Path | None
+"""Paths; or, by their names in the input folder, paths, contents (`bytes`) and data frames of pandas or polars."""
 _NAMED = 1000
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What goes in: host paths, and contents by name."""
+    """Input files: host paths, and contents by name."""
 
     paths: tuple[Path, ...] = ()
     contents: tuple[tuple[str, bytes | Path], ...] = ()
@@ -33,7 +36,7 @@ class Inputs:
         """Put everything into `folder` of the sandbox.
 
         Raises:
-            TransferError: a link leads outside of what was handed in, or there is no room.
+            TransferError: a link leads outside of the input, or there is no room.
         """
         for path in self.paths:
             await box.upload(path, folder)
@@ -43,16 +46,23 @@ class Inputs:
 
 
 def check_inputs(inputs: InputFiles) -> Inputs:
-    """Look at what was handed in: files, folders (whose content goes in), or contents and files by name.
+    """Check the input: files, folders (their content), or contents, data frames and files by name.
 
     Raises:
-        InputError: something is missing, cannot be read, or two things have the same name.
+        InputError: something is missing or unreadable, or two things have the same name.
     """
     if inputs is None:
         return Inputs()
     if isinstance(inputs, Mapping):
         return Inputs(
-            contents=tuple((_checked_name(name), _checked(content)) for name, content in inputs.items())
+            contents=tuple((_checked_name(name), _checked(name, content)) for name, content in inputs.items())
+        )
+    given: Any = inputs
+    if is_frame(given):
+        raise InputError("A data frame needs a name in the input folder: write inputs={'data.csv': frame}.")
+    if isinstance(given, bytes | bytearray) or not isinstance(given, str | Path | Iterable):
+        raise InputError(
+            f"inputs takes paths, or contents by name as in {{'data.csv': content}}, not {type(given).__name__}."
         )
     listed = (inputs,) if isinstance(inputs, str | Path) else inputs
     paths = tuple(_existing(path) for path in listed)
@@ -60,8 +70,45 @@ def check_inputs(inputs: InputFiles) -> Inputs:
     return Inputs(paths)
 
 
-def _checked(content: str | Path | bytes) -> bytes | Path:
-    return content if isinstance(content, bytes) else _existing(content)
+def _checked(name: str, content: Any) -> bytes | Path:
+    if isinstance(content, bytes | bytearray):
+        return bytes(content)
+    if is_frame(content):
+        return frame_content(name, content)
+    if not isinstance(content, str | Path):
+        raise InputError(
+            f"The input {name!r} is of type {type(content).__name__}: give a path, bytes or a data frame."
+        )
+    return _existing(content)
+
+
+def is_frame(value: Any) -> bool:
+    """Whether it is a data frame or a column, of pandas or polars."""
+    library = type(value).__module__.partition(".")[0]
+    return library in ("pandas", "polars") and type(value).__name__ in ("DataFrame", "Series")
+
+
+def frame_content(name: str, value: Any) -> bytes:
+    """The content of a file `name` that holds a data frame: `.csv`, `.tsv` or `.parquet`.
+
+    Raises:
+        InputError: the name has another ending.
+        ImportError: what writes Parquet is not installed.
+    """
+    frame = value.to_frame() if type(value).__name__ == "Series" else value
+    suffix, out = Path(name).suffix.lower(), io.BytesIO()
+    polars = type(frame).__module__.startswith("polars")
+    if suffix == ".parquet":
+        frame.write_parquet(out) if polars else frame.to_parquet(out)
+    elif suffix in (".csv", ".tsv"):
+        between = "," if suffix == ".csv" else "\t"
+        if polars:
+            frame.write_csv(out, separator=between)
+        else:
+            frame.to_csv(out, sep=between, index=type(frame.index).__name__ != "RangeIndex")
+    else:
+        raise InputError(f"A data frame becomes a file that ends in .csv, .tsv or .parquet, not {name!r}.")
+    return out.getvalue()
 
 
 def _existing(path: str | Path) -> Path:

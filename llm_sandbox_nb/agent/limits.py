@@ -1,4 +1,4 @@
-"""Limits of a run: what it may use, what it has used, and when the model is told that a turn is its last."""
+"""Limits of a run: what it may use, what it has used, and when its next turn is the last one."""
 
 from __future__ import annotations
 
@@ -48,45 +48,45 @@ class Meter:
     def __init__(self, limits: RunLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self.limits = limits
         self.step = 0
-        """Number of the step under way, from 1."""
+        """Number of the current step, from 1."""
         self.conversation = 0
         """Tokens of the next request: counted by the provider, the newest part estimated."""
         self.cost: float | None = 0.0
         self.last_turn: LimitName | None = None
-        """The limit that makes the step under way the last one."""
+        """The limit that makes the current step the last one."""
         self._next_is_last: LimitName | None = None
         self._last_cost = 0.0
         self._clock = clock
         self._start = clock()
         self._left_out = 0.0
-        self.to_tell = False
-        """Whether the limits have changed since the model was told of them."""
+        self.limits_changed = False
+        """Whether the limits have changed since the model read them."""
 
-    def go_on_from(self, step: int, conversation: int, cost: float | None) -> None:
-        """The conversation has had so many steps and tokens already, and has cost so much."""
+    def resume_from(self, step: int, conversation: int, cost: float | None) -> None:
+        """Continue with a conversation that has used so many steps and tokens, and has cost so much."""
         self.step, self.conversation, self.cost = step, conversation, cost
         self.last_turn = self._next_is_last = None
 
     def change(self, limits: RunLimits) -> None:
-        """Other limits from now on. A turn that was to be the last may not be it any more."""
-        self.limits, self.to_tell = limits, True
+        """Use other limits from now on. They can turn the last turn into an ordinary one."""
+        self.limits, self.limits_changed = limits, True
         if self.last_turn is not None:
             self.last_turn = self._near_limit(limits.steps - self.step + 1)
         if self._next_is_last is not None:
             self._next_is_last = self._near_limit(limits.steps - self.step)
 
     def begin_step(self) -> int:
-        """The next step begins; its number."""
+        """Begin the next step; returns its number."""
         self.step += 1
         self.last_turn = self._next_is_last
         return self.step
 
     def add_text(self, text: str) -> None:
-        """Something joined the conversation that the provider has not counted yet."""
+        """Add text to the conversation that the provider has not counted yet."""
         self.conversation += math.ceil(len(text.encode("utf-8", "replace")) / 4)
 
     def add_reply(self, usage: Usage | None, text: str) -> None:
-        """A reply came; `text` is all of it, for when the provider did not count."""
+        """Add a reply. `text` is all of it, for providers that do not count."""
         if usage is None or not usage.total_tokens:
             self.add_text(text)
         else:
@@ -97,11 +97,11 @@ class Meter:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the start, without those left out."""
+        """Seconds since the start, without pauses."""
         return self._clock() - self._start - self._left_out
 
     def leave_out(self, seconds: float) -> None:
-        """Do not count these seconds: a person had halted the run."""
+        """Do not count these seconds: the run was paused."""
         self._left_out += seconds
 
     @property
@@ -111,7 +111,7 @@ class Meter:
 
     @property
     def used_up(self) -> LimitName | None:
-        """The limit after which not even one last turn is given."""
+        """The limit that allows not even one last turn."""
         if self.limits.cost is not None and self.cost is not None and self.cost >= self.limits.cost:
             return "cost"
         if self.limits.time is not None and self.elapsed >= self.limits.time:
@@ -120,12 +120,12 @@ class Meter:
 
     @property
     def over(self) -> LimitName | None:
-        """The limit that ends the run after the step under way."""
+        """The limit that ends the run after the current step."""
         return self.last_turn or self.used_up
 
     def next_turn(self) -> str:
-        """What the model is told at the end of its newest message: steps left, and if one is its last."""
-        remaining, self.to_tell = max(1, self.limits.steps - self.step), False
+        """The end of the newest message: the steps that remain, and whether the next turn is the last."""
+        remaining, self.limits_changed = max(1, self.limits.steps - self.step), False
         self._next_is_last = self._near_limit(remaining)
         line = f"[Steps remaining: {remaining}]"
         return f"{line}\n{_LAST_TURN[self._next_is_last]} {_WHAT_TO_DO}" if self._next_is_last else line
@@ -143,7 +143,7 @@ class Meter:
         return None
 
     def reply_tokens(self, asked: int | None) -> int | None:
-        """How many tokens to ask for, so that the conversation stays within its limit as far as it can."""
+        """The tokens to ask for, so that the conversation stays within its limit where possible."""
         if asked is None or self.limits.tokens is None:
             return asked
         return min(asked, max(1024, self.limits.tokens - self.conversation))

@@ -1,8 +1,12 @@
-"""The prompts: read from YAML, filled in by plain replacement."""
+"""The prompts: read from YAML, filled in by plain replacement.
+
+A file in the form of the paper's package is one whose braces Python's `str.format` takes: there `{{` stands for `{`.
+"""
 
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from importlib import resources
@@ -11,21 +15,26 @@ from typing import Any
 
 import yaml
 
-from llm_sandbox_nb.agent.failures import InputError
+from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.sandbox.contract import Directories
 
 _PLACEHOLDER = re.compile(r"\{(problem_statement|working_dir|input_dir|output_dir)\}")
+_FORMATTED = re.compile(r"(?P<brace>\{\{|\}\})|\{(?P<name>\w+)\}")
+_FIELDS = frozenset(("problem_statement", "working_dir", "input_dir", "output_dir", "command_docs", "demo"))
+"""The fields of prompts of the paper's package; it fills in the last two with nothing."""
 
 
 @dataclass(frozen=True)
 class PromptConfig:
-    """What the model is told, and where things are in the sandbox. The fields are the keys of the YAML."""
+    """The prompts, and the folders in the sandbox. The fields are the keys of the YAML."""
 
     system_prompt: str
     instance_prompt: str = "{problem_statement}"
     working_dir: str = Directories().root
     input_dir: str = Directories().input
     output_dir: str = Directories().output
+    braces: str = "plain"
+    """`plain`: each brace is text but for those of the placeholders. `doubled`: `{{` stands for `{`."""
 
     def messages(self, task: str) -> list[dict[str, Any]]:
         """The first two messages of a conversation about `task`."""
@@ -36,12 +45,19 @@ class PromptConfig:
             "output_dir": self.output_dir,
         }
         return [
-            {"role": "system", "content": fill(self.system_prompt, values)},
-            {"role": "user", "content": fill(self.instance_prompt, values)},
+            {"role": "system", "content": self._filled(self.system_prompt, values)},
+            {"role": "user", "content": self._filled(self.instance_prompt, values)},
         ]
 
+    def _filled(self, template: str, values: Mapping[str, str]) -> str:
+        if self.braces == "plain":
+            return fill(template, values)
+        return _FORMATTED.sub(
+            lambda match: match["brace"][0] if match["brace"] else values.get(match["name"], ""), template
+        )
+
     def under(self, root: str) -> PromptConfig:
-        """The same for a sandbox whose working directory is `root`, for folders that lie in the usual one."""
+        """The same for a sandbox whose working directory is `root`: folders in the usual one move there."""
         usual = Directories().root
         if root == usual:
             return self
@@ -60,6 +76,21 @@ class PromptConfig:
 def fill(template: str, values: Mapping[str, str]) -> str:
     """Replace the placeholders, in one pass: braces in the values and all other braces are text."""
     return _PLACEHOLDER.sub(lambda match: values[match[1]], template)
+
+
+def braces_of(*templates: str) -> str:
+    """The form of the braces in prompts that do not say it: see `PromptConfig.braces`.
+
+    They are `doubled` when some are, and every field that is left is one of the paper's package.
+    """
+    try:
+        parsed = [part for template in templates for part in string.Formatter().parse(template)]
+    except ValueError:
+        return "plain"
+    fields = [part[1:] for part in parsed if part[1] is not None]
+    known = all(name in _FIELDS and not form and not conversion for name, form, conversion in fields)
+    doubled = any(brace in template for template in templates for brace in ("{{", "}}"))
+    return "doubled" if known and doubled else "plain"
 
 
 def load_prompts(source: str | Path | PromptConfig | None = None) -> PromptConfig:
@@ -95,6 +126,13 @@ def _parse(text: str, name: str) -> PromptConfig:
         raise InputError(f"In {name}, {wrong[0]} has to be text.")
     if wrong := [key for key in chosen if key.endswith("_dir") and not chosen[key].startswith("/")]:
         raise InputError(f"In {name}, {wrong[0]} has to be a full path inside the sandbox, such as /testbed.")
+    if chosen.setdefault(
+        "braces", braces_of(chosen["system_prompt"], chosen.get("instance_prompt", ""))
+    ) not in (
+        "plain",
+        "doubled",
+    ):
+        raise InputError(f"In {name}, braces can be plain or doubled, not {chosen['braces']!r}.")
     return PromptConfig(**{key: _folder(key, value) for key, value in chosen.items()})
 
 

@@ -1,21 +1,34 @@
-"""The record of a run in the making: each event to the journal, into the trajectory, and to who listens."""
+"""Records a run: each event goes to the journal, into the trajectory, and to the listeners."""
 
 from __future__ import annotations
 
 import asyncio
+import codecs
+import functools
 import logging
-from collections.abc import Callable, Iterable
+import platform
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
+from llm_sandbox_nb.agent.errors import InputError
+from llm_sandbox_nb.sandbox.contract import StreamName
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import Journal
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
+from llm_sandbox_nb.version import __version__
 
 Listener = Callable[[ev.Event], None]
 """Called in the loop's thread with each event, also transient ones, after it was recorded; must not block."""
 
 logger = logging.getLogger(__name__)
 _STORED_AT_ONCE = 256 * 1024
+_SECRET = re.compile(r"key|token$|secret|password|passwd|authorization|credential|cookie", re.IGNORECASE)
+_UNSAFE = re.compile(r"[/\\\x00-\x1f\x7f]+")
 
 
 class Recorder:
@@ -24,10 +37,10 @@ class Recorder:
     def __init__(
         self, folder: Path, listeners: Iterable[Listener] = (), trajectory: Trajectory | None = None
     ) -> None:
-        """`trajectory` is what the journal in `folder` holds already.
+        """`trajectory` is what the journal in `folder` already holds.
 
         Raises:
-            JournalError: somebody else writes this journal.
+            JournalError: another process writes this journal.
         """
         self.folder = folder
         self.journal = Journal(folder)
@@ -35,7 +48,7 @@ class Recorder:
         self._listeners = list(listeners)
 
     def emit(self, event: ev.Event) -> None:
-        """Record an event, then tell the listeners.
+        """Record an event, then call the listeners.
 
         Raises:
             OSError: the journal cannot be written (disk full).
@@ -45,22 +58,91 @@ class Recorder:
             self.journal.append(event)
         self.trajectory.add(event)
         for listener in tuple(self._listeners):
-            self._tell(listener, event)
+            self._notify(listener, event)
 
     async def store(self, data: bytes) -> ev.Text:
-        """Output as it is kept in an event: itself, or a blob when it is long or not text."""
+        """Output in the form that an event holds: text, or a blob when it is long or not text."""
         if len(data) <= _STORED_AT_ONCE:
             return self.journal.store_bytes(data)
         return await asyncio.to_thread(self.journal.store_bytes, data)
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Close the journal."""
         self.journal.close()
 
-    def _tell(self, listener: Listener, event: ev.Event) -> None:
+    def _notify(self, listener: Listener, event: ev.Event) -> None:
         try:
             listener(event)
         except Exception:
-            # A view that breaks must not end the run it shows; it gets nothing more.
-            logger.exception("a listener failed at %s and is told nothing more", event.kind)
+            # A view that breaks must not end the run that it shows.
+            logger.exception("a listener failed at %s and gets no more events", event.kind)
             self._listeners.remove(listener)
+
+
+class LiveOutput:
+    """Turns pieces of output into transient events. A character cut by a piece's end waits for the next piece."""
+
+    def __init__(self, call_id: str, emit: Callable[[ev.Event], None]) -> None:
+        self._call_id = call_id
+        self._emit = emit
+        decoder = codecs.getincrementaldecoder("utf-8")
+        self._decoders = {"stdout": decoder("replace"), "stderr": decoder("replace")}
+
+    def __call__(self, stream: StreamName, data: bytes) -> None:
+        """Take one piece, as the sandbox's `on_output`."""
+        if text := self._decoders[stream].decode(data):
+            self._emit(ev.CallOutput(call_id=self._call_id, stream=stream, text=text))
+
+
+def new_run_folder(parent: Path, name: str | None) -> Path:
+    """Make `<parent>/<name>/<YYYYmmdd-HHMMSS>-<id>`, without the middle when there is no name.
+
+    The id begins with the fraction of the second, so that folders are in the order of their names.
+
+    Raises:
+        InputError: it cannot be made there.
+    """
+    part = _UNSAFE.sub("-", name).strip(". ")[:120] if name else ""
+    now = time.time()
+    second, fraction = time.strftime("%Y%m%d-%H%M%S", time.localtime(now)), int(now % 1 * 0x10000)
+    folder = parent.expanduser().absolute() / part / f"{second}-{fraction:04x}{secrets.token_hex(2)}"
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        return new_run_folder(parent, name)
+    except OSError as error:
+        raise InputError(
+            f"The run's folder cannot be made in {parent} ({error.strerror}): choose another output folder."
+        ) from error
+    return folder
+
+
+def public_settings(value: Any) -> Any:
+    """`value` without what looks like a secret."""
+    if isinstance(value, Mapping):
+        return {
+            str(key): "(not recorded)"
+            if _SECRET.search(str(key)) and isinstance(item, str)
+            else public_settings(item)
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [public_settings(item) for item in value]
+    return value
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a run depends on."""
+    found = {"llm-sandbox-nb": __version__, "python": platform.python_version()}
+    if litellm := _installed("litellm"):
+        found["litellm"] = litellm
+    return found
+
+
+@functools.cache
+def _installed(package: str) -> str | None:
+    """The version of a package; looking it up takes longer than much of a short run."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

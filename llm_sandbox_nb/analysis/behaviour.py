@@ -6,9 +6,9 @@ import json
 from collections import Counter
 from dataclasses import dataclass, field
 
-from llm_sandbox_nb.analysis.fragments import SUBMIT_TOOLS
-from llm_sandbox_nb.analysis.outcome import plain_output, succeeded
-from llm_sandbox_nb.analysis.rules import call_uses
+from llm_sandbox_nb.analysis.call_outcome import plain_output, succeeded
+from llm_sandbox_nb.analysis.capability_rules import call_uses
+from llm_sandbox_nb.analysis.code_fragments import SUBMIT_TOOLS
 from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 
 WANDERING_SHARE = 0.5
@@ -59,7 +59,7 @@ class Behaviour:
 
     @property
     def wanders(self) -> bool:
-        """Whether the run goes on for long without getting further."""
+        """Whether the run is long and half of its turns or more bring it no further."""
         return len(self.turns) >= WANDERING_TURNS and self.barren_share >= WANDERING_SHARE
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.analysis.behaviour import behaviour_of
+from llm_sandbox_nb.analysis.call_outcome import plain_output, succeeded
+from llm_sandbox_nb.analysis.capability_rules import CAPABILITIES
 from llm_sandbox_nb.analysis.load import Loaded
-from llm_sandbox_nb.analysis.outcome import plain_output, succeeded
-from llm_sandbox_nb.analysis.rules import CAPABILITIES
 from llm_sandbox_nb.analysis.timing import Times, throughput, times_of
 from llm_sandbox_nb.analysis.tokens import tokens_of
-from llm_sandbox_nb.analysis.writing import writing_of
+from llm_sandbox_nb.analysis.writing_style import writing_of
 
 if TYPE_CHECKING:
     import pandas

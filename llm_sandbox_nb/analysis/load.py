@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from llm_sandbox_nb.trajectory.journal import FILE_NAME as JOURNAL
+from llm_sandbox_nb.formats.llm_in_sandbox import from_seed, is_seed
 from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
-from llm_sandbox_nb.trajectory.seed_format import FILE_NAME as SEED
-from llm_sandbox_nb.trajectory.seed_format import from_seed
+from llm_sandbox_nb.trajectory.run_folder import JOURNAL, SEED
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 Form = Literal["journal", "seed"]
+_SEEDS = f"{Path(SEED).stem}*.json"
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,9 @@ class Reading:
 def load_runs(paths: Iterable[str | Path]) -> Reading:
     """The runs at and below `paths`: folders with journals, journals, and `trajectory.json` files.
 
-    A `trajectory.json` beside a journal is the same run and is passed over. One that the paper's benchmark
-    wrote holds many runs, by the number of the problem. What cannot be read is told, and the rest goes on.
+    A `trajectory.json` beside a journal is the same run and is passed over; `trajectory_math.json` and the like are
+    read too. One that the paper's benchmark wrote holds many runs, by the id of the problem. The result
+    names what cannot be read, and has all that can.
 
     Raises:
         FileNotFoundError: one of the paths is not there.
@@ -71,7 +72,7 @@ def _files(given: Path) -> list[Path]:
         return [given]
     journals = sorted(given.rglob(JOURNAL))
     beside = {journal.parent for journal in journals}
-    return journals + [path for path in sorted(given.rglob(SEED)) if path.parent not in beside]
+    return journals + [path for path in sorted(given.rglob(_SEEDS)) if path.parent not in beside]
 
 
 def _read(file: Path, given: Path) -> Iterator[Loaded]:
@@ -97,9 +98,8 @@ def _many(content: Any) -> dict[str, Any] | None:
     """The runs of a file that holds many: an object of them by id, or a list."""
     if isinstance(content, list):
         return {str(number): one for number, one in enumerate(content)}
-    if isinstance(content, dict) and "steps" not in content:
-        found = {key: one for key, one in content.items() if isinstance(one, dict) and "steps" in one}
-        return found or None
+    if isinstance(content, dict) and not is_seed(content):
+        return {key: one for key, one in content.items() if is_seed(one)} or None
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Any
 
-from llm_sandbox_nb.analysis.rules import CAPABILITIES
+from llm_sandbox_nb.analysis.capability_rules import CAPABILITIES
 
 if TYPE_CHECKING:
     import pandas

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llm_sandbox_nb.analysis import plots
+from llm_sandbox_nb.analysis.capability_rules import CAPABILITIES, RULES_VERSION
 from llm_sandbox_nb.analysis.frames import groups_frame, runs_frame, tools_frame
 from llm_sandbox_nb.analysis.load import Reading
-from llm_sandbox_nb.analysis.rules import CAPABILITIES, RULES_VERSION
-from llm_sandbox_nb.analysis.writing import PATTERNS_VERSION
+from llm_sandbox_nb.analysis.writing_style import PATTERNS_VERSION
+from llm_sandbox_nb.formatting import format_number, format_percent, plural
 
 if TYPE_CHECKING:
     import pandas
@@ -55,9 +56,9 @@ def cell(column: str, value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float) and column.endswith(_PERCENT):
-        return f"{100 * value:.1f} %"
+        return f"{format_percent(value)} %"
     if isinstance(value, float):
-        return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+        return format_number(value)
     return html.escape(str(value))
 
 
@@ -68,8 +69,8 @@ def report_html(reading: Reading, title: str = "What these runs did") -> str:
         return page(title, '<p class="note">No run was found.</p>' + _problems(reading))
     groups, tools = groups_frame(runs), tools_frame(reading.runs)
     parts = [
-        f'<p class="note">{len(runs)} runs, {int(runs["turns"].sum())} turns. Capability rules version '
-        f"{RULES_VERSION}, writing patterns version {PATTERNS_VERSION}.{_estimated(runs)}</p>",
+        f'<p class="note">{plural(len(runs), "run")}, {plural(int(runs["turns"].sum()), "turn")}. '
+        f"Capability rules version {RULES_VERSION}, writing patterns version {PATTERNS_VERSION}.{_estimated(runs)}</p>",
         "<h2>Capabilities</h2><p>Share of all turns whose code uses a capability; the solid part of a bar is of turns "
         "in which a call that uses it also ended well.</p>",
         plots.svg_of(plots.capability_figure(groups)),

@@ -32,7 +32,7 @@ class Throughput:
     span: float
     per_minute: float
     concurrency: float
-    """How many runs were under way on average."""
+    """How many runs were active on average."""
 
 
 def times_of(run: Loaded) -> Times:

@@ -1,4 +1,4 @@
-"""One attempt at one problem: in a sandbox, or with a single reply. The record of it is a run like any other."""
+"""One attempt at one problem: in a sandbox, or with a single reply. Its record is a run like any other."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from llm_sandbox_nb.agent.answer import LIMIT
-from llm_sandbox_nb.agent.failures import RunError
-from llm_sandbox_nb.agent.folders import new_run_folder, public_settings, versions
+from llm_sandbox_nb.agent.artifacts import ANSWER_LIMIT
+from llm_sandbox_nb.agent.errors import RunError
 from llm_sandbox_nb.agent.limits import RunLimits
-from llm_sandbox_nb.agent.model import ContextOverflowError, Model, ModelError, ModelSettings, Reply
 from llm_sandbox_nb.agent.prompts import fill
-from llm_sandbox_nb.agent.recorder import Recorder
-from llm_sandbox_nb.agent.retry import RetryPolicy, reply_with_retries
-from llm_sandbox_nb.agent.run import Run
-from llm_sandbox_nb.agent.solve import solve
+from llm_sandbox_nb.agent.recorder import Recorder, new_run_folder, public_settings, versions
 from llm_sandbox_nb.benchmark.data import with_documents
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.swe import collect_patch, prepare_repository
 from llm_sandbox_nb.benchmark.task import Task
+from llm_sandbox_nb.model.contract import ContextOverflowError, Model, ModelError, ModelSettings, Reply
+from llm_sandbox_nb.model.retries import RetryPolicy, reply_with_retries
+from llm_sandbox_nb.runs.run import Run
+from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import OutputLimitExceededError, SandboxError
-from llm_sandbox_nb.sandbox.spent import Spent, spent_by
+from llm_sandbox_nb.sandbox.open import resource_usage
+from llm_sandbox_nb.sandbox.resource_usage import ResourceUsage
 from llm_sandbox_nb.trajectory import events as ev
 
 Opener = Callable[[Task, Row], AbstractAsyncContextManager[Sandbox]]
@@ -34,31 +34,35 @@ Opener = Callable[[Task, Row], AbstractAsyncContextManager[Sandbox]]
 
 @dataclass(frozen=True)
 class HowToAsk:
-    """The model and how it is asked."""
+    """The model and how to ask it."""
 
     model: Model
     settings: ModelSettings = field(default_factory=ModelSettings)
     retries: RetryPolicy = field(default_factory=RetryPolicy)
     limits: RunLimits | None = None
-    """In place of the task's own."""
+    """Replace those of the task."""
     command_timeout: float = 120.0
+    reply_tokens: int | None = None
+    """Most tokens of the one reply in mode `llm`; None: as in the settings."""
+    save_responses: bool = False
+    """Whether each request and reply is also kept as a JSON file, in `litellm` in the run's folder."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """What came of it. `error_kind` is empty when nothing failed, whatever the answer is worth."""
+    """The outcome. `error_kind` is empty when nothing failed, whatever the answer is worth."""
 
     run: Run
     answer: str | None = None
     error_kind: str = ""
     error: str = ""
-    spent: Spent = field(default_factory=Spent)
+    spent: ResourceUsage = field(default_factory=ResourceUsage)
 
 
 async def in_sandbox(
     task: Task, row: Row, how: HowToAsk, open_box: Opener, folder: Path, *, documents: str
 ) -> Attempt:
-    """Work on a row in a sandbox of its own, which is closed in the end. `documents` is `files` or `prompt`.
+    """Work on a row in a new sandbox, which is closed at the end. `documents` is `files` or `prompt`.
 
     Raises:
         ModelError, InputError, SandboxError: nothing could be started.
@@ -83,6 +87,7 @@ async def in_sandbox(
                 settings=how.settings,
                 retries=how.retries,
                 command_timeout=how.command_timeout,
+                show=False,
             )
         except RunError as error:
             return Attempt(error.run, None, kind_of(error), str(error))
@@ -90,7 +95,7 @@ async def in_sandbox(
             answer = await (collect_patch(box, base) if base else read_answer(box, task))
         except SandboxError as error:
             return Attempt(run, None, "sandbox", str(error))
-        return Attempt(run, answer, spent=await spent_by(box))
+        return Attempt(run, answer, spent=await resource_usage(box))
 
 
 def kind_of(error: RunError) -> str:
@@ -110,18 +115,26 @@ async def read_answer(box: Sandbox, task: Task) -> str | None:
     usual = [posixpath.join(folder, "answer.txt") for folder in (prompts.output_dir, prompts.working_dir)]
     for path in [*(named if task.answer_file else ()), *dict.fromkeys(usual)]:
         try:
-            data = await box.read_file(path, limit=LIMIT)
+            data = await box.read_file(path, limit=ANSWER_LIMIT)
         except (OSError, OutputLimitExceededError):
             continue
         return data.decode("utf-8", "replace").strip()
     return None
 
 
-async def with_one_reply(task: Task, row: Row, how: HowToAsk, folder: Path) -> Attempt:
-    """Ask once, without any tool; documents stand in the prompt, and the reply's text is the answer."""
+async def with_one_reply(
+    task: Task, row: Row, how: HowToAsk, folder: Path, prompt: str | None = None
+) -> Attempt:
+    """Ask once, without any tool; documents stand in the prompt, and the reply's text is the answer.
+
+    `prompt` is used in place of the task's own.
+    """
+    if how.reply_tokens is not None:
+        how = replace(how, settings=replace(how.settings, max_tokens=how.reply_tokens))
     recorder = Recorder(new_run_folder(folder, None))
-    problem = with_documents(row)
-    message = {"role": "user", "content": fill(task.vanilla_prompt, {"problem_statement": problem})}
+    if prompt is None:
+        prompt = fill(task.vanilla_prompt, {"problem_statement": with_documents(row)})
+    message = {"role": "user", "content": prompt}
     settings = public_settings({"sampling": asdict(how.settings), "mode": "llm"})
     recorder.emit(
         ev.RunStarted(

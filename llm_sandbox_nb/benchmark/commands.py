@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.benchmark.options import BENCHMARK_OPTIONS
-from llm_sandbox_nb.options.errors import UsageError
+from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.options.values import converted, resolve
 
 if TYPE_CHECKING:
     from llm_sandbox_nb.agent.limits import RunLimits
+    from llm_sandbox_nb.benchmark.item_pipeline import Backend, Item
     from llm_sandbox_nb.benchmark.judge import Judge
     from llm_sandbox_nb.benchmark.runner import Runner
-    from llm_sandbox_nb.benchmark.working import Hands, Item
 
+_LIMITS = {"steps": "steps", "tokens": "tokens", "budget": "cost", "time": "time"}
+"""Flags, and the fields of `RunLimits` that they set."""
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
@@ -29,14 +31,14 @@ def list_text() -> str:
 
 
 @dataclass(frozen=True)
-class Report:
+class BenchmarkReport:
     """A report as `found`, and the page that was written if one was asked for."""
 
     found: dict[str, Any]
     page: Path | None = None
 
 
-def make_report(out: Path, html: str | None = None) -> Report:
+def make_report(out: Path, html: str | None = None) -> BenchmarkReport:
     """The report of a folder of results, also written to the file `html`.
 
     Raises:
@@ -48,17 +50,16 @@ def make_report(out: Path, html: str | None = None) -> Report:
     try:
         found = summary(out)
         if html is None:
-            return Report(found)
+            return BenchmarkReport(found)
         path = Path(html).expanduser()
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(as_html(out, found), "utf-8", errors="replace", newline="\n")
-        return Report(found, path)
+        return BenchmarkReport(found, path)
     except ResultsError as error:
         raise UsageError(str(error)) from error
     except ImportError as error:
-        raise UsageError(
-            f"Reports need {error.name}: run `pip install 'llm-sandbox-nb[benchmark]'`."
-        ) from error
+        install = f"Reports need {error.name}: run `pip install 'llm-sandbox-nb[benchmark]'`."
+        raise UsageError(install if error.name else str(error)) from error  # ours says it all
     except OSError as error:
         raise UsageError(f"The report cannot be written to {html}: {error.strerror or error}.") from error
 
@@ -80,11 +81,16 @@ def prepare(names: list[str], flags: Mapping[str, Any], environment: Mapping[str
     Raises:
         UsageError: something named is not there or cannot be understood.
     """
-    from llm_sandbox_nb.agent.model import ModelError
+    from llm_sandbox_nb.model.contract import ModelError
 
-    values = resolve({**flags, "llm_name": flags.get("model") or flags.get("llm_name")}, environment)
+    names = [*names, *(flags.get("more_tasks") or ())]
+    if not names:
+        raise UsageError(
+            "There is no task: name one, as in `benchmark run math`; `benchmark list` lists them."
+        )
+    values = resolve(flags, environment)
     values |= {option.name: _value(option, flags, environment) for option in BENCHMARK_OPTIONS}
-    if not values["llm_name"]:
+    if not values["model"]:
         raise UsageError("There is no model: name one with --model (for example openai/gpt-5) or $LLM_NAME.")
     try:
         return _prepare(names, flags, values)
@@ -102,7 +108,7 @@ def _value(option: Any, flags: Mapping[str, Any], environment: Mapping[str, str]
 
 
 def _prepare(names: list[str], flags: Mapping[str, Any], values: Mapping[str, Any]) -> Prepared:
-    from llm_sandbox_nb.benchmark.asking import how_of, opener_of
+    from llm_sandbox_nb.benchmark.backends import how_of, opener_of
     from llm_sandbox_nb.benchmark.data import load_rows
     from llm_sandbox_nb.benchmark.results import check_config, check_rows
     from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, plan
@@ -131,11 +137,11 @@ def _prepare(names: list[str], flags: Mapping[str, Any], values: Mapping[str, An
         how_of(values),
         RunnerOptions(out, values["workers"], values["attempts"], values["retry_errors"]),
     )
-    hands = _ray(values, options) if values["ray"] else None
+    backend = _ray(values, options) if values["ray"] else None
     _check_out(out)
     check_config(out, _config(values, flags))
     check_rows(out, {(item.task.name, item.row.id): item.row.digest for item in items})
-    runner = Runner(how, opener_of(values), options, _judge(values, out), hands=hands)
+    runner = Runner(how, opener_of(values), options, _judge(values, out), backend=backend)
     return Prepared(items, runner, out, how.model.name, how.model.scripted)
 
 
@@ -150,37 +156,36 @@ def _check_out(out: Path) -> None:
         ) from error
 
 
-def _ray(values: Mapping[str, Any], options: Any) -> Hands:
-    from llm_sandbox_nb.benchmark.ray_hands import RayHands
+def _ray(values: Mapping[str, Any], options: Any) -> Backend:
+    from llm_sandbox_nb.benchmark.ray_backend import RayBackend
 
-    return RayHands(values["ray"], values, options)
+    return RayBackend(values["ray"], values, options)
 
 
 def _limits(limits: RunLimits, flags: Mapping[str, Any], values: Mapping[str, Any]) -> RunLimits:
     """The task's limits, but for those that were given as options."""
-    names = {"max_steps": "steps", "max_token_limit": "tokens", "budget": "cost", "time": "time"}
-    return replace(
-        limits, **{field: values[flag] for flag, field in names.items() if flags.get(flag) is not None}
-    )
+    given = {field: values[flag] for flag, field in _LIMITS.items() if flags.get(flag) is not None}
+    return replace(limits, **given)
 
 
 def _judge(values: Mapping[str, Any], out: Path) -> Judge | None:
     if not values["judge_model"]:
         return None
-    from llm_sandbox_nb.agent.model_litellm import make_model
     from llm_sandbox_nb.benchmark.judge import Judge, JudgeOptions
+    from llm_sandbox_nb.model.litellm_model import make_model
 
-    address = values["judge_base_url"] or values["llm_base_url"]
+    address = values["judge_base_url"] or values["api_base"]
     model = make_model(values["judge_model"], api_base=address, api_key=values["api_key"])
     return Judge(model, out / "judge", JudgeOptions(repeats=values["judge_repeats"]))
 
 
 def _config(values: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
     """What results in one folder have to have in common."""
-    same = (*_SAMPLING, "max_tokens_per_call", "data", "extra_body", "docker_image", "network")
-    config: dict[str, Any] = {"model": values["llm_name"], "judge_model": values["judge_model"]}
+    same = (*_SAMPLING, "max_tokens_per_call", "data", "extra_body", "network")
+    config: dict[str, Any] = {"model": values["model"], "judge_model": values["judge_model"]}
     config |= {name: values[name] for name in same}
-    config |= {
-        name: values[name] for name in ("max_steps", "max_token_limit", "budget", "time") if flags.get(name)
-    }
+    config["docker_image"] = values["image"]
+    more = {name: name for name in ("budget", "time", "command_timeout", "max_response_len")}
+    more |= {"max_steps": "steps", "max_token_limit": "tokens"}
+    config |= {key: values[name] for key, name in more.items() if flags.get(name)}
     return config

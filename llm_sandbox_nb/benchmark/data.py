@@ -39,6 +39,8 @@ def load_rows(task: Task, source: str | None = None) -> list[Row]:
 def _records(task: Task, source: str | None) -> Iterable[Mapping[str, Any]]:
     if source is not None:
         return _file(_named(task, source))
+    if task.data.file:
+        return _file(task.folder / task.data.file)
     for name in _NAMES:
         if (task.folder / name).is_file():
             return _file(task.folder / name)

@@ -2,7 +2,7 @@
 
 Each answer is judged several times. A verdict counts only when the reply's last line is one word; anything else
 is asked again and then counted as unknown, never as right or wrong. A tie is a tie. Every judgement is a line in
-a file, so that a judge who is interrupted goes on where it was, and agreement can be computed.
+a file, so that an interrupted judge resumes where it was, and agreement can be computed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from llm_sandbox_nb.agent.model import Model, ModelError, ModelSettings
-from llm_sandbox_nb.agent.retry import RetryPolicy, reply_with_retries
-from llm_sandbox_nb.benchmark.lines import append_line, read_lines
+from llm_sandbox_nb.benchmark.json_lines import append_line, read_lines
 from llm_sandbox_nb.benchmark.rows import Row
-from llm_sandbox_nb.benchmark.scores import NO_ANSWER, Score, without_thinking
+from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score, without_thinking
+from llm_sandbox_nb.model.contract import Model, ModelError, ModelSettings
+from llm_sandbox_nb.model.retries import RetryPolicy, reply_with_retries
 
 PROMPT_VERSION = "2"
 _PROMPT = """You grade an answer to a question by comparing it with the official answer. Grade only whether the \

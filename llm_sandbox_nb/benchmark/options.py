@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from llm_sandbox_nb.options.parser import VALUES_FROM, Parser
-from llm_sandbox_nb.options.table import GROUPS, SETTINGS, Option, text, whole_number, yes_or_no
+from llm_sandbox_nb.options.table import GROUPS, SETTINGS, Option, option, text, whole_number, yes_or_no
 
 MODES = ("sandbox", "llm")
 _EPILOG = f"""\
@@ -18,10 +18,11 @@ _SHARED_GROUPS = ("model", "limits", "sandbox")
 
 
 def modes(value: object) -> tuple[str, ...]:
-    """Modes, separated by commas."""
-    found = tuple(dict.fromkeys(word.strip() for word in str(value).split(",") if word.strip()))
+    """Modes, separated by commas; `llm-in-sandbox`, as the paper's package calls it, is `sandbox`."""
+    words = (word.strip() for word in str(value).split(","))
+    found = tuple(dict.fromkeys("sandbox" if word == "llm-in-sandbox" else word for word in words if word))
     if not found or any(word not in MODES for word in found):
-        raise ValueError("`sandbox`, `llm` or `sandbox,llm` is wanted")
+        raise ValueError("must be `sandbox`, `llm` or `sandbox,llm`")
     return found
 
 
@@ -29,36 +30,48 @@ def contexts(value: object) -> tuple[str, ...]:
     """Where documents are, separated by commas."""
     found = tuple(dict.fromkeys(word.strip() for word in str(value).split(",") if word.strip()))
     if not found or any(word not in ("files", "prompt") for word in found):
-        raise ValueError("`files`, `prompt` or `files,prompt` is wanted")
+        raise ValueError("must be `files`, `prompt` or `files,prompt`")
     return found
 
 
 def index(value: object) -> int:
     """A whole number of at least 0."""
     if not str(value).isdigit():
-        raise ValueError("a whole number of at least 0 is wanted")
+        raise ValueError("must be a whole number of at least 0")
     return int(str(value))
 
 
 BENCHMARK_OPTIONS = (
-    Option("model", "the same as --llm_name", text, metavar="NAME"),
     Option("data", "rows: a .jsonl, .json or .parquet file, a folder with TASK.jsonl, or `sample`", metavar="PATH"),
     Option("mode", "sandbox, llm (one reply, no tools), or both with a comma", modes, ("sandbox",), metavar="MODES"),
     Option("context", "documents in files, in the prompt, or both with a comma", contexts, ("files",),
            metavar="WHERE"),
-    Option("workers", "how many items are under way at once", whole_number, 8, ("LLM_NUM_WORKERS",), metavar="N"),
+    Option("workers", "how many items run at once", whole_number, 8, ("LLM_NUM_WORKERS",), metavar="N",
+           aliases=("num_workers",)),
     Option("repeats", "how often each problem is done (default: the task's)", whole_number, metavar="N"),
     Option("start_id", "number of the first row, from 0", index, 0, metavar="N"),
     Option("end_id", "number of the row before which it ends", whole_number, metavar="N"),
     Option("attempts", "how often an item that failed is tried", whole_number, 2, metavar="N"),
     Option("retry_errors", "do items again that failed in an earlier start", yes_or_no, True, metavar="BOOL"),
-    Option("out", "folder of the results", text, "results", metavar="FOLDER"),
+    Option("out", "folder of the results", text, "results", metavar="FOLDER", aliases=("output_dir",)),
+    Option("max_response_len", "most tokens of the one reply in mode llm (default: --max_tokens_per_call)",
+           whole_number, metavar="N"),
     Option("ray", "spread over the nodes of a Ray cluster: auto (this machine's), or HOST:PORT", text,
            metavar="ADDRESS"),
     Option("judge_model", "model that judges physics and long_context", text, metavar="NAME"),
-    Option("judge_base_url", "its address (default: --llm_base_url)", text, metavar="URL"),
+    Option("judge_base_url", "its address (default: --api_base)", text, metavar="URL"),
     Option("judge_repeats", "how often it judges each answer", whole_number, 4, metavar="N"),
 )  # fmt: skip
+
+
+_ACTIONS = ("list", "run", "report")
+
+
+def benchmark_words(words: list[str]) -> list[str]:
+    """The words after `benchmark`, with `run` before a task or an option, where the paper's package has none."""
+    if not words or words[0] in (*_ACTIONS, "-h", "--help"):
+        return words
+    return ["run", *words]
 
 
 def add_benchmark_actions(benchmark: Parser) -> dict[str, Parser]:
@@ -66,19 +79,21 @@ def add_benchmark_actions(benchmark: Parser) -> dict[str, Parser]:
     actions = benchmark.add_subparsers(dest="action", metavar="ACTION", parser_class=Parser, required=True)
     listing = actions.add_parser("list", help="list the tasks that come with the package")
     run = actions.add_parser(
-        "run", help="run tasks; the same command goes on where it was stopped or killed", epilog=_EPILOG,
+        "run", help="run tasks; the same command resumes where it was stopped or killed", epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    run.add_argument("tasks", metavar="TASK", nargs="+", help="names of tasks, or folders with a task.yaml")
+    run.add_argument("tasks", metavar="TASK", nargs="*", help="names of tasks, or folders with a task.yaml")
+    run.add_argument("--task", dest="more_tasks", metavar="TASK", action="append", help="the same as TASK")
     group = run.add_argument_group("benchmark")
-    for option in BENCHMARK_OPTIONS:
-        run.add_option(group, option)
+    for one in BENCHMARK_OPTIONS:
+        run.add_option(group, one)
     run.add_option(run, SETTINGS)
     for title in _SHARED_GROUPS:
         group = run.add_argument_group(title)
-        for option in GROUPS[title]:
-            run.add_option(group, option)
-    report = actions.add_parser("report", help="say what came of it, as tables or one HTML file")
+        for one in GROUPS[title]:
+            run.add_option(group, one)
+    run.add_option(run, option("save_litellm_response"))
+    report = actions.add_parser("report", help="report the results, as tables or one HTML file")
     report.add_argument("results", metavar="FOLDER", help="what was --out of `benchmark run`")
     report.add_argument("--html", metavar="FILE", nargs="?", const="report.html", help="also write a page")
     return {"list": listing, "run": run, "report": report}

@@ -1,8 +1,8 @@
-"""A patch in a sandbox's repository: put in, and what it must not decide by itself taken back.
+"""Apply a patch to a sandbox's repository, and restore what a patch must not change: the tests and their settings.
 
-Exit codes of tests are the verdict, so a patch that changes the tests or the settings of their runner would judge
-itself. Both are as in the base commit again before a test runs. The tested code itself is the patch's own, and runs
-in the same process as the tests: against a hostile one this is no protection.
+The tests are the verdict, so a patch that changes them or the settings of their runner would judge itself. Both are
+restored to the base commit before a test runs. The tested code comes from the patch and runs in the same process as
+the tests: what stands against hostile code is in `evidence`.
 """
 
 from __future__ import annotations
@@ -37,8 +37,13 @@ async def apply(box: Sandbox, patch: str, name: str) -> bool:
     return await _git(box, f"apply --whitespace=nowarn {shlex.quote(path)}") is not None
 
 
-async def take_back(box: Sandbox, tests: Iterable[str], test_patch: str) -> bool:
-    """Undo what the files' changes since the base commit do to the tests and their runner; False: it cannot be told."""
+async def files_of(box: Sandbox) -> list[str]:
+    """The files of the repository as it is now."""
+    return await _git(box, "ls-files -z --cached --others") or []
+
+
+async def restore_tests(box: Sandbox, tests: Iterable[str], test_patch: str) -> bool:
+    """Undo the changes since the base commit that affect tests or their runner; False when the changes are unknown."""
     listed = await _git(box, f"add -A --force . && {GIT} diff --cached --name-status --no-renames -z HEAD")
     roots = await _git(box, "ls-tree --name-only -z HEAD")
     if listed is None or roots is None:
@@ -53,6 +58,25 @@ async def take_back(box: Sandbox, tests: Iterable[str], test_patch: str) -> bool
     return await _over(box, "rm -rf --", new) and await _over(
         box, f"{GIT} --literal-pathspecs checkout -q HEAD --", old
     )
+
+
+async def kept_tree(box: Sandbox) -> str | None:
+    """The name of a git tree with all files as they are now."""
+    tree = await _git(box, f"add -A --force . && {GIT} write-tree")
+    return tree[0].strip() if tree else None
+
+
+async def steering_changes(box: Sandbox, tree: str, tests: Iterable[str]) -> set[str]:
+    """The tests, and files that steer them, that are not as in a tree; all that changed when that cannot be told.
+
+    Compiled files are left out: running tests makes them.
+    """
+    listed = await _git(box, f"add -A --force . && {GIT} diff --cached --name-status --no-renames -z {tree}")
+    roots = await _git(box, f"ls-tree --name-only -z {tree}")
+    if listed is None or roots is None:
+        return {tree}
+    touched = {path: status != "A" for status, path in zip(listed[::2], listed[1::2], strict=False)}
+    return {path for path in _deciding(touched, tests, (), roots) if not path.endswith(".pyc")}
 
 
 def _deciding(

@@ -8,8 +8,8 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from llm_sandbox_nb.benchmark.item_pipeline import Item
 from llm_sandbox_nb.benchmark.results import Key, Result
-from llm_sandbox_nb.benchmark.working import Item
 
 _NOTES = 3
 """Errors whose words are kept."""
@@ -65,7 +65,7 @@ class Progress:
         items: all that belong to the benchmark.
         open_items: those of them that are still to be done.
         results: what is on disk already.
-        workers: how many are under way at once.
+        workers: how many run at once.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Progress:
         """How many were done when this start began."""
 
     def began(self, item: Item) -> None:
-        """An item is under way."""
+        """An item has begun."""
         with self._lock:
             cell, now = self._cell(item.key), time.monotonic()
             cell.begun[item.key] = now
@@ -106,7 +106,7 @@ class Progress:
                 self.notes.append((result.key, result.error_kind, result.error))
 
     def stopped(self) -> None:
-        """Nothing is under way any more."""
+        """No item runs any more."""
         with self._lock:
             for cell in self._cells.values():
                 if cell.begun:

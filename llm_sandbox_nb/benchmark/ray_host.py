@@ -1,4 +1,4 @@
-"""What works on a node of a Ray cluster: one process that does many items at once, with the node's own engine.
+"""The process on a node of a Ray cluster: it runs many items at once, with the node's own engine.
 
 Records are made in a folder of the node and go back with the result, so that no shared file system is needed.
 """
@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llm_sandbox_nb import __version__
-from llm_sandbox_nb.benchmark.asking import how_of, opener_of
+from llm_sandbox_nb.benchmark.backends import how_of, opener_of
+from llm_sandbox_nb.benchmark.item_pipeline import FatalError, Item, LocalBackend
 from llm_sandbox_nb.benchmark.results import Result
-from llm_sandbox_nb.benchmark.working import FatalError, Item, LocalHands
 from llm_sandbox_nb.sandbox import process
-from llm_sandbox_nb.sandbox.left_folders import remove_left_folders
+from llm_sandbox_nb.sandbox.leftover_folders import remove_left_folders
+from llm_sandbox_nb.version import __version__
 
 _PREFIX = "llm-sandbox-nb-host-"
 _LOCK = "lock"
@@ -32,14 +32,14 @@ _GOING = 10.0
 
 
 @dataclass(frozen=True)
-class Reply:
+class ItemReply:
     """What comes back from a node. `record` is a tar file whose names are seen from the folder of all results."""
 
     result: Result | None = None
     answer: str | None = None
     record: bytes = b""
     fatal: str = ""
-    """Why it makes no sense to go on."""
+    """Why the benchmark must stop."""
 
 
 class Host:
@@ -48,42 +48,42 @@ class Host:
     def __init__(self, values: Mapping[str, Any], attempts: int) -> None:
         remove_left_folders(_PREFIX, _LOCK)
         self._folder, self._lock = own_folder()
-        self._hands = LocalHands(how_of(values), opener_of(values), self._folder, attempts)
-        self._work: set[asyncio.Task[Reply]] = set()
+        self._backend = LocalBackend(how_of(values), opener_of(values), self._folder, attempts)
+        self._work: set[asyncio.Task[ItemReply]] = set()
         self._count = 0
         self._closing = False
 
     async def ready(self) -> str:
-        """The version of this package on the node, once it can work."""
+        """The version of this package on the node, once the node is ready."""
         return __version__
 
-    async def attempt(self, item: Item) -> Reply:
-        """Do an item; one that comes after the order to close is left undone, for Ray may change their order."""
+    async def attempt(self, item: Item) -> ItemReply:
+        """Run an item. One that comes after the order to close is not run: Ray may change their order."""
         if self._closing:
-            return Reply(fatal="it is closing")
+            return ItemReply(fatal="it is closing")
         work = asyncio.create_task(self._attempt(item))
         self._work.add(work)
         work.add_done_callback(self._work.discard)
         return await work
 
-    async def _attempt(self, item: Item) -> Reply:
+    async def _attempt(self, item: Item) -> ItemReply:
         self._count += 1
         folder = self._folder / str(self._count)
         try:
-            result, answer = await self._hands.attempt(item, folder)
-            return Reply(result, answer, await asyncio.to_thread(packed, folder))
+            result, answer = await self._backend.attempt(item, folder)
+            return ItemReply(result, answer, await asyncio.to_thread(packed, folder))
         except FatalError as error:
-            return Reply(fatal=str(error))
+            return ItemReply(fatal=str(error))
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     async def close(self) -> None:
-        """Cancel what is under way; return when all sandboxes are closed and nothing is left."""
+        """Cancel the items that run; return when all sandboxes are closed and nothing is left."""
         self._closing = True
         for work in self._work:
             work.cancel()
         await asyncio.gather(*self._work, return_exceptions=True)
-        await self._hands.__aexit__()
+        await self._backend.__aexit__()
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
 
@@ -106,10 +106,10 @@ def packed(folder: Path) -> bytes:
 
 
 def unpack(record: bytes, out: Path) -> None:
-    """Put the files of a node below `out`; nothing gets outside.
+    """Put the files of a node below `out` and nowhere else.
 
     Raises:
-        OSError, tarfile.TarError: they cannot be written, or a name in it leads elsewhere.
+        OSError, tarfile.TarError: they cannot be written, or a name leads outside.
     """
     if record:
         out.mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ def unpack(record: bytes, out: Path) -> None:
 
 
 def own_folder() -> tuple[Path, int]:
-    """A new folder, and a lock that says that its process lives."""
+    """A new folder, and a lock that shows that its process lives."""
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

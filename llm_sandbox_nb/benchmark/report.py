@@ -10,6 +10,7 @@ from typing import Any
 from llm_sandbox_nb.benchmark.judge import agreement, read_judgements
 from llm_sandbox_nb.benchmark.results import ResultsError, count_errors, read_results
 from llm_sandbox_nb.benchmark.statistics import tables
+from llm_sandbox_nb.formatting import format_number, format_percent
 
 _CELLS = (
     "task", "mode", "items", "results", "score", "score_low", "score_high", "errors", "unscored", "no_answer",
@@ -92,9 +93,9 @@ def _shown(column: str, value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, float) and (column.startswith(("score", "delta")) or column.endswith("share")):
-        return f"{100 * value:.1f}"
+        return format_percent(value)
     if isinstance(value, float):
-        return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+        return format_number(value)
     return str(value)
 
 

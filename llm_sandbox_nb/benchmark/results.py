@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from llm_sandbox_nb.benchmark.lines import append_line, read_lines
+from llm_sandbox_nb.benchmark.json_lines import append_line, read_lines
 
 FILE = "results.jsonl"
 CONFIG = "config.json"
@@ -24,7 +24,7 @@ class ResultsError(ValueError):
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one item. Times are seconds, `started` since the epoch, `cost` US dollars."""
+    """The result of one item. Times are seconds, `started` since the epoch, `cost` US dollars."""
 
     task: str
     mode: str

@@ -9,35 +9,35 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from llm_sandbox_nb.agent.failures import InputError
+from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.benchmark.attempt import HowToAsk, Opener
-from llm_sandbox_nb.benchmark.judge import Judge
-from llm_sandbox_nb.benchmark.results import Key, Result, read_results, write_result
-from llm_sandbox_nb.benchmark.rows import Row
-from llm_sandbox_nb.benchmark.scoring import Scoring
-from llm_sandbox_nb.benchmark.task import Task
-from llm_sandbox_nb.benchmark.working import (
+from llm_sandbox_nb.benchmark.item_pipeline import (
+    Backend,
     FatalError,
-    Hands,
     Item,
-    LocalHands,
+    LocalBackend,
     is_to_be_judged,
     judged,
     scored_again,
     unjudged,
 )
+from llm_sandbox_nb.benchmark.judge import Judge
+from llm_sandbox_nb.benchmark.results import Key, Result, read_results, write_result
+from llm_sandbox_nb.benchmark.rows import Row
+from llm_sandbox_nb.benchmark.scoring_pool import Scoring
+from llm_sandbox_nb.benchmark.task import Task
 from llm_sandbox_nb.sandbox.contract import Sandbox
 
 
 @dataclass(frozen=True)
 class RunnerOptions:
-    """`attempts`: how often an item that failed is tried in one start of the runner."""
+    """`attempts`: how often one start of the runner tries an item that fails."""
 
     out: Path
     workers: int = 8
     attempts: int = 2
     retry_errors: bool = True
-    """Whether items that failed in an earlier start are done again."""
+    """Whether items that failed in an earlier start run again."""
 
 
 def plan(
@@ -55,9 +55,9 @@ def plan(
 
 
 class Runner:
-    """Works off items. `on_begin` is called with each item, `on_result` with its result after it was written.
+    """Runs items. Calls `on_begin` with each item, and `on_result` with its result after it was written.
 
-    `hands` do the items; without them, this process does.
+    `backend` runs the items; the default is this process.
     """
 
     def __init__(
@@ -68,14 +68,14 @@ class Runner:
         judge: Judge | None = None,
         on_result: Callable[[Result], None] = lambda result: None,
         on_begin: Callable[[Item], None] = lambda item: None,
-        hands: Hands | None = None,
+        backend: Backend | None = None,
     ) -> None:
         self.options, self.judge, self.on_result, self.on_begin = options, judge, on_result, on_begin
         scorers = min(2, max(1, options.workers))
-        self.hands = hands or LocalHands(how, open_box, options.out, options.attempts, scorers)
+        self.backend = backend or LocalBackend(how, open_box, options.out, options.attempts, scorers)
 
     def open_items(self, items: Iterable[Item]) -> list[Item]:
-        """Those that have no result yet, or only one that failed, or that waits for a judge who is there now."""
+        """The items without a result, with a failed one, or with one that waits for a judge that is now available."""
         results = {result.key: result for result in read_results(self.options.out)}
         return [item for item in items if self._is_open(item, results.get(item.key))]
 
@@ -87,10 +87,10 @@ class Runner:
         return self.judge is not None and is_to_be_judged(item, result)
 
     async def run(self, items: Iterable[Item]) -> list[Result]:
-        """Do what is still open. Cancelling ends what is under way in good order.
+        """Run the items that are open. When cancelled, it ends the running ones in good order.
 
         Raises:
-            FatalError: it makes no sense to go on.
+            FatalError: the benchmark must stop.
         """
         waiting = self.open_items(items)
         async with Scoring() as scoring:
@@ -99,27 +99,27 @@ class Runner:
         waiting.reverse()
         results: list[Result] = []
 
-        async def work(hands: Hands) -> None:
+        async def work(backend: Backend) -> None:
             while waiting:
-                results.append(await self._do(waiting.pop(), hands))
+                results.append(await self._do(waiting.pop(), backend))
 
         workers = min(self.options.workers, len(waiting))
         if not workers:
             return results
-        async with self.hands as hands:
-            await _together(work(hands) for _ in range(workers))
+        async with self.backend as backend:
+            await _together(work(backend) for _ in range(workers))
         return results
 
     async def _check_scorers(self, items: list[Item], scoring: Scoring) -> None:
-        """Before anything is asked of the model: a scorer that cannot be loaded would make all of it worthless.
+        """Check the scorers before the model is asked: without one that loads, all answers would be worthless.
 
         Raises:
-            FatalError: one cannot.
+            FatalError: a scorer cannot be loaded.
         """
         files = {item.task.scorer: item.task.name for item in items if item.task.has_own_scorer}
         for scorer, name in files.items():
             if problem := await scoring.check(scorer):
-                raise FatalError(f"Task {name} cannot be scored: {problem}; mend {scorer}.")
+                raise FatalError(f"Task {name} cannot be scored: {problem}; correct {scorer}.")
 
     async def _scored_again(self, items: list[Item], scoring: Scoring) -> list[Item]:
         """Score answers that an earlier start left without a score; the items that are still open.
@@ -143,13 +143,13 @@ class Runner:
         await _together(work() for _ in range(min(self.options.workers, len(waiting))))
         return [item for item in items if item.key not in done]
 
-    async def _do(self, item: Item, hands: Hands) -> Result:
+    async def _do(self, item: Item, backend: Backend) -> Result:
         self.on_begin(item)
-        result, answer = await hands.attempt(item)
+        result, answer = await backend.attempt(item)
         result = replace(result, row=item.row.digest)
         try:
             result = await judged(self.judge, item, result, answer)
-        except (FatalError, asyncio.CancelledError) as error:  # the answer is there and was paid for
+        except (FatalError, asyncio.CancelledError) as error:  # the answer was paid for: keep it
             self._keep(unjudged(result, answer, str(error) or "the judge was interrupted"))
             raise
         self._keep(result)
@@ -161,7 +161,7 @@ class Runner:
 
 
 async def _together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Do all of it at once; the first failure ends it."""
+    """Run all at once; the first failure ends the others."""
     try:
         async with asyncio.TaskGroup() as group:
             for one in work:
@@ -171,7 +171,7 @@ async def _together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one failure that ended it all."""
+    """The failure that ended the group."""
     found: BaseException = group
     while isinstance(found, BaseExceptionGroup):
         found = found.exceptions[0]
@@ -189,7 +189,7 @@ def image_of(task: Task, row: Row) -> str | None:
 
 def make_opener(isolation: str = "auto", **options: Any) -> Opener:
     """Opens a sandbox for a row with these options of `open_sandbox`; the row's image goes before the one given."""
-    from llm_sandbox_nb.sandbox.opening import open_sandbox
+    from llm_sandbox_nb.sandbox.open import open_sandbox
 
     def opener(task: Task, row: Row) -> AbstractAsyncContextManager[Sandbox]:
         own: Mapping[str, Any] = {"image": image} if (image := image_of(task, row)) else {}

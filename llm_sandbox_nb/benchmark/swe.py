@@ -1,9 +1,10 @@
-"""Software tasks: a repository goes into the sandbox, a patch comes out, tests decide in a sandbox of their own.
+"""Software tasks: a repository goes into the sandbox, a patch comes out, and tests in a second sandbox decide.
 
 A row has the columns of SWE-bench: `base_commit`, `test_patch`, `FAIL_TO_PASS`, `PASS_TO_PASS`, and where the
 repository is: `repository`, a folder or git repository on this machine, or `image`, a Docker image that has it in
 `working_dir`. `test_command` runs the tests named by `{test}`, which stand there quoted for a shell, as words of
-their own: inside of quotes they would be changed. Its exit code decides, not what it prints.
+their own: inside of quotes they would be changed. What decides is the report that pytest or unittest writes, or
+that another runner writes to `{report}`, not what is printed; see `evidence`.
 """
 
 from __future__ import annotations
@@ -16,23 +17,36 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llm_sandbox_nb.benchmark.patches import GIT, apply, take_back
+from llm_sandbox_nb.benchmark.evidence import REPORT, Ran, run_tests
+from llm_sandbox_nb.benchmark.patches import GIT, apply, restore_tests
 from llm_sandbox_nb.benchmark.rows import DataError, Row
-from llm_sandbox_nb.benchmark.scores import NO_ANSWER, Score
-from llm_sandbox_nb.benchmark.verdicts import verdict
-from llm_sandbox_nb.sandbox.contract import Sandbox
+from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score
+from llm_sandbox_nb.sandbox.contract import CommandResult, Sandbox
 
-TEST_COMMAND = "python3 -m pytest -q -x {test}"
+TEST_COMMAND = "python3 -m pytest -q {test}"
+EVIDENCE = ("report", "exit_code")
+"""What shows that tests passed."""
 _PREPARE = (
     f"rm -rf .git && {GIT} init -q && {GIT} add -A --force . && "
     f"{GIT} commit -q --allow-empty -m base && {GIT} rev-parse HEAD"
 )
 _LARGEST_PATCH = 5 * 1024**2
+_NAMED = 5
+"""Failing tests that are named."""
+_LONGEST_NAMES = 100_000
+"""Bytes of names in one command: Linux takes 128 KiB in one argument, and the command itself has to fit as well."""
+_NO_COMMAND = (126, 127)
+_NO_RUNNER = (
+    "the tests cannot be run here, without the patch either, or leave no report ({}): use an image with their runner; "
+    "one that is not pytest or `-m unittest` has to write JUnit XML to {{report}}"
+)
 BoxOpener = Callable[[Row], AbstractAsyncContextManager[Sandbox]]
 
 
@@ -88,7 +102,7 @@ def _export(source: Path, commit: Any, target: Path) -> None:
 async def collect_patch(box: Sandbox, base: str) -> str | None:
     """Everything that is different from the commit `base`, as a patch; None when nothing is.
 
-    What the model committed, stashed away or told git to ignore is its own affair: the files decide.
+    The files decide, whatever the model committed, stashed or told git to ignore.
     """
     diff = f"{GIT} diff --cached --binary --no-ext-diff --no-textconv {shlex.quote(base)} -- ."
     done = await box.exec(
@@ -105,39 +119,41 @@ async def score_patch(
     open_box: BoxOpener,
     folder: Path,
     test_command: str = TEST_COMMAND,
+    test_evidence: str = "report",
     timeout: float = 1800.0,
 ) -> Score:
-    """1 when, after the patch and the row's own tests, every test that has to pass does; else 0.
+    """1 when, after the patch and the row's own tests, a report shows that all required tests ran and passed; else 0.
 
     The tests are put in after the patch, and what steers them is as in the base again, so a patch that changes
-    them changes nothing; see `patches`. Unscored when the row's own tests cannot be put in. `timeout` is for all
-    tests together.
+    them changes nothing; see `patches` and `evidence`. `timeout` is in seconds, for all tests together. Unscored when
+    the row's own tests cannot be put in; failed when no test can be run here without the patch either.
 
     Raises:
-        DataError: the row's tests are no lists, or there is no such repository or commit.
+        DataError: the row's tests are not lists, or there is no such repository or commit.
     """
     tests = tests_of(row)
     if patch is None or not patch.strip():
         return NO_ANSWER
     if not tests:
         return Score(None, "the row names no test")
-    test_patch = str(row.extra.get("test_patch") or "")
-    async with open_box(row) as box:
-        await prepare_repository(box, row, folder)
-        if not await apply(box, patch, "model.patch"):
-            return Score(0.0, "the patch does not apply")
-        if not await take_back(box, tests, test_patch):
-            return Score(0.0, "it cannot be told what the patch changes")
-        if test_patch and not await apply(box, test_patch, "tests.patch"):
-            return Score(None, "the row's tests cannot be put in")
-        return await verdict(box, tests, str(row.extra.get("test_command") or test_command), timeout)
+    evidence = str(row.extra.get("test_evidence") or test_evidence)
+    if evidence not in EVIDENCE:
+        raise DataError(
+            f"test_evidence of the row {row.id!r} must be {' or '.join(EVIDENCE)}, not {evidence!r}."
+        )
+    command = str(row.extra.get("test_command") or test_command)
+    trial = _Trial(row, open_box, folder, command, evidence == "exit_code", timeout)
+    try:
+        return await trial.verdict(patch, tests)
+    except _DecidedError as decided:
+        return decided.score
 
 
 def tests_of(row: Row) -> list[str]:
-    """The tests that have to pass.
+    """The tests that must pass.
 
     Raises:
-        DataError: they are no lists.
+        DataError: they are not lists.
     """
     return [*_names(row, "FAIL_TO_PASS"), *_names(row, "PASS_TO_PASS")]
 
@@ -151,6 +167,115 @@ def _names(row: Row, column: str) -> list[str]:
             value = None
     if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
         raise DataError(
-            f'{column} of the row {row.id!r} has to be a list of tests, or the JSON of one: ["test_a.py::test_b"].'
+            f'{column} of the row {row.id!r} must be a list of tests, or the JSON of one: ["test_a.py::test_b"].'
         )
     return list(value)
+
+
+class _DecidedError(Exception):
+    """The score is known; nothing more needs to run."""
+
+    def __init__(self, score: Score) -> None:
+        super().__init__(score.detail)
+        self.score = score
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """The tests of one row. Each run has a sandbox of its own: what a patch did in one does not meet the next."""
+
+    row: Row
+    open_box: BoxOpener
+    folder: Path
+    command: str
+    by_exit_code: bool
+    timeout: float
+
+    async def verdict(self, patch: str, tests: list[str]) -> Score:
+        """1 when every test passed, else 0. Raises `_DecidedError` where it is known before the end."""
+        failing: list[str] = []
+        deadline = time.monotonic() + self.timeout
+        for piece in _pieces(tests, _LONGEST_NAMES // max(1, self.command.count("{test}"))):
+            left = deadline - time.monotonic()
+            ran = await self._run(piece, piece, patch, left) if left > 0 else None
+            if ran is None or ran.result.timed_out:
+                return Score(0.0, f"the {len(tests)} tests do not end within {self.timeout:g} s")
+            failing += await (self._judged_by_exit_code if self.by_exit_code else self._failing)(piece, ran)
+        if not failing:
+            return Score(1.0, f"{len(tests)} tests pass")
+        return Score(0.0, f"{len(failing)} of {len(tests)} tests fail: {', '.join(failing[:_NAMED])}")
+
+    async def _run(self, tests: list[str], beside: list[str], patch: str | None, timeout: float) -> Ran:
+        """Run tests after the patch, or without one, in the repository with the row's own tests."""
+        test_patch = str(self.row.extra.get("test_patch") or "")
+        async with self.open_box(self.row) as box:
+            await prepare_repository(box, self.row, self.folder)
+            if patch is not None and not await apply(box, patch, "model.patch"):
+                raise _DecidedError(Score(0.0, "the patch does not apply"))
+            if patch is not None and not await restore_tests(box, beside, test_patch):
+                raise _DecidedError(Score(0.0, "it cannot be told what the patch changes"))
+            if test_patch and not await apply(box, test_patch, "tests.patch"):
+                raise _DecidedError(Score(None, "the row's tests cannot be put in"))
+            ran = await run_tests(box, tests, [] if self.by_exit_code else beside, self.command, timeout)
+            if patch is not None and ran.changed and not ran.result.timed_out:
+                said = ", ".join(sorted(ran.changed)[:_NAMED])
+                raise _DecidedError(Score(0.0, f"the patch changes what decides while the tests run: {said}"))
+            return ran
+
+    async def _failing(self, tests: list[str], ran: Ran) -> list[str]:
+        """The tests of which the report does not say that they passed."""
+        report, own = ran.report, REPORT in self.command
+        if report.control not in (None, "failed"):
+            said = "the patch changes the test runner: a test that has to fail is not reported as failed"
+            raise _DecidedError(Score(0.0, said))
+        outcomes = {test: report.outcome(test) for test in tests}
+        failing = [test for test in tests if outcomes[test] != "passed"]
+        reported = report.control is not None or (own and report.cases > 0)
+        if not reported and "failed" not in outcomes.values():
+            raise _DecidedError(await self._without_a_report(tests, ran))
+        if own and not failing and ran.result.exit_code != 0:
+            raise _DecidedError(Score(0.0, f"the tests end with exit code {ran.result.exit_code}"))
+        kept = _names(self.row, "PASS_TO_PASS")
+        expected = [test for test in failing if outcomes[test] == "expected to fail" and test in kept]
+        if expected and len(expected) == len(failing):
+            base = await self._run(expected, tests, None, self.timeout)
+            return [test for test in expected if base.report.outcome(test) != "expected to fail"]
+        return failing
+
+    async def _without_a_report(self, tests: list[str], ran: Ran) -> Score:
+        """0 when the tests' runner works without the patch; else nobody can say what the patch is worth."""
+        own = REPORT in self.command
+        base = await self._run(tests if own else [], tests, None, self.timeout)
+        if base.report.control == "failed" or (own and base.report.cases):
+            return Score(0.0, "the tests end without a report that they ran")
+        return Score(None, _NO_RUNNER.format(_last_line(base.result)), failed=True)
+
+    async def _judged_by_exit_code(self, tests: list[str], ran: Ran) -> list[str]:
+        code = ran.result.exit_code
+        if code == 0:
+            return []
+        if code in _NO_COMMAND:
+            base = await self._run(tests, tests, None, self.timeout)
+            if base.result.exit_code == code:
+                raise _DecidedError(Score(None, _NO_RUNNER.format(_last_line(base.result)), failed=True))
+        raise _DecidedError(Score(0.0, f"the tests end with exit code {code}"))
+
+
+def _last_line(result: CommandResult) -> str:
+    lines = [line for line in result.text.splitlines() if line.strip()]
+    return lines[-1].strip()[:200] if lines else f"exit code {result.exit_code}"
+
+
+def _pieces(tests: list[str], longest: int) -> Iterator[list[str]]:
+    """The tests in order, in as few pieces as have names of at most so many bytes."""
+    piece: list[str] = []
+    size = 0
+    for test in tests:
+        more = len(shlex.quote(test).encode("utf-8", "surrogatepass")) + 1
+        if piece and size + more > longest:
+            yield piece
+            piece, size = [], 0
+        piece.append(test)
+        size += more
+    if piece:
+        yield piece

@@ -4,6 +4,9 @@ my-task/
   task.yaml      name, description, prompts, directories, limits, data, scorer
   data.jsonl     the rows, also as .json or .parquet; or `data: {dataset: ..., config: ..., split: ...}`
   scorer.py      optional: `score(answer, gold, **row)`
+
+A folder of the paper's package is a task too: `config.yaml` with `dataset:`, `reward.py` with `compute_score`, and
+`vanilla_llm_prompt.py` with `create_prompt`.
 """
 
 from __future__ import annotations
@@ -18,18 +21,24 @@ from typing import Any, Literal
 import yaml
 
 from llm_sandbox_nb.agent.limits import RunLimits
-from llm_sandbox_nb.agent.prompts import PromptConfig
-from llm_sandbox_nb.benchmark.rules import RULES
-from llm_sandbox_nb.benchmark.swe import TEST_COMMAND
+from llm_sandbox_nb.agent.prompts import PromptConfig, braces_of
+from llm_sandbox_nb.benchmark.scorers import RULES
+from llm_sandbox_nb.benchmark.swe import EVIDENCE, TEST_COMMAND
 
 TASKS = Path(__file__).with_name("tasks")
 _FILES = ("task.yaml", "task.yml", "config.yaml")
 _SCORERS = ("scorer.py", "reward.py")
+_ASKER = "vanilla_llm_prompt.py"
 _PROMPT_KEYS = ("system_prompt", "instance_prompt", "working_dir", "input_dir", "output_dir")
+_SYSTEM_KEYS = ("role", "goal", "answer_rules")
+"""Parts of the system prompt that differ from task to task: they are put into it as `{role}` and so on."""
 _KEYS = frozenset(
     (*_PROMPT_KEYS, "name", "description", "vanilla_prompt", "answer", "answer_file", "scorer", "data", "repeats",
-     "limits", "image", "test_command", "domain")
+     "limits", "image", "test_command", "test_evidence", "domain", *_SYSTEM_KEYS)
 )  # fmt: skip
+_PAPERS_KEYS = frozenset((*_PROMPT_KEYS, "dataset", "config", "split", "data_files", "prompt_config"))
+"""The keys of a `config.yaml` of the paper's package; `dataset` and `data_files` tell it from ours."""
+_PAPERS_FOLDERS = {"working_dir": "/testbed", "input_dir": "/testbed/documents", "output_dir": "/testbed"}
 
 
 class TaskError(ValueError):
@@ -38,8 +47,9 @@ class TaskError(ValueError):
 
 @dataclass(frozen=True)
 class DataSource:
-    """Where the rows are: a Hugging Face data set, and how its columns are called."""
+    """Where the rows are: a file beside the task, or a Hugging Face data set; and how the columns are called."""
 
+    file: str = ""
     dataset: str = ""
     config: str | None = None
     split: str = "test"
@@ -55,6 +65,8 @@ class Task:
     prompts: PromptConfig
     description: str = ""
     vanilla_prompt: str = "{problem_statement}"
+    asker: str = ""
+    """The path of a Python file with `create_prompt(row)`, which makes the prompt in place of `vanilla_prompt`."""
     scorer: str = "exact"
     """A name of `rules.RULES`, `judge`, `swe`, or the path of a Python file."""
     answer: Literal["file", "patch"] = "file"
@@ -66,6 +78,8 @@ class Task:
     image: str | None = None
     """Docker image, with `{id}` for the row's; only for tasks whose repositories come in images."""
     test_command: str = TEST_COMMAND
+    test_evidence: str = "report"
+    """One of `swe.EVIDENCE`."""
 
     @property
     def has_own_scorer(self) -> bool:
@@ -92,7 +106,7 @@ def load_task(name: str) -> Task:
         near = difflib.get_close_matches(name, task_names(), 1)
         hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(task_names())}."
         raise TaskError(f"There is no task {name!r}, nor a folder of this name with a task.yaml; {hint}")
-    content = _yaml(TASKS / "base.yaml") | _yaml(file)
+    content = _yaml(TASKS / "base.yaml") | _checked(_yaml(file), file)
     try:
         return _task(content, folder.resolve())
     except (TypeError, ValueError) as error:
@@ -106,16 +120,46 @@ def _yaml(path: Path) -> dict[str, Any]:
         raise TaskError(f"{path} cannot be read: {' '.join(str(error).split())}.") from error
     if not isinstance(content, dict):
         raise TaskError(f"{path} has to hold keys such as `name:` and `scorer:`.")
-    if unknown := [key for key in content if key not in _KEYS]:
-        near = difflib.get_close_matches(str(unknown[0]), sorted(_KEYS), 1)
-        raise TaskError(
-            f"{path} has an unknown key {unknown[0]!r}" + (f"; did you mean {near[0]}?" if near else ".")
-        )
     return content
+
+
+def _checked(content: dict[str, Any], file: Path) -> dict[str, Any]:
+    """What a task file says, in our keys."""
+    papers = "dataset" in content or "data_files" in content
+    known = _PAPERS_KEYS if papers else _KEYS
+    if unknown := [key for key in content if key not in known]:
+        near = difflib.get_close_matches(str(unknown[0]), sorted(known), 1)
+        raise TaskError(
+            f"{file} has an unknown key {unknown[0]!r}" + (f"; did you mean {near[0]}?" if near else ".")
+        )
+    return _from_paper(content, file.parent) if papers else content
+
+
+def _from_paper(content: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The keys of a `config.yaml` of the paper's package as ours. Its data file is named from the folder above."""
+    prompts = content
+    if "system_prompt" not in content and "prompt_config" in content:
+        prompts = _yaml(_beside(str(content["prompt_config"]), folder))
+    found = {key: prompts[key] for key in _PROMPT_KEYS if key in prompts}
+    if content.get("dataset") == "json":
+        data = {"file": str(_beside(str(content.get("data_files")), folder))}
+    else:
+        data = {key: content[key] for key in ("dataset", "config", "split") if content.get(key)}
+    return {**_PAPERS_FOLDERS, "instance_prompt": "{problem_statement}", **found, "data": data}
+
+
+def _beside(name: str, folder: Path) -> Path:
+    """A file that is named from the folder of all tasks, from the task's own, or from here."""
+    places = (folder.parent / name, folder / name, Path(name))
+    return next((path for path in places if path.is_file()), places[0]).absolute()
 
 
 def _task(content: Mapping[str, Any], folder: Path) -> Task:
     prompts = {key: _text(content, key) for key in _PROMPT_KEYS}
+    for key in _SYSTEM_KEYS:
+        prompts["system_prompt"] = prompts["system_prompt"].replace(
+            f"{{{key}}}", _text(content, key).rstrip()
+        )
     for key in ("working_dir", "input_dir", "output_dir"):
         if not prompts[key].startswith("/"):
             raise ValueError(f"{key} has to be a full path inside the sandbox, such as /testbed.")
@@ -123,6 +167,9 @@ def _task(content: Mapping[str, Any], folder: Path) -> Task:
     answer = content.get("answer", "file")
     if answer not in ("file", "patch"):
         raise ValueError(f"answer has to be `file` or `patch`, not {answer!r}.")
+    evidence = content.get("test_evidence", EVIDENCE[0])
+    if evidence not in EVIDENCE:
+        raise ValueError(f"test_evidence has to be {' or '.join(EVIDENCE)}, not {evidence!r}.")
     data = _keys(content, "data", DataSource)
     repeats = content.get("repeats", 1)
     if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
@@ -133,9 +180,12 @@ def _task(content: Mapping[str, Any], folder: Path) -> Task:
     return Task(
         name=name,
         folder=folder,
-        prompts=PromptConfig(**prompts),
+        prompts=PromptConfig(
+            **prompts, braces=braces_of(prompts["system_prompt"], prompts["instance_prompt"])
+        ),
         description=str(content.get("description") or ""),
         vanilla_prompt=_text(content, "vanilla_prompt"),
+        asker=str(folder / _ASKER) if (folder / _ASKER).is_file() else "",
         scorer=_scorer(content.get("scorer"), folder),
         answer=answer,
         answer_file=str(content.get("answer_file") or ""),
@@ -144,6 +194,7 @@ def _task(content: Mapping[str, Any], folder: Path) -> Task:
         limits=RunLimits(**_keys(content, "limits", RunLimits)),
         image=_image(content.get("image")),
         test_command=str(content.get("test_command") or TEST_COMMAND),
+        test_evidence=evidence,
     )
 
 

@@ -6,8 +6,9 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from llm_sandbox_nb.cli.errors import ENDED_WELL, FAILED
-from llm_sandbox_nb.options.errors import UsageError
+from llm_sandbox_nb.cli.exit_codes import ENDED_WELL, FAILED
+from llm_sandbox_nb.options.table import UsageError
+from llm_sandbox_nb.trajectory.run_folder import JOURNAL
 
 if TYPE_CHECKING:
     from llm_sandbox_nb.analysis.load import Reading
@@ -32,7 +33,7 @@ def analyze_command(arguments: argparse.Namespace) -> int:
         print(problem, file=sys.stderr)
     if not reading.runs:
         raise UsageError(
-            f"There is no run in {', '.join(arguments.paths)}: a run is a folder with a journal.jsonl."
+            f"There is no run in {', '.join(arguments.paths)}: a run is a folder with a {JOURNAL}."
         )
     try:
         print(_text(reading))

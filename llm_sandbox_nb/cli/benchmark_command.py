@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.benchmark.commands import list_text, make_report, prepare
-from llm_sandbox_nb.cli.errors import ENDED_WELL, FAILED, INTERRUPTED, MODEL_ERROR
-from llm_sandbox_nb.options.errors import UsageError
+from llm_sandbox_nb.cli.exit_codes import ENDED_WELL, FAILED, INTERRUPTED, MODEL_ERROR
+from llm_sandbox_nb.formatting import format_percent, plural
+from llm_sandbox_nb.options.table import UsageError
 
 if TYPE_CHECKING:
+    from llm_sandbox_nb.benchmark.item_pipeline import Item
     from llm_sandbox_nb.benchmark.progress import Progress
     from llm_sandbox_nb.benchmark.results import Result
     from llm_sandbox_nb.benchmark.runner import Runner
-    from llm_sandbox_nb.benchmark.working import Item
 
 
 def benchmark_command(arguments: argparse.Namespace) -> int:
@@ -48,9 +49,9 @@ def _report(out: Path, html: str | None) -> int:
 
 
 def _run(names: list[str], flags: Mapping[str, Any]) -> int:
+    from llm_sandbox_nb.benchmark.item_pipeline import FatalError
     from llm_sandbox_nb.benchmark.progress import Progress
     from llm_sandbox_nb.benchmark.results import read_results
-    from llm_sandbox_nb.benchmark.working import FatalError
 
     made = prepare(names, flags, os.environ)
     items, runner, out = made.items, made.runner, made.out
@@ -64,9 +65,7 @@ def _run(names: list[str], flags: Mapping[str, Any]) -> int:
         print(f"Stopped; results so far are in {out}.", file=sys.stderr)
         return MODEL_ERROR
     except (KeyboardInterrupt, asyncio.CancelledError):
-        print(
-            f"Interrupted; results so far are in {out}. The same command goes on from there.", file=sys.stderr
-        )
+        print(f"Interrupted; results so far are in {out}. The same command resumes there.", file=sys.stderr)
         return INTERRUPTED
     finally:
         line.close()
@@ -96,33 +95,33 @@ async def _until_signal(runner: Runner, items: list[Item]) -> list[Result]:
 
 
 class ProgressLine:
-    """How far it is: one line that is rewritten on a terminal, one line every half minute elsewhere."""
+    """The progress: one line that is rewritten on a terminal, one line every half minute elsewhere."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
         self._terminal = sys.stderr.isatty()
-        self._started = self._told = time.monotonic()
+        self._started = self._printed = time.monotonic()
         if progress.before:
-            print(f"{progress.before} of {progress.total} are done already.", file=sys.stderr)
+            print(f"{progress.before} of {progress.total} were done before.", file=sys.stderr)
 
     def __call__(self, result: Result) -> None:
         """One more result."""
         self.progress.ended(result)
         now = time.monotonic()
-        if self._terminal or now - self._told >= 30 or self.progress.done == self.progress.total:
-            self._told = now
+        if self._terminal or now - self._printed >= 30 or self.progress.done == self.progress.total:
+            self._printed = now
             print(self._line(now), end="\r" if self._terminal else "\n", file=sys.stderr, flush=True)
 
     def _line(self, now: float) -> str:
         cells = self.progress.rows()
         rate = 60 * (self.progress.done - self.progress.before) / max(now - self._started, 1e-3)
         scored = [row for row in cells[: -1 if len(cells) > 1 else None] if row.score is not None]
-        score = ", ".join(f"{row.task}/{row.mode} {100 * (row.score or 0.0):.1f}" for row in scored)
+        score = ", ".join(f"{row.task}/{row.mode} {format_percent(row.score or 0.0)}" for row in scored)
         failed = sum(cells[-1].errors.values())
-        errors = f", {failed} errors" if failed else ""
+        errors = f", {plural(failed, 'error')}" if failed else ""
         return f"{self.progress.done}/{self.progress.total}{', ' if score else ''}{score}{errors}, {rate:.1f} a minute "
 
     def close(self) -> None:
-        """Leave the line."""
+        """End the line."""
         if self._terminal:
             print(file=sys.stderr)

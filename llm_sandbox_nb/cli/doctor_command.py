@@ -1,38 +1,45 @@
-"""`llm-sandbox-nb doctor`: which isolations work here, why others do not, and what to do."""
+"""`llm-sandbox-nb doctor`: which isolations work here, why others do not, what to do; the view; malicious releases."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import sys
 
-from llm_sandbox_nb.cli.errors import ENDED_WELL, SANDBOX_ERROR
-
-_WHAT_TO_DO = {
-    "docker": "start an engine or point DOCKER_HOST to one; make the image: llm-sandbox-nb image build",
-    "bubblewrap": "on Linux, install the package bubblewrap and allow unprivileged user namespaces",
-}
+from llm_sandbox_nb.card.export import NO_VIEW, has_view
+from llm_sandbox_nb.cli.exit_codes import ENDED_WELL, FAILED, SANDBOX_ERROR
 
 
-def doctor_command() -> int:
-    """Print one paragraph per isolation; exit code 0 when `auto` finds one."""
+def doctor_command(_: argparse.Namespace) -> int:
+    """Print one paragraph per isolation; exit code 0 when `auto` finds one and no malicious release is installed."""
+    from llm_sandbox_nb.model.litellm_backend import compromised_version
+    from llm_sandbox_nb.sandbox.isolations import ISOLATIONS
+
     problems = asyncio.run(_problems())
     for name, problem in problems.items():
+        isolation = ISOLATIONS[name]
+        print(f"{name:<11} {f'does not work here: {problem}' if problem else 'works'}")
         if problem:
-            print(f"{name:<11} does not work here: {problem}\n{'':<11} what to do: {_WHAT_TO_DO[name]}")
-        else:
-            print(f"{name:<11} works")
-    print(f"{'process':<11} works on Linux and isolates nothing; only taken when asked for by name")
-    chosen = next((name for name, problem in problems.items() if not problem), None)
+            print(f"{'':<11} what to do: {isolation.install_hint}")
+        if not isolation.automatic:
+            what = "" if isolation.isolates else "it isolates nothing; "
+            print(f"{'':<11} {what}it is only used when asked for by name")
+    print(f"{'view':<11} {'works' if has_view() else NO_VIEW}")
+    chosen = next((name for name in problems if ISOLATIONS[name].automatic and not problems[name]), None)
+    if malicious := compromised_version():
+        print(malicious, file=sys.stderr)
+        return FAILED
     if chosen:
         print(f"\nWithout --isolation, runs here use {chosen}.")
         return ENDED_WELL
-    print("No isolation works here; see above what to do.", file=sys.stderr)
+    print("No isolation works here; the lines above say what to do.", file=sys.stderr)
     return SANDBOX_ERROR
 
 
 async def _problems() -> dict[str, str]:
     """Why each isolation does not work here, strongest first; empty when it does."""
-    from llm_sandbox_nb.sandbox.detect import why_no_bubblewrap, why_no_docker
+    from llm_sandbox_nb.sandbox.isolations import ISOLATIONS
+    from llm_sandbox_nb.sandbox.open import load_isolation
 
-    no_docker, no_bubblewrap = await asyncio.gather(why_no_docker(None), why_no_bubblewrap())
-    return {"docker": no_docker or "", "bubblewrap": no_bubblewrap or ""}
+    answers = await asyncio.gather(*(load_isolation(name).why_unavailable(None) for name in ISOLATIONS))
+    return dict(zip(ISOLATIONS, answers, strict=True))

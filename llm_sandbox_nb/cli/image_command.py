@@ -6,12 +6,13 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from llm_sandbox_nb.cli.errors import ENDED_WELL, SANDBOX_ERROR
-from llm_sandbox_nb.cli.printer import harmless, size_in_words
-from llm_sandbox_nb.options.errors import UsageError
+from llm_sandbox_nb.cli.exit_codes import ENDED_WELL, SANDBOX_ERROR
+from llm_sandbox_nb.cli.printer import harmless
+from llm_sandbox_nb.formatting import format_size
+from llm_sandbox_nb.options.table import UsageError
 
 if TYPE_CHECKING:
-    from llm_sandbox_nb.sandbox.docker_image import ImageCheck
+    from llm_sandbox_nb.sandbox.docker.images import ImageCheck
 
 
 def image_command(arguments: argparse.Namespace) -> int:
@@ -32,7 +33,7 @@ def image_command(arguments: argparse.Namespace) -> int:
 
 
 def _build(arguments: argparse.Namespace) -> int:
-    from llm_sandbox_nb.sandbox.docker_image import build_image
+    from llm_sandbox_nb.sandbox.docker.images import build_image
 
     name = build_image(
         arguments.target,
@@ -49,25 +50,25 @@ def _build(arguments: argparse.Namespace) -> int:
 
 
 def _pull(arguments: argparse.Namespace) -> int:
-    from llm_sandbox_nb.sandbox.docker_image import pull_image
+    from llm_sandbox_nb.sandbox.docker.images import pull_image
 
     print(pull_image(arguments.image, on_progress=_progress))
     return ENDED_WELL
 
 
 def _list(_: argparse.Namespace) -> int:
-    from llm_sandbox_nb.sandbox.docker_image import list_images
+    from llm_sandbox_nb.sandbox.docker.images import list_images
 
     images = list_images()
     if not images:
         print("There are no images of ours on this engine; make one with `llm-sandbox-nb image build`.")
     for image in images:
-        print(f"{image.name:<40} {size_in_words(image.size):>9}  {image.created[:16].replace('T', ' ')}")
+        print(f"{image.name:<40} {format_size(image.size):>9}  {image.created[:16].replace('T', ' ')}")
     return ENDED_WELL
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from llm_sandbox_nb.sandbox.docker_image import DEFAULT_IMAGE, check_image
+    from llm_sandbox_nb.sandbox.docker.images import DEFAULT_IMAGE, check_image
 
     found = check_image(arguments.image or DEFAULT_IMAGE)
     if not found.usable:
@@ -78,7 +79,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _describe(found: ImageCheck) -> None:
-    print(f"{found.name} ({size_in_words(found.size)}) can be used.")
+    print(f"{found.name} ({format_size(found.size)}) can be used.")
     for title, versions in (("programs", found.programs), ("packages", found.packages)):
         print(harmless(f"{title}: " + ", ".join(f"{name} {version}" for name, version in versions.items())))
     if found.missing:

@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import argparse
 
-from llm_sandbox_nb.benchmark.options import add_benchmark_actions
+from llm_sandbox_nb.benchmark.options import add_benchmark_actions, benchmark_words
 from llm_sandbox_nb.options.parser import RUN_EPILOG, Parser
+from llm_sandbox_nb.options.runs import add_runs_options
 from llm_sandbox_nb.options.table import GROUPS, QUERY, SETTINGS
 
 
 def make_parser() -> tuple[Parser, dict[str, Parser]]:
     """The parser of the whole command line, and those of the commands by name."""
-    from llm_sandbox_nb import __version__
+    from llm_sandbox_nb.version import __version__
 
     parser = Parser(prog="llm-sandbox-nb", description="Give a language model a computer and a task.")
     parser.add_argument("--version", action="version", version=f"llm-sandbox-nb {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     made = {"": parser}
-    for add in (_add_run, _add_image, _add_doctor, _add_show, _add_export, _add_analyze, _add_benchmark):
+    for add in (
+        _add_run, _add_image, _add_doctor, _add_settings, _add_runs, _add_show, _add_export, _add_analyze,
+        _add_benchmark,
+    ):  # fmt: skip
         made.update(add(commands))
     return parser, made
+
+
+def command_words(words: list[str]) -> list[str]:
+    """The words of a command line, with the commands of the paper's package (`build`, `benchmark TASK`) as ours."""
+    match words:
+        case ["build", *rest]:
+            return ["image", "build", *rest]
+        case ["benchmark", *rest]:
+            return ["benchmark", *benchmark_words(rest)]
+    return words
 
 
 def _add_run(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
@@ -28,6 +42,9 @@ def _add_run(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
         help="have a model work on a task in a sandbox",
         epilog=RUN_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    run.add_argument(
+        "task", metavar="TASK", nargs="?", help="the task, or --query; quote a text of several words"
     )
     run.add_option(run, QUERY)
     run.add_option(run, SETTINGS)
@@ -48,7 +65,9 @@ def _add_image(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser
     build.add_argument(
         "--base-image", "--base_image", metavar="IMAGE", help="what the Dockerfile starts from"
     )
-    build.add_argument("--tag", metavar="IMAGE", help="name of the image (default: ours)")
+    build.add_argument(
+        "--tag", "--image-name", "--image_name", metavar="IMAGE", help="name of the image (default: ours)"
+    )
     build.add_argument(
         "--ca-bundle", "--ca_bundle", metavar="FILE", help="your site's certificate authorities (PEM)"
     )
@@ -71,7 +90,23 @@ def _add_doctor(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parse
     return {"doctor": doctor}
 
 
-_RECORD = "the run's folder, its journal.jsonl, or a trajectory.json"
+def _add_settings(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
+    settings = commands.add_parser("settings", help="say what every setting is here, and where it comes from")
+    settings.add_option(settings, SETTINGS)
+    settings.add_argument("--json", action="store_true", help="for a program")
+    return {"settings": settings}
+
+
+def _add_runs(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
+    runs = commands.add_parser("runs", help="list the runs on disk with what they take, or remove old ones")
+    runs.add_argument(
+        "folder", metavar="FOLDER", nargs="?", help="the folder of runs (default: the setting output_dir)"
+    )
+    add_runs_options(runs)
+    return {"runs": runs}
+
+
+_RECORD = "its id or a part of that (see `runs`), its folder, its journal.jsonl, or a trajectory.json"
 
 
 def _add_show(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
@@ -84,14 +119,16 @@ def _add_show(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]
 def _add_export(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
     export = commands.add_parser("export", help="write a recorded run as one HTML file that opens anywhere")
     export.add_argument("run", metavar="RUN", help=_RECORD)
-    export.add_argument("--out", metavar="FILE", help="where to (default: run.html in the run's folder)")
+    export.add_argument(
+        "--out", metavar="FILE", help="the file to write (default: run.html in the run's folder)"
+    )
     return {"export": export}
 
 
 def _add_analyze(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
-    analyze = commands.add_parser("analyze", help="say what recorded runs did: capabilities, tokens, time")
+    analyze = commands.add_parser("analyze", help="analyze recorded runs: capabilities, tokens, time")
     analyze.add_argument(
-        "paths", metavar="PATH", nargs="+", help="folders with runs in them, journals, trajectory.json files"
+        "paths", metavar="PATH", nargs="+", help="folders of runs, journals, trajectory.json files"
     )
     analyze.add_argument(
         "--html",

@@ -1,65 +1,36 @@
-"""A run as plain text on a terminal, event by event: the same for one under way and one that is loaded."""
+"""A run as plain text on a terminal, event by event: the same for a live run and a loaded one."""
 
 from __future__ import annotations
 
 import os
-import unicodedata
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
+from llm_sandbox_nb.agent.tools.toolbox import call_view
+from llm_sandbox_nb.card.outcome import ending_words, protection_text
+from llm_sandbox_nb.card.step_line import ending
+from llm_sandbox_nb.card.text import visible
+from llm_sandbox_nb.formatting import format_duration, format_short, format_size, format_spent, plural
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import load_text
 from llm_sandbox_nb.trajectory.trajectory import message_text
 
 LIVE_LINES = 20
-"""Lines shown of one thought or one output while a run is under way."""
+"""Lines shown of the beginning of one thought or output during a run; as many of its end, and of what is on stderr."""
 _LINE_LENGTH = 400
-_ENDINGS = {
-    "submitted": "Submitted",
-    "answered": "Answered without submitting",
-    "steps": "Stopped: the limit of steps was reached",
-    "tokens": "Stopped: the limit of tokens was reached",
-    "cost": "Stopped: the budget was spent",
-    "time": "Stopped: the time was over",
-    "interrupted": "Interrupted",
-    "model_error": "Stopped: the model failed",
-    "sandbox_lost": "Stopped: the sandbox was lost",
-    "error": "Stopped by an error",
-}
-
 
 _DECIDED = {
     "edit": "a person changed the call",
     "skip": "a person skipped the call and showed the model",
-    "observe": "a person had the model shown instead",
+    "observe": "a person showed the model instead",
 }
 
 
 def harmless(text: str) -> str:
     """`text` with everything that could command a terminal or reorder its line made visible."""
-    return "".join(_visible(character) for character in text)
-
-
-def _visible(character: str) -> str:
-    if character in "\n\t" or character.isprintable():
-        return character
-    code = ord(character)
-    if code < 0x20:
-        return chr(0x2400 + code)
-    if unicodedata.category(character) == "Zs":
-        return character
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-def size_in_words(size: int) -> str:
-    """A number of bytes as people read it."""
-    value = float(size)
-    for unit in ("B", "KB", "MB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} GB"
+    return "".join(character if character in "\n\t" else visible(character) for character in text)
 
 
 class Printer:
@@ -74,9 +45,14 @@ class Printer:
         self._folder = folder
         self._step = 0
         self._live: _Block | None = None
+        self._start: ev.RunStarted | None = None
+        self._limits: list[Any] = []
+        self._usage = ev.Usage(cost=0.0)
+        self._failure = ""
+        """The kind of the model's newest failure."""
 
     def __call__(self, event: ev.Event) -> None:
-        """Show one event. When nobody reads any more (`| head`), the run goes on unseen."""
+        """Show one event. When the reader has closed the pipe (`| head`), the run continues unseen."""
         try:
             self._show(event)
             self._out.flush()
@@ -86,9 +62,12 @@ class Printer:
     def _show(self, event: ev.Event) -> None:
         match event:
             case ev.RunStarted():
+                self._start, self._limits = event, [event.settings.get("limits")]
                 self._say(f"Task       {_first_line(event.task)}")
                 scripted = " (scripted: plays a file, asks no model)" if event.scripted else ""
                 self._say(f"Model      {event.model}{scripted}")
+            case ev.SettingsChanged():
+                self._limits.append(event.limits)
             case ev.SandboxReady():
                 for line in protection_lines(event.protection):
                     self._say(line)
@@ -100,7 +79,7 @@ class Printer:
                 self._say(f"  {_DECIDED[event.action]} ({event.source})")
                 self._block(event.observation or "", "  | ")
             case ev.ArtifactSaved():
-                self._say(f"  saved {event.path} ({event.mime}, {size_in_words(event.size)})")
+                self._say(f"  saved {event.path} ({event.mime}, {format_size(event.size)})")
             case ev.ArtifactSkipped():
                 self._say(f"  left out: {event.reason}")
             case ev.Noted():
@@ -114,22 +93,39 @@ class Printer:
         match event:
             case ev.ModelRequested() if event.step != self._step:
                 self._step = event.step
-                self._say(f"\nStep {event.step}")
+                self._say(f"\n{' · '.join([f'Step {event.step}', *self._figures()])}")
             case ev.ModelFailed():
-                again = "" if event.retry_in is None else f"; trying again in {event.retry_in:.0f} s"
+                self._failure = event.error
+                again = (
+                    "" if event.retry_in is None else f"; trying again in {format_duration(event.retry_in)}"
+                )
                 self._say(f"  the model failed: {event.message}{again}")
             case ev.ModelReplied():
+                self._usage = self._usage + (event.usage or ev.Usage())
                 self._block(event.reasoning or "", "  . ")
                 self._block(message_text(event.message), "  ")
+
+    def _figures(self) -> list[str]:
+        """What the steps so far have used, and the share of the budget."""
+        tokens = self._usage.total_tokens
+        if not tokens:
+            return []
+        return [f"{format_short(tokens)} tokens", self._spent(self._usage.cost)]
+
+    def _spent(self, cost: float | None) -> str:
+        if self._start is not None and self._start.scripted:
+            return "scripted: free"
+        named = [one["cost"] for one in self._limits if isinstance(one, dict) and "cost" in one]
+        return format_spent(cost, named[-1] if named else None)
 
     def _call(self, event: ev.CallStarted | ev.CallOutput | ev.CallFinished) -> None:
         match event:
             case ev.CallStarted():
                 self._live = _Block(self._say, "  | ", self._lines)
-                self._block(_call_in_words(event), "  > ")
+                self._block(_call_text(event), "  > ")
             case ev.CallOutput():
                 if self._live:
-                    self._live.add(event.text)
+                    self._live.add(event.text, event.stream)
             case ev.CallFinished():
                 self._result(event)
 
@@ -138,16 +134,16 @@ class Printer:
         if live and live.used:
             live.end()
         else:
-            self._block(self._output(event), "  | ")
-        self._say(f"  {_outcome(event)}")
+            for stream in (event.stdout, event.stderr):
+                self._block(self._text(stream), "  | ")
+            if not (event.stdout or event.stderr) and event.exit_code is None:
+                self._block(event.observation, "  | ")
+        took = f", {format_duration(event.duration)}" if event.duration else ""
+        self._say(f"  {ending(event)}{took}")
         for change in event.changes:
-            self._say(f"  {change.kind} {change.path} ({size_in_words(change.size)})")
+            self._say(f"  {change.kind} {change.path} ({format_size(change.size)})")
         if event.notice:
             self._say(f"  note: {event.notice}")
-
-    def _output(self, event: ev.CallFinished) -> str:
-        streams = [self._text(event.stdout), self._text(event.stderr)]
-        return "\n".join(filter(None, streams)) or (event.observation if event.exit_code is None else "")
 
     def _text(self, text: ev.Text) -> str:
         if isinstance(text, str):
@@ -158,10 +154,15 @@ class Printer:
 
     def _finish(self, event: ev.RunFinished) -> None:
         usage = event.usage
-        cost = "cost unknown" if usage.cost is None else f"${usage.cost:.4f}"
-        ending = _ENDINGS.get(event.stop_reason, event.stop_reason)
-        steps = f"{event.steps} step{'s' if event.steps != 1 else ''}"
-        self._say(f"\n{ending} after {steps}, {usage.total_tokens:,} tokens, {cost}, {event.wall_time:.1f} s")
+        words = ending_words(event.stop_reason, self._limits, self._failure)
+        parts = [plural(event.steps, "step")]
+        if usage.total_tokens:
+            parts.append(plural(usage.total_tokens, "token"))
+        if usage.total_tokens or (self._start and self._start.scripted):
+            parts.append(self._spent(usage.cost))
+        if event.wall_time:
+            parts.append(format_duration(event.wall_time))
+        self._say(f"\n{words} after {', '.join(parts)}")
 
     def _block(self, text: str, indent: str) -> None:
         block = _Block(self._say, indent, self._lines)
@@ -173,73 +174,67 @@ class Printer:
 
 
 class _Block:
-    """Text that arrives in pieces, printed by whole lines, only so many of them."""
+    """Text that arrives in pieces; prints its first lines as they come, and at the end its last ones.
+
+    Of what is on stderr, the last lines are printed too, wherever they are.
+    """
 
     def __init__(self, say: Callable[[str], None], indent: str, lines: int | None) -> None:
         self._say = say
         self._indent = indent
         self._lines = lines
         self._count = 0
-        self._rest = ""
+        self._rest: dict[str, str] = {}
+        """Of each stream, the line that is not whole."""
+        self._last: dict[str, deque[tuple[int, str]]] = {}
+        """Numbers and texts of the last lines: of all, and of stderr."""
         self.used = False
 
-    def add(self, text: str) -> None:
+    def add(self, text: str, stream: str = "stdout") -> None:
         self.used = self.used or bool(text)
-        *whole, self._rest = (self._rest + text).split("\n")
+        *whole, rest = (self._rest.get(stream, "") + text).split("\n")
         for line in whole:
-            self._line(line)
-        if self._lines is not None:
-            self._rest = self._rest[: _LINE_LENGTH + 1]
+            self._line(line, stream)
+        self._rest[stream] = rest if self._lines is None else rest[: _LINE_LENGTH + 1]
 
     def end(self) -> None:
-        if self._rest:
-            self._line(self._rest)
-        if self._lines is not None and self._count > self._lines:
-            self._say(f"{self._indent}... {self._count - self._lines} more lines")
+        for stream, rest in self._rest.items():
+            if rest:
+                self._line(rest, stream)
+        shown = self._lines or 0
+        for number, line in sorted({one for lines in self._last.values() for one in lines}):
+            if number > shown + 1:
+                self._say(f"{self._indent}... {plural(number - shown - 1, 'line')} hidden ...")
+            self._say(self._indent + line)
+            shown = number
 
-    def _line(self, line: str) -> None:
+    def _line(self, line: str, stream: str) -> None:
         self._count += 1
         line = line.rstrip("\r")
         if self._lines is None:
             self._say(self._indent + line)
-        elif self._count <= self._lines:
-            self._say(self._indent + (line if len(line) <= _LINE_LENGTH else line[:_LINE_LENGTH] + " ..."))
+            return
+        line = line if len(line) <= _LINE_LENGTH else line[:_LINE_LENGTH] + " ..."
+        if self._count <= self._lines:
+            self._say(self._indent + line)
+            return
+        for name in ("all", stream) if stream == "stderr" else ("all",):
+            self._last.setdefault(name, deque(maxlen=self._lines)).append((self._count, line))
 
 
 def protection_lines(protection: dict[str, object]) -> Iterator[str]:
     """The isolation in force, what it protects from, and what it does not."""
-    limits = [
-        f"network {protection.get('network')}",
-        f"user {protection.get('user')}",
-        f"{protection['pids']} processes" if protection.get("pids") else "",
-        f"{size_in_words(memory)} memory"
-        if isinstance(memory := protection.get("memory_bytes"), int)
-        else "",
-    ]
-    name = f"{protection.get('isolation')}, {protection.get('profile')}"
-    yield f"Isolation  {name}: {', '.join(filter(None, limits))}"
+    yield f"Isolation  {protection_text(protection)}"
     for key in ("protects", "does_not_protect"):
         if protection.get(key):
             yield f"           {protection[key]}"
 
 
-def _call_in_words(event: ev.CallStarted) -> str:
-    if event.tool == "execute_bash":
-        return str(event.arguments.get("command", ""))
+def _call_text(event: ev.CallStarted) -> str:
+    if command := call_view(event.tool).command:
+        return str(event.arguments.get(command, ""))
     shown = {name: value for name, value in event.arguments.items() if value is not None}
     return " ".join([event.tool, *(f"{name}={value}" for name, value in shown.items())])
-
-
-def _outcome(event: ev.CallFinished) -> str:
-    if event.timed_out:
-        how = "timed out"
-    elif event.error:
-        how = f"refused: {event.error}"
-    elif event.exit_code is None:
-        how = "done"
-    else:
-        how = f"exit {event.exit_code}"
-    return f"{how}, {event.duration:.2f} s"
 
 
 def _first_line(text: str) -> str:

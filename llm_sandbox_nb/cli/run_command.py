@@ -10,16 +10,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llm_sandbox_nb.cli.errors import INTERRUPTED, MODEL_ERROR, SANDBOX_ERROR, exit_code
-from llm_sandbox_nb.cli.printer import Printer, harmless, size_in_words
-from llm_sandbox_nb.cli.responses import save_responses
-from llm_sandbox_nb.cli.stops import Terminal, check_stops, function_of
-from llm_sandbox_nb.options.errors import UsageError
-from llm_sandbox_nb.options.values import resolve
+from llm_sandbox_nb.cli.exit_codes import INTERRUPTED, MODEL_ERROR, SANDBOX_ERROR, exit_code
+from llm_sandbox_nb.cli.pause_prompt import TerminalPrompt, check_stops, function_of
+from llm_sandbox_nb.cli.printer import Printer, harmless
+from llm_sandbox_nb.formats.responses import RESPONSES, save_responses
+from llm_sandbox_nb.formatting import format_size
+from llm_sandbox_nb.options.table import QUERY, UsageError
+from llm_sandbox_nb.options.values import resolve, sandbox_limits
 
 if TYPE_CHECKING:
-    from llm_sandbox_nb.agent.model import ModelSettings
-    from llm_sandbox_nb.agent.run import Run
+    from llm_sandbox_nb.model.contract import ModelSettings
+    from llm_sandbox_nb.runs.run import Run
 
 
 def run_command(arguments: argparse.Namespace) -> int:
@@ -28,10 +29,15 @@ def run_command(arguments: argparse.Namespace) -> int:
     Raises:
         UsageError: an option, a settings file or an input is wrong; nothing was started.
     """
-    values = resolve(vars(arguments), os.environ)
+    flags = vars(arguments)
+    if (task := flags.pop("task", None)) is not None:
+        if flags[QUERY.name] is not None:
+            raise UsageError("The task was given twice: leave out --query or the other text.")
+        flags[QUERY.name] = task
+    values = resolve(flags, os.environ)
     _check(values)
-    if values["settings"]:
-        print(f"Settings   {values['settings']}", flush=True)
+    for path in values["settings"]:
+        print(f"Settings   {path}", flush=True)
     started: list[Run] = []
     try:
         problem, code = _solve(values, started)
@@ -40,7 +46,7 @@ def run_command(arguments: argparse.Namespace) -> int:
         return error.code
     (run,) = started
     if values["save_litellm_response"]:
-        save_responses(run.trajectory, run.folder / "litellm")
+        save_responses(run.trajectory, run.folder / RESPONSES)
     if problem:
         print(problem, file=sys.stderr, flush=True)
     _print_result(run)
@@ -48,7 +54,7 @@ def run_command(arguments: argparse.Namespace) -> int:
 
 
 class _NotStartedError(Exception):
-    """No run came of it."""
+    """No run was started."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -56,12 +62,12 @@ class _NotStartedError(Exception):
 
 
 def _check(values: dict[str, Any]) -> None:
-    """Find what can be found before anything heavy is imported."""
+    """Check what can be checked before anything heavy is imported."""
     if not (values["query"] or "").strip():
         raise UsageError("""There is no task: give one with --query "How many r's are in strawberry?".""")
-    if not (values["llm_name"] or "").strip():
+    if not (values["model"] or "").strip():
         raise UsageError(
-            "There is no model: name one with --llm_name (for example openai/gpt-5) or $LLM_NAME."
+            "There is no model: name one with --model (for example openai/gpt-5), in $LLM_NAME or in a settings file."
         )
     check_stops(values)
     if values["input_dir"] and not Path(values["input_dir"]).expanduser().exists():
@@ -73,8 +79,8 @@ def _solve(values: dict[str, Any], started: list[Run]) -> tuple[str, int | None]
 
     `started` gets the run as soon as there is one.
     """
-    from llm_sandbox_nb.agent.failures import RunError
-    from llm_sandbox_nb.agent.model import ModelError
+    from llm_sandbox_nb.agent.errors import RunError
+    from llm_sandbox_nb.model.contract import ModelError
     from llm_sandbox_nb.sandbox.errors import SandboxError
 
     try:
@@ -99,25 +105,26 @@ def _solve(values: dict[str, Any], started: list[Run]) -> tuple[str, int | None]
 async def _until_signal(values: dict[str, Any], started: list[Run]) -> None:
     """Solve; SIGTERM and SIGHUP end the run in good order, as Ctrl-C does."""
     from llm_sandbox_nb.agent.limits import RunLimits
-    from llm_sandbox_nb.agent.solve import solve
+    from llm_sandbox_nb.runs.solve import solve
 
     if task := asyncio.current_task():
         for number in (signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     await solve(
         values["query"],
-        model=values["llm_name"],
+        model=values["model"],
         isolation=values["isolation"],
         profile=values["profile"],
-        image=values["docker_image"],
+        image=values["image"],
         network=values["network"],
-        sandbox_options={name: values[name] for name in ("ca_bundle", "index_url", "proxy") if values[name]},
+        sandbox_options=_sandbox_options(values),
         inputs=values["input_dir"],
         output_dir=values["output_dir"],
         prompt_config=values["prompt_config"],
-        limits=RunLimits(values["max_steps"], values["max_token_limit"], values["budget"], values["time"]),
+        limits=RunLimits(values["steps"], values["tokens"], values["budget"], values["time"]),
         settings=_model_settings(values),
-        api_base=values["llm_base_url"],
+        command_timeout=values["command_timeout"],
+        api_base=values["api_base"],
         api_key=values["api_key"],
         listeners=(Printer(sys.stdout),),
         on_run=started.append,
@@ -125,12 +132,20 @@ async def _until_signal(values: dict[str, Any], started: list[Run]) -> None:
         breakpoints=values["break"],
         break_when=[function_of(name) for name in values["break_when"]],
         approve=values["approve"],
-        on_pause=Terminal(sys.stdin, sys.stdout).ask if values["on_pause"] == "ask" else values["on_pause"],
+        on_pause=TerminalPrompt(sys.stdin, sys.stdout).ask
+        if values["on_pause"] == "ask"
+        else values["on_pause"],
     )
 
 
+def _sandbox_options(values: dict[str, Any]) -> dict[str, Any]:
+    given = {name: values[name] for name in ("ca_bundle", "index_url", "proxy") if values[name]}
+    limits = sandbox_limits(values)
+    return given | ({"limits": limits} if limits else {})
+
+
 def _model_settings(values: dict[str, Any]) -> ModelSettings:
-    from llm_sandbox_nb.agent.model import ModelSettings
+    from llm_sandbox_nb.model.contract import ModelSettings
 
     same = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
     return ModelSettings(
@@ -146,5 +161,5 @@ def _print_result(run: Run) -> None:
     if run.files:
         print("\nFiles")
         for file in run.files.values():
-            print(f"  {harmless(str(file.path))} ({size_in_words(file.size)})")
+            print(f"  {harmless(str(file.path))} ({format_size(file.size)})")
     print(f"\n{run.folder}", flush=True)

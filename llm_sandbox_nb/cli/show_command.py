@@ -8,10 +8,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from llm_sandbox_nb.cli.printer import LIVE_LINES, Printer, harmless
-from llm_sandbox_nb.options.errors import UsageError
+from llm_sandbox_nb.cli.runs_command import run_path
+from llm_sandbox_nb.formats.llm_in_sandbox import read_seed
+from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.journal import FILE_NAME, JournalError, read_journal
-from llm_sandbox_nb.trajectory.seed_format import read_seed
+from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
+from llm_sandbox_nb.trajectory.run_folder import JOURNAL
 
 
 def show_command(arguments: argparse.Namespace) -> int:
@@ -20,10 +22,10 @@ def show_command(arguments: argparse.Namespace) -> int:
     Raises:
         UsageError: there is no run, or it cannot be read.
     """
-    path = Path(arguments.run).expanduser()
-    journal = path / FILE_NAME if path.is_dir() else path
+    path = run_path(arguments.run)
+    journal = path / JOURNAL if path.is_dir() else path
     if not journal.is_file():
-        raise UsageError(f"There is no run at {path}: give the folder that holds its {FILE_NAME}.")
+        raise UsageError(f"There is no run at {path}: give the folder that holds its {JOURNAL}.")
     folder = journal.parent
     printer = Printer(sys.stdout, lines=LIVE_LINES if arguments.brief else None, folder=folder)
     last: ev.Event | None = None
@@ -45,7 +47,7 @@ def _events(path: Path) -> Iterable[ev.Event]:
 
 def _show_end(last: ev.Event | None) -> None:
     if not isinstance(last, ev.RunFinished):
-        print("\nThe record ends here: the run is still under way, or was killed.")
+        print("\nThe record ends here: the run is still running, or was killed.")
         return
     if last.error:
         print(harmless(last.error))

@@ -1,4 +1,4 @@
-"""`%sandbox benchmark list | run | report`: as on the command line, with a table that lives in the cell."""
+"""`%sandbox benchmark list | run | report`: as on the command line, with a live table in the cell."""
 
 from __future__ import annotations
 
@@ -10,31 +10,29 @@ from pathlib import Path
 from typing import Any
 
 from llm_sandbox_nb.benchmark.commands import Prepared, list_text, make_report, prepare
+from llm_sandbox_nb.benchmark.item_pipeline import FatalError
 from llm_sandbox_nb.benchmark.options import add_benchmark_actions
 from llm_sandbox_nb.benchmark.progress import Progress
 from llm_sandbox_nb.benchmark.report import as_text, short_html
 from llm_sandbox_nb.benchmark.results import Result, read_results
-from llm_sandbox_nb.benchmark.working import FatalError
-from llm_sandbox_nb.notebook.background import BackgroundLoop, Job
+from llm_sandbox_nb.card.page import card_html
+from llm_sandbox_nb.card.text import plain
 from llm_sandbox_nb.notebook.benchmark_table import BenchmarkTable
-from llm_sandbox_nb.notebook.card_page import card_html
-from llm_sandbox_nb.notebook.card_text import plain
+from llm_sandbox_nb.notebook.display import UpdatedOutput, has_front_end
 from llm_sandbox_nb.notebook.errors import SandboxBenchmarkError, SandboxUsageError, in_one_sentence
+from llm_sandbox_nb.notebook.event_loop import BackgroundLoop, BackgroundTask
 from llm_sandbox_nb.notebook.settings import SandboxSettings
-from llm_sandbox_nb.notebook.updated_output import UpdatedOutput, has_front_end
-from llm_sandbox_nb.options.errors import UsageError
 from llm_sandbox_nb.options.parser import Parser
+from llm_sandbox_nb.options.table import UsageError
 
 CLOSING = 120.0
 """Seconds that all sandboxes of a benchmark that was interrupted may take to be closed."""
 _INTERVAL = 1.0
-"""Seconds between two looks at the table while nothing changes."""
-_SETTINGS = {
-    "llm_name": "model", "llm_base_url": "api_base", "isolation": "isolation", "profile": "profile",
-    "docker_image": "image", "network": "network", "ca_bundle": "ca_bundle", "index_url": "index_url",
-    "proxy": "proxy",
-}  # fmt: skip
-"""Options that `%config SandboxMagics` may set, and by which name."""
+"""Seconds between two updates of the table while nothing changes."""
+_SETTINGS = (
+    "model", "api_base", "api_key_env", "isolation", "profile", "image", "network", "ca_bundle", "index_url", "proxy",
+)  # fmt: skip
+"""Options that `%config SandboxMagics` may set."""
 
 
 class BenchmarkCommand:
@@ -48,8 +46,8 @@ class BenchmarkCommand:
 
         Raises:
             SandboxUsageError: something named is not there or cannot be understood; nothing was started.
-            SandboxBenchmarkError: it cannot go on, or nothing could be done.
-            KeyboardInterrupt: it was interrupted, and all of it is put away.
+            SandboxBenchmarkError: it cannot continue, or no item could be done.
+            KeyboardInterrupt: it was interrupted, and its sandboxes are closed.
         """
         try:
             parsed = _parsed(rest)
@@ -72,16 +70,9 @@ class BenchmarkCommand:
             print(plain(str(made.page)))
 
     def _flags(self, flags: Mapping[str, Any]) -> dict[str, Any]:
-        """What was typed; else what the notebook's settings say."""
-        found = dict(flags)
-        for option, name in _SETTINGS.items():
-            value = getattr(self._settings, name)
-            if found[option] is None and value and (option, value) != ("isolation", "auto"):
-                found[option] = value
-        variable = self._settings.api_key_env
-        if found["api_key"] is None and variable:
-            found["api_key"] = os.environ.get(variable)
-        return found
+        """The options of the line, else those of the notebook's settings."""
+        given = {name: getattr(self._settings, name) for name in _SETTINGS if self._settings.is_given(name)}
+        return dict(flags) | {name: value for name, value in given.items() if flags[name] is None and value}
 
     def _run(self, made: Prepared) -> None:
         runner = made.runner
@@ -90,11 +81,11 @@ class BenchmarkCommand:
         runner.on_begin, runner.on_result = progress.began, progress.ended
         table = BenchmarkTable(progress, made.model, made.scripted, str(made.out))
         view = _View(table, has_front_end(self._shell), self._settings.update_interval)
-        self._wait(Job(self._background, runner.run(made.items)), view, made)
+        self._wait(BackgroundTask(self._background, runner.run(made.items)), view, made)
         self._end(made, view)
 
-    def _wait(self, job: Job[list[Result]], view: _View, made: Prepared) -> None:
-        """Until it has ended, however that comes."""
+    def _wait(self, job: BackgroundTask[list[Result]], view: _View, made: Prepared) -> None:
+        """Wait for the end and show the table meanwhile."""
         try:
             view.show("running")
             while not job.wait(view.interval):
@@ -103,14 +94,14 @@ class BenchmarkCommand:
         except FatalError as error:
             view.finish("stopped", note=str(error))
             raise SandboxBenchmarkError(
-                f"{plain(str(error))} Results so far are in {made.out}; run the cell again to go on from there."
+                f"{plain(str(error))} Results so far are in {made.out}; run the cell again to resume."
             ) from error
         except BaseException as error:
             view.show("stopping")
             job.cancel()
             ended = job.wait(CLOSING)
             said = "" if ended else " Some sandboxes are still being closed."
-            note = f"Results so far are in {made.out}: run the cell again to go on from there.{said}"
+            note = f"Results so far are in {made.out}: run the cell again to resume.{said}"
             view.finish("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", note=note)
             if isinstance(error, KeyboardInterrupt):
                 in_one_sentence(error, f"The benchmark was interrupted. {plain(note)}")
@@ -134,7 +125,7 @@ class BenchmarkCommand:
 
 
 class _View:
-    """The one output of the cell. It is published only when it changed, and seldom enough."""
+    """The one output of the cell, published only when it changed and at most once an interval."""
 
     def __init__(self, table: BenchmarkTable, live: bool, interval: float) -> None:
         self._table, self._live, self._output = table, live, UpdatedOutput()
@@ -142,13 +133,13 @@ class _View:
         self.interval = min(max(interval, 0.1), _INTERVAL)
 
     def show(self, state: str) -> None:
-        """How it stands, for those who look on."""
+        """Show the table during the benchmark."""
         if self._live and (bundle := self._table.bundle(state)) != self._last:
             self._last = bundle
             self._output.publish(bundle)
 
     def finish(self, state: str, found: Mapping[str, Any] | None = None, note: str = "") -> None:
-        """How it ended; this is what the notebook keeps."""
+        """Show the final table, which the notebook keeps."""
         self._table.progress.stopped()
         self._output.publish(self._table.bundle(state, found, note))
 

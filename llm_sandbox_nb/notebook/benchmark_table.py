@@ -1,4 +1,4 @@
-"""The table of a benchmark under way: a row for each task and mode, as HTML and as text."""
+"""The live table of a benchmark: a row for each task and mode, as HTML and as text."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from typing import Any
 
 from llm_sandbox_nb.benchmark.progress import CellProgress, Progress
 from llm_sandbox_nb.benchmark.report import as_text, short_html
-from llm_sandbox_nb.notebook.card_page import card_html
-from llm_sandbox_nb.notebook.card_text import cost_in_words, escape, first_line, plain, time_in_words
+from llm_sandbox_nb.card.page import card_html
+from llm_sandbox_nb.card.text import escape, first_line, plain
+from llm_sandbox_nb.formatting import format_cost, format_count, format_duration, format_percent
 
 HEADS = ("task", "mode", "done", "running", "score", "errors", "tokens", "cost", "elapsed", "rest")
+SCRIPTED = "The replies are read from a file: no model is asked and no request is sent."
+"""What the word "scripted" means."""
 KINDS = 4
 """Kinds of errors that a row names; the others are a number."""
 _WORDS = 200
 _CELL = 80
-_SCRIPTED = "The turns are read from a file; no model was asked."
 
 
 @dataclass(frozen=True)
 class _Standing:
-    """What is to be shown: rows and notes are words that nobody has escaped yet."""
+    """What the table shows; rows and notes are not escaped yet."""
 
     state: str
     rows: Sequence[Sequence[str]]
@@ -31,7 +33,7 @@ class _Standing:
 
 
 class BenchmarkTable:
-    """Renders how a benchmark stands. Names, kinds and texts of errors are hostile until they are shown."""
+    """Renders the progress of a benchmark. Names, kinds and texts of errors are hostile: it escapes them."""
 
     def __init__(self, progress: Progress, model: str, scripted: bool, out: str) -> None:
         self.progress, self.model, self.scripted, self.out = progress, model, scripted, out
@@ -44,7 +46,7 @@ class BenchmarkTable:
         return {"text/html": self._html(now), "text/plain": self._text(now)}
 
     def _html(self, now: _Standing) -> str:
-        scripted = f"<span class='lsn-badge' title='{_SCRIPTED}'>scripted</span>" if self.scripted else ""
+        scripted = f"<span class='lsn-badge' title='{SCRIPTED}'>scripted</span>" if self.scripted else ""
         head = (
             f"<div class='lsn-head'><b>Benchmark</b> <span class='lsn-badge'>{escape(now.state)}</span> "
             f"<span>{escape(self.model)}</span> {scripted} "
@@ -57,7 +59,7 @@ class BenchmarkTable:
         return card_html("".join(parts))
 
     def _text(self, now: _Standing) -> str:
-        scripted = f" (scripted: {_SCRIPTED})" if self.scripted else ""
+        scripted = f" (scripted: {SCRIPTED})" if self.scripted else ""
         parts = [
             f"Benchmark: {now.state}, {self.model}{scripted}, results in {self.out}",
             _grid([HEADS, *now.rows]),
@@ -67,17 +69,17 @@ class BenchmarkTable:
 
 
 def _cells(row: CellProgress) -> list[str]:
-    score = "" if row.score is None else f"{100 * row.score:.1f}"
+    score = "" if row.score is None else format_percent(row.score)
     return [
         row.task,
         row.mode,
-        f"{row.done:,}/{row.total:,}",
+        f"{format_count(row.done)}/{format_count(row.total)}",
         str(row.running) if row.running else "",
         score,
         _errors(row.errors),
-        f"{row.tokens:,}" if row.tokens else "",
-        "unknown" if row.cost is None else cost_in_words(row.cost) if row.tokens else "",
-        time_in_words(row.elapsed) if row.elapsed else "",
+        format_count(row.tokens) if row.tokens else "",
+        "unknown" if row.cost is None else format_cost(row.cost) if row.tokens else "",
+        format_duration(row.elapsed) if row.elapsed else "",
         _rest(row),
     ]
 
@@ -92,7 +94,7 @@ def _errors(errors: Mapping[str, int]) -> str:
 def _rest(row: CellProgress) -> str:
     if row.done >= row.total:
         return ""
-    return "?" if row.rest is None else f"about {time_in_words(row.rest)}"
+    return "?" if row.rest is None else f"about {format_duration(row.rest)}"
 
 
 def _note(key: tuple[str, str, str, int], kind: str, error: str) -> str:

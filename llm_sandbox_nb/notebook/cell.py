@@ -3,164 +3,30 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import os
-import re
 import tempfile
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llm_sandbox_nb.notebook import arguments as given
-from llm_sandbox_nb.notebook.background import BackgroundLoop
-from llm_sandbox_nb.notebook.card import Card
-from llm_sandbox_nb.notebook.cell_runner import CellRunner, Listener
-from llm_sandbox_nb.notebook.errors import SandboxLimitError, SandboxUsageError, in_one_sentence
-from llm_sandbox_nb.notebook.halts import Halts, halts_of
-from llm_sandbox_nb.notebook.inputs import collect_inputs
-from llm_sandbox_nb.notebook.lineage import OFFER, files_of, first_run_of, runs_folder
-from llm_sandbox_nb.notebook.live_display import LiveDisplay
-from llm_sandbox_nb.notebook.naming import notebook_name
-from llm_sandbox_nb.notebook.sandboxes import NotebookSandboxes, SandboxOptions
+from llm_sandbox_nb.card.card import Card
+from llm_sandbox_nb.notebook.cell_options import CellTask, cell_task
+from llm_sandbox_nb.notebook.display import Listener, LiveDisplay, Output, RunFollower
+from llm_sandbox_nb.notebook.errors import SandboxLimitError, in_one_sentence
+from llm_sandbox_nb.notebook.event_loop import BackgroundLoop, BackgroundTask
+from llm_sandbox_nb.notebook.page_cell import page_cell
+from llm_sandbox_nb.notebook.sandboxes import NotebookSandboxes
+from llm_sandbox_nb.notebook.saved_runs import first_run_of, notebook_name, runs_folder
 from llm_sandbox_nb.notebook.settings import SandboxSettings
-from llm_sandbox_nb.notebook.watching import Watching
+from llm_sandbox_nb.notebook.watchers import Watchers
 
 if TYPE_CHECKING:
-    from llm_sandbox_nb.agent.limits import RunLimits
-    from llm_sandbox_nb.agent.model import ModelSettings
-    from llm_sandbox_nb.agent.run import Run
+    from llm_sandbox_nb.runs.run import Run
     from llm_sandbox_nb.sandbox.contract import Sandbox
 
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,80}")
-
-
-@dataclass(frozen=True)
-class CellTask:
-    """All that a cell asks for, checked."""
-
-    task: str
-    model: str
-    sandbox: SandboxOptions
-    fresh: bool
-    limits: RunLimits
-    sampling: ModelSettings
-    inputs: dict[str, Path]
-    prompt_config: str | None
-    api_base: str | None
-    api_key: str | None
-    on_pause: str | None
-    halts: Halts
-    files_of: tuple[Run, int] | None
-
-
-def cell_task(
-    options: argparse.Namespace,
-    text: str,
-    settings: SandboxSettings,
-    namespace: dict[str, Any],
-    staging: Path,
-) -> CellTask:
-    """What the cell asks for; variables that it hands in are written to `staging`.
-
-    Raises:
-        SandboxUsageError, SandboxInputError: something is wrong or missing; nothing was started.
-    """
-    if not text.strip():
-        raise SandboxUsageError("The task is empty: write below the first line what the model shall do.")
-    model = options.model or settings.model
-    if not model:
-        raise SandboxUsageError(
-            "No model is named: add -m, e.g. -m openai/gpt-5, or set %config SandboxMagics.model."
-        )
-    if options.out is not None:
-        given.variable_name(options.out)
-    return CellTask(
-        task=given.fill_in(text, namespace) if options.vars else text,
-        model=model,
-        sandbox=sandbox_options(settings, options),
-        fresh=options.fresh,
-        limits=_limits(options, settings),
-        sampling=_sampling(settings),
-        inputs=collect_inputs(options.input, namespace, staging, settings.dataframe_format),
-        prompt_config=options.prompt_config or settings.prompt_config or None,
-        api_base=options.api_base or settings.api_base or None,
-        api_key=_api_key(options.api_key_env or settings.api_key_env),
-        on_pause=options.on_pause,
-        halts=halts_of(options, namespace),
-        files_of=files_of(options.from_files_of, runs_folder(settings, namespace), namespace),
-    )
-
-
-def sandbox_options(settings: SandboxSettings, options: argparse.Namespace | None = None) -> SandboxOptions:
-    """The sandbox asked for: by the cell, else by the settings.
-
-    Raises:
-        SandboxUsageError: there is no such isolation, profile, ...
-    """
-    from llm_sandbox_nb.sandbox.options import SandboxOptions as Checked
-
-    names = ("isolation", "profile", "image", "network")
-    asked = {name: getattr(options, name, None) or getattr(settings, name) or None for name in names}
-    wanted = SandboxOptions(
-        isolation=asked.pop("isolation") or "auto",
-        limits=settings.limits(),
-        ca_bundle=settings.ca_bundle or None,
-        index_url=settings.index_url or None,
-        proxy=settings.proxy or None,
-        **asked,
-    )
-    try:
-        checked = {key: value for key, value in dataclasses.asdict(wanted).items() if value is not None}
-        bundle = {"ca_bundle": Path(wanted.ca_bundle)} if wanted.ca_bundle else {}
-        Checked(**{**checked, **bundle, **({"limits": wanted.limits} if wanted.limits else {})})
-    except (ValueError, FileNotFoundError) as error:
-        raise SandboxUsageError(str(error)) from error
-    return wanted
-
-
-def _limits(options: argparse.Namespace, settings: SandboxSettings) -> RunLimits:
-    from llm_sandbox_nb.agent.limits import RunLimits
-
-    try:
-        return RunLimits(
-            steps=settings.steps if options.steps is None else given.whole_number("steps", options.steps),
-            tokens=settings.tokens,
-            cost=settings.budget
-            if options.budget is None
-            else given.positive_number("budget", options.budget),
-            time=settings.time if options.time is None else given.seconds(options.time),
-        )
-    except ValueError as error:
-        raise SandboxUsageError(str(error)) from error
-
-
-def _sampling(settings: SandboxSettings) -> ModelSettings:
-    from llm_sandbox_nb.agent.model import ModelSettings
-
-    try:
-        return ModelSettings(**settings.model_settings)
-    except TypeError as error:
-        known = ", ".join(field.name for field in dataclasses.fields(ModelSettings))
-        raise SandboxUsageError(f"SandboxMagics.model_settings holds only: {known}.") from error
-
-
-def _api_key(variable: str) -> str | None:
-    if not variable:
-        return None
-    if not _VARIABLE.fullmatch(variable):
-        raise SandboxUsageError(
-            "--api-key-env takes the name of an environment variable, not the key itself."
-        )
-    key = os.environ.get(variable)
-    if not key:
-        raise SandboxUsageError(
-            f"The environment variable {variable} is not set: put the key there before the kernel starts, "
-            f"or with os.environ[{variable!r}] = getpass.getpass()."
-        )
-    return key
-
-
+OFFER = (
+    "This cell ran before, and the sandbox has other files now. To begin with its original files, add: "
+    "--from-files-of {run}"
+)
 _LIMITS = {
     "steps": "The run used up its steps before the model submitted: allow more with --steps.",
     "tokens": "The conversation reached its limit of tokens before the model submitted: "
@@ -181,8 +47,8 @@ class CellRun:
         self._settings = settings
         self._shell = shell
 
-    def run(self, options: argparse.Namespace, text: str, keep: Callable[[Run], None]) -> None:
-        """Do the task to its end. `keep` gets the run as soon as there is one.
+    def run(self, options: argparse.Namespace, text: str, keep: Callable[[Run, Output], None]) -> None:
+        """Run the task to its end. `keep` gets the run as soon as there is one, and where its card is.
 
         Raises:
             SandboxUsageError, SandboxInputError, InputError, ModelError: nothing was started.
@@ -191,27 +57,27 @@ class CellRun:
             KeyboardInterrupt: it was interrupted.
         """
         with tempfile.TemporaryDirectory(prefix="llm-sandbox-nb-") as staging:
-            namespace = self._shell.user_ns
-            task = cell_task(options, text, self._settings, namespace, Path(staging))
+            task = cell_task(options, text, self._settings, self._shell.user_ns, Path(staging))
             card = Card(self._settings.caps())
-            watching = Watching(task.on_pause)
+            watchers = Watchers(task.on_pause, page_cell(self._shell))
             display = LiveDisplay(
                 card,
                 self._shell,
                 self._settings.update_interval,
-                watching.run_id,
-                lambda: watching.make_panel(card, self._shell, self._settings.live_panel),
+                watchers.run_id,
+                lambda: watchers.make_panel(card, self._shell, self._settings.live_panel),
             )
+            follower = RunFollower(card, display, watchers.paused)
 
-            def started(run: Run) -> None:
+            def on_run(run: Run) -> None:
                 card.folder = run.folder
-                watching.start(run)
-                keep(run)
+                watchers.start(run)
+                keep(run, display.output)
 
-            runner = CellRunner(self._background, card, display, watching.paused)
             self._offer_original_files(task)
             try:
-                finished = runner.run(lambda listener: self._solve(task, listener, started, watching))
+                solving = self._solve(task, follower.listen, on_run, watchers)
+                finished = follower.follow(BackgroundTask(self._background, solving))
             finally:
                 if notice := self._sandboxes.take_notice():
                     print(notice)
@@ -223,7 +89,7 @@ class CellRun:
             raise SandboxLimitError(_LIMITS[finished.stop_reason])
 
     def _offer_original_files(self, task: CellTask) -> None:
-        """A cell that ran before finds other files now: say how to have those that it began with."""
+        """When this cell ran before, say how to give the sandbox the files of that time."""
         if task.fresh or task.files_of is not None:
             return
         before = first_run_of(task.task, runs_folder(self._settings, self._shell.user_ns))
@@ -231,50 +97,47 @@ class CellRun:
             print(OFFER.format(run=before.name))
 
     async def _solve(
-        self, task: CellTask, listener: Listener, started: Callable[[Run], None], watching: Watching
+        self, task: CellTask, listener: Listener, on_run: Callable[[Run], None], watchers: Watchers
     ) -> Run:
-        watching.publisher = await self._sandboxes.publisher()
-        watching.check(self._shell, task.halts.sure)
+        from llm_sandbox_nb.runs.solve import solve
+
+        watchers.publisher = await self._sandboxes.publisher()
+        watchers.check(self._shell, task.pauses.always)
         try:
-            return await self._solve_watched(task, [listener, watching.listen], started)
+            return await solve(
+                task.task,
+                model=task.model,
+                isolation=await self._isolation(task),
+                sandbox=_Later(lambda: self._sandboxes.acquire(task.sandbox, fresh=task.fresh)),
+                inputs=dict(task.inputs),
+                files_of=task.files_of,
+                output_dir=self._settings.output_dir,
+                name=notebook_name(self._shell.user_ns),
+                prompt_config=task.prompt_config,
+                limits=task.limits,
+                settings=task.sampling,
+                command_timeout=task.command_timeout,
+                api_base=task.api_base,
+                api_key=task.api_key,
+                listeners=[listener, watchers.listen],
+                on_run=on_run,
+                step=task.pauses.step,
+                breakpoints=task.pauses.breakpoints,
+                break_when=task.pauses.break_when,
+                approve=task.pauses.approve,
+                show=False,
+            )
         finally:
-            await watching.finish()
-
-    async def _solve_watched(
-        self, task: CellTask, listeners: list[Listener], started: Callable[[Run], None]
-    ) -> Run:
-        from llm_sandbox_nb.agent.solve import solve
-
-        return await solve(
-            task.task,
-            model=task.model,
-            isolation=await self._isolation(task),
-            sandbox=_Later(lambda: self._sandboxes.acquire(task.sandbox, fresh=task.fresh)),
-            inputs=dict(task.inputs),
-            files_of=task.files_of,
-            output_dir=self._settings.output_dir,
-            name=notebook_name(self._shell.user_ns),
-            prompt_config=task.prompt_config,
-            limits=task.limits,
-            settings=task.sampling,
-            api_base=task.api_base,
-            api_key=task.api_key,
-            listeners=listeners,
-            on_run=started,
-            step=task.halts.step,
-            breakpoints=task.halts.breakpoints,
-            break_when=task.halts.break_when,
-            approve=task.halts.approve,
-        )
+            await watchers.finish()
 
     async def _isolation(self, task: CellTask) -> str:
-        """The isolation asked for; of a sandbox that runs already, the one it has."""
+        """The isolation of the running sandbox, else the one that the cell asks for."""
         running = None if task.fresh else await self._sandboxes.current()
-        return running.protection.isolation if running else task.sandbox.isolation
+        return running.protection.isolation if running else task.sandbox.isolation or "auto"
 
 
 class _Later:
-    """Something to await that does nothing unless it is awaited."""
+    """An awaitable that starts its coroutine only when it is awaited."""
 
     def __init__(self, start: Callable[[], Any]) -> None:
         self._start = start

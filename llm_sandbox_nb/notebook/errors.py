@@ -18,7 +18,7 @@ def in_one_sentence(error: E, message: str | None = None) -> E:
 
 
 class SandboxMagicError(Exception):
-    """A magic could not do what it was asked to. The message says what to do."""
+    """A magic failed. The message says what to do."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -38,14 +38,14 @@ class SandboxLimitError(SandboxMagicError):
 
 
 class SandboxBenchmarkError(SandboxMagicError):
-    """A benchmark cannot go on, or none of its items could be done. Results so far are on disk."""
+    """A benchmark cannot continue, or none of its items could be done. Results so far are on disk."""
 
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Within this, what this package raises on purpose and interrupts are shown in one sentence.
+    """Show errors of this package and interrupts that are raised inside in one sentence.
 
-    Anything else is a fault of ours and keeps its traceback.
+    Any other exception is a bug and keeps its traceback.
     """
     try:
         yield

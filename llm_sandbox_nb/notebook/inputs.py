@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from llm_sandbox_nb.agent.inputs import frame_content, is_frame
+from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.notebook.errors import SandboxInputError
 
 FrameFormat = Literal["csv", "parquet"]
 MOST_FILES = 5_000
-"""Files of one folder that are handed in."""
+"""Most files of one folder."""
 
 
 def collect_inputs(
@@ -72,7 +74,7 @@ def _files(path: Path) -> Iterator[tuple[str, Path]]:
     root = path.resolve()
     files = [file for file in root.rglob("*") if file.is_file()]
     if not files or len(files) > MOST_FILES:
-        has = "no files" if not files else f"more than {MOST_FILES:,} files"
+        has = "no files" if not files else f"more than {plural(MOST_FILES, 'file')}"
         raise SandboxInputError(f"The folder {path} has {has}: hand in single files, or an archive.")
     for file in files:
         if not file.resolve().is_relative_to(root):
@@ -103,8 +105,10 @@ def _written(name: str, value: Any, staging: Path, frame_format: FrameFormat) ->
 
 
 def _write(name: str, value: Any, staging: Path, frame_format: FrameFormat) -> Path:
-    if _is_frame(value):
-        return _write_frame(name, value, staging, frame_format)
+    if is_frame(value):
+        path = staging / f"{name}.{frame_format}"
+        path.write_bytes(frame_content(path.name, value))
+        return path
     if isinstance(value, bytes | bytearray):
         path = staging / f"{name}.bin"
         path.write_bytes(value)
@@ -114,23 +118,6 @@ def _write(name: str, value: Any, staging: Path, frame_format: FrameFormat) -> P
     else:
         path = staging / f"{name}.json"
         path.write_text(json.dumps(value, ensure_ascii=False, default=_plain_value), encoding="utf-8")
-    return path
-
-
-def _is_frame(value: Any) -> bool:
-    library = type(value).__module__.partition(".")[0]
-    return library in ("pandas", "polars") and type(value).__name__ in ("DataFrame", "Series")
-
-
-def _write_frame(name: str, value: Any, staging: Path, frame_format: FrameFormat) -> Path:
-    path = staging / f"{name}.{frame_format}"
-    frame = value.to_frame() if type(value).__name__ == "Series" else value
-    if type(frame).__module__.startswith("polars"):
-        frame.write_parquet(path) if frame_format == "parquet" else frame.write_csv(path)
-    elif frame_format == "parquet":
-        frame.to_parquet(path)
-    else:
-        frame.to_csv(path, index=type(frame.index).__name__ != "RangeIndex")
     return path
 
 

@@ -1,35 +1,44 @@
-"""The magics: `%%sandbox` gives a task to a model, `%sandbox` looks after the notebook's sandbox."""
+"""The magics: `%%sandbox` gives a task to a model, `%sandbox` manages the notebook's sandbox and runs."""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
-from collections.abc import Callable
+import functools
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from IPython.core import magic, magic_arguments
 
-from llm_sandbox_nb.agent.home import Home
-from llm_sandbox_nb.notebook.arguments import load_arguments, parse_line, unknown_subcommand, with_options
-from llm_sandbox_nb.notebook.background import BackgroundLoop
+from llm_sandbox_nb.card.text import plain
 from llm_sandbox_nb.notebook.errors import SandboxUsageError, plain_errors
-from llm_sandbox_nb.notebook.forks import Forks
-from llm_sandbox_nb.notebook.naming import notebook_name
-from llm_sandbox_nb.notebook.sandboxes import NotebookSandboxes, SandboxKeeper
+from llm_sandbox_nb.notebook.event_loop import BackgroundLoop
+from llm_sandbox_nb.notebook.magic_options import parse_line, split_words, unknown_subcommand, with_options
+from llm_sandbox_nb.notebook.sandboxes import Forks, NotebookSandboxes, SandboxKeeper
 from llm_sandbox_nb.notebook.settings import SandboxSettings
+from llm_sandbox_nb.runs.run_sync import EventLoops
 from llm_sandbox_nb.sandbox.errors import SandboxError
 
 if TYPE_CHECKING:
-    from llm_sandbox_nb.agent.run import Run
+    from llm_sandbox_nb.notebook.display import Output
+    from llm_sandbox_nb.runs.run import Run
 
-_RUN_WORDS = ("held", "pause", "continue", "step", "edit", "skip", "observe", "say", "change")
-_TIME_WORDS = ("rewind", "undo", "fork", "compare", "replay")
+_SANDBOX_COMMANDS = ("status", "files", "get", "put", "sh", "fresh", "reset", "stop")
+_RUN_COMMANDS = ("runs", "load", "export", "preview", "rewind", "undo", "resume", "fork", "compare", "replay")
+_DECISIONS = ("held", "pause", "continue", "step", "edit", "skip", "observe", "say", "change")
 _SUBCOMMANDS = (
-    "status", "files", "get", "put", "sh", "reset", "stop", "runs", "load", "export", "benchmark",
-    *_TIME_WORDS, *_RUN_WORDS,
-)  # fmt: skip
+    *_SANDBOX_COMMANDS,
+    *_RUN_COMMANDS[:3],
+    "settings",
+    "benchmark",
+    *_RUN_COMMANDS[3:],
+    *_DECISIONS,
+)
+
+_RECENT = 8
+_TAB = "llm_sandbox_nb.SandboxMagics"
 
 _cell_magic: Any = magic.cell_magic("sandbox")
 _line_magic: Any = magic.line_magic("sandbox")
@@ -38,7 +47,7 @@ _explained: Any = magic_arguments
 
 @magic.magics_class
 class SandboxMagics(SandboxSettings, magic.Magics):
-    """Give a task to a language model that has a computer of its own, and look after that computer."""
+    """Give a task to a language model that has its own computer, and manage that computer."""
 
     def __init__(self, shell: Any = None, **options: Any) -> None:
         super().__init__(shell=shell, **options)
@@ -47,8 +56,44 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         self._forks = Forks()
         self._live: Run | None = None
         """The newest run that began here."""
-        Home.cells_wait = True
+        self._recent: deque[Run] = deque(maxlen=_RECENT)
+        """The newest runs that began here: those whose sandbox is still at hand."""
+        EventLoops.cells_wait = True
         atexit.register(self._close)
+        self._complete_with_tab()
+
+    subcommands: tuple[str, ...] = _SUBCOMMANDS
+    """What may follow `%sandbox`."""
+
+    def _complete_with_tab(self) -> None:
+        """Offer options, models, runs and files at the Tab key. What that needs is imported at the first use."""
+        completer: Any = getattr(self.shell, "Completer", None)
+        if completer is None:
+            return
+
+        def match(context: Any) -> dict[str, Any]:
+            line = context.line_with_cursor[: context.cursor_position].lstrip()
+            kind = line.partition(" ")[0]
+            first = not "".join(context.full_text.splitlines()[: context.cursor_line]).strip()
+            if (
+                " " not in line
+                or kind not in ("%sandbox", "%%sandbox")
+                or (kind == "%%sandbox" and not first)
+            ):
+                return {"completions": []}
+            from IPython.core.completer import SimpleCompletion
+
+            from llm_sandbox_nb.notebook.completion import complete_cell, complete_line
+
+            word, found = (complete_cell if kind == "%%sandbox" else complete_line)(line, self)
+            shown = [SimpleCompletion(text=text, type="param") for text in found]
+            return {"completions": shown, "matched_fragment": word, "suppress": True, "ordered": True}
+
+        others = [one for one in completer.custom_matchers if getattr(one, "matcher_identifier", "") != _TAB]
+        from IPython.core.completer import context_matcher
+
+        decorate: Any = context_matcher(identifier=_TAB, priority=200)
+        completer.custom_matchers[:] = [*others, decorate(match)]
 
     @magic.no_var_expand
     @_cell_magic  # type: ignore[untyped-decorator]
@@ -59,138 +104,132 @@ class SandboxMagics(SandboxSettings, magic.Magics):
 
         The cell waits for the end, shows every step as it happens, and fails when the run fails. Files in the
         sandbox's output folder are shown and kept in sandbox-runs/. The task is taken literally.
+
+        For example: %%sandbox -m scripted/strawberry -o result
         """
         from llm_sandbox_nb.notebook.cell import CellRun
 
         with plain_errors():
+            self.read_files()
             options = parse_line(self.sandbox_cell.parser, line)
             run = CellRun(self._background, self._sandboxes, self, self.shell)
-            run.run(options, cell, lambda run: self._begun(options.out, run))
+            run.run(options, cell, lambda run, output: self._on_run(options.out, run, output))
 
     @magic.no_var_expand
     @_line_magic  # type: ignore[untyped-decorator]
     def sandbox_line(self, line: str) -> None:
-        """Look after this notebook's sandbox.
+        """Manage this notebook's sandbox and runs.
 
         %sandbox status           what runs, and what it protects from
         %sandbox files [FOLDER]   the files in its output folder, or in FOLDER
         %sandbox get PATH [TO]    copy a file or folder from it
         %sandbox put PATH...      copy files or folders to its input folder
         %sandbox sh COMMAND       run a command in its shell
-        %sandbox reset            replace it by a new, empty one
-        %sandbox stop             end it
-        %sandbox runs             the runs of this notebook
+        %sandbox fresh            let the next cell begin in a new one: at the top of a notebook, for *Run all*
+        %sandbox reset            replace it with a new, empty one
+        %sandbox stop             end it; with --idle, the one of another notebook that is idle longest
+        %sandbox runs             the runs of this notebook; --prune --older-than DAYS | --keep N removes some
         %sandbox load RUN [-o NAME]   show a run again, and keep it in a variable
         %sandbox export RUN [FILE]    write a run as one HTML file that opens anywhere
+        %sandbox settings         every setting and where its value comes from
 
         Measure a model on many problems; the options are those of `llm-sandbox-nb benchmark`:
 
         %sandbox benchmark list       the tasks that come with the package
         %sandbox benchmark run TASK... --model NAME [--mode sandbox,llm] [--out FOLDER] ...
-        %sandbox benchmark report FOLDER [--html FILE]   what came of it
+        %sandbox benchmark report FOLDER [--html FILE]   the results
 
-        Back in time, for the newest run or the one named by --run RUN:
+        Rewind, fork and compare the newest run, or the one named by --run RUN:
 
-        %sandbox rewind STEP [both|files|conversation]   go back to the end of a step
-        %sandbox undo                 take the newest rewind back
-        %sandbox fork STEP [-o NAME]  a second run from there, with a sandbox of its own
-        %sandbox compare [RUN...]     set runs side by side, or the branches of one
-        %sandbox replay [--ignore EXPR] [--ignore-files PATTERN]   play a run again: what differs?
+        %sandbox preview STEP [both|files|conversation]  what a rewind would change
+        %sandbox rewind STEP [both|files|conversation]   rewind to the end of a step; --others: also undo what other
+                                      runs have changed since
+        %sandbox undo [--others]      undo the newest rewind
+        %sandbox resume [--say TEXT] [--edit JSON]   continue; first say something, or change the next call;
+                                      --others: as for rewind
+        %sandbox fork STEP [-o NAME]  a second run from there, in a new sandbox
+        %sandbox compare [RUN...]     compare runs, or the branches of one
+        %sandbox replay [--ignore EXPR] [--ignore-files PATTERN]   replay a run: what differs?
 
-        While a run goes on, from another thread of this kernel (a subshell):
+        During a run, from another thread of this kernel (a subshell):
 
-        %sandbox held             where it has halted, and the call that waits
+        %sandbox held             where it is paused, and the call that waits
         %sandbox pause | continue | step | edit NAME=VALUE... | skip [TEXT] | observe TEXT | say TEXT |
-                 change NAME=VALUE...   what to do; the words are those of the prompt in a cell
+                 change NAME=VALUE...   what to do, as at the prompt in a cell
         """
         with plain_errors():
+            self.read_files()
             name, _, rest = line.strip().partition(" ")
-            self._subcommand(name)(rest)
+            self._execute(name, rest)
 
-    def _subcommand(self, name: str) -> Callable[[str], None]:
-        from llm_sandbox_nb.notebook.cell import sandbox_options
-        from llm_sandbox_nb.notebook.commands import SandboxCommands
-        from llm_sandbox_nb.notebook.deciding import decide
+    def _execute(self, name: str, rest: str) -> None:
+        """Execute a subcommand of `%sandbox`. What it needs is imported here: loading the extension stays light."""
+        if name in _SANDBOX_COMMANDS:
+            from llm_sandbox_nb.notebook.cell_options import sandbox_options
+            from llm_sandbox_nb.notebook.sandbox_commands import SandboxCommands
 
-        if name not in _SUBCOMMANDS:
+            options = functools.partial(sandbox_options, self)
+            commands = SandboxCommands(self._background, self._sandboxes, options, self._forks)
+            getattr(commands, name)(rest)
+        elif name in _RUN_COMMANDS:
+            from llm_sandbox_nb.notebook.run_commands import RunCommands
+
+            getattr(RunCommands(self._live, self.folder, self._namespace, self._find, self._show), name)(rest)
+        elif name in _DECISIONS:
+            from llm_sandbox_nb.notebook.run_decisions import execute_line_command
+
+            print(execute_line_command(self._live, name, rest))
+        elif name == "settings":
+            split_words("settings", rest, 0, 0)
+            print(plain(self.listed()))
+        elif name == "benchmark":
+            from llm_sandbox_nb.notebook.benchmark_command import BenchmarkCommand
+
+            BenchmarkCommand(self._background, self, self.shell)(rest)
+        else:
             raise SandboxUsageError(unknown_subcommand(name, _SUBCOMMANDS))
-        if name in _RUN_WORDS:
-            return lambda rest: print(decide(self._live, name, rest))
-        if name in _TIME_WORDS:
-            return self._in_time(name)
-        others = {
-            "runs": self._show_runs,
-            "load": self._load,
-            "export": self._export,
-            "benchmark": self._measure,
-        }
-        if name in others:
-            return others[name]
-        commands = SandboxCommands(
-            self._background, self._sandboxes, lambda: sandbox_options(self), self._forks
-        )
-        command: Callable[[str], None] = getattr(commands, name)
-        return command
 
-    def _in_time(self, name: str) -> Callable[[str], None]:
-        from llm_sandbox_nb.notebook.commands_in_time import CommandsInTime
+    def _prepare(self, run: Run, output: Output | None = None) -> None:
+        """When a cell resumes the run, show it there; keep what it forks."""
+        from llm_sandbox_nb.notebook.resume_display import CellResumeDisplay
 
-        commands = CommandsInTime(self._live, self._runs_folder(), self._namespace, self._find)
-        command: Callable[[str], None] = getattr(commands, name)
-        return command
-
-    def _prepare(self, run: Run) -> None:
-        """What goes on with a run in a cell is shown there."""
-        from llm_sandbox_nb.notebook.stage import CellStage
-
-        run.place.stage = CellStage(self._background, self._sandboxes, self, self.shell)
-        run.place.on_fork = self._forks.add
+        if output is not None or not isinstance(run.context.resume_display, CellResumeDisplay):
+            run.context.resume_display = CellResumeDisplay(
+                self._background, self._sandboxes, self, self.shell, output
+            )
+        run.context.on_fork = self._forks.add
 
     def _find(self, name: str) -> Run:
-        from llm_sandbox_nb.agent.run import Run
-        from llm_sandbox_nb.notebook.records import find_run
+        from llm_sandbox_nb.notebook.saved_runs import find_run
+        from llm_sandbox_nb.runs.run import Run
 
         held = self._namespace.get(name)
-        run = held if isinstance(held, Run) else find_run(name, self._runs_folder(), self._forks)
+        if isinstance(held, Run):
+            run = held
+        else:
+            here = [one for one in self._recent if name in (one.folder.name, str(one.folder))]
+            run = here[-1] if here else find_run(name, self.folder, self._forks)
         self._prepare(run)
         return run
 
-    def _show_runs(self, rest: str) -> None:
-        from llm_sandbox_nb.notebook.records import runs_text
+    def _show(self, run: Run) -> None:
+        from llm_sandbox_nb.notebook.saved_runs import show_run
 
-        if rest.strip():
-            raise SandboxUsageError("%sandbox runs takes no arguments.")
-        print(runs_text(self._runs_folder()))
-
-    def _load(self, rest: str) -> None:
-        from llm_sandbox_nb.notebook.records import show_run
-
-        name, variable = load_arguments(rest)
-        run = self._find(name)
-        self._keep(variable, run)
         show_run(run, self.shell, self.caps())
 
-    def _export(self, rest: str) -> None:
-        from llm_sandbox_nb.notebook.records import export_run
-
-        print(f"Written: {export_run(rest, self._find)}")
-
-    def _measure(self, rest: str) -> None:
-        from llm_sandbox_nb.notebook.benchmark_command import BenchmarkCommand
-
-        BenchmarkCommand(self._background, self, self.shell)(rest)
-
-    def _runs_folder(self) -> Path:
-        return Path(self.output_dir) / notebook_name(self._namespace)
-
-    def _begun(self, name: str | None, run: Run) -> None:
+    def _on_run(self, name: str | None, run: Run, output: Output) -> None:
         self._live = run
-        self._prepare(run)
-        self._keep(name, run)
-
-    def _keep(self, name: str | None, run: Run) -> None:
+        self._recent.append(run)
+        self._prepare(run, output)
         if name:
             self._namespace[name] = run
+
+    @property
+    def folder(self) -> Path:
+        """Where the runs of this notebook are."""
+        from llm_sandbox_nb.notebook.saved_runs import runs_folder
+
+        return runs_folder(self, self._namespace)
 
     @property
     def _namespace(self) -> dict[str, Any]:
@@ -201,7 +240,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
     async def _connect(self) -> SandboxKeeper | None:
         if not self.use_server:
             return None
-        from llm_sandbox_nb.notebook.server_client import connect_server
+        from llm_sandbox_nb.notebook.server_client.keeper import connect_server
 
         return await connect_server()
 
@@ -209,7 +248,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         await asyncio.gather(self._forks.close(), self._sandboxes.close())
 
     def _close(self) -> None:
-        """The kernel ends: put the sandbox away, but do not hold the kernel up for long."""
+        """The kernel ends: close the sandboxes, but do not delay the kernel for long."""
         if self._background.started or self._forks.open:
             with suppress(TimeoutError, SandboxError, OSError, RuntimeError):
                 self._background.run(self._close_all(), timeout=5)

@@ -1,4 +1,4 @@
-"""The live view in the cell where no server can tell of the run (VS Code, Colab): a widget, told over its comm.
+"""The live view in the cell where no server shows the run (VS Code, Colab): a widget, updated over its comm.
 
 Comms work one way in all kernels while a cell runs: from the kernel. So all that is written goes into the widget's
 state, where a page finds it whenever it looks, and nothing is asked of the page. What the page says is heard during the
@@ -15,26 +15,32 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llm_sandbox_nb.notebook.card import Card
-from llm_sandbox_nb.notebook.card_bundle import artifact_json
-from llm_sandbox_nb.notebook.card_files import load_artifacts
-from llm_sandbox_nb.notebook.server_address import started_by_server
+from llm_sandbox_nb.card.artifacts import load_artifacts
+from llm_sandbox_nb.card.bundle import artifact_json
+from llm_sandbox_nb.card.card import Card
+from llm_sandbox_nb.notebook.server_client.address import started_by_server
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.decisions import (
+    PauseDecision,
+    ResumeDecision,
+    SayDecision,
+    StopDecision,
+    parse_decision,
+)
 from llm_sandbox_nb.trajectory.live_tail import LiveTail
 
 if TYPE_CHECKING:
-    from llm_sandbox_nb.agent.control import RunControl
+    from llm_sandbox_nb.agent.control.run_control import RunControl
 
 WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
 _PART = 512 * 1024
 """Characters of events in one part of the state, about."""
-_ACTIONS = ("pause", "resume", "stop", "say")
 
 
 def page_shows_widgets(namespace: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether somebody looks at this kernel through a page that shows widgets: VS Code, Colab, a Jupyter server.
+    """Whether a person watches this kernel through a page that shows widgets: VS Code, Colab, a Jupyter server.
 
-    Nobody does when a program runs the notebook (nbclient, papermill), which would keep the widget's whole state.
+    A program that runs the notebook (nbclient, papermill) would store the widget's whole state.
     """
     if "__vsc_ipynb_file__" in namespace or "google.colab" in sys.modules:
         return True
@@ -70,7 +76,7 @@ class Panel:
             self._tail.written(event.model_dump(include={"kind", "step", "call_id"}))
 
     def push(self) -> None:
-        """Tell the page what is new, or that there is nothing new."""
+        """Send the page what is new, also when there is nothing new."""
         while part := self._next_part():
             self._widget.add_part(self._parts, part)
             self._parts += 1
@@ -113,24 +119,23 @@ class Panel:
 
 
 def _decide(control: RunControl, asked: dict[str, Any]) -> str | None:
-    """Carry a decision out; what is wrong with it, in one sentence."""
-    from llm_sandbox_nb.agent.control import ControlError
+    """Execute a decision of the page; what is wrong with it, in one sentence."""
+    from llm_sandbox_nb.agent.control.dispatch import decide
+    from llm_sandbox_nb.agent.errors import ControlError
 
-    action = asked.get("action")
+    body = {name: value for name, value in asked.items() if name not in ("type", "id")}
     try:
-        if action == "say":
-            control.say(str(asked.get("text") or ""), source="cell")
-        elif action in _ACTIONS:
-            getattr(control, action)(source="cell")
-        else:
-            return f"A run can be told pause, resume, stop and say, not {action!r}."
-    except ControlError as error:
+        decision = parse_decision(body)
+        if not isinstance(decision, PauseDecision | ResumeDecision | StopDecision | SayDecision):
+            return f"This panel takes pause, resume, stop and say, not {decision.action}."
+        decide(control, decision, source="cell")
+    except (ValueError, ControlError) as error:
         return str(error)
     return None
 
 
 def make_panel(card: Card, control: Callable[[], RunControl | None]) -> Panel | None:
-    """The panel; None when this installation lacks what it is made of: then the static card goes on."""
+    """The panel; None when this installation lacks what it is made of: then the static card shows the run."""
     folder = Path(str(files("llm_sandbox_nb.notebook") / "page"))
     try:
         script, style = ((folder / name).read_text("utf-8") for name in ("widget.js", "widget.css"))

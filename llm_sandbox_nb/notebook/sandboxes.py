@@ -1,42 +1,28 @@
 """The one sandbox of a notebook: kept between cells by the Jupyter server where it can, else by this kernel.
 
-Everything here runs in the kernel's background event loop (`notebook/background.py`), never in two loops.
+Everything here runs in the kernel's background event loop (`notebook/event_loop.py`), never in two loops.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from llm_sandbox_nb.sandbox.contract import Limits, Protection, Sandbox
+from llm_sandbox_nb.sandbox.contract import Protection, Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
+from llm_sandbox_nb.sandbox.options import SandboxOptions
 
 if TYPE_CHECKING:
-    from llm_sandbox_nb.notebook.publisher import RunPublisher
-
-_OPEN_CHOICES = {"isolation": "auto"}
-"""Values that leave the choice to whoever starts the sandbox, beside None."""
+    from llm_sandbox_nb.notebook.server_client.publisher import RunPublisher
+    from llm_sandbox_nb.runs.run import Run
 
 
 class SandboxMismatchError(SandboxError):
-    """A cell asks for another kind of sandbox than the one that runs; says how to get it."""
-
-
-@dataclass(frozen=True)
-class SandboxOptions:
-    """What a cell asks of its sandbox. None (and `auto`) leave the choice to whoever starts it."""
-
-    isolation: str = "auto"
-    profile: str | None = None
-    image: str | None = None
-    network: str | None = None
-    limits: Limits | None = None
-    ca_bundle: str | None = None
-    """Path of a PEM file on this machine."""
-    index_url: str | None = None
-    proxy: str | None = None
+    """A cell asks for another kind of sandbox than the one that runs; the message says how to get it."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +65,7 @@ class SandboxKeeper(Protocol):
         ...
 
     async def close(self) -> None:
-        """The kernel ends: a sandbox of its own is ended; a server's is let go of."""
+        """The kernel ends: end its own sandbox; disconnect from a server's."""
         ...
 
 
@@ -94,7 +80,7 @@ class KernelSandboxes:
         self._options = SandboxOptions()
         self._started = 0.0
         self.notice = ""
-        """What a person should be told about the sandbox they get, once."""
+        """What to print about the sandbox, once."""
 
     async def acquire(self, options: SandboxOptions, *, fresh: bool = False) -> Sandbox:
         """See `SandboxKeeper.acquire`."""
@@ -107,7 +93,7 @@ class KernelSandboxes:
         return sandbox
 
     async def current(self) -> Sandbox | None:
-        """See `SandboxKeeper.current`. One that no longer answers is put away."""
+        """See `SandboxKeeper.current`. One that no longer answers is closed."""
         if self._sandbox is not None and not await _answers(self._sandbox):
             self.notice = _LOST
             await self.stop()
@@ -132,18 +118,10 @@ class KernelSandboxes:
         await self.stop()
 
     async def _start(self, options: SandboxOptions) -> Sandbox:
-        from llm_sandbox_nb.sandbox.opening import open_sandbox
+        from llm_sandbox_nb.sandbox.open import start_sandbox
 
-        self._sandbox = await open_sandbox(
-            options.isolation,
-            profile=options.profile or "standard",
-            image=options.image,
-            network=options.network,
-            limits=options.limits or Limits(),
-            ca_bundle=options.ca_bundle,
-            index_url=options.index_url,
-            proxy=options.proxy,
-        )
+        options.check_files()
+        self._sandbox = await start_sandbox(options)
         self._options, self._started = options, time.time()
         return self._sandbox
 
@@ -153,7 +131,7 @@ Connect = Callable[[], Awaitable[SandboxKeeper | None]]
 
 
 class NotebookSandboxes:
-    """What the magics talk to. Decides once, at first use, who keeps the sandbox: server or kernel."""
+    """The sandbox for the magics. Decides once, at first use, who keeps the sandbox: server or kernel."""
 
     def __init__(self, connect: Connect | None = None) -> None:
         self._connect = connect
@@ -191,8 +169,14 @@ class NotebookSandboxes:
         """See `SandboxKeeper.stop`."""
         return await (await self.keeper()).stop()
 
+    async def stop_idle(self) -> str | None:
+        """End the server's sandbox of another notebook that is idle longest; the notebook's name, None when none is."""
+        stop = getattr(await self.keeper(), "stop_idle", None)
+        name: str | None = await stop() if stop else None
+        return name
+
     def take_notice(self) -> str:
-        """What happened to the sandbox that a person should be told, if anything; told once."""
+        """What to print about the sandbox, if anything; the next call returns nothing."""
         keeper = self._keeper
         if not isinstance(keeper, KernelSandboxes):
             return ""
@@ -200,7 +184,7 @@ class NotebookSandboxes:
         return notice
 
     async def close(self) -> None:
-        """See `SandboxKeeper.close`; nothing is looked for when nothing was used."""
+        """See `SandboxKeeper.close`; does nothing when no sandbox was used."""
         if self._keeper is not None:
             await self._keeper.close()
 
@@ -216,27 +200,54 @@ async def _answers(sandbox: Sandbox) -> bool:
 
 
 def check_matches(wanted: SandboxOptions, *, started_with: SandboxOptions, protection: Protection) -> None:
-    """Raise `SandboxMismatchError` when `wanted` asks for something that the running sandbox is not."""
-    names = [
-        one.name
-        for one in fields(wanted)
-        if getattr(wanted, one.name) not in _accepted(one.name, started_with, protection)
-    ]
-    if not names:
+    """Raise `SandboxMismatchError` when the running sandbox differs from what `wanted` asks for."""
+    unmet = wanted.unmet_by(started_with, protection)
+    if not unmet:
         return
-    asked = ", ".join(f"{name}={getattr(wanted, name)}" for name in names)
-    has = ", ".join(f"{name}={_in_force(name, protection) or getattr(started_with, name)}" for name in names)
+    asked = ", ".join(f"{name}={value}" for name, (value, _) in unmet.items())
+    has = ", ".join(f"{name}={value}" for name, (_, value) in unmet.items())
     raise SandboxMismatchError(
         f"This notebook's sandbox runs with {has}, but the cell asks for {asked}: add --fresh to replace it "
-        "by a new, empty one, or leave the option out to keep it."
+        "with a new, empty one, or leave the option out to keep it."
     )
 
 
-def _accepted(name: str, started_with: SandboxOptions, protection: Protection) -> tuple[object, ...]:
-    return (None, _OPEN_CHOICES.get(name), getattr(started_with, name), _in_force(name, protection))
+class Forks:
+    """The runs that were forked in this kernel: kept with their open sandboxes until these are closed."""
+
+    def __init__(self) -> None:
+        self._runs: dict[Path, Run] = {}
+
+    def add(self, run: Run) -> None:
+        """Keep a run."""
+        self._runs[run.folder.resolve()] = run
+
+    def at(self, path: Path) -> Run | None:
+        """The run in a folder, if it was forked off here."""
+        return self._runs.get(path.expanduser().resolve())
+
+    @property
+    def open(self) -> list[Run]:
+        """Those whose sandboxes are open."""
+        return [run for run in self._runs.values() if run.context.living() is not None]
+
+    async def close(self) -> None:
+        """End all their sandboxes; the files are kept."""
+        await asyncio.gather(*(_closed(run) for run in self.open), return_exceptions=True)
+
+    def status_text(self) -> str:
+        """What is open, a line for each."""
+        names = [run.folder.name for run in self.open]
+        return "\n".join(
+            f"A fork is open: {name}; %sandbox load {name} -o other shows it, other.close() ends it."
+            for name in names
+        )
 
 
-def _in_force(name: str, protection: Protection) -> str | None:
-    if name in ("isolation", "profile", "network"):
-        return str(getattr(protection, name))
-    return protection.details.get(name)
+async def _closed(run: Run) -> None:
+    """End the sandbox of a run in the loop that it belongs to."""
+    loop = run.context.loop
+    if loop is None or loop is asyncio.get_running_loop():
+        await run.context.close()
+    elif loop.is_running():
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(run.context.close(), loop))

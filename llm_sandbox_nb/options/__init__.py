@@ -1,1 +1,1 @@
-"""Options: what the command line and `%sandbox benchmark` take, where values come from, and words when one is wrong."""
+"""The options of the command line and of cells: the table, the parser, and where values come from."""

@@ -1,4 +1,8 @@
-"""The options of `run`: one table of names, kinds, defaults and where else a value may come from."""
+"""Options: one table of names, kinds, help texts, defaults and environment variables.
+
+`run` and `benchmark run` take them on the command line; `%%sandbox` and `%config SandboxMagics` take those that a cell
+needs, with the same names and help texts. A settings file may hold all of them.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +14,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from llm_sandbox_nb.sandbox.isolations import NETWORKS, PROFILES, isolation_choices
+
 Convert = Callable[[Any], Any]
 
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+class UsageError(Exception):
+    """The command line, a settings file or a cell cannot be understood. The message is one sentence on what to do."""
+
+
+_UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 
 
 def text(value: Any) -> str:
     """Text as it stands: `424242` and `True` are text too."""
     if isinstance(value, Mapping | list):
-        raise ValueError("text is wanted")
+        raise ValueError("must be text")
     return str(value)
 
 
@@ -29,7 +40,7 @@ def whole_number(value: Any) -> int:
     except ValueError:
         number = 0
     if number < 1:
-        raise ValueError("a whole number of at least 1 is wanted")
+        raise ValueError("must be a whole number of at least 1")
     return number
 
 
@@ -40,7 +51,7 @@ def number(value: Any) -> float:
     except ValueError:
         result = math.nan
     if not 0 <= result < math.inf:
-        raise ValueError("a number of at least 0 is wanted")
+        raise ValueError("must be a number of at least 0")
     return result
 
 
@@ -51,7 +62,7 @@ def positive_number(value: Any) -> float:
     except ValueError:
         result = 0.0
     if not result:
-        raise ValueError("a number above 0 is wanted")
+        raise ValueError("must be a number above 0")
     return result
 
 
@@ -62,9 +73,9 @@ def number_or_default(value: Any) -> float | None:
 
 def seconds(value: Any) -> float:
     """A time: `90`, `90s`, `15m` or `1.5h`."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", str(value).strip())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|)", str(value).strip().lower())
     if not match or not (result := float(match[1]) * _UNITS[match[2]]):
-        raise ValueError("a time like 90s, 15m or 2h is wanted")
+        raise ValueError("must be a time such as 90, 90s, 15m or 2h")
     return result
 
 
@@ -72,7 +83,7 @@ def yes_or_no(value: Any) -> bool:
     """A truth value as people and YAML write them."""
     word = str(value).lower()
     if word not in ("true", "yes", "on", "1", "false", "no", "off", "0"):
-        raise ValueError("true or false is wanted")
+        raise ValueError("must be true or false")
     return word in ("true", "yes", "on", "1")
 
 
@@ -87,7 +98,7 @@ def json_object(value: Any) -> dict[str, Any]:
             except (ValueError, SyntaxError, MemoryError, RecursionError):
                 value = None
     if not isinstance(value, dict):
-        raise ValueError("""a JSON object like '{"chat_template_kwargs": {"thinking": true}}' is wanted""")
+        raise ValueError("""must be a JSON object like '{"chat_template_kwargs": {"thinking": true}}'""")
     converted: dict[str, Any] = _truth_values(value)
     return converted
 
@@ -107,10 +118,17 @@ def one_of(*words: str) -> Convert:
 
     def convert(value: Any) -> str:
         if str(value) not in words:
-            raise ValueError(f"one of {', '.join(words)} is wanted")
+            raise ValueError(f"must be one of {', '.join(words)}")
         return str(value)
 
     return convert
+
+
+def variable(value: Any) -> str:
+    """The name of an environment variable. The error never shows the value, which may be the key itself."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,80}", str(value)):
+        raise ValueError("takes the name of an environment variable, not the key itself")
+    return str(value)
 
 
 def texts(value: Any) -> list[str]:
@@ -134,71 +152,114 @@ class Option:
     """Whether the flag alone means yes."""
     many: bool = False
     """Whether it may be given several times; a settings file has a list."""
+    aliases: tuple[str, ...] = ()
+    """Other names of the flag and of the key in a settings file."""
+    short: str = ""
+    """The letter of the short flag of `run`, as in the paper's package."""
 
 
-QUERY = Option("query", "the task, taken literally", in_file=False)
+QUERY = Option("query", "the task, taken literally", in_file=False, short="q")
 SETTINGS = Option(
-    "settings", "settings file (YAML)", environment=("LLM_SANDBOX_SETTINGS", "LLM_IN_SANDBOX_CONFIG"),
+    "settings", "settings file (TOML; YAML as before)", environment=("LLM_SANDBOX_SETTINGS", "LLM_IN_SANDBOX_CONFIG"),
     metavar="FILE", in_file=False,
 )  # fmt: skip
 
 MODEL_OPTIONS = (
-    Option("llm_name", "model, e.g. openai/gpt-5, anthropic/..., your server's name for it, or scripted/NAME",
-           environment=("LLM_NAME",), metavar="NAME"),
-    Option("llm_base_url", "address of an OpenAI-compatible server, e.g. http://localhost:8000/v1",
-           environment=("LLM_BASE_URL",), metavar="URL"),
+    Option("model", "model, e.g. openai/gpt-5, anthropic/..., your server's name for it, or scripted/NAME",
+           environment=("LLM_SANDBOX_MODEL", "LLM_NAME"), metavar="NAME", aliases=("llm_name",), short="m"),
+    Option("api_base", "address of an OpenAI-compatible server, e.g. http://localhost:8000/v1",
+           environment=("LLM_BASE_URL",), metavar="URL", aliases=("llm_base_url",)),
     Option("api_key", "key of the model's provider; better in the environment, where nobody else sees it",
-           environment=("LLM_API_KEY",), metavar="KEY"),
+           environment=("LLM_API_KEY",), metavar="KEY",
+           short="a"),
+    Option("api_key_env", "environment variable that holds the model's key", variable, metavar="VARIABLE"),
     Option("temperature", "sampling temperature, or `default` for the provider's own", number_or_default, 1.0,
-           ("LLM_TEMPERATURE",), "NUMBER"),
+           ("LLM_TEMPERATURE",), "NUMBER", short="t"),
     Option("top_p", "nucleus sampling", number, metavar="NUMBER"),
     Option("top_k", "sample from the k likeliest tokens", whole_number, metavar="N"),
     Option("min_p", "least probability relative to the likeliest token", number, metavar="NUMBER"),
     Option("repetition_penalty", "penalty on repeated tokens", number, metavar="NUMBER"),
     Option("max_tokens_per_call", "most tokens of one reply", whole_number, 65536, metavar="N"),
-    Option("extra_body", "further fields of each request, a JSON object", json_object, metavar="JSON"),
+    Option("extra_body", "further fields of each request, a JSON object", json_object, metavar="JSON", short="e"),
 )  # fmt: skip
 LIMIT_OPTIONS = (
-    Option("max_steps", "most replies of the model", whole_number, 100, metavar="N"),
-    Option("max_token_limit", "most tokens of the whole conversation", whole_number, 65536, metavar="N"),
-    Option("budget", "most US dollars", positive_number, metavar="DOLLARS"),
-    Option("time", "longest time of the run: 90s, 15m, 2h", seconds, metavar="TIME"),
+    Option("steps", "most steps, which are replies of the model", whole_number, 100, metavar="N",
+           aliases=("max_steps",)),
+    Option("tokens", "most tokens of the whole conversation", whole_number, 65536, metavar="N",
+           aliases=("max_token_limit",)),
+    Option("budget", "most money of the run, in US dollars", positive_number, metavar="DOLLARS"),
+    Option("time", "longest time of the run: seconds, or 90s, 15m, 2h", seconds, metavar="TIME"),
+    Option("command_timeout", "time-out of a command for which the model names none: seconds, or 90s, 15m, 2h", seconds,
+           120.0, metavar="TIME"),
 )  # fmt: skip
 SANDBOX_OPTIONS = (
-    Option("isolation", "auto, docker, bubblewrap, or process (which isolates nothing)",
-           one_of("auto", "docker", "bubblewrap", "process"), "auto", ("LLM_SANDBOX_ISOLATION",), "KIND"),
+    Option("isolation", f"{', '.join(isolation_choices())} (process isolates nothing)",
+           one_of(*isolation_choices()), "auto", ("LLM_SANDBOX_ISOLATION",), "KIND"),
     Option("profile", "standard (root inside, few capabilities) or strict (plain user, none, no network)",
-           one_of("standard", "strict"), "standard", ("LLM_SANDBOX_PROFILE",), "NAME"),
-    Option("docker_image", "image of the container", environment=("LLM_SANDBOX_IMAGE",), metavar="IMAGE"),
-    Option("network", "open or none; the profile decides when not given", one_of("open", "none"),
+           one_of(*PROFILES), "standard", ("LLM_SANDBOX_PROFILE",), "NAME"),
+    Option("image", "container image (docker)", environment=("LLM_SANDBOX_IMAGE",), metavar="IMAGE",
+           aliases=("docker_image",), short="d"),
+    Option("network", "open or none; the profile decides when not given", one_of(*NETWORKS),
            metavar="KIND"),
     Option("ca_bundle", "PEM file of your site's certificate authorities", metavar="FILE"),
     Option("index_url", "your site's Python package index, for pip inside", metavar="URL"),
     Option("proxy", "your site's HTTP proxy, for programs inside", metavar="URL"),
 )  # fmt: skip
+RESOURCE_OPTIONS = (
+    Option("memory_mb", "memory of a sandbox in MB", whole_number, metavar="N"),
+    Option("cpus", "processors of a sandbox", positive_number, metavar="NUMBER"),
+    Option("pids", "most processes of a sandbox", whole_number, metavar="N"),
+    Option("disk_mb", "most megabytes of all files of a sandbox together", whole_number, metavar="N"),
+    Option("files", "most files of a sandbox", whole_number, metavar="N"),
+)
 FILE_OPTIONS = (
-    Option("input_dir", "file or folder whose content the model finds in its input folder", metavar="PATH"),
-    Option("output_dir", "where the run's folder is made", default="sandbox-runs", metavar="FOLDER"),
-    Option("prompt_config", "YAML file with system_prompt and instance_prompt", metavar="FILE"),
+    Option("input_dir", "file or folder whose content the model finds in its input folder", metavar="PATH",
+           short="i"),
+    Option("output_dir", "where the run's folder is made", default="sandbox-runs", metavar="FOLDER",
+           short="o"),
+    Option("prompt_config", "YAML file with system_prompt and instance_prompt", metavar="FILE", short="p"),
     Option("save_litellm_response", "also keep each request and reply as a JSON file of its own", yes_or_no,
            False, metavar="BOOL", switch=True),
 )  # fmt: skip
-STOP_OPTIONS = (
-    Option("step", "stop before every tool call, and go on in steps", yes_or_no, False, metavar="BOOL", switch=True),
-    Option("break", "stop at calls such as \"tool == 'execute_bash' and 'rm ' in command\"; may be given several times",
+PAUSE_OPTIONS = (
+    Option("step", "pause before every tool call", yes_or_no, False, metavar="BOOL", switch=True),
+    Option("break", "pause at calls such as \"tool == 'execute_bash' and 'rm ' in command\"; several are possible",
            texts, [], metavar="EXPR", many=True),
-    Option("break_when", "stop when this function says so: FILE.py:NAME; may be given several times", texts, [],
+    Option("break_when", "pause when this function returns true: FILE.py:NAME; several are possible", texts, [],
            metavar="FILE:NAME", many=True),
     Option("approve", "ask before every call, only before commands (edits), or before none (auto)",
            one_of("ask", "edits", "auto"), "auto", metavar="KIND"),
-    Option("on_pause", "at a stop: ask here, stop the run, or continue", one_of("ask", "stop", "continue"), "ask",
+    Option("on_pause", "at a pause: ask here, stop the run, or continue", one_of("ask", "stop", "continue"), "ask",
            metavar="KIND"),
 )  # fmt: skip
 GROUPS = {
     "model": MODEL_OPTIONS,
     "limits": LIMIT_OPTIONS,
     "sandbox": SANDBOX_OPTIONS,
+    "resources": RESOURCE_OPTIONS,
     "files": FILE_OPTIONS,
-    "stops": STOP_OPTIONS,
+    "pauses": PAUSE_OPTIONS,
 }
-RUN_OPTIONS = (*MODEL_OPTIONS, *LIMIT_OPTIONS, *SANDBOX_OPTIONS, *FILE_OPTIONS, *STOP_OPTIONS)
+RUN_OPTIONS = tuple(one for group in GROUPS.values() for one in group)
+NOTEBOOK_OPTIONS = (
+    Option("model_settings", "temperature, top_p, top_k, min_p, repetition_penalty, max_tokens, timeout, extra_body",
+           json_object, {}),
+    Option("use_server", "let the Jupyter server keep the sandbox, where it has the extension; else this kernel does",
+           yes_or_no, True),
+    Option("show", "show the live card of `await solve(...)` in a notebook", yes_or_no, True),
+    Option("live_panel", "show a live run as a widget where no Jupyter server with the extension can",
+           one_of("auto", "always", "never"), "auto"),
+    Option("update_interval", "seconds between updates of a cell's output", number, 0.25),
+    Option("dataframe_format", "what a DataFrame given with -i becomes; csv can be read by any sandbox",
+           one_of("csv", "parquet"), "csv"),
+    Option("embed_file_bytes", "largest file kept in the notebook", whole_number, 1_000_000),
+    Option("embed_run_bytes", "bytes of all files of one run kept in the notebook", whole_number, 10_000_000),
+)  # fmt: skip
+"""Settings that only a notebook has: `%config SandboxMagics` and settings files."""
+FILE_SETTINGS = tuple(one for one in (*RUN_OPTIONS, *NOTEBOOK_OPTIONS) if one.in_file)
+"""What a settings file may hold."""
+
+
+def option(name: str) -> Option:
+    """The option with this name or alias."""
+    return next(one for one in (*RUN_OPTIONS, *NOTEBOOK_OPTIONS) if name in (one.name, *one.aliases))

@@ -1,19 +1,30 @@
-"""Where values of options come from: flag, then environment variable, then settings file, then default."""
+"""Where values of options come from.
+
+The first of these that says something decides: the option itself, `%config` (in a notebook), an environment variable,
+the project's settings file, the user's settings file, the default.
+"""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llm_sandbox_nb.options.errors import UsageError
-from llm_sandbox_nb.options.table import QUERY, RUN_OPTIONS, SETTINGS, Option
+from llm_sandbox_nb.options.settings_files import find_settings_files, read_settings_file
+from llm_sandbox_nb.options.table import (
+    NOTEBOOK_OPTIONS,
+    QUERY,
+    RUN_OPTIONS,
+    SETTINGS,
+    Option,
+    UsageError,
+)
+from llm_sandbox_nb.sandbox.contract import Limits
 
-_FILE_NAMES = ("llm-sandbox-nb.yaml", "llm-in-sandbox.yaml", "llm_in_sandbox.yaml")
-_HOME_NAMES = (
-    ".config/llm-sandbox-nb/settings.yaml", ".llm-in-sandbox/config.yaml", ".llm-in-sandbox.yaml",
-)  # fmt: skip
+DEFAULT = "default"
+SECRET = ("api_key", "api_key_env")
+"""Options whose values no message and no list shows: `api_key_env` may hold the key itself by mistake."""
 _PROVIDER_KEYS = (
     ("anthropic/", "ANTHROPIC_API_KEY"),
     ("claude", "ANTHROPIC_API_KEY"),
@@ -21,113 +32,142 @@ _PROVIDER_KEYS = (
 )
 
 
-def find_settings_file(flags: Mapping[str, Any], environment: Mapping[str, str]) -> Path | None:
-    """The settings file to read: the one named by flag or environment, else the first usual one there is.
+@dataclass(frozen=True)
+class Value:
+    """The value of an option, in its type, and where it comes from, as a person reads it."""
 
-    Raises:
-        UsageError: a file was named and is not there.
-    """
-    named, source = _named_settings_file(flags, environment)
-    if named:
-        path = Path(named).expanduser()
-        if not path.is_file():
-            raise UsageError(f"{source}: there is no settings file {named}; check the path.")
-        return path
-    places = [Path(name) for name in _FILE_NAMES] + [Path.home() / name for name in _HOME_NAMES]
-    return next((path for path in places if path.is_file()), None)
+    value: Any
+    source: str
 
 
-def _named_settings_file(flags: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[str, str]:
-    if flags.get(SETTINGS.name) is not None:
-        return str(flags[SETTINGS.name]), f"--{SETTINGS.name}"
-    variable = next((name for name in SETTINGS.environment if environment.get(name)), "")
-    return environment.get(variable, ""), variable
+Layer = Mapping[str, tuple[Any, str]]
+"""What one place says: values as they stand there by the options' names, each with its source."""
 
 
-def read_settings_file(path: Path) -> dict[str, Any]:
-    """The values of a settings file.
-
-    Raises:
-        UsageError: it is not YAML, not a mapping, or holds a key that is no option.
-    """
-    import yaml
-
-    try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"The settings file {path} cannot be read: {error}.") from error
-    except yaml.YAMLError as error:
-        where = f" near line {mark.line + 1}" if (mark := getattr(error, "problem_mark", None)) else ""
-        raise UsageError(f"The settings file {path} is not valid YAML{where}; mend it there.") from error
-    if loaded is None:
-        return {}
-    if not isinstance(loaded, dict):
-        raise UsageError(f"The settings file {path} must hold lines like `llm_name: openai/gpt-5`.")
-    known = [option.name for option in RUN_OPTIONS if option.in_file]
-    for key in loaded:
-        if key not in known:
-            raise UsageError(
-                f"The settings file {path} has an unknown key {key!r}{did_you_mean(str(key), known)}"
-            )
-    return {str(key): value for key, value in loaded.items() if value is not None}
+def flag_layer(flags: Mapping[str, Any]) -> Layer:
+    """What the command line says."""
+    names = {name: one.name for one in RUN_OPTIONS for name in (one.name, *one.aliases)}
+    spelled = flags.get("spelled", {})
+    return {
+        names[key]: (value, spelled.get(key, f"--{key}"))
+        for key, value in flags.items()
+        if key in names and value is not None
+    }
 
 
-def did_you_mean(word: str, known: list[str]) -> str:
-    """The end of a sentence about an unknown word."""
-    close = difflib.get_close_matches(word, known, 1)
-    return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(known)}."
+def environment_layer(environment: Mapping[str, str]) -> Layer:
+    """What the environment says."""
+    found = {}
+    for option in RUN_OPTIONS:
+        variable = next((name for name in option.environment if environment.get(name)), None)
+        if variable:
+            found[option.name] = (environment[variable], f"environment variable {variable}")
+    return found
 
 
-def resolve(flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """The value of every option of `run`, and `settings`: the file that was read, or None.
+def file_layers(paths: Iterable[Path]) -> list[Layer]:
+    """What settings files say. Raises UsageError when one cannot be understood."""
+    return [
+        {name: (value, f"{path}, {key}") for name, (value, key) in read_settings_file(path).items()}
+        for path in paths
+    ]
+
+
+def resolve_options(options: Iterable[Option], layers: Iterable[Layer]) -> dict[str, Value]:
+    """The value of every option from the first layer that names it, else its default.
 
     Raises:
         UsageError: a value cannot be understood; says which one, and where it came from.
     """
-    path = find_settings_file(flags, environment)
-    from_file = read_settings_file(path) if path else {}
-    values: dict[str, Any] = {QUERY.name: flags.get(QUERY.name), SETTINGS.name: path}
-    for option in RUN_OPTIONS:
-        values[option.name] = _resolve_one(option, flags, environment, from_file, path)
-    if not _given(flags, environment, "api_key", "LLM_API_KEY"):
-        values["api_key"] = _provider_key(values["llm_name"], environment) or values["api_key"]
-    return values
+    layers = list(layers)
+    found = {}
+    for option in options:
+        said = next((layer[option.name] for layer in layers if option.name in layer), None)
+        found[option.name] = (
+            Value(option.default, DEFAULT) if said is None else Value(converted(option, *said), said[1])
+        )
+    return found
 
 
-def _resolve_one(
-    option: Option,
-    flags: Mapping[str, Any],
-    environment: Mapping[str, str],
-    from_file: Mapping[str, Any],
-    path: Path | None,
-) -> Any:
-    if flags.get(option.name) is not None:
-        return converted(option, flags[option.name], f"--{option.name}")
-    for variable in option.environment:
-        if environment.get(variable):
-            return converted(option, environment[variable], f"environment variable {variable}")
-    if option.name in from_file:
-        return converted(option, from_file[option.name], f"{path}, {option.name}")
-    return option.default
+def resolve_sources(
+    flags: Mapping[str, Any], environment: Mapping[str, str], options: Iterable[Option] = RUN_OPTIONS
+) -> tuple[dict[str, Value], tuple[Path, ...]]:
+    """The value of every option with its source, and the settings files that were read.
+
+    Raises:
+        UsageError: a value cannot be understood; says which one, and where it came from.
+    """
+    paths = find_settings_files(flags, environment)
+    layers = [flag_layer(flags), environment_layer(environment), *file_layers(paths)]
+    values = resolve_options(options, layers)
+    values["api_key"] = find_key(values, environment)
+    return values, paths
+
+
+def resolve(flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """The value of every option of `run`, and `settings`: the files that were read.
+
+    Raises:
+        UsageError: a value cannot be understood; says which one, and where it came from.
+    """
+    values, paths = resolve_sources(flags, environment)
+    resolve_options(NOTEBOOK_OPTIONS, file_layers(paths))  # a wrong line is an error, whoever reads the file
+    plain = {name: one.value for name, one in values.items()}
+    return {QUERY.name: flags.get(QUERY.name), SETTINGS.name: paths, **plain}
 
 
 def converted(option: Option, value: Any, source: str) -> Any:
-    """The value as the option wants it. Raises UsageError, with where it came from."""
+    """The value in the type of the option. Raises UsageError, which names the source."""
     try:
         return option.convert(value)
     except ValueError as error:
-        shown = "the value" if option.name == "api_key" else repr(value)
-        raise UsageError(f"{source}: {error}, not {shown}.") from error
+        if option.name in SECRET:
+            raise UsageError(f"{source}: {error}.") from None
+        raise UsageError(f"{source}: {error}, not {value!r}.") from error
 
 
-def _given(flags: Mapping[str, Any], environment: Mapping[str, str], name: str, variable: str) -> bool:
-    return flags.get(name) is not None or bool(environment.get(variable))
+def find_key(values: Mapping[str, Value], environment: Mapping[str, str]) -> Value:
+    """The model's key: given, else in the variable that `api_key_env` names, else in that of its provider.
+
+    A settings file's `api_key` comes last: keys belong into the environment.
+
+    Raises:
+        UsageError: the variable that `api_key_env` names is not set.
+    """
+    given, named = values["api_key"], values["api_key_env"]
+    if given.source.startswith("--"):
+        return given
+    if named.value:
+        if not (key := environment.get(named.value)):
+            raise UsageError(
+                f"{named.source}: the environment variable {named.value} is not set; put the key there."
+            )
+        return Value(key, f"environment variable {named.value}")
+    if given.source.startswith("environment"):
+        return given
+    variable = _provider_variable(values["model"].value or "")
+    if variable and environment.get(variable):
+        return Value(environment[variable], f"environment variable {variable}")
+    return given
 
 
-def _provider_key(model: str | None, environment: Mapping[str, str]) -> str | None:
-    """The key of the model's provider; a name without a known provider is an OpenAI-compatible server's."""
-    name = model or ""
+def _provider_variable(model: str) -> str | None:
+    """The variable with the key of the model's provider; a name without a provider is an OpenAI-compatible server's."""
     for prefix, variable in _PROVIDER_KEYS:
-        if name.startswith(prefix):
-            return environment.get(variable)
-    return None if "/" in name else environment.get("OPENAI_API_KEY")
+        if model.startswith(prefix):
+            return variable
+    return None if "/" in model else "OPENAI_API_KEY"
+
+
+def sandbox_limits(values: Mapping[str, Any]) -> Limits | None:
+    """The resources of a sandbox that options ask for; None when they ask for none."""
+    megabyte = 1024**2
+    wanted = {
+        "memory_bytes": values["memory_mb"] and values["memory_mb"] * megabyte,
+        "pids": values["pids"],
+        "cpus": values["cpus"],
+        "disk_bytes": values["disk_mb"] and values["disk_mb"] * megabyte,
+        "files": values["files"],
+    }
+    given = {name: value for name, value in wanted.items() if value is not None}
+    return Limits(**given) if given else None

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from llm_sandbox_nb.sandbox.channel_sandbox import ChannelSandbox
+from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT, OUTPUT_LIMIT, CommandResult, OutputCallback
 
 

@@ -1,4 +1,4 @@
-"""How the executor gets into a sandbox: a small Python program reads the package `inside` from the pipe.
+"""How the executor gets into a sandbox: a small Python program reads the package `executor` from the pipe.
 
 The package comes as one JSON object of module sources, and is imported from there like any other: nothing is
 written to the sandbox's disk, and a module is compiled when it is first imported. Compiled modules come
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import marshal
 import zlib
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from importlib.util import MAGIC_NUMBER
@@ -48,7 +49,7 @@ del sources
 class Importer:
     def find_spec(self, name, path=None, target=None):
         if name in codes:
-            return type(sys.__spec__)(name, self, is_package=name == 'inside')
+            return type(sys.__spec__)(name, self, is_package=name == 'executor')
     def create_module(self, spec):
         return None
     def exec_module(self, module):
@@ -57,24 +58,29 @@ class Importer:
         exec(compile(code, name, 'exec') if isinstance(code, str) else code, module.__dict__)
 signal.alarm(0)
 sys.meta_path.insert(0, Importer())
-from inside.loop import main
-main()
 """.strip()
     % (PATIENCE, FOLDER_VARIABLE)
 )
+_SERVE = """
+from executor.main import main
+main()
+""".strip()
 
 
-def bootstrap_argv(python: str = "python3") -> list[str]:
-    """The command that starts the executor; it expects `executor_source()` on its stdin, then frames."""
-    return [python, "-I", "-S", "-u", "-c", _PROGRAM]
+def bootstrap_argv(python: str = "python3", *, steps: Sequence[str] = ()) -> list[str]:
+    """The command that starts the executor; it expects `executor_source()` on its stdin, then frames.
+
+    `steps`: Python programs that run before the executor serves; they can import its modules.
+    """
+    return [python, "-I", "-S", "-u", "-c", "\n".join([_PROGRAM, *steps, _SERVE])]
 
 
 @cache
 def executor_source() -> bytes:
     """What to write first to the pipe: the executor's modules, and the same compiled."""
-    folder = resources.files(__package__) / "inside"
+    folder = resources.files(__package__) / "executor"
     files = {file.name: file for file in folder.iterdir() if file.name.endswith(".py")}
-    names = {name: "inside" if name == "__init__.py" else f"inside.{name[:-3]}" for name in files}
+    names = {name: "executor" if name == "__init__.py" else f"executor.{name[:-3]}" for name in files}
     texts = {names[name]: files[name].read_text("utf-8") for name in sorted(files)}
     codes = {
         name: compile(text, name, "exec", dont_inherit=True, optimize=_NO_DOCSTRINGS)

@@ -66,9 +66,13 @@ def keep_only(mask):
     for capability in range(64):
         if not mask >> capability & 1:
             libc.prctl(24, capability, 0, 0, 0)
-    header, data = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)(mask, mask, mask)
+    header, data = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)(mask, mask, 0)
     if libc.capset(header, data) or libc.prctl(38, 1, 0, 0, 0):
         sys.exit('rights cannot be given up: ' + os.strerror(ctypes.get_errno()))
+    with open('/proc/self/status') as status:
+        rights = [line for line in status if line.startswith('Cap') and int(line.split()[1], 16) & ~mask]
+    if rights:
+        sys.exit('rights cannot be given up: ' + ' '.join(rights))
 """
 """prctl 24: drop from the bounding set; 38: no new privileges."""
 _BECOME = """

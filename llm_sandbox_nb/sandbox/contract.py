@@ -12,6 +12,7 @@ from typing import Literal, Self
 from llm_sandbox_nb.sandbox.history.types import History, Restored
 
 StreamName = Literal["stdout", "stderr"]
+TransferKind = Literal["file", "folder"]
 OutputCallback = Callable[[StreamName, bytes], None]
 """Called in the sandbox's event loop with each piece of output as it arrives; must not block."""
 
@@ -54,13 +55,23 @@ class Limits:
     memory_bytes: int | None = 2 * 1024**3
     pids: int | None = 512
     cpus: float | None = 2.0
+    disk_bytes: int | None = 10 * 1024**3
+    """What all files that it makes or changes take."""
+    files: int | None = 250_000
+    """How many these are, folders included."""
+
+    @property
+    def disk(self) -> list[int | None]:
+        """The bounds of all files together, as the executor is told them."""
+        return [self.disk_bytes, self.files]
 
 
 @dataclass(frozen=True)
 class Protection:
     """What is in force, read back from the engine or the kernel, never from what was asked for."""
 
-    isolation: Literal["docker", "bubblewrap", "process"]
+    isolation: str
+    """One of the registry: see `isolations.ISOLATIONS`."""
     profile: str
     user: str
     capabilities: tuple[str, ...]
@@ -76,6 +87,8 @@ class Protection:
     """One sentence: what this keeps the model from."""
     does_not_protect: str = ""
     """One sentence: what it does not."""
+    disk_bytes: int | None = None
+    files: int | None = None
 
 
 @dataclass(frozen=True)
@@ -86,7 +99,7 @@ class CommandResult:
     first and last halves are kept, joined by a line that says how much was left out, and `truncated` is true;
     `stdout_bytes` and `stderr_bytes` count all that was written, and `full_output` names a file in the sandbox that
     holds it (up to its own limit).
-    `exit_code` is the command's own, 128+n when it was ended by signal n, and None when it did not end by itself
+    `exit_code` is the command's own, 128+n when it was ended by signal n, and None when it was ended from outside
     (`timed_out` or `interrupted`).
     """
 
@@ -102,7 +115,7 @@ class CommandResult:
     stderr_bytes: int = 0
     full_output: str | None = None
     notice: str = ""
-    """What happened to the shell, in words, e.g. that it was ended by `exit` and a new one was started."""
+    """What happened to the shell, e.g. that it was ended by `exit` and a new one was started."""
     background: bytes = b""
     """What jobs left running by earlier calls wrote between those calls and this one (bounded)."""
 
@@ -136,7 +149,9 @@ class FileChange:
     before: bytes | None = None
     after: bytes | None = None
     detail: str = ""
-    """What else differs, in words: the mode, the owner, where a link leads. Between checkpoints only."""
+    """What else differs: the mode, the owner, where a link leads. Between checkpoints only."""
+    size_before: int | None = None
+    """Its size before, when that is known."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +163,7 @@ class Changes:
 
 
 class Sandbox(ABC):
-    """A computer for one model. Async, to be used from one event loop; several calls may be under way at once.
+    """A computer for one model. Async, to be used from one event loop; several calls may run at once.
 
     Any method raises `SandboxLostError` when the sandbox has died or does not answer. Paths are absolute or relative
     to `directories.root`; they are never put through a shell.
@@ -204,7 +219,7 @@ class Sandbox(ABC):
 
     @abstractmethod
     async def interrupt(self) -> None:
-        """End the command of `run` that is under way, as a time-out would; its result has `interrupted`."""
+        """End the command that `run` executes now, as a time-out would; its result has `interrupted`."""
 
     @abstractmethod
     async def read_file(self, path: str, *, limit: int | None = None, at: str | None = None) -> bytes:
@@ -252,15 +267,27 @@ class Sandbox(ABC):
         """
 
     @abstractmethod
-    async def download(self, source: str, target: Path | str, *, limit: int = 1024**3) -> list[str]:
+    async def download(
+        self, source: str, target: Path | str, *, limit: int = 1024**3, kind: TransferKind | None = None
+    ) -> list[str]:
         """Copy a sandbox file or folder's content into the host folder `target`; what could not be taken is named.
 
         Only regular files and directories are written, with plain modes, only below `target`, never through a link
         that is already there. Returns a sentence for each entry that was left out (links, devices, names that lead
-        elsewhere, or everything past `limit` bytes).
+        elsewhere, or everything past `limit` bytes). Files and folders are limited in number too: 1,000, and one more
+        for each 4 KiB of `limit`, at most 100,000.
+
+        Args:
+            source: in the sandbox. A file is written under the last part of this name and no other.
+            target: made if missing.
+            limit: bytes.
+            kind: what `source` is. None: a folder if it ends with a slash; a file if its name has an ending, as
+                `a.txt`; else the sandbox says it, which an untrusted image can use to write several files
+                into `target`.
 
         Raises:
             FileNotFoundError: `source` is missing.
+            TransferError: the sandbox sent something else than the file that was asked for; nothing was written.
         """
 
     @abstractmethod
@@ -289,7 +316,7 @@ class Sandbox(ABC):
         """Keep checkpoints in `folder` from now on; else a temporary folder holds them until `close`.
 
         Those made so far come along or, when there are none, those of `continue_from`; content is shared by
-        hard links, not copied. A folder that holds a history already is gone on with.
+        hard links, not copied. A history that the folder already holds is continued.
 
         Args:
             folder: on this machine; made if missing.
@@ -306,7 +333,7 @@ class Sandbox(ABC):
         """Keep the files, and the shell's directory, variables and functions, as they are now; the id.
 
         When nothing has changed since the last checkpoint, that one's id is given again, and nothing is
-        stored. To be called when no command is under way: one that is changes files meanwhile.
+        stored. Call it while no command runs: a command would change files meanwhile.
 
         Raises:
             OSError: this machine has no room for it.
@@ -321,7 +348,7 @@ class Sandbox(ABC):
 
         Raises:
             HistoryError: there is no such checkpoint; nothing was changed.
-            SandboxError: the files of the image that are needed cannot be had; nothing was changed.
+            SandboxError: files of the image are needed and cannot be read; nothing was changed.
         """
 
     @abstractmethod

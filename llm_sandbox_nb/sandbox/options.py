@@ -1,66 +1,138 @@
-"""What a sandbox is asked to be, checked before anything is started."""
+"""What a sandbox is asked to be: the same for Python, notebooks and requests to a server."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import ipaddress
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
-from llm_sandbox_nb.sandbox.contract import Directories, Limits
+from llm_sandbox_nb.sandbox.contract import Directories, Limits, Protection
+from llm_sandbox_nb.sandbox.isolations import ISOLATIONS, NETWORKS, PROFILES, isolation_choices
 
-ISOLATIONS = ("auto", "docker", "bubblewrap", "process")
-PROFILES = ("standard", "strict")
-NETWORKS = ("none", "open")
+_TEXTS = ("isolation", "profile", "image", "network", "index_url", "proxy")
+_LONGEST_TEXT = 4096
+_LONGEST_PEM = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class SandboxOptions:
-    """Everything that can be asked of a new sandbox. `None` leaves it to the isolation and profile."""
+    """Everything that can be asked of a new sandbox. `None` leaves it to the isolation, the profile, or the site."""
 
-    isolation: str = "auto"
-    profile: str = "standard"
+    isolation: str | None = None
+    profile: str | None = None
     image: str | None = None
-    """Docker only."""
+    """Only for isolations that take images."""
     network: str | None = None
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits | None = None
     directories: Directories | None = None
     ca_bundle: Path | None = None
-    """PEM file on the host with the certificates of a site's proxy."""
+    """PEM file on this machine with the certificates of a site's proxy."""
     index_url: str | None = None
     """Python package index."""
     proxy: str | None = None
     """URL of an HTTP proxy."""
     env: Mapping[str, str] = field(default_factory=dict)
     """More environment variables for everything inside."""
+    ca_bundle_pem: str | None = None
+    """The certificates themselves, from a client whose files are not here."""
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense, in one sentence.
+        """Refuse invalid values and combinations, in one sentence.
 
         Raises:
-            ValueError: a name or a limit is wrong; says which are right.
-            FileNotFoundError: there is no such CA bundle.
+            ValueError: a name or a limit is invalid; says which are valid.
         """
-        check_choice("isolation", self.isolation, ISOLATIONS)
-        check_choice("profile", self.profile, PROFILES)
+        if self.isolation is not None:
+            check_choice("isolation", self.isolation, isolation_choices())
+        if self.profile is not None:
+            check_choice("profile", self.profile, PROFILES)
         if self.network is not None:
             check_choice("network", self.network, NETWORKS)
-        if self.image is not None and self.isolation in ("bubblewrap", "process"):
+        isolation = ISOLATIONS.get(self.isolation or "auto")
+        if isolation and self.image is not None and not isolation.takes_images:
+            takers = " or ".join(repr(one.name) for one in ISOLATIONS.values() if one.takes_images)
             raise ValueError(
-                f"An image ({self.image!r}) only goes with 'docker'; leave it out for {self.isolation!r}."
+                f"An image ({self.image!r}) only goes with {takers}; leave it out for {isolation.name!r}."
             )
-        if self.network == "none" and self.isolation == "process":
+        if isolation and self.network is not None and self.network not in isolation.networks:
+            possible = " or ".join(f"network={name!r}" for name in isolation.networks)
             raise ValueError(
-                "isolation 'process' cannot take the network away; use another, or network='open'."
+                f"isolation {isolation.name!r} cannot take the network away; use another, or {possible}."
             )
-        _check_limits(self.limits)
+        _check_limits(self.resources)
         _check_environment(self.env)
+
+    def check_files(self) -> None:
+        """Refuse a CA bundle that does not exist.
+
+        Raises:
+            FileNotFoundError: always one sentence.
+        """
         if self.ca_bundle is not None and not self.ca_bundle.is_file():
             raise FileNotFoundError(f"There is no CA bundle {self.ca_bundle}; give the path of a PEM file.")
 
+    @property
+    def chosen_profile(self) -> str:
+        """The profile to start with."""
+        return self.profile or PROFILES[0]
 
-_LARGEST_LIMITS = {"memory_bytes": 2**60, "pids": 2**22, "cpus": 10_000}
-"""What kernels and engines can take; beyond it they fail in ways that help nobody."""
+    @property
+    def resources(self) -> Limits:
+        """The limits to start with."""
+        return self.limits or Limits()
+
+    def to_json(self) -> dict[str, Any]:
+        """What a client and a server exchange, as plain JSON values; without the certificates themselves."""
+        return {
+            **{name: getattr(self, name) for name in _TEXTS},
+            "limits": self.limits and asdict(self.limits),
+            "ca_bundle": self.ca_bundle and str(self.ca_bundle),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], *, default_limits: Limits | None = None) -> SandboxOptions:
+        """Read what `to_json` made, or a request of a client; other fields are ignored.
+
+        Args:
+            data: `limits` may name only some; `default_limits` are the others.
+            default_limits: the package's own when None.
+
+        Raises:
+            ValueError: says which field is invalid.
+        """
+        bundle = _text(data, "ca_bundle")
+        texts: dict[str, Any] = {name: _text(data, name) for name in _TEXTS}
+        return cls(
+            **texts,
+            limits=_limits(data.get("limits"), default_limits or Limits()),
+            ca_bundle=Path(bundle) if bundle else None,
+            ca_bundle_pem=_text(data, "ca_bundle_pem", _LONGEST_PEM),
+        )
+
+    def unmet_by(self, running: SandboxOptions, protection: Protection) -> dict[str, tuple[object, object]]:
+        """What is asked for here and differs from a running sandbox: each name, with both values.
+
+        Args:
+            running: what that was started with.
+            protection: what is in force in it.
+        """
+        found: dict[str, tuple[object, object]] = {}
+        for name in [one.name for one in fields(self) if one.name not in ("directories", "env")]:
+            asked, started = getattr(self, name), getattr(running, name)
+            in_force = getattr(protection, name) if name in _IN_FORCE else protection.details.get(name)
+            if asked not in (None, started, in_force) and not (name == "isolation" and asked == "auto"):
+                found[name] = (asked, in_force or started)
+        return found
+
+
+_IN_FORCE = ("isolation", "profile", "network")
+_LARGEST_LIMITS = {"memory_bytes": 2**60, "pids": 2**22, "cpus": 10_000, "disk_bytes": 2**60, "files": 2**40}
+"""What kernels and engines accept; larger values fail with errors that do not help."""
 
 
 def check_choice(what: str, value: str, choices: Sequence[str]) -> None:
@@ -98,8 +170,30 @@ def _check_environment(env: Mapping[str, str]) -> None:
             )
 
 
+def _text(data: Mapping[str, Any], name: str, longest: int = _LONGEST_TEXT) -> str | None:
+    value = data.get(name)
+    if value is not None and not (isinstance(value, str) and 0 < len(value) <= longest):
+        raise ValueError(f"{name!r} must be a text of 1 to {longest} characters, or be left out.")
+    return value
+
+
+def _limits(value: Any, defaults: Limits) -> Limits | None:
+    if value is None:
+        return None
+    names = {one.name for one in fields(Limits)}
+    if not isinstance(value, dict) or not set(value) <= names:
+        raise ValueError(f"'limits' must be an object that names some of {', '.join(sorted(names))}.")
+    for name, number in value.items():
+        invalid = isinstance(number, bool) or not isinstance(number, int | float | None)
+        if invalid or (number is not None and not 0 < number < float("inf")):
+            raise ValueError(f"'limits.{name}' must be a number above zero, or null for no limit.")
+    given = {**asdict(defaults), **value}
+    whole = {name: number and int(number) for name, number in given.items() if name != "cpus"}
+    return Limits(**whole, cpus=given["cpus"])
+
+
 def site_environment(options: SandboxOptions, ca_path: str | None) -> dict[str, str]:
-    """Variables that tell the usual programs of a site's certificates (`ca_path` inside), index, proxy."""
+    """Variables that point the usual programs to a site's certificates (`ca_path` inside), index, proxy."""
     found: dict[str, str] = {}
     if ca_path is not None:
         found |= dict.fromkeys(_CA_VARIABLES, ca_path)
@@ -109,6 +203,17 @@ def site_environment(options: SandboxOptions, ca_path: str | None) -> dict[str, 
         names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
         found |= dict.fromkeys(names, options.proxy) | dict.fromkeys(("no_proxy", "NO_PROXY"), _LOCAL)
     return found
+
+
+def stated_addresses(options: SandboxOptions) -> tuple[tuple[str, int], ...]:
+    """The addresses and ports of a site's proxy and package index, as far as they are stated as numbers."""
+    found = []
+    for url in filter(None, (options.proxy, options.index_url)):
+        parts = urlsplit(url)
+        with contextlib.suppress(ValueError):
+            address = str(ipaddress.ip_address(parts.hostname or ""))
+            found.append((address, parts.port or {"https": 443}.get(parts.scheme, 80)))
+    return tuple(found)
 
 
 _LOCAL = "localhost,127.0.0.1,::1"

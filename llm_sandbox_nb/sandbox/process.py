@@ -15,16 +15,18 @@ import tempfile
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from llm_sandbox_nb.sandbox.bootstrap import FOLDER_VARIABLE, bootstrap_argv, executor_source
-from llm_sandbox_nb.sandbox.channel import Channel
-from llm_sandbox_nb.sandbox.channel_sandbox import ChannelSandbox
-from llm_sandbox_nb.sandbox.contract import Directories, Protection
+from llm_sandbox_nb.sandbox.client import ChannelSandbox
+from llm_sandbox_nb.sandbox.contract import Directories, Protection, Sandbox
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError
-from llm_sandbox_nb.sandbox.left_folders import remove_left_folders
+from llm_sandbox_nb.sandbox.leftover_folders import remove_left_folders
 from llm_sandbox_nb.sandbox.options import SandboxOptions, site_environment
-from llm_sandbox_nb.sandbox.transport import StreamTransport
+from llm_sandbox_nb.sandbox.protocol.answers import disk_limits
+from llm_sandbox_nb.sandbox.protocol.channel import Channel
+from llm_sandbox_nb.sandbox.protocol.transport import StreamTransport
+from llm_sandbox_nb.sandbox.resource_usage import ResourceUsage
 
 PASSED_ON = (
     "PATH",
@@ -37,17 +39,31 @@ PASSED_ON = (
     "VIRTUAL_ENV",
     "CONDA_PREFIX",
 )
-"""The only variables of this process's environment that commands see."""
+"""The only variables of this process's environment that commands get. In /proc they can read all of it."""
 _MARK = "LLM_SANDBOX_ID"
 _PREFIX = "llm-sandbox-"
 _OWNED = "owned"
 """A file in the folder that the owner holds a lock on for as long as it lives."""
 _LEAVE = 1.0
-"""Seconds given to the executor to end its commands by itself."""
+"""Seconds that the executor has to end its commands."""
 
 
-async def start_process_sandbox(options: SandboxOptions) -> ChannelSandbox:
-    """Start a sandbox that is only a folder and a process.
+async def why_unavailable(image: str | None) -> str:
+    """See `Implementation.why_unavailable`."""
+    if not sys.platform.startswith("linux"):
+        return "Isolation 'process' needs Linux: use 'docker' here"
+    if shutil.which("bash") is None:
+        return "Isolation 'process' needs bash: install it, or use 'docker'"
+    return ""
+
+
+def resource_usage(sandbox: Sandbox) -> ResourceUsage:
+    """See `Implementation.resource_usage`: nobody counts what its processes use."""
+    return ResourceUsage()
+
+
+async def start(options: SandboxOptions, *, labels: Mapping[str, str] | None = None) -> ChannelSandbox:
+    """Start a sandbox that is only a folder and a process. `labels` are ignored: it does not outlive its owner.
 
     Its folder `<tmp>/llm-sandbox-XXXX` holds `testbed`, the working directory, and is removed at the end.
 
@@ -55,10 +71,9 @@ async def start_process_sandbox(options: SandboxOptions) -> ChannelSandbox:
         IsolationUnavailableError: there is no bash, or this is not Linux.
         SandboxLostError: the executor did not start.
     """
-    if not sys.platform.startswith("linux"):
-        raise IsolationUnavailableError("Isolation 'process' needs Linux: use 'docker' here.")
-    if shutil.which("bash") is None:
-        raise IsolationUnavailableError("Isolation 'process' needs bash: install it, or use 'docker'.")
+    problem = await why_unavailable(None)
+    if problem:
+        raise IsolationUnavailableError(f"{problem}.")
     await asyncio.to_thread(_remove_left_once)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     owned = (folder / f"{_OWNED}.partial").open("w")
@@ -111,16 +126,17 @@ async def _start_in(folder: Path, options: SandboxOptions, owned: IO[str]) -> Ch
         Channel(transport),
         id=name,
         directories=directories,
-        protection=_protection(options),
+        protection=_protection(options, {}),
         kill=lambda: _end(process, folder, name, owned),
         spill=str(folder / "spill"),
-        hello={"history": directories.root},
+        hello={"history": directories.root, "disk": options.resources.disk},
     )
     try:
         await sandbox.start()
     except BaseException:
         await sandbox.close()
         raise
+    sandbox.protection = _protection(options, sandbox.executor)
     return sandbox
 
 
@@ -142,12 +158,13 @@ def _has_name() -> bool:
     return True
 
 
-def _protection(options: SandboxOptions) -> Protection:
+def _protection(options: SandboxOptions, executor: Mapping[str, Any]) -> Protection:
     status = _own_status()
+    disk_bytes, files, disk = disk_limits(executor)
     return Protection(
         isolation="process",
-        profile=options.profile,
-        user=str(os.getuid()),
+        profile=options.chosen_profile,
+        user="root" if os.getuid() == 0 else f"uid {os.getuid()}",
         capabilities=(),
         no_new_privileges=status.get("NoNewPrivs") == "1",
         seccomp="none",
@@ -156,9 +173,15 @@ def _protection(options: SandboxOptions) -> Protection:
         memory_bytes=None,
         pids=None,
         cpus=None,
-        details={"capabilities": f"as this process: {status.get('CapEff', 'unknown')}"},
+        details={
+            "capabilities": f"as this process: {status.get('CapEff', 'unknown')}",
+            **({"disk": f"in its own folder, {disk}"} if disk else {}),
+        },
         protects="Nothing: commands run as you, on this machine.",
-        does_not_protect="Commands can read, change and delete everything that you can, and use the network.",
+        does_not_protect="Commands can read, change and delete everything that you can, read the keys in the "
+        "environment of your programs, and use the network.",
+        disk_bytes=disk_bytes,
+        files=files,
     )
 
 
@@ -168,7 +191,7 @@ def _own_status() -> Mapping[str, str]:
 
 
 async def _end(process: asyncio.subprocess.Process, folder: Path, name: str, owned: IO[str]) -> None:
-    """Let the executor end by itself, or end it and what carries its mark; then remove the folder."""
+    """Wait until the executor ends, or kill it and what carries its mark; then remove the folder."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(process.wait(), _LEAVE)
     if process.returncode is None:

@@ -1,9 +1,12 @@
-"""The system-call filter of the bubblewrap isolation, assembled here so that no library is needed.
+"""The system-call filter of every sandbox, assembled here so that no library is needed.
 
-bubblewrap takes a compiled BPF program over a file descriptor. Ours lets everything through except what has
-been a way out of sandboxes and has no use in one: kernel keyrings, BPF, perf, userfaultfd, mounting, new
-namespaces, io_uring, kernel modules, terminal injection, and sockets of families other than Unix, IP and
-netlink (a vsock reaches the hypervisor whatever the network namespace is).
+It lets everything through except what has been a way out of sandboxes and has no use in one: kernel keyrings,
+BPF, perf, userfaultfd, mounting, new namespaces, io_uring, kernel modules, terminal injection, and sockets of
+families other than Unix, IP and netlink (a vsock reaches the hypervisor whatever the network namespace is).
+
+bubblewrap takes the compiled BPF program over a file descriptor. In a container the first program puts it in
+force itself, before anything else, on top of the engine's own filter: engines and their versions differ in what
+they let through, in which calls they know by name, and in how they take a filter; they cannot take this one away.
 """
 
 from __future__ import annotations
@@ -11,7 +14,10 @@ from __future__ import annotations
 import errno
 import platform
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from llm_sandbox_nb.sandbox.protocol.answers import closed_and_open
 
 _LOAD_WORD = 0x20
 _JUMP_EQUAL = 0x15
@@ -31,7 +37,7 @@ _NEW_NAMESPACE_FLAGS = 0x7E020080
 """All CLONE_NEW* flags. As a flag of clone, 0x80 would be part of the exit signal and is left out there."""
 _CLONE_NAMESPACE_FLAGS = 0x7E020000
 _TERMINAL_INJECTION = (0x5412, 0x541C)
-"""TIOCSTI and TIOCLINUX: typing into the terminal of somebody else."""
+"""TIOCSTI and TIOCLINUX: typing into another terminal."""
 _SOCKET_FAMILIES = (1, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6, AF_NETLINK."""
 
@@ -187,3 +193,49 @@ def filter_program(machine: str | None = None) -> bytes | None:
         program.instructions += check.instructions
     program.answer(_ALLOW)
     return program.to_bytes()
+
+
+_LOAD = """
+import ctypes, os, signal, struct
+def load_filter(filters):
+    class Program(ctypes.Structure):
+        _fields_ = [('length', ctypes.c_ushort), ('instructions', ctypes.c_char_p)]
+    code = bytes.fromhex(filters.get(os.uname().machine, ''))
+    libc = ctypes.CDLL(None)
+    def load():
+        libc.prctl(38, 1, 0, 0, 0)
+        return libc.prctl(22, 2, ctypes.byref(Program(len(code) // 8, code)), 0, 0)
+    if not code or struct.calcsize('P') != 8:
+        return
+    child = os.fork()
+    if child == 0:
+        os._exit(1 if load() else 0)
+    if os.waitpid(child, 0)[1] == 0:
+        load()
+"""
+"""prctl 22, 2: install a system-call filter; 38: no new privileges, without which that is refused. A child tries
+it first: where an emulator translates system calls, nothing at all may work behind it."""
+
+
+def load_filter() -> str:
+    """A Python program that puts the filter in force, for good, for itself and all that it starts.
+
+    Where that is impossible it continues: `open_calls` of the executor finds out, and the sandbox's protection says so.
+    """
+    codes = {machine: (filter_program(machine) or b"").hex() for machine in ("x86_64", "aarch64")}
+    return f"{_LOAD}\nload_filter({codes!r})\n"
+
+
+_MODES = {"0": "none", "1": "strict mode", "2": "filter"}
+
+
+def describe_mode(status: Mapping[str, str]) -> str:
+    """Whether there is a filter, as the fields of /proc/PID/status say it."""
+    return _MODES.get(status.get("Seccomp", ""), "unknown")
+
+
+def describe_calls(reported: object) -> tuple[str, list[str]]:
+    """What the executor's `open_calls` found: in words, and the names of what is open."""
+    cannot, can = closed_and_open(reported)
+    parts = [f"{what}: {', '.join(names)}" for names, what in ((cannot, "refused"), (can, "open")) if names]
+    return "; ".join(parts), can

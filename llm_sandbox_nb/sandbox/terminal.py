@@ -6,12 +6,12 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator, Callable
 
-from llm_sandbox_nb.sandbox.channel_sandbox import ChannelSandbox
-from llm_sandbox_nb.sandbox.frames import Kind, ProtocolError
-from llm_sandbox_nb.sandbox.outcome import raise_error
+from llm_sandbox_nb.sandbox.client import ChannelSandbox
+from llm_sandbox_nb.sandbox.protocol.answers import raise_error
+from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 
 UNDER_WAY = 256 * 1024
-"""Bytes of output that may be on their way; what prints more waits until somebody has looked at it."""
+"""Bytes of output that may be unread; a program that prints more waits."""
 TYPED_AHEAD = 1024 * 1024
 """Bytes that may be typed, or pasted, before the programs in the terminal take them."""
 _TIDY = (

@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 from jupyter_server.extension.application import ExtensionApp
 from traitlets import Instance, Type
 
-from llm_sandbox_nb.server.channel_handler import channel_routes
 from llm_sandbox_nb.server.handlers import rest_routes
 from llm_sandbox_nb.server.history_handlers import history_routes
 from llm_sandbox_nb.server.history_reader import HistoryReaders
@@ -18,6 +17,7 @@ from llm_sandbox_nb.server.manager import SandboxManager
 from llm_sandbox_nb.server.policy import SandboxPolicy
 from llm_sandbox_nb.server.run_handlers import run_routes
 from llm_sandbox_nb.server.runs import RunRegistry
+from llm_sandbox_nb.server.sockets import channel_routes
 from llm_sandbox_nb.server.terminal_handler import terminal_routes
 
 SETTING = "llm_sandbox_manager"
@@ -57,7 +57,14 @@ class SandboxApp(ExtensionApp):
             server_key=f"{server.root_dir}|{server.base_url}",
             activity_times=activity_times,
         )
-        self.runs = RunRegistry(parent=self, kernels=kernels, activity_times=activity_times)
+        secret = server.web_app.settings["cookie_secret"]
+        self.runs = RunRegistry(
+            parent=self,
+            kernels=kernels,
+            secret=secret.encode() if isinstance(secret, str) else secret,
+            activity_times=activity_times,
+        )
+        self.manager.live_kernels = self.runs.live_kernels
         self.histories = HistoryReaders()
         self.settings.update(
             {SETTING: self.manager, RUNS_SETTING: self.runs, HISTORIES_SETTING: self.histories}
@@ -68,18 +75,18 @@ class SandboxApp(ExtensionApp):
         self.handlers.extend([*rest_routes, *channel_routes, *terminal_routes, *run_routes, *history_routes])
 
     async def _start_jupyter_server_extension(self, serverapp: Any) -> None:
-        """Tell kernels started from now on where this server is, and take back what outlived another one."""
+        """Tell kernels started from now on where this server is, and adopt what outlived an earlier one."""
         os.environ.update(server_variables(serverapp))
         if self.manager is not None:
             await self.manager.start()
 
     def current_activity(self) -> dict[str, Any] | None:
-        """Sandboxes with work under way, which keep an otherwise idle server from shutting itself down."""
+        """Sandboxes with running requests, which keep an otherwise idle server from shutting itself down."""
         busy = self.manager.busy() if self.manager else []
         return {one.id: one.to_json() for one in busy} or None
 
     async def stop_extension(self) -> None:
-        """End every sandbox; what does not end in time ends by itself when its lease runs out."""
+        """End every sandbox; what does not end in time ends when its lease runs out."""
         if self.runs is not None:
             self.runs.close()
         if self.histories is not None:

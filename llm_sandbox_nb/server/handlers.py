@@ -6,11 +6,14 @@ decorated verb in a shared base class would authorise every subclass as the firs
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import posixpath
+import tempfile
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict
 from functools import wraps
-from typing import Any
+from typing import Any, BinaryIO, cast
 from urllib.parse import quote
 
 from jupyter_server.auth.decorator import authorized
@@ -26,11 +29,12 @@ from llm_sandbox_nb.sandbox.errors import (
     SandboxError,
     SandboxLostError,
 )
-from llm_sandbox_nb.server.managed import ManagedSandbox
+from llm_sandbox_nb.sandbox.transfer import IN_MEMORY
+from llm_sandbox_nb.server.managed_sandbox import ManagedSandbox
 from llm_sandbox_nb.server.manager import SandboxManager, UnknownSandboxError
-from llm_sandbox_nb.server.policy import SandboxRequest
+from llm_sandbox_nb.server.processes import UsageMeter
 from llm_sandbox_nb.server.runs import RunControlError, UnknownRunError
-from llm_sandbox_nb.server.usage import UsageMeter
+from llm_sandbox_nb.server.slow_clients import seconds_for, until_taken
 
 API = "/llm-sandbox/api"
 AUTH_RESOURCE = "llm-sandbox"
@@ -51,12 +55,23 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (NotADirectoryError, 409),
     (PermissionError, 403),
     (ValueError, 400),
+    (OSError, 500),
 )
 _DEPTHS = frozenset(map(str, range(1, 11)))
 Verb = Callable[..., Coroutine[Any, Any, None]]
 
 
-def told(verb: Verb) -> Verb:
+_STATUS_OF_ERRNO = {
+    **dict.fromkeys((errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP, errno.EILSEQ), 400),
+    **dict.fromkeys((errno.EEXIST, errno.ENOTEMPTY, errno.EBUSY, errno.ETXTBSY), 409),
+    errno.EROFS: 403,
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), 507),
+    errno.ETIMEDOUT: 504,
+}
+"""Of what a sandbox's filesystem says."""
+
+
+def report_errors(verb: Verb) -> Verb:
     """Answer the errors that are meant for a person with their sentence and the class's name."""
 
     @wraps(verb)
@@ -64,7 +79,7 @@ def told(verb: Verb) -> Verb:
         try:
             await verb(self, *args, **kwargs)
         except tuple(kind for kind, _ in _STATUS) as error:
-            self.tell(error)
+            self.respond_error(error)
 
     return wrapper
 
@@ -80,10 +95,21 @@ class SandboxAPIHandler(APIHandler):
         manager: SandboxManager = self.settings["llm_sandbox_manager"]
         return manager
 
-    def tell(self, error: Exception) -> None:
+    def respond_error(self, error: Exception) -> None:
         """Answer with `error`: its sentence, its class and the status that fits it."""
-        self.set_status(next(status for kind, status in _STATUS if isinstance(error, kind)))
-        self.finish({"message": str(error), "error": type(error).__name__})
+        status = next(status for kind, status in _STATUS if isinstance(error, kind))
+        if isinstance(error, OSError) and error.errno is not None:
+            status = _STATUS_OF_ERRNO.get(error.errno, status)
+        self.set_status(status)
+        self.finish({"message": str(error)[:1000], "error": type(error).__name__})
+
+    async def download(self, path: str, data: bytes) -> None:
+        """Answer with a file, as a download and never as a page; a client that hardly takes it is hung up on."""
+        name = quote(posixpath.basename(path), safe="", errors="replace")
+        self.set_header("Content-Disposition", f"attachment; filename*=UTF-8''{name}")
+        if not await until_taken(self.finish(data, set_content_type="application/octet-stream"), len(data)):
+            connection: Any = self.request.connection
+            connection.close()
 
     def body(self) -> dict[str, Any]:
         """The request's JSON object. Raises ValueError when it is something else."""
@@ -104,7 +130,7 @@ class InfoHandler(SandboxAPIHandler):
 
     @web.authenticated
     @authorized
-    @told
+    @report_errors
     async def get(self) -> None:
         """Version, policy, and how many sandboxes there are and may be."""
         self.finish(self.manager.info())
@@ -115,7 +141,7 @@ class KernelHandler(SandboxAPIHandler):
 
     @web.authenticated
     @authorized
-    @told
+    @report_errors
     async def get(self, kernel_id: str) -> None:
         """By this a kernel learns whether the server is its own: 404 for a kernel that it did not start."""
         notebook = await self.manager.notebook_of(kernel_id)
@@ -129,7 +155,7 @@ class SandboxesHandler(SandboxAPIHandler):
 
     @web.authenticated
     @authorized
-    @told
+    @report_errors
     async def get(self) -> None:
         """List them, those of an ended server too."""
         await self.manager.ready()
@@ -137,17 +163,36 @@ class SandboxesHandler(SandboxAPIHandler):
 
     @web.authenticated
     @authorized
-    @told
+    @report_errors
     async def post(self) -> None:
         """The sandbox of a kernel: the running one as it is (200), else a new one as asked for (201)."""
         body = self.body()
         kernel_id = body.get("kernel_id")
         if not isinstance(kernel_id, str):
             raise ValueError("'kernel_id' must be the id of one of this server's kernels.")
-        request = SandboxRequest.from_json(body)
+        request = self.manager.policy.read_request(body)
         managed, created = await self.manager.acquire(kernel_id, request, fresh=body.get("fresh") is True)
         self.set_status(201 if created else 200)
         self.finish(self.model(managed))
+
+
+class StopIdleHandler(SandboxAPIHandler):
+    """Room for another sandbox."""
+
+    @web.authenticated
+    @authorized
+    @report_errors
+    async def post(self) -> None:
+        """End idle sandboxes of other kernels than `kernel_id`: the `most` that are idle longest, or all."""
+        body = self.body()
+        kernel_id, most = body.get("kernel_id", ""), body.get("most")
+        if not isinstance(kernel_id, str):
+            raise ValueError("'kernel_id' must be the id of a kernel.")
+        if most is not None and (not isinstance(most, int) or most < 1):
+            raise ValueError("'most' must be a number from 1 on.")
+        await self.manager.ready()
+        stopped = await self.manager.stop_idle(kernel_id, most)
+        self.finish({"stopped": [{"id": one.id, "notebook": one.notebook} for one in stopped]})
 
 
 class SandboxHandler(SandboxAPIHandler):
@@ -155,7 +200,7 @@ class SandboxHandler(SandboxAPIHandler):
 
     @web.authenticated
     @authorized
-    @told
+    @report_errors
     async def get(self, sandbox_id: str) -> None:
         """Its state, settings and protection."""
         await self.manager.ready()
@@ -163,7 +208,7 @@ class SandboxHandler(SandboxAPIHandler):
 
     @web.authenticated
     @authorized
-    @told
+    @report_errors
     async def delete(self, sandbox_id: str) -> None:
         """End it and everything in it."""
         await self.manager.stop(sandbox_id, "It was stopped; the next use starts a new one.")
@@ -176,7 +221,7 @@ class ResetHandler(SandboxAPIHandler):
 
     @web.authenticated
     @authorized
-    @told
+    @report_errors
     async def post(self, sandbox_id: str) -> None:
         """End it and start an empty one with the same id and settings."""
         self.finish(self.model(await self.manager.reset(sandbox_id)))
@@ -187,7 +232,7 @@ class ForkHandler(SandboxAPIHandler):
 
     @web.authenticated
     @authorized
-    @told
+    @report_errors
     async def post(self, sandbox_id: str) -> None:
         """Start an empty one of the same kernel and settings; what it is filled with is the client's to say."""
         await self.manager.ready()
@@ -200,7 +245,7 @@ class RestartHandler(SandboxAPIHandler):
 
     @web.authenticated
     @authorized
-    @told
+    @report_errors
     async def post(self, sandbox_id: str) -> None:
         """End all that runs in it and start a new shell."""
         self.finish(self.model(await self.manager.restart(sandbox_id)))
@@ -213,7 +258,7 @@ class StatsHandler(SandboxAPIHandler):
 
     @web.authenticated
     @authorized
-    @told
+    @report_errors
     async def get(self, sandbox_id: str) -> None:
         """Its processes, their CPU time and memory. Looking is no use of it: an idle one stays idle."""
         usage = await self.meter.measure(self.manager.running(sandbox_id, used=False))
@@ -225,7 +270,7 @@ class FilesHandler(SandboxAPIHandler):
 
     @web.authenticated
     @authorized
-    @told
+    @report_errors
     async def get(self, sandbox_id: str) -> None:
         """Entries below `path` (default: the working directory) to `depth` levels (default 1)."""
         sandbox = self.manager.running(sandbox_id, used=False)
@@ -237,28 +282,57 @@ class FilesHandler(SandboxAPIHandler):
         self.finish({"path": path, "files": [asdict(entry) for entry in entries]})
 
 
+@web.stream_request_body
 class FileHandler(SandboxAPIHandler):
     """One file of a sandbox, as a download and never as a page: what the model made is hostile."""
 
+    _body: BinaryIO | None = None
+    """What is uploaded; on disk when it is large."""
+
+    async def prepare(self) -> None:  # type: ignore[override]  # as APIHandler's own
+        """Take a body only of who is known, and only as long as it comes at a fair pace."""
+        await super().prepare()
+        if self.request.method != "PUT" or self._finished:
+            return
+        if self.current_user is None:
+            raise web.HTTPError(403)
+        self._body = cast(BinaryIO, tempfile.SpooledTemporaryFile(IN_MEMORY))  # noqa: SIM115 - `on_finish` closes it
+        size = self.request.headers.get("Content-Length", "")
+        connection: Any = self.request.connection
+        connection.set_body_timeout(seconds_for(int(size) if size.isdigit() else 0))
+
+    async def data_received(self, chunk: bytes) -> None:
+        """A piece of the body."""
+        if self._body is not None:
+            await asyncio.to_thread(self._body.write, chunk)
+
+    def on_finish(self) -> None:
+        """Forget the body."""
+        if self._body is not None:
+            self._body.close()
+
+    def on_connection_close(self) -> None:
+        """The client has gone before the body was complete."""
+        super().on_connection_close()
+        self.on_finish()
+
     @web.authenticated
     @authorized
-    @told
+    @report_errors
     async def get(self, sandbox_id: str) -> None:
         """The bytes of the file `path`."""
         sandbox = self.manager.running(sandbox_id)
         path = self.get_query_argument("path")
-        data = await sandbox.read_file(path, limit=self.manager.max_download_bytes)
-        name = quote(posixpath.basename(path), safe="")
-        self.set_header("Content-Disposition", f"attachment; filename*=UTF-8''{name}")
-        self.finish(data, set_content_type="application/octet-stream")
+        await self.download(path, await sandbox.read_file(path, limit=self.manager.max_download_bytes))
 
     @web.authenticated
     @authorized
-    @told
+    @report_errors
     async def put(self, sandbox_id: str) -> None:
-        """Write the request's body to the file `path`, making its folders; one that is there is replaced."""
+        """Write the request's body to the file `path`, making its folders; an existing file is replaced."""
         sandbox = self.manager.running(sandbox_id)
-        await sandbox.write_file(self.get_query_argument("path"), self.request.body)
+        if self._body is not None:
+            await sandbox.write_from(self.get_query_argument("path"), self._body, self._body.tell())
         self.set_status(204)
         self.finish()
 
@@ -267,6 +341,7 @@ rest_routes: list[tuple[str, type[SandboxAPIHandler]]] = [
     (rf"{API}/info", InfoHandler),
     (rf"{API}/kernels/(?P<kernel_id>[\w-]+)", KernelHandler),
     (rf"{API}/sandboxes", SandboxesHandler),
+    (rf"{API}/sandboxes/stop-idle", StopIdleHandler),
     (rf"{API}/sandboxes/{ID}", SandboxHandler),
     (rf"{API}/sandboxes/{ID}/reset", ResetHandler),
     (rf"{API}/sandboxes/{ID}/fork", ForkHandler),

@@ -6,21 +6,21 @@ They read the history in the folder of a run that one of this server's kernels h
 from __future__ import annotations
 
 import asyncio
-import posixpath
+import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 from jupyter_server.auth.decorator import authorized
 from tornado import web
 
 from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
-from llm_sandbox_nb.server.handlers import API, SandboxAPIHandler, told
+from llm_sandbox_nb.server.handlers import API, SandboxAPIHandler, report_errors
 from llm_sandbox_nb.server.history_reader import HistoryReader, HistoryReaders
 from llm_sandbox_nb.server.run_handlers import RUN_ID
 from llm_sandbox_nb.server.runs import RunRegistry
-from llm_sandbox_nb.trajectory.journal import FILE_NAME
+from llm_sandbox_nb.trajectory.run_folder import HISTORY, JOURNAL
 
 CHECKPOINT = r"(?P<checkpoint>[\w-]{1,64})"
 T = TypeVar("T")
@@ -60,23 +60,22 @@ class CheckpointsHandler(HistoryAPIHandler):
 
     @web.authenticated
     @authorized
-    @told
+    @report_errors
     async def get(self, run_id: str) -> None:
         """List them, oldest first."""
         self.finish({"checkpoints": await self.look(run_id, HistoryReader.checkpoints)})
 
 
 class JournalHandler(HistoryAPIHandler):
-    """The record of a run as it is now: one that is over here may have been taken back, or gone on with, since."""
+    """The record of a run as it is now: one that has ended here may have been rewound or resumed since."""
 
     @web.authenticated
     @authorized
-    @told
+    @report_errors
     async def get(self, run_id: str) -> None:
         """Its journal, as a download."""
         data = await asyncio.to_thread(_journal, self.folder(run_id), self.runs.max_file_bytes)
-        self.set_header("Content-Disposition", f"attachment; filename={FILE_NAME}")
-        self.finish(data, set_content_type="application/octet-stream")
+        await self.download(JOURNAL, data)
 
 
 class OldFilesHandler(HistoryAPIHandler):
@@ -84,7 +83,7 @@ class OldFilesHandler(HistoryAPIHandler):
 
     @web.authenticated
     @authorized
-    @told
+    @report_errors
     async def get(self, run_id: str, checkpoint: str) -> None:
         """Its entries; of where the run works when no `path` is given."""
         path = self.get_query_argument("path", "", strip=False)
@@ -96,14 +95,12 @@ class OldFileHandler(HistoryAPIHandler):
 
     @web.authenticated
     @authorized
-    @told
+    @report_errors
     async def get(self, run_id: str, checkpoint: str) -> None:
         """Its bytes."""
         path, limit = self.get_query_argument("path", strip=False), self.runs.max_file_bytes
         data = await self.look(run_id, lambda reader: reader.read(checkpoint, path, limit))
-        name = quote(posixpath.basename(path), safe="", errors="replace")
-        self.set_header("Content-Disposition", f"attachment; filename*=UTF-8''{name}")
-        self.finish(data, set_content_type="application/octet-stream")
+        await self.download(path, data)
 
 
 class OldChangesHandler(HistoryAPIHandler):
@@ -111,7 +108,7 @@ class OldChangesHandler(HistoryAPIHandler):
 
     @web.authenticated
     @authorized
-    @told
+    @report_errors
     async def get(self, run_id: str, checkpoint: str) -> None:
         """Paths that differ from what they were at checkpoint `since`."""
         since = self.get_query_argument("since")
@@ -123,17 +120,27 @@ class OldDiffHandler(HistoryAPIHandler):
 
     @web.authenticated
     @authorized
-    @told
+    @report_errors
     async def get(self, run_id: str, checkpoint: str) -> None:
         """A unified diff from checkpoint `since` to this one."""
         since, path = self.get_query_argument("since"), self.get_query_argument("path", strip=False)
         self.finish(await self.look(run_id, lambda reader: reader.diff(since, checkpoint, path)))
 
 
+def _open_own(path: str, flags: int) -> int:
+    """Open neither what a link leads to, nor wait for a FIFO's other end."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
 def _journal(folder: Path, limit: int) -> bytes:
-    path = folder / FILE_NAME
-    with path.open("rb") as file:
-        data = file.read(limit + 1)
+    try:
+        with open(folder / JOURNAL, "rb", opener=_open_own) as file:
+            regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+            data = file.read(limit + 1) if regular else b""
+    except OSError:
+        regular = False
+    if not regular:
+        raise FileNotFoundError(f"The run's folder holds no file {JOURNAL}.")
     if len(data) > limit:
         raise OutputLimitExceededError(
             f"The journal is larger than the limit of {limit} bytes; open it as a file."
@@ -142,6 +149,10 @@ def _journal(folder: Path, limit: int) -> bytes:
 
 
 def _look(readers: HistoryReaders, folder: Path, work: Callable[[HistoryReader], T]) -> T:
+    if (folder / HISTORY).is_symlink():
+        raise HistoryError(
+            "The run's history is a link; the server reads only what lies in the run's folder."
+        )
     with readers.reading(folder) as reader:
         return work(reader)
 

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
-from llm_sandbox_nb.sandbox.history.entry import FILE, FOLDER, LINK, Entry, parent
+from llm_sandbox_nb.sandbox.history.diff import differing_paths
+from llm_sandbox_nb.sandbox.history.manifest import FILE, FOLDER, LINK, Entry, parent, parents
 from llm_sandbox_nb.sandbox.history.store import HistoryStore, is_history
 from llm_sandbox_nb.trajectory.events import clean_text
-from llm_sandbox_nb.trajectory.unified import COMPARED_BYTES, unified
+from llm_sandbox_nb.trajectory.run_folder import HISTORY
+from llm_sandbox_nb.trajectory.unified_diff import COMPARED_BYTES, unified
 
 Json = dict[str, Any]
-HISTORY = "history"
-"""Where a run's folder has its history."""
 LISTED = 2_000
-"""Entries of a folder, and changes, that are told in one answer."""
+"""Entries of a folder, or changes, in one answer."""
 DIFF_CHARACTERS = 256 * 1024
 _AT_ONCE = 2
 """Threads that read histories: more would keep kernels and pages waiting."""
@@ -37,7 +37,7 @@ class HistoryReader:
         self._store = HistoryStore(folder, readonly=True)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._store.close()
 
     def checkpoints(self) -> list[Json]:
@@ -91,14 +91,18 @@ class HistoryReader:
             HistoryError: there is no such checkpoint.
         """
         old, new = self._store.manifest(before), self._store.manifest(after)
-        found = sorted(_differences(old, new))
+        found = sorted(differing_paths(old, new))
         notes = {self._store.checkpoint(id).incomplete for id in (before, after)}
         return {
             "total": len(found),
             "incomplete": " ".join(sorted(filter(None, notes))),
             "changes": [
-                {"path": _shown(path), "kind": kind, "size": (new if path in new else old)[path].size}
-                for path, kind in found[:LISTED]
+                {
+                    "path": _shown(path),
+                    "kind": _kind(path, old, new),
+                    "size": (new.get(path) or old[path]).size,
+                }
+                for path in found[:LISTED]
             ],
         }
 
@@ -132,7 +136,7 @@ class HistoryReader:
     def _entry(self, manifest: Mapping[str, Entry], place: str) -> Entry:
         entry = manifest.get(place)
         if entry is None and place != "/":
-            above = next((manifest[one] for one in _parents(place) if one in manifest), None)
+            above = next((manifest[one] for one in parents(place) if one in manifest), None)
             if above is not None and above.base:
                 known = self._store.image_entry(place)
                 if known is None:
@@ -151,8 +155,8 @@ class HistoryReader:
         known = self._store.image_entry(place)
         if known is None or not known[1]:
             return None
-        told = {path: self._store.image_entry(path) for path in self._store.image_names(place)}
-        return {path: one[0] for path, one in told.items() if one is not None and one[0] is not None}
+        children = {path: self._store.image_entry(path) for path in self._store.image_names(place)}
+        return {path: one[0] for path, one in children.items() if one is not None and one[0] is not None}
 
     def _content(self, place: str, entry: Entry, limit: int) -> bytes:
         if entry.type == FOLDER:
@@ -188,7 +192,7 @@ class HistoryReaders:
             self._give_back(reader)
 
     def close(self) -> None:
-        """Let go of all."""
+        """Close all."""
         with self._mutex:
             for reader in self._open.values():
                 reader.close()
@@ -217,32 +221,12 @@ class HistoryReaders:
                 self._open.pop(key).close()
 
 
-def _differences(old: Mapping[str, Entry], new: Mapping[str, Entry]) -> Iterator[tuple[str, str]]:
-    """Paths that differ, without folders of which only the times do: those follow from what is in them."""
-    for path in old.keys() | new.keys():
-        before, after = old.get(path), new.get(path)
-        if before is None and after is not None and _is_told(path, after, old):
-            yield path, "added"
-        elif after is None and before is not None and _is_told(path, before, new):
-            yield path, "deleted"
-        elif before is not None and after is not None and not _alike(before, after):
-            yield path, "modified"
-
-
-def _is_told(path: str, entry: Entry, other: Mapping[str, Entry]) -> bool:
-    """Whether `other` would name what is at a path: below a folder of the image it does not name what is the same."""
-    above = other.get(parent(path))
-    return not entry.base or (above is not None and above.open_folder)
-
-
-def _alike(before: Entry, after: Entry) -> bool:
-    if before.type == after.type == FOLDER:
-        return (before.mode, before.uid, before.gid) == (after.mode, after.uid, after.gid)
-    return before.alike(after)
+def _kind(path: str, old: Mapping[str, Entry], new: Mapping[str, Entry]) -> str:
+    return "added" if path not in old else "modified" if path in new else "deleted"
 
 
 def _metadata_change(before: Entry | None, after: Entry | None) -> str:
-    """In words, what is different of something that has no text."""
+    """What differs in something that has no text, for a person."""
     if before is None or after is None:
         one = before or after
         kind = _KINDS.get(one.type, "special file") if one else ""
@@ -288,12 +272,6 @@ def _absolute(path: str) -> str:
     if ".." in parts:
         raise ValueError("'path' must not have '..' in it.")
     return "/" + "/".join(parts)
-
-
-def _parents(place: str) -> Iterator[str]:
-    while place != "/":
-        place = parent(place)
-        yield place
 
 
 def _shown(path: str) -> str:

@@ -20,7 +20,7 @@ class ServerKernels:
         return kernel_id in self._kernels
 
     async def alive(self, kernel_id: str) -> bool:
-        """Whether the kernel's process lives, as far as the server can tell."""
+        """Whether the kernel's process lives, as far as the server knows."""
         if not self.owns(kernel_id):
             return False
         check = getattr(self._kernels.get_kernel(kernel_id), "is_alive", None)

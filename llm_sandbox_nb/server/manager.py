@@ -1,11 +1,12 @@
-"""The manager: one sandbox per notebook, from first use to the end of its kernel."""
+"""The manager: one sandbox for each notebook, from its first use to the end of its kernel."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections import defaultdict
-from collections.abc import MutableMapping
+from collections.abc import Callable, Collection, MutableMapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -13,16 +14,17 @@ from typing import Any
 from traitlets import Float, Instance, Integer, default
 from traitlets.config import LoggingConfigurable
 
-from llm_sandbox_nb import __version__
-from llm_sandbox_nb.sandbox.channel_sandbox import ChannelSandbox
+from llm_sandbox_nb.formatting import format_duration, plural
+from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.errors import PolicyError, SandboxError, SandboxLostError
+from llm_sandbox_nb.sandbox.options import SandboxOptions
 from llm_sandbox_nb.server.kernels import ServerKernels
-from llm_sandbox_nb.server.managed import ManagedSandbox
+from llm_sandbox_nb.server.managed_sandbox import ManagedSandbox
 from llm_sandbox_nb.server.opener import Opener
-from llm_sandbox_nb.server.policy import SandboxPolicy, SandboxRequest
+from llm_sandbox_nb.server.policy import SandboxPolicy
+from llm_sandbox_nb.server.processes import restart_processes
 from llm_sandbox_nb.server.relay import Hang, RelayClient, Send
-from llm_sandbox_nb.server.restart import restart_processes
-from llm_sandbox_nb.server.watcher import Watcher
+from llm_sandbox_nb.version import __version__
 
 _ADOPTION_WAIT = 10.0
 
@@ -38,7 +40,7 @@ class SandboxManager(LoggingConfigurable):
         config=True
     )
     cull_idle_timeout = Float(
-        7200, help="Seconds after which a sandbox that nobody uses is ended; 0 means never."
+        7200, help="Seconds after which the server ends an unused sandbox; 0 means never."
     ).tag(config=True)
     watch_interval = Float(
         5, help="Seconds between two looks at kernels that have ended and sandboxes that are idle."
@@ -79,11 +81,13 @@ class SandboxManager(LoggingConfigurable):
         self._activity_times = {} if activity_times is None else activity_times
         self._sandboxes: dict[str, ManagedSandbox] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._watcher = Watcher(self)
+        self._watcher = Housekeeping(self)
         self._closing = False
+        self.live_kernels: Callable[[], Collection[str]] = tuple
+        """The kernels with a live run, whose sandboxes are in use also while nothing is asked of them."""
 
     async def ready(self) -> None:
-        """Wait until what an ended server left is taken back, so that nobody is told that it is gone."""
+        """Wait until sandboxes of an earlier server are adopted, so that no client hears that they are gone."""
         self._watcher.start(self._opener)
         await self._watcher.adopted(_ADOPTION_WAIT)
 
@@ -108,8 +112,16 @@ class SandboxManager(LoggingConfigurable):
         return sorted(self._sandboxes.values(), key=lambda one: one.created)
 
     def busy(self) -> list[ManagedSandbox]:
-        """Those with a request under way."""
+        """Those with a pending request."""
         return [one for one in self.all() if one.requests]
+
+    def idle(self, kernel_id: str = "") -> list[ManagedSandbox]:
+        """Those of other kernels than this one that do nothing and whose run is over; the longest idle first."""
+        live = {kernel_id, *self.live_kernels()}
+        free = [one for one in self.all() if one.state != "starting" and not one.requests]
+        return sorted(
+            (one for one in free if one.kernel_id not in live), key=lambda one: one.idle_seconds, reverse=True
+        )
 
     def get(self, sandbox_id: str) -> ManagedSandbox:
         """The sandbox with this id. Raises UnknownSandboxError."""
@@ -121,7 +133,7 @@ class SandboxManager(LoggingConfigurable):
             ) from None
 
     def running(self, sandbox_id: str, *, used: bool = True) -> ChannelSandbox:
-        """What runs under this id; it counts as used unless told otherwise.
+        """What runs under this id; it counts as used unless `used` is false.
 
         Raises:
             UnknownSandboxError: there is none of this id.
@@ -172,7 +184,7 @@ class SandboxManager(LoggingConfigurable):
     # -- starting and ending -------------------------------------------------------------------------------
 
     async def acquire(
-        self, kernel_id: str, request: SandboxRequest, *, fresh: bool = False
+        self, kernel_id: str, request: SandboxOptions, *, fresh: bool = False
     ) -> tuple[ManagedSandbox, bool]:
         """The kernel's sandbox and whether it is new; one that was lost is replaced, as is any when `fresh`.
 
@@ -183,7 +195,7 @@ class SandboxManager(LoggingConfigurable):
         """
         await self.ready()
         notebook = await self.notebook_of(kernel_id)
-        spec = self.policy.resolve(request)
+        options = self.policy.resolve(request)
         async with self._locks[kernel_id]:
             managed = await self.find(kernel_id)
             if managed is not None and not fresh and managed.state != "lost":
@@ -191,7 +203,7 @@ class SandboxManager(LoggingConfigurable):
                 return managed, False
             if managed is not None:
                 await self.end(managed, "It was replaced by a new one.")
-            managed = ManagedSandbox(uuid.uuid4().hex, kernel_id, notebook, spec)
+            managed = ManagedSandbox(uuid.uuid4().hex, kernel_id, notebook, options)
             await self._start(managed)
             return managed, True
 
@@ -201,9 +213,9 @@ class SandboxManager(LoggingConfigurable):
         It ends with its kernel, when it is stopped, or when nobody uses it. Raises as `acquire`.
         """
         managed = self.get(sandbox_id)
-        spec = replace(managed.spec, isolation=self.running(sandbox_id).protection.isolation)
+        options = replace(managed.options, isolation=self.running(sandbox_id).protection.isolation)
         new = ManagedSandbox(
-            uuid.uuid4().hex, managed.kernel_id, managed.notebook, spec, managed.fork_of or managed.id
+            uuid.uuid4().hex, managed.kernel_id, managed.notebook, options, managed.fork_of or managed.id
         )
         await self._start(new)
         return new
@@ -214,7 +226,7 @@ class SandboxManager(LoggingConfigurable):
         async with self._locks[managed.kernel_id]:
             self.get(sandbox_id)
             await self.end(managed, "It was reset; the next use finds an empty one.")
-            managed = ManagedSandbox(managed.id, managed.kernel_id, managed.notebook, managed.spec)
+            managed = ManagedSandbox(managed.id, managed.kernel_id, managed.notebook, managed.options)
             await self._start(managed)
         return managed
 
@@ -228,8 +240,17 @@ class SandboxManager(LoggingConfigurable):
         """End a sandbox for good. Raises UnknownSandboxError."""
         await self.end(self.get(sandbox_id), reason)
 
+    async def stop_idle(self, kernel_id: str, most: int | None) -> list[ManagedSandbox]:
+        """End the idle sandboxes of other kernels than this one, at most so many, the longest idle first."""
+        stopped = self.idle(kernel_id)[:most]
+        for managed in stopped:
+            await self.end(
+                managed, "It was idle, and was stopped to make room; the next use starts a new one."
+            )
+        return stopped
+
     async def end(self, managed: ManagedSandbox, reason: str) -> None:
-        """End this very sandbox, if it is still there; `reason` is told to its clients and the log."""
+        """End this very sandbox, if it still exists; `reason` goes to its clients and the log."""
         if self._sandboxes.get(managed.id) is not managed:
             return
         del self._sandboxes[managed.id]
@@ -244,28 +265,25 @@ class SandboxManager(LoggingConfigurable):
         self._sandboxes.setdefault(managed.id, managed)
 
     async def start(self) -> None:
-        """Take back what an ended server left, then watch; `ready` does it too, should nobody call this."""
+        """Adopt what an earlier server left, then watch; `ready` does it too, should nobody call this."""
         self._watcher.start(self._opener)
 
     async def close(self) -> None:
-        """End all sandboxes within `close_timeout`; what is left ends by itself when its lease runs out."""
+        """End all sandboxes within `close_timeout`; the others end when their leases run out."""
         self._closing = True
         await self._watcher.stop()
         ends = [self.end(managed, "The Jupyter server is stopping.") for managed in self.all()]
         try:
             await asyncio.wait_for(asyncio.gather(*ends), self.close_timeout)
         except TimeoutError:
-            self.log.warning("Not all sandboxes ended in time; they end by themselves within a minute.")
+            self.log.warning("Not all sandboxes ended in time; they end within a minute.")
         self._opener.close()
 
     async def _start(self, managed: ManagedSandbox) -> None:
         if self._closing:
             raise SandboxLostError("The Jupyter server is stopping and starts no more sandboxes.")
         if 0 < self.max_sandboxes <= len(self._sandboxes):
-            raise PolicyError(
-                f"This server runs {len(self._sandboxes)} sandboxes, as many as its site allows; stop one "
-                "with `%sandbox stop` in its notebook, or shut that notebook's kernel down."
-            )
+            raise PolicyError(too_many_text(len(self._sandboxes), self.idle(managed.kernel_id)))
         self._sandboxes[managed.id] = managed
         try:
             await managed.start(self._opener.open(managed))
@@ -274,3 +292,128 @@ class SandboxManager(LoggingConfigurable):
             raise
         self.note_activity(managed)
         self.log.info("Started sandbox %s for kernel %s.", managed.id, managed.kernel_id)
+
+
+_NAMED = 5
+"""Most notebooks that a refusal names."""
+
+
+def too_many_text(count: int, idle: list[ManagedSandbox]) -> str:
+    """Why no sandbox can be started, and how to make room."""
+    runs = f"This server runs {plural(count, 'sandbox', 'sandboxes')}, as many as its site allows."
+    if not idle:
+        return f"{runs} None of them is idle: wait until a run ends, or stop one with `%sandbox stop` in its notebook."
+    names = [f"{_notebook_name(one)} (for {format_duration(one.idle_seconds)})" for one in idle[:_NAMED]]
+    more = [f"{len(idle) - _NAMED} more"] if len(idle) > _NAMED else []
+    return (
+        f"{runs} Idle: {', '.join(names + more)}. To stop the one that is idle longest, and lose its files, execute "
+        "`%sandbox stop --idle`, then run this cell again."
+    )
+
+
+def _notebook_name(managed: ManagedSandbox) -> str:
+    """The notebook of a sandbox, as one short line."""
+    name = "".join(
+        letter if letter.isprintable() else "�"
+        for letter in managed.notebook or "a kernel without a notebook"
+    )
+    return name if len(name) <= 80 else f"…{name[-79:]}"
+
+
+class Housekeeping:
+    """The background work of one manager, as tasks of its event loop."""
+
+    def __init__(self, manager: SandboxManager) -> None:
+        self._manager = manager
+        self._tasks: list[asyncio.Task[None]] = []
+        self._adopted = asyncio.Event()
+        self._adopted.set()
+
+    def start(self, opener: Opener) -> None:
+        """Begin. Adoption comes first, and does not hold up the start of the server."""
+        if self._tasks:
+            return
+        self._adopted.clear()
+        self._tasks = [asyncio.create_task(self._watch()), asyncio.create_task(self._adopt_and_reap(opener))]
+
+    async def stop(self) -> None:
+        """End the background work."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        self._adopted.set()
+
+    async def adopted(self, timeout: float) -> None:
+        """Wait until sandboxes of an earlier server are adopted, at most `timeout` seconds."""
+        try:
+            await asyncio.wait_for(self._adopted.wait(), timeout)
+        except TimeoutError:
+            self._manager.log.warning("Looking for sandboxes to adopt takes long; continuing without.")
+
+    async def _adopt_and_reap(self, opener: Opener) -> None:
+        log = self._manager.log
+        try:
+            for managed in await opener.adopt():
+                log.info("Adopted sandbox %s of kernel %s.", managed.id, managed.kernel_id)
+                self._manager.adopt(managed)
+        except Exception:  # whatever an engine does, the server starts
+            log.exception("Adopting sandboxes of an ended server failed.")
+        finally:
+            self._adopted.set()
+        while True:
+            try:
+                for name in await opener.reap():
+                    log.info("Removed %s, whose owner has died.", name)
+            except Exception:  # tried again at the next turn
+                log.exception("Reaping sandboxes without an owner failed.")
+            if self._manager.reap_interval <= 0:
+                return
+            await asyncio.sleep(self._manager.reap_interval)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self._manager.watch_interval)
+            for managed in self._manager.all():
+                try:
+                    if reason := await why_end(self._manager, managed):
+                        await self._manager.end(managed, reason)
+                except Exception:  # one bad sandbox must not keep the others from being looked at
+                    self._manager.log.exception("Looking after sandbox %s failed.", managed.id)
+
+
+async def why_end(manager: SandboxManager, managed: ManagedSandbox) -> str | None:
+    """Why a sandbox must end now, as a sentence for its clients, or None."""
+    if managed.state == "lost":
+        return "It died or stopped answering; the next use starts a new one."
+    if reason := await _without_kernel(manager, managed):
+        return reason
+    idle, limit = managed.idle_seconds, manager.cull_idle_timeout
+    if 0 < limit <= idle:
+        return f"It was not used for {format_duration(idle)}; the next use starts a new one."
+    return None
+
+
+async def _without_kernel(manager: SandboxManager, managed: ManagedSandbox) -> str | None:
+    kernels, now = manager.kernels, time.time()
+    if not kernels.owns(managed.kernel_id):
+        return _unclaimed(manager, managed, now)
+    managed.notebook = await kernels.notebook(managed.kernel_id) or managed.notebook
+    managed.unclaimed_since = None
+    if await kernels.alive(managed.kernel_id):
+        managed.kernel_dead_since = None
+        return None
+    managed.kernel_dead_since = managed.kernel_dead_since or now
+    if now - managed.kernel_dead_since < manager.dead_kernel_grace:
+        return None
+    return "Its kernel has died."
+
+
+def _unclaimed(manager: SandboxManager, managed: ManagedSandbox, now: float) -> str | None:
+    if managed.unclaimed_since is None:
+        return "Its kernel was shut down."
+    if managed.clients:
+        managed.unclaimed_since = now
+    if now - managed.unclaimed_since < manager.adoption_grace:
+        return None
+    return "It was kept after the end of another server, and no kernel of its notebook came."

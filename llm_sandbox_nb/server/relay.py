@@ -12,16 +12,23 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
-from llm_sandbox_nb.sandbox.channel import Channel
 from llm_sandbox_nb.sandbox.errors import SandboxLostError
-from llm_sandbox_nb.sandbox.frame_messages import MESSAGE_LIMIT, unpack
-from llm_sandbox_nb.sandbox.frames import WINDOW, Frame, Kind, ProtocolError, json_frame
+from llm_sandbox_nb.sandbox.protocol.channel import Channel
+from llm_sandbox_nb.sandbox.protocol.frames import (
+    MESSAGE_LIMIT,
+    WINDOW,
+    Frame,
+    Kind,
+    ProtocolError,
+    json_frame,
+    unpack,
+)
 
 MAX_REQUESTS = 64
-"""Requests that one client may have under way."""
+"""Pending requests that one client may have."""
 QUEUE_HIGH = 4 * 1024 * 1024
 QUEUE_LOW = 1024 * 1024
-"""Bytes waiting for a client above which the sandbox is held back, and below which it goes on."""
+"""Bytes waiting for a client above which the sandbox is held back, and below which it continues."""
 STALL = 10.0
 """Seconds for which one client may hold the sandbox back."""
 
@@ -69,7 +76,7 @@ class RelayClient:
 
     @property
     def requests(self) -> int:
-        """How many requests are under way."""
+        """How many requests are pending."""
         return len(self._requests)
 
     # -- from the client -----------------------------------------------------------------------------------
@@ -107,7 +114,7 @@ class RelayClient:
             self._refuse(frame.request, "the request does not say what is to be done")
             return
         if len(self._requests) >= MAX_REQUESTS:
-            self._refuse(frame.request, f"a client may have only {MAX_REQUESTS} requests under way")
+            self._refuse(frame.request, f"a client may have only {MAX_REQUESTS} pending requests")
             return
         request = self._requests[frame.request] = _Request(frame.request)
         request.task = asyncio.create_task(self._call(request, params))
@@ -153,7 +160,7 @@ class RelayClient:
         except SandboxLostError as error:
             self.dismiss(str(error))
             return
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             answer = {"error": {"kind": "internal", "message": f"the request is malformed: {error!r}"}}
         finally:
             self._requests.pop(request.number, None)

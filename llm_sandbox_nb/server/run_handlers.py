@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import posixpath
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from jupyter_server.auth.decorator import authorized, ws_authenticated
 from tornado import web
 from tornado.websocket import WebSocketClosedError
 
-from llm_sandbox_nb.server.handlers import API, SandboxAPIHandler, told
+from llm_sandbox_nb.server.handlers import API, SandboxAPIHandler, report_errors
+from llm_sandbox_nb.server.relay import TOO_SLOW
 from llm_sandbox_nb.server.runs import (
     ForeignRunError,
     Json,
@@ -23,15 +22,26 @@ from llm_sandbox_nb.server.runs import (
     RunRegistry,
     UnknownRunError,
 )
+from llm_sandbox_nb.server.slow_clients import until_taken
 from llm_sandbox_nb.server.sockets import Socket
+from llm_sandbox_nb.trajectory.run_folder import JOURNAL
+from llm_sandbox_nb.trajectory.run_summary import RunSummary, notebook_folder_name, summaries
 
 RUN_ID = r"(?P<run_id>[A-Za-z0-9][\w-]{0,127})"
 BROKEN, FOREIGN, UNKNOWN, REPLACED = 4400, 4403, 4404, 4409
 """Close codes: the protocol was broken; the run is another kernel's; there is no such run; a newer connection."""
+RECORDS = "sandbox-runs"
+"""The folder for records beside a notebook, unless `%config SandboxMagics.output_dir` names another."""
+LISTED = 30
+"""Most runs of a notebook that are listed."""
 MESSAGE_LIMIT = 64 * 1024 * 1024
 _BATCH = 512 * 1024
 _BREATH = 0.03
-"""Seconds between two messages that hold nothing but text that is under way."""
+"""Seconds between two messages that hold nothing but unfinished text."""
+
+
+class TooSlowError(Exception):
+    """A watcher does not take what is sent to it."""
 
 
 class RunsHandler(SandboxAPIHandler):
@@ -39,11 +49,56 @@ class RunsHandler(SandboxAPIHandler):
 
     @web.authenticated
     @authorized
-    @told
+    @report_errors
     async def get(self) -> None:
         """List them, oldest first."""
         runs: RunRegistry = self.settings["llm_sandbox_runs"]
         self.finish({"runs": [await runs.describe(run) for run in runs.all()]})
+
+
+class NotebookRunsHandler(SandboxAPIHandler):
+    """The runs that a notebook has left on disk."""
+
+    @web.authenticated
+    @authorized
+    @report_errors
+    async def get(self) -> None:
+        """The newest runs of the notebook `path`, from their folders beside it and those that its kernels named."""
+        runs: RunRegistry = self.settings["llm_sandbox_runs"]
+        path = self.get_query_argument("path")
+        published = [run for run in runs.all() if run.notebook == path and run.folder is not None]
+        folders = {run.folder.parent for run in published if run.folder is not None}
+        root = self._place("")
+        if (notebook := self._place(path)) is not None:
+            folders.add(notebook.parent / RECORDS / notebook_folder_name(notebook.name))
+        listed, total = await asyncio.to_thread(_summaries, folders)
+        live = {run.id for run in published if run.state in ("live", "away")}
+        self.finish({"runs": [_listed(one, root, one.id in live) for one in listed], "total": total})
+
+    def _place(self, path: str) -> Path | None:
+        """Where a file of the server's root is; None when its files are not on this machine."""
+        find = getattr(self.contents_manager, "_get_os_path", None)
+        return None if find is None else Path(find(path))
+
+
+def _summaries(folders: set[Path]) -> tuple[list[RunSummary], int]:
+    found = [summaries(folder, LISTED) for folder in folders]
+    newest = sorted((one for some, _ in found for one in some), key=lambda one: one.started, reverse=True)
+    return newest[:LISTED], sum(total for _, total in found)
+
+
+def _listed(one: RunSummary, root: Path | None, live: bool) -> Json:
+    journal = one.folder / JOURNAL
+    inside = root is not None and journal.is_relative_to(root)
+    return {
+        "id": one.id,
+        "task": one.task,
+        "started": one.started,
+        "state": "running" if live else "cut_off" if one.state == "open" else one.state,
+        "steps": one.steps,
+        "forked_from": one.forked_from,
+        "journal": journal.relative_to(root).as_posix() if root and inside else None,
+    }
 
 
 class RunHandler(SandboxAPIHandler):
@@ -51,7 +106,7 @@ class RunHandler(SandboxAPIHandler):
 
     @web.authenticated
     @authorized
-    @told
+    @report_errors
     async def get(self, run_id: str) -> None:
         """How it stands."""
         runs: RunRegistry = self.settings["llm_sandbox_runs"]
@@ -63,7 +118,7 @@ class RunControlHandler(SandboxAPIHandler):
 
     @web.authenticated
     @authorized
-    @told
+    @report_errors
     async def post(self, run_id: str) -> None:
         """Carry a decision to the run; answers when the run has taken it."""
         runs: RunRegistry = self.settings["llm_sandbox_runs"]
@@ -73,19 +128,16 @@ class RunControlHandler(SandboxAPIHandler):
 
 
 class RunFileHandler(SandboxAPIHandler):
-    """One file of a run under way, as a download and never as a page: what the model made is hostile."""
+    """One file of a running run, as a download and never as a page: what the model made is hostile."""
 
     @web.authenticated
     @authorized
-    @told
+    @report_errors
     async def get(self, run_id: str) -> None:
         """The bytes of the file `path` of the output folder."""
         runs: RunRegistry = self.settings["llm_sandbox_runs"]
         path = self.get_query_argument("path")
-        data = await runs.get(run_id).file(path, runs.max_file_bytes, runs.answer_timeout)
-        name = quote(posixpath.basename(path), safe="")
-        self.set_header("Content-Disposition", f"attachment; filename*=UTF-8''{name}")
-        self.finish(data, set_content_type="application/octet-stream")
+        await self.download(path, await runs.get(run_id).file(path, runs.max_file_bytes, runs.answer_timeout))
 
 
 class RunSocket(Socket):
@@ -145,11 +197,14 @@ class RunPublishHandler(RunSocket):
         kernel_id, owner = message.get("kernel_id"), message.get("owner")
         if message.get("type") != "hello" or not isinstance(kernel_id, str) or not isinstance(owner, str):
             raise PublisherError("The first message must say whose run it is.")
+        self.runs.check_kernel(self._run_id, kernel_id, message.get("ticket"))
         self._run = self.runs.publish(self._run_id, kernel_id, owner, self)
         self._run.folder = run_folder(message.get("folder"), self._run_id)
+        self._run.cell = run_cell(message.get("cell"))
         if message.get("goes_on") is True:
             self._run.go_on()
-        self.send({"type": "welcome", "next": len(self._run.store)})
+        ticket = self.runs.ticket(self._run_id, kernel_id)
+        self.send({"type": "welcome", "next": len(self._run.store), "ticket": ticket})
 
     def send(self, message: Json) -> None:
         """See `Kernel.send`."""
@@ -168,7 +223,7 @@ class RunPublishHandler(RunSocket):
 
 
 class RunEventsHandler(RunSocket):
-    """Somebody watches a run: all past events, then what comes, each once."""
+    """A page watches a run: all past events, then what comes, each once."""
 
     _pump: asyncio.Task[None] | None = None
 
@@ -208,6 +263,9 @@ class RunEventsHandler(RunSocket):
             await self._send_all(run, since, news)
         except WebSocketClosedError:
             return
+        except TooSlowError:
+            self.close(TOO_SLOW, "It did not take what was sent to it; connect again.")
+            return
         finally:
             run.watchers.discard(news.set)
         self.close(1000, "The run is over.")
@@ -215,7 +273,7 @@ class RunEventsHandler(RunSocket):
     async def _send_all(self, run: PublishedRun, position: int, news: asyncio.Event) -> None:
         """Nothing is queued here: a slow watcher gets later, in larger pieces, what is kept anyway."""
         seen: dict[int, int] = {}
-        told: str | None = None
+        sent: str | None = None
         while True:
             news.clear()
             lines = run.store.read(position, _BATCH)
@@ -224,10 +282,12 @@ class RunEventsHandler(RunSocket):
             texts = [json.dumps(event) for event in run.tail.since(seen)] if whole else []
             if lines or texts:
                 events = ",".join([*lines, *texts])
-                await self.write_message(f'{{"type":"events","next":{position},"events":[{events}]}}')
-            if whole and run.state != told:
-                told = run.state
-                await self.write_message(json.dumps({"type": "state", "state": told}))
+                message = f'{{"type":"events","next":{position},"events":[{events}]}}'
+                if not await until_taken(self.write_message(message), len(message)):
+                    raise TooSlowError
+            if whole and run.state != sent:
+                sent = run.state
+                await self.write_message(json.dumps({"type": "state", "state": sent}))
             if whole and run.finished:
                 return
             if whole and not news.is_set():
@@ -236,18 +296,31 @@ class RunEventsHandler(RunSocket):
                 await asyncio.sleep(_BREATH)
 
 
-def run_folder(told: object, run_id: str) -> Path | None:
+def run_folder(path: object, run_id: str) -> Path | None:
     """The folder that a kernel names for its run; None when it is not one on this machine."""
-    if not isinstance(told, str) or not told or "\0" in told:
+    if not isinstance(path, str) or not path or "\0" in path:
         return None
-    folder = Path(told)
-    return folder if folder.is_absolute() and folder.name == run_id and folder.is_dir() else None
+    folder = Path(path)
+    try:
+        return folder if folder.is_absolute() and folder.name == run_id and folder.is_dir() else None
+    except OSError:  # a path that is too long
+        return None
+
+
+def run_cell(value: object) -> Json | None:
+    """The cell that a kernel names for its run; None when it names none."""
+    if not isinstance(value, dict) or not isinstance(value.get("count"), int):
+        return None
+    texts = {name: value.get(name) for name in ("id", "request", "client")}
+    if not all(isinstance(text, str) and len(text) <= 200 for text in texts.values()):
+        return None
+    return {**texts, "count": value["count"]}
 
 
 def _object(message: bytes | str) -> Json:
     try:
         value = json.loads(message)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PublisherError("That is no JSON.") from error
     if not isinstance(value, dict):
         raise PublisherError("That is no JSON object.")
@@ -256,6 +329,7 @@ def _object(message: bytes | str) -> Json:
 
 run_routes: list[tuple[str, type[Any]]] = [
     (rf"{API}/runs", RunsHandler),
+    (rf"{API}/notebook-runs", NotebookRunsHandler),
     (rf"{API}/runs/{RUN_ID}", RunHandler),
     (rf"{API}/runs/{RUN_ID}/control", RunControlHandler),
     (rf"{API}/runs/{RUN_ID}/files/content", RunFileHandler),

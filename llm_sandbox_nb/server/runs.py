@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
+import hmac
 import itertools
 import time
 from collections.abc import Callable, MutableMapping
@@ -15,9 +17,9 @@ from traitlets import Float, Integer
 from traitlets.config import LoggingConfigurable
 
 from llm_sandbox_nb.sandbox.errors import OutputLimitExceededError, SandboxError
-from llm_sandbox_nb.server.decisions import LONG, checked
 from llm_sandbox_nb.server.event_store import EventStore
 from llm_sandbox_nb.server.kernels import ServerKernels
+from llm_sandbox_nb.trajectory.decisions import TimeDecision, parse_decision
 from llm_sandbox_nb.trajectory.events import TRANSIENT
 from llm_sandbox_nb.trajectory.live_tail import LiveTail
 
@@ -67,6 +69,10 @@ class PublishedRun:
         self.notebook: str | None = None
         self.folder: Path | None = None
         """Where its record lies, when that is on this machine."""
+        self.cell: Json | None = None
+        """The cell that shows it, see `notebook/page_cell.py`."""
+        self.ended: float | None = None
+        """When its last event came, in seconds since the epoch."""
         self.store = EventStore(full_at)
         self.tail = LiveTail()
         self.kernel: Kernel | None = None
@@ -103,7 +109,9 @@ class PublishedRun:
             "held": self._held if self.state == "live" else None,
             "events": len(self.store),
             "watchers": len(self.watchers),
-            "created": datetime.fromtimestamp(self.created, UTC).isoformat(),
+            "created": _iso(self.created),
+            "ended": _iso(self.ended) if self.finished and self.ended else None,
+            "cell": self.cell,
             **self._facts,
         }
 
@@ -141,7 +149,7 @@ class PublishedRun:
             asked.set_result(message)
 
     def go_on(self) -> None:
-        """It had ended, and goes on."""
+        """It had ended, and is resumed."""
         self._facts["stop_reason"] = None
 
     def _note(self, event: Json) -> None:
@@ -162,23 +170,24 @@ class PublishedRun:
             case "continued":
                 self.go_on()
             case "run.finished":
+                self.ended = time.time()
                 self._facts["stop_reason"] = str(event.get("stop_reason"))
                 self._facts["usage"] = event.get("usage")
 
     # --- to the kernel ---
 
-    async def control(self, decision: Json, timeout: float) -> None:
-        """Carry a decision to the run, and wait until it is taken.
+    async def control(self, body: Json, timeout: float) -> None:
+        """Pass a decision on to the run's kernel, and wait until the run has accepted it.
 
         Raises:
-            ValueError: it is no decision, see `decisions`.
+            ValueError: it is not a decision, see `trajectory.decisions`.
             RunControlError: the run is over, its kernel is away, it does not answer, or cannot do this now.
         """
-        decision = checked(decision)
+        decision = parse_decision(body)
         if self.finished:
             raise RunControlError("The run is over, so there is nothing to control any more.")
-        patience = 12 * timeout if decision["action"] in LONG else timeout
-        await self._ask({"type": "control", **decision}, patience)
+        patience = 12 * timeout if isinstance(decision, TimeDecision) else timeout
+        await self._ask({"type": "control", **decision.model_dump(exclude_none=True)}, patience)
 
     async def file(self, path: str, most: int, timeout: float) -> bytes:
         """A file of the run's output folder, as its kernel has it.
@@ -234,34 +243,37 @@ class RunRegistry(LoggingConfigurable):
     """All runs that this server knows. Used from the Jupyter server's event loop only."""
 
     max_runs = Integer(
-        50, help="How many runs are kept for watching; when there are more, the oldest that are over go."
+        50, help="How many runs the server keeps to watch; above that it drops the oldest that have ended."
     ).tag(config=True)
     max_run_bytes = Integer(
         256 * 1024 * 1024,
-        help="Bytes of one run's events that are kept as they are, on disk; texts of later ones are clipped.",
+        help="Bytes of one run's events that the server keeps whole on disk; it shortens texts of later events.",
     ).tag(config=True)
     away_grace = Float(5, help="Seconds after which a run whose kernel has gone away is shown as lost.").tag(
         config=True
     )
     unknown_grace = Float(
-        20, help="Seconds for which a watcher waits for a run that is not known (yet, or not yet again)."
+        20, help="Seconds for which a watcher waits for a run that the server does not know yet."
     ).tag(config=True)
     answer_timeout = Float(
         10, help="Seconds that a run may take to answer a decision, or to give a file."
     ).tag(config=True)
     max_file_bytes = Integer(
-        32 * 1024 * 1024, help="Largest file, in bytes, of a run under way that can be had over REST."
+        32 * 1024 * 1024, help="Largest file, in bytes, of a live run that can be downloaded over REST."
     ).tag(config=True)
 
     def __init__(
         self,
         *,
         kernels: ServerKernels,
+        secret: bytes,
         activity_times: MutableMapping[str, datetime] | None = None,
         **kwargs: Any,
     ) -> None:
+        """`secret` is known to this server and those that take its place."""
         super().__init__(**kwargs)
         self._kernels = kernels
+        self._secret = secret
         self._activity_times = {} if activity_times is None else activity_times
         self._runs: dict[str, PublishedRun] = {}
         self._waiting: dict[str, set[Callable[[], None]]] = {}
@@ -269,6 +281,10 @@ class RunRegistry(LoggingConfigurable):
     def all(self) -> list[PublishedRun]:
         """All runs, oldest first."""
         return list(self._runs.values())
+
+    def live_kernels(self) -> set[str]:
+        """The kernels with a run that is not over."""
+        return {run.kernel_id for run in self._runs.values() if run.state in ("live", "away")}
 
     def get(self, run_id: str) -> PublishedRun:
         """The run with this id. Raises UnknownRunError."""
@@ -285,8 +301,23 @@ class RunRegistry(LoggingConfigurable):
             run.notebook = await self._kernels.notebook(run.kernel_id) or run.notebook
         return run.to_json()
 
+    def ticket(self, run_id: str, kernel_id: str) -> str:
+        """With this a kernel that outlives this server publishes its run to the next one."""
+        message = f"llm-sandbox-nb run {run_id} of {kernel_id}".encode()
+        return hmac.new(self._secret, message, hashlib.sha256).hexdigest()
+
+    def check_kernel(self, run_id: str, kernel_id: str, ticket: object) -> None:
+        """Raises ForeignRunError unless this server started the kernel, or it has the ticket of an earlier one."""
+        if self._kernels.owns(kernel_id):
+            return
+        expected = self.ticket(run_id, kernel_id).encode()
+        if not isinstance(ticket, str) or not hmac.compare_digest(
+            ticket.encode("utf-8", "replace"), expected
+        ):
+            raise ForeignRunError("This server has no such kernel.")
+
     def publish(self, run_id: str, kernel_id: str, owner: str, kernel: Kernel) -> PublishedRun:
-        """A kernel publishes a run, or goes on with it, be it after a restart: then the secret is another.
+        """A kernel publishes a run, or resumes it, also after a restart, with another secret then.
 
         Raises:
             ForeignRunError: another kernel does already.
@@ -333,7 +364,7 @@ class RunRegistry(LoggingConfigurable):
         return self.get(run_id)
 
     def note_activity(self) -> None:
-        """A run goes on: this server is not idle (JupyterHub asks)."""
+        """A run is live, so this server is not idle (JupyterHub asks)."""
         self._activity_times["llm_sandbox_nb"] = datetime.now(UTC)
 
     def close(self) -> None:
@@ -352,3 +383,7 @@ class RunRegistry(LoggingConfigurable):
         for run in over[: max(0, len(self._runs) - self.max_runs)]:
             run.store.close()
             del self._runs[run.id]
+
+
+def _iso(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).isoformat()

@@ -1,7 +1,7 @@
 """A person's terminal in a sandbox: a WebSocket with a shell behind it, which ends when the tab does.
 
 Messages are JSON lists as those of Jupyter's own terminals, so that its widget can show them; in addition each
-piece of output tells its size in bytes, which the page gives back once it has shown it.
+piece of output states its size in bytes, which the page gives back once it has shown it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tornado.websocket import WebSocketClosedError
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
 from llm_sandbox_nb.sandbox.terminal import TYPED_AHEAD, Terminal
 from llm_sandbox_nb.server.handlers import API, ID
-from llm_sandbox_nb.server.managed import ManagedSandbox
+from llm_sandbox_nb.server.managed_sandbox import ManagedSandbox
 from llm_sandbox_nb.server.manager import UnknownSandboxError
 from llm_sandbox_nb.server.relay import BROKE_PROTOCOL, SANDBOX_ENDED
 from llm_sandbox_nb.server.sockets import SandboxSocket
@@ -42,11 +42,11 @@ REPORT = re.compile(
 
 
 class TerminalHandler(SandboxSocket):
-    """One terminal; a client of its sandbox, which it keeps awake only while somebody uses it."""
+    """One terminal; a client of its sandbox, which it keeps awake only while a person uses it."""
 
     max_message_size = 2 * TYPED_AHEAD
     requests = 0
-    """An open terminal is no work under way: a sandbox whose terminals are all idle is idle."""
+    """An open terminal is no pending request: a sandbox whose terminals are all idle is idle."""
     _managed: ManagedSandbox
     _terminal: Terminal | None = None
     _task: asyncio.Task[None] | None = None

@@ -6,25 +6,12 @@ Sizes are bytes, times are seconds, `time` is seconds since the epoch.
 
 from __future__ import annotations
 
+import time
+import uuid
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter
 from pydantic_core import PydanticSerializationError
-
-from llm_sandbox_nb.trajectory.debug_events import CallDecided as CallDecided
-from llm_sandbox_nb.trajectory.debug_events import CallHeld as CallHeld
-from llm_sandbox_nb.trajectory.debug_events import Checkpointed as Checkpointed
-from llm_sandbox_nb.trajectory.debug_events import Continued as Continued
-from llm_sandbox_nb.trajectory.debug_events import Forked as Forked
-from llm_sandbox_nb.trajectory.debug_events import ForkedFrom as ForkedFrom
-from llm_sandbox_nb.trajectory.debug_events import RewindStarted as RewindStarted
-from llm_sandbox_nb.trajectory.debug_events import Rewound as Rewound
-from llm_sandbox_nb.trajectory.debug_events import SettingsChanged as SettingsChanged
-from llm_sandbox_nb.trajectory.event_base import Blob as Blob
-from llm_sandbox_nb.trajectory.event_base import Event as _Event
-from llm_sandbox_nb.trajectory.event_base import Model as _Model
-from llm_sandbox_nb.trajectory.event_base import Text as Text
-from llm_sandbox_nb.trajectory.event_base import new_id as new_id
 
 SCHEMA_VERSION = 1
 
@@ -35,7 +22,37 @@ StopReason = Literal[
 """Why a run ended. `answered`: the model gave text and no tool call, more often in a row than it may."""
 
 
-class Usage(_Model):
+def new_id() -> str:
+    """A fresh event id, unique over all runs."""
+    return uuid.uuid4().hex[:16]
+
+
+class EventModel(BaseModel):
+    """A part of an event. Fields that this version does not know are kept."""
+
+    model_config = ConfigDict(extra="allow", ser_json_bytes="base64", val_json_bytes="base64")
+
+
+class EventBase(EventModel):
+    """What every event has."""
+
+    id: str = Field(default_factory=new_id)
+    parent: str | None = None
+    time: float = Field(default_factory=time.time)
+
+
+class Blob(EventModel):
+    """Bytes kept outside the journal, in `blobs/<sha256>` beside it, because they are many or not UTF-8."""
+
+    sha256: str
+    size: int
+    preview: str = ""
+
+
+Text = str | Blob
+
+
+class Usage(EventModel):
     """Tokens and money of one reply, or of a whole run. `cost` is US dollars, None when it is not known."""
 
     prompt_tokens: int = 0
@@ -59,7 +76,16 @@ class Usage(_Model):
         return self.prompt_tokens + self.completion_tokens
 
 
-class RunStarted(_Event):
+class ForkedFrom(EventModel):
+    """Where a fork comes from: the parent run, its folder's name, and the step and event it shares last."""
+
+    run_id: str
+    folder: str
+    step: int
+    event: str
+
+
+class RunStarted(EventBase):
     """First event of a journal."""
 
     kind: Literal["run.started"] = "run.started"
@@ -77,8 +103,8 @@ class RunStarted(_Event):
     """Set when the run began as a fork; the events up to there are copies of its parent's, same ids."""
 
 
-class SandboxReady(_Event):
-    """The sandbox answered; what protects the host, as read back."""
+class SandboxReady(EventBase):
+    """The sandbox is open; `protection` is what protects the host, as read back from the engine."""
 
     kind: Literal["sandbox.ready"] = "sandbox.ready"
     sandbox_id: str
@@ -88,14 +114,14 @@ class SandboxReady(_Event):
     """Its working directory."""
 
 
-class MessageAdded(_Event):
+class MessageAdded(EventBase):
     """A system or user message joined the conversation, exactly as the model gets it."""
 
     kind: Literal["message"] = "message"
     message: dict[str, Any]
 
 
-class ModelRequested(_Event):
+class ModelRequested(EventBase):
     """A request went out."""
 
     kind: Literal["model.requested"] = "model.requested"
@@ -104,7 +130,7 @@ class ModelRequested(_Event):
     settings: dict[str, Any] = Field(default_factory=dict)
 
 
-class ModelDelta(_Event):
+class ModelDelta(EventBase):
     """A piece of a streamed reply. Transient: shown live, not written to the journal."""
 
     kind: Literal["model.delta"] = "model.delta"
@@ -113,7 +139,7 @@ class ModelDelta(_Event):
     reasoning: str = ""
 
 
-class ModelFailed(_Event):
+class ModelFailed(EventBase):
     """A request failed. `retry_in` is None when no further attempt is made."""
 
     kind: Literal["model.failed"] = "model.failed"
@@ -124,7 +150,7 @@ class ModelFailed(_Event):
     retry_in: float | None = None
 
 
-class ModelReplied(_Event):
+class ModelReplied(EventBase):
     """A whole reply. `message` is the assistant message as it is sent back in the history."""
 
     kind: Literal["model.replied"] = "model.replied"
@@ -136,9 +162,11 @@ class ModelReplied(_Event):
     model_time: float = 0.0
     response_id: str | None = None
     response_model: str | None = None
+    context_window: int | None = None
+    """Tokens that the model can take in, when they are known."""
 
 
-class CallProposed(_Event):
+class CallProposed(EventBase):
     """A tool call of a reply. `arguments` is None when the raw text could not be parsed."""
 
     kind: Literal["call.proposed"] = "call.proposed"
@@ -149,7 +177,7 @@ class CallProposed(_Event):
     arguments: dict[str, Any] | None = None
 
 
-class CallStarted(_Event):
+class CallStarted(EventBase):
     """What is executed; differs from what was proposed when a person edited the call."""
 
     kind: Literal["call.started"] = "call.started"
@@ -159,7 +187,7 @@ class CallStarted(_Event):
     arguments: dict[str, Any]
 
 
-class CallOutput(_Event):
+class CallOutput(EventBase):
     """Output of a command as it arrives. Transient."""
 
     kind: Literal["call.output"] = "call.output"
@@ -168,17 +196,24 @@ class CallOutput(_Event):
     text: str
 
 
-class FileDiff(_Model):
-    """One path a call changed; `diff` is a unified diff when both sides are text of a sensible size."""
+class FileDiff(EventModel):
+    """One path a call changed; `diff` is a unified diff when both sides are text of a sensible size.
+
+    `size` is that of a deleted file before it was deleted. `lines` and `lines_before` are counted when the file is
+    text and small enough to be looked at, also where the diff is cut.
+    """
 
     path: str
     kind: Literal["added", "modified", "deleted"]
     size: int
     diff: str | None = None
     note: str = ""
+    size_before: int | None = None
+    lines: int | None = None
+    lines_before: int | None = None
 
 
-class CallFinished(_Event):
+class CallFinished(EventBase):
     """The one result of a tool call. `observation` is exactly what the model is shown."""
 
     kind: Literal["call.finished"] = "call.finished"
@@ -198,7 +233,7 @@ class CallFinished(_Event):
     changes_incomplete: str = ""
 
 
-class ArtifactSaved(_Event):
+class ArtifactSaved(EventBase):
     """A file of the output folder was copied to the run's `files/` folder; `path` is relative to it."""
 
     kind: Literal["artifact"] = "artifact"
@@ -209,14 +244,14 @@ class ArtifactSaved(_Event):
     sha256: str
 
 
-class ArtifactSkipped(_Event):
+class ArtifactSkipped(EventBase):
     """Something in the output folder was not taken, and why."""
 
     kind: Literal["artifact.skipped"] = "artifact.skipped"
     reason: str
 
 
-class ArtifactRemoved(_Event):
+class ArtifactRemoved(EventBase):
     """A file that had been copied to `files/` is gone from the output folder, so the copy is gone too."""
 
     kind: Literal["artifact.removed"] = "artifact.removed"
@@ -224,19 +259,19 @@ class ArtifactRemoved(_Event):
     path: str
 
 
-class Noted(_Event):
-    """Something a reader should know that changed nothing: a warning of the loop, a limit that is near."""
+class Noted(EventBase):
+    """A note for the reader that changed nothing: a warning of the loop, a limit that is near."""
 
     kind: Literal["note"] = "note"
     text: str
 
 
 ControlAction = Literal["pause", "paused", "resume", "step", "say", "stop"]
-"""What a person decided; `paused` is the run's own word that it has come to a halt. `step`: go on to the next
-place where a run can halt."""
+"""What a person decided; `paused` is recorded by the run itself when it pauses. `step`: resume until the next place
+where a run can pause."""
 
 
-class Controlled(_Event):
+class Controlled(EventBase):
     """A decision during the run. `text` is what was said; `source` is where it came from, e.g. `browser`."""
 
     kind: Literal["control"] = "control"
@@ -245,7 +280,118 @@ class Controlled(_Event):
     source: str = ""
 
 
-class RunFinished(_Event):
+class CallHeld(EventBase):
+    """The run waits for a person: before a call is executed, or before the model sees its observation.
+
+    A `control` event `paused` follows. `text` says why, such as the breakpoint that was met.
+    """
+
+    kind: Literal["call.held"] = "call.held"
+    step: int
+    call_id: str
+    at: Literal["call", "observation"]
+    reason: Literal["step", "breakpoint", "approval", "pause"]
+    text: str = ""
+
+
+class CallDecided(EventBase):
+    """What a person decided on a call that was held; it was proposed in `call.proposed`.
+
+    `run`: as it was proposed. `edit`: `tool` and `arguments` instead. `skip`: it is not executed, and the result
+    that follows is the person's. `observe`: it has its result already, and the model is shown `observation`
+    in place of `original`.
+    """
+
+    kind: Literal["call.decided"] = "call.decided"
+    step: int
+    call_id: str
+    action: Literal["run", "edit", "skip", "observe"]
+    tool: str | None = None
+    arguments: dict[str, Any] | None = None
+    observation: str | None = None
+    original: Text | None = None
+    source: str = ""
+
+
+class SettingsChanged(EventBase):
+    """The model, sampling settings, limits or pause rules change for what follows.
+
+    `settings`, `limits` and `halts` hold what was changed and nothing else; never a key.
+    """
+
+    kind: Literal["settings.changed"] = "settings.changed"
+    model: str | None = None
+    settings: dict[str, Any] = Field(default_factory=dict)
+    limits: dict[str, Any] = Field(default_factory=dict)
+    halts: dict[str, Any] = Field(default_factory=dict)
+    """`breakpoints`: list of expressions; `approve`: ask, edits or auto."""
+    source: str = ""
+
+
+class Checkpointed(EventBase):
+    """The sandbox's files after a step are kept; `step` is None or 0 before the first call.
+
+    `files` counts what changed since the checkpoint before, `size` is the bytes that were newly stored.
+    """
+
+    kind: Literal["checkpoint"] = "checkpoint"
+    step: int | None = None
+    checkpoint: str
+    files: int = 0
+    size: int = 0
+    duration: float = 0.0
+    incomplete: str = ""
+
+
+class RewindStarted(EventBase):
+    """A rewind begins. Without the `rewound` that follows, it did not happen."""
+
+    kind: Literal["rewind.started"] = "rewind.started"
+    to: str
+    """Id of the event that HEAD moves to."""
+    step: int
+    what: Literal["both", "files", "conversation"] = "both"
+    target: str | None = None
+    """The checkpoint that is restored."""
+    safety: str | None = None
+    """The checkpoint taken before, which `undo` restores."""
+    other_runs: list[str] = Field(default_factory=list)
+    """Tasks of the runs that have used the sandbox since this run's newest checkpoint."""
+
+
+class Rewound(EventBase):
+    """The rewind is done. Unless it restored only files, the event after it has `to` as its parent."""
+
+    kind: Literal["rewound"] = "rewound"
+    to: str
+    step: int
+    what: Literal["both", "files", "conversation"] = "both"
+    target: str | None = None
+    safety: str | None = None
+    undo_of: str | None = None
+    """Id of the rewind that this one undoes."""
+    restored: int = 0
+    """How many paths the restored files differed in; 0 when the run had no sandbox, and gets the files later."""
+
+
+class Forked(EventBase):
+    """Another run began from here, in the folder of that name beside this one."""
+
+    kind: Literal["forked"] = "forked"
+    run_id: str
+    folder: str
+    step: int
+    checkpoint: str | None = None
+
+
+class Continued(EventBase):
+    """A run that had ended, or was killed, resumes."""
+
+    kind: Literal["continued"] = "continued"
+    source: str = ""
+
+
+class RunFinished(EventBase):
     """Last event of a run."""
 
     kind: Literal["run.finished"] = "run.finished"
@@ -257,7 +403,7 @@ class RunFinished(_Event):
     wall_time: float = 0.0
 
 
-class UnknownEvent(_Event):
+class UnknownEvent(EventBase):
     """An event of a kind this version does not know; kept as it is."""
 
     kind: str

@@ -8,16 +8,18 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from llm_sandbox_nb.formatting import clip
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.run_folder import BLOBS, JOURNAL
 
-FILE_NAME = "journal.jsonl"
 BLOB_THRESHOLD = 64 * 1024
 """Characters (or bytes) of one text above which it is kept in a file of its own."""
-_PREVIEW = 2000
+_PREVIEW = 4000
+"""Characters of such a text in the event: its beginning and its end."""
 
 
 class JournalError(Exception):
-    """A journal cannot be read, and why, or is being written by somebody else."""
+    """A journal cannot be read, or another process writes it. The message says why."""
 
 
 class Journal:
@@ -26,15 +28,15 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self.path = folder / FILE_NAME
+        self.path = folder / JOURNAL
         self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         if not _lock(self._file):
             self.close()
-            raise JournalError(f"The run in {folder} is under way already: wait for its end, or fork it.")
+            raise JournalError(f"The run in {folder} executes already: wait for its end, or fork it.")
         _drop_torn_line(self.path)
 
     def append(self, event: ev.Event) -> None:
-        """Write one event. Raises OSError when the disk is full; nothing is half-written for readers."""
+        """Write one event. Raises OSError when the disk is full; readers never see half an event."""
         data = (ev.dump_event(event) + "\n").encode()
         while data:
             data = data[os.write(self._file, data) :]
@@ -43,18 +45,18 @@ class Journal:
         """The text itself, or a `Blob` that points to it when it is large."""
         if len(text) <= BLOB_THRESHOLD:
             return text
-        return self._store_blob(text.encode("utf-8", "replace"), text[:_PREVIEW])
+        return self._store_blob(text.encode("utf-8", "replace"), clip(text, _PREVIEW))
 
     def store_bytes(self, data: bytes) -> ev.Text:
-        """What `data` says when it is short UTF-8, else a `Blob` that holds it as it is."""
+        """The text of `data` when it is short UTF-8, else a `Blob` with its bytes."""
         if len(data) <= BLOB_THRESHOLD:
             with suppress(UnicodeDecodeError):
                 return data.decode()
-        return self._store_blob(data, data[:_PREVIEW].decode("utf-8", "replace"))
+        return self._store_blob(data, clip(data.decode("utf-8", "replace"), _PREVIEW))
 
     def _store_blob(self, data: bytes, preview: str) -> ev.Blob:
         digest = hashlib.sha256(data).hexdigest()
-        path = self.folder / "blobs" / digest
+        path = self.folder / BLOBS / digest
         if not path.exists():
             path.parent.mkdir(exist_ok=True)
             partial = path.with_suffix(".partial")
@@ -76,11 +78,11 @@ def load_text(folder: Path, text: ev.Text) -> str:
 
 def load_bytes(folder: Path, text: ev.Text) -> bytes:
     """The exact bytes behind `text`. Raises FileNotFoundError when the blob folder was left behind."""
-    return text.encode() if isinstance(text, str) else (folder / "blobs" / text.sha256).read_bytes()
+    return text.encode() if isinstance(text, str) else (folder / BLOBS / text.sha256).read_bytes()
 
 
 def _lock(file: int) -> bool:
-    """Keep other writers away while `file` is open. Where a file system knows no locks, there is nothing to do."""
+    """Lock out other writers while `file` is open. File systems without locks are left as they are."""
     try:
         import fcntl
     except ImportError:
@@ -95,7 +97,7 @@ def _lock(file: int) -> bool:
 
 
 def _drop_torn_line(path: Path) -> None:
-    """Cut off a last line that a crash left unfinished: it is no event, and the next one must not join it."""
+    """Cut off a last line that a crash left unfinished, so that the next event begins a line."""
     if not path.exists() or not path.stat().st_size:
         return
     with path.open("r+b") as file:
@@ -112,7 +114,7 @@ def _drop_torn_line(path: Path) -> None:
 
 
 def _reason(error: ValueError) -> str:
-    """What is wrong with a line, in words; what checks events says more than anybody wants to read."""
+    """What is wrong with a line, as one sentence: the first of pydantic's errors."""
     errors = getattr(error, "errors", None)
     if not callable(errors):
         return str(error)
@@ -128,7 +130,7 @@ def read_journal(path: Path) -> Iterator[ev.Event]:
         FileNotFoundError: there is no journal at `path`.
         JournalError: a line other than the last is not an event.
     """
-    path = path / FILE_NAME if path.is_dir() else path
+    path = path / JOURNAL if path.is_dir() else path
     pending: tuple[int, ValueError] | None = None
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):

@@ -1,7 +1,7 @@
-"""What is shown live and not written: the text that no written event has replaced yet.
+"""Live text that no written event has replaced yet: streamed replies and output of commands.
 
-Each piece of text says where it begins (`at`, in characters of its own stream), so that whoever gets a piece
-twice, or a longer one that holds what it knows, takes only what is new. Used by whoever passes events on.
+Each piece of text says where it begins (`at`, in characters of its own stream), so that a reader that gets a piece
+twice, or a longer one, takes only what is new. Used by the server and by the kernel's publisher.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Key = tuple[str, str, str]
 """Kind, step or call, and stream."""
 
 LIMIT = 64 * 1024
-"""Characters kept of each stream; its end, for output, is what is worth seeing."""
+"""Characters kept of each stream: its end."""
 
 
 @dataclass
@@ -31,19 +31,19 @@ class _Stream:
 
 
 class LiveTail:
-    """The end of every stream of text that is under way."""
+    """The end of every stream of text that still grows."""
 
     def __init__(self) -> None:
         self._streams: dict[Key, _Stream] = {}
         self._begun = 0
 
     def add(self, event: Mapping[str, Any]) -> bool:
-        """Take a transient event, with `at` or else as the next piece. Says whether it held anything new."""
+        """Add a transient event, at `at` or else as the next piece. Returns whether it held new text."""
         added = [self._add(key, dict(event), text) for key, text in _texts(event)]
         return any(added)
 
     def written(self, event: Mapping[str, Any]) -> None:
-        """A written event has come: forget what it replaces."""
+        """Forget the live text that a written event replaces."""
         kind = event.get("kind")
         if kind in ("model.requested", "model.replied", "model.failed"):
             self._forget("model.delta", str(event.get("step")))
@@ -53,7 +53,7 @@ class LiveTail:
             self._streams.clear()
 
     def since(self, seen: dict[int, int]) -> Iterator[Json]:
-        """What is new to somebody who has seen so much of each stream; `seen` is brought up to date."""
+        """New text for a reader that has `seen` so many characters of each stream; updates `seen`."""
         for gone in seen.keys() - {stream.number for stream in self._streams.values()}:
             del seen[gone]
         for key, stream in self._streams.items():

@@ -1,19 +1,20 @@
 """The fold: events in, a trajectory of steps out. One event at a time, constant work for each but a rewind.
 
-Events form a tree. A trajectory shows the branch of HEAD, the one that goes on; `branches` names the others, and
-`at` shows one.
+Events form a tree. A trajectory shows the branch of HEAD, which new events extend; `branches` lists all, and `at`
+shows one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.tree import Branch, Tree
+from llm_sandbox_nb.trajectory.branches import Branch, Tree
 
-NOT_ANSWERED = "There is no result: the run ended while this call was under way."
+_UNDER_WAY = frozenset(("continued", "model.requested", "call.started", "run.finished"))
+NOT_ANSWERED = "There is no result: the run ended while this call was executed."
 
 
 @dataclass
@@ -27,7 +28,7 @@ class Call:
     """As executed; as proposed until then."""
     started: float | None = None
     live_output: str = ""
-    """Output so far, last part only, while the call is under way."""
+    """The last part of the output so far, until the call has finished."""
     result: ev.CallFinished | None = None
     decisions: list[ev.CallDecided] = field(default_factory=list)
     """What a person decided when it was held."""
@@ -36,7 +37,7 @@ class Call:
 
     @property
     def finished(self) -> bool:
-        """Whether the one result is there."""
+        """Whether the call has its result."""
         return self.result is not None
 
     @property
@@ -46,7 +47,7 @@ class Call:
 
     @property
     def exit_code(self) -> int | None:
-        """Of `execute_bash`, when it ended by itself."""
+        """Of `execute_bash`, when the command exited."""
         return self.result.exit_code if self.result else None
 
     @property
@@ -57,7 +58,7 @@ class Call:
 
 @dataclass
 class Step:
-    """One reply of the model and what came of it. Steps count from 1."""
+    """One reply of the model and the results of its calls. Steps count from 1."""
 
     number: int
     thought: str = ""
@@ -67,18 +68,27 @@ class Step:
     model_time: float = 0.0
     finish_reason: str | None = None
     nudge: str = ""
-    """What a reply without any call was answered with."""
+    """The message that answered a reply without any call."""
     replied: bool = False
     failures: list[ev.ModelFailed] = field(default_factory=list)
     artifacts: list[ev.ArtifactSaved] = field(default_factory=list)
     checkpoint: ev.Checkpointed | None = None
-    """The files as they are kept after it; None when it changed none, or they are not kept."""
+    """The files after it; None when it changed none, or they are not kept."""
+
+
+class ChangedByOthers(NamedTuple):
+    """Between these checkpoints the files were changed, and no step of the run was executed."""
+
+    before: str
+    after: str
+    runs: tuple[str, ...]
+    """Tasks of the other runs that used the sandbox meanwhile; without any it was a person, or a program left over."""
 
 
 class Trajectory:
-    """A run as far as it has come. Feed it events with `add`; loaded and live runs look the same.
+    """A run up to its latest event. `add` takes one more event; loaded and live runs look the same.
 
-    All but `events`, `spent`, `start` and `sandbox` is about the branch of HEAD.
+    All but `events`, `total_usage`, `start`, `sandbox` and `changed_by_others()` is about the branch of HEAD.
 
     >>> trajectory = Trajectory(read_journal(path))
     >>> trajectory.steps[0].calls[0].output
@@ -86,14 +96,15 @@ class Trajectory:
 
     def __init__(self, events: Iterable[ev.Event] = ()) -> None:
         self.events: list[ev.Event] = []
-        """All that were written, in their order, of every branch."""
+        """Every written event of every branch, in order."""
         self.start: ev.RunStarted | None = None
         self.sandbox: ev.SandboxReady | None = None
-        self.spent = ev.Usage(cost=0.0)
+        self.total_usage = ev.Usage(cost=0.0)
         """Tokens and money of all branches together."""
         self.forks: list[ev.Forked] = []
         """Runs that began from this one."""
         self.rewinds: list[ev.Rewound] = []
+        self._by_others: dict[str, tuple[ChangedByOthers, ...]] = {}
         self._tree = Tree()
         self._head: str | None = None
         self._begin()
@@ -111,19 +122,21 @@ class Trajectory:
         self.notes: list[str] = []
         self.controls: list[ev.Controlled] = []
         self.paused = False
-        """Whether the run has halted and waits for a person."""
+        """Whether the run is paused and waits for a person."""
         self.held: ev.CallHeld | None = None
         """The call that waits for a person."""
         self.checkpoints: dict[int, ev.Checkpointed] = {}
-        """The files as they are kept, by step; 0 is before the first call."""
+        """The kept files by step; 0 is before the first call."""
         self.files: str | None = None
         """The newest checkpoint: the files that belong to HEAD."""
         self.uncovered: str | None = None
         """The event before the first call that was executed after that checkpoint; None when there is none.
 
-        What such a call did to the files is not kept. A run whose sandbox is gone goes on from that event, so
-        that talk and files agree.
+        What such a call did to the files is not kept. A run whose sandbox is gone resumes from that event, so that
+        conversation and files agree.
         """
+        self.ready_at: int | None = None
+        """After a rewind: the step from which the run can continue. None when it runs, has ended or was not rewound."""
         self.changed: list[ev.SettingsChanged] = []
         self.usage = ev.Usage(cost=0.0)
         self._calls: dict[str, Call] = {}
@@ -131,7 +144,7 @@ class Trajectory:
 
     @property
     def head(self) -> str | None:
-        """Id of the event that the next one follows: the last one, or the one that the run went back to."""
+        """Id of the event that the next one follows: the last one, or the target of a rewind."""
         return self._head
 
     @property
@@ -150,16 +163,48 @@ class Trajectory:
         other = Trajectory()
         for one in self._tree.path(event):
             other._take(one, other._head)
-        other.spent = self.spent
+        other.total_usage, other._by_others = self.total_usage, self._by_others
         return other
+
+    def changed_by_others(self, checkpoint: str) -> tuple[ChangedByOthers, ...]:
+        """What the files of a checkpoint, of any branch, have from others; the oldest first."""
+        return self._by_others.get(checkpoint, ())
 
     def parent(self, event: str) -> str | None:
         """Id of the event that `event` follows."""
         return self._tree.parent(event)
 
     def step_at(self, event: str | None) -> int:
-        """The number of the step under way, or just done, at an event; 0 before the first."""
+        """The number of the step that an event belongs to or follows; 0 before the first."""
         return self._tree.step(event)
+
+    @property
+    def model(self) -> str:
+        """The current model: the first one, or the one that a person changed to."""
+        changed = [change.model for change in self.changed if change.model]
+        return changed[-1] if changed else self.start.model if self.start else ""
+
+    @property
+    def scripted(self) -> bool:
+        """Whether its replies are read from a file."""
+        if self.start is None or self.model == self.start.model:
+            return bool(self.start and self.start.scripted)
+        return self.model.startswith("scripted/")
+
+    @property
+    def budget(self) -> float | None:
+        """US dollars that the run may cost, as the newest change says; None without such a limit."""
+        first = [self.start.settings.get("limits")] if self.start else []
+        limits = [
+            one for one in (*first, *(change.limits for change in self.changed)) if isinstance(one, dict)
+        ]
+        named = [one["cost"] for one in limits if "cost" in one]
+        return named[-1] if named and isinstance(named[-1], int | float) else None
+
+    @property
+    def steps_done(self) -> int:
+        """Steps in which the model replied: without one that failed or was interrupted before."""
+        return len(self.steps) - sum(not step.replied for step in self.steps[-1:])
 
     @property
     def stop_reason(self) -> str | None:
@@ -179,10 +224,12 @@ class Trajectory:
         parent = self._head if event.parent is None or event.parent not in self._tree else event.parent
         if parent != self._head:
             self._go_to(parent)
+        if isinstance(event, ev.Checkpointed | ev.RewindStarted):
+            self._follow_others(event)
         self._take(event, parent)
         match event:
             case ev.ModelReplied():
-                self.spent = self.spent + (event.usage or ev.Usage())
+                self.total_usage = self.total_usage + (event.usage or ev.Usage())
             case ev.Forked():
                 self.forks.append(event)
             case ev.Rewound():
@@ -191,6 +238,7 @@ class Trajectory:
                     files = event.target if event.what == "both" else event.safety or self.files
                     self._go_to(event.to)
                     self.files, self.uncovered = files or self.files, None
+                    self.ready_at = None if self.finish else self.step_at(event.to)
 
     def _take(self, event: ev.Event, parent: str | None) -> None:
         if isinstance(event, ev.CallStarted) and event.tool != "submit" and self.uncovered is None:
@@ -200,6 +248,18 @@ class Trajectory:
         self._head = event.id
         self.path.append(event)
         self._apply(event)
+
+    def _follow_others(self, event: ev.Checkpointed | ev.RewindStarted) -> None:
+        """A checkpoint has what the one before it has from others; before a rewind, also what is new without a step."""
+        made = event.safety if isinstance(event, ev.RewindStarted) else event.checkpoint
+        before = self.files
+        if made is None or before is None or made == before or made in self._by_others:
+            return
+        known = self._by_others.get(before, ())
+        if isinstance(event, ev.RewindStarted) and self.uncovered is None:
+            known = (*known, ChangedByOthers(before, made, tuple(event.other_runs)))
+        if known:
+            self._by_others[made] = known
 
     def _go_to(self, event: str | None) -> None:
         """HEAD is at `event` now: what its branch did up to there, and nothing of what came after."""
@@ -214,6 +274,8 @@ class Trajectory:
         self.paused, self.held = False, None
 
     def _apply(self, event: ev.Event) -> None:
+        if self.ready_at is not None and event.kind in _UNDER_WAY:
+            self.ready_at = None
         match event:
             case ev.RunStarted():
                 self.start = event

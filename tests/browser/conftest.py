@@ -1,50 +1,104 @@
-"""A real browser: Debian's Chromium, driven by Playwright."""
+"""A real browser (Debian's Chromium, driven by Playwright) and a real Jupyter server, one of each for the session."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 import support
-from playwright.sync_api import Browser, Page, expect, sync_playwright
-from programs import require_program
-from servers import PATIENCE
+from chromium import PlaywrightLoop, chromium
+from playwright.sync_api import Browser, BrowserContext, Page, Playwright, expect, sync_playwright
+from servers import IN_FULL, PATIENCE, FrontEnd, Jupyter, jupyter
+from view_page import build
 
-ARGUMENTS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
 LONGEST = 900
 """Seconds for a test here that does not say it itself."""
+WINDOW = {"width": 1200, "height": 900}
+HERE = Path(__file__).parent
 expect.set_options(timeout=PATIENCE)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Real pages, kernels and sandboxes need more than the limit of the others when the machine is busy."""
+    """Real pages need time on a busy machine; with `--dist loadgroup` one worker runs all, with one server."""
     for item in items:
-        if Path(__file__).parent in item.path.parents and not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(LONGEST))
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("browser"))
+            if not item.get_closest_marker("timeout"):
+                item.add_marker(pytest.mark.timeout(LONGEST))
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """One browser for a module; no longer, because Playwright keeps an event loop in this thread meanwhile."""
-    program = require_program("chromium")
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Playwright's loop runs during the tests of this folder and no others, for all of which this is called."""
+    if HERE not in item.path.parents:
+        return (yield)
+    with PlaywrightLoop.running():
+        return (yield)
+
+
+@pytest.fixture(scope="session")
+def playwright() -> Iterator[Playwright]:
+    """What drives browsers."""
     before = support.child_pids()
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
-        mine = support.child_pids() - before
-        support.KEPT_PIDS.update(mine)
-        yield started
-        started.close()
+    started = sync_playwright().start()
+    mine = support.child_pids() - before
+    support.KEPT_PIDS.update(mine)
+    yield started
+    # The last test of the session may be one of another folder.
+    with PlaywrightLoop.running():
+        started.stop()
+    PlaywrightLoop.ended()
     support.KEPT_PIDS.difference_update(mine)
 
 
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """A page of its own, with no cookies and no storage of others."""
-    context = browser.new_context(viewport={"width": 1200, "height": 900})
+@pytest.fixture(scope="session")
+def browser(playwright: Playwright) -> Iterator[Browser]:
+    """One browser for all tests that leave its pages usable."""
+    with chromium(playwright) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def window(browser: Browser) -> Iterator[BrowserContext]:
+    """A window that keeps the applications' scripts, so that their pages open quickly."""
+    context = browser.new_context(viewport=WINDOW)
     context.set_default_timeout(PATIENCE)
-    yield context.new_page()
-    context.close()
+    yield context
+    with PlaywrightLoop.running():
+        context.close()
+
+
+@pytest.fixture
+def page(window: BrowserContext) -> Iterator[Page]:
+    """A fresh page; nothing of it is kept but the applications' scripts."""
+    yield window.new_page()
+    for page in window.pages:
+        if page.url.startswith("http:"):
+            page.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
+        page.close()
+    window.clear_cookies()
+
+
+@pytest.fixture(scope="session")
+def one_jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jupyter]:
+    """The one server of all tests that do not need another."""
+    with jupyter(tmp_path_factory.mktemp("jupyter")) as running:
+        yield running
+
+
+@pytest.fixture(params=IN_FULL)
+def server(one_jupyter: Jupyter, request: pytest.FixtureRequest) -> Iterator[FrontEnd]:
+    """JupyterLab, and Notebook 7 in the campaign; `parametrize("server", APPS, indirect=True)` always takes both."""
+    if one_jupyter.process is None or one_jupyter.process.poll() is not None:
+        one_jupyter.start()
+    folder = re.sub(r"\W+", "-", request.node.name).strip("-")
+    yield FrontEnd(one_jupyter, request.param, folder)
+    one_jupyter.clear()
+
+
+@pytest.fixture(scope="session")
+def assets(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """The view's script and style sheet, for bare pages."""
+    return build(tmp_path_factory.mktemp("view") / "built")

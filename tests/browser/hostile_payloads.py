@@ -167,6 +167,6 @@ NAMES = {
 TEXTS = (
     "task", "model", "tool", "raw", "argument", "command", "thought", "reasoning", "error",
     "notice", "incomplete", "observation", "ending", "diff-path", "diff", "diff-note",
-    "answer", "failure", "note", "skipped", "protection",
+    "answer", "failure", "note", "skipped", "protection", "highlighted", "last-line", "fork", "made",
 )  # fmt: skip
 """Places of a run's events where the model's text stands."""

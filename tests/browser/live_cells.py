@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import time
+from pathlib import Path
+from typing import Any
 
 import psutil
 from playwright.sync_api import Locator, Page, expect
-from servers import FrontEnd, bundles, open_notebook
+from servers import PATIENCE, FrontEnd, bundles, open_notebook
 
 MARK = f"86391.{os.getpid()}"
 """Seconds that a command sleeps, by which it is told from all others."""
@@ -25,6 +28,14 @@ turns:
   - calls: [{tool: execute_bash, arguments: {command: "echo three"}}]
   - calls: [{tool: submit}]
 """
+PATIENT = """
+turns:
+  - calls: [{tool: execute_bash, arguments: {command: "echo one"}}]
+  - calls: [{tool: execute_bash, arguments: {command: "echo two; until [ -e GO ]; do sleep 0.1; done"}}]
+  - calls: [{tool: execute_bash, arguments: {command: "echo three"}}]
+  - calls: [{tool: submit}]
+"""
+"""Its second step waits for a file."""
 STEPS = 30
 STOP_BAR = 2.0
 TRIES = 3
@@ -49,7 +60,7 @@ OBSERVE = r"""() => {
       const text = part => node.querySelector(part)?.textContent ?? '';
       if (!step) continue;
       note('steps', step, text('.lsn-code').includes(`stamp-${step};`));
-      const ended = text('.lsn-call-head .lsn-badge').startsWith('exit 0');
+      const ended = node.dataset.state === 'done';
       note('outputs', step, ended && text('.lsn-output').includes(`stamp-${step}\n`));
     }
     if (last !== newest) {
@@ -61,13 +72,43 @@ OBSERVE = r"""() => {
 BADGE = ".lsn-header .lsn-badge"
 
 
-def begin(server: FrontEnd, page: Page, name: str, script: str, *, kernel: str = "python3") -> None:
+def begin(
+    server: FrontEnd, page: Page, name: str, script: str, *, kernel: str = "python3", options: str = ""
+) -> None:
     """Open a notebook whose cell plays the script, and run it."""
     (server.root / f"{name}.yaml").write_text(script)
-    cell = f"%%sandbox -m scripted/./{name}.yaml\nGo on."
+    cell = f"%%sandbox -m scripted/./{name}.yaml {options}\nGo on."
     path = server.notebook(f"{name}.ipynb", "%load_ext llm_sandbox_nb", cell, kernel=kernel)
     open_notebook(page, server, path)
     page.evaluate("() => { jupyterapp.commands.execute('notebook:run-all-cells'); }")
+
+
+def patient(go: Path) -> str:
+    """A script whose second step waits for this file."""
+    return PATIENT.replace("GO", str(go))
+
+
+def journal(server: FrontEnd, name: str) -> list[dict[str, Any]]:
+    """What the newest run of a notebook has written down."""
+    newest = max((server.root / "sandbox-runs" / name).glob("*/journal.jsonl"))
+    return [json.loads(line) for line in newest.read_text().splitlines()]
+
+
+def actions(server: FrontEnd, name: str) -> list[str]:
+    """What a run and who controls it have begun, in order."""
+    begun = ("control", "model.requested", "call.started")
+    events = [event for event in journal(server, name) if event["kind"] in begun]
+    return ["", *(event.get("action", event["kind"]) for event in events)]
+
+
+def wait_until_held(server: FrontEnd, page: Page, name: str) -> None:
+    """Until the run waits for a person, who may have said something before or since, and does nothing more."""
+    deadline = time.monotonic() + PATIENCE / 1000
+    while (kinds := [kind for kind in actions(server, name) if kind != "say"])[-1] != "paused":
+        assert time.monotonic() < deadline, kinds
+        page.wait_for_timeout(100)
+    page.wait_for_timeout(500)
+    assert [kind for kind in actions(server, name) if kind != "say"] == kinds
 
 
 def wait_for_idle(page: Page) -> None:
@@ -97,7 +138,7 @@ def seconds_to_stop(server: FrontEnd, page: Page, name: str, kernel: str) -> flo
     assert sleepers() == 1
     pressed = time.monotonic()
     page.get_by_role("button", name="Stop", exact=True).first.click()
-    expect(page.locator(BADGE)).to_have_text("interrupted")
+    expect(page.locator(BADGE)).to_have_text("Stopped by you")
     taken = time.monotonic() - pressed
     assert not sleepers()
     wait_for_idle(page)
@@ -114,16 +155,17 @@ def going_on(page: Page) -> Locator:
 
 def pause_and_say(server: FrontEnd, page: Page, kernel: str = "python3") -> None:
     """Pause a run, say something to it, and let it go on."""
-    begin(server, page, f"slow{kernel}", SLOW, kernel=kernel)
+    name = f"slow-{kernel}"
+    begin(server, page, name, SLOW, kernel=kernel)
     page.get_by_role("button", name="Pause").click()
-    page.get_by_label("Say something to the agent").fill("Count in French.")
-    page.get_by_label("Say something to the agent").press("Enter")
-    expect(page.get_by_label("Say something to the agent")).to_have_value("")
+    page.get_by_label("Say something to the model").fill("Count in French.")
+    page.get_by_label("Say something to the model").press("Enter")
+    expect(page.get_by_label("Say something to the model")).to_have_value("")
     expect(going_on(page)).to_be_visible()
-    page.wait_for_timeout(3500)
-    assert page.locator(BADGE).text_content() != "submitted"
+    wait_until_held(server, page, name)
+    assert page.locator(BADGE).text_content() != "Submitted"
     going_on(page).click()
-    expect(page.locator(BADGE)).to_have_text("submitted")
+    expect(page.locator(BADGE)).to_have_text("Submitted")
     wait_for_idle(page)
     (record,) = bundles(page)
     assert "Count in French." in str(record["events"])
@@ -136,7 +178,7 @@ def delays_of_steps(server: FrontEnd, page: Page, kernel: str = "python3") -> di
     """
     page.add_init_script(f"addEventListener('DOMContentLoaded', {OBSERVE})")
     begin(server, page, f"many{kernel}", MANY + "\n  - calls: [{tool: submit}]\n", kernel=kernel)
-    expect(page.locator(BADGE)).to_have_text("submitted")
+    expect(page.locator(BADGE)).to_have_text("Submitted")
     wait_for_idle(page)
     seen = page.evaluate("() => window.seen")
     (record,) = bundles(page)

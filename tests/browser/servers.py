@@ -1,4 +1,4 @@
-"""A real JupyterLab and a real Notebook 7 on loopback, and a page that opens notebooks in them."""
+"""A real JupyterLab and Notebook 7 on loopback, and pages that open notebooks in them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "llm_sandbox_nb" / "labextension"
 App = Literal["lab", "notebook"]
 APPS: tuple[App, ...] = ("lab", "notebook")
-ALIKE: tuple[App, ...] = support.size(APPS[:1], APPS)
-"""For what is the same code in the same surroundings in both: as a rule one of them."""
+IN_FULL = ["lab", pytest.param("notebook", marks=pytest.mark.campaign)]
+"""For what is the same code in the same surroundings in both: as a rule Lab."""
 PATIENCE = 150_000
 """Milliseconds that a page may take for anything that is not measured: a busy machine takes a minute to start a run."""
-_CLASSES = {"lab": "LabApp", "notebook": "JupyterNotebookApp"}
-_MODULES = {"lab": "jupyterlab", "notebook": "notebook"}
-_NO_NEWS = {"fetchNews": "false", "checkForUpdates": False, "doNotDisturbMode": True}
+NO_NEWS = {"fetchNews": "false", "checkForUpdates": False, "doNotDisturbMode": True}
 _KERNEL = """async () => {
   await jupyterapp.restored;
+  while (!jupyterapp.shell.currentWidget?.context) await new Promise(done => setTimeout(done, 50));
   const widget = jupyterapp.shell.currentWidget;
   await widget.context.ready;
   const session = widget.context.sessionContext;
@@ -38,13 +37,15 @@ _KERNEL = """async () => {
 }"""
 
 
-class FrontEnd(JupyterProcess):
-    """JupyterLab or Notebook with our built extension."""
+class Jupyter(JupyterProcess):
+    """One server that shows both JupyterLab and Notebook 7, with our built extension."""
+
+    module = "jupyterlab"
+    without = ("jupyter_lsp",)
 
     def __init__(
         self,
         folder: Path,
-        app: App,
         *,
         extension: bool = True,
         dark: bool = False,
@@ -54,46 +55,46 @@ class FrontEnd(JupyterProcess):
     ) -> None:
         """`extension` says whether the page gets ours; the server has its half in any case.
 
-        `python` is that of another environment, with another version of Lab or Notebook.
+        `python` is that of another environment, with another version of Lab and Notebook.
         """
-        self.app = app
-        self.without = ("jupyter_lsp",)
         self.python = str(python or sys.executable)
         self.is_oldest = python is not None
-        self.module = _MODULES[app]
-        name = _CLASSES[app]
-        settings, extensions = folder / "settings", folder / "labextensions"
-        write_setting(settings, "@jupyterlab/apputils-extension/notification", _NO_NEWS)
-        if dark:
-            write_setting(settings, "@jupyterlab/apputils-extension/themes", {"theme": "JupyterLab Dark"})
+        self.settings = folder / "settings"
+        extensions = folder / "labextensions"
         extensions.mkdir(parents=True, exist_ok=True)
-        if extension:
-            (extensions / "llm-sandbox-nb").symlink_to(BUILT)
-        else:
-            without = folder / "config" / "labconfig" / "page_config.json"
-            without.parent.mkdir(parents=True)
-            without.write_text(json.dumps({"disabledExtensions": {"llm-sandbox-nb": True}}))
+        (extensions / "llm-sandbox-nb").symlink_to(BUILT)
         super().__init__(
             folder,
-            f"--{name}.workspaces_dir={folder / 'workspaces'}",
-            # Notebook's pages get extensions from where JupyterLab, which its server has too, says.
-            *(f"--{one}.extra_labextensions_path={extensions}" for one in {name, "LabApp"}),
-            f"--{name}.expose_app_in_browser=True",
+            f"--LabApp.workspaces_dir={folder / 'workspaces'}",
+            f"--JupyterNotebookApp.workspaces_dir={folder / 'workspaces'}",
+            f"--LabApp.extra_labextensions_path={extensions}",
+            f"--JupyterNotebookApp.extra_labextensions_path={extensions}",
+            "--LabApp.expose_app_in_browser=True",
+            "--JupyterNotebookApp.expose_app_in_browser=True",
             "--LabApp.extension_manager=readonly",
             *options,
-            env={"LLM_SANDBOX_ISOLATION": isolation, "JUPYTERLAB_SETTINGS_DIR": str(settings)},
+            env={"LLM_SANDBOX_ISOLATION": isolation, "JUPYTERLAB_SETTINGS_DIR": str(self.settings)},
         )
+        self.set("@jupyterlab/apputils-extension/notification", NO_NEWS)
+        if dark:
+            self.set("@jupyterlab/apputils-extension/themes", {"theme": "JupyterLab Dark"})
+        if not extension:
+            self.show_extension(False)
 
-    def address(self, path: str) -> str:
-        """Where a notebook, or in Lab any file, is opened."""
-        place = f"lab/tree/{path}?reset&" if self.app == "lab" else f"notebooks/{path}?"
-        return f"{self.url}{place}token={self.token}"
+    def set(self, name: str, values: dict[str, Any] | None) -> None:
+        """Set what a person sets in the settings editor, for pages that are opened from now on; None resets it."""
+        path = self.settings / f"{name}.jupyterlab-settings"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if values is None:
+            path.unlink(missing_ok=True)
+        else:
+            path.write_text(json.dumps(values))
 
-    def first_notebook(self) -> str:
-        """A fresh copy of the first notebook with its data."""
-        shutil.copytree(ROOT / "notebooks" / "data", self.root / "data", dirs_exist_ok=True)
-        shutil.copy(ROOT / "notebooks" / "01-first-task.ipynb", self.root)
-        return "01-first-task.ipynb"
+    def show_extension(self, shown: bool) -> None:
+        """Whether pages that are opened from now on get our extension."""
+        path = self.folder / "config" / "labconfig" / "page_config.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"disabledExtensions": {"llm-sandbox-nb": not shown}}))
 
     def add_kernel(self, name: str, *overlay: Path, before: tuple[str, ...] = ()) -> None:
         """A kernel of this name: with the packages of a folder before those installed, and started by `before`."""
@@ -104,12 +105,51 @@ class FrontEnd(JupyterProcess):
         described = {"argv": argv, "env": env, "display_name": name, "language": "python"}
         (spec / "kernel.json").write_text(json.dumps(described))
 
+    def start(self, timeout: float = PATIENCE / 1000) -> Jupyter:
+        """Start it; it outlives the test that does so."""
+        before = support.child_pids()
+        super().start(timeout)
+        support.KEPT_PIDS.update(support.child_pids() - before)
+        return self
+
+    def clear(self) -> None:
+        """End every kernel, and with it its sandbox."""
+        if self.process and self.process.poll() is None:
+            for session in self.get("api/sessions"):
+                self.ask(f"api/sessions/{session['id']}", "DELETE")
+
+
+class FrontEnd:
+    """JupyterLab or Notebook of a running server, for one test: with a folder of notebooks that no other test has."""
+
+    def __init__(self, jupyter: Jupyter, app: App = "lab", folder: str = "") -> None:
+        self.jupyter = jupyter
+        self.app = app
+        self.folder = folder
+        self.root = jupyter.root / folder
+        self.root.mkdir(parents=True, exist_ok=True)
+
+    def address(self, path: str) -> str:
+        """Where a notebook or another file is opened."""
+        viewer = "lab/tree" if self.app == "lab" else "notebooks" if path.endswith(".ipynb") else "edit"
+        return f"{self.jupyter.url}{viewer}/{self.path(path)}?reset&token={self.jupyter.token}"
+
+    def path(self, name: str) -> str:
+        """The path of a file in the server's root."""
+        return f"{self.folder}/{name}" if self.folder else name
+
+    def first_notebook(self) -> str:
+        """A fresh copy of the first notebook with its data."""
+        shutil.copytree(ROOT / "notebooks" / "data", self.root / "data", dirs_exist_ok=True)
+        shutil.copy(ROOT / "notebooks" / "01-first-task.ipynb", self.root)
+        return "01-first-task.ipynb"
+
     def notebook(self, name: str, *cells: str, kernel: str = "python3") -> str:
         """A notebook of these code cells."""
         code = [
-            {"cell_type": "code", "id": f"c{place}", "metadata": {}, "outputs": [], "source": source}
+            {"cell_type": "code", "id": f"c{number}", "metadata": {}, "outputs": [], "source": source}
             | {"execution_count": None}
-            for place, source in enumerate(cells)
+            for number, source in enumerate(cells)
         ]
         spec = {"kernelspec": {"name": kernel, "display_name": kernel, "language": "python"}}
         content = {"cells": code, "metadata": spec, "nbformat": 4, "nbformat_minor": 5}
@@ -117,28 +157,18 @@ class FrontEnd(JupyterProcess):
         return name
 
 
-def write_setting(folder: Path, name: str, values: dict[str, Any]) -> None:
-    """What a person would have set in the settings editor."""
-    path = folder / f"{name}.jupyterlab-settings"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(values))
-
-
 @contextlib.contextmanager
-def front_end(folder: Path, app: App, **options: Any) -> Iterator[FrontEnd]:
-    """A running one; it may outlive single tests."""
+def jupyter(folder: Path, **options: Any) -> Iterator[Jupyter]:
+    """A running server; it may outlive single tests."""
     if not (BUILT / "package.json").is_file():
         pytest.fail("the extension is not built: run `make labextension`", pytrace=False)
-    server = FrontEnd(folder, app, **options)
-    before = support.child_pids()
+    server = Jupyter(folder, **options)
+    before = set(support.KEPT_PIDS)
     try:
-        server.start(PATIENCE / 1000)
-        mine = support.child_pids() - before
-        support.KEPT_PIDS.update(mine)
-        yield server
-        support.KEPT_PIDS.difference_update(mine)
+        yield server.start()
     finally:
         server.stop()
+        support.KEPT_PIDS.intersection_update(before)
 
 
 def open_notebook(page: Page, server: FrontEnd, path: str, *, kernel: bool = True) -> None:

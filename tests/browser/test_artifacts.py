@@ -1,9 +1,8 @@
-"""Each kind of file as a person sees it, in a real browser."""
+"""Files that need a real browser to be shown: pictures, sound, frames, downloads. Others: artifacts.test.mjs."""
 
 from __future__ import annotations
 
 import io
-import json
 import math
 import struct
 import wave
@@ -13,11 +12,9 @@ from typing import Any
 import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Page
-from view_page import build, bundle, page_html
+from view_page import bundle, page_html
 
 from llm_sandbox_nb.trajectory import events as ev
-
-pytestmark = pytest.mark.slow
 
 
 def png(width: int = 600, height: int = 300) -> bytes:
@@ -48,17 +45,14 @@ END = b"\x00\xff\x2f\x00"
 
 
 @pytest.fixture(scope="module")
-def html(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return page_html(*build(tmp_path_factory.mktemp("view") / "built"))
-
-
-@pytest.fixture(scope="module")
-def open_page(browser: Browser, html: str) -> Iterator[Page]:
+def open_page(browser: Browser, assets: tuple[str, str]) -> Iterator[Page]:
     """One page with the view's script; each test shows its own files there."""
     context = browser.new_context(viewport={"width": 1000, "height": 900}, accept_downloads=True)
     context.set_default_timeout(60_000)
     page = context.new_page()
-    page.route("http://view.test/", lambda route: route.fulfill(body=html, content_type="text/html"))
+    page.route(
+        "http://view.test/", lambda route: route.fulfill(body=page_html(*assets), content_type="text/html")
+    )
     page.goto("http://view.test/")
     yield page
     context.close()
@@ -137,172 +131,10 @@ def test_what_cannot_be_played_says_so(view: Page) -> None:
 
 def test_midi_is_a_piano_roll(view: Page) -> None:
     show(view, "song.mid", midi(*NOTES, END))
-    assert "3 notes, 1 tracks, 1.5 s" in text(view)
+    assert "3 notes, 1 track, 1.5 s" in text(view)
     drawn = """() => { const c = document.querySelector('.lsn-roll');
       return c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(x => x) }"""
     view.wait_for_function(drawn)
-
-
-TEMPO = b"\x00\xff\x51\x03\x0f\x42\x40"
-
-
-@pytest.mark.parametrize(
-    ("data", "notes", "damaged"),
-    [
-        (midi(TEMPO, *NOTES, END), 3, False),
-        (midi(*NOTES, END, length=2**32 - 1), 3, True),
-        (midi(*NOTES, b"\x00\xff\x01\x7f"), 3, True),
-        (midi(*NOTES, b"\x00\xf0\xff\xff\xff\x7f"), 3, True),
-        (midi(*NOTES, b"\xff\xff\xff\xff\xff\xff"), 3, True),
-        (midi(*NOTES[:1], bytes(5)), 1, True),
-        (midi(), 0, False),
-        (midi(*NOTES, END, division=0), 3, False),
-        (midi(*NOTES, END, division=0x8000), 3, False),
-        (midi(*([b"\x00\x90\x3c\x40\x00\x80\x3c\x00"] * 30_000)), 20_000, True),
-        (b"MThd" + b"\xff" * 40, 0, False),
-        (b"MThd", 0, False),
-        (b"MThd" + struct.pack(">IHHH", 6, 1, 9, 96) + b"MTrk\0\0\0\0" * 50_000, 0, False),
-    ],
-)  # fmt: skip
-def test_midi_files_with_wrong_lengths(view: Page, data: bytes, notes: int, damaged: bool) -> None:
-    score = view.evaluate(
-        "data => { const t = performance.now(); const s = lsn.parseMidi(Uint8Array.from(data)); "
-        "return { notes: s.notes.length, damaged: s.damaged, seconds: s.seconds, took: performance.now() - t } }",
-        list(data),
-    )
-    assert (score["notes"], score["damaged"]) == (notes, damaged)
-    assert score["took"] < 1000
-    assert math.isfinite(score["seconds"])
-
-
-def test_midi_tempo_is_heeded(view: Page) -> None:
-    score = view.evaluate("data => lsn.parseMidi(Uint8Array.from(data))", list(midi(TEMPO, *NOTES, END)))
-    assert [note["start"] for note in score["notes"]] == pytest.approx([0, 1, 2])
-    assert view.evaluate("lsn.parseMidi(new TextEncoder().encode('RIFF....')) === null")
-
-
-def test_csv_is_a_table_with_types(view: Page) -> None:
-    rows = "\n".join(f'{i},{i / 2},2026-01-0{i % 9 + 1},"a ""b"", c",' for i in range(500))
-    show(view, "t.csv", f"n,half,day,text,none\r\n{rows}\n".encode())
-    heads = view.locator(".lsn-table th").all_inner_texts()
-    assert [head.split() for head in heads] == [
-        ["n", "integer"], ["half", "number"], ["day", "date"], ["text", "text"], ["none", "empty"],
-    ]  # fmt: skip
-    assert view.locator(".lsn-table tbody tr").count() == 100
-    assert view.locator(".lsn-table tbody tr").first.locator("td").all_inner_texts()[3] == 'a "b", c'
-    assert "The first 100 rows" in text(view)
-
-
-def test_other_delimiters(view: Page) -> None:
-    show(view, "t.tsv", b"a\tb\n1\tx,y\n")
-    assert view.locator(".lsn-table td").all_inner_texts() == ["1", "x,y"]
-    view.evaluate("document.getElementById('view').replaceChildren()")
-    show(view, "t.csv", b"a;b\n1,5;2\n")
-    assert view.locator(".lsn-table td").all_inner_texts() == ["1,5", "2"]
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"," * 4_000_000,
-        b'"' + b"a" * 4_000_000,
-        b'"' * 3_999_999,
-        b"a" * 4_000_000,
-        b"\n" * 4_000_000,
-        b"a,b\n" * 1_000_000,
-        (b",".join([b"x" * 1000] * 1000) + b"\n") * 4,
-        bytes(range(256)) * 10_000,
-    ],
-    ids=["commas", "open quote", "quotes", "one cell", "lines", "rows", "wide", "bytes"],
-)
-def test_a_huge_table_costs_little(view: Page, data: bytes) -> None:
-    took = view.evaluate("performance.now()")
-    show(view, "t.csv", data)
-    took = view.evaluate("performance.now()") - took
-    assert took < 5000
-    assert view.evaluate("document.querySelectorAll('*').length") < 12_000
-
-
-def test_a_preview_of_parquet(view: Page) -> None:
-    preview = {"columns": [{"name": "a<b", "type": "int64"}], "rows": [["1"], ["2"]], "total_rows": 1234}
-    show(view, "t.parquet", b"PAR1", entry={"preview": preview})
-    if view.locator(".lsn-table").count():
-        assert "first 2 of 1,234 rows" in text(view)
-        assert "a<b" in text(view)
-    else:
-        pytest.fail("the preview is not shown")
-
-
-def test_json_is_a_tree(view: Page) -> None:
-    show(
-        view,
-        "a.json",
-        json.dumps({"list": list(range(250)), "__proto__": {"x": None}, "s": "te\u202ext"}).encode(),
-    )
-    assert "list: [250]" in text(view)
-    assert "__proto__: {1}" in text(view)
-    assert '"te\\u202ext"' in text(view)
-    view.click("text=list: [250]")
-    view.click("text=150 more")
-    view.click("text=50 more")
-    assert "249: 249" in text(view)
-
-
-@pytest.mark.parametrize(
-    "data", [b"[" * 400_000 + b"]" * 400_000, b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
-             b"[" + b"1," * 2_000_000 + b"1]",
-             b'"' + b"x" * 7_000_000 + b'"', b"[" * 1000],
-)  # fmt: skip
-def test_huge_or_deep_json_costs_little(view: Page, data: bytes) -> None:
-    show(view, "a.json", data)
-    assert view.evaluate("document.querySelectorAll('*').length") < 2000
-    assert len(text(view)) < 210_000
-
-
-def test_markdown_and_text(view: Page) -> None:
-    show(view, "a.md", b"# Head\n\n**bold** and `code`\n")
-    assert view.inner_text(".lsn-markdown h1") == "Head"
-    view.evaluate("document.getElementById('view').replaceChildren()")
-    show(view, "a.log", b"\x1b[31mred\x1b[0m <b>plain</b>")
-    assert view.inner_text(".lsn-text") == "red <b>plain</b>"
-
-
-def test_a_long_text_is_cut_and_that_is_said(view: Page) -> None:
-    show(view, "a.txt", b"x" * 300_000)
-    assert len(view.inner_text(".lsn-text")) == 200_000
-    assert "97.7 KB more are in the file" in text(view)
-
-
-def test_what_was_left_out_is_said(view: Page) -> None:
-    show(
-        view, "a.bin", b"", entry={"data": None, "omitted": "Larger than 1 MB; it lies in the run's folder."}
-    )
-    assert "Larger than 1 MB" in text(view)
-    assert not view.locator("a[download]").count()
-
-
-@pytest.mark.parametrize(
-    ("path", "name"),
-    [
-        ("out/report.pdf", "report.pdf"),
-        ("a/../../etc/passwd", "passwd"),
-        ("..\\..\\x.txt", "x.txt"),
-        ("invoice\u202efdp.exe", "invoicefdp.exe"),
-        (".bashrc", "bashrc"),
-        ("CON.txt", "_CON.txt"),
-        ("a\x00b\n.txt", "ab.txt"),
-        ('<a href="x">.html', "_a href=_x__.html"),
-        ("x" * 400 + ".png", "x" * 116 + ".png"),
-        ("..", "file"),
-    ],
-)
-def test_download_names(view: Page, path: str, name: str) -> None:
-    assert view.evaluate("path => lsn.downloadName(path)", path) == name
-
-
-def test_a_name_that_hides_its_ending_is_shown_as_it_is(view: Page) -> None:
-    show(view, "invoice\u202efdp.exe", b"MZ")
-    assert "invoice\\u202efdp.exe" in text(view)
 
 
 def test_download(view: Page) -> None:
@@ -328,10 +160,14 @@ def test_a_page_opens_in_a_tab_within_its_frame(view: Page) -> None:
         "a.html",
         b"<p id=p>hello</p><script>try { top.document.title = 'reached' } catch (e) { p.textContent += '!' }</script>",
     )
-    with view.context.expect_page() as waiting:
-        view.click("text=Open in a new tab")
-    tab = waiting.value
-    assert tab.frame_locator("iframe").locator("#p").inner_text(timeout=10_000) == "hello!"
+    for expected in ("hello", "hello!"):  # without its scripts, and when it runs
+        with view.context.expect_page() as waiting:
+            view.click("text=Open in a new tab")
+        tab = waiting.value
+        assert tab.frame_locator("iframe").locator("#p").inner_text(timeout=10_000) == expected
+        if expected == "hello":
+            tab.close()
+            view.click("text=Run this page")
     assert tab.title() != "reached"
     assert tab.evaluate("window.opener") is None
     tab.close()
@@ -351,6 +187,8 @@ setTimeout(() => { image.src = 'https://tiles.invalid/1.png' }, 50);
 
 def test_the_network_is_allowed_for_one_file_of_one_run(view: Page) -> None:
     show(view, "map.html", MAP)
+    assert not view.locator("text=Allow this file").count()
+    view.click("text=Run this page")
     inner(view).locator("text=forbidden").wait_for()
     view.click("text=Allow this file to use the network")
     inner(view).locator("text=requested").wait_for()
@@ -361,9 +199,11 @@ def test_the_network_is_allowed_for_one_file_of_one_run(view: Page) -> None:
     view.evaluate("([event]) => again(event, {})", [event])
     inner(view).locator("text=requested").wait_for()
     view.evaluate("([event]) => again(event, { id: 'other-run' })", [event])
+    view.click("text=Run this page")
     inner(view).locator("text=forbidden").wait_for()
     change = "const file = shown.host.bundle.artifacts['map.html']; file.data = btoa(atob(file.data) + ' ')"
     view.evaluate(f"([event]) => {{ {change}; again(event, {{}}) }}", [event])
+    view.click("text=Run this page")
     inner(view).locator("text=forbidden").wait_for()
 
 
@@ -372,27 +212,50 @@ def test_an_untrusted_page_is_shown_without_its_scripts(view: Page) -> None:
     assert inner(view).locator("#p").inner_text() == "static"
     assert view.get_attribute(".lsn-frame", "sandbox") == ""
     assert not view.locator("text=Allow this file").count()
+    assert not view.locator("text=Run this page").count()
     assert "scripts do not run" in text(view)
 
 
-def test_scripts_of_a_trusted_page_run_within_the_frame(view: Page) -> None:
+def test_scripts_of_a_trusted_page_run_after_a_click(view: Page) -> None:
     show(view, "a.html", b"<p id=p>static</p><script>p.textContent='ran'</script>")
+    assert inner(view).locator("#p").inner_text() == "static"
+    assert view.get_attribute(".lsn-frame", "sandbox") == ""
+    button = view.locator("text=Run this page")
+    assert "few bytes in the host name" in (button.get_attribute("title") or "")
+    button.click()
     inner(view).locator("text=ran").wait_for()
     assert view.get_attribute(".lsn-frame", "sandbox") == "allow-scripts"
+    view.click("text=Stop this page")
+    inner(view).locator("text=static").wait_for()
+
+
+def test_a_person_may_let_pages_run_at_once(view: Page) -> None:
+    show(view, "a.html", b"<p id=p>static</p><script>p.textContent='ran'</script>", runsPages=True)
+    inner(view).locator("text=ran").wait_for()
+
+
+@pytest.mark.parametrize("pointer", ["on the page", "on the artifact"])
+def test_a_page_that_takes_the_keyboard_is_stopped(view: Page, pointer: str) -> None:
+    """Without a click, in a loop: what is typed goes where the person writes."""
+    thief = b"""<h1>hello</h1><script>let keys = '';
+        addEventListener('keydown', event => { keys += event.key; document.querySelector('h1').textContent = keys });
+        setTimeout(() => setInterval(() => window.focus(), 5), 1200)</script>"""
+    show(view, "a.html", thief)
+    view.evaluate("document.body.insertAdjacentHTML('afterbegin', '<textarea id=cell></textarea>')")
+    view.click("text=Run this page")
+    view.click("#cell")
+    if pointer == "on the artifact":
+        view.locator(".lsn-frame").hover()
+    for key in "secret words":
+        view.keyboard.press(key if key != " " else "Space")
+        view.wait_for_timeout(100)
+    assert view.input_value("#cell") == "secret words"
+    assert inner(view).locator("h1").inner_text() == "hello"
+    assert "took the keyboard" in text(view)
 
 
 def test_the_policy_is_that_of_the_static_card(view: Page) -> None:
-    from llm_sandbox_nb.notebook.framing import POLICY
+    from llm_sandbox_nb.card.artifacts import POLICY, STATIC_POLICY
 
     assert view.evaluate("lsn.policy({ scripts: true, network: false })") == POLICY
-
-
-def test_sha256(view: Page) -> None:
-    import hashlib
-
-    for size in (0, 3, 55, 56, 63, 64, 119, 1000):
-        data = bytes(range(256)) * 4
-        assert (
-            view.evaluate("data => lsn.sha256(Uint8Array.from(data))", list(data[:size]))
-            == hashlib.sha256(data[:size]).hexdigest()
-        )
+    assert view.evaluate("lsn.policy({ scripts: false, network: false })") == STATIC_POLICY

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 from card_runs import PROTECTION, start_event, step_events
-from playwright.sync_api import Browser, Page, expect
-from view_page import build, bundle, page_html
+from playwright.sync_api import Browser, Page
+from view_page import bundle, page_html
 
 from llm_sandbox_nb.trajectory import events as ev
 
-pytestmark = pytest.mark.slow
 EVIL = "<img src=x onerror='window.hit=1'><script>window.hit=1</script>\u202e"
 """The canary: it sets `hit` wherever it is parsed as HTML."""
 _HOST = """
@@ -71,9 +70,8 @@ def rewound_run(at: str = "call") -> list[ev.Event]:
 
 
 @pytest.fixture(scope="module")
-def html(tmp_path_factory: pytest.TempPathFactory) -> str:
-    script = f"const EVIL = {json.dumps(EVIL)};{_HOST}"
-    return page_html(*build(tmp_path_factory.mktemp("view") / "built"), script)
+def html(assets: tuple[str, str]) -> str:
+    return page_html(*assets, f"const EVIL = {json.dumps(EVIL)};{_HOST}")
 
 
 @pytest.fixture
@@ -113,89 +111,3 @@ def test_a_decision_is_sent_once_and_about_the_held_call(view: Page) -> None:
     view.keyboard.press("F9")
     panel.get_by_role("button", name="Step").dispatch_event("click")
     assert done(view) == [["step", "call_5"]]
-
-
-def test_an_edited_call_has_all_arguments_and_broken_json_is_said(view: Page) -> None:
-    show(view, rewound_run())
-    panel = view.locator(".lsn-stop-panel")
-    fields = panel.locator(".lsn-arguments textarea")
-    expect(fields.first).to_have_value(EVIL)
-    fields.last.fill("[1, ")
-    panel.get_by_role("button", name="Run edited").click()
-    expect(panel.get_by_text("has to be JSON")).to_be_visible()
-    fields.last.fill("[1, 2]")
-    fields.first.fill("ls")
-    panel.get_by_role("button", name="Run edited").click()
-    assert done(view) == [["edit", "call_5", {"command": "ls", EVIL: [1, 2]}]]
-
-
-def test_messages_skip_and_settings(view: Page) -> None:
-    show(view, rewound_run())
-    panel = view.locator(".lsn-stop-panel")
-    panel.locator(".lsn-messages-box summary").click()
-    expect(panel.locator(".lsn-messages li")).to_have_count(1 + 4 * 2 + 1)
-    panel.get_by_text("Model and limits").click()
-    panel.get_by_label("Model", exact=True).fill("openai/other")
-    panel.get_by_label("Temperature").fill("0.2")
-    panel.get_by_label("Most steps").fill("7")
-    panel.get_by_role("button", name="Apply").click()
-    panel.get_by_text("Skip this call").click()
-    panel.get_by_label("What the model reads as the result").fill("No.")
-    panel.get_by_role("button", name="Skip", exact=True).click()
-    changed = {"model": "openai/other", "settings": {"temperature": 0.2}, "limits": {"steps": 7}}
-    assert done(view) == [["change", changed], ["skip", "call_5", "No."]]
-
-
-def test_an_observation_is_edited(view: Page) -> None:
-    show(view, rewound_run("observation"))
-    panel = view.locator(".lsn-stop-panel")
-    expect(panel.get_by_label("Observation")).to_have_value(EVIL)
-    panel.get_by_label("Observation").fill("as a person has it")
-    panel.get_by_role("button", name="Give the edited observation").click()
-    assert done(view) == [["observe", "call_5", "as a person has it"]]
-
-
-def test_the_timeline_its_files_and_going_back(view: Page) -> None:
-    show(view, rewound_run())
-    timeline = view.get_by_role("navigation", name="Timeline")
-    row = timeline.get_by_role("group", name="Steps of this branch").get_by_role("button")
-    expect(row).to_have_count(6)
-    expect(
-        timeline.get_by_role("group", name="Branch that was left after step 4").get_by_role("button")
-    ).to_have_count(1)
-    expect(timeline.get_by_text("Fork of step 2")).to_be_visible()
-    row.first.focus()
-    for key in ("ArrowRight", "ArrowRight", "ArrowRight", "Enter"):
-        view.keyboard.press(key)
-    panel = view.locator(".lsn-history")
-    expect(panel.locator("h3")).to_have_text("Step 3")
-    panel.get_by_role("button", name="Files as they were").click()
-    panel.get_by_role("button", name="notes").click()
-    expect(panel.locator(".lsn-old-file pre")).to_contain_text("c3 <img")
-    panel.get_by_role("button", name="Changes").click()
-    panel.get_by_label("Compare with").select_option("1")
-    panel.locator("summary").first.click()
-    expect(panel.locator(".lsn-diff-added")).to_have_text("+c1 to c3")
-    panel.get_by_label("What goes back").select_option("files")
-    expect(panel.get_by_text("2 paths change. The conversation stays as it is.")).to_be_visible()
-    panel.get_by_role("button", name="Rewind to here").click()
-    panel.get_by_role("button", name="Fork here").click()
-    panel.get_by_role("button", name="Undo the last rewind").click()
-    view.wait_for_function("() => window.done.length === 3")
-    assert done(view) == [["rewind", 3, "files"], ["fork", 3], ["undo"]]
-
-
-def test_without_a_server_the_timeline_is_for_reading(view: Page) -> None:
-    show(view, rewound_run(), server=False)
-    timeline = view.get_by_role("navigation", name="Timeline")
-    timeline.get_by_role("group", name="Branch that was left after step 4").get_by_role("button").click()
-    panel = view.locator(".lsn-history")
-    expect(panel.locator(".lsn-code").first).to_have_text("echo 5")
-    panel.get_by_role("button", name="Compare the branches").click()
-    expect(panel.locator("caption")).to_have_text("They part at step 5.")
-    expect(panel.locator("tbody tr")).to_have_count(2)
-    expect(panel.locator(".lsn-divergence td").last).to_contain_text(EVIL[:30])
-    timeline.get_by_role("button", name="Step 2", exact=False).click()
-    expect(panel.get_by_text("can be read while the Jupyter server knows the run")).to_be_visible()
-    expect(view.get_by_role("button", name="Rewind to here")).to_have_count(0)
-    expect(view.locator(".lsn-stop-panel")).to_have_count(0)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from servers import APPS, FrontEnd, front_end
+from servers import APPS, FrontEnd
 
-from llm_sandbox_nb.agent.run import Run
+from llm_sandbox_nb.formats.llm_in_sandbox import write_seed
+from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import Journal
-from llm_sandbox_nb.trajectory.seed_format import write_seed
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
-pytestmark = pytest.mark.slow
 PIXEL = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010806000000" "1f15c4890000000d49444154789c6360f8cfc0000000030001"
     "5b0c0f9c0000000049454e44ae426082"
@@ -59,28 +57,12 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Run.load(folder)
 
 
-@pytest.fixture(scope="module", params=APPS)
-def server(
-    request: pytest.FixtureRequest, record: Run, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[FrontEnd]:
-    with front_end(tmp_path_factory.mktemp(f"files-{request.param}"), request.param) as running:
-        shutil.copytree(record.folder, running.root / "run")
-        (running.root / "other").mkdir()
-        (running.root / "other" / "trajectory.json").write_text(
-            '{"history": ["<script>window.hit=1</script>"]}'
-        )
-        yield running
-
-
-def open_file(page: Page, server: FrontEnd, path: str) -> None:
-    """As a double click in the file browser does."""
-    page.goto(f"{server.url}{'lab' if server.app == 'lab' else 'edit/' + path}?reset&token={server.token}")
-    page.wait_for_function("() => !!window.jupyterapp")
-    if server.app == "lab":
-        page.evaluate(
-            "async path => { await jupyterapp.restored; await jupyterapp.commands.execute('docmanager:open', {path}) }",
-            path,
-        )
+@pytest.fixture
+def server(server: FrontEnd, record: Run) -> FrontEnd:
+    shutil.copytree(record.folder, server.root / "run")
+    (server.root / "other").mkdir()
+    (server.root / "other" / "trajectory.json").write_text('{"history": ["<script>window.hit=1</script>"]}')
+    return server
 
 
 def assert_shows_steps(page: Page) -> None:
@@ -93,13 +75,15 @@ def assert_shows_steps(page: Page) -> None:
 def assert_shows_files(page: Page) -> None:
     page.locator(".lsn-artifact").last.scroll_into_view_if_needed()
     page.wait_for_function("() => document.querySelector('.lsn-artifact img')?.naturalWidth === 1")
+    page.get_by_role("button", name="Run this page").click()
     frame = page.frame_locator(".lsn-artifact iframe").frame_locator("iframe")
     expect(frame.locator("#p")).to_have_text("ran")
     expect(page.locator(".lsn-answer")).to_have_text("There are two.")
 
 
+@pytest.mark.parametrize("server", APPS, indirect=True)
 def test_a_journal_opens_as_the_run_with_its_files(server: FrontEnd, page: Page) -> None:
-    open_file(page, server, "run/journal.jsonl")
+    page.goto(server.address("run/journal.jsonl"))
     assert_shows_steps(page)
     assert_shows_files(page)
     link = page.locator(".lsn-step a").first
@@ -107,12 +91,12 @@ def test_a_journal_opens_as_the_run_with_its_files(server: FrontEnd, page: Page)
 
 
 def test_a_trajectory_of_the_paper_opens_as_the_run(server: FrontEnd, page: Page) -> None:
-    open_file(page, server, "run/trajectory.json")
+    page.goto(server.address("run/trajectory.json"))
     assert_shows_steps(page)
 
 
 def test_another_trajectory_json_is_shown_as_the_text_it_is(server: FrontEnd, page: Page) -> None:
-    open_file(page, server, "other/trajectory.json")
+    page.goto(server.address("other/trajectory.json"))
     expect(page.locator(".lsn-other")).to_contain_text("<script>window.hit=1</script>")
     assert page.evaluate("() => window.hit") is None
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import hostile_payloads
 import pytest
+from chromium import chromium
 from hostile_server import PAGE, Canary, canary_server
-from playwright.sync_api import Browser, BrowserContext, Frame, Page
+from playwright.sync_api import Browser, BrowserContext, Frame, Page, Playwright
 from view_page import PACKAGE, build, bundle, page_html
 
 from llm_sandbox_nb.trajectory import events as ev
 
-pytestmark = pytest.mark.slow
 BATCH = 24
 IMAGE = "<img src='data:,' onerror=\"pwned('NAME')\">"
 ALONE = {
@@ -44,6 +44,10 @@ UNPROTECTED = {
     "clean.ts": "export const cleanHtml = (html: string) => document.createRange().createContextualFragment(html);",
     "artifacts/names.ts": "export const visibleName = (x: string) => x; export const downloadName = visibleName;"
     "export const suffix = (x: string) => (/\\.[^.]*$/.exec(x) ?? [''])[0];",
+    "artifacts/static-page.ts": """
+export const STATIC_LIMIT = 1e9;
+export const staticPage = (html: string) => ({ html, runs: false });
+""",
     "artifacts/frame.ts": """
 export interface IFrameRights { scripts: boolean; network: boolean }
 export const policy = (_: any) => '';
@@ -103,6 +107,8 @@ def text_payload() -> Payload:
 def text_events(at: dict[str, str]) -> list[ev.Event]:
     """A run with these texts."""
     arguments = {at["argument"]: at["command"]}
+    shell = {"command": f"echo 1 # {at['highlighted']}"}
+    made = {"command": "create", "path": "a.py", "file_text": f"# {at['made']}\n"}
     change = ev.FileDiff(
         path=at["diff-path"],
         kind="modified",
@@ -112,7 +118,8 @@ def text_events(at: dict[str, str]) -> list[ev.Event]:
     )
     return [
         ev.RunStarted(
-            run_id="r1", task=at["task"], model=at["model"]
+            run_id="r1", task=at["task"], model=at["model"],
+            forked_from=ev.ForkedFrom(run_id="r0", folder=at["fork"], step=1, event="e"),
         ),
         ev.SandboxReady(sandbox_id="s", protection={"isolation": at["protection"]}, start_time=0.1),
         ev.ModelRequested(step=1),
@@ -126,6 +133,13 @@ def text_events(at: dict[str, str]) -> list[ev.Event]:
         ),
         ev.CallProposed(step=1, call_id="d", tool="execute_bash", raw_arguments=at["raw"], arguments=None),
         ev.CallFinished(step=1, call_id="d", observation=at["observation"], error=at["error"]),
+        ev.CallProposed(step=1, call_id="e", tool="execute_bash", raw_arguments="{}", arguments=shell),
+        ev.CallStarted(step=1, call_id="e", tool="execute_bash", arguments=shell),
+        ev.CallFinished(
+            step=1, call_id="e", observation="x", exit_code=1, stdout="x", stderr=at["last-line"] + "\n"
+        ),
+        ev.CallProposed(step=1, call_id="f", tool="str_replace_editor", raw_arguments="{}", arguments=made),
+        ev.CallFinished(step=1, call_id="f", observation="x", exit_code=0),
         ev.Noted(text=at["note"]),
         ev.ArtifactSkipped(reason=at["skipped"]),
         ev.RunFinished(stop_reason="error", answer=at["answer"], error=at["ending"], steps=1, wall_time=1.0),
@@ -149,9 +163,16 @@ def canary(scripts: dict[str, str]) -> Iterator[Canary]:
         yield started
 
 
+@pytest.fixture(scope="module")
+def browser(playwright: Playwright) -> Iterator[Browser]:
+    """One of its own: some payloads hang a tab."""
+    with chromium(playwright) as started:
+        yield started
+
+
 @pytest.fixture
 def context(browser: Browser) -> BrowserContext:
-    """A window so high that all is in sight, hence loaded. It ends with the browser: some payloads hang a tab."""
+    """A window so high that all is in sight, hence loaded. It ends with the browser."""
     return browser.new_context(viewport={"width": 1000, "height": 16_000})
 
 

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+import re
 
 import pytest
+from live_cells import begin, journal
 from playwright.sync_api import Page, WebSocketRoute, expect
-from servers import PATIENCE, FrontEnd, front_end, open_notebook
+from servers import FrontEnd
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.parametrize("server", ["lab"], indirect=True)
 SCRIPT = """
 turns:
-  - calls: [{tool: execute_bash, arguments: {command: "echo one; sleep 2"}}]
-  - calls: [{tool: execute_bash, arguments: {command: "echo two; sleep SECONDS"}}]
+  - calls: [{tool: execute_bash, arguments: {command: "echo one; until [ -e GO-1 ]; do sleep 0.1; done"}}]
+  - calls: [{tool: execute_bash, arguments: {command: "echo two; until [ -e GO-2 ]; do sleep 0.1; done"}}]
   - calls: [{tool: submit}]
 """
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[FrontEnd]:
-    with front_end(tmp_path, "lab") as running:
-        yield running
 
 
 class Line:
@@ -45,36 +39,36 @@ class Line:
             self.open.pop().close(code=1001)
 
 
-def begin(server: FrontEnd, page: Page, seconds: int) -> None:
-    (server.root / "run.yaml").write_text(SCRIPT.replace("SECONDS", str(seconds)))
-    cell = "%%sandbox -m scripted/./run.yaml\nGo on."
-    path = server.notebook("run.ipynb", "%load_ext llm_sandbox_nb", cell)
-    open_notebook(page, server, path)
-    page.evaluate("() => { jupyterapp.commands.execute('notebook:run-all-cells'); }")
+def begin_waiting(server: FrontEnd, page: Page) -> None:
+    """A run whose steps wait for the files `go-1` and `go-2`."""
+    begin(server, page, "run", SCRIPT.replace("GO", str(server.root / "go")))
     expect(page.locator(".lsn-output", has_text="one")).to_be_visible()
 
 
 def test_the_card_says_so_and_catches_up(server: FrontEnd, page: Page) -> None:
     line = Line(page)
-    begin(server, page, 12)
+    begin_waiting(server, page)
     badge = page.locator(".lsn-header .lsn-badge")
-    expect(badge).to_have_text("running")
+    expect(badge).to_have_text(re.compile("^Running"))
     line.cut_off()
-    expect(badge).to_have_text("away: the server does not answer")
-    page.wait_for_timeout(3000)
+    expect(badge).to_have_text("The server does not answer")
+    (server.root / "go-1").touch()
+    while "echo two" not in str(journal(server, "run")):
+        page.wait_for_timeout(100)
     expect(page.locator(".lsn-step", has_text="echo two")).to_have_count(0)
     line.cut = False
-    expect(badge).to_have_text("running")
+    expect(badge).to_have_text(re.compile("^Running"))
     expect(page.locator(".lsn-output", has_text="two")).to_be_visible()
-    expect(badge).to_have_text("submitted")
+    (server.root / "go-2").touch()
+    expect(badge).to_have_text("Submitted")
     expect(page.locator(".lsn-step")).to_have_count(3)
 
 
 def test_a_server_that_died_with_its_kernel(server: FrontEnd, page: Page) -> None:
-    begin(server, page, 600)
+    begin_waiting(server, page)
     badge = page.locator(".lsn-header .lsn-badge")
-    server.kill()
-    expect(badge).to_have_text("away: the server does not answer")
-    server.start(PATIENCE / 1000)
-    expect(badge).to_have_text("broken off")
+    server.jupyter.kill()
+    expect(badge).to_have_text("The server does not answer")
+    server.jupyter.start()
+    expect(badge).to_have_text("Cut off at step 1")
     expect(page.locator(".lsn-output", has_text="one")).to_be_visible()

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from live_cells import SLOW, TRIES, begin, delays_of_steps, pause_and_say, stop_ends_a_command_at_once
+from live_cells import TRIES, begin, delays_of_steps, patient, pause_and_say, seconds_to_stop
 from playwright.sync_api import Browser, Page, expect
-from servers import APPS, PATIENCE, FrontEnd, command, front_end
-
-pytestmark = pytest.mark.slow
+from servers import APPS, PATIENCE, FrontEnd, command
 
 
-@pytest.fixture(scope="module", params=APPS)
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontEnd]:
-    with front_end(tmp_path_factory.mktemp(request.param), request.param) as running:
-        yield running
-
-
-def test_stop_ends_a_command_at_once(server: FrontEnd, page: Page) -> None:
-    stop_ends_a_command_at_once(server, page)
+@pytest.mark.parametrize("server", APPS, indirect=True)
+def test_stop_ends_a_command(server: FrontEnd, page: Page) -> None:
+    """How soon is measured with every version of Lab, Notebook and ipykernel, in test_lab_versions."""
+    seconds_to_stop(server, page, "endless", "python3")
 
 
 def test_pause_and_say(server: FrontEnd, page: Page) -> None:
     pause_and_say(server, page)
 
 
+@pytest.mark.campaign
+@pytest.mark.parametrize("server", APPS, indirect=True)
 def test_each_step_is_seen_within_300_ms(server: FrontEnd, browser: Browser) -> None:
     """Every one of 30, and its output, by the time that the event itself bears.
 
@@ -48,11 +42,13 @@ def test_each_step_is_seen_within_300_ms(server: FrontEnd, browser: Browser) -> 
 
 
 def test_a_reload_during_a_run_shows_all_and_goes_on(server: FrontEnd, page: Page) -> None:
-    begin(server, page, "again", SLOW.replace("sleep 1", "sleep 4"))
+    go = server.root / "go"
+    begin(server, page, "again", patient(go))
     expect(page.locator(".lsn-output", has_text="one")).to_be_visible()
     command(page, "docmanager:save")
     page.goto(server.address("again.ipynb"))
     expect(page.locator(".lsn-output", has_text="one")).to_be_visible()
-    expect(page.locator(".lsn-header .lsn-badge")).to_have_text("submitted")
+    go.touch()
+    expect(page.locator(".lsn-header .lsn-badge")).to_have_text("Submitted")
     expect(page.locator(".lsn-view")).to_have_count(1)
     expect(page.locator(".lsn-step")).to_have_count(4)

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
-from servers import APPS, FrontEnd, command, front_end, open_notebook, show_panel, write_setting
+from servers import FrontEnd, command, open_notebook, show_panel
 
-pytestmark = pytest.mark.slow
 SCRIPT = """
 turns:
   - calls: [{tool: execute_bash, arguments: {command: "mkdir -p output/deep; echo inside > output/deep/note.txt"}}]
@@ -19,13 +18,12 @@ turns:
 SETTINGS = {"model": "scripted/./it's.yaml", "isolation": "process", "steps": 7, "time": "10m"}
 
 
-@pytest.fixture(scope="module", params=APPS)
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontEnd]:
-    folder = tmp_path_factory.mktemp(request.param)
-    write_setting(folder / "settings", "llm-sandbox-nb/plugin", SETTINGS)
-    with front_end(folder, request.param) as running:
-        (running.root / "it's.yaml").write_text(SCRIPT)
-        yield running
+@pytest.fixture
+def server(server: FrontEnd) -> Iterator[FrontEnd]:
+    server.jupyter.set("llm-sandbox-nb/plugin", SETTINGS)
+    (server.root / "it's.yaml").write_text(SCRIPT)
+    yield server
+    server.jupyter.set("llm-sandbox-nb/plugin", None)
 
 
 def sources(page: Page) -> list[str]:
@@ -49,7 +47,7 @@ def test_the_button_inserts_a_cell_as_the_settings_say(server: FrontEnd, page: P
     page.keyboard.press("Control+Alt+s")
     assert len(sources(page)) == 4, "the extension is loaded once"
     command(page, "notebook:run-all-cells")
-    expect(page.locator(".lsn-header .lsn-badge").first).to_have_text("submitted")
+    expect(page.locator(".lsn-header .lsn-badge").first).to_have_text("Submitted")
 
 
 def test_the_panel_shows_the_sandbox_and_its_files(server: FrontEnd, page: Page, tmp_path: Path) -> None:
@@ -58,10 +56,12 @@ def test_the_panel_shows_the_sandbox_and_its_files(server: FrontEnd, page: Page,
     show_panel(page)
     panel = page.get_by_role("region", name="Sandboxes")
     command(page, "notebook:run-all-cells")
-    section = panel.get_by_role("region", name="Sandbox of panel.ipynb")
+    section = panel.get_by_role("region", name=f"Sandbox of {server.path('panel.ipynb')}")
     expect(section.locator(".lsn-badge")).to_have_text("idle")
-    expect(section.get_by_text("process, network")).to_be_visible()
-    section.get_by_text("process, network").click()
+    expect(section.get_by_text("process, not isolated · network: open")).to_be_visible()
+    expect(section.get_by_text("output/ 1")).to_be_visible()
+    expect(section.get_by_text("Does not protect")).not_to_be_visible()
+    section.get_by_role("button", name="More about this sandbox").click()
     expect(section.get_by_text("Does not protect")).to_be_visible()
     expect(section.get_by_role("group", name="Memory").locator("output")).to_contain_text("MB")
     expect(section.get_by_role("group", name="CPU").locator("output")).to_contain_text("%")
@@ -72,7 +72,7 @@ def test_the_panel_shows_the_sandbox_and_its_files(server: FrontEnd, page: Page,
     section.get_by_role("button", name="Stop").click()
     page.get_by_role("dialog").get_by_role("button", name="Stop").click()
     expect(section).to_have_count(0)
-    assert not [one for one in server.sandboxes() if one["notebook"] == "panel.ipynb"]
+    assert not [one for one in server.jupyter.sandboxes() if one["notebook"] == server.path("panel.ipynb")]
 
 
 def files_of(page: Page, section: object, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_file_opens_in_a_tab(server: FrontEnd, page: Page) -> None:
     open_notebook(page, server, server.notebook("open.ipynb", "%load_ext llm_sandbox_nb", cell))
     show_panel(page)
     command(page, "notebook:run-all-cells")
-    section = page.get_by_role("region", name="Sandbox of open.ipynb")
+    section = page.get_by_role("region", name=f"Sandbox of {server.path('open.ipynb')}")
     section.get_by_text("Files", exact=True).click()
     for name in ("output/", "deep/"):
         section.get_by_role("button", name=name, exact=True).click()

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from chromium import PlaywrightLoop
 from live_cells import BADGE, begin
 from playwright.sync_api import Locator, Page, expect
-from servers import FrontEnd, front_end, show_panel
+from servers import FrontEnd, show_panel
 from support import require
 from test_lab_panel import drop
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.parametrize("server", ["lab"], indirect=True)
 MEGABYTES = 200
 BUSY = f"""
 turns:
@@ -31,19 +30,10 @@ turns:
   - calls: [{{tool: submit}}]
 """
 ISOLATIONS = (
-    pytest.param("process"),
+    pytest.param("process", marks=pytest.mark.campaign),
     pytest.param("docker", marks=pytest.mark.docker),
-    pytest.param("bubblewrap", marks=pytest.mark.bubblewrap),
+    pytest.param("bubblewrap", marks=[pytest.mark.bubblewrap, pytest.mark.campaign]),
 )
-
-
-@pytest.fixture(params=ISOLATIONS)
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FrontEnd]:
-    # In another thread: Playwright's event loop is under way in this one.
-    with ThreadPoolExecutor(1) as thread:
-        isolation = thread.submit(require, request.param).result()
-    with front_end(tmp_path, "lab", isolation=isolation) as running:
-        yield running
 
 
 def number(section: Locator, name: str, unit: str) -> float:
@@ -61,19 +51,23 @@ def wait_until(page: Page, section: Locator, name: str, unit: str, low: float, h
     raise AssertionError(f"{name} is {number(section, name, unit)} {unit}, not {low} to {high}")
 
 
-def test_graphs_and_files(server: FrontEnd, page: Page) -> None:
-    begin(server, page, "busy", BUSY)
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_graphs_and_files(server: FrontEnd, page: Page, isolation: str) -> None:
+    with PlaywrightLoop.aside():
+        require(isolation)
+    begin(server, page, "busy", BUSY, options=f"--isolation {isolation}")
     show_panel(page)
     expect(page.locator(".lsn-output", has_text="begun")).to_be_visible()
-    section = page.get_by_role("region", name="Sandbox of busy.ipynb", exact=True)
-    expect(section.locator(".lsn-badge")).to_have_text("at work")
+    section = page.get_by_role("region", name=f"Sandbox of {server.path('busy.ipynb')}", exact=True)
+    expect(section.locator(".lsn-badge")).to_have_text("running step 2")
+    section.get_by_role("button", name="More about this sandbox").click()
     wait_until(page, section, "Memory", "MB", MEGABYTES, 3 * MEGABYTES)
     wait_until(page, section, "CPU", "%", 10, 400)
-    page.wait_for_timeout(5000)
-    points = section.get_by_role("group", name="Memory").locator("polyline").get_attribute("points") or ""
-    assert len(points.split()) >= 3
+    page.wait_for_function(
+        "() => document.querySelector('.lsn-graph polyline')?.getAttribute('points')?.split(' ').length >= 3"
+    )
     page.locator(".lsn-view").get_by_role("button", name="Stop", exact=True).click()
-    expect(page.locator(BADGE)).to_have_text("interrupted")
+    expect(page.locator(BADGE)).to_have_text("Stopped by you")
     wait_until(page, section, "Memory", "MB", 1, MEGABYTES)
     wait_until(page, section, "CPU", "%", 0, 9)
     files(page, section)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from playwright.sync_api import Locator, Page, expect
-from servers import ALIKE, FrontEnd, command, front_end, open_notebook, show_panel
+from playwright.sync_api import BrowserContext, Locator, Page, expect
+from servers import IN_FULL, FrontEnd, Jupyter, command, jupyter, open_notebook, show_panel
 
-pytestmark = pytest.mark.slow
+NAME = "work.ipynb"
 WIDGET = "[...jupyterapp.shell.widgets('main'), ...jupyterapp.shell.widgets('down')]"
 TERMINALS = f"{WIDGET}.map(one => one.content ?? one).filter(one => one._term)"
 SCREEN = f"""() => {{
@@ -22,10 +22,27 @@ SCREEN = f"""() => {{
 }}"""
 
 
-@pytest.fixture(scope="module", params=ALIKE)
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontEnd]:
-    with front_end(tmp_path_factory.mktemp(request.param), request.param) as running:
-        yield running
+@pytest.fixture(scope="module", params=IN_FULL)
+def server(one_jupyter: Jupyter, request: pytest.FixtureRequest) -> Iterator[FrontEnd]:
+    """One for all: each test has a terminal of its own in one sandbox."""
+    yield FrontEnd(one_jupyter, request.param, f"shells-{request.param}")
+    one_jupyter.clear()
+
+
+@pytest.fixture(scope="module")
+def page(server: FrontEnd, window: BrowserContext) -> Iterator[Page]:
+    page = window.new_page()
+    sandbox_of(page, server, NAME)
+    yield page
+    page.close()
+
+
+@pytest.fixture
+def section(page: Page, server: FrontEnd) -> Locator:
+    """The sandbox's section in the panel, in a page without terminals."""
+    page.set_viewport_size({"width": 1200, "height": 900})
+    page.evaluate(f"() => {TERMINALS}.forEach(one => one.parent.close())")
+    return section_of(page, server, NAME)
 
 
 def sandbox_of(page: Page, server: FrontEnd, name: str) -> Locator:
@@ -35,13 +52,17 @@ def sandbox_of(page: Page, server: FrontEnd, name: str) -> Locator:
     (server.root / "done.yaml").write_text("turns:\n  - calls: [{tool: submit}]\n")
     show_panel(page)
     command(page, "notebook:run-all-cells")
-    section = page.get_by_role("region", name=f"Sandbox of {name}", exact=True)
+    section = section_of(page, server, name)
     expect(section.locator(".lsn-badge")).to_have_text("idle")
     return section
 
 
+def section_of(page: Page, server: FrontEnd, name: str) -> Locator:
+    return page.get_by_role("region", name=f"Sandbox of {server.path(name)}", exact=True)
+
+
 def open_terminal(page: Page, section: Locator) -> None:
-    section.get_by_role("button", name="Terminal").click()
+    section.get_by_role("button", name="Terminal", exact=True).click()
     page.wait_for_selector(".lsn-terminal .xterm", state="visible")
     page.wait_for_function(f"() => ({SCREEN})().includes('$ ') || ({SCREEN})().includes('# ')")
 
@@ -60,8 +81,8 @@ def running(mark: str) -> bool:
     return any(mark in (one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"]))
 
 
-def test_a_person_works_in_it(server: FrontEnd, page: Page) -> None:
-    open_terminal(page, sandbox_of(page, server, "work.ipynb"))
+def test_a_person_works_in_it(page: Page, section: Locator) -> None:
+    open_terminal(page, section)
     enter(page, "echo $((6 * 7)) in $PWD; tty; printf 'h\\303\\251llo\\n'")
     sees(page, "42 in /")
     sees(page, "/dev/pts/")
@@ -80,8 +101,8 @@ def test_a_person_works_in_it(server: FrontEnd, page: Page) -> None:
     sees(page, "[The shell has ended with exit code 3.]")
 
 
-def test_closing_the_tab_ends_what_runs_in_it(server: FrontEnd, page: Page) -> None:
-    open_terminal(page, sandbox_of(page, server, "close.ipynb"))
+def test_closing_the_tab_ends_what_runs_in_it(page: Page, section: Locator) -> None:
+    open_terminal(page, section)
     enter(page, "setsid sleep 86391.75 & sleep 86391.75")
     deadline = time.monotonic() + 20
     while not running("86391.75"):
@@ -128,9 +149,9 @@ def runs(page: Page, mark: str) -> None:
     sees(page, f"\n{mark}\n")
 
 
-def test_what_it_prints_stays_in_it(server: FrontEnd, page: Page) -> None:
+def test_what_it_prints_stays_in_it(server: FrontEnd, page: Page, section: Locator) -> None:
     """The canary is alive: xterm hears title, clipboard and questions. Only nothing comes of it."""
-    open_terminal(page, sandbox_of(page, server, "hostile.ipynb"))
+    open_terminal(page, section)
     title = page.title()
     page.evaluate(HEAR)
     prints(page, "\x1b]0;Your bank\a\x1b]2;<img src=x onerror=hit=1>\a<script>hit=1</script>\x1b]52;c;aGl0\a")
@@ -140,7 +161,7 @@ def test_what_it_prints_stays_in_it(server: FrontEnd, page: Page) -> None:
     assert page.evaluate("() => copies") == ["c;aGl0"]
     assert page.evaluate("() => touched") == []
     labels = page.evaluate(f"() => {TERMINALS}.flatMap(one => [one.title.label, one.parent.title.label])")
-    assert set(labels) == {"Sandbox of hostile.ipynb"}
+    assert set(labels) == {f"Sandbox of {server.path(NAME)}"}
     assert page.title() == title
     assert page.get_by_text("Your bank", exact=True).count() == 0
     assert page.evaluate("() => window.hit") is None
@@ -148,8 +169,8 @@ def test_what_it_prints_stays_in_it(server: FrontEnd, page: Page) -> None:
     assert inside.count() == 0
 
 
-def test_what_it_asks_types_nothing(server: FrontEnd, page: Page) -> None:
-    open_terminal(page, sandbox_of(page, server, "asks.ipynb"))
+def test_what_it_asks_types_nothing(page: Page, section: Locator) -> None:
+    open_terminal(page, section)
     page.evaluate(HEAR)
     for question in QUESTIONS:
         prints(page, f"\x1b[{question}")
@@ -167,15 +188,17 @@ def test_what_it_asks_types_nothing(server: FrontEnd, page: Page) -> None:
     sees(page, "command not found")
 
 
-def test_what_it_leaves_behind_hides_nothing(server: FrontEnd, page: Page) -> None:
+def test_what_it_leaves_behind_hides_nothing(server: FrontEnd, page: Page, section: Locator) -> None:
     """Another screen, concealed text, line characters, mouse reports, white on white, half a sequence."""
-    open_terminal(page, sandbox_of(page, server, "leaves.ipynb"))
+    open_terminal(page, section)
     page.evaluate(HEAR)
     modes = f"(one => [one.buffer.active.type, one.modes.mouseTrackingMode].join())({TERMINALS}.at(-1)._term)"
     held = "\x1b[?1049h\x1b[8m\x1b(0\x1b[?25l\x1b[4h\x1b[?1003h\x1b[?1006h\x1b]10;#fff\a\x1b]11;#fff\a"
     code = "".join(f"\\{byte:03o}" for byte in held.encode())
-    enter(page, f"printf '{code}'; sleep 2; printf '\\033]0;half a title'")
+    go = server.root / "go"
+    enter(page, f"printf '{code}'; until [ -e {go} ]; do sleep 0.1; done; printf '\\033]0;half a title'")
     page.wait_for_function(f"() => {modes} === 'alternate,any'")
+    go.touch()
     page.wait_for_function(f"() => {modes} === 'normal,none'")
     runs(page, "after")
     cell = page.evaluate(
@@ -189,12 +212,11 @@ def test_what_it_leaves_behind_hides_nothing(server: FrontEnd, page: Page) -> No
     assert not cell
 
 
-def test_endless_output_leaves_page_and_sandbox_usable(server: FrontEnd, page: Page) -> None:
-    section = sandbox_of(page, server, "endless.ipynb")
+def test_endless_output_leaves_page_and_sandbox_usable(page: Page, section: Locator) -> None:
     open_terminal(page, section)
     enter(page, "yes 0123456789012345678901234567890123456789")
     sees(page, "0123456789\n0123")
-    page.wait_for_timeout(2000)
+    page.wait_for_function(f"() => {TERMINALS}.at(-1)._term.buffer.active.length >= 1000")
     section.get_by_text("Files", exact=True).click()
     expect(section.get_by_role("button", name="output/", exact=True)).to_be_visible()
     page.locator(".lsn-terminal .xterm-helper-textarea").last.focus()
@@ -203,11 +225,12 @@ def test_endless_output_leaves_page_and_sandbox_usable(server: FrontEnd, page: P
     sees(page, "\nstopped")
 
 
-def test_a_site_may_allow_none(page: Page, tmp_path: Path) -> None:
-    with front_end(tmp_path, "lab", options=("--SandboxPolicy.allow_terminal=False",)) as server:
-        section = sandbox_of(page, server, "none.ipynb")
-        expect(section.get_by_role("button", name="Restart")).to_be_visible()
-        expect(section.get_by_role("button", name="Terminal")).to_be_hidden()
+def test_a_site_may_allow_none(window: BrowserContext, tmp_path: Path) -> None:
+    page = window.new_page()
+    with jupyter(tmp_path, options=("--SandboxPolicy.allow_terminal=False",)) as server:
+        section = sandbox_of(page, FrontEnd(server), "none.ipynb")
+        expect(section.get_by_role("button", name="More about this sandbox")).to_be_visible()
+        expect(section.get_by_role("button", name="Terminal", exact=True)).to_be_hidden()
         (sandbox,) = server.sandboxes()
         assert sandbox["terminal"] is None
         assert not page.evaluate("() => jupyterapp.commands.isEnabled('llm-sandbox:terminal')")

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import support
 from playwright.sync_api import Page, expect
-from servers import APPS, FrontEnd, command, front_end, open_notebook, run_all
+from servers import FrontEnd, command, open_notebook, run_all
 from test_lab import calls_of, telling
 
-pytestmark = pytest.mark.slow
 FOR_THE_MODEL = re.compile(r"Exit code: -?\d+|\[(stdout|stderr|Steps remaining: \d+)\]")
 
 
-@pytest.fixture(scope="module", params=APPS)
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontEnd]:
-    with front_end(tmp_path_factory.mktemp(request.param), request.param, extension=False) as running:
-        yield running
+@pytest.fixture
+def server(server: FrontEnd) -> Iterator[FrontEnd]:
+    server.jupyter.show_extension(False)
+    yield server
+    server.jupyter.show_extension(True)
 
 
 def record_in(server: FrontEnd, path: str) -> list[dict[str, Any]]:
@@ -68,7 +68,7 @@ def assert_reads(page: Page, events: list[dict[str, Any]]) -> None:
         words += [change["diff"] or "" for change in call["changes"]]
         for line in [line for word in words for line in telling(word)]:
             if not line.startswith(("---", "+++", "@@")):
-                assert squeezed(line) in text
+                assert squeezed(line) in text or squeezed(line.removeprefix("+")) in text
     for line in telling(events[-1]["answer"]):
         assert squeezed(line.replace("*", "").replace("`", "")) in text
 

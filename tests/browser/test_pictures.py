@@ -15,7 +15,7 @@ NAMES = ("card", "diff", "map", "audio", "panel")
 LARGEST = 150_000
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.timeout(600)
 def test_the_script_makes_each_picture(tmp_path: Path) -> None:
     script = [sys.executable, str(ROOT / "docs" / "pictures.py")]
@@ -35,7 +35,11 @@ def test_the_script_makes_each_picture(tmp_path: Path) -> None:
 
 def test_the_readme_shows_them_and_they_are_small() -> None:
     shown = set(re.findall(r"docs/images/([\w-]+\.png)", (ROOT / "README.md").read_text()))
-    there = {path.name for path in (ROOT / "docs" / "images").iterdir()}
+    there = {path.name for path in (ROOT / "docs" / "images").glob("*.png")}
     assert shown == there == {f"{name}-{theme}.png" for name in NAMES for theme in ("light", "dark")}
     for name in there:
         assert (ROOT / "docs" / "images" / name).stat().st_size < LARGEST, name
+    assert "docs/images/run.webp" in (ROOT / "README.md").read_text()
+    moving = Image.open(ROOT / "docs" / "images" / "run.webp")
+    assert moving.n_frames > 8
+    assert (ROOT / "docs" / "images" / "run.webp").stat().st_size < 2_000_000

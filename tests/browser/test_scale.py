@@ -18,13 +18,13 @@ from playwright.sync_api import Browser, CDPSession, Page
 from scale_run import long_run
 from view_page import build, bundle, page_html
 
-from llm_sandbox_nb.agent.run import Run
-from llm_sandbox_nb.notebook.export import export_html, json_for_script
+from llm_sandbox_nb.card.export import export_html, json_for_script
+from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 STEPS, OUTPUT, ADDED = 500, 20_000_000, 40
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.campaign, pytest.mark.alone, pytest.mark.timeout(600)]
 
 HELPERS = """
 const run = JSON.parse(document.getElementById('run').textContent);
@@ -43,14 +43,14 @@ function plain(events) {
     place.append(output);
   }
 }
-// Milliseconds from the events to the end of the first frame that shows a step with its output.
+// Milliseconds from the events to the end of the first frame that shows a step, or a text of it.
 async function painted(draw) {
   place.replaceChildren();
   await frame();
   const from = performance.now();
   draw();
   for (let there = false; !there; ) {
-    there = !!place.querySelector('pre');
+    there = !!place.querySelector('pre, .lsn-what');
     await frame();
   }
   return performance.now() - from;
@@ -173,10 +173,10 @@ def test_an_exported_page_shows_a_long_run_at_once(
 
 
 def first_paint(browser: Browser, path: Path) -> float:
-    """Milliseconds from the start of the navigation to the frame that shows the first step's output."""
+    """Milliseconds from the start of the navigation to the frame that shows the first steps."""
     page = browser.new_page()
     page.add_init_script(
-        "new MutationObserver(() => { if (!window.shown && document.querySelector('.lsn-output')) {"
+        "new MutationObserver(() => { if (!window.shown && document.querySelector('.lsn-what')) {"
         " window.shown = true; requestAnimationFrame(() => setTimeout(() => { window.at = performance.now(); })); } })"
         ".observe(document, { childList: true, subtree: true })"
     )
@@ -270,7 +270,7 @@ def test_an_added_step_is_quicker_than_as_plain_outputs(scale_page: Page, bare: 
         ):
             page.bring_to_front()
             times += page.evaluate(f"groups => added(groups, {add})", groups[start : start + 4])
-    assert scale_page.locator(".lsn-step").last.locator(".lsn-output").count() == 1
+    assert scale_page.locator(".lsn-step").last.locator(".lsn-call .lsn-output").count() >= 1
     layouts = [median(layout for _, layout in times) for times in (view, plain)]
     ratio = layouts[1] / layouts[0]
     keep(f"a step added to {STEPS} as plain outputs: script and layout", layouts[1], "ms", bar="none")

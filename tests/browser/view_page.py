@@ -17,59 +17,35 @@ from llm_sandbox_nb.trajectory import events as ev
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "labextension"
-_ENTRY = """
-import { TrajectoryView } from './view/view';
-import { PlainHost } from './plain-host';
-import { renderArtifact } from './artifacts';
-import { parseMidi } from './artifacts/midi';
-import { parseDelimited, typeOf } from './artifacts/csv';
-import { downloadName, visibleName } from './artifacts/names';
-import { sha256 } from './artifacts/sha256';
-import { policy } from './artifacts/frame';
-class Host extends PlainHost { trusted = true; }
-function show(bundle, options = {}) {
-  const host = new Host(bundle);
-  Object.assign(host, options);
-  const view = new TrajectoryView(host);
-  view.add(...bundle.events);
-  document.getElementById('view').replaceChildren(view.node);
-  view.flush();
-  return { host, view };
-}
-function showFile(bundle, path, options = {}) {
-  const host = new Host(bundle);
-  Object.assign(host, options);
-  const event = bundle.events.find(event => event.kind === 'artifact' && event.path === path);
-  const node = renderArtifact(event, host);
-  document.getElementById('view').append(node);
-  return { host, node };
-}
-Object.assign(window, { lsn: { TrajectoryView, PlainHost, renderArtifact, show, showFile, parseMidi, parseDelimited,
-  typeOf, downloadName, visibleName, sha256, policy } });
-"""
 
 
-def build(folder: Path, replaced: Mapping[str, str] | None = None) -> tuple[str, str]:
-    """The script (it sets `window.lsn`) and the style sheet. `replaced` are other contents for files of `src`."""
+def build(
+    folder: Path, replaced: Mapping[str, str] | None = None, package: Path = PACKAGE
+) -> tuple[str, str]:
+    """The script (it sets `window.lsn`) and the style sheet. `replaced` are other contents for files of `src`.
+
+    `package` may be the `labextension` of another commit; the modules that it needs are those of this one.
+    """
     node = require_program("node")
     source = folder / "src"
-    shutil.copytree(PACKAGE / "src", source)
-    shutil.copytree(PACKAGE / "style", folder / "style")
+    shutil.copytree(package / "src", source)
+    shutil.copytree(package / "style", folder / "style")
     for name, text in (replaced or {}).items():
         assert (source / name).exists(), f"{name} has another name now"
         (source / name).write_text(text, encoding="utf-8")
-    (source / "entry.ts").write_text(_ENTRY, encoding="utf-8")
+    (folder / "tests").mkdir()
+    shutil.copy(package / "tests" / "entry.ts", folder / "tests")
     command = [
         node,
         str(PACKAGE / "node_modules" / "esbuild" / "bin" / "esbuild"),
-        "src/entry.ts",
+        "tests/entry.ts",
         "style/page.css",
     ]
     command += ["--bundle", "--outdir=out", "--outbase=.", "--format=iife", "--log-level=warning"]
     command += ["--loader:.svg=dataurl"]
     environment = {**os.environ, "NODE_PATH": str(PACKAGE / "node_modules")}
     subprocess.run(command, cwd=folder, env=environment, check=True, timeout=120)
-    script, style = folder / "out/src/entry.js", folder / "out/style/page.css"
+    script, style = folder / "out/tests/entry.js", folder / "out/style/page.css"
     return script.read_text(encoding="utf-8"), style.read_text(encoding="utf-8")
 
 

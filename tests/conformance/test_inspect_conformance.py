@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import support
 
-from llm_sandbox_nb.sandbox.bubblewrap_launch import is_host_root
+from llm_sandbox_nb.sandbox.bubblewrap.launch import is_host_root
 from llm_sandbox_nb.sandbox.contract import Sandbox
-from llm_sandbox_nb.sandbox.opening import open_sandbox
+from llm_sandbox_nb.sandbox.open import open_sandbox
 
 if find_spec("inspect_ai") is None and os.environ.get("LLM_SANDBOX_REQUIRE_ENGINES") != "1":
     pytest.skip(
@@ -28,7 +28,6 @@ if find_spec("inspect_ai") is None and os.environ.get("LLM_SANDBOX_REQUIRE_ENGIN
 from inspect_adapter import InspectSandbox
 from inspect_ai.util._sandbox import self_check
 
-pytestmark = pytest.mark.slow
 PINNED = "0.3.285"
 ROOT_READS_AND_WRITES_ALL = {
     "test_read_file_not_allowed",
@@ -62,16 +61,18 @@ class Host:
     def __init__(self, isolation: str, profile: str) -> None:
         self.known_failures = known_failures(isolation, profile)
         self.runner = asyncio.Runner()
+        self.kept: set[int] = set()
         self.sandbox: Sandbox = self.runner.run(_open(isolation, profile))
 
     def check(self, name: str) -> None:
         self.runner.run(asyncio.wait_for(CHECKS[name](InspectSandbox(self.sandbox)), 90))
-        support.KEPT_PIDS.update(support.child_pids())
+        self.kept |= support.child_pids()
+        support.KEPT_PIDS.update(self.kept)
 
     def close(self) -> None:
         self.runner.run(self.sandbox.close())
         self.runner.close()
-        support.KEPT_PIDS.clear()
+        support.KEPT_PIDS.difference_update(self.kept)
 
 
 async def _open(isolation: str, profile: str) -> Sandbox:

@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from llm_sandbox_nb.sandbox.channel_sandbox import ChannelSandbox
-from llm_sandbox_nb.sandbox.docker import start_docker_sandbox
-from llm_sandbox_nb.sandbox.docker_engine import connect
-from llm_sandbox_nb.sandbox.docker_owner import LABEL_OWNER, current_owner
+from llm_sandbox_nb.sandbox.client import ChannelSandbox
+from llm_sandbox_nb.sandbox.docker.engine import connect
+from llm_sandbox_nb.sandbox.docker.ownership import LABEL_OWNER, current_owner
+from llm_sandbox_nb.sandbox.docker.sandbox import start_docker_sandbox
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 
 

@@ -11,8 +11,9 @@ from typing import Any
 
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
+from warm_kernels import connected, kernel_environment, warm_kernel
 
-from notebooks import LOAD, kernel_environment
+from notebooks import LOAD
 
 Message = dict[str, Any]
 
@@ -59,22 +60,15 @@ class LiveKernel:
 
 
 @contextmanager
-def live_kernel(tmp_path: Path, **environment: str) -> Iterator[LiveKernel]:
-    """A kernel in `tmp_path` with the extension loaded, shut down at the end."""
-    manager = KernelManager(kernel_name="python3")
-    manager.start_kernel(cwd=str(tmp_path), env=kernel_environment(tmp_path, **environment))
-    client = manager.client()
-    client.start_channels()
-    try:
-        client.wait_for_ready(timeout=60)
+def live_kernel(tmp_path: Path, *, keep: bool = True, **environment: str) -> Iterator[LiveKernel]:
+    """A kernel in `tmp_path` with the extension loaded. `keep=False` for a test that ends it."""
+    with (
+        warm_kernel(tmp_path, kernel_environment(tmp_path, **environment), keep=keep) as manager,
+        connected(manager) as client,
+    ):
         kernel = LiveKernel(manager, client)
         kernel.run(LOAD)
         yield kernel
-    finally:
-        client.stop_channels()
-        if manager.has_kernel:
-            manager.shutdown_kernel()
-        manager.cleanup_resources()
 
 
 def cards_of(messages: list[Message]) -> list[Message]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,18 +11,10 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 from support import record_of
+from warm_kernels import warm_kernel
 
-ROOT = Path(__file__).parents[2]
 MIME = "application/vnd.llm-sandbox.trajectory+json"
 LOAD = "%load_ext llm_sandbox_nb"
-
-
-def kernel_environment(tmp_path: Path, **more: str) -> dict[str, str]:
-    """What a kernel gets: this package, nothing of the user's own configuration."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "IPYTHONDIR": str(tmp_path / "ipython"), **more}
-    for name in ("JPY_SESSION_NAME", "JPY_PARENT_PID", "LLM_SANDBOX_SERVER_URL"):
-        environment.pop(name, None)
-    return environment
 
 
 def notebook_of(*cells: str) -> NotebookNode:
@@ -35,10 +26,13 @@ def execute(
     notebook: NotebookNode, folder: Path, environment: dict[str, str], **options: Any
 ) -> NotebookNode:
     """Run all cells in `folder`. Raises CellExecutionError as `jupyter execute` would."""
-    client = NotebookClient(
-        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(folder)}}, **options
-    )
-    client.execute(env=environment)
+    with warm_kernel(folder, environment) as manager:
+        client = NotebookClient(notebook, km=manager, timeout=120, **options)
+        try:
+            client.execute()
+        finally:
+            if client.kc:
+                client.kc.stop_channels()
     nbformat.validate(notebook)
     return notebook
 

@@ -6,7 +6,7 @@ import pytest
 import support
 
 from llm_sandbox_nb import open_sandbox
-from llm_sandbox_nb.sandbox.bubblewrap_launch import is_host_root
+from llm_sandbox_nb.sandbox.bubblewrap.launch import is_host_root
 from llm_sandbox_nb.sandbox.errors import SandboxUserError
 
 FEW_RIGHTS = "00000000000000fb"

@@ -105,7 +105,7 @@ def test_no_isolation_that_works(command_line: CommandLine, tmp_path: Path) -> N
         (("--prompt_config", "empty.yaml"), "system_prompt"),
         (("--extra_body", "{thinking"), "--extra_body"),
         (("--extra_body", "[1, 2]"), "--extra_body"),
-        (("--max_steps", "0"), "--max_steps"),
+        (("--max_steps", "0"), "--max_steps: must be"),
         (("--time", "soon"), "--time"),
         (("--budget", "-1"), "--budget"),
         (("--isolation", "vm"), "--isolation"),

@@ -14,17 +14,17 @@ from agent_scripts import script_text, turn
 from benchmark_models import FunctionModel, fails, says
 from support import run
 
-from llm_sandbox_nb.agent.model import ModelSettings, Reply
-from llm_sandbox_nb.agent.retry import RetryPolicy
 from llm_sandbox_nb.benchmark.attempt import Attempt, HowToAsk, with_one_reply
+from llm_sandbox_nb.benchmark.item_pipeline import FatalError, Item
 from llm_sandbox_nb.benchmark.judge import Judge, JudgeOptions
 from llm_sandbox_nb.benchmark.report import summary
 from llm_sandbox_nb.benchmark.results import CONFIG, read_results
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, make_opener, plan
 from llm_sandbox_nb.benchmark.task import Task, load_task
-from llm_sandbox_nb.benchmark.working import FatalError, Item
 from llm_sandbox_nb.cli import main
+from llm_sandbox_nb.model.contract import ModelSettings, Reply
+from llm_sandbox_nb.model.retries import RetryPolicy
 
 ONCE = RetryPolicy(attempts=1)
 ROWS = [Row(f"p{n}", f"Question {n}?", str(n)) for n in range(4)]
@@ -223,12 +223,12 @@ def test_a_row_without_a_problem_is_refused_first(tmp_path: Path, capsys: pytest
 def test_a_fault_of_ours_on_one_item_lets_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def breaks(task: Task, row: Row, how: HowToAsk, folder: Path) -> Attempt:
+    async def breaks(task: Task, row: Row, *rest: Any) -> Attempt:
         if row.id == "p0":
             raise LookupError("no such column")
-        return await with_one_reply(task, row, how, folder)
+        return await with_one_reply(task, row, *rest)
 
-    monkeypatch.setattr("llm_sandbox_nb.benchmark.working.with_one_reply", breaks)
+    monkeypatch.setattr("llm_sandbox_nb.benchmark.item_pipeline.with_one_reply", breaks)
     with caplog.at_level(logging.ERROR):
         run(benchmark(tmp_path, FunctionModel(answers), None, workers=1).run(items("chem")), 60)
     first, *others = read_results(tmp_path)
@@ -238,7 +238,7 @@ def test_a_fault_of_ours_on_one_item_lets_the_others_go_on(
 
 
 def test_a_scorer_with_too_much_to_say_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llm_sandbox_nb.benchmark.scoring._LONGEST_REPLY", 20)
+    monkeypatch.setattr("llm_sandbox_nb.benchmark.scoring_pool._LONGEST_REPLY", 20)
     run(benchmark(tmp_path, FunctionModel(answers), None).run(items("chem")), 60)
     assert summary(tmp_path)["errors"] == {"scorer": 4}
     monkeypatch.undo()

@@ -17,14 +17,14 @@ import pytest
 from agent_scripts import bash, script_text, turn
 
 from llm_sandbox_nb.benchmark.results import FILE, Result, read_results
-from llm_sandbox_nb.sandbox.bubblewrap_limits import find_bases, find_groups
-from llm_sandbox_nb.sandbox.docker_engine import connect
-from llm_sandbox_nb.sandbox.docker_owner import owner_of
+from llm_sandbox_nb.sandbox.bubblewrap.limits import find_bases, find_groups
+from llm_sandbox_nb.sandbox.docker.engine import connect
+from llm_sandbox_nb.sandbox.docker.ownership import owner_of
 
 ITEMS = 8
 MARK = "a-benchmark-that-is-killed"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.campaign, pytest.mark.timeout(900)]
 
 
 def task_and_model(folder: Path) -> tuple[str, str]:
@@ -115,7 +115,7 @@ def test_the_same_results_and_no_sandbox_left(
     again = start(task, model, out, strong_isolation)
     told = again.communicate(timeout=400)[1].decode()
     assert again.returncode == 0, told
-    assert f"{len(done)} of {ITEMS} are done already" in told
+    assert f"{len(done)} of {ITEMS} were done before" in told
     found = [json.loads(line) for line in lines.read_bytes().splitlines() if line.endswith(b"}")]
     assert Counter(line["item"] for line in found) == {f"s{n}": 1 for n in range(ITEMS)}
     pids = {started.pid, again.pid}

@@ -85,7 +85,7 @@ def test_answers_are_scored_again_when_the_scorer_is_mended(
 
 
 SCORE = """
-from llm_sandbox_nb.benchmark.scores import Score
+from llm_sandbox_nb.benchmark.text_scorers import Score
 def score(answer, gold, **row):
     return Score({})
 """
@@ -130,7 +130,7 @@ def test_a_row_that_has_changed_is_no_row_that_is_done(own: Own, capsys: pytest.
         ("image: 3", "image has to be the name of a Docker image, not 3."),
         ("limits: {stepz: 1}", "limits has an unknown key 'stepz'; known are steps,"),
         ("limits: 3", "limits has to hold keys such as `steps:`."),
-        ("data: {datasett: x}", "data has an unknown key 'datasett'; known are dataset,"),
+        ("data: {datasett: x}", "data has an unknown key 'datasett'; known are file, dataset,"),
     ],
 )
 def test_a_wrong_task_file_is_one_sentence(

@@ -28,7 +28,7 @@ SLOW = script_text(turn(bash("pwd; sleep 2; echo three > answer.txt")), turn({"t
 REFUSED = script_text({"error": {"kind": "bad_request"}})
 NO_KEY = script_text({"error": {"kind": "authentication"}})
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.campaign, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ def test_an_interrupt_ends_all_actors_and_sandboxes(cluster: RayCluster, task: P
         process = start(*words(task, out, model, "--ray", cluster.address))
         wait_for((out / "counted" / "sandbox" / FILE).exists, process)
         process.send_signal(signal.SIGINT)
-        assert "The same command goes on from there." in finish(process, 130)
+        assert "The same command resumes there." in finish(process, 130)
         cluster.wait_until_clean()
         done = len(read_results(out))
         assert 0 < done < ROWS

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from report_page import PAGE, TASKS, make, without_pictures
 
 RENEW = "PYTHONPATH=. python tests/report_page.py"
 
 
-@pytest.mark.slow
 def test_the_report_in_the_docs_is_made_by_this_run() -> None:
     page = make()
     assert page.count("<svg") == PAGE.read_text("utf-8").count("<svg") == 2

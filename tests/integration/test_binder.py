@@ -48,7 +48,7 @@ def test_start_asks_for_processes_by_name_and_hands_over(tmp_path: Path) -> None
     assert done.stdout == "process a b"
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.timeout(900)
 def test_the_first_notebook_runs_as_on_mybinder(tmp_path: Path) -> None:
     repository, programs = tmp_path / "repository", tmp_path / "environment" / "bin"

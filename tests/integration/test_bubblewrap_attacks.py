@@ -483,7 +483,6 @@ def test_the_number_of_processes_is_limited(profile: str) -> None:
     assert 10 < int(result.split()[0]) < 40
 
 
-@pytest.mark.slow
 @profiles
 def test_a_fork_bomb_is_over_in_time(profile: str) -> None:
     async def bomb() -> tuple[CommandResult, str, int]:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
-import nbclient
 import nbformat
 import pytest
 from live_kernel import live_kernel
+from warm_kernels import kernel_environment
 
-pytestmark = pytest.mark.slow
+from notebooks import execute, notebook_of, outputs
 
 SCRIPT = """
 turns:
@@ -53,10 +52,10 @@ def test_a_person_steps_edits_and_says_what_the_model_sees(tmp_path: Path) -> No
         "observe It says: kept.",
         "c",
     )
-    assert "Step 1: execute_bash is to be carried out" in printed
+    assert "Step 1: execute_bash waits to be executed" in printed
     assert "rm -rf precious" in printed
-    assert "There is no word 'nonsense'" in printed
-    assert "The model would be shown" in printed
+    assert "There is no command 'nonsense'" in printed
+    assert "The model would read" in printed
     assert "skip, edit" in prompts[0]
     assert "observe" in prompts[2]
     assert told == (
@@ -74,32 +73,26 @@ def test_a_breakpoint_a_function_and_an_approval(options: str, tmp_path: Path) -
     assert told.startswith("submitted [('execute_bash', 'rm -rf precious')")
 
 
-def executed(folder: Path, source: str) -> tuple[Any, float]:
-    """A notebook with one cell, run as nbclient and papermill run it."""
+def executed(folder: Path, source: str) -> list[Any]:
+    """The outputs of a cell, run as nbclient and papermill run it."""
     (folder / "script.yaml").write_text(SCRIPT)
-    cells = [nbformat.v4.new_code_cell(text) for text in ("%load_ext llm_sandbox_nb", source)]
-    notebook = nbformat.v4.new_notebook(
-        cells=cells, metadata={"kernelspec": {"name": "python3", "display_name": "p"}}
-    )
-    client = nbclient.NotebookClient(
-        notebook, timeout=120, allow_errors=True, resources={"metadata": {"path": str(folder)}}
-    )
-    begun = time.monotonic()
-    client.execute()
-    return notebook.cells[1].outputs, time.monotonic() - begun
+    notebook = execute(notebook_of(source), folder, kernel_environment(folder), allow_errors=True)
+    return list(outputs(notebook.cells[1]))
 
 
 @pytest.mark.parametrize("option", ["--step", "--approve ask", "--approve edits"])
 def test_nobody_can_be_asked_under_nbclient(option: str, tmp_path: Path) -> None:
-    [output], _ = executed(tmp_path, CELL.format(option))
-    assert output.output_type == "error"
-    assert output.evalue.startswith(f"{option} needs somebody who decides")
+    shown = executed(tmp_path, CELL.format(option))
+    assert [output.output_type for output in shown] == ["error"], shown
+    [output] = shown
+    assert output.evalue.startswith(f"{option} needs a person who decides")
     for word in ("nbclient", "papermill", "--on-pause stop", "--break EXPR"):
         assert word in output.evalue
     assert "\n" not in output.evalue
     assert not (tmp_path / "sandbox-runs").exists(), "nothing was started"
 
 
+@pytest.mark.campaign
 def test_papermill_is_told_at_once_and_runs_what_the_sentence_says(tmp_path: Path) -> None:
     """With a parameter of its own; in a process of its own, which it leaves at once."""
     (tmp_path / "script.yaml").write_text(SCRIPT)
@@ -115,18 +108,18 @@ def test_papermill_is_told_at_once_and_runs_what_the_sentence_says(tmp_path: Pat
 
     failed = papermill()
     assert failed.returncode == 1
-    assert "--step needs somebody who decides when the run halts" in failed.stderr
+    assert "--step needs a person who decides when the run pauses" in failed.stderr
     assert not (tmp_path / "sandbox-runs").exists(), "nothing was started"
     assert papermill("-p", "halt", "--step --on-pause continue").returncode == 0
-    outputs = nbformat.read(tmp_path / "out.ipynb", as_version=4).cells[-1].outputs
-    assert any("submitted" in str(output) for output in outputs)
+    cells = nbformat.read(tmp_path / "out.ipynb", as_version=4).cells
+    assert any("Submitted" in str(output) for output in cells[-1].outputs)
 
 
 def test_what_the_sentence_says_works(tmp_path: Path) -> None:
-    outputs, _ = executed(tmp_path, CELL.format("--break \"'rm ' in command\" --on-pause stop"))
-    assert outputs[-1].ename == "KeyboardInterrupt"
-    outputs, _ = executed(tmp_path, CELL.format("--step --on-pause continue"))
-    assert all(output.output_type != "error" for output in outputs)
+    shown = executed(tmp_path, CELL.format("--break \"'rm ' in command\" --on-pause stop"))
+    assert shown[-1].ename == "KeyboardInterrupt"
+    shown = executed(tmp_path, CELL.format("--step --on-pause continue"))
+    assert all(output.output_type != "error" for output in shown)
 
 
 @pytest.mark.parametrize(
@@ -138,6 +131,6 @@ def test_what_the_sentence_says_works(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_rules_are_told_before_anything_starts(options: str, why: str, tmp_path: Path) -> None:
-    [output], _ = executed(tmp_path, CELL.format(options))
+    [output] = executed(tmp_path, CELL.format(options))
     assert why in output.evalue
     assert not (tmp_path / "sandbox-runs").exists()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cli_process import CommandLine, open_command_line
 
-from llm_sandbox_nb.sandbox.docker_image import DEFAULT_IMAGE
+from llm_sandbox_nb.sandbox.docker.images import DEFAULT_IMAGE
 
 
 @pytest.fixture

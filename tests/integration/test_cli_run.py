@@ -47,15 +47,16 @@ def script(folder: Path, *commands: str) -> str:
     return "scripted/script.yaml"
 
 
-def test_the_quick_start(command_line: CommandLine, tmp_path: Path, isolation: str) -> None:
-    done = command_line(
-        "run", "--query", QUESTION, "--llm_name", "scripted/strawberry", "--isolation", isolation
+def test_the_quick_start(command_line: CommandLine, tmp_path: Path, some_isolation: str) -> None:
+    """In a new interpreter, as a person starts it."""
+    done = command_line.fresh(
+        "run", "--query", QUESTION, "--llm_name", "scripted/strawberry", "--isolation", some_isolation
     )
     assert (done.code, done.err) == (0, "")
     assert done.left == []
     after(done.out, "Task ", QUESTION, "scripted", "Step 1", "count.py", "3 r's in", "Submitted after",
           "Answer", "There are 3", "Files", "answer.txt")  # fmt: skip
-    assert done.out.count(f"Isolation  {isolation}") == 1
+    assert done.out.count(f"Isolation  {some_isolation}") == 1
     folder = tmp_path / done.folder
     assert folder.parent == tmp_path / "sandbox-runs"
     assert (folder / "files" / "answer.txt").read_text() == "There are 3 r's in strawberry.\n"
@@ -102,7 +103,7 @@ def test_a_settings_file_is_used_and_named(command_line: CommandLine, tmp_path: 
     (tmp_path / "llm-in-sandbox.yaml").write_text("llm_name: scripted/strawberry\nisolation: process\n")
     done = command_line("run", "--query", QUESTION)
     assert done.code == 0, done.err
-    assert "Settings   llm-in-sandbox.yaml" in done.out
+    assert "/llm-in-sandbox.yaml\n" in done.out.partition("Settings   ")[2]
     other = command_line("run", "--query", QUESTION, LLM_NAME="scripted/nosuchscript")
     other.is_one_sentence(3, "nosuchscript")
 
@@ -145,8 +146,8 @@ def test_an_interrupt_ends_the_command_and_keeps_the_record(
     command_line: CommandLine, tmp_path: Path, number: signal.Signals
 ) -> None:
     name = script(tmp_path, "echo started; (setsid sleep 600 &) ; sleep 600; touch survived")
+    process = command_line.start_warm("run", "--query", "Wait", "--llm_name", name, *PROCESS)
     before = child_pids()
-    process = command_line.start(*command_line.words("run", "--query", "Wait", "--llm_name", name, *PROCESS))
     deadline = time.monotonic() + 60
     while "| started" not in command_line.shown() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -168,8 +169,8 @@ def test_an_interrupt_ends_the_command_and_keeps_the_record(
 
 def test_a_killed_run_is_readable_to_its_last_event(command_line: CommandLine, tmp_path: Path) -> None:
     name = script(tmp_path, "echo started; sleep 600")
+    process = command_line.start_warm("run", "--query", "Wait", "--llm_name", name, *PROCESS)
     before = child_pids()
-    process = command_line.start(*command_line.words("run", "--query", "Wait", "--llm_name", name, *PROCESS))
     deadline = time.monotonic() + 60
     while "| started" not in command_line.shown() and time.monotonic() < deadline:
         time.sleep(0.05)

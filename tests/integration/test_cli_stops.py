@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_process import CommandLine, Done, open_command_line
+from cli_process import CommandLine, open_command_line
 
-from llm_sandbox_nb.agent.run import Run
+from llm_sandbox_nb.runs.run import Run
 
 SCRIPT = """
 turns:
@@ -31,20 +31,16 @@ def command_line(tmp_path: Path) -> Iterator[CommandLine]:
     yield from open_command_line(tmp_path)
 
 
-def answered(command_line: CommandLine, answers: str, *options: str) -> Done:
-    words = shlex.join(command_line.words(*RUN, *options))
-    return command_line.program("bash", "-c", f"printf {shlex.quote(answers)} | {words}")
-
-
 def test_a_pipe_can_answer(command_line: CommandLine) -> None:
     answers = "wat\\nedit command='echo kept > note.txt'\\nstep\\nstep\\nobserve It says: kept.\\ncontinue\\n"
-    done = answered(command_line, answers, "--step")
+    words = shlex.join(command_line.words(*RUN, "--step"))
+    done = command_line.program("bash", "-c", f"printf {shlex.quote(answers)} | {words}")
     assert (done.code, done.err, done.left) == (0, "", [])
     for shown in (
-        "execute_bash is to be carried out",
+        "execute_bash waits to be executed",
         "rm -rf precious",
-        "There is no word 'wat'",
-        "would be shown",
+        "There is no command 'wat'",
+        "would read",
     ):
         assert shown in done.out
     run = Run.load(command_line.folder / done.folder)
@@ -60,7 +56,7 @@ def test_a_pipe_can_answer(command_line: CommandLine) -> None:
 def test_a_run_that_nobody_answers_to_ends_before_the_call(
     options: tuple[str, str], command_line: CommandLine
 ) -> None:
-    done = answered(command_line, "", *options)
+    done = command_line(*RUN, *options, stdin="")
     assert done.code == 130
     assert "Nobody answers: the run is ended." in done.out
     [call] = Run.load(command_line.folder / done.folder).steps[0].calls
@@ -84,12 +80,12 @@ def test_what_to_do_can_be_said_before(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--step",), "--step needs somebody who answers at the terminal"),
-        (("--approve", "edits"), "--approve edits needs somebody"),
+        (("--step",), "--step needs a person at the terminal"),
+        (("--approve", "edits"), "--approve edits needs a person"),
         (("--break", "comand == 'ls'"), "did you mean command"),
         (("--break-when", "nothing"), "takes FILE.py:NAME"),
         (("--break-when", "looks.py:missing"), "has no function missing"),
-        (("--approve", "maybe"), "one of ask, edits, auto is wanted"),
+        (("--approve", "maybe"), "must be one of ask, edits, auto"),
     ],
 )
 def test_bad_input_is_one_sentence_and_nothing_starts(

@@ -8,17 +8,22 @@ import sys
 from pathlib import Path
 
 import nbformat
-import pytest
 from support import QUICK_IMPORTS
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
 def test_the_demo_tells_answer_files_isolation_and_where_the_notebook_is(
-    isolation: str, tmp_path: Path
+    some_isolation: str, tmp_path: Path
 ) -> None:
-    words = [sys.executable, "notebooks/demo.py", "--out", str(tmp_path / "out"), "--isolation", isolation]
+    words = [
+        sys.executable,
+        "notebooks/demo.py",
+        "--out",
+        str(tmp_path / "out"),
+        "--isolation",
+        some_isolation,
+    ]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{QUICK_IMPORTS}"}
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -26,7 +31,7 @@ def test_the_demo_tells_answer_files_isolation_and_where_the_notebook_is(
     for part in (
         "Answer ",
         "File ",
-        f"Isolation  {isolation}",
+        f"Isolation  {some_isolation}",
         "(scripted",
         f"The notebook with its results is {saved}",
     ):
@@ -41,7 +46,6 @@ def test_the_demo_tells_answer_files_isolation_and_where_the_notebook_is(
     assert {"application/vnd.llm-sandbox.trajectory+json", "text/html", "text/plain"} <= kinds
 
 
-@pytest.mark.slow
 def test_without_docker_and_bubblewrap_the_demo_runs_and_says_that_nothing_isolates(tmp_path: Path) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()

@@ -12,9 +12,9 @@ from docker_help import container_ids, docker_box, files_in_tar, image_from, one
 from support import run
 
 from llm_sandbox_nb.sandbox.contract import Directories, Limits
-from llm_sandbox_nb.sandbox.docker import start_docker_sandbox
-from llm_sandbox_nb.sandbox.docker_engine import connect, engine_version
-from llm_sandbox_nb.sandbox.docker_image import BASE_IMAGE, DEFAULT_IMAGE, SLIM_IMAGE, check_image
+from llm_sandbox_nb.sandbox.docker.engine import connect, engine_version
+from llm_sandbox_nb.sandbox.docker.images import BASE_IMAGE, DEFAULT_IMAGE, SLIM_IMAGE, check_image
+from llm_sandbox_nb.sandbox.docker.sandbox import start_docker_sandbox
 from llm_sandbox_nb.sandbox.errors import (
     ImageError,
     IsolationUnavailableError,
@@ -56,6 +56,15 @@ def test_dead_engine(dead_engine: str) -> None:
         engine_version()
 
 
+def test_a_dead_engine_is_named_without_the_classes_of_libraries(dead_engine: str) -> None:
+    with pytest.raises(IsolationUnavailableError) as caught:
+        engine_version()
+    said = str(caught.value)
+    assert said.endswith(("(connection refused).", "(no such file or directory)."))
+    assert "`llm-sandbox-nb doctor`" in said
+    assert "Error(" not in said.replace(dead_engine, "")
+
+
 @pytest.fixture
 def mute_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Something that takes connections and never answers."""
@@ -95,7 +104,7 @@ def test_missing_image_names_the_command() -> None:
 
 
 def test_missing_own_image_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llm_sandbox_nb.sandbox.docker_image.DEFAULT_IMAGE", "llm-sandbox-nb:not-built")
+    monkeypatch.setattr("llm_sandbox_nb.sandbox.docker.images.DEFAULT_IMAGE", "llm-sandbox-nb:not-built")
     assert "`llm-sandbox-nb image build`" in start_fails(ImageError, image="llm-sandbox-nb:not-built")
 
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 from docker_help import files_in_tar, image_from, one_sentence
 
-from llm_sandbox_nb.sandbox.docker_engine import connect
-from llm_sandbox_nb.sandbox.docker_image import (
+from llm_sandbox_nb.sandbox.docker.engine import connect
+from llm_sandbox_nb.sandbox.docker.images import (
     DEFAULT_IMAGE,
     PROGRAMS,
     SCIENTIFIC,
@@ -139,7 +139,7 @@ def test_build_that_fails_says_why() -> None:
     assert str(caught.value).startswith("The image llm-sandbox-nb-test:failed could not be built: ")
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_build_as_ci_does() -> None:
     """`.ci/image.sh`, through the command line, with what this machine needs to reach its indexes."""
     environment = {**os.environ, "IMAGE_TARGETS": "slim", "PYTHON": sys.executable}

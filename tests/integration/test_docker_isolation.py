@@ -15,9 +15,9 @@ from docker_help import docker_box
 from support import run
 
 from llm_sandbox_nb.sandbox.contract import Limits
-from llm_sandbox_nb.sandbox.docker_engine import connect
-from llm_sandbox_nb.sandbox.docker_image import DEFAULT_IMAGE
-from llm_sandbox_nb.sandbox.docker_settings import FILE_BYTES, STANDARD_CAPABILITIES
+from llm_sandbox_nb.sandbox.docker.engine import connect
+from llm_sandbox_nb.sandbox.docker.images import DEFAULT_IMAGE
+from llm_sandbox_nb.sandbox.docker.settings import FILE_BYTES, STANDARD_CAPABILITIES
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("docker_engine")]
 PROFILES = pytest.mark.parametrize("profile", ["standard", "strict"])
@@ -44,7 +44,7 @@ def test_protection_in_force_strict() -> None:
             found = box.protection
             assert (found.profile, found.user, found.capabilities) == ("strict", "uid 1000", ())
             assert (found.memory_bytes, found.pids, found.cpus) == (None, None, None)
-            assert "memory, processes, processors, disk space are not limited" in found.does_not_protect
+            assert "not limited: memory, processes, processors." in found.does_not_protect
             assert found.no_new_privileges
             assert found.seccomp == "filter"
             assert found.network == "none"
@@ -423,6 +423,14 @@ def test_pip_installs_what_it_is_given(profile: str) -> None:
                 "pip install --no-index /tmp/canary-*.whl && python3 -c 'import canary; print(canary.VALUE)'"
             )
             assert result.stdout.endswith(b"42\n"), result.text
+
+    run(body())
+
+
+@pytest.mark.parametrize("profile", [pytest.param("standard", marks=pytest.mark.campaign), "strict"])
+def test_a_virtual_environment_can_be_made(profile: str) -> None:
+    async def body() -> None:
+        async with docker_box(profile=profile, network="none") as box:
             environment = await box.run(
                 "python3 -m venv v && . v/bin/activate && pip --version && which python"
             )

@@ -77,7 +77,7 @@ def test_a_sites_index_and_proxy_are_used_inside(authority: Path) -> None:
     run(body())
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_apt_and_pip_install_from_this_machines_indexes() -> None:
     """With what this machine uses itself: `.ci/base-image.sh` gave its apt mirror to the image."""
     certificates = os.environ.get("PIP_CERT") or os.environ.get("SSL_CERT_FILE")

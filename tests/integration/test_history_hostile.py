@@ -13,6 +13,8 @@ import pytest
 from history_channel import Host, record, rows, truth
 from support import with_sandbox
 
+pytestmark = pytest.mark.own_sandbox
+
 KILL = (
     "for p in /proc/[0-9]*; do p=${p#/proc/}; "
     '[ "$p" != 1 ] && [ "$p" != $$ ] && [ "$(cut -d" " -f4 /proc/$p/stat)" = 1 ] && kill -%s $p; done; true'
@@ -56,6 +58,7 @@ def test_a_killed_one_answers_the_request_under_way(strong_opener):
     with_sandbox(strong_opener, test)
 
 
+@pytest.mark.alike
 def test_too_many_files(opener):
     async def test(box):
         root = box.directories.root
@@ -89,6 +92,7 @@ def test_too_many_files(opener):
     with_sandbox(opener, test)
 
 
+@pytest.mark.alike
 def test_too_much_content(opener):
     async def test(box):
         root = box.directories.root
@@ -127,7 +131,7 @@ def test_deep_trees_and_odd_names(opener):
             "for name in $'\\n' $'\\001' '*' '\\\\' $'\\377\\376' '-rf'; do mkdir -p -- \"odd/$name\"; done"
         )
         told = await host.checkpoint()
-        assert "Too deep to be looked at" in told.outcome["incomplete"]
+        assert "Too deep to be kept" in told.outcome["incomplete"]
         assert len([path for path in told.entries if path.startswith(f"{root}/odd/")]) == 6
         done = await host.restore(manifest)
         assert done.outcome["failures"] == 0, done.outcome
@@ -138,6 +142,7 @@ def test_deep_trees_and_odd_names(opener):
     with_sandbox(opener, test)
 
 
+@pytest.mark.alike
 def test_files_that_never_hold_still(opener):
     async def test(box):
         host = Host(box)
@@ -157,6 +162,7 @@ def test_files_that_never_hold_still(opener):
     with_sandbox(opener, test, timeout=120)
 
 
+@pytest.mark.alike
 def test_commands_are_not_held_up(opener):
     async def test(box):
         host = Host(box)

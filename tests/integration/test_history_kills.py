@@ -1,4 +1,7 @@
-"""Restores that are cut off at random instants, by kill -9 or by a connection that breaks: never a mixture for good."""
+"""Restores that are cut off, by kill -9 or by a connection that breaks: never a mixture for good.
+
+At each message and at each change of a file of the history; and, as a campaign, at random instants.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from crash_points import at_every_change
 from history_help import files_at
 from relay_wire import Wire
-from support import require, run, size
+from support import CAMPAIGN, require, run, size
 
-from llm_sandbox_nb.sandbox.channel_sandbox import ChannelSandbox
+from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
-from llm_sandbox_nb.sandbox.history.store import HistoryStore
-from llm_sandbox_nb.sandbox.opening import open_sandbox
+from llm_sandbox_nb.sandbox.history.store import HistoryStore, is_history
+from llm_sandbox_nb.sandbox.open import open_sandbox
+from llm_sandbox_nb.sandbox.protocol.frames import Frame
 
-pytestmark = pytest.mark.slow
 CUTS, KILLS = size((20, 6), (60, 12))
 _MAKE = "rm -rf work; mkdir work; for i in $(seq 40); do echo {0} > work/$i; done; echo {0} > work/only{0}"
 
@@ -44,6 +48,90 @@ async def state(box: Sandbox) -> str:
     return name
 
 
+class CutWire(Wire):
+    """A connection that breaks when so many frames have gone through, either way."""
+
+    frames_left = 10**9
+
+    def _passes(self) -> bool:
+        self.frames_left -= 1
+        if self.frames_left == 0:
+            self.client.leave()
+        return self.frames_left > 0
+
+    async def read_frame(self) -> Frame | None:
+        frame = await super().read_frame()
+        return frame if self._passes() else None
+
+    def write(self, frames: Any) -> None:
+        for frame in frames:
+            if self._passes():
+                super().write([frame])
+
+
+def test_a_connection_that_breaks_at_each_message_of_a_restore(tmp_path: Path, process_opener: Any) -> None:
+    """The next client puts the same sandbox right, from the same history."""
+
+    async def body(box: ChannelSandbox) -> None:
+        folder, frames, whole = tmp_path / "history", 0, False
+        mine = await Wire(box).sandbox(box)
+        await mine.keep_history(folder)
+        made = await both(mine)
+        await mine.close()
+        while not whole:
+            frames += 1
+            wire = CutWire(box)
+            client = await wire.sandbox(box)
+            await client.keep_history(folder)
+            wire.frames_left = frames
+            with contextlib.suppress(SandboxError):
+                await client.restore(made["one"])
+                whole = True
+            wire.client.leave()
+            await client.close()
+            again = await Wire(box).sandbox(box)
+            await again.keep_history(folder)
+            assert (await again.restore(made["two"])).problems == ()
+            assert await state(again) == "two"
+            await again.close()
+        assert frames > 10
+
+    async def whole() -> None:
+        async with process_opener() as box:
+            await body(box)
+
+    run(whole(), timeout=200)
+
+
+async def restore_twice(folder: Path, told: int) -> None:
+    async with open_sandbox("process") as box:
+        await box.keep_history(folder / "history")
+        for id in (await both(box)).values():
+            os.write(told, f"{id}\n".encode())
+            restored = await box.restore(id)
+            assert restored.problems == ()
+            os.write(told, (await box.checkpoint()).encode() + b"\n")
+
+
+def test_killed_before_a_change_of_the_history_what_was_told_is_there(tmp_path: Path) -> None:
+    most: list[str] = []
+    for folder, told in at_every_change(
+        lambda where, its: asyncio.run(restore_twice(where, its)), tmp_path, every=1 if CAMPAIGN else 7
+    ):
+        most = max(most, told, key=len)
+        if not is_history(folder / "history"):
+            assert not told
+            continue
+        store = HistoryStore(folder / "history")
+        kept = {one.id for one in store.checkpoints()}
+        assert set(told) <= kept
+        for id in kept:
+            assert len({line for path, line in files_at(store, id).items() if "/work/" in path}) <= 1
+        store.close()
+    assert len(most) == 4
+
+
+@pytest.mark.campaign
 def test_a_connection_that_breaks_in_a_restore(tmp_path: Path, process_opener: Any) -> None:
     """The client is gone with all that it knew; the next one puts the same sandbox right, from the same history."""
 
@@ -91,6 +179,7 @@ async def restore_for_ever(folder: Path, made: dict[str, str], told: int) -> Non
                 os.write(told, (await box.checkpoint()).encode() + b"\n")
 
 
+@pytest.mark.campaign
 @pytest.mark.bubblewrap
 def test_a_process_that_is_killed_in_a_restore(tmp_path: Path) -> None:
     require("bubblewrap")

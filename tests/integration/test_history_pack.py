@@ -9,10 +9,10 @@ import pytest
 from full_manifest import full_manifest
 from support import run
 
-from llm_sandbox_nb.sandbox.channel_sandbox import ChannelSandbox
+from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
-from llm_sandbox_nb.sandbox.history.link import Deliver
-from llm_sandbox_nb.sandbox.opening import open_sandbox
+from llm_sandbox_nb.sandbox.history.connection import Deliver
+from llm_sandbox_nb.sandbox.open import open_sandbox
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("docker_engine")]
 WRITE = """cd /testbed; rm -rf some; mkdir some; touch /beside-the-pack-$RANDOM
@@ -22,8 +22,8 @@ cp some/1 same; head -c 3000000 /dev/urandom > large; ln -f large another; chmod
 TOP_TIME = "stat -c %y /"  # where the pack comes and goes
 
 
-async def rewound(change: Callable[[ChannelSandbox], None]) -> None:
-    """Two checkpoints of 9 MB, and back: all files are what they were, and nothing is left beside them."""
+async def rewound(*changes: Callable[[ChannelSandbox], None]) -> None:
+    """Two checkpoints of 9 MB, and back after each change: all files are what they were, and nothing is left."""
     async with open_sandbox("docker") as box:
         assert isinstance(box, ChannelSandbox)
         began = time.time() - 5
@@ -34,12 +34,13 @@ async def rewound(change: Callable[[ChannelSandbox], None]) -> None:
             made.append(await box.checkpoint())
             manifests.append(await full_manifest(box, began))
             tops.append((await box.run(TOP_TIME)).text)
-        change(box)
-        for number in (0, 1):
-            restored = await box.restore(made[number])
-            assert restored.problems == ()
-            assert await full_manifest(box, began) == manifests[number]
-            assert (await box.run(TOP_TIME)).text == tops[number]
+        for change in changes:
+            change(box)
+            for number in (0, 1):
+                restored = await box.restore(made[number])
+                assert restored.problems == ()
+                assert await full_manifest(box, began) == manifests[number]
+                assert (await box.run(TOP_TIME)).text == tops[number]
 
 
 def counted(deliver: Deliver, seen: list[int]) -> Deliver:
@@ -50,17 +51,6 @@ def counted(deliver: Deliver, seen: list[int]) -> Deliver:
         return deliver(name, size, content)
 
     return count
-
-
-def test_a_pack_holds_each_content_once_and_leaves_nothing() -> None:
-    seen: list[int] = []
-
-    def count(box: ChannelSandbox) -> None:
-        assert box.deliver
-        box.deliver = counted(box.deliver, seen)
-
-    run(rewound(count), timeout=180)
-    assert seen == [9_000_000, 9_000_000]
 
 
 async def lost(name: str, size: int, content: Iterator[bytes]) -> None:
@@ -75,28 +65,32 @@ async def refused(name: str, size: int, content: Iterator[bytes]) -> None:
     raise SandboxError("There is no room.")
 
 
-@pytest.mark.parametrize("instead", [lost, refused])
-def test_without_the_pack_all_goes_through_the_connection(instead: Deliver) -> None:
-    def change(box: ChannelSandbox) -> None:
-        box.deliver = instead
+def short(deliver: Deliver) -> Deliver:
+    """An engine that keeps half of it."""
 
-    run(rewound(change), timeout=180)
+    async def half(name: str, size: int, content: Iterator[bytes]) -> None:
+        data = b"".join(content)[: size // 2]
+        await deliver(name, len(data), iter([data]))
+
+    return half
 
 
-def test_a_pack_that_is_too_short_is_no_file() -> None:
-    """What the pack does not hold is not made up: the files are sent again."""
+def test_whatever_becomes_of_a_pack_the_files_come_back() -> None:
+    """It holds each content once and leaves nothing. What it does not hold goes through the connection."""
+    seen: list[int] = []
+    normal: list[Deliver] = []
 
-    def cut(box: ChannelSandbox) -> None:
-        deliver = box.deliver
-        assert deliver
+    def count(box: ChannelSandbox) -> None:
+        assert box.deliver
+        normal.append(box.deliver)
+        box.deliver = counted(box.deliver, seen)
 
-        async def short(name: str, size: int, content: Iterator[bytes]) -> None:
-            data = b"".join(content)[: size // 2]
-            await deliver(name, len(data), iter([data]))
+    def replaced(deliver: Callable[[], Deliver]) -> Callable[[ChannelSandbox], None]:
+        return lambda box: setattr(box, "deliver", deliver())
 
-        box.deliver = short
-
-    run(rewound(cut), timeout=180)
+    others = [lambda: lost, lambda: refused, lambda: short(normal[0])]
+    run(rewound(count, *map(replaced, others)), timeout=250)
+    assert seen == [9_000_000, 9_000_000]
 
 
 def test_an_ordinary_user_gets_all_through_the_connection() -> None:

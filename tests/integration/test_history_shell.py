@@ -8,6 +8,8 @@ import pytest
 from history_channel import Host
 from support import with_sandbox
 
+pytestmark = pytest.mark.own_sandbox
+
 SETUP = r"""
 shopt -s extglob
 mkdir -p 'a b' && cd 'a b'
@@ -139,7 +141,7 @@ def test_a_shell_that_ends_or_is_busy_or_too_large(process_opener):
         running = asyncio.ensure_future(box.run("echo; sleep 2", on_output=lambda *_: begun.set()))
         await begun.wait()
         told = await host.checkpoint()
-        assert told.outcome["shell"] == {"state": "none", "cwd": "", "why": "a command was under way"}
+        assert told.outcome["shell"] == {"state": "none", "cwd": "", "why": "a command was running"}
         await running
         await box.run("x=$(printf %2000000s)")
         told = await host.checkpoint()
@@ -181,7 +183,7 @@ def test_a_state_that_cannot_be_brought_back_is_told(process_opener):
         host = Host(box)
         await host.checkpoint()
         done = await host.restore(dict(host.manifest), b"exit 3\n")
-        assert "could not be brought back" in done.outcome["shell"]
+        assert "could not be restored" in done.outcome["shell"]
         assert (await box.run("echo alive")).stdout == b"alive\n"
 
     with_sandbox(process_opener, test)

@@ -15,11 +15,15 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from llm_sandbox_nb.cli import main
+from llm_sandbox_nb.cli.exit_codes import FAILED
+from llm_sandbox_nb.model.litellm_backend import COMPROMISED, backend
+
 ROOT = Path(__file__).parents[2]
 TESTS = [
     "integration/test_model_http.py",
     "integration/test_model_http_anthropic.py",
-    "unit/test_model_scripted.py",
+    "integration/test_model_http_long.py",
 ]
 
 
@@ -36,13 +40,22 @@ def oldest() -> str:
 def test_the_version_in_use_is_in_the_range_and_the_malicious_ones_are_not() -> None:
     allowed = requirement().specifier
     assert importlib.metadata.version("litellm") in allowed
-    assert "!=1.82.7" in str(allowed)
-    assert "!=1.82.8" in str(allowed)
-    assert "1.82.7" not in allowed
-    assert "1.82.8" not in allowed
+    assert {bound.version for bound in allowed if bound.operator == "!="} == set(COMPROMISED)
+    assert not [version for version in COMPROMISED if version in allowed]
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("version", COMPROMISED)
+def test_a_malicious_release_is_named_and_not_imported(
+    version: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    assert main(["doctor"]) == FAILED
+    assert f"litellm {version} is installed" in capsys.readouterr().err
+    with pytest.raises(ImportError, match="malicious"):
+        backend.__wrapped__()
+
+
+@pytest.mark.campaign
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("version", os.environ.get("LLM_SANDBOX_LITELLM", oldest()).split())
 def test_an_end_of_the_range_works(version: str, tmp_path: Path) -> None:

@@ -12,10 +12,8 @@ import pytest
 from agent_scripts import SUBMIT, bash, check_messages, script, turn
 from jupyter_process import JupyterProcess, jupyter
 
-from llm_sandbox_nb.agent.run import Run
+from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.trajectory import events as ev
-
-pytestmark = pytest.mark.slow
 
 API = "llm-sandbox/api/runs"
 
@@ -26,12 +24,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterProcess]
         yield process
 
 
-class Cell:
-    """A `%%sandbox` cell that runs in a kernel of its own, with nobody to ask in it."""
+@pytest.fixture
+def kernel(server: JupyterProcess) -> Iterator[str]:
+    """A kernel as new."""
+    with server.warm_kernel() as kernel_id:
+        yield kernel_id
 
-    def __init__(self, server: JupyterProcess, options: str, *turns: dict[str, Any]) -> None:
+
+class Cell:
+    """A `%%sandbox` cell of a kernel, with nobody to ask in it."""
+
+    def __init__(self, server: JupyterProcess, kernel: str, options: str, *turns: dict[str, Any]) -> None:
         self.server = server
-        self.kernel = server.start_kernel()
+        self.kernel = kernel
         self.error: str | None = None
         model = script(server.folder, *turns)
         magic = f"get_ipython().run_cell_magic('sandbox', {f'-m {model} {options}'!r}, 'Work.')"
@@ -48,7 +53,7 @@ class Cell:
 
     def _find(self) -> Any:
         runs = self.server.get(API)["runs"]
-        return next((one for one in runs if one["kernel_id"] == self.kernel), None)
+        return next((one for one in runs if one["kernel_id"] == self.kernel and one["state"] == "live"), None)
 
     def until(self, found: Callable[[], Any], timeout: float = 120) -> Any:
         deadline = time.monotonic() + timeout
@@ -82,9 +87,11 @@ def decisions(run: Run) -> list[tuple[str, str]]:
     ]
 
 
-def test_a_run_under_way_can_be_forked_and_the_fork_gone_on_with(server: JupyterProcess) -> None:
+def test_a_run_under_way_can_be_forked_and_the_fork_gone_on_with(server: JupyterProcess, kernel: str) -> None:
     options = "--isolation process --break \"'two' in command\""
-    cell = Cell(server, options, turn(bash("echo one > f")), turn(bash("echo two >> f; cat f")), SUBMIT)
+    cell = Cell(
+        server, kernel, options, turn(bash("echo one > f")), turn(bash("echo two >> f; cat f")), SUBMIT
+    )
     held = cell.held("call")
     status, problem = cell.decide(action="fork", step=7)
     assert status == 409
@@ -102,11 +109,11 @@ def test_a_run_under_way_can_be_forked_and_the_fork_gone_on_with(server: Jupyter
     assert all(f"A fork is open: {name};" in told for name in names)
     go_on = [
         f"%sandbox load {names[0]} -o other",
-        "box = other.place.box",
+        "box = other.context.box",
         "end = other.resume(breakpoints=[])",
     ]
     go_on += [
-        "print('SAME', end.place.box is box, end.stop_reason, 'one\\ntwo' in end.steps[1].calls[0].output)"
+        "print('SAME', end.context.box is box, end.stop_reason, 'one\\ntwo' in end.steps[1].calls[0].output)"
     ]
     told = server.execute(cell.kernel, "\n".join([*go_on, "other.close()", "%sandbox status"]))
     assert "SAME True submitted True" in told
@@ -114,8 +121,10 @@ def test_a_run_under_way_can_be_forked_and_the_fork_gone_on_with(server: Jupyter
     assert f"A fork is open: {names[1]};" in told
 
 
-def test_a_browser_can_decide_everything_while_the_kernel_is_busy(server: JupyterProcess) -> None:
-    cell = Cell(server, "--isolation process --step", turn(bash("rm -rf precious")), turn(bash("echo two")),
+def test_a_browser_can_decide_everything_while_the_kernel_is_busy(
+    server: JupyterProcess, kernel: str
+) -> None:
+    cell = Cell(server, kernel, "--isolation process --step", turn(bash("rm -rf precious")), turn(bash("echo two")),
                 turn(bash("echo three")), SUBMIT)  # fmt: skip
     first = cell.held("call")
     assert (first["step"], first["reason"]) == (1, "step")
@@ -151,8 +160,10 @@ def test_a_browser_can_decide_everything_while_the_kernel_is_busy(server: Jupyte
     assert done.steps[0].calls[0].arguments == {"command": "echo edited"}
 
 
-def test_what_makes_no_sense_is_told_in_a_sentence_and_changes_nothing(server: JupyterProcess) -> None:
-    cell = Cell(server, "--isolation process --approve ask", turn(bash("echo one")), SUBMIT)
+def test_what_makes_no_sense_is_told_in_a_sentence_and_changes_nothing(
+    server: JupyterProcess, kernel: str
+) -> None:
+    cell = Cell(server, kernel, "--isolation process --approve ask", turn(bash("echo one")), SUBMIT)
     held = cell.held("call")
     wrong: list[tuple[dict[str, Any], int, str]] = [
         ({"action": "edit"}, 400, "'arguments' must be given"),
@@ -186,8 +197,10 @@ def test_what_makes_no_sense_is_told_in_a_sentence_and_changes_nothing(server: J
     assert cell.finished().stop_reason == "interrupted"
 
 
-def test_two_people_decide_at_once_and_one_is_told_that_it_is_too_late(server: JupyterProcess) -> None:
-    cell = Cell(server, "--isolation process --step", turn(bash("echo one")), SUBMIT)
+def test_two_people_decide_at_once_and_one_is_told_that_it_is_too_late(
+    server: JupyterProcess, kernel: str
+) -> None:
+    cell = Cell(server, kernel, "--isolation process --step", turn(bash("echo one")), SUBMIT)
     held = cell.held("call")
     answers: list[int] = []
     bodies = [

@@ -15,10 +15,11 @@ from jupyter_process import JupyterProcess, jupyter
 from test_live_runs import Cell, control, folder_of, run_of, state_of, until
 from versions import IPYKERNELS, ipykernel
 
-from llm_sandbox_nb.agent.run import Run
+from llm_sandbox_nb.runs.run import Run
 
-pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.campaign
 
 
 @pytest.fixture(scope="module", params=IPYKERNELS)

@@ -25,11 +25,15 @@ from scripted_faults import (
     rate_limited,
 )
 from scripted_server import ScriptedServer
+from server_variants import Variant
 from support import run
+from variant_server import VariantServer
 
-from llm_sandbox_nb.agent.model import ContextOverflowError, ModelError, ModelSettings, Reply
-from llm_sandbox_nb.agent.model_litellm import make_model
-from llm_sandbox_nb.agent.retry import MARGIN, RetryPolicy, reply_with_retries
+from llm_sandbox_nb.agent.model_call import well_formed
+from llm_sandbox_nb.model.contract import ContextOverflowError, ModelError, ModelSettings, Reply
+from llm_sandbox_nb.model.litellm_backend import backend
+from llm_sandbox_nb.model.litellm_model import make_model
+from llm_sandbox_nb.model.retries import MARGIN, RetryPolicy, reply_with_retries
 
 SCRIPT = """
 chunk: 4
@@ -50,6 +54,12 @@ TOOLS = [
 ]
 USER = [{"role": "system", "content": "You work."}, {"role": "user", "content": "Look."}]
 FAST = RetryPolicy(first_wait=0.01, longest_wait=0.02)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _litellm() -> None:
+    """Imported before the first test that has a time limit: on a busy machine this takes long."""
+    backend()
 
 
 @pytest.fixture(autouse=True)
@@ -117,8 +127,11 @@ def test_the_price_is_that_of_the_table_with_cached_tokens_cheaper(server: Scrip
     import litellm
 
     prices = litellm.model_cost["gpt-4o"]
-    usage = ask(server, name="openai/gpt-4o").usage
+    reply = ask(server, name="openai/gpt-4o")
+    usage = reply.usage
     assert usage is not None
+    assert reply.context_window == litellm.model_cost["gpt-4o"]["max_input_tokens"]
+    assert ask(server).context_window is None
     assert usage.cost == pytest.approx(
         400 * prices["input_cost_per_token"]
         + 600 * prices["cache_read_input_token_cost"]
@@ -127,7 +140,7 @@ def test_the_price_is_that_of_the_table_with_cached_tokens_cheaper(server: Scrip
 
 
 def test_the_second_request_passes_a_strict_server(server: ScriptedServer) -> None:
-    first = ask(server)
+    first = well_formed(ask(server))
     results = [{"role": "tool", "tool_call_id": call.id, "content": "ok"} for call in first.calls]
     messages = [*USER, first.message, *results]
     model = make_model("my-model", api_base=server.url, api_key="key")
@@ -168,6 +181,28 @@ def test_the_settings_of_the_paper_are_sent(server: ScriptedServer) -> None:
     }  # fmt: skip
     assert body["tools"] == TOOLS
     assert reply.left_out == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("my-model", {"top_a": 1, "thinking": {"a": 1}}),
+        ("hosted_vllm/my-model", {"top_a": 1, "metadata": {"a": 1}}),
+        ("gemini/gemini-2.5-pro", {"cachedContent": "c", "generationConfig": {"thinkingConfig": {"a": 1}}}),
+        ("ollama_chat/llama3", {"keep_alive": 5, "think": True}),
+    ],
+)
+def test_further_fields_are_fields_of_the_request(
+    server: ScriptedServer, name: str, fields: dict[str, Any]
+) -> None:
+    """The server refuses them, or does not speak the language; it has got them."""
+    with pytest.raises(ModelError):
+        ask(server, ModelSettings(max_tokens=100, extra_body=fields), name=name)
+    body = server.requests[0].body
+    assert fields.items() <= {**body, "generationConfig": fields.get("generationConfig")}.items()
+    assert "100" in str(body)
+    if "generationConfig" in fields:
+        assert fields["generationConfig"].items() <= body["generationConfig"].items()
 
 
 def test_what_is_not_set_is_not_sent(server: ScriptedServer) -> None:
@@ -269,6 +304,28 @@ def test_failures(server: ScriptedServer, fault: Fault, kind: str, retryable: bo
     assert says in str(error)
 
 
+@pytest.mark.parametrize("name", ["my-model", "hosted_vllm/my-model", "deepseek/my-model"])
+@pytest.mark.parametrize("how", ["cut", "drop"])
+def test_a_reply_that_breaks_off_is_never_taken_for_a_whole_one(
+    server: ScriptedServer, name: str, how: str
+) -> None:
+    error = failure(server, Fault(pieces=20, how=how), name=name)
+    assert (error.kind, error.retryable) == ("connection", True)
+    assert "broke off" in str(error)
+
+
+def test_a_web_page_is_no_model_server() -> None:
+    page = Variant("a page", lambda *_: b"<html>Welcome</html>", "text/html; charset=utf-8")
+    with VariantServer([page]) as server, pytest.raises(ModelError) as caught:
+        run(
+            make_model("m", api_base=server.url(page, "x"), api_key="key").reply(USER, TOOLS, ModelSettings())
+        )
+    assert str(caught.value).startswith(
+        "A web page answers at 127.0.0.1, not a model server: check the address"
+    )
+    assert (caught.value.kind, caught.value.retryable) == ("not_found", False)
+
+
 def test_no_key_says_which_one(server: ScriptedServer) -> None:
     server.api_key = "secret"
     with pytest.raises(ModelError, match=r"^No API key: set OPENAI_API_KEY or pass --api_key \(in a cell"):
@@ -294,7 +351,7 @@ def test_no_key_is_said_before_anything_is_sent(name: str, variable: str) -> Non
 def test_a_name_nobody_knows(name: str) -> None:
     with pytest.raises(
         ModelError,
-        match=rf"No provider is known for the model {name}: .* --llm_base_url \(in a cell --api-base\)",
+        match=rf"No provider is known for the model {name}: .* --api-base",
     ) as caught:
         run(make_model(name).reply(USER, TOOLS, ModelSettings()))
     assert caught.value.kind == "not_found"

@@ -9,9 +9,9 @@ from scripted_faults import DROP_AT_ONCE, Fault, overflow, rate_limited
 from scripted_server import ScriptedServer
 from support import run
 
-from llm_sandbox_nb.agent.model import ContextOverflowError, ModelError, ModelSettings
-from llm_sandbox_nb.agent.model_litellm import make_model
-from llm_sandbox_nb.agent.retry import RetryPolicy, reply_with_retries
+from llm_sandbox_nb.model.contract import ContextOverflowError, ModelError, ModelSettings
+from llm_sandbox_nb.model.litellm_model import make_model
+from llm_sandbox_nb.model.retries import RetryPolicy, reply_with_retries
 
 SCRIPT = """
 chunk: 5
@@ -82,6 +82,17 @@ def test_settings_it_does_not_take_are_left_out_and_recorded(server: ScriptedSer
     body = server.requests[0].body
     assert (body["temperature"], body["top_k"], body["max_tokens"]) == (0.5, 20, 100)
     assert not {"min_p", "repetition_penalty"} & set(body)
+
+
+def test_further_fields_are_sent_as_they_are(server: ScriptedServer) -> None:
+    """Thinking is switched on by one. `metadata` is a name that LiteLLM has an own use for."""
+    fields = {"thinking": {"type": "enabled", "budget_tokens": 2000}, "metadata": {"user_id": "u"}}
+    reply = run(model(server).reply(USER, TOOLS, ModelSettings(max_tokens=5000, extra_body=fields)))
+    assert reply.reasoning == "First I think."
+    body = server.requests[0].body
+    assert {name: body[name] for name in fields} == fields
+    assert (body["max_tokens"], body["stream"], body["model"]) == (5000, True, "claude-sonnet-4-5")
+    assert body["messages"][0]["role"] == "user"
 
 
 @pytest.mark.parametrize(

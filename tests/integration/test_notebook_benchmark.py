@@ -13,11 +13,12 @@ from agent_scripts import bash, script_text, turn
 from live_kernel import LiveKernel, Message, cards_of, live_kernel
 from nbconvert import HTMLExporter
 from scripted_server import ScriptedServer
+from warm_kernels import kernel_environment
 
 from llm_sandbox_nb.benchmark.results import FILE, read_results
-from notebooks import errors, execute, kernel_environment, notebook_of, outputs, printed
+from notebooks import errors, execute, notebook_of, outputs, printed
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 MARK = "86399.25"
 ROWS = 6
 QUICK = script_text(turn(bash("echo three > answer.txt")), turn({"tool": "submit"}))
@@ -78,7 +79,7 @@ def test_it_runs_headless_and_is_readable_afterwards(tmp_path: Path) -> None:
     (shown,) = outputs(ran)
     text, page = shown.data["text/plain"], shown.data["text/html"]
     assert text.startswith(
-        "Benchmark: done, scripted/./script.yaml (scripted: The turns are read from a file"
+        "Benchmark: done, scripted/./script.yaml (scripted: The replies are read from a file"
     )
     done = read_results(tmp_path / "out")
     tokens = sum(one.prompt_tokens + one.model_tokens + one.environment_tokens for one in done)
@@ -115,7 +116,7 @@ def test_an_interrupt_ends_it_in_good_order_and_the_cell_goes_on(tmp_path: Path)
         assert error["ename"] == "KeyboardInterrupt"
         assert error["traceback"] == [
             "KeyboardInterrupt: The benchmark was interrupted. Results so far are in out: "
-            "run the cell again to go on from there."
+            "run the cell again to resume."
         ]
         cards = cards_of(seen)
         assert len({card["content"]["transient"]["display_id"] for card in cards}) == 1

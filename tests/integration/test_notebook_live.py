@@ -12,11 +12,9 @@ from support import record_of
 
 from notebooks import MIME
 
-pytestmark = pytest.mark.slow
-
 SLOW = """
 chunk: 4
-delay: 0.05
+delay: 0.2
 turns:
   - text: I count slowly, and say so at some length.
     calls:
@@ -35,7 +33,7 @@ turns:
           command: "echo begun; setsid sleep {MARK} & (trap '' TERM INT; sleep {MARK}) & sleep {MARK}"
   - calls: [{{tool: submit}}]
 """
-BEGUN = "<pre class='lsn-output'>begun"
+BEGUN = "<pre>begun"
 THINKING = """
 turns:
   - text: A reply that takes its time.
@@ -75,7 +73,7 @@ def test_one_output_is_updated_in_place(some_isolation: str, tmp_path: Path) -> 
     assert any("line 2" in page and "line 4" not in page for page in pages), "the output as it streams"
     assert all(MIME not in message["content"]["data"] for message in shown[:-1])
     assert MIME in shown[-1]["content"]["data"]
-    assert "submitted" in pages[-1]
+    assert "Submitted" in pages[-1]
     assert len(shown) < 40, "throttled"
 
 
@@ -88,13 +86,13 @@ def test_an_interrupt_kills_the_command_and_is_raised(isolation: str, tmp_path: 
         interrupted = time.monotonic()
         kernel.manager.interrupt_kernel()
         rest = kernel.messages(cell, timeout=20)
-        assert time.monotonic() - interrupted < 5
+        assert time.monotonic() - interrupted < 15
         assert not sleepers()
         (error,) = [message["content"] for message in rest if message["msg_type"] == "error"]
         assert error["ename"] == "KeyboardInterrupt"
         assert len(error["traceback"]) == 1
         last = cards_of(rest)[-1]["content"]["data"]
-        assert "interrupted" in last["text/html"]
+        assert "Stopped by you" in last["text/html"]
         assert record_of(last)["events"][-1]["stop_reason"] == "interrupted"
         assert "begun" in last["text/html"], "the output so far is kept"
         assert (
@@ -113,7 +111,7 @@ def test_an_interrupt_ends_a_model_call(tmp_path: Path) -> None:
         interrupted = time.monotonic()
         kernel.manager.interrupt_kernel()
         kernel.messages(cell, timeout=20)
-        assert time.monotonic() - interrupted < 3
+        assert time.monotonic() - interrupted < 15
         assert kernel.printed("print(run.stop_reason)") == "interrupted\n"
 
 
@@ -129,7 +127,7 @@ def test_an_interrupt_ends_a_command_of_the_line_magic(some_isolation: str, tmp_
 
 
 def test_the_sandbox_ends_with_its_kernel(isolation: str, tmp_path: Path) -> None:
-    with live_kernel(tmp_path, LLM_SANDBOX_ISOLATION=isolation) as kernel:
+    with live_kernel(tmp_path, keep=False, LLM_SANDBOX_ISOLATION=isolation) as kernel:
         kernel.run(f"%sandbox sh sleep {MARK} > /dev/null 2>&1 &")
         assert appeared()
         kernel.client.shutdown()
@@ -139,8 +137,18 @@ def test_the_sandbox_ends_with_its_kernel(isolation: str, tmp_path: Path) -> Non
         assert not sleepers()
 
 
+@pytest.mark.parametrize(
+    "isolation",
+    [
+        "process",
+        pytest.param("bubblewrap", marks=pytest.mark.bubblewrap),
+        pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.campaign]),
+    ],
+    indirect=True,
+)
 def test_the_sandbox_ends_when_its_kernel_is_killed(isolation: str, tmp_path: Path) -> None:
-    with live_kernel(tmp_path, LLM_SANDBOX_ISOLATION=isolation) as kernel:
+    """A container ends after its lease of 45 s."""
+    with live_kernel(tmp_path, keep=False, LLM_SANDBOX_ISOLATION=isolation) as kernel:
         kernel.run(f"%sandbox sh sleep {MARK} > /dev/null 2>&1 &")
         assert appeared()
         kernel.manager.shutdown_kernel(now=True)

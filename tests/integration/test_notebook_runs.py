@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import shutil
 import struct
 import wave
@@ -16,24 +17,11 @@ import pytest
 from nbclient.exceptions import CellExecutionError
 from scripted_server import ScriptedServer
 from support import record_of
+from warm_kernels import ROOT, kernel_environment
 
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
-from notebooks import (
-    LOAD,
-    MIME,
-    ROOT,
-    cards,
-    errors,
-    execute,
-    kernel_environment,
-    notebook_of,
-    outputs,
-    printed,
-    records,
-)
-
-pytestmark = pytest.mark.slow
+from notebooks import LOAD, MIME, cards, errors, execute, notebook_of, outputs, printed, records
 
 ANSWER = "The three largest cities are Tokyo (37.1 million), Delhi (33.8 million), Shanghai (29.9 million)."
 
@@ -66,16 +54,16 @@ def check_bundle(bundle: dict[str, Any], isolation: str) -> None:
     assert ANSWER in bundle["text/plain"]
 
 
-def test_the_first_notebook(isolation: str, tmp_path: Path) -> None:
+def test_the_first_notebook(some_isolation: str, tmp_path: Path) -> None:
     notebook, folder = first_notebook(tmp_path)
-    environment = kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION=isolation)
+    environment = kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION=some_isolation)
     execute(notebook, folder, environment)
     (bundle,) = cards(notebook)
-    check_bundle(bundle, isolation)
+    check_bundle(bundle, some_isolation)
     texts = [printed(cell) for cell in notebook.cells]
     assert any(ANSWER in text for text in texts)
     assert any("reverse=True" in text for text in texts), "the diff of the correction"
-    assert any(isolation in text and "kept by this kernel" in text for text in texts)
+    assert any(some_isolation in text and "kept by this kernel" in text for text in texts)
     assert any("poster.png" in text for text in texts)
     assert texts[-1].startswith("Tokyo, Japan: 37.1 million")
     pictures = [
@@ -183,7 +171,7 @@ def test_a_failed_run_fails_the_cell_and_keeps_the_run(tmp_path: Path) -> None:
     assert error.ename == "RunError"
     assert error.traceback == [f"RunError: {error.evalue}"], "one sentence, no traceback"
     (bundle,) = cards(notebook)
-    assert "the model failed" in bundle["text/html"]
+    assert "Model error: key refused" in bundle["text/html"]
     notebook.cells[1].outputs = []
     execute(notebook, tmp_path, kernel_environment(tmp_path), allow_errors=True)
     assert printed(notebook.cells[2]) == "model_error ['kept.txt']\n"
@@ -210,9 +198,9 @@ BAD_CELLS = {
     "%%sandbox -m scripted/strawberry --isolation jail\nx": "Unknown isolation 'jail'",
     "%%sandbox -m scripted/strawberry --profile loose\nx": "Unknown profile 'loose'",
     "%%sandbox -m scripted/strawberry --network wifi\nx": "Unknown network 'wifi'",
-    "%%sandbox -m scripted/strawberry --steps none\nx": "--steps takes a number",
+    "%%sandbox -m scripted/strawberry --steps none\nx": "--steps: must be a whole number",
     "%%sandbox -m scripted/strawberry --budget -3\nx": "--budget",
-    "%%sandbox -m scripted/strawberry --time soon\nx": "--time takes",
+    "%%sandbox -m scripted/strawberry --time soon\nx": "--time: must be a time",
     "%%sandbox -m scripted/strawberry -o 1x\nx": "name of a variable",
     "%%sandbox -m scripted/strawberry --vars\n{nope}": "{nope}",
     "%%sandbox -m scripted/strawberry --prompt-config nope.yaml\nx": "nope.yaml",
@@ -245,12 +233,21 @@ def test_bad_input_is_one_clear_sentence_and_starts_nothing(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("options", "expected"),
-    [
-        ("-m nonsense", "nonsense"),
-        ("-m openai/gpt-5 --api-base http://127.0.0.1:9/v1 --api-key-env KEY", "127.0.0.1:9"),
-    ],
+    [("-m nonsense", "nonsense"), ("-m openai/gpt-5", "OPENAI_API_KEY")],
 )
-def test_a_model_that_cannot_be_asked(tmp_path: Path, options: str, expected: str) -> None:
+def test_a_model_without_provider_or_key_starts_nothing(tmp_path: Path, options: str, expected: str) -> None:
+    notebook = notebook_of(f"%%sandbox {options}\nx")
+    environment = kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION="process")
+    environment.pop("OPENAI_API_KEY", None)
+    execute(notebook, tmp_path, environment, allow_errors=True)
+    (error,) = errors(notebook.cells[1])
+    assert expected in error.evalue
+    assert error.traceback == [f"ModelError: {error.evalue}"], "one sentence"
+    assert not list((tmp_path / "sandbox-runs").glob("*/*")), "no run, so no sandbox"
+
+
+def test_a_model_that_cannot_be_asked(tmp_path: Path) -> None:
+    options, expected = "-m openai/gpt-5 --api-base http://127.0.0.1:9/v1 --api-key-env KEY", "127.0.0.1:9"
     notebook = notebook_of(f"%%sandbox {options} -o run\nx", "print(run.stop_reason)")
     environment = kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION="process", KEY="x")
     execute(notebook, tmp_path, environment, allow_errors=True)
@@ -258,18 +255,8 @@ def test_a_model_that_cannot_be_asked(tmp_path: Path, options: str, expected: st
     assert expected in error.evalue
     assert "\n" not in error.evalue
     assert error.traceback == [f"RunError: {error.evalue}"]
-    assert "the model failed" in cards(notebook)[0]["text/html"]
+    assert "Model error: no server answers" in cards(notebook)[0]["text/html"]
     assert printed(notebook.cells[2]) == "model_error\n"
-
-
-def test_a_model_without_its_key(tmp_path: Path) -> None:
-    notebook = notebook_of("%%sandbox -m openai/gpt-5\nx")
-    environment = kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION="process")
-    environment.pop("OPENAI_API_KEY", None)
-    execute(notebook, tmp_path, environment, allow_errors=True)
-    (error,) = errors(notebook.cells[1])
-    assert "OPENAI_API_KEY" in error.evalue
-    assert error.traceback == [f"RunError: {error.evalue}"]
 
 
 def test_an_engine_that_is_dead_is_one_clear_sentence(tmp_path: Path) -> None:
@@ -292,6 +279,17 @@ def test_options_of_another_sandbox_are_not_taken_silently(tmp_path: Path) -> No
     execute(notebook, tmp_path, environment, allow_errors=True)
     assert "--fresh" in errors(notebook.cells[2])[0].evalue
     assert "isolation=docker" in errors(notebook.cells[4])[0].evalue
+
+
+def test_a_kernel_that_served_a_test_has_no_settings_of_it(tmp_path: Path) -> None:
+    environment = kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION="process")
+    execute(notebook_of("%config SandboxMagics.isolation = 'docker'"), tmp_path, environment)
+    notebook = notebook_of(
+        "print(get_ipython().magics_manager.registry['SandboxMagics'].isolation, "
+        "'SandboxMagics' in get_ipython().config)"
+    )
+    execute(notebook, tmp_path, environment)
+    assert printed(notebook.cells[1]).split() == ["process", "False"]
 
 
 def test_task_and_variables_are_taken_literally(tmp_path: Path) -> None:
@@ -333,10 +331,17 @@ def test_runs_are_listed_and_loaded_again(tmp_path: Path) -> None:
     made = notebook_of("%%sandbox -m scripted/strawberry -o run\nHow many r's?", "print(run.folder.name)")
     execute(made, tmp_path, environment)
     name = printed(made.cells[2]).strip()
-    again = notebook_of("%sandbox runs", f"%sandbox load {name} -o old", "print(old.answer)")
-    execute(again, tmp_path, environment)
-    assert name in printed(again.cells[1])
-    assert "submitted after 3 steps" in printed(again.cells[1])
+    short = name.rpartition("-")[2][:4]
+    again = notebook_of(
+        "%sandbox runs", f"%sandbox load {short} -o old", "print(old.answer)", "%sandbox runs --prune --keep 0",
+        "%sandbox runs --prune --keep 0 --yes", "%sandbox runs", "%sandbox runs --prun",
+    )  # fmt: skip
+    execute(again, tmp_path, environment, allow_errors=True)
+    assert re.match(rf"{short} .* Submitted +3 steps", printed(again.cells[1]))
+    assert "add --yes" in errors(again.cells[4])[0].evalue
+    assert "Removed 1 of 1." in printed(again.cells[5])
+    assert printed(again.cells[6]).startswith("There are no runs in ")
+    assert "did you mean --prune" in errors(again.cells[7])[0].evalue
     assert cards(again)[0][MIME] == cards(made)[0][MIME]
     assert "There are 3 r's" in printed(again.cells[3])
 

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from live_kernel import LiveKernel, live_kernel
 
-pytestmark = pytest.mark.slow
-
 SCRIPT = """
 turns:
   - calls: [{tool: execute_bash, arguments: {command: "sleep 1"}}]

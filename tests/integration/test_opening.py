@@ -11,7 +11,6 @@ import pytest
 import support
 
 from llm_sandbox_nb import open_sandbox
-from llm_sandbox_nb.sandbox import detect
 from llm_sandbox_nb.sandbox.contract import Directories, Limits
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError
 
@@ -153,7 +152,7 @@ def test_auto_takes_docker_where_it_works() -> None:
 def test_auto_never_takes_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(detect, "_bubblewrap_works", None)
+    monkeypatch.setattr("llm_sandbox_nb.sandbox.bubblewrap.isolation._has_worked", False)
     with pytest.raises(IsolationUnavailableError) as caught:
         support.run(open_and_close("auto"))
     said = str(caught.value)
@@ -184,8 +183,8 @@ def test_forbidden_user_namespaces_are_said_and_how_to_allow_them() -> None:
     program = (
         "import asyncio, sys\n"
         "sys.path[:0] = sys.argv[1:]\n"
-        "from llm_sandbox_nb.sandbox.detect import why_no_bubblewrap\n"
-        "print(asyncio.run(why_no_bubblewrap()))\n"
+        "from llm_sandbox_nb.sandbox.open import load_isolation\n"
+        "print(asyncio.run(load_isolation('bubblewrap').why_unavailable(None)))\n"
     )
     forbid = 'echo 0 > /proc/sys/user/max_user_namespaces; exec "$@"'
     command = [

@@ -8,10 +8,10 @@ from agent_scripts import SUBMIT, bash, check_messages, edit, outputs, script, t
 from support import run as in_loop
 from time_travel import files_of, played_in, same_as_loaded, writes
 
-from llm_sandbox_nb.agent.files_of import FilesOf
-from llm_sandbox_nb.agent.run import Run
-from llm_sandbox_nb.agent.solve import solve
-from llm_sandbox_nb.sandbox.opening import open_sandbox
+from llm_sandbox_nb.runs.checkpoint_files import CheckpointFiles
+from llm_sandbox_nb.runs.run import Run
+from llm_sandbox_nb.runs.solve import solve
+from llm_sandbox_nb.sandbox.open import open_sandbox
 
 
 def test_swe_agent_1068_truncate_at_a_step_inject_information_and_resume(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_oh_my_pi_11663_a_reload_after_a_rewind_is_on_the_rewound_branch(tmp_pat
 
 async def _kept(run: Run) -> set[str]:
     assert run.trajectory.files is not None
-    return set(FilesOf(run).manifest(run.trajectory.files))
+    return set(CheckpointFiles(run).manifest(run.trajectory.files))
 
 
 def test_smolagents_1640_parameters_are_reviewed_and_edited_before_they_execute(tmp_path: Path) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 
 import pytest
 from support import with_sandbox as body
 
 from llm_sandbox_nb.sandbox.contract import Limits
 from llm_sandbox_nb.sandbox.errors import SandboxLostError
+
+pytestmark = pytest.mark.own_sandbox
 
 
 async def works(box):
@@ -199,3 +203,44 @@ def test_a_dead_executor_is_said(process_opener):
         await box.interrupt()
 
     body(process_opener, test)
+
+
+REFUSED = """
+import ctypes, errno, os, socket, subprocess, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def call(number, *arguments):
+    ctypes.set_errno(0)
+    answer = libc.syscall(number, *arguments)
+    return errno.errorcode.get(ctypes.get_errno(), "none") if answer == -1 else "allowed"
+column = ("x86_64", "aarch64").index(os.uname().machine)
+print("io_uring", call(425, 0, 0))
+for name, numbers in {"keyctl": (250, 219), "add_key": (248, 217), "userfaultfd": (323, 282)}.items():
+    print(name, call(numbers[column], 0, -3, 0, 0, 0))
+for family in (40, 38, 17, 31):
+    try:
+        socket.socket(family, socket.SOCK_SEQPACKET if family == 38 else socket.SOCK_STREAM).close()
+        print("family", family, "allowed")
+    except OSError as error:
+        print("family", family, errno.errorcode[error.errno])
+"""
+
+
+@pytest.mark.parametrize("profile", ["standard", "strict"])
+def test_system_calls_that_have_led_out_of_sandboxes(strong_opener, profile):
+    """The same filter everywhere, whatever the engine's own one lets through; and what it says is in force, is."""
+    outside = subprocess.run(
+        [sys.executable, "-c", REFUSED], capture_output=True, text=True, check=True
+    ).stdout
+    assert "allowed" in outside or "EFAULT" in outside
+
+    async def test(box):
+        inside = (await box.exec(["python3", "-c", REFUSED])).stdout.decode()
+        expected = {"io_uring": "ENOSYS", "keyctl": "EPERM", "add_key": "EPERM", "userfaultfd": "EPERM"}
+        families = [f"family {family} EAFNOSUPPORT" for family in (40, 38, 17, 31)]
+        assert inside.splitlines() == [*(f"{name} {code}" for name, code in expected.items()), *families]
+        assert box.protection.details["system calls"] == "refused: io_uring, kernel keys, vsock"
+        administrator = await box.exec(["python3", "-c", REFUSED], user="root")
+        assert administrator.stdout.decode() == inside
+        await works(box)
+
+    body(strong_opener, test, profile=profile)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from support import with_sandbox as body
 
 
@@ -76,10 +77,15 @@ def test_big_files_have_no_texts(opener):
         changes = {change.path.rpartition("/")[2]: change for change in (await box.changes()).files}
         assert (changes["big"].after, changes["big"].size) == (None, 300_000)
         assert changes["small"].after == b"y" * 200_000
+        await box.run("head -c 5 big > part; mv part big; rm small")
+        sizes = {change.path.rpartition("/")[2]: change for change in (await box.changes()).files}
+        assert (sizes["big"].size_before, sizes["big"].size) == (300_000, 5)
+        assert sizes["small"].size_before == 200_000
 
     body(opener, test)
 
 
+@pytest.mark.alike
 def test_too_many_changes_are_said(opener):
     async def test(box):
         await box.run("mkdir many; cd many; seq 1 3000 | xargs touch")
@@ -97,6 +103,8 @@ def test_too_many_changes_are_said(opener):
     body(opener, test)
 
 
+@pytest.mark.alike
+@pytest.mark.own_sandbox
 def test_more_files_than_are_watched(opener):
     async def test(box):
         await box.run(
@@ -112,6 +120,8 @@ def test_more_files_than_are_watched(opener):
     body(opener, test, timeout=120)
 
 
+@pytest.mark.alike
+@pytest.mark.own_sandbox
 def test_hostile_trees(opener):
     async def test(box):
         await box.run(

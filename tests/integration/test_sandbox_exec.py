@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 
 import pytest
@@ -94,7 +95,7 @@ def test_stdin_that_nobody_reads_blocks_nobody_else(opener):
         await asyncio.sleep(0.2)
         started = time.monotonic()
         assert (await box.run("echo free")).stdout == b"free\n"
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < 1.7
         assert (await stuck).timed_out
 
     body(opener, test)
@@ -176,7 +177,7 @@ def test_time_out_kills_the_whole_tree(opener, script):
         await box.run("sleep 531 & kept=$!")
         started = time.monotonic()
         result = await box.exec(["sh", "-c", f"echo out; echo err >&2; {script}"], timeout=0.5)
-        assert time.monotonic() - started < 4
+        assert time.monotonic() - started < 15
         assert (result.timed_out, result.exit_code) == (True, None)
         assert (result.stdout, result.stderr) == (b"out\n", b"err\n")
         left = await box.run(
@@ -223,9 +224,23 @@ def test_what_exec_leaves_running_is_not_waited_for(opener):
     async def test(box):
         started = time.monotonic()
         result = await box.exec(["sh", "-c", "sleep 561 & echo $!"])
-        assert time.monotonic() - started < 1.5
+        assert time.monotonic() - started < 15
         pid = int(result.stdout)
         assert (await box.run(f"kill -0 {pid} && echo lives; kill {pid}")).stdout == b"lives\n"
+
+    body(opener, test)
+
+
+def test_commands_yield_the_processor_to_the_executor(opener):
+    """Hundreds of commands that never sleep cannot keep the executor from its turn, so that it can end them."""
+
+    async def test(box):
+        started_by_us = opener.isolation != "docker"
+        own = os.getpriority(os.PRIO_PROCESS, 0) if started_by_us else 0
+        for result in (await box.exec(["nice"]), await box.run("nice")):
+            assert int(result.stdout) == min(own + 5, 19)
+        again = await box.exec(["python3", "-c", "import os; os.nice(-1)"])
+        assert b"PermissionError" in again.stderr or opener.isolation == "process"
 
     body(opener, test)
 

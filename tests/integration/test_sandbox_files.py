@@ -12,6 +12,7 @@ from support import with_sandbox as body
 from llm_sandbox_nb.sandbox.errors import OutputLimitExceededError
 
 
+@pytest.mark.alike
 def test_fifty_megabytes_both_ways(opener):
     async def test(box):
         data = os.urandom(2**20) * 50
@@ -66,7 +67,7 @@ def test_errors_of_reading(opener):
             started = time.monotonic()
             with pytest.raises(PermissionError):
                 await box.read_file(special)
-            assert time.monotonic() - started < 2
+            assert time.monotonic() - started < 10
         with pytest.raises(OSError, match="loop"):
             await box.read_file("loop")
         with pytest.raises(OSError, match="too long"):
@@ -157,6 +158,7 @@ def test_an_existing_file_keeps_what_it_is(opener):
     body(opener, test)
 
 
+@pytest.mark.alike
 def test_a_reader_never_sees_half_a_file(opener):
     async def test(box):
         sizes = (3_000_000, 2_999_999)
@@ -187,6 +189,7 @@ def test_files_where_the_shell_is_not(opener):
     body(opener, test)
 
 
+@pytest.mark.own_sandbox
 def test_full_disk(strong_opener):
     async def test(box):
         found = (
@@ -245,6 +248,7 @@ def test_listing(opener):
     body(opener, test)
 
 
+@pytest.mark.alike
 def test_long_listing_is_cut(opener):
     async def test(box):
         await box.run("mkdir many; cd many; seq 1 12000 | xargs touch; cd ..")

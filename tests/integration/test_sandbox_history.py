@@ -10,7 +10,9 @@ from support import run, with_sandbox
 
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import HistoryError
-from llm_sandbox_nb.sandbox.opening import open_sandbox
+from llm_sandbox_nb.sandbox.open import open_sandbox
+
+pytestmark = pytest.mark.own_sandbox
 
 
 def test_checkpoint_change_restore_undo(opener: Any, tmp_path: Path) -> None:
@@ -187,10 +189,44 @@ def test_a_full_history_drops_its_oldest_and_tells(process_opener: Any, tmp_path
             await box.run("head -c 3M /dev/urandom > f")
             made.append(await box.checkpoint())
         assert box.history.size <= 10 * 2**20
-        assert "dropped to keep the history within 10 MiB" in box.history.notice
+        assert "dropped to keep the history within 10.0 MB" in box.history.notice
         with pytest.raises(HistoryError, match="was dropped"):
             await box.restore(made[0])
         assert len(await box.read_file("f")) == 3 * 2**20
         assert (await box.restore(made[-2])).problems == ()
 
     with_sandbox(process_opener, test, timeout=120)
+
+
+PLANT = """for folder in /dev /sys/fs/cgroup /dev/mqueue; do
+    touch $folder/canary; mkfifo $folder/pipe; mkdir -p $folder/deep/er; ln -s /etc $folder/deep/er/link
+done 2>/dev/null; true"""
+FIND = r"""{ find /dev /sys/fs/cgroup -xdev \( -name canary -o -name pipe -o -name deep \)
+ls /dev/mqueue; } 2>&-; true"""
+
+
+def test_nothing_is_left_in_folders_that_the_engine_fills(strong_opener: Any) -> None:
+    """/dev/canary lived through a restore, and no problem was reported."""
+
+    async def test(box: Any) -> None:
+        before = await box.checkpoint()
+        names = (await box.run("ls /dev")).stdout
+        await box.run(PLANT)
+        planted = (await box.run(FIND)).stdout
+        await box.checkpoint()
+        told = box.history.checkpoints[-1].incomplete
+        if box.protection.isolation == "docker":
+            assert b"/dev/canary" in planted
+        if planted:
+            assert "Not kept, and removed by a restore: /" in told
+        restored = await box.restore(before)
+        assert restored.problems == ()
+        assert (await box.run(FIND)).stdout == b""
+        assert (await box.run("ls /dev")).stdout == names
+        if box.protection.isolation == "docker":
+            await box.run("rm /dev/full; chmod 600 /dev/zero; rm /dev/stdin; ln -s /etc/passwd /dev/stdin")
+            problems = (await box.restore(before)).problems
+            assert {sentence.split()[0] for sentence in problems} == {"/dev/full", "/dev/zero", "/dev/stdin"}
+            assert problems[0].endswith(" could not be restored: only a new sandbox has it as it was.")
+
+    with_sandbox(strong_opener, test)

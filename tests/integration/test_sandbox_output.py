@@ -111,7 +111,7 @@ def resident(pid):
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
-@pytest.mark.slow
+@pytest.mark.own_sandbox
 def test_a_gigabyte_in_bounded_memory(process_opener):
     async def test(box):
         executor = box.executor["pid"]
@@ -132,7 +132,7 @@ def test_a_gigabyte_in_bounded_memory(process_opener):
     body(process_opener, test, timeout=150)
 
 
-@pytest.mark.slow
+@pytest.mark.own_sandbox
 def test_a_gigabyte_everywhere(strong_opener):
     async def test(box):
         result = await box.run("head -c 1073741824 /dev/zero >&2", timeout=120)
@@ -144,6 +144,8 @@ def test_a_gigabyte_everywhere(strong_opener):
     body(strong_opener, test, timeout=150)
 
 
+@pytest.mark.alike
+@pytest.mark.own_sandbox
 def test_idle_costs_nothing(opener):
     async def test(box):
         await box.run("sleep 30 &")

@@ -14,11 +14,11 @@ import pytest
 from support import run
 
 from llm_sandbox_nb.sandbox.bootstrap import bootstrap_argv, executor_source
-from llm_sandbox_nb.sandbox.channel import Channel
-from llm_sandbox_nb.sandbox.channel_sandbox import ChannelSandbox
+from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.contract import Directories, Protection
 from llm_sandbox_nb.sandbox.errors import SandboxLostError
-from llm_sandbox_nb.sandbox.transport import StreamTransport
+from llm_sandbox_nb.sandbox.protocol.channel import Channel
+from llm_sandbox_nb.sandbox.protocol.transport import StreamTransport
 
 PROTECTION = Protection("process", "standard", "0", (), False, "none", "open", False, None, None, None)
 
@@ -91,8 +91,9 @@ def test_adoption_keeps_the_shell_and_ends_what_was_under_way(pipe):
         await first.run("cd /tmp; x=kept; sleep 711 & echo $!")
         job = int((await first.run("echo $!")).stdout)
         await first.write_file("file", b"kept")
-        under_way = asyncio.ensure_future(first.run("yes; touch AFTER"))
-        beside = asyncio.ensure_future(first.exec(["sh", "-c", "yes >&2"], stdin=bytes(3 * 2**20)))
+        word = f"owner-{os.getpid()}"
+        under_way = asyncio.ensure_future(first.run(f"yes {word}; touch AFTER"))
+        beside = asyncio.ensure_future(first.exec(["sh", "-c", f"yes {word} >&2"], stdin=bytes(3 * 2**20)))
         await asyncio.sleep(0.3)
         await pipe.abandon(first)
         for task in (under_way, beside):
@@ -101,7 +102,7 @@ def test_adoption_keeps_the_shell_and_ends_what_was_under_way(pipe):
         await asyncio.sleep(0.2)
         second = await pipe.owner(adopt=True)
         assert second.executor["adopted"] is True
-        result = await second.run(f"echo $x; pwd; kill -0 {job} && echo job; pgrep -x yes")
+        result = await second.run(f"echo $x; pwd; kill -0 {job} && echo job; pgrep -f '[y]es {word}'")
         assert result.stdout == b"kept\n/tmp\njob\n"
         assert await second.read_file("file") == b"kept"
         assert [entry.kind for entry in await second.list_files("file")] == ["file"]
@@ -153,7 +154,7 @@ def test_without_an_owner_it_ends_after_its_lease(pipe):
     run(test())
     started = time.monotonic()
     pipe.process.wait(10)
-    assert 0.3 < time.monotonic() - started < 4
+    assert 0.3 < time.monotonic() - started < 8
     assert "sleep 72" not in processes()
 
 
@@ -202,7 +203,7 @@ def test_goodbye_ends_everything(pipe):
     run(test())
     started = time.monotonic()
     assert pipe.process.wait(5) == 0
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 5
     assert "sleep 74" not in processes()
 
 

@@ -151,7 +151,7 @@ def test_time_out_ends_everything_and_keeps_the_shell(process_opener, command):
         result = await box.run(
             f"echo before; echo error >&2; {command}; echo AFTER; touch AFTER", timeout=0.5
         )
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < 15
         assert result.timed_out
         assert result.exit_code is None
         assert (result.stdout, result.stderr) == (b"before\n", b"error\n")
@@ -278,7 +278,7 @@ def test_the_end_of_the_shell(opener, command, code, words):
 def test_output_that_was_closed_is_put_back(opener, command):
     async def test(box):
         result = await box.run(f"x=1; {command}; echo lost; echo lost >&2; true")
-        assert "put back" in result.notice
+        assert "restored" in result.notice
         again = await box.run("echo out $x; echo err >&2")
         assert (again.stdout, again.stderr, again.notice) == (b"out 1\n", b"err\n", "")
 

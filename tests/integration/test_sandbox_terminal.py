@@ -12,7 +12,7 @@ import pytest
 from support import with_sandbox
 
 from llm_sandbox_nb.sandbox.errors import SandboxLostError
-from llm_sandbox_nb.sandbox.frames import Kind, ProtocolError
+from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 from llm_sandbox_nb.sandbox.terminal import TYPED_AHEAD, UNDER_WAY, Terminal
 
 Opener = Callable[..., Any]

@@ -131,6 +131,25 @@ def test_limits_of_a_download(opener, tmp_path):
     body(opener, test)
 
 
+def test_a_tree_that_is_too_deep_and_a_link(opener, tmp_path):
+    async def test(box):
+        deep = "import os\nfor n in range(1500): os.mkdir('d'); os.chdir('d')"
+        assert (await box.exec(["python3", "-c", deep], cwd="output")).exit_code == 0
+        await box.run("echo x > output/v3.txt; ln -s v3.txt output/latest.txt")
+        told = await box.download("output", tmp_path / "t")
+        assert [sentence for sentence in told if "it lies too deep" in sentence] == [told[0]]
+        assert len(told) == 2
+        assert await box.download("output/latest.txt", tmp_path / "one") == []
+        assert tree(tmp_path / "one") == {"latest.txt": b"x\n"}
+        await box.run("mkdir output/v1.2; touch output/v1.2/f")
+        with pytest.raises(TransferError, match=r"If it is a folder, write a slash after its name\.$"):
+            await box.download("output/v1.2", tmp_path / "two")
+        await box.download("output/v1.2/", tmp_path / "two")
+        assert tree(tmp_path / "two") == {"f": b""}
+
+    body(opener, test)
+
+
 def test_a_file_that_grows_while_it_is_taken(opener, tmp_path):
     async def test(box):
         await box.run("yes > output/growing & yes=$!; sleep 0.2")

@@ -13,22 +13,38 @@ from typing import Any
 import docker
 import pytest
 from jupyter_process import JupyterProcess, jupyter
-from support import run
+from support import KEPT_PIDS, run
 
-from llm_sandbox_nb.notebook.server_address import ServerAddress
-from llm_sandbox_nb.notebook.server_sandbox import ServerSandbox
+from llm_sandbox_nb.notebook.server_client.address import ServerAddress
+from llm_sandbox_nb.notebook.server_client.sandbox import ServerSandbox
 from llm_sandbox_nb.sandbox.errors import SandboxLostError
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("docker_engine")]
 API = "llm-sandbox/api"
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[JupyterProcess]:
-    with jupyter(
-        tmp_path, "--SandboxManager.watch_interval=0.5", "--SandboxManager.adoption_grace=8"
-    ) as running:
+GRACE = 5
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterProcess]:
+    options = ["--SandboxManager.watch_interval=0.5", f"--SandboxManager.adoption_grace={GRACE}"]
+    with jupyter(tmp_path_factory.mktemp("jupyter"), *options) as running:
         yield running
+
+
+@pytest.fixture
+def server(process: JupyterProcess) -> Iterator[JupyterProcess]:
+    """The one server, running and without sandboxes; the test may kill it."""
+    if process.process is None or process.process.poll() is not None:
+        process.start()
+    yield process
+    if process.process is not None and process.process.poll() is None:
+        KEPT_PIDS.add(process.process.pid)
+        for model in process.sandboxes():
+            process.ask(f"{API}/sandboxes/{model['id']}", "DELETE")
+        for kernel in process.get("api/kernels"):
+            process.ask(f"api/kernels/{kernel['id']}", "DELETE")
 
 
 def containers(server: JupyterProcess) -> list[Any]:
@@ -77,7 +93,7 @@ def test_a_call_under_way_ends_and_the_run_goes_on(server: JupyterProcess) -> No
         assert await reading == b"content\n"
         after = await box.run("echo $KEPT; pwd; pgrep -cf '[s]leep 5432'; pgrep -cf '[s]leep 1000'")
         assert after.stdout == b"1\n/tmp\n1\n0\n"
-        await asyncio.sleep(10)  # longer than the grace: a client that is connected claims it
+        await asyncio.sleep(GRACE + 1.5)  # longer than the grace: a client that is connected claims it
         assert (await box.run("echo still")).stdout == b"still\n"
         await box.close()
 
@@ -97,7 +113,7 @@ def test_the_notebooks_next_kernel_gets_it(server: JupyterProcess) -> None:
     assert (again["id"], again["sandbox_id"]) == (model["id"], model["sandbox_id"])
     assert again["settings"] == model["settings"]
     assert again["protection"]["user"] == model["protection"]["user"]
-    time.sleep(10)
+    time.sleep(GRACE + 1.5)
     assert server.sandboxes()[0]["state"] == "running"
     reset = server.post(f"{API}/sandboxes/{again['id']}/reset")
     assert reset["sandbox_id"] != model["sandbox_id"]
@@ -116,7 +132,7 @@ def test_another_server_leaves_it_alone(server: JupyterProcess, tmp_path: Path) 
     model = start(server, "d.ipynb")
     with jupyter(tmp_path / "other") as other:
         assert other.sandboxes() == []
-    second = JupyterProcess(tmp_path)  # the same folder, while the first server lives
+    second = JupyterProcess(server.folder)  # the same folder, while the first server lives
     try:
         assert second.start().sandboxes() == []
     finally:

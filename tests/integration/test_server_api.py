@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import tracemalloc
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 from jupyter_server.utils import JupyterServerAuthWarning
@@ -18,12 +20,13 @@ from tornado.httpclient import HTTPClientError
 from tornado.websocket import WebSocketHandler
 
 import llm_sandbox_nb.server
+from llm_sandbox_nb.server import slow_clients
 from llm_sandbox_nb.server.app import SandboxApp
-from llm_sandbox_nb.server.channel_handler import channel_routes
 from llm_sandbox_nb.server.handlers import API, ID, rest_routes
 from llm_sandbox_nb.server.history_handlers import CHECKPOINT, history_routes
 from llm_sandbox_nb.server.manager import SandboxManager
 from llm_sandbox_nb.server.run_handlers import RUN_ID, run_routes
+from llm_sandbox_nb.server.sockets import channel_routes
 from llm_sandbox_nb.server.terminal_handler import terminal_routes
 
 Answer = tuple[int, Any]
@@ -39,7 +42,6 @@ def verbs(handler: type[Any]) -> list[str]:
 
 
 EVERY = [(pattern, handler, verb) for pattern, handler in ROUTES for verb in verbs(handler)]
-EVERY_ID = [f"{verb}-{handler.__name__}" for _, handler, verb in EVERY]
 
 
 @pytest.fixture
@@ -157,52 +159,54 @@ def test_every_verb_is_decorated_in_its_own_class() -> None:
         assert not [verb for base in inherited for verb in verbs(base)]
 
 
-@pytest.mark.parametrize(("pattern", "handler", "verb"), EVERY, ids=EVERY_ID)
 @pytest.mark.parametrize("allowed", [True, False], ids=["allowed", "denied"])
 def test_authorisation(
     allowed: bool,
-    pattern: str,
-    handler: type[Any],
-    verb: str,
     call: Call,
     connect: Callable[..., int],
+    kernel: str,
     jp_serverapp: Any,
     jp_server_authorizer: Any,
-    sandbox: dict[str, Any],
 ) -> None:
-    """The authorizer itself asserts that it is asked for the right action and resource."""
+    """Of each verb of each route. The authorizer itself asserts that it is asked for the right action and resource."""
     authorizer = jp_server_authorizer(parent=jp_serverapp)
     jp_serverapp.web_app.settings["authorizer"] = authorizer
-    socket = issubclass(handler, WebSocketHandler)
-    action = "execute" if socket else "read" if verb == "get" else "write"
-    others = {"read", "write", "execute"} - {action}
-    authorizer.permissions = {
-        "actions": [action] if allowed else sorted(others),
-        "resources": ["llm-sandbox"],
-    }
-    path = _path(pattern, sandbox["kernel_id"], sandbox["id"])
-    jp_serverapp.web_app.settings["llm_sandbox_runs"].publish("run-1", "k", "o", None)
-    if socket:
-        assert connect(path) == (101 if allowed else 403)
-        return
-    body = {"kernel_id": sandbox["kernel_id"]} if pattern.endswith("sandboxes") else {"action": "stop"}
-    history = "history" in pattern
-    params = {"path": ".", "since": "none"} if history or pattern.endswith("content") else None
-    status, _ = call(verb, path, body if verb == "post" else None, params=params)
-    assert (status != 403) is allowed
-    done = (404,) if history else (200, 201, 204, 409)
-    assert status in (done if allowed else (403,))
+    for pattern, handler, verb in EVERY:
+        where = f"{verb} {pattern}"
+        authorizer.permissions = {"actions": ["read", "write", "execute"], "resources": ["llm-sandbox"]}
+        status, sandbox = call("post", f"{API}/sandboxes", {"kernel_id": kernel, "isolation": "process"})
+        assert status in (200, 201), sandbox
+        jp_serverapp.web_app.settings["llm_sandbox_runs"].publish("run-1", "k", "o", None)
+        socket = issubclass(handler, WebSocketHandler)
+        action = "execute" if socket else "read" if verb == "get" else "write"
+        others = {"read", "write", "execute"} - {action}
+        authorizer.permissions["actions"] = [action] if allowed else sorted(others)
+        path = _path(pattern, kernel, sandbox["id"])
+        if socket:
+            assert connect(path) == (101 if allowed else 403), where
+            continue
+        body = {"kernel_id": kernel} if pattern.endswith("sandboxes") else {"action": "stop"}
+        history = "history" in pattern
+        params = (
+            {"path": ".", "since": "none"}
+            if history or pattern.endswith(("content", "notebook-runs"))
+            else None
+        )
+        status, _ = call(verb, path, body if verb == "post" else None, params=params)
+        assert (status != 403) is allowed, where
+        done = (404,) if history else (200, 201, 204, 409)
+        assert status in (done if allowed else (403,)), where
 
 
-@pytest.mark.parametrize(("pattern", "handler", "verb"), EVERY, ids=EVERY_ID)
-def test_authentication(
-    pattern: str, handler: type[Any], verb: str, call: Call, connect: Callable[..., int], jp_serverapp: Any
-) -> None:
-    path, nobody = _path(pattern, "k", "0" * 32), {"Authorization": "token wrong"}
-    if issubclass(handler, WebSocketHandler):
-        assert connect(path, headers=nobody) == 403
-    else:
-        assert call(verb, path, headers=nobody)[0] == 403
+def test_authentication(call: Call, connect: Callable[..., int], jp_serverapp: Any) -> None:
+    nobody = {"Authorization": "token wrong"}
+    for pattern, handler, verb in EVERY:
+        path = _path(pattern, "k", "0" * 32)
+        if issubclass(handler, WebSocketHandler):
+            status = connect(path, headers=nobody)
+        else:
+            status, _ = call(verb, path, headers=nobody)
+        assert status == 403, f"{verb} {pattern}"
 
 
 @pytest.mark.parametrize("site", [{"ServerApp": {"allow_unauthenticated_access": False}}])
@@ -387,9 +391,25 @@ def test_no_more_than_the_maximum(site: dict[str, Any], call: Call, sandbox: dic
     other = call("post", "api/kernels", {"name": "python3"})[1]["id"]
     status, answer = call("post", f"{API}/sandboxes", {"kernel_id": other, "isolation": "process"})
     assert (status, answer["error"]) == (403, "PolicyError")
-    assert "%sandbox stop" in answer["message"]
+    assert answer["message"].startswith("This server runs 1 sandbox, as many as its site allows. Idle: ")
+    assert "%sandbox stop --idle" in answer["message"]
     body = {"kernel_id": sandbox["kernel_id"], "isolation": "process", "fresh": True}
     assert call("post", f"{API}/sandboxes", body)[0] == 201
+
+
+@pytest.mark.parametrize("site", [LOCKED])
+def test_room_is_made_by_stopping_what_is_idle_longest(
+    site: dict[str, Any], call: Call, sandbox: dict[str, Any]
+) -> None:
+    other = call("post", "api/kernels", {"name": "python3"})[1]["id"]
+    idle = f"{API}/sandboxes/stop-idle"
+    own = {"kernel_id": sandbox["kernel_id"], "most": 1}
+    assert call("post", idle, own) == (200, {"stopped": []}), "one's own stays"
+    for wrong in ({"most": 0}, {"most": "1"}, {"kernel_id": 3}):
+        assert call("post", idle, wrong)[0] == 400
+    stopped = call("post", idle, {"kernel_id": other, "most": 1})[1]["stopped"]
+    assert [one["id"] for one in stopped] == [sandbox["id"]]
+    assert call("post", f"{API}/sandboxes", {"kernel_id": other, "isolation": "process"})[0] == 201
 
 
 @pytest.mark.parametrize(
@@ -435,3 +455,97 @@ def test_every_trait_explains_itself() -> None:
     for owner in (SandboxApp, SandboxManager, *SandboxApp.classes):
         for name, trait in owner.class_own_traits(config=True).items():
             assert trait.help, f"{owner.__name__}.{name}"
+
+
+@pytest.mark.parametrize("path", ["/" + "x" * 10_000, "x/" * 5_000 + "f", "x" * 300])
+def test_paths_that_are_too_long(call: Call, sandbox: dict[str, Any], path: str) -> None:
+    """They were answered 500, as a defect of the server."""
+    query = {"path": path}
+    content = f"{API}/sandboxes/{sandbox['id']}/files/content"
+    for verb, route in (("get", content), ("put", content), ("get", content.removesuffix("/content"))):
+        status, answer = call(verb, route, params=query)
+        assert status == 400, (verb, route, status, answer)
+        assert len(answer["message"]) <= 1000
+
+
+# ---------------------------------------------------------------------------------------- large and slow clients
+
+
+def _request(sandbox: dict[str, Any], server: Any, verb: str, path: str, *headers: str) -> bytes:
+    url = f"{server.base_url}{API.lstrip('/')}/sandboxes/{sandbox['id']}/files/content?path={path}"
+    token = f"Authorization: token {server.identity_provider.token}"
+    return "\r\n".join([f"{verb} {url} HTTP/1.1", "Host: localhost", token, *headers, "", ""]).encode()
+
+
+def test_an_upload_is_not_held_in_memory(
+    jp_serverapp: Any, jp_asyncio_loop: asyncio.AbstractEventLoop, sandbox: dict[str, Any], call: Call
+) -> None:
+    size, piece = 64 * 2**20, bytes(2**18)
+
+    async def put() -> tuple[bytes, int]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", jp_serverapp.port)
+        writer.write(_request(sandbox, jp_serverapp, "PUT", "big", f"Content-Length: {size}"))
+        tracemalloc.start()
+        for _ in range(size // len(piece)):
+            writer.write(piece)
+            await writer.drain()
+        status = await reader.readline()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        writer.close()
+        return status, peak
+
+    status, peak = jp_asyncio_loop.run_until_complete(put())
+    assert b" 204 " in status
+    assert peak < 30 * 2**20
+    files = call("get", f"{API}/sandboxes/{sandbox['id']}/files")[1]["files"]
+    assert [one["size"] for one in files if one["path"].endswith("/big")] == [size]
+
+
+def test_an_upload_of_a_stranger_is_refused_before_its_body(
+    jp_serverapp: Any, jp_asyncio_loop: asyncio.AbstractEventLoop, sandbox: dict[str, Any]
+) -> None:
+    async def put() -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", jp_serverapp.port)
+        request = _request(sandbox, jp_serverapp, "PUT", "x", "Content-Length: 1000000")
+        writer.write(re.sub(rb"Authorization: [^\r]*", b"X-None: x", request))
+        status = await reader.readline()
+        writer.close()
+        return status
+
+    assert b" 403 " in jp_asyncio_loop.run_until_complete(asyncio.wait_for(put(), 30))
+
+
+def test_slow_clients_are_hung_up_on(
+    jp_serverapp: Any,
+    jp_asyncio_loop: asyncio.AbstractEventLoop,
+    sandbox: dict[str, Any],
+    call: Call,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that never completes its upload, and one that never takes its download."""
+    monkeypatch.setattr(slow_clients, "PATIENCE", 0.5)
+    monkeypatch.setattr(slow_clients, "SLOWEST", 2**30)
+    content = f"{API}/sandboxes/{sandbox['id']}/files"
+    manager: SandboxManager = jp_serverapp.web_app.settings["llm_sandbox_manager"]
+
+    async def wait() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", jp_serverapp.port)
+        writer.write(_request(sandbox, jp_serverapp, "PUT", "slow", "Content-Length: 1000000") + b"half")
+        assert await reader.read() == b""
+        writer.close()
+        await manager.running(sandbox["id"]).write_file("big", bytes(32 * 2**20))
+        reader, writer = await asyncio.open_connection("127.0.0.1", jp_serverapp.port, limit=2**16)
+        writer.write(_request(sandbox, jp_serverapp, "GET", "big"))
+        await reader.readline()
+        mine = writer.get_extra_info("sockname")
+        while any(one.raddr == mine for one in psutil.Process().net_connections()):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await reader.readexactly(32 * 2**20)
+        writer.close()
+
+    jp_asyncio_loop.run_until_complete(asyncio.wait_for(wait(), 60))
+    names = [one["path"].rsplit("/", 1)[1] for one in call("get", content)[1]["files"]]
+    assert "big" in names
+    assert "slow" not in names

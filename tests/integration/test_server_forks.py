@@ -9,12 +9,10 @@ import pytest
 from jupyter_process import JupyterProcess, jupyter
 from support import require, run
 
-from llm_sandbox_nb.notebook.sandboxes import SandboxOptions
-from llm_sandbox_nb.notebook.server_address import ServerAddress
-from llm_sandbox_nb.notebook.server_client import ServerKeeper
+from llm_sandbox_nb.notebook.server_client.address import ServerAddress
+from llm_sandbox_nb.notebook.server_client.keeper import ServerKeeper
 from llm_sandbox_nb.sandbox.errors import PolicyError
-
-pytestmark = pytest.mark.slow
+from llm_sandbox_nb.sandbox.options import SandboxOptions
 
 
 def keeper_of(server: JupyterProcess, kernel: str) -> ServerKeeper:
@@ -96,11 +94,11 @@ def test_a_broken_connection_costs_no_checkpoint(tmp_path: Path) -> None:
         await box.run("head -c 3000000 /dev/urandom > big")
         before = await box.checkpoint()
         size = box.history.size
-        link = await box.reach()  # type: ignore[attr-defined]
+        link = await box.connect()  # type: ignore[attr-defined]
         link.channel.fail("the test has cut it")
         assert await box.checkpoint() == before
         await box.run("echo other > big")
-        link = await box.reach()  # type: ignore[attr-defined]
+        link = await box.connect()  # type: ignore[attr-defined]
         link.channel.fail("the test has cut it")
         restored = await box.restore(before)
         assert restored.problems == ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -184,3 +185,30 @@ def test_only_a_folder_of_the_runs_own_name_is_its_folder(tmp_path: Path) -> Non
     assert run_folder(str(tmp_path / RUN), RUN) == tmp_path / RUN
     for told in (str(tmp_path), f"{tmp_path}/../{RUN}", RUN, "", None, 3, f"{tmp_path}/{RUN}\0", "/" + RUN):
         assert run_folder(told, RUN) is None
+
+
+@pytest.mark.parametrize("plant", ["link", "fifo", "folder", "nothing"])
+def test_the_journal_route_reads_only_the_run(get: Get, kept: Kept, tmp_path: Path, plant: str) -> None:
+    """A link led to any file of this machine; a FIFO held a thread for ever."""
+    (tmp_path / "secret").write_text("canary")
+    journal = kept.folder / "journal.jsonl"
+    if plant == "link":
+        journal.symlink_to(tmp_path / "secret")
+    elif plant == "fifo":
+        os.mkfifo(journal)
+    elif plant == "folder":
+        journal.mkdir()
+    status, answer = get("/journal")
+    assert (status, answer["message"]) == (404, "The run's folder holds no file journal.jsonl.")
+
+
+def test_a_history_that_is_a_link_is_not_read(get: Get, kept: Kept, tmp_path: Path) -> None:
+    assert get("")[0] == 200
+    (kept.folder / "history").rename(tmp_path / "elsewhere")
+    (kept.folder / "history").symlink_to(tmp_path / "elsewhere")
+    status, answer = get("")
+    assert (status, answer["error"]) == (404, "HistoryError")
+
+
+def test_a_very_long_folder_is_no_folder() -> None:
+    assert run_folder("/" + "x" * 10_000 + "/" + RUN, RUN) is None

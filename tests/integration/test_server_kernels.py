@@ -20,8 +20,8 @@ from jupyter_process import JupyterProcess, jupyter
 from support import KEPT_PIDS
 
 USE = """
-from llm_sandbox_nb.notebook.sandboxes import SandboxOptions
-from llm_sandbox_nb.notebook.server_client import connect_server
+from llm_sandbox_nb.sandbox.options import SandboxOptions
+from llm_sandbox_nb.notebook.server_client.keeper import connect_server
 keeper = await connect_server()
 box = await keeper.acquire(SandboxOptions("process")) if keeper else None
 """
@@ -37,6 +37,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterProcess]
         yield running
 
 
+@pytest.fixture
+def kernel(server: JupyterProcess) -> Iterator[str]:
+    """A kernel as new."""
+    with server.warm_kernel() as kernel_id:
+        yield kernel_id
+
+
 def until(condition: Callable[[], object], timeout: float = 30) -> None:
     """Wait until something is so."""
     deadline = time.monotonic() + timeout
@@ -48,25 +55,31 @@ def until(condition: Callable[[], object], timeout: float = 30) -> None:
 # ----------------------------------------------------------------------------------------- finding its server
 
 
-def test_a_kernel_finds_its_own_server_by_the_variables(server: JupyterProcess) -> None:
-    kernel = server.start_kernel()
+def test_a_kernel_finds_its_own_server_by_the_variables(server: JupyterProcess, kernel: str) -> None:
     assert server.execute(kernel, WHICH).strip() == server.url
     assert (
         server.execute(kernel, "import os; print('LLM_SANDBOX_SERVER_URL' in os.environ)").strip() == "True"
     )
 
 
-def test_a_kernel_finds_its_own_server_by_the_info_file(server: JupyterProcess) -> None:
-    kernel = server.start_kernel()
+def test_a_kernel_finds_its_own_server_by_the_info_file(server: JupyterProcess, kernel: str) -> None:
     forget = "import os\nfor name in list(os.environ):\n    if 'LLM_SANDBOX' in name: del os.environ[name]\n"
     assert server.execute(kernel, forget + WHICH).strip() == server.url
 
 
-def test_the_hubs_token_is_taken_when_the_server_has_none(server: JupyterProcess) -> None:
-    kernel = server.start_kernel()
+def test_the_hubs_token_is_taken_when_the_server_has_none(server: JupyterProcess, kernel: str) -> None:
     hub = "import os\nos.environ['JUPYTERHUB_API_TOKEN'] = os.environ['LLM_SANDBOX_SERVER_TOKEN']\n"
     hub += "os.environ['LLM_SANDBOX_SERVER_TOKEN'] = ''\nos.environ['JPY_PARENT_PID'] = '1'\n"
     assert server.execute(kernel, hub + WHICH).strip() == server.url
+
+
+def test_a_server_without_a_token(tmp_path: Path) -> None:
+    """Anybody who reaches it may do anything, and tornado then asks for a sign against forged requests."""
+    with jupyter(tmp_path, *QUICK, token="") as server:
+        kernel_id = server.start_kernel()
+        assert server.execute(kernel_id, WHICH).strip() == server.url
+        told = server.execute(kernel_id, USE + "print((await box.run('echo works')).stdout)")
+        assert "works" in told
 
 
 def test_a_server_with_a_certificate_of_its_own(tmp_path: Path) -> None:
@@ -97,10 +110,9 @@ def test_a_server_with_a_certificate_of_its_own(tmp_path: Path) -> None:
         assert server.execute(kernel, other + WHICH).strip() == "None"
 
 
-def test_another_server_is_never_used(server: JupyterProcess, tmp_path: Path) -> None:
+def test_another_server_is_never_used(server: JupyterProcess, kernel: str, tmp_path: Path) -> None:
     """The other one is alive, its token is right, and it has the extension: but the kernel is not its own."""
     with jupyter(tmp_path, *QUICK) as other:
-        kernel = server.start_kernel()
         mislead = f"import os\nos.environ['LLM_SANDBOX_SERVER_URL'] = {other.url!r}\n"
         mislead += f"os.environ['LLM_SANDBOX_SERVER_TOKEN'] = {other.token!r}\n"
         assert server.execute(kernel, mislead + WHICH).strip() == server.url
@@ -110,27 +122,26 @@ def test_another_server_is_never_used(server: JupyterProcess, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("how", ["dead", "silent", "no url", "no server at all"])
-def test_a_server_that_is_none_is_passed_over_quickly(server: JupyterProcess, how: str) -> None:
+def test_a_server_that_is_none_is_passed_over_quickly(server: JupyterProcess, kernel: str, how: str) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         if how == "silent":
             listener.listen()
         url = {"no url": "file:///etc/passwd", "no server at all": ""}.get(how, f"http://127.0.0.1:{port}/")
-        kernel = server.start_kernel()
         code = f"import os, time\nos.environ['LLM_SANDBOX_SERVER_URL'] = {url!r}\n"
         code += "os.environ['JPY_PARENT_PID'] = '1'\nbegun = time.time()\n" + WHICH
         code += "\nassert time.time() - begun < 5"
         assert server.execute(kernel, code).strip() == "None"
 
 
-def test_a_server_without_the_extension_is_none(tmp_path: Path, server: JupyterProcess) -> None:
+def test_a_server_without_the_extension_is_none(tmp_path: Path, server: JupyterProcess, kernel: str) -> None:
     """It answers, and owns the kernel, but has no such route."""
     code = (
         "import os\nos.environ['LLM_SANDBOX_SERVER_URL'] = os.environ['LLM_SANDBOX_SERVER_URL'] + 'static/'\n"
     )
     code += "os.environ['JPY_PARENT_PID'] = '1'\n"
-    assert server.execute(server.start_kernel(), code + WHICH).strip() == "None"
+    assert server.execute(kernel, code + WHICH).strip() == "None"
 
 
 NBCLIENT = """
@@ -265,8 +276,7 @@ def test_the_sites_policy_reaches_the_cell(tmp_path: Path) -> None:
         assert said.startswith("PolicyError This site does not allow the isolation 'process'")
 
 
-def test_a_cell_that_asks_for_another_sandbox_is_told(server: JupyterProcess) -> None:
-    kernel = server.start_kernel()
+def test_a_cell_that_asks_for_another_sandbox_is_told(server: JupyterProcess, kernel: str) -> None:
     code = USE + "try:\n    await keeper.acquire(SandboxOptions('process', profile='strict'))\n"
     code += "except Exception as error:\n    print(type(error).__name__)\n"
     code += "print((await keeper.acquire(SandboxOptions('process'))) is box)\n"
@@ -278,13 +288,13 @@ def test_a_cell_that_asks_for_another_sandbox_is_told(server: JupyterProcess) ->
     assert said[:4] == ["SandboxMismatchError", "True", "strict True", "server True False None"]
 
 
-def test_a_browser_needs_its_xsrf_token(server: JupyterProcess) -> None:
+def test_a_browser_needs_its_xsrf_token(server: JupyterProcess, kernel: str) -> None:
     """A page of another site that makes the browser send the cookie is refused."""
     jar = CookieJar()
     browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(jar))
     browser.open(f"{server.url}login").read()
     browser.open(f"{server.url}api/status?token={server.token}").read()
-    body = json.dumps({"kernel_id": server.start_kernel(), "isolation": "process"}).encode()
+    body = json.dumps({"kernel_id": kernel, "isolation": "process"}).encode()
 
     def post(headers: dict[str, str]) -> int:
         request = urllib.request.Request(f"{server.url}llm-sandbox/api/sandboxes", data=body, headers=headers)

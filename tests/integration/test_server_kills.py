@@ -17,11 +17,11 @@ import pytest
 from agent_scripts import SUBMIT, bash, script, turn
 from jupyter_process import JupyterProcess, jupyter
 
-from llm_sandbox_nb.sandbox.docker_engine import connect
-from llm_sandbox_nb.sandbox.docker_image import SLIM_IMAGE
+from llm_sandbox_nb.sandbox.docker.engine import connect
+from llm_sandbox_nb.sandbox.docker.images import SLIM_IMAGE
 from llm_sandbox_nb.trajectory.journal import read_journal
 
-pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.usefixtures("docker_engine")]
+pytestmark = [pytest.mark.campaign, pytest.mark.docker, pytest.mark.usefixtures("docker_engine")]
 KILLS = 20
 A_MINUTE = 60.0
 

@@ -12,9 +12,18 @@ import pytest
 from relay_wire import Wire
 from support import run
 
-from llm_sandbox_nb.sandbox.channel_sandbox import ChannelSandbox
-from llm_sandbox_nb.sandbox.frame_messages import pack, unpack
-from llm_sandbox_nb.sandbox.frames import HEADER, MAX_PAYLOAD, WINDOW, Frame, Kind, ProtocolError, json_frame
+from llm_sandbox_nb.sandbox.client import ChannelSandbox
+from llm_sandbox_nb.sandbox.protocol.frames import (
+    HEADER,
+    MAX_PAYLOAD,
+    WINDOW,
+    Frame,
+    Kind,
+    ProtocolError,
+    json_frame,
+    pack,
+    unpack,
+)
 from llm_sandbox_nb.server import relay
 
 Body = Callable[..., Awaitable[None]]
@@ -169,17 +178,64 @@ def test_a_client_that_breaks_the_protocol_is_dropped(process_opener: Any, messa
     relayed(process_opener, body)
 
 
-@pytest.mark.parametrize("params", [{}, {"op": 3}, {"op": []}, {"op": "no such thing"}])
-def test_a_request_that_makes_no_sense_is_answered(process_opener: Any, params: dict[str, Any]) -> None:
-    """The executor trusts its host, so what it cannot bear must not reach it."""
+VALID: dict[str, dict[str, Any]] = {
+    "run": {"output_limit": 1000, "body": True},
+    "exec": {"argv": ["true"], "cwd": "/", "env": {}, "user": None, "output_limit": 1000},
+    "read": {"path": "/x", "limit": 10},
+    "write": {"path": "/proc/nowhere/x", "size": 0, "exclusive": False, "body": True},
+    "list": {"path": "/proc/nowhere", "depth": 1, "limit": 10},
+    "pack": {"path": "/proc/nowhere", "limit": 10},
+    "unpack": {"path": "/proc/nowhere", "body": True},
+    "describe": {"paths": ["/proc/nowhere"]},
+    "checkpoint": {"id": "x", "since": None, "limits": {}},
+    "terminal": {"argv": ["true"], "cwd": "/", "env": {}, "rows": 10, "columns": 10, "body": True},
+    "restore": {"id": "x", "since": None, "pack": None, "body": True},
+}
+ODD = [-1, 10**400, float("nan"), "nul\0", "\ud800", [[]], {"x": [1]}]
+MALFORMED = [
+    *({}, {"op": 3}, {"op": []}, {"op": "no such thing"}, {"op": "exec", "head": 10**12, "body": True}),
+    *({"op": op, **{k: v for k, v in VALID[op].items() if k != name}} for op in VALID for name in VALID[op]),
+    *({"op": op, **VALID[op], name: odd} for op in VALID for name in VALID[op] for odd in ODD),
+    *({"op": op, **VALID[op], "timeout": odd} for op in VALID for odd in ODD[1:]),
+    *({"op": op, **VALID[op], "head": odd} for op in ("exec", "list", "describe") for odd in ODD),
+]
+
+
+def test_malformed_requests_are_answered(process_opener: Any) -> None:
+    """One of them ended the executor, and the sandbox with it."""
 
     async def body(box: ChannelSandbox) -> None:
+        pid = box.executor["pid"]
+        for params in MALFORMED:
+            wire = Wire(box)
+            frames = [json_frame(Kind.REQUEST, 7, params)]
+            wire.write(
+                [*frames, Frame(Kind.DATA, 7, b"[]"), Frame(Kind.END, 7)] if params.get("body") else frames
+            )
+            while True:
+                frame = await asyncio.wait_for(wire.read_frame(), 20)
+                assert frame is not None, params
+                if frame.kind == Kind.RESPONSE:
+                    break
+            assert isinstance(json.loads(frame.payload), dict)
+            wire.client.leave()
+        assert (await box.run("echo goes on")).stdout == b"goes on\n"
+        assert (await box.exec(["sh", "-c", "echo $PPID"])).exit_code == 0
+        assert box.executor["pid"] == pid
+
+    relayed(process_opener, body)
+
+
+@pytest.mark.parametrize("head", [b"[]", b"{", b"{}", b'{"path":[]}', b'{"op":"run"}'])
+def test_a_malformed_head_is_answered(process_opener: Any, head: bytes) -> None:
+    async def body(box: ChannelSandbox) -> None:
         wire = Wire(box)
-        wire.write([json_frame(Kind.REQUEST, 7, params)])
-        frame = await asyncio.wait_for(wire.read_frame(), 10)
+        request = json_frame(Kind.REQUEST, 7, {"op": "list", "head": len(head), "body": True})
+        wire.write([request, Frame(Kind.DATA, 7, head), Frame(Kind.END, 7)])
+        while (frame := await asyncio.wait_for(wire.read_frame(), 20)) and frame.kind != Kind.RESPONSE:
+            pass
         assert frame is not None
-        assert (frame.kind, frame.request) == (Kind.RESPONSE, 7)
-        assert json.loads(frame.payload)["error"]
+        assert "malformed" in json.loads(frame.payload)["error"]["message"]
         assert (await box.run("echo goes on")).stdout == b"goes on\n"
         wire.client.leave()
 
@@ -205,7 +261,7 @@ def test_too_many_requests_are_refused_one_by_one(process_opener: Any) -> None:
         requests = [json_frame(Kind.REQUEST, n, waiting) for n in range(1, 100)]
         wire.write(requests)
         frames = [await asyncio.wait_for(wire.read_frame(), 10) for _ in range(99 - relay.MAX_REQUESTS)]
-        assert all(frame and b"only 64 requests" in frame.payload for frame in frames)
+        assert all(frame and b"only 64 pending requests" in frame.payload for frame in frames)
         assert wire.closed is None
         wire.client.leave()
 

@@ -32,16 +32,23 @@ from scripted_faults import SERVER_ERROR, UNAUTHORIZED, overflow
 from scripted_server import ScriptedServer
 from support import run
 
-from llm_sandbox_nb.agent.failures import InputError, RunError
+from llm_sandbox_nb.agent.errors import InputError, RunError
 from llm_sandbox_nb.agent.limits import RunLimits
-from llm_sandbox_nb.agent.model import ModelError, ModelSettings
-from llm_sandbox_nb.agent.retry import RetryPolicy
-from llm_sandbox_nb.agent.run import Run
-from llm_sandbox_nb.agent.solve import solve
+from llm_sandbox_nb.model.contract import ModelError, ModelSettings
+from llm_sandbox_nb.model.litellm_backend import backend
+from llm_sandbox_nb.model.retries import RetryPolicy
+from llm_sandbox_nb.runs.run import Run
+from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import load_bytes
 
 QUICK = RetryPolicy(attempts=3, first_wait=0.01)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _litellm() -> None:
+    """Imported before the first test that has a time limit: on a busy machine this takes long."""
+    backend()
 
 
 def test_the_quick_start(tmp_path: Path, isolation: str) -> None:
@@ -390,6 +397,31 @@ def test_an_interrupt_kills_the_command_and_closes_the_record(tmp_path: Path) ->
     first, second = results(result)
     assert (first.error, second.error) == ("interrupted", "skipped")
     assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if marker.encode() in _content(path)]
+
+
+def test_an_interrupted_command_keeps_its_output_its_time_and_its_changes(tmp_path: Path) -> None:
+    """In the record, and for the model that continues."""
+    turns = [turn(bash("echo before; echo problem >&2; touch made.txt; sleep 200")), turn(bash("ls")), SUBMIT]
+    stopped = run(interrupted(tmp_path, *turns, after="call.output", delay=0.6))
+    (call,) = stopped.steps[0].calls
+    assert call.result is not None
+    assert (call.result.error, call.result.stdout, call.result.stderr) == (
+        "interrupted",
+        "before\n",
+        "problem\n",
+    )
+    assert call.result.duration >= 0.5
+    assert [change.path.rpartition("/")[2] for change in call.changes] == ["made.txt"]
+    assert call.output.startswith("Interrupted by the user")
+    resumed = run(_resumed(stopped))
+    told = [message["content"] for message in resumed.trajectory.messages() if message["role"] == "tool"]
+    assert "[stdout]\nbefore" in told[0]
+    assert "[stderr]\nproblem" in told[0]
+    assert "made.txt" in told[1]
+
+
+async def _resumed(stopped: Run) -> Run:
+    return await stopped.resume("Continue.")
 
 
 def test_an_interrupt_during_a_request(tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ import pytest
 from agent_scripts import SUBMIT, bash, check_record, edit, outputs, results, script, solved, turn
 from support import run
 
-from llm_sandbox_nb.agent.collect import CollectLimits
-from llm_sandbox_nb.agent.failures import InputError
-from llm_sandbox_nb.agent.run import Run
-from llm_sandbox_nb.agent.solve import solve
+from llm_sandbox_nb.agent.artifacts import CollectLimits
+from llm_sandbox_nb.agent.errors import InputError
+from llm_sandbox_nb.runs.run import Run
+from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.sandbox.contract import Sandbox
-from llm_sandbox_nb.sandbox.opening import open_sandbox
+from llm_sandbox_nb.sandbox.open import open_sandbox
 from llm_sandbox_nb.trajectory import events as ev
 
 

@@ -1,4 +1,7 @@
-"""`kill -9` at any instant: the journal is whole to the last event, the conversation can be gone on with."""
+"""`kill -9` of a run: the journal is whole to the last event, and the conversation can be resumed.
+
+Before each event that is written; and, as a campaign, at random instants.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,18 @@ from pathlib import Path
 
 import pytest
 from agent_scripts import SUBMIT, bash, check_messages, edit, script, turn
+from kill_points import killed_before_each
 from support import size
 
-from llm_sandbox_nb.agent.run import Run
+from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 KILLS = size(12, 20)
-# Forks a child for each instant, so that the slow imports are paid for once. The first one comes to its end: the
+# Forks a child for each instant, so that the imports are paid for once. The first one comes to its end: the
 # instants are parts of the time it takes.
 PROGRAM = """
 import asyncio, os, signal, sys, time
-from llm_sandbox_nb.agent.model_backend import backend
-from llm_sandbox_nb.agent.solve import solve
-backend()
+from llm_sandbox_nb.runs.solve import solve
 model, folder, *instants = sys.argv[1:]
 
 def start(name):
@@ -43,7 +45,21 @@ for number, instant in enumerate(instants):
 """
 
 
-@pytest.mark.slow
+EACH_EVENT = """
+import asyncio, sys
+from kill_points import for_each
+from talking_model import TalkingModel
+from llm_sandbox_nb.runs.solve import solve
+
+def work(folder):
+    model = TalkingModel(2, command="seq 1 9000; echo {number} > output/{number}.txt")
+    asyncio.run(solve("A task.", model=model, isolation="process", output_dir=folder, name="run"))
+
+for_each(work, sys.argv[1:])
+"""
+
+
+@pytest.mark.campaign
 def test_a_run_that_is_killed_at_a_random_instant_is_readable(tmp_path: Path) -> None:
     long = 'python3 -c \'print("x" * 99 + "\\n") * 2000; print("y" * 200000)\''
     steps = [
@@ -67,17 +83,25 @@ def test_a_run_that_is_killed_at_a_random_instant_is_readable(tmp_path: Path) ->
     for number in range(KILLS):
         folders = list((tmp_path / "runs" / str(number)).glob("*"))
         assert len(folders) <= 1
-        counts.extend(check_killed(folder, seed) for folder in folders)
+        counts.extend(check_killed(folder, f"seed {seed}") for folder in folders)
     assert len(counts) > KILLS // 4, f"seed {seed}"
     assert max(counts) > 20, f"seed {seed}: {counts}"
 
 
-def check_killed(folder: Path, seed: int) -> int:
+def test_a_run_that_is_killed_before_any_event_is_readable(tmp_path: Path) -> None:
+    last = killed_before_each(EACH_EVENT, tmp_path)
+    assert last > 15
+    for number in range(1, last + 1):
+        [folder] = (tmp_path / str(number) / "run").glob("*")
+        assert check_killed(folder, f"killed before event {number}") == number - 1
+
+
+def check_killed(folder: Path, how: str) -> int:
     if not (folder / "journal.jsonl").exists():
         return 0
     run = Run.load(folder)
     events = run.trajectory.events
-    where = f"seed {seed}, {folder}, {len(events)} events"
+    where = f"{how}, {folder}, {len(events)} events"
     assert [event.parent for event in events] == [None, *(event.id for event in events[:-1])][
         : len(events)
     ], where

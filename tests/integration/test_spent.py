@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from support import with_sandbox
+from support import Opener, with_sandbox
 
 from llm_sandbox_nb.benchmark.results import Result
 from llm_sandbox_nb.benchmark.statistics import cell_row
 from llm_sandbox_nb.sandbox.contract import Sandbox
-from llm_sandbox_nb.sandbox.opening import open_sandbox
-from llm_sandbox_nb.sandbox.spent import Spent, spent_by
+from llm_sandbox_nb.sandbox.open import resource_usage
+from llm_sandbox_nb.sandbox.resource_usage import ResourceUsage
 
 HOG = "python3 -c 'held = bytearray(80_000_000); print(len(held))'"
 FILE = "head -c 30000000 /dev/urandom > /testbed/file"
@@ -17,37 +17,37 @@ FILE = "head -c 30000000 /dev/urandom > /testbed/file"
 
 def test_memory_and_disk_come_from_the_engine(strong_isolation: str) -> None:
     async def body(box: Sandbox) -> None:
-        before = await spent_by(box)
+        before = await resource_usage(box)
         assert before.memory_peak is not None
         assert before.disk is not None
         assert before.memory_peak < 60e6
         assert (await box.run(HOG)).exit_code == 0
-        after = await spent_by(box)
+        after = await resource_usage(box)
         assert after.memory_peak is not None
         assert 80e6 < after.memory_peak < 200e6
         assert (await box.run(FILE)).exit_code == 0
-        filled = await spent_by(box)
+        filled = await resource_usage(box)
         assert filled.disk is not None
         grown = filled.disk - before.disk
         assert 29e6 < grown < 40e6 if strong_isolation == "docker" else filled.disk == 0
 
-    with_sandbox(lambda: open_sandbox(strong_isolation), body, timeout=120)
+    with_sandbox(Opener(strong_isolation), body, timeout=120)
 
 
-def test_what_cannot_be_had_is_nothing(process_opener: object) -> None:
+def test_what_cannot_be_had_is_nothing(process_opener: Opener) -> None:
     async def body(box: Sandbox) -> None:
-        assert await spent_by(box) == Spent()
+        assert await resource_usage(box) == ResourceUsage()
 
-    with_sandbox(process_opener, body)  # type: ignore[arg-type]
+    with_sandbox(process_opener, body)
 
 
 @pytest.mark.docker
 def test_a_container_that_is_gone_is_no_failure(docker_engine: str) -> None:
     async def body(box: Sandbox) -> None:
         await box.close()
-        assert await spent_by(box) == Spent()
+        assert await resource_usage(box) == ResourceUsage()
 
-    with_sandbox(lambda: open_sandbox("docker"), body)
+    with_sandbox(Opener("docker"), body)
 
 
 def test_a_report_has_what_is_known_of_it() -> None:

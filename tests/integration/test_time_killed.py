@@ -1,34 +1,35 @@
-"""`kill -9` at any instant of rewind, undo, edit, fork, checkpoint: never a mixture, nothing acknowledged is lost."""
+"""`kill -9` in rewind, undo, edit, fork, checkpoint: never a mixture, nothing acknowledged is lost.
+
+Before each event that is written; and, as a campaign, at random instants.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from agent_scripts import check_messages
+from kill_points import killed_before_each, run_program
 from support import run as in_loop
 from support import size
 from talking_model import TalkingModel, lines_by_talk
 
-from llm_sandbox_nb.agent.files_of import FilesOf
-from llm_sandbox_nb.agent.run import Run
-from llm_sandbox_nb.sandbox.opening import open_sandbox
+from llm_sandbox_nb.runs.checkpoint_files import CheckpointFiles
+from llm_sandbox_nb.runs.run import Run
+from llm_sandbox_nb.sandbox.open import open_sandbox
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 KILLS = size(20, 100)
-TESTS = Path(__file__).parents[1]
 # A child for each instant, forked so that imports are paid for once. It says when it begins to travel, and writes
 # down what each call that has returned has acknowledged: event, step, checkpoint, and how many events there were.
 PROGRAM = """
 import asyncio, json, os, random, signal, sys, time
 from talking_model import TalkingModel
-from llm_sandbox_nb.agent.solve import solve
-from llm_sandbox_nb.sandbox.opening import open_sandbox
+from llm_sandbox_nb.runs.solve import solve
+from llm_sandbox_nb.sandbox.open import open_sandbox
 
 async def travel(folder, seed, ready):
     dice = random.Random(seed)
@@ -82,25 +83,78 @@ for number, instant in enumerate(instants):
 """
 
 
-@pytest.mark.slow
+JOURNEY = """
+import asyncio, json, sys
+from kill_points import for_each
+from talking_model import TalkingModel
+from llm_sandbox_nb.runs.solve import solve
+from llm_sandbox_nb.sandbox.open import open_sandbox
+
+async def travel(folder):
+    async with open_sandbox("process") as box:
+        run = await solve("A task.", model=TalkingModel(2), sandbox=box, isolation="process", output_dir=folder)
+        acknowledged = open(f"{folder}/acknowledged", "w", buffering=1)
+        def note():
+            one = run.trajectory
+            acknowledged.write(json.dumps([len(one.events), one.head, one.files]) + chr(10))
+        note()
+        await run.rewind(1)
+        note()
+        await run.undo()
+        note()
+        await run.rewind(1, "conversation")
+        await run.undo()
+        note()
+        await run.rewind(2, before="call")
+        run.edit(command="echo edited >> log.txt")
+        note()
+        await run.resume()
+        note()
+        fork = await run.fork(1)
+        await fork.close()
+        note()
+
+for_each(lambda folder: asyncio.run(travel(folder)), sys.argv[1:])
+"""
+
+
+def runs_in(folder: Path) -> list[Path]:
+    return [one for one in folder.glob("*/") if (one / "journal.jsonl").exists()]
+
+
+def test_a_kill_before_any_event_leaves_one_state_and_not_two_halves(tmp_path: Path) -> None:
+    last = killed_before_each(JOURNEY, tmp_path)
+    assert last > 30
+    for number in range(1, last + 1):
+        folder, where = tmp_path / str(number), f"before event {number} of {last}"
+        found = runs_in(folder)
+        written = sum((one / "journal.jsonl").read_bytes().count(b"\n") for one in found)
+        assert written >= number - 1, f"{where}: a fork begins with a copy of its parent's events"
+        acknowledged = folder / "acknowledged"
+        for one in found:
+            run = check(one, where) if acknowledged.exists() else Run.load(one)
+            check_messages(list(run.trajectory.messages(answer_open=True)))
+            if acknowledged.exists() and run.trajectory.start and run.trajectory.start.forked_from is None:
+                nothing_lost(run, json.loads(acknowledged.read_text().splitlines()[-1]), where)
+    for number in (last // 2, last - 1):
+        in_loop(goes_on(tmp_path / str(number), f"before event {number} of {last}"))
+
+
+@pytest.mark.campaign
 @pytest.mark.timeout(900)
 def test_a_kill_at_any_instant_leaves_one_state_and_not_two_halves(tmp_path: Path) -> None:
     seed = int(os.environ.get("LLM_SANDBOX_KILL_SEED") or random.randrange(10**6))
     dice = random.Random(seed)
     instants = [f"{dice.uniform(0.0, 1.2):.4f}" for _ in range(KILLS)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])}
-    words = [sys.executable, "-c", PROGRAM, str(tmp_path), *instants]
-    subprocess.run(words, check=True, timeout=600, env=environment)
+    run_program(PROGRAM, tmp_path, *instants)
     runs, travelled, broken_off = 0, 0, 0
     for number in range(KILLS):
         where = f"seed {seed}, instant {number}"
         acknowledged = (tmp_path / str(number) / "acknowledged").read_text().splitlines()
         travelled += len(acknowledged)
-        parents = [
-            folder for folder in (tmp_path / str(number)).glob("*/") if (folder / "journal.jsonl").exists()
-        ]
-        runs += len(parents)
-        for folder in parents:
+        found = runs_in(tmp_path / str(number))
+        runs += len(found)
+        for folder in found:
             run = check(folder, where)
             broken_off += run.stop_reason is None
             if run.trajectory.start and run.trajectory.start.forked_from is None and acknowledged:
@@ -118,9 +172,9 @@ def check(folder: Path, where: str) -> Run:
     where = f"{where}, {folder.name}, {len(run.trajectory.events)} events"
     check_messages(list(run.trajectory.messages(answer_open=True)))
     assert run.trajectory.files is not None, where
-    manifest = FilesOf(run).manifest(run.trajectory.files)
+    manifest = CheckpointFiles(run).manifest(run.trajectory.files)
     path = next((path for path in manifest if path.endswith("/log.txt")), None)
-    kept = FilesOf(run).read(run.trajectory.files, path, 10**6).decode().splitlines() if path else []
+    kept = CheckpointFiles(run).read(manifest[path], 10**6).decode().splitlines() if path else []
     assert kept == lines_by_talk(told_by(run)), where
     for branch in run.branches:
         check_messages(list(run.at(branch).trajectory.messages(answer_open=True)))
@@ -147,7 +201,7 @@ def nothing_lost(run: Run, acknowledged: list[object], where: str) -> None:
     then = Run(run.folder, type(run.trajectory)(events[:count]), has_journal=False)
     assert (then.trajectory.head, then.trajectory.files) == (head, files), where
     assert isinstance(files, str)
-    assert FilesOf(run).has(files), where
+    assert CheckpointFiles(run).has(files), where
 
 
 async def goes_on(folder: Path, where: str) -> None:

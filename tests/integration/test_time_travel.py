@@ -17,13 +17,12 @@ from support import run as in_loop
 from talking_model import TalkingModel
 from time_travel import files_of, played_in, same_as_loaded, writes
 
-from llm_sandbox_nb.agent.control import ControlError
-from llm_sandbox_nb.agent.failures import InputError
-from llm_sandbox_nb.agent.home import Home
+from llm_sandbox_nb.agent.errors import ControlError, InputError
 from llm_sandbox_nb.agent.limits import RunLimits
-from llm_sandbox_nb.agent.run import Run
-from llm_sandbox_nb.agent.solve import solve
-from llm_sandbox_nb.sandbox.opening import open_sandbox
+from llm_sandbox_nb.runs.run import Run
+from llm_sandbox_nb.runs.run_sync import EventLoops
+from llm_sandbox_nb.runs.solve import solve
+from llm_sandbox_nb.sandbox.open import open_sandbox
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import JournalError
 
@@ -83,7 +82,9 @@ def test_forks_live_at_once_and_know_nothing_of_each_other(tmp_path: Path, isola
             first, second = await asyncio.gather(run.fork(1), run.fork(2))
             models = [TalkingModel(5, command=f"echo {name} {{number}} >> log.txt") for name in ("a", "b")]
             await asyncio.gather(first.resume(model=models[0]), second.resume(model=models[1]))
-            logs = [await one.place.box.read_file("log.txt") for one in (run, first, second) if one.place.box]
+            logs = [
+                await one.context.box.read_file("log.txt") for one in (run, first, second) if one.context.box
+            ]
             assert logs == [
                 b"turn 1\nturn 2\nturn 3\n",
                 b"turn 1\na 2\na 3\na 4\na 5\n",
@@ -106,8 +107,8 @@ def test_forks_live_at_once_and_know_nothing_of_each_other(tmp_path: Path, isola
             assert len(compared.to_dataframe()) == len(compared.rows)
             # A fork of a run whose sandbox is gone opens one of its own.
             again = await first.fork(3)
-            assert again.place.box
-            assert await again.place.box.read_file("log.txt") == b"turn 1\na 2\na 3\n"
+            assert again.context.box
+            assert await again.context.box.read_file("log.txt") == b"turn 1\na 2\na 3\n"
             await again.close()
 
     in_loop(body(), timeout=180)
@@ -252,7 +253,7 @@ def test_wrong_wishes_get_a_sentence_and_change_nothing(tmp_path: Path) -> None:
                     run.edit(arguments, **changes)
             with pytest.raises(ControlError, match="takes no 'command'"):
                 run.edit(tool="submit", command="ls")
-            with held(run.journal), pytest.raises(JournalError, match="under way"):
+            with held(run.journal), pytest.raises(JournalError, match="executes already"):
                 run.edit(command="ls")
 
     in_loop(body())
@@ -264,7 +265,7 @@ def test_a_run_whose_files_are_gone_stays_as_it_is(tmp_path: Path) -> None:
         shutil.rmtree(run.folder / "history")
         before = run.journal.read_bytes()
         loaded = Run.load(run.folder)
-        with pytest.raises(InputError, match=r"not kept, so it cannot go on: run.rebuild\(\)"):
+        with pytest.raises(InputError, match=r"not kept, so it cannot resume: result.rebuild\(\)"):
             await loaded.resume("More.", model=TalkingModel(3))
         assert run.journal.read_bytes() == before
         assert Run.load(run.folder).stop_reason == "submitted"
@@ -299,14 +300,22 @@ def test_skip_and_observe_on_a_run_that_stands_still(tmp_path: Path) -> None:
     in_loop(body())
 
 
-@pytest.fixture
-def cells_do_not_wait() -> Iterator[None]:
-    before, Home.cells_wait = Home.cells_wait, False
-    yield
-    Home.cells_wait = before
+def test_a_cell_awaits_a_run_in_a_sandbox_that_it_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To wait in the cell would stop the event loop that the sandbox needs."""
+    monkeypatch.setattr(EventLoops, "cells_wait", True)
+
+    async def cell() -> None:
+        run = await solve("A task.", model=TalkingModel(2), isolation="process", output_dir=tmp_path)
+        async with open_sandbox("process") as box:
+            loaded = await Run.load(run.folder).resume("More.", model=TalkingModel(3), sandbox=box)
+            assert loaded.stop_reason == "submitted"
+            assert len(await box.read_file("log.txt")) > 0
+
+    in_loop(cell())
 
 
-@pytest.mark.usefixtures("cells_do_not_wait")
 def test_in_a_script_every_call_returns_when_it_is_done(tmp_path: Path) -> None:
     """No event loop, no await; and a history that a run has is gone with its folder."""
     run = in_loop(solve("A task.", model=TalkingModel(3), isolation="process", output_dir=tmp_path))
@@ -339,7 +348,9 @@ def test_a_reached_limit_is_raised_and_the_run_goes_on(tmp_path: Path) -> None:
             assert run.stop_reason == "submitted"
             changed = [event for event in run.trajectory.path if event.kind == "settings.changed"]
             assert len(changed) == 1
-            assert any(str(message["content"]).startswith("Go on with the task.") for message in run.messages)
+            assert any(
+                str(message["content"]).startswith("Continue with the task.") for message in run.messages
+            )
             check_messages(run.messages)
 
     in_loop(body())

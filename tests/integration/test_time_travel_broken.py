@@ -15,13 +15,13 @@ from support import run as in_loop
 from talking_model import TalkingModel
 from time_travel import same_as_loaded
 
-from llm_sandbox_nb.agent.control import ControlError
-from llm_sandbox_nb.agent.failures import InputError, RunError
-from llm_sandbox_nb.agent.run import Run
-from llm_sandbox_nb.agent.solve import solve
+from llm_sandbox_nb.agent.errors import ControlError, InputError, RunError
+from llm_sandbox_nb.agent.session import Session
+from llm_sandbox_nb.runs.run import Run
+from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
-from llm_sandbox_nb.sandbox.opening import open_sandbox
+from llm_sandbox_nb.sandbox.open import open_sandbox
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
@@ -140,7 +140,7 @@ def test_an_interrupt_in_a_rewind_ends_the_run_and_answers_who_asked(tmp_path: P
             with pytest.raises(ControlError, match="interrupted"):
                 await asked
             assert run.stop_reason == "interrupted"
-            assert run.place.work is None
+            assert run.context.session is None
             executed = sum(call.started is not None for step in run.steps for call in step.calls)
             await run.resume(model=TalkingModel(2))  # its next reply submits
             assert await lines(box) == up_to(executed)
@@ -188,14 +188,14 @@ def test_a_sandbox_in_which_another_run_is_at_work_is_left_alone(tmp_path: Path)
                 lambda: first.rewind(2),
                 lambda: first.resume("More."),
             ):
-                with pytest.raises(InputError, match="Another run is at work"):
+                with pytest.raises(InputError, match="Another run uses this sandbox"):
                     await refused()  # type: ignore[misc]
-            with pytest.raises(RunError, match="Another run is at work"):
+            with pytest.raises(RunError, match="Another run uses this sandbox"):
                 await talked(box, tmp_path, 1)
             other = await first.fork(2)
-            assert other.place.box
-            assert other.place.box is not box
-            assert await lines(other.place.box) == up_to(2)
+            assert other.context.box
+            assert other.context.box is not box
+            assert await lines(other.context.box) == up_to(2)
             await other.close()
             went = await first.rewind(2, what="conversation")
             assert (went.step, len(first.steps)) == (2, 2)
@@ -213,15 +213,16 @@ def test_a_sandbox_is_free_after_its_run_was_interrupted_twice(tmp_path: Path) -
     async def body() -> None:
         async with open_sandbox("process") as box:
             first, work = await under_way(box, tmp_path, 2)
-            assert first.place.work
-            assert first.place.work.collector
+            session = first.context.session
+            assert isinstance(session, Session)
+            assert session.collector
             closing = asyncio.Event()
 
             async def slow() -> None:
                 closing.set()
                 await asyncio.sleep(3600)
 
-            first.place.work.collector.abandon = slow  # type: ignore[method-assign]
+            session.collector.abandon = slow  # type: ignore[method-assign]
             work.cancel()
             await closing.wait()
             work.cancel()
@@ -229,7 +230,7 @@ def test_a_sandbox_is_free_after_its_run_was_interrupted_twice(tmp_path: Path) -
                 await work
             second = await talked(box, tmp_path, 1)
             assert second.stop_reason == "submitted"
-            await first.rewind(1)
+            await first.rewind(1, others=True)
             assert await lines(box) == up_to(1)
 
     in_loop(body())
@@ -250,7 +251,7 @@ def test_no_run_begins_in_a_sandbox_that_is_being_taken_back(tmp_path: Path) -> 
             box.restore = slow  # type: ignore[method-assign]
             going = asyncio.create_task(_rewound(first))
             await midway.wait()
-            with pytest.raises(RunError, match="Another run is at work"):
+            with pytest.raises(RunError, match="Another run uses this sandbox"):
                 await talked(box, tmp_path, 1)
             on.set()
             await going
@@ -407,8 +408,8 @@ def test_a_model_that_was_changed_to_stays(tmp_path: Path) -> None:
             assert await lines(box) == ["a 1", "b 2", "b 3", "b 4", "b 5"]
             other = await run.fork(4)
             await other.resume(limits={"steps": 6})
-            assert other.place.box
-            assert await lines(other.place.box) == ["a 1", "b 2", "b 3", "b 4", "b 5", "b 6"]
+            assert other.context.box
+            assert await lines(other.context.box) == ["a 1", "b 2", "b 3", "b 4", "b 5", "b 6"]
             await other.close()
             await run.resume(model=Named("a", 9), limits={"steps": 6})
             changed = [one.model for one in run.trajectory.changed if one.model]

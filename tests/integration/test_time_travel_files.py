@@ -9,8 +9,8 @@ from agent_scripts import SUBMIT, bash, turn
 from support import run as in_loop
 from time_travel import played_in
 
-from llm_sandbox_nb.agent.run import Run
-from llm_sandbox_nb.sandbox.opening import open_sandbox
+from llm_sandbox_nb.runs.run import Run
+from llm_sandbox_nb.sandbox.open import open_sandbox
 
 TURNS = [
     turn(bash("echo one > output/a.txt; mkdir output/d; echo deep > output/d/e.txt")),

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import platform
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 RESULTS = Path(__file__).parents[2] / "out" / "performance.json"
-
-SEED_PACKAGES = ("llm-in-sandbox==0.2.0", "litellm<1.106", "tqdm")
 
 Measured = Callable[..., None]
 
@@ -32,15 +28,3 @@ def keep(what: str, value: float, unit: str, *, bar: str, note: str = "") -> Non
     partial = RESULTS.with_suffix(".partial")
     partial.write_text(json.dumps(rows, indent=2, sort_keys=True))
     partial.replace(RESULTS)
-
-
-@pytest.fixture(scope="session")
-def seed_python() -> Path:
-    """The seed package in an environment of its own, kept between runs."""
-    folder = Path(__file__).parents[2] / ".cache" / "seed"
-    python = folder / "bin" / "python"
-    if not (folder / "ready").exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *SEED_PACKAGES], check=True)
-        (folder / "ready").touch()
-    return python

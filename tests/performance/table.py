@@ -44,7 +44,9 @@ def page_with(page: str, content: str) -> str:
 def main() -> int:
     """Rewrite the table; say what is missing."""
     if not RESULTS.is_file():
-        print("Nothing was measured yet: run `make test PYTEST=tests/performance` first.", file=sys.stderr)
+        print(
+            "Nothing was measured yet: run `make test-all PYTEST=tests/performance` first.", file=sys.stderr
+        )
         return 1
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     content = f"Measured on: {machine}.\n\n{table(json.loads(RESULTS.read_text()))}"

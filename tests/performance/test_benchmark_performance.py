@@ -12,13 +12,12 @@ import pytest
 from benchmark_models import FunctionModel, calls, turn_of
 from support import require, run
 
-from llm_sandbox_nb.agent.model import ModelSettings, Reply
 from llm_sandbox_nb.benchmark.attempt import HowToAsk
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, make_opener, plan
 from llm_sandbox_nb.benchmark.task import load_task
+from llm_sandbox_nb.model.contract import ModelSettings, Reply
 
-pytestmark = pytest.mark.slow
 TASKS, WORKERS, TURNS, LATENCY = 96, 48, 4, 3.0
 
 

@@ -20,12 +20,12 @@ import pytest
 from memory_of import family, named, parents, total
 from support import run, size
 
-from llm_sandbox_nb.sandbox.bubblewrap_limits import find_hierarchies
+from llm_sandbox_nb.sandbox.cgroups import find_hierarchies
 from llm_sandbox_nb.sandbox.contract import Sandbox
-from llm_sandbox_nb.sandbox.docker_engine import connect
-from llm_sandbox_nb.sandbox.opening import open_sandbox
+from llm_sandbox_nb.sandbox.docker.engine import connect
+from llm_sandbox_nb.sandbox.open import open_sandbox
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = pytest.mark.timeout(1500)
 Measured = Callable[..., None]
 MOST = size(40, 200)
 LEVELS = sorted({max(1, MOST // part) for part in (8, 4, 2, 1)})

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from support import run
 
-from llm_sandbox_nb.sandbox.docker import start_docker_sandbox
-from llm_sandbox_nb.sandbox.docker_engine import connect
-from llm_sandbox_nb.sandbox.docker_image import DEFAULT_IMAGE
-from llm_sandbox_nb.sandbox.docker_settings import ContainerSettings, container_arguments, ensure_network
+from llm_sandbox_nb.sandbox.docker.engine import connect
+from llm_sandbox_nb.sandbox.docker.images import DEFAULT_IMAGE
+from llm_sandbox_nb.sandbox.docker.sandbox import start_docker_sandbox
+from llm_sandbox_nb.sandbox.docker.settings import ContainerSettings, container_arguments
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 
-pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.usefixtures("docker_engine")]
+pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("docker_engine")]
 Measured = Callable[..., None]
 SERIES = 3
 """How often a start is measured anew before its ratio counts: other work on the machine hits one side of a pair."""
@@ -65,7 +65,6 @@ def test_start_and_close(profile: str, measured: Measured) -> None:
             await asyncio.to_thread(remove, container)
             await ours_once()
 
-    ensure_network(connect())
     ratio, series = 9.9, 0
     while ratio > 1.2 and series < SERIES:
         ours, bare, close = [], [], []

@@ -14,12 +14,11 @@ import pytest
 from support import run
 
 from llm_sandbox_nb.sandbox.contract import Sandbox
-from llm_sandbox_nb.sandbox.docker_engine import connect
-from llm_sandbox_nb.sandbox.opening import open_sandbox
+from llm_sandbox_nb.sandbox.docker.engine import connect
+from llm_sandbox_nb.sandbox.open import open_sandbox
 
 pytestmark = [
     pytest.mark.docker,
-    pytest.mark.slow,
     pytest.mark.usefixtures("docker_engine"),
     pytest.mark.timeout(500),
 ]

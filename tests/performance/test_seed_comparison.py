@@ -14,10 +14,9 @@ import pytest
 from support import run
 
 from llm_sandbox_nb import open_sandbox
-from llm_sandbox_nb.sandbox.docker_image import DEFAULT_IMAGE
+from llm_sandbox_nb.sandbox.docker.images import DEFAULT_IMAGE
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.docker,
     pytest.mark.timeout(900),
     pytest.mark.usefixtures("docker_engine"),

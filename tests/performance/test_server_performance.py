@@ -11,13 +11,12 @@ import pytest
 from jupyter_process import jupyter
 from support import run
 
-from llm_sandbox_nb.notebook.sandboxes import SandboxOptions
-from llm_sandbox_nb.notebook.server_address import ServerAddress
-from llm_sandbox_nb.notebook.server_client import ServerKeeper
+from llm_sandbox_nb.notebook.server_client.address import ServerAddress
+from llm_sandbox_nb.notebook.server_client.keeper import ServerKeeper
 from llm_sandbox_nb.sandbox.contract import Sandbox
-from llm_sandbox_nb.sandbox.opening import open_sandbox
+from llm_sandbox_nb.sandbox.open import open_sandbox
+from llm_sandbox_nb.sandbox.options import SandboxOptions
 
-pytestmark = pytest.mark.slow
 ROUNDS = 200
 
 

@@ -12,26 +12,25 @@ import pytest
 from support import run as in_loop
 from talking_model import TalkingModel
 
-from llm_sandbox_nb.agent.solve import solve
-from llm_sandbox_nb.agent.work import Work
-from llm_sandbox_nb.sandbox.opening import open_sandbox
+from llm_sandbox_nb.agent.session import Session
+from llm_sandbox_nb.runs.solve import solve
+from llm_sandbox_nb.sandbox.open import open_sandbox
 
-pytestmark = pytest.mark.slow
 Measured = Callable[..., None]
 STEPS = 24
 COMMAND = "echo turn {number} >> log.txt; head -c 200000 /dev/urandom > data{number}; pwd > /dev/null"
 
 
-def seen_works(monkeypatch: pytest.MonkeyPatch) -> list[Work]:
+def seen_works(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
     """Every run's work, as it begins."""
-    works: list[Work] = []
-    begin = Work.__init__
+    works: list[Session] = []
+    begin = Session.__init__
 
-    def noted(self: Work, *arguments: Any, **more: Any) -> None:
+    def noted(self: Session, *arguments: Any, **more: Any) -> None:
         works.append(self)
         begin(self, *arguments, **more)
 
-    monkeypatch.setattr(Work, "__init__", noted)
+    monkeypatch.setattr(Session, "__init__", noted)
     return works
 
 

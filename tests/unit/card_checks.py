@@ -11,7 +11,7 @@ TAGS = {
     "summary", "table", "tbody", "td", "th", "thead", "tr", "ul", "video",
 }  # fmt: skip
 ATTRIBUTES = {
-    "alt", "class", "controls", "data", "download", "height", "href", "loading", "open", "preload",
+    "alt", "class", "controls", "data", "download", "height", "href", "id", "loading", "open", "preload",
     "referrerpolicy",
     "rel", "sandbox", "src", "srcdoc", "start", "style", "target", "title", "type",
 }  # fmt: skip

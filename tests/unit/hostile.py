@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from llm_sandbox_nb.sandbox.channel import Channel
-from llm_sandbox_nb.sandbox.channel_sandbox import ChannelSandbox
+from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.contract import Directories, Protection
-from llm_sandbox_nb.sandbox.frames import Frame, Kind, json_frame
-from llm_sandbox_nb.sandbox.transport import StreamTransport
+from llm_sandbox_nb.sandbox.protocol.channel import Channel
+from llm_sandbox_nb.sandbox.protocol.frames import Frame, Kind, json_frame
+from llm_sandbox_nb.sandbox.protocol.transport import StreamTransport
 
 PROTECTION = Protection("process", "standard", "0", (), False, "none", "open", False, None, None, None)
 
@@ -37,6 +37,7 @@ class Script:
         self.reader = asyncio.StreamReader(limit=2**30)
         self.buffer = bytearray()
         self.killed = 0
+        self.facts: dict[str, Any] = {}
 
     def received(self, data: bytes) -> None:
         self.buffer += data
@@ -53,7 +54,9 @@ class Script:
             self.reader.feed_data(data)
 
     def hello(self, frame: Frame) -> bytes:
-        return json_frame(Kind.HELLO, 0, {"nonce": frame.json()["nonce"], "failed": []}).encode()
+        return json_frame(
+            Kind.HELLO, 0, {"nonce": frame.json()["nonce"], "failed": [], **self.facts}
+        ).encode()
 
     async def kill(self) -> None:
         self.killed += 1

@@ -13,17 +13,17 @@ from card_runs import run_events
 from labelled import EXAMPLES, load
 
 from llm_sandbox_nb.analysis.behaviour import behaviour_of
+from llm_sandbox_nb.analysis.call_outcome import plain_output, succeeded
 from llm_sandbox_nb.analysis.frames import groups_frame, runs_frame, tools_frame, turns_frame
 from llm_sandbox_nb.analysis.load import Loaded, load_runs
-from llm_sandbox_nb.analysis.outcome import plain_output, succeeded
 from llm_sandbox_nb.analysis.report import report_html
 from llm_sandbox_nb.analysis.timing import Times, throughput, times_of
 from llm_sandbox_nb.analysis.tokens import Tokens, tokens_of
-from llm_sandbox_nb.analysis.writing import writing_of
+from llm_sandbox_nb.analysis.writing_style import writing_of
 from llm_sandbox_nb.cli import main
+from llm_sandbox_nb.formats.llm_in_sandbox import dump_seed, to_seed
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import Journal
-from llm_sandbox_nb.trajectory.seed_format import dump_seed, to_seed
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 
@@ -150,7 +150,7 @@ def test_what_cannot_be_read_is_told_and_the_rest_goes_on(tmp_path: Path) -> Non
 def test_success_is_read_from_the_first_line_of_a_seed_observation(observation: str, expected: bool) -> None:
     record = {"thought": "", "action": {"function": "execute_bash", "parameters": {"command": "x"}}}
     content = {"problem_statement": "t", "steps": [{**record, "observation": observation}]}
-    from llm_sandbox_nb.trajectory.seed_format import from_seed
+    from llm_sandbox_nb.formats.llm_in_sandbox import from_seed
 
     (step,) = from_seed(content, "x").steps
     assert succeeded(step.calls[0]) is expected

@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import examples
 
 from llm_sandbox_nb.benchmark import progress as module
+from llm_sandbox_nb.benchmark.item_pipeline import Item
 from llm_sandbox_nb.benchmark.progress import Progress
 from llm_sandbox_nb.benchmark.report import tables
 from llm_sandbox_nb.benchmark.results import Result
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.runner import plan
 from llm_sandbox_nb.benchmark.task import load_task
-from llm_sandbox_nb.benchmark.working import Item
-from llm_sandbox_nb.notebook.benchmark_table import KINDS, BenchmarkTable
+from llm_sandbox_nb.notebook.benchmark_table import KINDS, SCRIPTED, BenchmarkTable
 
 ROWS = [Row(f"q{n}", "?", "1") for n in range(4)]
 
@@ -84,7 +85,7 @@ def test_an_unknown_cost_makes_the_sum_unknown() -> None:
     assert progress.rows()[0].cost is None
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     st.lists(
         st.tuples(st.integers(0, 3), st.integers(0, 2), st.sampled_from([0.0, 0.5, 1.0, None])), max_size=12
@@ -120,7 +121,7 @@ class Tags(HTMLParser):
 KNOWN = {"div", "style", "b", "span", "table", "thead", "tbody", "tr", "th", "td"}
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.text(), st.text(), st.text())
 def test_whatever_names_and_errors_hold_is_text(identity: str, kind: str, error: str) -> None:
     hostile = f"<img src=x onerror=alert(1)>'\"{identity}\x1b]8;;x\x07\u202e"
@@ -146,7 +147,7 @@ def test_many_kinds_of_errors_stay_short() -> None:
     assert f"{20 - KINDS} others" in bundle["text/plain"]
     assert len(bundle["text/html"]) < 8_000
     assert ">scripted</span>" in bundle["text/html"]
-    assert "(scripted: The turns are read from a file; no model was asked.)" in bundle["text/plain"]
+    assert f"(scripted: {SCRIPTED})" in bundle["text/plain"]
 
 
 def test_the_end_has_the_report(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import run
 
-from llm_sandbox_nb.agent.breakpoints import NAMES, Breakpoint, BreakpointError, Moment
-from llm_sandbox_nb.agent.halting import HaltingError, halting
+from llm_sandbox_nb.agent.control.breakpoints import NAMES, Breakpoint, BreakpointError, Moment
+from llm_sandbox_nb.agent.control.pause_rules import PauseRulesError, pause_rules
 
 RM = Moment("call", 3, "execute_bash", "c", {"command": "rm -rf build"}, cost=0.5, tokens=900)
 VIEW = Moment("call", 1, "str_replace_editor", "c", {"command": "view", "path": "/testbed/a.py"})
@@ -133,12 +133,12 @@ def test_functions_are_asked_at_both_places_and_one_that_fails_halts() -> None:
     def broken(moment: Moment) -> bool:
         raise KeyError("typo")
 
-    rules = halting(break_when=[look, later])
+    rules = pause_rules(break_when=[look, later])
     assert run(rules.why(RM)) is None
     assert run(rules.why(DONE)) == ("breakpoint", "look")
     assert seen == ["call", "observation"]
     assert run(rules.why(Moment("call", 1, "submit"))) == ("breakpoint", "later")
-    reason = run(halting(break_when=broken).why(RM))
+    reason = run(pause_rules(break_when=broken).why(RM))
     assert reason is not None
     assert reason[1] == "broken failed: KeyError: 'typo'"
 
@@ -148,7 +148,7 @@ def test_a_slow_function_does_not_hold_up_the_loop() -> None:
 
     async def go() -> int:
         ticks = 0
-        asked = asyncio.ensure_future(halting(break_when=lambda moment: time.sleep(0.5)).why(RM))
+        asked = asyncio.ensure_future(pause_rules(break_when=lambda moment: time.sleep(0.5)).why(RM))
         while not asked.done():
             ticks += 1
             await asyncio.sleep(0.01)
@@ -161,14 +161,14 @@ def test_who_has_to_approve_what() -> None:
     submit = Moment("call", 1, "submit")
 
     def asks(approve: str) -> list[bool]:
-        rules = halting(approve=approve)
+        rules = pause_rules(approve=approve)
         return [run(rules.why(moment)) is not None for moment in (RM, VIEW, submit, DONE)]
 
     assert asks("ask") == [True, True, True, False]
     assert asks("edits") == [True, False, False, False]
     assert asks("auto") == [False, False, False, False]
-    assert run(halting(approve="ask").why(RM, readable=False)) is None
-    with pytest.raises(HaltingError, match="ask, edits, auto"):
-        halting(approve="yes")
-    with pytest.raises(HaltingError, match="takes functions"):
-        halting(break_when=["x"])  # type: ignore[list-item]
+    assert run(pause_rules(approve="ask").why(RM, readable=False)) is None
+    with pytest.raises(PauseRulesError, match="ask, edits, auto"):
+        pause_rules(approve="yes")
+    with pytest.raises(PauseRulesError, match="takes functions"):
+        pause_rules(break_when=["x"])  # type: ignore[list-item]

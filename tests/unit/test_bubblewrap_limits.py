@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from llm_sandbox_nb.sandbox.bubblewrap_limits import (
+from llm_sandbox_nb.sandbox.bubblewrap.limits import (
     GROUP_PREFIX,
     Base,
     Group,
+    GroupOwner,
     InForce,
-    Owner,
     find_bases,
     find_groups,
     process_limits,
@@ -147,13 +147,13 @@ def test_a_process_is_moved_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_only_groups_of_dead_owners_are_taken_away(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        dead = Owner.of_process(process.pid)
+        dead = GroupOwner.of_process(process.pid)
         assert dead.is_alive()
         process.communicate(b"\n")
     assert not dead.is_alive()
-    living = Owner.of_process(os.getpid())
-    elsewhere = Owner(living.namespace + 1, living.pid, living.start + 1)
-    used_again = Owner(living.namespace, living.pid, living.start + 1)
+    living = GroupOwner.of_process(os.getpid())
+    elsewhere = GroupOwner(living.namespace + 1, living.pid, living.start + 1)
+    used_again = GroupOwner(living.namespace, living.pid, living.start + 1)
     for owner in (dead, living, elsewhere, used_again):
         (tmp_path / f"{GROUP_PREFIX}-{owner}-bubblewrap-00").mkdir()
     for name in (f"{GROUP_PREFIX}-of-somebody", "docker", f"other-{dead}-x"):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from llm_sandbox_nb.sandbox.bubblewrap_launch import explanation
-from llm_sandbox_nb.sandbox.bubblewrap_view import Python, View, build_view, running_python, why_unusable
+from llm_sandbox_nb.sandbox.bubblewrap.launch import explanation
+from llm_sandbox_nb.sandbox.bubblewrap.view import Python, View, build_view, running_python, why_unusable
 
 
 def view(python: Python, **options: object) -> View:

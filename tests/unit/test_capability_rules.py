@@ -12,16 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from labelled import EXAMPLES, Labelled, load
+from support import examples
 
 from llm_sandbox_nb.analysis.behaviour import behaviour_of
-from llm_sandbox_nb.analysis.rules import (
+from llm_sandbox_nb.analysis.capability_rules import (
     CAPABILITIES,
     RULES_VERSION,
     call_uses,
     substring_uses,
     without_texts,
 )
-from llm_sandbox_nb.analysis.shell_code import shell_commands
+from llm_sandbox_nb.analysis.shell_parser import shell_commands
 
 ALL = load()
 DOCUMENT = Path(__file__).parents[2] / "docs" / "analysis.md"
@@ -264,7 +265,7 @@ AS_BEFORE = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\
 """The same in one pattern, which takes long on texts that are not closed."""
 
 
-@settings(max_examples=1000)
+@settings(max_examples=examples(1000))
 @given(st.text(alphabet="/*\"'\\\na ", max_size=40))
 def test_strings_and_comments_are_those_of_the_pattern(text: str) -> None:
     assert without_texts(text) == AS_BEFORE.sub(" ", text)

@@ -15,9 +15,8 @@ from card_checks import not_static, read
 from card_runs import run_events, saved_file, start_event, step_events
 from support import record_of
 
-from llm_sandbox_nb.notebook.caps import Caps
-from llm_sandbox_nb.notebook.card import Bundle, Card
-from llm_sandbox_nb.notebook.card_bundle import MIME
+from llm_sandbox_nb.card.bundle import MIME, Caps
+from llm_sandbox_nb.card.card import Bundle, Card
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
@@ -35,7 +34,9 @@ def card_of(events: list[ev.Event], caps: Caps | None = None, folder: Path | Non
 
 
 def shown(bundle: Bundle) -> str:
-    return "".join(read(bundle["text/html"]).text)
+    """The text of the page, without its style sheet."""
+    page: str = bundle["text/html"]
+    return "".join(read(page.partition("<style>")[0] + page.partition("</style>")[2]).text)
 
 
 def test_the_final_card_holds_the_whole_run() -> None:
@@ -43,11 +44,9 @@ def test_the_final_card_holds_the_whole_run() -> None:
     assert set(bundle) == {MIME, "text/html", "text/plain"}
     text = shown(bundle)
     for part in (
-        "submitted",
-        "scripted",
-        "3 steps",
-        "45 tokens",
-        "cost unknown",
+        "Submitted",
+        "3 steps · 45 tokens · 3.0 s · scripted/x · scripted: free",
+        "Docker, network: open",
         "Count the letters.",
         "echo 2",
     ):
@@ -117,7 +116,7 @@ def test_a_very_long_run_keeps_its_last_steps_whole() -> None:
     assert len(bundle["text/html"]) < 90_000
     text = shown(bundle)
     assert "echo 80" in text
-    assert "Step 1 I look." in text
+    assert "1 $ I look. echo 1 exit 0" in " ".join(text.split()), "a line of its own"
     assert not not_static(bundle["text/html"])
 
 
@@ -139,9 +138,9 @@ def test_the_live_card_shows_the_last_steps_and_streams_output() -> None:
     assert "compiling 1" in first
     assert "compiling 2" not in first
     assert "compiling 2" in second
-    assert "… 16 earlier steps …" in second
-    assert "echo 30" in second
-    assert "echo 27" not in second.replace("Step 27", "")
+    assert "16 steps before" in second
+    assert second.count("echo 30") == 1
+    assert "echo 16" not in second
     assert MIME not in card.live()
 
 
@@ -189,11 +188,18 @@ def test_the_answer_file_is_not_shown_beside_the_same_answer(tmp_path: Path) -> 
 
 def test_a_run_that_was_killed_says_so() -> None:
     events = run_events(2)[:-3]
-    assert "the run was killed" in shown(card_of(events).final())
+    assert "Cut off at step 2" in shown(card_of(events).final())
+
+
+def test_the_live_card_says_how_to_stop_and_the_final_one_does_not() -> None:
+    """It has no buttons: it is shown in VS Code and Colab, where no page can reach a busy kernel."""
+    card = card_of([start_event()])
+    assert "Interrupt the cell to stop the run." in shown(card.live())
+    assert "Interrupt the cell" not in shown(card.final())
 
 
 def test_a_card_without_events_is_harmless() -> None:
-    assert "starting" in shown(Card().live())
+    assert shown(Card().live()).split() == ["●", "Running", "0", "steps"]
 
 
 @pytest.mark.parametrize(
@@ -267,10 +273,24 @@ def test_a_small_parquet_file_that_holds_far_more_does_not_take_the_kernel_along
     pq.write_table(table, tmp_path / "bomb.parquet", compression="zstd")
     data = (tmp_path / "bomb.parquet").read_bytes()
     assert len(data) < 10_000
-    tracker = "import sys; from llm_sandbox_nb.notebook.tables import parquet_table; "
+    tracker = "import sys; from llm_sandbox_nb.card.tables import parquet_table; "
     tracker += "page = parquet_table(sys.stdin.buffer.read()); "
     tracker += "print(len(page), open('/proc/self/status').read().partition('VmHWM:')[2].split()[0])"
     done = subprocess.run([sys.executable, "-c", tracker], input=data, capture_output=True, cwd=ROOT)
     length, kilobytes = map(int, done.stdout.split())
     assert length < 20_000
     assert kilobytes < 150_000
+
+
+def test_the_card_says_what_was_spent_of_the_budget_while_the_run_executes() -> None:
+    card = Card()
+    limits = {"limits": {"cost": 0.5, "steps": 9}}
+    card.add(ev.RunStarted(run_id="r", task="t", model="openai/x", settings=limits))
+    card.add(ev.ModelRequested(step=1))
+    usage = ev.Usage(prompt_tokens=4000, cost=0.04)
+    card.add(ev.ModelReplied(step=1, message={"role": "assistant", "content": "."}, usage=usage))
+    for bundle in (card.live(), card.final()):
+        assert "$0.04 of $0.50" in bundle["text/plain"]
+        assert "$0.04 of $0.50" in bundle["text/html"]
+    card.add(ev.SettingsChanged(limits={"cost": None}))
+    assert " of $" not in card.live()["text/plain"]

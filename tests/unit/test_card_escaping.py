@@ -11,11 +11,12 @@ from card_checks import not_static, read
 from card_runs import PROTECTION, saved_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import examples
 
-from llm_sandbox_nb.notebook import card_text
-from llm_sandbox_nb.notebook.card import Card
-from llm_sandbox_nb.notebook.card_packing import held_by
-from llm_sandbox_nb.notebook.markdown import markdown_html
+from llm_sandbox_nb.card import text as card_text
+from llm_sandbox_nb.card.bundle import held_by
+from llm_sandbox_nb.card.card import Card
+from llm_sandbox_nb.card.text import markdown_html
 from llm_sandbox_nb.trajectory import events as ev
 
 HOSTILE = [
@@ -51,10 +52,12 @@ def hostile_events(text: str) -> list[ev.Event]:
     protection = {**PROTECTION, "user": text, "network": text, "protects": text, "details": {text: text}}
     return [
         ev.RunStarted(run_id=text, task=text, model=text, scripted=True),
-        ev.SandboxReady(sandbox_id=text, protection=protection, start_time=0.1),
+        ev.SandboxReady(sandbox_id=text, protection=protection, start_time=0.1, root=text),
+        ev.SettingsChanged(model=text),
         ev.ModelFailed(step=1, attempt=1, error=text, message=text, retry_in=1.0),
         ev.ModelReplied(step=1, message={"role": "assistant", "content": text}, reasoning=text),
         ev.CallProposed(step=1, call_id="a", tool=text, raw_arguments=text, arguments=None),
+        ev.CallProposed(step=1, call_id="c", tool="str_replace_editor", raw_arguments=text, arguments=arguments),
         ev.CallProposed(step=1, call_id="b", tool="execute_bash", raw_arguments=text, arguments=arguments),
         ev.CallHeld(step=1, call_id="b", at="call", reason="breakpoint", text=text),
         ev.CallDecided(step=1, call_id="b", action="edit", tool=text, arguments=arguments, source=text),
@@ -65,6 +68,7 @@ def hostile_events(text: str) -> list[ev.Event]:
             changes=[change], changes_incomplete=text,
         ),
         ev.CallDecided(step=1, call_id="b", action="observe", observation=text, original=text, source=text),
+        ev.CallFinished(step=1, call_id="c", observation=text, exit_code=1, stderr=text + "\nlast: " + text),
         ev.ArtifactSaved(step=1, path=text, mime=text, size=1, sha256="0" * 64),
         ev.ArtifactSkipped(reason=text),
         ev.Noted(text=text),
@@ -82,7 +86,7 @@ def pages(events: list[ev.Event]) -> list[str]:
     return [*shown, card.final()["text/html"]]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(texts)
 def test_a_card_is_static_whatever_it_is_told(text: str) -> None:
     for page in pages(hostile_events(text)):
@@ -90,7 +94,7 @@ def test_a_card_is_static_whatever_it_is_told(text: str) -> None:
         assert "<script" not in page.lower()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.one_of(texts, st.text(alphabet="[](){}<>!`*_#|&;:'\"/\\ \n\tjavscript", max_size=80)))
 def test_markdown_is_static(text: str) -> None:
     assert not not_static(markdown_html(text))
@@ -117,10 +121,10 @@ def test_artifacts_of_every_kind_are_static(tmp_path: Path, suffix: str, text: s
     assert "<script" not in page.lower()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(names)
 def test_names_of_files_are_shown_as_they_are(name: str) -> None:
-    from llm_sandbox_nb.notebook.artifacts import Artifact, artifact_html
+    from llm_sandbox_nb.card.artifacts import Artifact, artifact_html
 
     page = artifact_html(Artifact(name + ".txt", "text/plain", 1, b"x", href=f"runs/{name}.txt"))
     assert not not_static(page)
@@ -128,7 +132,7 @@ def test_names_of_files_are_shown_as_they_are(name: str) -> None:
 
 
 def test_a_frame_holds_the_document_twice_wrapped() -> None:
-    from llm_sandbox_nb.notebook.framing import POLICY, sandboxed_frame
+    from llm_sandbox_nb.card.artifacts import POLICY, sandboxed_frame
 
     document = b"<p id='x'>&amp; <b>hi</b></p></script><script>"
     frame = sandboxed_frame(document)
@@ -149,7 +153,7 @@ def test_a_frame_holds_the_document_twice_wrapped() -> None:
 def test_hostile_control_sequences_take_no_time(text: str) -> None:
     begun = time.monotonic()
     assert set(card_text.plain(text)) <= set("A")
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 10
 
 
 def test_a_control_string_ends_at_the_next_escape() -> None:

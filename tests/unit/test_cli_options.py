@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 
 from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.cli.parser import make_parser
-from llm_sandbox_nb.options.errors import UsageError
-from llm_sandbox_nb.options.table import RUN_OPTIONS, json_object, seconds, text, yes_or_no
+from llm_sandbox_nb.options.table import (
+    RUN_OPTIONS,
+    UsageError,
+    json_object,
+    option,
+    seconds,
+    text,
+    yes_or_no,
+)
 from llm_sandbox_nb.options.values import resolve
 
 SEED_FLAGS = {
@@ -41,14 +48,14 @@ def flags(*words: str) -> dict[str, object]:
 def test_every_flag_of_the_seed_is_taken_with_either_dash(name: str, dash: str, joined: bool) -> None:
     flag = "--" + name.replace("_", dash)
     words = [f"{flag}=1"] if joined else [flag, "1"]
-    assert flags(*words)[name] == "1"
+    assert flags(*words)[option(name).name if name not in ("query", "settings") else name] == "1"
 
 
 def test_defaults_are_the_seeds() -> None:
     values = resolve({}, {})
-    assert values["max_steps"] == 100
+    assert values["steps"] == 100
     assert values["temperature"] == 1.0
-    assert values["max_token_limit"] == values["max_tokens_per_call"] == 65536
+    assert values["tokens"] == values["max_tokens_per_call"] == 65536
     assert values["save_litellm_response"] is False
     assert values["isolation"] == "auto"
 
@@ -59,7 +66,7 @@ def test_defaults_are_the_seeds() -> None:
 def test_text_is_taken_literally(literal: str) -> None:
     values = resolve(flags("--query", literal, "--llm-name", literal or "x"), {})
     assert values["query"] == literal
-    assert values["llm_name"] == (literal or "x")
+    assert values["model"] == (literal or "x")
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")))
@@ -86,10 +93,10 @@ def test_flag_then_environment_then_file_then_default(
     )
     values = resolve(flags(*words), environment)
     source = "flag" if flag else "variable" if variable else "file" if file else None
-    assert values["llm_name"] == (f"from-{source}" if source else None)
-    assert values["llm_base_url"] == (f"http://{source}/v1" if source else None)
+    assert values["model"] == (f"from-{source}" if source else None)
+    assert values["api_base"] == (f"http://{source}/v1" if source else None)
     assert values["temperature"] == {"flag": 0.1, "variable": 0.2, "file": 0.3, None: 1.0}[source]
-    assert values["settings"] == (Path("llm-sandbox-nb.yaml") if file else None)
+    assert values["settings"] == ((settings,) if file else ())
 
 
 @pytest.mark.parametrize(
@@ -120,13 +127,13 @@ def test_the_seeds_settings_files_are_found(place: str, tmp_path: Path) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text("llm_name: 4\nmax_steps: 7\nextra_body: {thinking: 'true'}\n")
     values = resolve({}, {})
-    assert (values["llm_name"], values["max_steps"], values["extra_body"]) == ("4", 7, {"thinking": True})
+    assert (values["model"], values["steps"], values["extra_body"]) == ("4", 7, {"thinking": True})
 
 
 def test_a_settings_file_named_in_the_environment_is_read(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("llm_name: mine\n")
     for variable in ("LLM_IN_SANDBOX_CONFIG", "LLM_SANDBOX_SETTINGS"):
-        assert resolve({}, {variable: "mine.yaml"})["llm_name"] == "mine"
+        assert resolve({}, {variable: "mine.yaml"})["model"] == "mine"
 
 
 @pytest.mark.parametrize(
@@ -135,9 +142,9 @@ def test_a_settings_file_named_in_the_environment_is_read(tmp_path: Path) -> Non
         ("llm_name: [", "not valid YAML"),
         ("- a\n- b\n", "must hold lines like"),
         ("llm_nme: x\n", "did you mean llm_name?"),
-        ("max_steps: many\n", "max_steps: a whole number"),
-        ("max_steps: true\n", "max_steps: a whole number"),
-        ("llm_name: [a]\n", "llm_name: text is wanted"),
+        ("max_steps: many\n", "max_steps: must be a whole number"),
+        ("max_steps: true\n", "max_steps: must be a whole number"),
+        ("llm_name: [a]\n", "llm_name: must be text"),
         ("\xff", "cannot be read"),
         ("query: hello\n", "unknown key 'query'"),
     ],
@@ -161,13 +168,26 @@ def test_a_bad_settings_file_is_one_sentence(content: str, said: str, tmp_path: 
     ],
 )  # fmt: skip
 def test_a_bad_value_names_its_flag(name: str, value: str) -> None:
-    with pytest.raises(UsageError, match=rf"^--{name}: .* is wanted, not "):
+    with pytest.raises(UsageError, match=rf"^--{name}: must be .*, not "):
         resolve({name: value}, {})
+
+
+def test_options_have_the_names_of_a_cell_too(tmp_path: Path) -> None:
+    parsed = make_parser()[0].parse_args(
+        ["run", "--model", "m", "--steps=3", "--image", "i", "--api-base", "b"]
+    )
+    values = resolve(vars(parsed), {})
+    assert (values["model"], values["steps"], values["image"], values["api_base"]) == (
+        "m", 3, "i", "b",
+    )  # fmt: skip
+    (tmp_path / "names.yaml").write_text("model: m\nsteps: 4\ncommand_timeout: 3m\n")
+    values = resolve({"settings": "names.yaml"}, {})
+    assert (values["model"], values["steps"], values["command_timeout"]) == ("m", 4, 180.0)
 
 
 def test_a_bad_value_of_a_variable_names_the_variable() -> None:
     with pytest.raises(
-        UsageError, match="environment variable LLM_TEMPERATURE: a number of at least 0 is wanted"
+        UsageError, match="environment variable LLM_TEMPERATURE: must be a number of at least 0"
     ):
         resolve({}, {"LLM_TEMPERATURE": "warm"})
 
@@ -196,7 +216,7 @@ def test_the_switch_alone_means_yes() -> None:
         (["image"], "required: ACTION"),
         (["image", "lst"], "invalid choice"),
         (["show"], "required: RUN"),
-        (["show", "nowhere"], "There is no run at nowhere"),
+        (["show", "nowhere"], "There is no run 'nowhere'"),
         (["run", "--settings", "nowhere.yaml"], "there is no settings file nowhere.yaml"),
     ],
 )

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_sandbox_nb.cli import main
-from llm_sandbox_nb.cli.printer import LIVE_LINES, Printer, harmless, size_in_words
+from llm_sandbox_nb.cli.printer import LIVE_LINES, Printer, harmless
+from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import Journal
 
@@ -56,10 +57,10 @@ def test_a_run_reads_from_top_to_bottom() -> None:
     text = printed(*events())
     wanted = [
         "How many r's? ...", "scripted/x (scripted",
-        "docker, standard: network open, user root, 512 processes, 2.0 GB", "Keeps it in.", "Not from all.",
-        "Step 1", "Too many requests.; trying again in 2 s", "  . Hm.", "  I count.",
-        "  > echo 3", "  | 3", "  exit 0, 0.50 s", "added a.txt (2.0 KB)", "A new shell.", "saved answer.txt",
-        "left out: link", "near the limit", "Submitted after 1 step, 0 tokens, cost unknown, 1.5 s",
+        "docker · standard · user root · network open · 2.0 GB memory · 512 processes", "Keeps it in.", "Not from all.",
+        "Step 1", "Too many requests.; trying again in 2.0 s", "  . Hm.", "  I count.",
+        "  > echo 3", "  | 3", "  exit 0, 0.5 s", "added a.txt (2.0 KB)", "A new shell.", "saved answer.txt",
+        "left out: link", "near the limit", "Submitted after 1 step, scripted: free, 1.5 s",
     ]  # fmt: skip
     places = [text.index(part) for part in wanted]
     assert places == sorted(places)
@@ -78,7 +79,8 @@ def test_output_is_shown_as_it_streams_and_not_again_at_the_end() -> None:
 
 def test_long_outputs_are_cut_live_and_whole_when_loaded() -> None:
     long = "".join(f"line {number}\n" for number in range(1000))
-    assert "... 980 more lines" in printed(*events(long))
+    assert "line 19\n  | ... 960 lines hidden ...\n  | line 980\n" in printed(*events(long))
+    assert "line 999" in printed(*events(long))
     assert "line 999" in printed(*events(long), lines=None)
     assert len(printed(*events("x" * 2_000_000))) < 3000
 
@@ -115,7 +117,7 @@ def test_show_prints_a_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "line 19999" in out
     assert out.rstrip().endswith("Answer\n3")
     assert main(["show", "--brief", str(tmp_path / "run" / "journal.jsonl")]) == 0
-    assert "line 19999" not in capsys.readouterr().out
+    assert "line 10000" not in capsys.readouterr().out
 
 
 def test_show_reads_a_killed_run_up_to_its_last_event(
@@ -138,6 +140,28 @@ def test_show_says_which_line_is_broken(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_sizes_in_words() -> None:
-    assert [size_in_words(size) for size in (0, 1023, 1536, 5 * 1024**2, 3 * 1024**3)] == [
+    assert [format_size(size) for size in (0, 1023, 1536, 5 * 1024**2, 3 * 1024**3)] == [
         "0 B", "1023 B", "1.5 KB", "5.0 MB", "3.0 GB",
     ]  # fmt: skip
+
+
+def test_each_step_says_what_was_spent_of_the_budget() -> None:
+    used = ev.Usage(prompt_tokens=4000, completion_tokens=100, cost=0.02)
+    start = ev.RunStarted(run_id="r", task="t", model="openai/x", settings={"limits": {"cost": 0.5}})
+    steps = [
+        event
+        for number in (1, 2, 3)
+        for event in (
+            ev.ModelRequested(step=number),
+            ev.ModelReplied(step=number, message={"role": "assistant", "content": "."}, usage=used),
+        )
+    ]
+    text = printed(start, *steps[:4], ev.SettingsChanged(limits={"cost": 1.0}), *steps[4:])
+    lines = [line for line in text.splitlines() if line.startswith("Step")]
+    assert lines == [
+        "Step 1",
+        "Step 2 · 4.1k tokens · $0.02 of $0.50",
+        "Step 3 · 8.2k tokens · $0.04 of $1.00",
+    ]
+    free = printed(start.model_copy(update={"scripted": True}), *steps)
+    assert "Step 3 · 8.2k tokens · scripted: free" in free

@@ -15,19 +15,19 @@ from agent_scripts import check_messages
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory_sandbox import MemorySandbox
-from support import run
+from support import examples, run
 
+from llm_sandbox_nb.agent.artifacts import Collector
 from llm_sandbox_nb.agent.checkpoints import Checkpoints
-from llm_sandbox_nb.agent.collect import Collector
-from llm_sandbox_nb.agent.control import ControlError, RunControl
-from llm_sandbox_nb.agent.decision import SKIPPED, Held
-from llm_sandbox_nb.agent.halting import Halting, halting
+from llm_sandbox_nb.agent.control.decisions import SKIPPED, Held
+from llm_sandbox_nb.agent.control.pause_rules import PauseRules, pause_rules
+from llm_sandbox_nb.agent.control.run_control import RunControl
+from llm_sandbox_nb.agent.control.settings_change import Changer
+from llm_sandbox_nb.agent.errors import ControlError, StopRun
 from llm_sandbox_nb.agent.limits import Meter, RunLimits
-from llm_sandbox_nb.agent.loop import Loop, StopRun, Workplace
-from llm_sandbox_nb.agent.model import DeltaCallback, ModelError, ModelSettings, Reply, ToolCall
+from llm_sandbox_nb.agent.loop import Loop, Workspace
 from llm_sandbox_nb.agent.recorder import Recorder
-from llm_sandbox_nb.agent.settings_change import Changer
-from llm_sandbox_nb.agent.tools import Toolbox
+from llm_sandbox_nb.model.contract import DeltaCallback, ModelError, ModelSettings, Reply, ToolCall
 from llm_sandbox_nb.sandbox.contract import CommandResult
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import read_journal
@@ -100,7 +100,7 @@ async def play(
     folder: Path,
     turns: list[Turn],
     decide: Decide,
-    rules: Halting | None = None,
+    rules: PauseRules | None = None,
     *,
     limits: RunLimits | None = None,
     others: dict[str, Player] | None = None,
@@ -117,18 +117,18 @@ async def play(
             decide(control, now)
 
     recorder = Recorder(folder, [listen])
-    workplace: asyncio.Future[Workplace] = asyncio.get_running_loop().create_future()
+    workspace: asyncio.Future[Workspace] = asyncio.get_running_loop().create_future()
     collector = Collector(box, "/testbed/output", recorder)
-    workplace.set_result(Workplace(Toolbox(box), collector, Checkpoints(box, recorder)))
-    rules = rules or Halting()
+    workspace.set_result(Workspace(box, collector, Checkpoints(box, recorder)))
+    rules = rules or PauseRules()
     loop = Loop(
         player,
         ModelSettings(),
         recorder,
         Meter(limits or RunLimits(steps=20)),
-        workplace,
+        workspace,
         control=control,
-        halting=rules,
+        pause_rules=rules,
     )
 
     def make(name: str) -> Player:
@@ -137,13 +137,11 @@ async def play(
         return others[name]
 
     control.stepping = rules.step
-    work = asyncio.ensure_future(
-        loop.run([{"role": "system", "content": "s"}, {"role": "user", "content": "u"}])
-    )
-    control.begin(recorder.emit, work.cancel, Changer(loop, make))
+    loop.start([{"role": "system", "content": "s"}, {"role": "user", "content": "u"}])
+    control.begin(recorder.emit, Changer(loop, make))
     reason = "interrupted"
     try:
-        await work
+        await control.interruptible(loop.run())
     except StopRun as stop:
         reason = stop.reason
     except asyncio.CancelledError:
@@ -183,7 +181,7 @@ def bash(command: str) -> tuple[str, str]:
     return "execute_bash", json.dumps({"command": command})
 
 
-STEP = halting(step=True)
+STEP = pause_rules(step=True)
 SUBMIT = ("submit", "{}")
 
 
@@ -219,7 +217,7 @@ ACTIONS = st.sampled_from(
     ["resume", "step", "edit", "skip", "observe", "say", "pause", "change", "stop", "thread"]
 )
 RULES = st.builds(
-    lambda step, text, approve: halting(step, text, (), approve),
+    lambda step, text, approve: pause_rules(step, text, (), approve),
     st.booleans(),
     st.sampled_from([(), "exit_code == 1", "step > 1", "tool != 'submit'"]),
     st.sampled_from(["ask", "edits", "auto"]),
@@ -256,10 +254,10 @@ def act(control: RunControl, held: Held, action: str, text: str) -> None:
         control.resume(**say)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(TURNS, RULES, st.lists(st.tuples(ACTIONS, TEXTS), max_size=20))
 def test_any_decisions_leave_a_valid_history_and_the_record_of_what_was_seen(
-    turns: list[Turn], rules: Halting, decisions: list[tuple[str, str]]
+    turns: list[Turn], rules: PauseRules, decisions: list[tuple[str, str]]
 ) -> None:
     left = list(decisions)
 
@@ -294,7 +292,7 @@ def test_going_on_leaves_the_steps(tmp_path: Path) -> None:
 def test_the_edited_call_is_the_one_that_is_executed(tmp_path: Path) -> None:
     """Another call runs; the reply stays as the model wrote it, and the model is told what was run."""
     played = run(play(tmp_path, [[bash("rm -rf /")]], one_by_one(lambda c: c.edit(command="ls", source="test")),
-                      halting(breakpoints="'rm ' in command")))  # fmt: skip
+                      pause_rules(breakpoints="'rm ' in command")))  # fmt: skip
     assert played.box.ran == ["ls"]
     [held] = played.held
     assert (held.reason, held.text) == ("breakpoint", "'rm ' in command")
@@ -347,7 +345,7 @@ def test_a_skipped_submit_does_not_end_the_run(tmp_path: Path) -> None:
 
 def test_the_model_sees_the_observation_that_a_person_wrote(tmp_path: Path) -> None:
     decide = one_by_one(lambda c: c.observe("All is well.", source="test"))
-    played = run(play(tmp_path, [[bash("a")]], decide, halting(breakpoints="exit_code == 1")))
+    played = run(play(tmp_path, [[bash("a")]], decide, pause_rules(breakpoints="exit_code == 1")))
     assert played.observations[0] == "All is well.\n\n[Steps remaining: 19]"
     assert json.loads(played.player.requests[1])[3]["content"] == played.observations[0]
     [decided] = [event for event in played.events if isinstance(event, ev.CallDecided)]
@@ -358,7 +356,7 @@ def test_the_model_sees_the_observation_that_a_person_wrote(tmp_path: Path) -> N
 
 def test_an_observation_that_kept_its_last_line_does_not_get_it_twice(tmp_path: Path) -> None:
     decide = one_by_one(lambda c: c.observe("x\n\n[Steps remaining: 19]", source="test"))
-    played = run(play(tmp_path, [[bash("a")]], decide, halting(breakpoints="exit_code == 1")))
+    played = run(play(tmp_path, [[bash("a")]], decide, pause_rules(breakpoints="exit_code == 1")))
     assert played.observations[0] == "x\n\n[Steps remaining: 19]"
 
 
@@ -407,7 +405,7 @@ def test_a_second_decision_on_the_same_call_comes_too_late(tmp_path: Path) -> No
         with pytest.raises(ControlError, match="No call waits"):
             control.edit(command="twice", source="test")
 
-    played = run(play(tmp_path, [[bash("a")]], decide, halting(approve="edits")))
+    played = run(play(tmp_path, [[bash("a")]], decide, pause_rules(approve="edits")))
     assert played.observations[0].startswith("once")
 
 
@@ -421,7 +419,7 @@ def test_going_on_does_not_approve_a_call_that_came_after_it_was_decided(tmp_pat
         else:
             control.skip("no", source="test")
 
-    played = run(play(tmp_path, [[bash("a"), bash("b")]], decide, halting(approve="edits")))
+    played = run(play(tmp_path, [[bash("a"), bash("b")]], decide, pause_rules(approve="edits")))
     assert played.box.ran == ["changed"]
 
 
@@ -431,7 +429,7 @@ def test_approval_asks_again_for_each_call_until_it_is_changed(tmp_path: Path) -
             control.change(approve="auto", source="test")
         control.resume(source="test")
 
-    played = run(play(tmp_path, [[bash("a")], [bash("b")], [bash("c")]], decide, halting(approve="ask")))
+    played = run(play(tmp_path, [[bash("a")], [bash("b")], [bash("c")]], decide, pause_rules(approve="ask")))
     assert [held.reason for held in played.held] == ["approval", "approval"]
     assert played.box.ran == ["a", "b", "c"]
     [changed] = [event for event in played.events if isinstance(event, ev.SettingsChanged)]
@@ -486,7 +484,7 @@ def test_a_pause_before_a_call_can_be_edited_too(tmp_path: Path) -> None:
                 return
             control.resume(source="test")
 
-        return await play(tmp_path, [[bash("first")]], decide, halting(approve="edits"))
+        return await play(tmp_path, [[bash("first")]], decide, pause_rules(approve="edits"))
 
     played = run(go())
     assert played.box.ran == ["changed"]

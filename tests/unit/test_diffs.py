@@ -10,8 +10,9 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import examples
 
-from llm_sandbox_nb.agent.diffs import DIFF_CHARACTERS, file_diff, file_diffs
+from llm_sandbox_nb.agent.tools.file_diffs import DIFF_CHARACTERS, file_diff, file_diffs
 from llm_sandbox_nb.sandbox.contract import Changes, FileChange
 
 
@@ -69,7 +70,7 @@ def test_many_files_are_counted_not_named() -> None:
     assert sum(len(diff.diff or "") for diff in diffs) < 2 * DIFF_CHARACTERS
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.text("ab\n\r\té\u2028", max_size=40), st.text("ab\n\r\té\u2028", max_size=40))
 def test_git_makes_the_new_file_from_the_old(tmp_path_factory: object, before: str, after: str) -> None:
     if before == after:
@@ -81,3 +82,17 @@ def test_git_makes_the_new_file_from_the_old(tmp_path_factory: object, before: s
     subprocess.run(command, input=(made.diff or "").encode(), cwd=folder, check=True)
     result = (folder / "file").read_bytes() if (folder / "file").exists() else b""
     assert result == after.encode()
+
+
+def test_lines_and_sizes_tell_what_was_lost_also_where_the_diff_is_cut() -> None:
+    lines = b"".join(b"%d,%d\n" % (number, number * 7) for number in range(9000))
+    shrunk = file_diff(FileChange("f", "modified", 4, lines, b"0,0\n", size_before=len(lines)), room=200)
+    assert shrunk.note == "the diff is cut"
+    assert (shrunk.lines_before, shrunk.lines) == (9000, 1)
+    assert (shrunk.size_before, shrunk.size) == (len(lines), 4)
+    gone = file_diff(FileChange("f", "deleted", 5, b"a\nb\nc", None, size_before=5))
+    assert (gone.lines_before, gone.lines) == (3, 0)
+    made = file_diff(FileChange("f", "added", 0, None, b""))
+    assert (made.size_before, made.lines_before, made.lines) == (None, 0, 0)
+    large = file_diff(FileChange("f", "modified", 10, None, None, size_before=40_000_000))
+    assert (large.size_before, large.lines_before, large.lines) == (40_000_000, None, None)

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from server_variants import VARIANTS
 
 from llm_sandbox_nb.benchmark.options import BENCHMARK_OPTIONS
 from llm_sandbox_nb.options.table import RUN_OPTIONS
@@ -29,7 +30,7 @@ def reference() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["notebook.md", "server.md"])
+@pytest.mark.parametrize("name", ["notebook.md", "sandbox.md", "server.md"])
 def test_a_page_has_the_tables_of_the_code(reference: ModuleType, name: str) -> None:
     page = (ROOT / "docs" / name).read_text("utf-8")
     assert reference.filled(page) == page, "run python docs/reference.py"
@@ -53,6 +54,12 @@ def test_the_page_of_the_command_line_names_every_flag_and_variable() -> None:
 def test_the_page_of_the_benchmark_names_every_flag() -> None:
     page = (ROOT / "docs" / "benchmark.md").read_text("utf-8")
     assert [option.name for option in BENCHMARK_OPTIONS if f"| `--{option.name}` |" not in page] == []
+
+
+def test_the_page_of_model_servers_says_how_many_there_are() -> None:
+    page = (ROOT / "docs" / "model-servers.md").read_text("utf-8")
+    assert f"has {len(VARIANTS)} servers" in page
+    assert page.count("\n| ") > 20
 
 
 def test_the_readme_shows_a_picture_that_is_there() -> None:
@@ -116,3 +123,26 @@ def test_the_readme_and_the_pages_have_examples() -> None:
 def test_a_wrong_example_is_noticed(example: str, problem: str) -> None:
     found = list(problems_of_examples(f"Text.\n\n```python\n{example}\n```\n\nText.\n"))
     assert problem in found[0] if problem else found == []
+
+
+SHOWN = [*PAGES, *sorted((ROOT / "notebooks").glob("*.ipynb"))]
+
+
+@pytest.mark.parametrize("page", SHOWN, ids=lambda path: path.name)
+def test_no_variable_that_a_page_shows_is_a_magic_of_ipython(page: Path) -> None:
+    """After a restart of the kernel, a cell with only that name would call the magic: `run` means `%run`."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    magics = InteractiveShell().magics_manager.magics["line"]
+    assert "run" in magics
+    text = page.read_text("utf-8")
+    named = re.findall(
+        r"(?:-o|--out)[ =]([a-z_]\w*)|^[ \"]*([a-z_]\w*) = (?:await|asyncio\.run\()", text, re.MULTILINE
+    )
+    assert {name for pair in named for name in pair if name in magics} == set()
+
+
+def test_the_readme_and_the_notebooks_hold_no_marks_of_a_merge() -> None:
+    assert [
+        page.name for page in SHOWN if re.search(r"^[<>]{7} ", page.read_text("utf-8"), re.MULTILINE)
+    ] == []

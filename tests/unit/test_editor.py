@@ -10,7 +10,7 @@ import time
 import pytest
 from memory_sandbox import MemorySandbox
 
-from llm_sandbox_nb.agent.editor import READ_LIMIT, Editor, EditorError
+from llm_sandbox_nb.agent.tools.str_replace_editor import READ_LIMIT, Editor, EditorError
 
 PATH = '/testbed/a b\'s "file".txt'
 

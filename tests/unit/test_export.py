@@ -11,10 +11,10 @@ import pytest
 from card_runs import run_events, saved_file
 
 from llm_sandbox_nb import export_html
-from llm_sandbox_nb.agent.run import Run
-from llm_sandbox_nb.cli import main
-from llm_sandbox_nb.notebook import export
-from llm_sandbox_nb.notebook.caps import Caps
+from llm_sandbox_nb.card import export
+from llm_sandbox_nb.card.bundle import Caps
+from llm_sandbox_nb.cli import doctor_command, export_command, main
+from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import Journal
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
@@ -55,6 +55,8 @@ class Reader(html.parser.HTMLParser):
 def assets(monkeypatch: pytest.MonkeyPatch) -> None:
     """The page's script and style are built with Node; these tests are about what is around them."""
     monkeypatch.setattr(export, "_asset", lambda name: f"/* {name} */")
+    for place in (export_command, doctor_command, export):
+        monkeypatch.setattr(place, "has_view", lambda: True)
 
 
 def make_run(folder: Path, task: str = "Draw.", observation: str = "done") -> Run:
@@ -125,13 +127,41 @@ def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
         export_html(make_run(tmp_path / "run"), tmp_path / "missing" / "run.html")
 
 
-def test_an_installation_without_the_script_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def no_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installation from source without Node."""
     monkeypatch.undo()
     monkeypatch.setattr(export, "files", lambda package: tmp_path)
-    with pytest.raises(export.ExportError, match="make labextension"):
-        export_html(make_run(tmp_path / "run"), tmp_path / "run.html")
+
+
+@pytest.mark.usefixtures("no_view")
+def test_without_the_view_the_page_is_the_card(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", "Draw <b>it</b>.", observation="done by hand")
+    path = export_html(run, tmp_path / "run.html")
+    page = Reader(path.read_text("utf-8"))
+    assert not page.scripts
+    policy = next(attributes for tag, attributes in page.elements if "http-equiv" in attributes)
+    assert (policy["content"] or "").startswith("default-src 'none';")
+    text = path.read_text("utf-8")
+    for part in ("Submitted", "Draw &lt;b&gt;it&lt;/b&gt;.", "done by hand", "small.txt"):
+        assert part in text
+
+
+@pytest.mark.usefixtures("no_view")
+def test_without_the_view_the_commands_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "run")
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "a.html")]) == 0
+    told = capsys.readouterr()
+    assert told.out.strip() == str(tmp_path / "a.html")
+    assert "make labextension" in told.err
+    main(["doctor"])
+    (line,) = [one for one in capsys.readouterr().out.splitlines() if one.startswith("view ")]
+    assert "make labextension" in line
+
+
+def test_doctor_says_that_the_view_works(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["doctor"])
+    assert "view        works" in capsys.readouterr().out
 
 
 def write_run(folder: Path) -> None:

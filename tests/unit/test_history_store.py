@@ -10,9 +10,10 @@ import pytest
 from history_help import ROOT, file_entry, files_at, keep
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import examples
 
 from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
-from llm_sandbox_nb.sandbox.history.entry import Entry
+from llm_sandbox_nb.sandbox.history.manifest import Entry
 from llm_sandbox_nb.sandbox.history.store import HistoryStore
 
 
@@ -145,7 +146,7 @@ moves = st.lists(
 
 
 @given(moves, st.sampled_from([4_000, 20_000, 2**30]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_any_tree_of_checkpoints_is_what_it_was(moves: list, limit: int) -> None:
     """Against dictionaries: branches from anywhere, with a limit that drops, and opened again at the end."""
     with tempfile.TemporaryDirectory() as folder:

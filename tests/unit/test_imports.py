@@ -76,7 +76,7 @@ def test_every_public_name_is_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("library", "home"), [("docker", "sandbox/docker"), ("litellm", "agent/model"), ("ray", "benchmark/ray")]
+    ("library", "home"), [("docker", "sandbox/docker/"), ("litellm", "model/"), ("ray", "benchmark/ray")]
 )
 def test_a_library_has_one_room(library: str, home: str) -> None:
     package = Path(__file__).parents[2] / "llm_sandbox_nb"
@@ -124,8 +124,8 @@ print(json.dumps(failed))
 """
 PARTS = ("def first(): import docker.errors", "def second(): import docker.context")
 OURS = (
-    "from llm_sandbox_nb.sandbox.docker_engine import engine_errors\ndef first(): engine_errors().__enter__()",
-    "from llm_sandbox_nb.sandbox.docker_engine import find_endpoint as second",
+    "from llm_sandbox_nb.sandbox.docker.engine import engine_errors\ndef first(): engine_errors().__enter__()",
+    "from llm_sandbox_nb.sandbox.docker.engine import find_endpoint as second",
 )
 
 

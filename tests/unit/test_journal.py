@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
+from crash_points import at_every_change
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import examples
 
+from llm_sandbox_nb.agent.recorder import new_run_folder
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import (
     BLOB_THRESHOLD,
-    FILE_NAME,
     Journal,
     JournalError,
     load_bytes,
     load_text,
     read_journal,
 )
+from llm_sandbox_nb.trajectory.run_folder import JOURNAL
 
 
 def events(count: int) -> list[ev.Event]:
@@ -57,6 +62,33 @@ def test_cut_anywhere_all_whole_lines_are_read(tmp_path: Path) -> None:
         assert len(found) == data[:length].count(b"\n")
 
 
+def append_some(folder: Path, told: int) -> None:
+    """Events, one of them with a text that lies in a file of its own."""
+    journal = Journal(folder / "run")
+    for event in events(3):
+        journal.append(event)
+        os.write(told, b"%s\n" % event.id.encode())
+    text = journal.store_text("x" * (BLOB_THRESHOLD + 1))
+    journal.append(ev.Noted(id="e3", text=text.preview))
+    journal.close()
+
+
+def test_killed_before_any_change_of_a_file_nothing_told_is_lost(tmp_path: Path) -> None:
+    torn, points = 0, 0
+    for folder, told in at_every_change(append_some, tmp_path):
+        path = folder / "run" / JOURNAL
+        found = [event.id for event in read_journal(path)] if path.exists() else []
+        assert found == [f"e{number}" for number in range(len(found))]
+        assert found[: len(told)] == told
+        torn += path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size > 0
+        journal = Journal(folder / "run")
+        journal.append(ev.Noted(id="after", text=""))
+        journal.close()
+        assert [event.id for event in read_journal(path)] == [*found, "after"]
+        points += 1
+    assert (torn, points) == (4, 12)
+
+
 def test_appending_after_a_crash_starts_on_a_line_of_its_own(tmp_path: Path) -> None:
     path = written(tmp_path, 3)
     data = path.read_bytes()
@@ -90,7 +122,7 @@ def test_damage_in_the_middle_is_told_with_its_line(tmp_path: Path) -> None:
 
 def test_kinds_and_fields_of_a_later_version_are_kept(tmp_path: Path) -> None:
     line = '{"id":"x","parent":null,"time":1.0,"kind":"branch.made","more":{"a":[1]}}'
-    (tmp_path / FILE_NAME).write_text(f"{line}\n")
+    (tmp_path / JOURNAL).write_text(f"{line}\n")
     (event,) = read_journal(tmp_path)
     assert isinstance(event, ev.UnknownEvent)
     assert ev.parse_event(ev.dump_event(event)) == event
@@ -125,7 +157,7 @@ def test_output_comes_back_byte_for_byte(tmp_path: Path, data: bytes) -> None:
     assert isinstance(event, ev.CallFinished)
     assert load_bytes(tmp_path, event.stdout) == data
     assert load_text(tmp_path, event.stdout) == data.decode("utf-8", "replace")
-    assert (tmp_path / FILE_NAME).stat().st_size < BLOB_THRESHOLD * 3
+    assert (tmp_path / JOURNAL).stat().st_size < BLOB_THRESHOLD * 3
 
 
 def test_long_text_becomes_a_blob(tmp_path: Path) -> None:
@@ -148,7 +180,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(
     st.dictionaries(st.text(max_size=8), VALUES, max_size=4), st.text(st.characters(codec=None), max_size=40)
 )
@@ -161,3 +193,11 @@ def test_any_text_can_be_written_and_read(value: dict[str, object], text: str) -
     again = ev.parse_event(line)
     assert isinstance(again, ev.MessageAdded)
     assert again.message == ev.clean_text(event.message)
+
+
+def test_folders_of_runs_are_in_the_order_of_their_names(tmp_path: Path) -> None:
+    made = []
+    for _ in range(40):
+        made.append(new_run_folder(tmp_path, "notebook"))
+        time.sleep(0.0002)
+    assert sorted(made) == made

@@ -9,8 +9,6 @@ import pytest
 from benchmark_models import FunctionModel, fails, says
 from support import run
 
-from llm_sandbox_nb.agent.model import ModelError, Reply
-from llm_sandbox_nb.agent.retry import RetryPolicy
 from llm_sandbox_nb.benchmark.judge import (
     Judge,
     Judgement,
@@ -24,6 +22,8 @@ from llm_sandbox_nb.benchmark.judge import (
     verdict_of,
 )
 from llm_sandbox_nb.benchmark.rows import Row
+from llm_sandbox_nb.model.contract import ModelError, Reply
+from llm_sandbox_nb.model.retries import RetryPolicy
 
 ROW = Row("1", "How far?", "3 m")
 ONCE = RetryPolicy(attempts=1)

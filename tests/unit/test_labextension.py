@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from card_runs import run_events
 
+from llm_sandbox_nb.formats.llm_in_sandbox import dump_seed, read_seed, to_seed
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.seed_format import dump_seed, read_seed, to_seed
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 PACKAGE = Path(__file__).parents[2] / "labextension"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,15 @@ from typing import Any
 import pytest
 from memory_sandbox import MemorySandbox
 
+from llm_sandbox_nb.agent.artifacts import Collector
 from llm_sandbox_nb.agent.checkpoints import Checkpoints
-from llm_sandbox_nb.agent.collect import Collector
+from llm_sandbox_nb.agent.errors import StopRun
 from llm_sandbox_nb.agent.limits import Meter, RunLimits
-from llm_sandbox_nb.agent.loop import Loop, StopRun, Workplace
-from llm_sandbox_nb.agent.loop_support import LiveOutput, unless_failed, well_formed
-from llm_sandbox_nb.agent.model import DeltaCallback, ModelSettings, Reply, ToolCall
-from llm_sandbox_nb.agent.recorder import Recorder
-from llm_sandbox_nb.agent.tools import Toolbox
+from llm_sandbox_nb.agent.loop import Loop, Workspace
+from llm_sandbox_nb.agent.model_call import unless_failed, well_formed
+from llm_sandbox_nb.agent.recorder import LiveOutput, Recorder
+from llm_sandbox_nb.agent.tools.toolbox import tool_schemas
+from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply, ToolCall
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.events import Usage
 
@@ -28,10 +30,14 @@ class FakeModel:
     name = "fake"
     scripted = True
 
-    def __init__(self, *calls: tuple[str, str], usage: Usage | None = None) -> None:
+    def __init__(
+        self, *calls: tuple[str, str], usage: Usage | None = None, finish_reason: str | None = None
+    ) -> None:
         self.given = calls
         self.usage = usage
+        self.finish_reason = finish_reason
         self.requests: list[list[dict[str, Any]]] = []
+        self.tools: list[dict[str, Any]] = []
 
     async def reply(
         self,
@@ -41,7 +47,9 @@ class FakeModel:
         on_delta: DeltaCallback | None = None,
     ) -> Reply:
         self.requests.append(json.loads(json.dumps(messages)))
-        return reply(*self.given, number=len(self.requests), usage=self.usage)
+        self.tools = tools
+        made = reply(*self.given, number=len(self.requests), usage=self.usage)
+        return dataclasses.replace(made, finish_reason=self.finish_reason)
 
 
 def reply(*given: tuple[str, str], number: int = 1, usage: Usage | None = None) -> Reply:
@@ -60,12 +68,13 @@ def played(folder: Path, model: FakeModel, limits: RunLimits) -> tuple[Loop, Sto
         recorder = Recorder(folder)
         meter = Meter(limits)
         box = MemorySandbox()
-        workplace: asyncio.Future[Workplace] = asyncio.get_running_loop().create_future()
+        workspace: asyncio.Future[Workspace] = asyncio.get_running_loop().create_future()
         collector = Collector(box, "/testbed/output", recorder)
-        workplace.set_result(Workplace(Toolbox(box), collector, Checkpoints(box, recorder)))
-        loop = Loop(model, ModelSettings(), recorder, meter, workplace)
+        workspace.set_result(Workspace(box, collector, Checkpoints(box, recorder)))
+        loop = Loop(model, ModelSettings(), recorder, meter, workspace)
+        loop.start([{"role": "system", "content": "s"}, {"role": "user", "content": "u"}])
         with pytest.raises(StopRun) as caught:
-            await loop.run([{"role": "system", "content": "s"}, {"role": "user", "content": "u"}])
+            await loop.run()
         loop.close_open_calls()
         recorder.close()
         return loop, caught.value
@@ -81,9 +90,41 @@ def test_history_is_only_ever_added_to(tmp_path: Path) -> None:
     model = FakeModel(VIEW, ("nope", "{"))
     loop, stop = played(tmp_path, model, RunLimits(steps=6))
     assert stop.reason == "steps"
+    assert model.tools == loop.tools == tool_schemas()
     for before, after in zip(model.requests, model.requests[1:], strict=False):
         assert after[: len(before)] == before
     assert list(loop.recorder.trajectory.messages()) == loop.messages
+
+
+@pytest.mark.parametrize("raw", ['{"command": "create", "path": "/a", "file_text": "abc', "", "{"])
+def test_a_call_that_the_limit_of_tokens_cut_says_so(tmp_path: Path, raw: str) -> None:
+    """The call before it is whole, and its error is its own."""
+    calls = (("nope", "{}"), ("str_replace_editor", raw))
+    loop, _ = played(tmp_path, FakeModel(*calls, finish_reason="length"), RunLimits(steps=1))
+    whole, cut = [call.result for call in loop.recorder.trajectory.steps[0].calls]
+    assert whole is not None
+    assert cut is not None
+    assert (whole.error, cut.error) == ("unknown_tool", "cut_off")
+    assert cut.observation.startswith("Error: The limit of tokens for one reply cut this call off.")
+    assert "JSON" not in cut.observation
+
+
+@pytest.mark.parametrize(
+    ("finish_reason", "raw", "error"),
+    [
+        ("stop", "{", "malformed_json"),
+        ("length", "{}", "bad_arguments"),
+        ("length", "nonsense {}", "cut_off"),
+    ],
+)
+def test_other_errors_of_a_call_keep_their_reason(
+    tmp_path: Path, finish_reason: str, raw: str, error: str
+) -> None:
+    model = FakeModel(("execute_bash", raw), finish_reason=finish_reason)
+    loop, _ = played(tmp_path, model, RunLimits(steps=1))
+    result = loop.recorder.trajectory.steps[0].calls[0].result
+    assert result is not None
+    assert result.error == error
 
 
 def test_cost_is_a_hard_limit_with_a_warned_last_turn(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from llm_sandbox_nb import load_ipython_extension
-from llm_sandbox_nb.notebook.arguments import OPTIONS
-from llm_sandbox_nb.notebook.caps import Caps
+from llm_sandbox_nb.card.bundle import Caps
+from llm_sandbox_nb.notebook.magic_options import OPTIONS
 from llm_sandbox_nb.notebook.magics import SandboxMagics
 
 HEAVY = (
@@ -23,7 +23,7 @@ HEAVY = (
     "pyarrow",
     "tornado.httpclient",
     "mistune",
-    "llm_sandbox_nb.agent.solve",
+    "llm_sandbox_nb.runs.solve",
 )
 
 LOADED = """
@@ -91,8 +91,8 @@ def test_a_run_in_plain_ipython(shell: Any, capsys: pytest.CaptureFixture[str]) 
     shell.run_cell_magic("sandbox", "-m scripted/strawberry -o run", "How many r's are in strawberry?")
     assert shell.user_ns["run"].answer == "There are 3 r's in strawberry."
     printed = capsys.readouterr().out
-    assert printed.count("scripted/strawberry (scripted)") == 1
-    assert "submitted" in printed
+    assert printed.count("scripted/strawberry · scripted: free") == 1
+    assert "Submitted" in printed
 
 
 def test_settings_reach_the_run(shell: Any) -> None:
@@ -104,12 +104,13 @@ def test_settings_reach_the_run(shell: Any) -> None:
     magics.time = 77.0
     magics.model_settings = {"temperature": 0.25}
     magics.output_dir = "elsewhere"
-    shell.run_cell_magic("sandbox", "-o run --steps 7", "How many?")
+    shell.run_cell_magic("sandbox", "-o run --steps 7 --command-timeout 3m", "How many?")
     run = shell.user_ns["run"]
     assert run.folder.parent.parent.name == "elsewhere"
     settings = run.trajectory.start.settings
     assert settings["limits"] == {"steps": 7, "tokens": 9_000, "cost": 2.5, "time": 77.0}
     assert settings["sampling"]["temperature"] == 0.25
+    assert settings["command_timeout"] == 180
 
 
 def test_settings_that_make_no_sense_are_refused(shell: Any) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from llm_sandbox_nb.agent.model_context import Overflow, find_overflow
+from llm_sandbox_nb.model.context_overflow import Overflow, find_overflow
 
 SENTENCES = {
     "openai": (

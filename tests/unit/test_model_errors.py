@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_sandbox_nb.agent.model import ContextOverflowError, ModelError
-from llm_sandbox_nb.agent.model_errors import Target, refused_setting, to_model_error
-from llm_sandbox_nb.agent.model_failure import chain, examine, retry_after
+from llm_sandbox_nb.model.contract import ContextOverflowError, ModelError
+from llm_sandbox_nb.model.errors import Target, chain, examine, refused_setting, retry_after, to_model_error
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 TARGET = Target("m", "http://host/v1", has_key=True)

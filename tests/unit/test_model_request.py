@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from llm_sandbox_nb.agent.model import ModelError, ModelSettings
-from llm_sandbox_nb.agent.model_backend import backend
-from llm_sandbox_nb.agent.model_request import clean_messages, find_route, reasoning_field, sampling
+from llm_sandbox_nb.model.contract import ModelError, ModelSettings
+from llm_sandbox_nb.model.litellm_backend import backend
+from llm_sandbox_nb.model.request import clean_messages, find_route, reasoning_field, sampling
 
 SETTINGS = ModelSettings(
     temperature=0.7,
@@ -40,7 +40,6 @@ def _no_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
         ("Qwen/Qwen3-4B", "http://x/v1", "openai/Qwen/Qwen3-4B", "openai", True),
         ("hosted_vllm/Qwen/Qwen3-4B", "http://x/v1", "hosted_vllm/Qwen/Qwen3-4B", "hosted_vllm", True),
         ("azure/mine", "http://x", "azure/mine", "azure", True),
-        ("scripted/strawberry", None, "scripted/strawberry", "scripted", False),
     ],
 )
 def test_routes(name: str, address: str | None, model: str, provider: str, compatible: bool) -> None:

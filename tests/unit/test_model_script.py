@@ -6,20 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_sandbox_nb.agent.model import ModelError
-from llm_sandbox_nb.agent.model_litellm import make_model
-from llm_sandbox_nb.agent.model_script import (
+from llm_sandbox_nb.model.contract import ModelError
+from llm_sandbox_nb.model.litellm_model import make_model
+from llm_sandbox_nb.model.script import (
     SCRIPTS,
     Player,
     Script,
-    Turn,
+    ScriptTurn,
     call_id,
     load_script,
     parse_script,
 )
-
-USER = {"role": "user", "content": "hi"}
-ASSISTANT = {"role": "assistant", "content": "ok"}
 
 
 @pytest.mark.parametrize("path", sorted(SCRIPTS.glob("*.yaml")), ids=lambda path: path.stem)
@@ -48,23 +45,22 @@ def test_a_script_says_turns_calls_usage_and_pace() -> None:
     assert (script.chunk, script.delay, turn.delay, turn.reasoning) == (3, 0.5, 2, "hm")
     assert [call.text for call in turn.calls] == ['{"command": "ls"}', "{oops"]
     assert list(script.pieces("I look.")) == ["I l", "ook", "."]
-    assert turn.usage_for([USER]).completion_tokens == 7
+    assert turn.usage_for(0).completion_tokens == 7
 
 
 def test_tokens_are_counted_four_characters_each() -> None:
-    usage = Turn(text="12345", reasoning="123").usage_for([])
-    assert (usage.prompt_tokens, usage.completion_tokens, usage.reasoning_tokens) == (1, 2, 1)
+    usage = ScriptTurn(text="12345", reasoning="123").usage_for(14)
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.reasoning_tokens) == (4, 2, 1)
 
 
-def test_the_turn_is_the_number_of_assistant_messages_so_replays_and_forks_work() -> None:
-    player = Player(Script(turns=[Turn(text="a"), Turn(text="b")]))
-    longer = [USER, ASSISTANT, {"role": "tool", "content": "x"}]
-    assert [player.next_turn(m)[1].text for m in ([USER], longer, [USER], longer)] == ["a", "b", "a", "b"]
+def test_a_turn_is_played_as_often_as_it_is_asked_for_so_replays_and_forks_work() -> None:
+    player = Player(Script(turns=[ScriptTurn(text="a"), ScriptTurn(text="b")]))
+    assert [player.next_turn(number)[0].text for number in (0, 1, 0, 1)] == ["a", "b", "a", "b"]
 
 
 def test_past_the_last_turn_is_a_clear_error() -> None:
     with pytest.raises(ModelError, match="ends after 1 turns and the conversation asks for turn 2") as caught:
-        Player(Script(turns=[Turn(text="a")])).next_turn([USER, ASSISTANT])
+        Player(Script(turns=[ScriptTurn(text="a")])).next_turn(1)
     assert not caught.value.retryable
 
 
@@ -72,8 +68,8 @@ def test_an_error_can_be_for_ever_or_a_number_of_times() -> None:
     player = Player(
         parse_script("turns: [{error: {kind: server, times: 2}, text: a}, {error: {kind: quota}}]")
     )
-    assert [bool(player.next_turn([USER])[2]) for _ in range(4)] == [True, True, False, False]
-    assert [bool(player.next_turn([USER, ASSISTANT])[2]) for _ in range(3)] == [True] * 3
+    assert [bool(player.next_turn(0)[1]) for _ in range(4)] == [True, True, False, False]
+    assert [bool(player.next_turn(1)[1]) for _ in range(3)] == [True] * 3
 
 
 @given(st.text(), st.integers(1, 50))

@@ -1,4 +1,4 @@
-"""Scripted models take the real path: LiteLLM, streaming, a count of tokens."""
+"""A scripted model speaks as a real one does: in pieces, with calls, tokens, delays and errors."""
 
 import subprocess
 import sys
@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from support import run
 
-from llm_sandbox_nb.agent.model import ModelError, ModelSettings
-from llm_sandbox_nb.agent.model_litellm import make_model
-from llm_sandbox_nb.agent.retry import RetryPolicy, reply_with_retries
+from llm_sandbox_nb.model.contract import ModelError, ModelSettings
+from llm_sandbox_nb.model.litellm_model import make_model
+from llm_sandbox_nb.model.retries import RetryPolicy, reply_with_retries
 
 USER = [{"role": "user", "content": "How many r's are in strawberry?"}]
 TOOLS = [{"type": "function", "function": {"name": "execute_bash", "parameters": {"type": "object"}}}]
@@ -126,24 +126,53 @@ def test_delays_are_kept(tmp_path: Path) -> None:
     assert len(moments) == 5
 
 
-def test_litellm_itself_can_play_a_packaged_script() -> None:
-    code = (
-        "from llm_sandbox_nb.agent.model_backend import backend; import asyncio\n"
-        "async def main():\n"
-        "    stream = await backend().acompletion(model='scripted/strawberry', stream=True, "
-        "messages=[{'role': 'user', 'content': 'hi'}])\n"
-        "    return ''.join([chunk.choices[0].delta.content or '' async for chunk in stream])\n"
-        "print(asyncio.run(main()))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert "I count the letters" in done.stdout
+def test_a_listener_that_fails_and_a_reply_that_takes_too_long(tmp_path: Path) -> None:
+    def fails(*_: str) -> None:
+        raise ZeroDivisionError
+
+    model = make_model(scripted(tmp_path, "turns: [{text: abcde, delay: 0.01}]"))
+    with pytest.raises(ZeroDivisionError):
+        run(model.reply(USER, [], ModelSettings(), fails))
+    slow = make_model(scripted(tmp_path, "turns: [{text: abcde, delay: 60}]"))
+    with pytest.raises(ModelError) as caught:
+        run(slow.reply(USER, [], ModelSettings(timeout=0.05)))
+    assert (caught.value.kind, caught.value.retryable) == ("timeout", True)
+
+
+def test_each_call_of_a_conversation_has_an_id_of_its_own(tmp_path: Path) -> None:
+    call = "{tool: submit, id: same}"
+    model = make_model(scripted(tmp_path, f"turns: [{{calls: [{call}, {call}]}}, {{calls: [{call}]}}]"))
+    first = run(model.reply(USER, [], ModelSettings()))
+    second = run(model.reply([*USER, first.message], [], ModelSettings()))
+    ids = [call.id for call in (*first.calls, *second.calls)]
+    assert ids[0] == "same"
+    assert len(set(ids)) == 3
+    assert [call["id"] for call in second.message["tool_calls"]] == ids[2:]
+
+
+PLAYED = """
+import asyncio, sys
+from llm_sandbox_nb.model.contract import ModelSettings
+from llm_sandbox_nb.model.litellm_model import make_model
+model = make_model({model!r}, api_base="http://127.0.0.1:1/v1", api_key="k")
+try:
+    asyncio.run(model.reply([{{"role": "user", "content": "hi"}}], [], ModelSettings()))
+except Exception as error:
+    assert type(error).__name__ == "ModelError", error
+print("litellm" in sys.modules, "openai" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(("model", "imported"), [("scripted/strawberry", "False"), ("openai/m", "True")])
+def test_litellm_is_imported_for_real_models_only(model: str, imported: str) -> None:
+    code = PLAYED.format(model=model)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [imported, imported]
 
 
 def test_nothing_heavy_is_imported_before_the_first_reply() -> None:
     code = (
-        "import sys; from llm_sandbox_nb.agent.model_litellm import make_model; make_model('openai/gpt-5');"
+        "import sys; from llm_sandbox_nb.model.litellm_model import make_model; make_model('openai/gpt-5');"
         "make_model('scripted/strawberry'); print('litellm' in sys.modules, 'openai' in sys.modules)"
     )
     done = subprocess.run(

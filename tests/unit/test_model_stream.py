@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_sandbox_nb.agent.model_stream import Assembly
+from llm_sandbox_nb.model.stream import Assembly
 
 
 def chunk(**delta: Any) -> Piece:
@@ -55,7 +55,7 @@ def test_pieces_of_any_size(
         chunks += [call(index, arguments=part) for part in cut(json.dumps(arguments), places)]
     assembly = assemble(*chunks)
     assert (assembly.text, assembly.reasoning) == (text, reasoning)
-    got = [(c.id, c.name, json.loads(c.arguments)) for c in assembly.calls([])]
+    got = [(c.id, c.name, json.loads(c.arguments)) for c in assembly.calls()]
     assert got == [(f"id{i}", name, arguments) for i, (name, arguments) in enumerate(calls)]
 
 
@@ -63,32 +63,31 @@ def test_pieces_of_several_calls_may_be_mixed() -> None:
     assembly = assemble(
         call(0, "a", "x"), call(1, "b", "y"), call(0, arguments="{1"), call(1, arguments="{2")
     )
-    assert [(c.id, c.arguments) for c in assembly.calls([])] == [("a", "{1"), ("b", "{2")]
+    assert [(c.id, c.arguments) for c in assembly.calls()] == [("a", "{1"), ("b", "{2")]
 
 
 def test_calls_that_all_say_index_0_are_told_apart() -> None:
     by_id = assemble(call(0, "a", "x", "{}"), call(0, "b", "y", "{}"), call(0, "b", None, ""))
-    assert [c.name for c in by_id.calls([])] == ["x", "y"]
+    assert [c.name for c in by_id.calls()] == ["x", "y"]
     by_name = assemble(call(0, None, "x", "{}"), call(0, None, "y", '{"a"'), call(0, None, None, ": 1}"))
-    assert [(c.name, c.arguments) for c in by_name.calls([])] == [("x", "{}"), ("y", '{"a": 1}')]
+    assert [(c.name, c.arguments) for c in by_name.calls()] == [("x", "{}"), ("y", '{"a": 1}')]
 
 
 def test_an_id_and_a_name_that_come_with_every_piece_are_one_call() -> None:
     assembly = assemble(call(0, "a", "x", '{"k"'), call(0, "a", "x", ": 1"), call(0, "a", "x", "}"))
-    assert [(c.name, c.arguments) for c in assembly.calls([])] == [("x", '{"k": 1}')]
+    assert [(c.name, c.arguments) for c in assembly.calls()] == [("x", '{"k": 1}')]
 
 
 def test_pieces_without_an_index_belong_to_the_last_call() -> None:
     assembly = assemble(call(0, "a", "x", "{"), call(None, None, None, "}"))
-    assert [c.arguments for c in assembly.calls([])] == ["{}"]
+    assert [c.arguments for c in assembly.calls()] == ["{}"]
 
 
 def test_missing_and_repeated_ids_become_unique() -> None:
-    history = [{"role": "assistant", "tool_calls": [{"id": "call_0"}]}]
     assembly = assemble(
         call(0, "call_0", "x"), call(1, None, "y"), call(2, "same", "z"), call(3, "same", "w")
     )
-    ids = [c.id for c in assembly.calls(history)]
+    ids = [c.id for c in assembly.calls({"call_0"})]
     assert len({*ids, "call_0"}) == 5
     assert all(ids)
     assert ids[2] == "same"

@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_sandbox_nb.notebook import arguments
+from llm_sandbox_nb.notebook import magic_options as arguments
 from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
 from llm_sandbox_nb.notebook.magics import SandboxMagics
-from llm_sandbox_nb.notebook.naming import notebook_name
+from llm_sandbox_nb.notebook.saved_runs import notebook_name
+from llm_sandbox_nb.notebook.settings import SandboxSettings
+from llm_sandbox_nb.options.table import option
+from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT
 
 PARSER: argparse.ArgumentParser = SandboxMagics.sandbox_cell.parser
 
@@ -38,6 +41,34 @@ def test_all_options() -> None:
     )
     assert (options.fresh, options.vars) == (True, True)
     assert (options.prompt_config, options.api_base, options.api_key_env) == ("p.yaml", "http://h/v1", "K")
+
+
+SAID_OTHERWISE = {
+    "input",
+    "out",
+    "fresh",
+    "from_files_of",
+    "vars",
+    "api_key_env",
+    "help",
+    "break_when",
+    "on_pause",
+}
+"""Options that only a cell has, or that mean something else there."""
+
+
+def test_an_option_that_the_command_line_has_too_is_described_once() -> None:
+    for action in PARSER._actions:
+        name = action.option_strings[-1].removeprefix("--").replace("-", "_")
+        if name not in SAID_OTHERWISE:
+            assert action.help == option(name).help
+
+
+def test_the_defaults_of_cells_are_those_of_the_command_line() -> None:
+    settings = SandboxSettings()
+    for name in ("steps", "tokens", "command_timeout"):
+        assert getattr(settings, name) == option(name).default
+    assert option("command_timeout").default == DEFAULT_TIMEOUT
 
 
 def test_nothing_is_shared_between_lines() -> None:
@@ -72,24 +103,24 @@ def test_any_line_is_parsed_or_refused(line: str) -> None:
     ("text", "value"), [("90", 90), ("90s", 90), ("1.5m", 90), ("2h", 7200), ("3 min", 180)]
 )
 def test_times(text: str, value: float) -> None:
-    assert arguments.seconds(text) == value
+    assert arguments.option_value("time", text) == value
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "soon", "1d", "1e3", "inf", "nan"])
 def test_wrong_times(text: str) -> None:
-    with pytest.raises(SandboxUsageError, match="--time takes"):
-        arguments.seconds(text)
+    with pytest.raises(SandboxUsageError, match="--time: must be a time"):
+        arguments.option_value("time", text)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "x", "inf", "nan", ""])
 def test_wrong_numbers(text: str) -> None:
-    with pytest.raises(SandboxUsageError, match="--budget takes a number above zero"):
-        arguments.positive_number("budget", text)
+    with pytest.raises(SandboxUsageError, match="--budget: must be a number above 0"):
+        arguments.option_value("budget", text)
 
 
 def test_half_a_step_is_refused() -> None:
     with pytest.raises(SandboxUsageError, match="whole number"):
-        arguments.whole_number("steps", "1.5")
+        arguments.option_value("steps", "1.5")
 
 
 def test_variables_in_the_task() -> None:

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import examples
 
 from llm_sandbox_nb.notebook.errors import SandboxInputError
 from llm_sandbox_nb.notebook.inputs import collect_inputs
@@ -155,7 +156,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.dictionaries(st.text(st.characters(codec="utf-8")), json_values))
 def test_any_json_value_comes_back(tmp_path_factory: pytest.TempPathFactory, value: dict[str, Any]) -> None:
     found = collect_inputs(["value"], {"value": value}, tmp_path_factory.mktemp("s"))

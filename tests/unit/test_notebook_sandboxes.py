@@ -14,11 +14,11 @@ from llm_sandbox_nb.notebook.sandboxes import (
     KernelSandboxes,
     NotebookSandboxes,
     SandboxMismatchError,
-    SandboxOptions,
     SandboxStatus,
     check_matches,
 )
 from llm_sandbox_nb.sandbox.contract import Limits, Protection, Sandbox
+from llm_sandbox_nb.sandbox.options import SandboxOptions
 
 PROCESS = SandboxOptions(isolation="process")
 

@@ -15,10 +15,10 @@ import support
 from card_runs import PROTECTION, saved_file, start_event
 from support import record_of
 
-from llm_sandbox_nb.agent.solve import solve
-from llm_sandbox_nb.notebook import card as card_module
-from llm_sandbox_nb.notebook import card_packing
-from llm_sandbox_nb.notebook.card import Card
+from llm_sandbox_nb.card import bundle as card_packing
+from llm_sandbox_nb.card import card as card_module
+from llm_sandbox_nb.card.card import Card
+from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.trajectory import events as ev
 
 WORDS = ["cc -O2 -c part.c -o part.o\n", "warning: unused 'x'\n", "ok ", "0.25 s ", "Tokyo\t", "ünï "]

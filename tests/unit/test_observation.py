@@ -8,8 +8,9 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import examples
 
-from llm_sandbox_nb.agent.observation import bound, clean, describe, needs_cut
+from llm_sandbox_nb.agent.tools.observation import bound, clean, describe, needs_cut
 from llm_sandbox_nb.sandbox.contract import CommandResult
 
 
@@ -138,7 +139,7 @@ def test_the_executors_own_file_is_named_first() -> None:
     assert "all of it is in /tmp/llm-sandbox/7.out" in shown
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(
     st.binary(max_size=3000)
     | st.text(max_size=2000).map(str.encode)

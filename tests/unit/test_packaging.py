@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.timeout(1200)
 
 
 def call(
@@ -75,6 +75,7 @@ def installed(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
     return folder / "bin"
 
 
+@pytest.mark.campaign
 def test_the_wheel_holds_what_runs_and_nothing_else(built: tuple[Path, Path]) -> None:
     names = zipfile.ZipFile(built[0]).namelist()
     here = {
@@ -92,6 +93,7 @@ def test_the_wheel_holds_what_runs_and_nothing_else(built: tuple[Path, Path]) ->
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
+@pytest.mark.campaign
 def test_the_wheel_holds_the_part_for_jupyterlab_where_jupyter_looks(built: tuple[Path, Path]) -> None:
     wheel = zipfile.ZipFile(built[0])
     start = "llm_sandbox_nb-0.1.0.data/data/share/jupyter/labextensions/llm-sandbox-nb/"
@@ -111,6 +113,7 @@ def test_no_address_of_a_registry_is_in_the_lock_file() -> None:
     assert [name for name, entry in lock["packages"].items() if name and "integrity" not in entry] == []
 
 
+@pytest.mark.campaign
 def test_programs_of_the_image_stay_programs(built: tuple[Path, Path]) -> None:
     wheel = zipfile.ZipFile(built[0])
     for path in (ROOT / "llm_sandbox_nb").rglob("*"):
@@ -119,6 +122,7 @@ def test_programs_of_the_image_stay_programs(built: tuple[Path, Path]) -> None:
             assert info.external_attr >> 16 & 0o111, path
 
 
+@pytest.mark.campaign
 def test_the_sdist_builds_the_same_wheel(built: tuple[Path, Path], tmp_path: Path) -> None:
     with tarfile.open(built[1]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
@@ -149,18 +153,20 @@ def without_node(folder: Path) -> str:
     return str(programs)
 
 
+@pytest.mark.engine
 def test_a_checkout_without_node_gives_a_wheel_that_says_what_it_lacks(tmp_path: Path) -> None:
     checkout = tmp_path / "copy"
     shutil.copytree(ROOT, checkout, ignore=copied_without, symlinks=True)
     done = call(
         sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path, checkout, path=without_node(tmp_path)
     )
-    assert "are left out: they need Node 20.19 or later" in done.stdout + done.stderr
+    assert "is left out: it needs Node 20.19 or later" in done.stdout + done.stderr
     names = zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist()
     assert not [name for name in names if "labextensions" in name]
-    assert "llm_sandbox_nb/notebook/export.py" in names
+    assert "llm_sandbox_nb/card/export.py" in names
 
 
+@pytest.mark.campaign
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "versions", [("jupyterlab", "notebook"), ("jupyterlab==4.4.*", "notebook==7.4.*")], ids=str
@@ -180,6 +186,7 @@ def test_jupyter_takes_the_extension(
     assert re.search(r"llm-sandbox-nb v0\.1\.0 enabled OK \(python, llm-sandbox-nb\)", listed), listed
 
 
+@pytest.mark.campaign
 def test_the_command_works_after_installation(installed: Path, tmp_path: Path) -> None:
     for words in ((), ("run",), ("image",), ("doctor",), ("show",), ("export",)):
         assert "usage: llm-sandbox-nb" in call(installed / "llm-sandbox-nb", *words, "--help").stdout
@@ -194,6 +201,7 @@ def test_the_command_works_after_installation(installed: Path, tmp_path: Path) -
     assert (tmp_path / "run.html").stat().st_size > 100_000
 
 
+@pytest.mark.campaign
 def test_the_server_extension_is_enabled_by_installation(installed: Path) -> None:
     done = call(installed / "jupyter", "server", "extension", "list")
     listed = done.stdout + done.stderr

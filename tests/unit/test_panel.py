@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 from card_runs import run_events, saved_file, start_event, step_events
 
-from llm_sandbox_nb.agent.control import ControlError
+from llm_sandbox_nb.agent.errors import ControlError
+from llm_sandbox_nb.card.bundle import MIME, Caps
+from llm_sandbox_nb.card.card import Card
 from llm_sandbox_nb.notebook import panel as panel_module
-from llm_sandbox_nb.notebook.caps import Caps
-from llm_sandbox_nb.notebook.card import Card
-from llm_sandbox_nb.notebook.card_bundle import MIME
-from llm_sandbox_nb.notebook.live_display import LiveDisplay
+from llm_sandbox_nb.notebook.display import LiveDisplay
 from llm_sandbox_nb.notebook.panel import WIDGET_MIME, Panel, page_shows_widgets
-from llm_sandbox_nb.notebook.watching import Watching
+from llm_sandbox_nb.notebook.watchers import Watchers
 from llm_sandbox_nb.trajectory import events as ev
 
 
@@ -60,7 +59,7 @@ class Control:
         self.done.append(("stop", source))
 
     def say(self, text: str, source: str) -> None:
-        if not text:
+        if not text.strip():
             raise ControlError("There is nothing to say: give some text.")
         self.done.append(("say", text, source))
 
@@ -121,8 +120,10 @@ def test_a_decision_of_the_page_is_carried_out_and_answered() -> None:
     assert widget.say(type="control", id=4, action="stop") == {"type": "answer", "id": 4, "error": None}
     assert widget.say(type="control", id=5, action="say", text="hi")["error"] is None
     assert control.done == [("stop", "cell"), ("say", "hi", "cell")]
-    assert "nothing to say" in widget.say(type="control", id=6, action="say")["error"]
-    assert "not '__class__'" in widget.say(type="control", id=7, action="__class__")["error"]
+    assert "'text' must be given" in widget.say(type="control", id=6, action="say")["error"]
+    assert "nothing to say" in widget.say(type="control", id=6, action="say", text=" ")["error"]
+    assert "'action' must be one of" in widget.say(type="control", id=7, action="__class__")["error"]
+    assert "not fork" in widget.say(type="control", id=8, action="fork", step=1)["error"]
     before = len(widget.sent)
     for nonsense in (7, None, "stop", {"type": 7}, {}):
         widget.heard(widget, nonsense, [])
@@ -149,7 +150,7 @@ def test_it_is_used_where_no_server_tells_of_the_run(
     monkeypatch: pytest.MonkeyPatch, use: str, server: bool, made: bool
 ) -> None:
     monkeypatch.setattr(panel_module, "make_panel", lambda card, control: "a panel")
-    watching = Watching()
+    watching = Watchers()
     watching.publisher = SimpleNamespace() if server else None  # type: ignore[assignment]
     shell = SimpleNamespace(user_ns={"__vsc_ipynb_file__": "/x.ipynb"})
     assert watching.make_panel(Card(), shell, use) == ("a panel" if made else None)
@@ -159,7 +160,8 @@ def test_it_is_shown_once_and_the_card_takes_its_place(monkeypatch: pytest.Monke
     panel, card, widget = panel_of()
     display = LiveDisplay(card, SimpleNamespace(kernel=object()), make_panel=lambda: panel)
     shown: list[dict[str, Any]] = []
-    monkeypatch.setattr(display, "_publish", shown.append)
+    for name in ("publish", "finish"):
+        monkeypatch.setattr(display.output, name, lambda bundle, metadata: shown.append(bundle))
     display.update_if_due()
     assert [set(bundle) for bundle in shown] == [{"text/html", "text/plain"}], "no run yet"
     for event in [start_event(), *step_events(1)]:

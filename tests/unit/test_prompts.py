@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_sandbox_nb.agent.failures import InputError
+from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.prompts import PromptConfig, fill, load_prompts
 
 SECTIONS = ["TASK", "DIRECTORIES", "WORKFLOW", "IMPORTANT_NOTES", "ENCOURAGED_APPROACHES", "ANTI_HARDCODING"]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support import run
 
-from llm_sandbox_nb.benchmark import ray_hands, ray_host
+from llm_sandbox_nb.benchmark import ray_backend, ray_host
 from llm_sandbox_nb.benchmark.results import Result
 from llm_sandbox_nb.cli import main
 
@@ -25,7 +25,7 @@ def test_without_ray_one_sentence_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(ray_hands, "find_spec", lambda name: None)
+    monkeypatch.setattr(ray_backend, "find_spec", lambda name: None)
     assert main(command("--ray", "auto")) == 2
     assert capsys.readouterr().err == "--ray needs Ray: run `pip install 'llm-sandbox-nb[ray]'`.\n"
     assert not (tmp_path / "results").exists()
@@ -85,8 +85,8 @@ def test_folders_of_dead_hosts_are_removed_and_those_of_living_ones_are_not(
     os.close(lock)
 
 
-class SlowHands:
-    """In place of hands with sandboxes: makes a file, and does not come to an end."""
+class SlowBackend:
+    """In place of a backend with sandboxes: makes a file, and never ends."""
 
     def __init__(self, *_: object) -> None:
         self.begun = asyncio.Event()
@@ -106,8 +106,8 @@ def test_a_host_that_was_told_to_close_begins_nothing_and_leaves_nothing(
 ) -> None:
     """Ray may bring an item after the order to close that was sent later."""
     monkeypatch.setattr(ray_host.tempfile, "tempdir", str(tmp_path))
-    hands = SlowHands()
-    monkeypatch.setattr(ray_host, "LocalHands", lambda *_: hands)
+    backend = SlowBackend()
+    monkeypatch.setattr(ray_host, "LocalBackend", lambda *_: backend)
     for name in ("how_of", "opener_of"):
         monkeypatch.setattr(ray_host, name, lambda values: None)
     item: Any = None
@@ -115,7 +115,7 @@ def test_a_host_that_was_told_to_close_begins_nothing_and_leaves_nothing(
     async def scenario() -> None:
         host = ray_host.Host({}, 1)
         under_way = asyncio.create_task(host.attempt(item))
-        await hands.begun.wait()
+        await backend.begun.wait()
         closing = asyncio.create_task(host.close())
         await asyncio.sleep(0)
         assert (await host.attempt(item)).fatal

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import run
 
-from llm_sandbox_nb.agent.model import ContextOverflowError, ModelError, ModelSettings, Reply
-from llm_sandbox_nb.agent.retry import (
+from llm_sandbox_nb.model.contract import ContextOverflowError, ModelError, ModelSettings, Reply
+from llm_sandbox_nb.model.retries import (
     MARGIN,
     SMALLEST_REPLY,
     RetryPolicy,

@@ -16,12 +16,15 @@ from hypothesis import strategies as st
 from support import run
 
 from llm_sandbox_nb.benchmark.ifbench import follows, ifbench, loose_variants
-from llm_sandbox_nb.benchmark.letters import find_letter
-from llm_sandbox_nb.benchmark.mathematics import math_equal
+from llm_sandbox_nb.benchmark.math_equality import math_equal
+from llm_sandbox_nb.benchmark.math_statement import stated_values
+from llm_sandbox_nb.benchmark.multiple_choice import find_letter
 from llm_sandbox_nb.benchmark.rows import DataError, Row, make_row
-from llm_sandbox_nb.benchmark.rules import score_row
-from llm_sandbox_nb.benchmark.scores import exact, letter, rouge_l, set_f1
-from llm_sandbox_nb.benchmark.scoring import Scoring
+from llm_sandbox_nb.benchmark.scorers import score_row
+from llm_sandbox_nb.benchmark.scoring_pool import Scoring
+from llm_sandbox_nb.benchmark.text_scorers import exact, letter, rouge_l, set_f1
+
+DATA = Path(__file__).parents[1] / "data"
 
 
 @pytest.mark.parametrize(
@@ -94,6 +97,37 @@ def test_several_letters_and_rejected_ones_are_none(text: str) -> None:
     assert find_letter(text) is None
 
 
+def labelled(name: str) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in (DATA / name).read_text("utf-8").splitlines()]
+    assert len(rows) >= 200
+    assert len({json.dumps(row) for row in rows}) == len(rows)
+    return rows
+
+
+def test_letters_of_labelled_answers_are_never_wrong_and_seldom_missed() -> None:
+    """A letter that the text does not state counts as wrong, whatever the label is."""
+    rows = labelled("letters.jsonl")
+    found = [(find_letter(row["text"]), row["letter"], row["text"]) for row in rows]
+    stated = [one for one in found if one[1] is not None]
+    assert len(stated) >= 120
+    assert len(found) - len(stated) >= 60
+    assert [one for one in found if one[0] not in (None, one[1])] == []
+    missed = [one for one in stated if one[0] is None]
+    assert len(missed) <= 0.05 * len(stated), missed
+
+
+def test_the_last_of_what_is_said_decides_and_a_contradiction_is_none() -> None:
+    assert find_letter("I got B. Actually, the answer is D.") == "D"
+    assert find_letter("Is C the answer? No, D is the answer.") == "D"
+    for text in (
+        "The answer is B.\n\nC",
+        "Answer: C\n\nA",
+        "The answer is B? No, C.",
+        "The answer is C. Wait, no.",
+    ):
+        assert find_letter(text) is None
+
+
 def test_a_rejected_option_is_never_the_choice() -> None:
     assert find_letter("(A) is wrong because it is small; the correct one is (C).") in ("C", None)
 
@@ -101,7 +135,9 @@ def test_a_rejected_option_is_never_the_choice() -> None:
 @pytest.mark.parametrize(
     "part",
     ["answer is ", "(A", "(A) ", "A. ", "A\n", "answer: C ", "answer: A, ", "answer:", " ", "\n", "*", "\\boxed{", "_",
-     "\\text{", "\\text ", "Answer: C" + " " * 500, "option ", "correct ", "C, ", "C C ", ",("],
+     "\\text{", "\\text ", "Answer: C" + " " * 500, "option ", "correct ", "C, ", "C C ", ",(",
+     "<answer>", "<answer>C</answer>", "C is correct. ", "I choose C. ", "Therefore, C. ", "if the answer is C ",
+     "答案", "it is ", "C\n", "wait "],
 )  # fmt: skip
 @pytest.mark.parametrize("before", ["", "C. ", "answer is ", "Answer: C"])
 def test_the_time_for_a_hostile_answer_grows_with_its_length_only(before: str, part: str) -> None:
@@ -148,6 +184,29 @@ def test_exact_set_f1_and_rouge() -> None:
 )  # fmt: skip
 def test_mathematics(answer: str, gold: str, expected: float) -> None:
     assert math_equal(answer, gold).value == expected
+
+
+def test_mathematics_of_labelled_answers_is_never_wrong_and_seldom_missed() -> None:
+    rows = labelled("math.jsonl")
+    said = [(math_equal(row["text"], row["gold"]).value == 1, row) for row in rows]
+    stated = [one for one in said if one[1]["states_gold"]]
+    assert min(len(stated), len(said) - len(stated)) >= 100
+    assert [row for equal, row in said if equal and not row["states_gold"]] == []
+    missed = [row for equal, row in stated if not equal]
+    assert len(missed) <= 0.05 * len(stated), missed
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["the answer is ", "answer: 2, ", "5 is the answer, ", "is ", "(see ", " (see x", "\\[", "$$", "$",
+     "if the answer is ", "1 ", "1 m ", " or ", "a ", "**", "\n",
+     "> ", "\\text{", "not ", "{", "<answer>", "answer to "],
+)  # fmt: skip
+def test_the_time_to_find_mathematics_in_a_hostile_answer_grows_with_its_length_only(part: str) -> None:
+    for text in (part * (100_000 // len(part)), "answer is " + part * (100_000 // len(part)) + "x"):
+        started = time.process_time()
+        stated_values(text)
+        assert time.process_time() - started < 5
 
 
 def number_in_some_form(value: Fraction, chance: random.Random) -> str:
@@ -316,7 +375,7 @@ def test_a_scorer_may_say_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """Too much to keep is cut; what is too much to read is a failure of the scorer, and the next answer is scored."""
     own = tmp_path / "scorer.py"
     own.write_text(
-        "from llm_sandbox_nb.benchmark.scores import Score\n"
+        "from llm_sandbox_nb.benchmark.text_scorers import Score\n"
         "def score(answer, gold, **row):\n"
         "    return Score(1.0, int(answer) * 'x')\n"
     )
@@ -328,7 +387,7 @@ def test_a_scorer_may_say_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (long,) = run(body("3000000"), 60)
     assert (long.value, long.failed) == (1, False)
     assert 1000 <= len(long.detail) < 10_000
-    monkeypatch.setattr("llm_sandbox_nb.benchmark.scoring._LONGEST_REPLY", 500)
+    monkeypatch.setattr("llm_sandbox_nb.benchmark.scoring_pool._LONGEST_REPLY", 500)
     long, short = run(body("3000000", "3"), 60)
     assert (long.value, long.failed, long.detail) == (None, True, "the scorer's reply is too long")
     assert (short.value, short.detail) == (1, "xxx")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import errno
+import platform
 import re
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -122,3 +126,37 @@ def test_numbers_are_those_of_the_kernel_headers(machine: str) -> None:
 
 def test_an_unknown_machine_has_no_filter() -> None:
     assert seccomp.filter_program("riscv64") is None
+
+
+LOAD = """
+{program}
+import sys; sys.path.insert(0, sys.argv[1])
+from executor.system_calls import open_calls
+print(open_calls())
+"""
+
+
+def calls_after(program: str) -> str:
+    """What the executor's probe finds in a process that has run `program`."""
+    folder = str(Path(seccomp.__file__).parent)
+    argv = [sys.executable, "-I", "-c", LOAD.format(program=program), folder]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+
+def test_what_is_loaded_is_in_force_and_found_to_be() -> None:
+    assert "True" in calls_after("")
+    assert ast.literal_eval(calls_after(seccomp.load_filter())) == dict.fromkeys(
+        ("io_uring", "kernel keys", "vsock"), False
+    )
+
+
+def test_a_filter_that_would_stop_everything_is_not_loaded() -> None:
+    """As where an emulator translates system calls: the program goes on, and what is open is said."""
+    other = {"x86_64": "aarch64", "aarch64": "x86_64"}[platform.machine()]
+    wrong = {platform.machine(): (seccomp.filter_program(other) or b"").hex()}
+    found = ast.literal_eval(calls_after(f"{seccomp._LOAD}\nload_filter({wrong!r})"))
+    assert seccomp.describe_calls(found)[1]
+    assert seccomp.describe_calls({"vsock": True, "io_uring": False, "kernel keys": False}) == (
+        "refused: io_uring, kernel keys; open: vsock",
+        ["vsock"],
+    )

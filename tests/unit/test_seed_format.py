@@ -7,9 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from llm_sandbox_nb.agent.run import Run
+from llm_sandbox_nb.card.card import Card
+from llm_sandbox_nb.formats.llm_in_sandbox import (
+    dump_seed,
+    from_seed,
+    outcome,
+    read_seed,
+    to_seed,
+    write_seed,
+)
+from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.seed_format import dump_seed, read_seed, to_seed, write_seed
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 PUBLISHED = """{
@@ -125,3 +133,40 @@ def test_other_files_are_refused_in_a_sentence(tmp_path: Path, text: str) -> Non
         read_seed(path)
     with pytest.raises(FileNotFoundError):
         read_seed(tmp_path / "none.json")
+
+
+OBSERVATIONS = json.loads((Path(__file__).parents[1] / "data/seed_observations.json").read_text())
+"""Of the package, and what they tell; the view's TypeScript is tested with them too."""
+
+
+@pytest.mark.parametrize(("tool", "observation", "facts"), OBSERVATIONS)
+def test_how_a_call_ended_is_read_from_its_observation(
+    tool: str, observation: str, facts: dict[str, object]
+) -> None:
+    assert outcome(tool, observation) == facts
+
+
+def test_a_failed_call_is_failed_and_what_is_not_known_is_not_shown() -> None:
+    tool, observation, _ = OBSERVATIONS[2]
+    action = {"function": tool, "parameters": {"command": "python3 a.py"}}
+    record = {"thought": "", "action": action, "observation": observation, "metadata": {}}
+    finished = {
+        **record,
+        "action": {"function": "submit", "parameters": {}},
+        "observation": "<<< Finished >>>",
+    }
+    trajectory = from_seed({"problem_statement": "t", "steps": [record, finished]}, "x")
+    card = Card()
+    for event in trajectory.events:
+        card.add(event)
+    text = card.final()["text/plain"]
+    assert "2 steps · First error: step 1" in text
+    assert "exit 2 · FATAL: no such column" in text
+    for unknown in ("0.0 s", "token", "cost", "Exit code", "STDERR"):
+        assert unknown not in text
+    page = card.final()["text/html"].partition("</style>")[2]
+    for unknown in ("0.0 s", "token", "cost", "Exit code", "STDERR"):
+        assert unknown not in page
+    rows = Run(Path(), trajectory).to_dataframe()
+    assert rows["prompt_tokens"].isna().all()
+    assert rows["duration"].isna().all()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_sandbox_nb.notebook.server_address import ServerAddress, candidates, own_kernel_id
+from llm_sandbox_nb.notebook.server_client.address import ServerAddress, candidates, own_kernel_id
 
 VARIABLES = {
     "LLM_SANDBOX_SERVER_URL": "http://127.0.0.1:8888/x",

@@ -11,9 +11,10 @@ from traitlets import TraitError
 from traitlets.config import Config
 
 from llm_sandbox_nb.sandbox.contract import Limits
-from llm_sandbox_nb.sandbox.docker_image import DEFAULT_IMAGE
+from llm_sandbox_nb.sandbox.docker.images import DEFAULT_IMAGE
 from llm_sandbox_nb.sandbox.errors import PolicyError
-from llm_sandbox_nb.server.policy import SandboxPolicy, SandboxRequest, SandboxSpec
+from llm_sandbox_nb.sandbox.options import SandboxOptions
+from llm_sandbox_nb.server.policy import SandboxPolicy
 
 
 def policy(**traits: object) -> SandboxPolicy:
@@ -21,8 +22,8 @@ def policy(**traits: object) -> SandboxPolicy:
 
 
 def test_defaults_are_those_of_the_sandbox_room() -> None:
-    spec = policy().resolve(SandboxRequest())
-    assert spec == SandboxSpec("auto", "standard", None, None, Limits())
+    spec = policy().resolve(SandboxOptions())
+    assert spec == SandboxOptions("auto", "standard", None, None, Limits())
 
 
 @pytest.mark.parametrize(
@@ -51,34 +52,35 @@ def test_defaults_are_those_of_the_sandbox_room() -> None:
     ],
 )
 def test_refused_in_one_sentence(traits: dict[str, object], asked: dict[str, object], sentence: str) -> None:
+    site = policy(**traits)
     with pytest.raises(PolicyError) as caught:
-        policy(**traits).resolve(SandboxRequest.from_json(asked))
+        site.resolve(site.read_request(asked))
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_auto_takes_only_what_is_allowed() -> None:
     resolve = policy(allowed_isolations=["bubblewrap", "process"]).resolve
-    assert resolve(SandboxRequest()).isolation == "bubblewrap"
-    assert resolve(SandboxRequest(isolation="process")).isolation == "process"
+    assert resolve(SandboxOptions()).isolation == "bubblewrap"
+    assert resolve(SandboxOptions(isolation="process")).isolation == "process"
 
 
 @pytest.mark.parametrize(("profile", "network"), [("standard", "none"), ("strict", "none")])
 def test_a_closed_network_holds_when_nothing_is_asked_for(profile: str, network: str) -> None:
-    spec = policy(allowed_networks=["none"]).resolve(SandboxRequest(profile=profile))
+    spec = policy(allowed_networks=["none"]).resolve(SandboxOptions(profile=profile))
     assert spec.network == network
 
 
 def test_the_default_image_need_not_match_the_patterns() -> None:
     site = policy(allowed_images=["ours/*"], default_image="site/base")
-    assert site.resolve(SandboxRequest()).image == "site/base"
-    assert site.resolve(SandboxRequest(image="site/base")).image == "site/base"
-    assert site.resolve(SandboxRequest(image="ours/a")).image == "ours/a"
+    assert site.resolve(SandboxOptions()).image == "site/base"
+    assert site.resolve(SandboxOptions(image="site/base")).image == "site/base"
+    assert site.resolve(SandboxOptions(image="ours/a")).image == "ours/a"
 
 
 def test_defaults_never_exceed_the_maximum() -> None:
     site = policy(max_memory_bytes=1000, max_pids=7, max_cpus=0.5, default_pids=None)
-    assert site.resolve(SandboxRequest()).limits == Limits(1000, 7, 0.5)
+    assert site.resolve(SandboxOptions()).limits == Limits(1000, 7, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ def test_defaults_never_exceed_the_maximum() -> None:
 )
 def test_malformed_requests_name_the_field(body: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=repr(next(iter(body)))[1:-1]):
-        SandboxRequest.from_json(body)
+        policy().read_request(body)
 
 
 def test_a_trait_that_makes_no_sense_is_refused_at_start() -> None:
@@ -123,10 +125,11 @@ def test_nothing_outside_the_policy_gets_through(body: dict[str, object]) -> Non
     site = policy(allowed_isolations=["docker"], allowed_profiles=["strict"], default_profile="strict",
                   allowed_networks=["none"], max_memory_bytes=10**9, max_pids=100, max_cpus=1.5)  # fmt: skip
     try:
-        spec = site.resolve(SandboxRequest.from_json(body))
-    except PolicyError:
+        spec = site.resolve(site.read_request(body))
+    except (PolicyError, ValueError):
         return
     assert (spec.isolation, spec.profile, spec.network) == ("docker", "strict", "none")
+    assert spec.limits is not None
     assert spec.limits.memory_bytes is not None
     assert spec.limits.memory_bytes <= 10**9
     assert spec.limits.pids is not None
@@ -136,12 +139,12 @@ def test_nothing_outside_the_policy_gets_through(body: dict[str, object]) -> Non
 
 
 def test_a_spec_survives_its_label() -> None:
-    spec = policy().resolve(SandboxRequest(image="a/b", limits={"pids": 9}))
-    assert SandboxSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+    spec = policy().resolve(policy().read_request({"image": "a/b", "limits": {"pids": 9}}))
+    assert SandboxOptions.from_json(json.loads(json.dumps(spec.to_json()))) == spec
 
 
 def test_our_own_image_may_always_be_named() -> None:
     site = policy(allowed_images=["team/*"])
-    assert site.resolve(SandboxRequest(image=DEFAULT_IMAGE)).image == DEFAULT_IMAGE
+    assert site.resolve(SandboxOptions(image=DEFAULT_IMAGE)).image == DEFAULT_IMAGE
     with pytest.raises(PolicyError):
-        policy(allowed_images=["team/*"], default_image="team/a").resolve(SandboxRequest(image=DEFAULT_IMAGE))
+        policy(allowed_images=["team/*"], default_image="team/a").resolve(SandboxOptions(image=DEFAULT_IMAGE))

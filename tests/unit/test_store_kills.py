@@ -1,4 +1,4 @@
-"""kill -9 at random instants of a process that keeps, drops and shares checkpoints: nothing acknowledged is lost."""
+"""kill -9 of a process that keeps, drops and shares checkpoints: nothing acknowledged is lost."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
-from history_help import files_at
+from crash_points import at_every_change
+from history_help import files_at, keep
 from history_victim import content, keep_until_killed
 
 from llm_sandbox_nb.sandbox.errors import HistoryError
 from llm_sandbox_nb.sandbox.history.store import HistoryStore, is_history
 
-pytestmark = pytest.mark.slow
 KILLS = 100
 LIMIT = 60_000
 
@@ -54,6 +54,40 @@ def check(store: HistoryStore, acknowledged: int) -> None:
             store.manifest(str(left[0] - 1))
 
 
+def keep_some(folder: Path, told: int) -> None:
+    """Four checkpoints, with room for about two, and a copy of the history half-way."""
+    store = HistoryStore(folder / "h", limit=25_000)
+    for number in range(4):
+        keep(store, str(number), content(number), str(number - 1) if number else None)
+        os.write(told, b"%d\n" % number)
+        if number == 1:
+            store.continue_in(folder / "h-2")
+    assert store.dropped
+
+
+def test_killed_before_any_change_of_a_file_a_history_is_whole(tmp_path: Path) -> None:
+    states = set()
+    for folder, told in at_every_change(keep_some, tmp_path):
+        store = HistoryStore(folder / "h")
+        states.add((len(store.checkpoints()), store.dropped, len(told)))
+        if store.checkpoints():
+            check(store, max(map(int, told), default=0))
+        else:
+            assert not told
+        packs = [path.stat().st_size for path in (folder / "h" / "packs").iterdir()]
+        assert sum(packs) == store.size, "what is half-made or half-removed is gone"
+        store.close()
+        if is_history(folder / "h-2"):
+            copy = HistoryStore(folder / "h-2")
+            check(copy, 1)
+            copy.close()
+    assert any(kept and number == kept + dropped - 1 for kept, dropped, number in states), (
+        "kept, not yet told"
+    )
+    assert len({dropped for _, dropped, _ in states}) > 1
+
+
+@pytest.mark.campaign
 def test_a_killed_process_leaves_a_whole_history(tmp_path: Path) -> None:
     rng, acknowledged = random.Random(4), -1
     folder = tmp_path / "h"

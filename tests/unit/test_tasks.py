@@ -14,13 +14,13 @@ from support import run
 from llm_sandbox_nb.benchmark.data import SAMPLE, load_rows, with_documents
 from llm_sandbox_nb.benchmark.judge import Judge, JudgeOptions
 from llm_sandbox_nb.benchmark.rows import DataError, Row
-from llm_sandbox_nb.benchmark.rules import score_row
 from llm_sandbox_nb.benchmark.runner import image_of
-from llm_sandbox_nb.benchmark.scoring import row_columns
+from llm_sandbox_nb.benchmark.scorers import score_row
+from llm_sandbox_nb.benchmark.scoring_pool import row_columns
 from llm_sandbox_nb.benchmark.swe import score_patch
 from llm_sandbox_nb.benchmark.task import Task, TaskError, load_task, task_names
 from llm_sandbox_nb.cli import main
-from llm_sandbox_nb.sandbox.opening import open_sandbox
+from llm_sandbox_nb.sandbox.open import open_sandbox
 
 PUBLISHED = {
     "math": ("daixuancheng/llm-in-sandbox-bench", "math", "test", 16),

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import examples
 
-from llm_sandbox_nb.agent.schemas import TOOLS, ArgumentsError, check_arguments, parse_arguments
+from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
+from llm_sandbox_nb.agent.tools.toolbox import check_arguments, tool_schemas
 
 INSERT = {"command": "insert", "path": "/a", "new_str": "x"}
 VIEW = {"command": "view", "path": "/a"}
@@ -25,14 +27,15 @@ def refused(tool: str, raw: str) -> ArgumentsError:
 
 
 def test_schemas_are_what_providers_take() -> None:
-    names = [tool["function"]["name"] for tool in TOOLS]
+    tools = tool_schemas()
+    names = [tool["function"]["name"] for tool in tools]
     assert names == ["execute_bash", "str_replace_editor", "submit"]
-    for tool in TOOLS:
+    for tool in tools:
         assert set(tool) == {"type", "function"}
         parameters = tool["function"]["parameters"]
         assert parameters["type"] == "object"
         assert set(parameters["required"]) <= set(parameters["properties"])
-    json.dumps(TOOLS)
+    json.dumps(tools)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +118,7 @@ KEYS = st.sampled_from(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(
     st.sampled_from(["execute_bash", "str_replace_editor", "submit", "other"]),
     st.text(max_size=30)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.places import before_calls, end_of_step, files_after
+from llm_sandbox_nb.trajectory.rewind_points import before_calls, end_of_step, files_after
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 

@@ -10,12 +10,21 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import run
+from support import examples, run
 
 from llm_sandbox_nb.sandbox.errors import TransferError
-from llm_sandbox_nb.sandbox.receive import receive_tree
-from llm_sandbox_nb.sandbox.transfer import plan_upload, tree_of
-from llm_sandbox_nb.sandbox.tree import CHUNK, DIRECTORY, FILE, SKIPPED, THE_END, record
+from llm_sandbox_nb.sandbox.transfer import (
+    CHUNK,
+    DIRECTORY,
+    FILE,
+    SKIPPED,
+    THE_END,
+    plan_upload,
+    receive_tree,
+    record,
+    requested_file,
+    tree_of,
+)
 
 
 def chunked(data):
@@ -27,8 +36,8 @@ def file(path, data=b"content", mode=0o644):
     return record(FILE, path, mode) + chunked(data)
 
 
-def receive(target, *records, limit=10**6):
-    return receive_tree(io.BytesIO(b"".join(records) + record(THE_END, b"")), target, limit)
+def receive(target, *records, limit=10**6, only=None):
+    return receive_tree(io.BytesIO(b"".join(records) + record(THE_END, b"")), target, limit, only)
 
 
 def everything(folder):
@@ -145,6 +154,75 @@ def test_the_limit_of_bytes(tmp_path):
     assert everything(tmp_path) == {"a": b"x" * 600}
 
 
+def disk_usage(folder):
+    return sum(path.lstat().st_blocks * 512 for path in folder.rglob("*"))
+
+
+def test_a_small_limit_makes_few_files_and_folders(tmp_path):
+    """402 KB of records made 198,000 folders of 774 MB with a limit of 1,024 bytes."""
+    deep = [record(DIRECTORY, b"%d/" % number + b"/".join([b"d"] * 98)) for number in range(300)]
+    told = receive(tmp_path / "folders", *deep, file(b"after"), limit=1024)
+    assert len(list((tmp_path / "folders").rglob("*"))) <= 1000
+    assert disk_usage(tmp_path / "folders") <= 1000 * 8192
+    assert "0/d/" in str(everything(tmp_path / "folders"))
+    assert told[-1] == "after was left out: there is no room for more files and folders within the limit."
+    told = receive(tmp_path / "files", *[file(b"%d" % number, b"") for number in range(3000)], limit=1024)
+    assert len(list((tmp_path / "files").iterdir())) == 1000
+    assert len(told) == 1001
+    assert told[-1] == "1000 more were left out."
+
+
+def test_a_usual_limit_takes_a_usual_tree(tmp_path):
+    assert receive(tmp_path, *[file(b"%d/%d" % (n % 100, n)) for n in range(3000)], limit=10**8) == []
+    assert len(list(tmp_path.rglob("*"))) == 3100
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "only"),
+    [
+        ("a.txt", None, b"a.txt"),
+        ("output/a.txt", None, b"a.txt"),
+        ("a.txt", "file", b"a.txt"),
+        ("Makefile", "file", b"Makefile"),
+        ("é\udce9.png", None, "é".encode() + b"\xe9.png"),
+        ("Makefile", None, None),
+        (".hidden", None, None),
+        ("v1.2/", None, None),
+        ("v1.2", "folder", None),
+        ("output", None, None),
+        ("output/..", None, None),
+        (".", None, None),
+    ],
+)
+def test_what_a_download_may_be_called(source, kind, only):
+    assert requested_file(source, kind) == only
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [file(b"victim.png")],
+        [file(b"sub/.bashrc")],
+        [file(b"a.txt"), file(b"victim.png")],
+        [file(b"a.txt"), record(SKIPPED, b"x") + chunked(b"why")],
+        [file(b"a.txt"), file(b"a.txt", b"again")],
+        [file(b"./a.txt")],
+        [record(DIRECTORY, b"a.txt")],
+        [record(DIRECTORY, b"sub")],
+        [record(SKIPPED, b"victim.png") + chunked(b"why")],
+        [],
+    ],
+)
+def test_only_the_file_that_was_asked_for(tmp_path, records):
+    (tmp_path / "a.txt").write_bytes(b"mine")
+    with pytest.raises(TransferError, match=r"something else than the file a\.txt; nothing was written"):
+        receive(tmp_path, *records, only=b"a.txt")
+    assert everything(tmp_path) == {"a.txt": b"mine"}
+    assert receive(tmp_path, file(b"a.txt"), only=b"a.txt") == []
+    told = receive(tmp_path, record(SKIPPED, b"a.txt") + chunked(b"it is odd"), only=b"a.txt")
+    assert (told, everything(tmp_path)) == (["a.txt was left out: it is odd."], {"a.txt": b"content"})
+
+
 def test_what_the_sandbox_left_out_is_told_safely(tmp_path):
     reason = CHUNK.pack(9) + b"it is odd" + CHUNK.pack(0)
     rude = CHUNK.pack(8) + b"\x1b[2J\nbad" + CHUNK.pack(0)
@@ -171,7 +249,7 @@ def test_what_the_sandbox_left_out_is_told_safely(tmp_path):
     ],
 )
 def test_streams_that_are_none(tmp_path, stream):
-    with pytest.raises(TransferError, match="makes no sense"):
+    with pytest.raises(TransferError, match="invalid form"):
         receive_tree(io.BytesIO(stream), tmp_path, 10**6)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
@@ -179,7 +257,7 @@ def test_streams_that_are_none(tmp_path, stream):
 NAMES = st.binary(min_size=1, max_size=12)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -114,7 +114,7 @@ def state_of(run: Trajectory) -> dict[str, Any]:
     return {
         "start": start, "sandbox": sandbox, "finish": finish, "held": held, "notes": run.notes,
         "skipped": run.skipped, "paused": run.paused, "files": run.files,
-        "usage": run.usage.model_dump(), "spent": run.spent.model_dump(),
+        "usage": run.usage.model_dump(), "spent": run.total_usage.model_dump(),
         "artifacts": [[path, event.id] for path, event in run.artifacts.items()],
         "checkpoints": [[step, event.id] for step, event in run.checkpoints.items()],
         "changed": [event.id for event in run.changed],
@@ -142,7 +142,7 @@ def call_of(call: Call) -> dict[str, Any]:
         "result": call.result and call.result.id,
         "observation": call.result and call.result.observation,
     }
-    return {**plain, **result, "decided": [event.id for event in call.decisions]}
+    return {**plain, **result, "decisions": [event.id for event in call.decisions]}
 
 
 def in_typescript(streams: list[list[ev.Event]]) -> list[dict[str, Any]]:

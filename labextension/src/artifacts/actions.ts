@@ -12,7 +12,7 @@ export function renderActions(loaded: ILoaded, kind: IKind): HTMLElement {
   const name = visibleName(artifact.path);
   if (kind.opens) {
     const open = () => openTab(loaded, kind);
-    const label = host.trans('Open %1 in a new tab', name);
+    const label = host.trans('Open in a new tab: %1', name);
     bar.append(
       h(
         'button',

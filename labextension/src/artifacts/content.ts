@@ -1,5 +1,5 @@
 /** The bytes of a file, and addresses under which this page alone may show them. */
-import { IArtifactSaved } from '../view/events';
+import { IArtifactSaved } from '../generated/events';
 import { IArtifactContent, IHost } from '../view/host';
 
 /** What a file's event tells of it. */

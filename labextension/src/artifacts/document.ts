@@ -1,56 +1,155 @@
-/** HTML and SVG: only ever within a sandboxed frame, without network unless the person allows it for this very file. */
+/**
+ * HTML and SVG: only ever within a sandboxed frame. Scripts run when the person asks for it, and use the network only when the
+ * person allows it for this very file.
+ */
+import { sha256 } from '@noble/hashes/sha2.js';
+import { bytesToHex } from '@noble/hashes/utils.js';
 import { h } from '../view/dom';
 import { decode, ILoaded } from './content';
+import { guardFocus } from './focus';
 import { IFrameRights, sandboxedFrame } from './frame';
-import { visibleName } from './names';
-import { sha256 } from './sha256';
+import { suffix, visibleName } from './names';
+import { STATIC_LIMIT, staticPage } from './static-page';
 
 const LIMIT = 32 * 2 ** 20;
+const STATIC: IFrameRights = { scripts: false, network: false };
+
+/** The document as it is shown now. */
+interface IShown {
+  text: string;
+  rights: IFrameRights;
+  /** Whether it would look different if its scripts ran. */
+  runs: boolean;
+}
 
 /** The document as text, with what it may do now. */
-export function documentOf(loaded: ILoaded): { text: string; rights: IFrameRights } {
+export function documentOf(loaded: ILoaded): IShown {
   const { host } = loaded;
-  const network = host.trusted && host.recall?.(permissionKey(loaded)) === 'allowed';
-  return { text: decode(loaded.bytes, LIMIT), rights: { scripts: host.trusted, network } };
+  const text = decode(loaded.bytes, LIMIT);
+  if (host.trusted && (host.recall?.(key('run', loaded)) ?? (host.runsPages ? 'allowed' : 'denied')) === 'allowed') {
+    const network = host.recall?.(key('network', loaded)) === 'allowed';
+    return { text, rights: { scripts: true, network }, runs: true };
+  }
+  if (text.length > STATIC_LIMIT) {
+    return { text: host.trans('This page is too large to be shown without its scripts.'), rights: STATIC, runs: true };
+  }
+  const { html, runs } = staticPage(text);
+  return { text: html, rights: STATIC, runs };
 }
 
 /**
- * Under which the choice is remembered. The event's id is of one run only; the digest is taken from the bytes that are shown,
+ * Under which a choice is remembered. The event's id is of one run only; the digest is taken from the bytes that are shown,
  * so that neither another run, another file nor another version of this file has the permission.
  */
-function permissionKey({ artifact, bytes }: ILoaded): string {
-  return `artifact-network/${artifact.id}/${sha256(bytes)}/${artifact.path}`;
+function key(what: 'run' | 'network', { artifact, bytes }: ILoaded): string {
+  return `artifact-${what}/${artifact.id}/${bytesToHex(sha256(bytes))}/${artifact.path}`;
 }
 
 export function renderDocument(loaded: ILoaded): HTMLElement {
   const { artifact, host } = loaded;
-  const { text, rights } = documentOf(loaded);
   const title = host.trans('Content of %1', visibleName(artifact.path));
-  const place = h('div', { class: 'lsn-frame-place' }, sandboxedFrame(text, rights, title));
-  if (!host.trusted) {
-    return h('div', {}, place, h('p', { class: 'lsn-quiet' }, host.trans('Not trusted: its scripts do not run.')));
-  }
-  if (host.offline) {
-    return h('div', {}, place, h('p', { class: 'lsn-quiet' }, host.trans('It has no network.')));
-  }
-  let { network } = rights;
-  const button = h('button', { type: 'button', class: 'lsn-button', onclick: () => change(!network) });
+  const place = h('div', { class: 'lsn-frame-place' });
+  fitDrawing(loaded, place);
+  const region = h('div', {}, place);
+  const bar = h('p', { class: 'lsn-frame-rights' });
   const note = h('span', { class: 'lsn-quiet', role: 'status' });
-  const change = (allowed: boolean) => {
-    network = allowed;
-    host.remember?.(permissionKey(loaded), allowed ? 'allowed' : 'denied');
-    place.replaceChildren(sandboxedFrame(text, { ...rights, network }, title));
-    tell();
+  const toggle = (what: 'run' | 'network', allowed: boolean) => {
+    host.remember?.(key(what, loaded), allowed ? 'allowed' : 'denied');
+    show();
   };
-  const tell = () => {
-    button.setAttribute('aria-pressed', String(network));
-    button.textContent = network
-      ? host.trans('Take the network from this file')
-      : host.trans('Allow this file to use the network');
-    note.textContent = network
-      ? host.trans('It may load from https addresses and send to them what it shows.')
-      : host.trans('It has no network.');
+  const button = (label: string, tooltip: string, onclick: () => void, pressed?: boolean) =>
+    h(
+      'button',
+      { type: 'button', class: 'lsn-button', title: tooltip, 'aria-pressed': pressed?.toString(), onclick },
+      label
+    );
+  const show = () => {
+    const { text, rights, runs } = documentOf(loaded);
+    const frame = sandboxedFrame(text, rights, title);
+    place.replaceChildren(frame);
+    note.textContent = sentence(rights, runs);
+    if (rights.scripts) {
+      guardFocus(region, frame, () => {
+        toggle('run', false);
+        note.textContent = host.trans('This page took the keyboard without a click. It was stopped.');
+      });
+    }
+    const buttons = !host.trusted
+      ? []
+      : !rights.scripts
+        ? runs && [button(host.trans('Run this page'), remainder(), () => toggle('run', true))]
+        : [
+            button(host.trans('Stop this page'), '', () => toggle('run', false)),
+            !host.offline &&
+              button(
+                rights.network
+                  ? host.trans('Take the network from this file')
+                  : host.trans('Allow this file to use the network'),
+                '',
+                () => toggle('network', !rights.network),
+                rights.network
+              )
+          ];
+    bar.replaceChildren(...(buttons || []).filter(one => !!one), note);
+    bar.hidden = !bar.textContent;
   };
-  tell();
-  return h('div', {}, place, h('p', { class: 'lsn-frame-rights' }, button, note));
+  const sentence = (rights: IFrameRights, runs: boolean): string => {
+    if (rights.network) {
+      return host.trans('It may load from https addresses and send to them what it shows.');
+    }
+    if (rights.scripts) {
+      return host.trans('It has no network.');
+    }
+    if (!runs) {
+      return '';
+    }
+    return host.trusted ? host.trans('Shown without its scripts.') : host.trans('Not trusted: its scripts do not run.');
+  };
+  const remainder = () =>
+    host.trans(
+      'Its scripts run in a frame that cannot read this page or load from the network. A hostile page can still send a few bytes in the host name of an address that it tries to open.'
+    );
+  region.append(bar);
+  show();
+  return region;
+}
+
+/** Around an SVG in a page: its margins, and room below a line. */
+const AROUND = 24;
+/** Pixels of the highest frame. */
+const HIGHEST = 420;
+
+/** The frame of a drawing has the drawing's size; nobody can ask a page for its own. */
+function fitDrawing({ artifact, bytes }: ILoaded, place: HTMLElement): void {
+  const size = suffix(artifact.path) === '.svg' ? drawingSize(decode(bytes, 20_000)) : null;
+  if (!size) {
+    return;
+  }
+  const { width, height, fixed } = size;
+  if (fixed) {
+    place.style.height = `${Math.min(HIGHEST, height + AROUND)}px`;
+    place.style.width = `${width + AROUND}px`;
+  } else {
+    place.style.height = 'auto';
+    place.style.maxHeight = `${HIGHEST}px`;
+    place.style.aspectRatio = `${width} / ${height}`;
+  }
+}
+
+/** What an SVG says of its size: in pixels, or only its shape; null when it says nothing of use. */
+export function drawingSize(text: string): { width: number; height: number; fixed: boolean } | null {
+  const tag = /<svg\b[^>]*>/i.exec(text)?.[0] ?? '';
+  const pixels = (name: string) =>
+    Number(new RegExp(`\\s${name}\\s*=\\s*["']?\\s*(\\d+(?:\\.\\d+)?)(?:px)?\\s*["'\\s/>]`, 'i').exec(tag)?.[1] ?? 0);
+  const [width, height] = [pixels('width'), pixels('height')];
+  if (width && height) {
+    return { width, height, fixed: true };
+  }
+  const box =
+    /\sviewBox\s*=\s*["']([^"']*)["']/i
+      .exec(tag)?.[1]
+      .trim()
+      .split(/[\s,]+/)
+      .map(Number) ?? [];
+  return box.length === 4 && box[2] > 0 && box[3] > 0 ? { width: box[2], height: box[3], fixed: false } : null;
 }

@@ -1,5 +1,5 @@
 /**
- * A frame for pages that are not trusted, as `notebook/framing.py` makes it.
+ * A frame for pages that are not trusted, as `card/artifacts.py` makes it.
  *
  * Two frames, one in the other. The origin of the inner one is opaque, so that it cannot reach the page, its cookies or
  * its server, and its policy lets it load nothing. The outer one is there because a policy does not keep a document from
@@ -32,10 +32,19 @@ export function policy({ scripts, network }: IFrameRights): string {
   ].join('; ');
 }
 
-/** The page around `document`: ours, without any script, to be put into a frame or opened by itself. */
+/**
+ * What runs before the scripts of a page: it takes away what speaks to other hosts past the policy. The frame's sandbox forbids
+ * windows and forms. A page can still try to go to an address, itself or in a frame of its own: Chromium looks up the host and
+ * connects before the policy refuses it, and gives a frame of opaque origin no event that could prevent it.
+ */
+const PRELUDE =
+  '<script>for(const name of ["RTCPeerConnection","webkitRTCPeerConnection","RTCDataChannel","RTCIceTransport",' +
+  '"WebTransport"])delete window[name]</script>';
+
+/** The page around `document`: ours, without any script, to be put into a frame or opened alone. */
 export function wrapper(document: string, rights: IFrameRights): string {
   const style = 'border:0;width:100%;height:100%;position:absolute;inset:0';
-  const inner = `<iframe ${attributes(rights)} style="${style}" srcdoc="${quoted(head(rights) + document)}"></iframe>`;
+  const inner = `<iframe ${attributes(rights)} style="${style}" srcdoc="${quoted(head(rights) + (rights.scripts ? PRELUDE : '') + document)}"></iframe>`;
   return `${head(rights)}<body style="margin:0;background:#fff">${inner}`;
 }
 

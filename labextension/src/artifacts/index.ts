@@ -1,6 +1,6 @@
 /** One file that the model made: its name, what it shows, and what can be done with it. All of it is taken to be hostile. */
 import { h } from '../view/dom';
-import { sizeInWords } from '../view/format';
+import { formatSize } from '../formatting';
 import { IHost } from '../view/host';
 import { renderActions } from './actions';
 import { renderAudio, renderVideo } from './media';
@@ -40,7 +40,7 @@ export function renderArtifact(artifact: IArtifact, host: IHost): HTMLElement {
     'figcaption',
     {},
     h('code', { dir: 'auto' }, name),
-    h('span', { class: 'lsn-quiet' }, sizeInWords(artifact.size))
+    h('span', { class: 'lsn-quiet' }, formatSize(artifact.size))
   );
   const body = h('div', { class: 'lsn-artifact-body', 'aria-busy': 'true' });
   const figure = h('figure', { class: 'lsn-artifact', 'aria-label': host.trans('File %1', name) }, caption, body);

@@ -149,7 +149,7 @@ class File {
     this.damaged ||= reader.short;
   }
 
-  /** False at the end of the track, or where it makes no sense any more. */
+  /** False at the end of the track, or where it is invalid. */
   private _readEvent(reader: Reader, tick: number, status: number): boolean {
     const order = this._events;
     if (status === 0xff) {

@@ -1,6 +1,6 @@
 /** MIDI as a piano-roll: time to the right, pitch upwards, a colour for each channel. */
 import { h } from '../view/dom';
-import { secondsInWords } from '../view/format';
+import { formatDuration, plural } from '../formatting';
 import { ILoaded } from './content';
 import { IScore, parseMidi } from './midi';
 import { visibleName } from './names';
@@ -12,9 +12,9 @@ export function renderMidi({ artifact, host, bytes }: ILoaded): HTMLElement {
     return h('p', { class: 'lsn-quiet' }, host.trans('Named as a MIDI file, but it is none.'));
   }
   const facts = [
-    host.trans('%1 notes', score.notes.length),
-    host.trans('%1 tracks', score.tracks),
-    secondsInWords(score.seconds)
+    plural(score.notes.length, host.trans('note'), host.trans('notes')),
+    plural(score.tracks, host.trans('track'), host.trans('tracks')),
+    formatDuration(score.seconds)
   ];
   if (score.damaged) {
     facts.push(host.trans('the file is damaged or very large; this is what could be read'));

@@ -1,6 +1,6 @@
 /** Tables: names and types of the columns, the first rows, and how much more there is. */
 import { h, plainText } from '../view/dom';
-import { countInWords, sizeInWords } from '../view/format';
+import { formatCount, formatSize } from '../formatting';
 import { IHost, ITablePreview } from '../view/host';
 import { decode, ILoaded } from './content';
 import { delimiterOf, parseDelimited, typeOf } from './csv';
@@ -19,7 +19,7 @@ export function renderDelimited(loaded: ILoaded): HTMLElement {
   const columns = names.map((name, index) => ({ name, type: typeOf(body.map(row => row[index] ?? '')) }));
   const notes = [];
   if (read < text.length || bytes.length > LIMIT) {
-    notes.push(host.trans('The first %1 rows; the file has %2.', body.length, sizeInWords(bytes.length)));
+    notes.push(host.trans('The first %1 rows; the file has %2.', body.length, formatSize(bytes.length)));
   }
   if (cut) {
     notes.push(host.trans('The first %1 columns.', BOUNDS.columns));
@@ -36,7 +36,7 @@ export function renderPreview({ preview, host }: ILoaded): HTMLElement {
   const rows = preview.rows.slice(0, BOUNDS.rows).map(row => row.slice(0, BOUNDS.columns));
   const notes = [];
   if (preview.total_rows > rows.length) {
-    notes.push(host.trans('The first %1 of %2 rows.', rows.length, countInWords(preview.total_rows)));
+    notes.push(host.trans('The first %1 of %2 rows.', rows.length, formatCount(preview.total_rows)));
   }
   if (preview.columns.length > columns.length) {
     notes.push(host.trans('The first %1 of %2 columns.', columns.length, preview.columns.length));

@@ -1,6 +1,6 @@
 /** Text, as much of it as a person would read here. */
 import { h, plainText, setText } from '../view/dom';
-import { sizeInWords } from '../view/format';
+import { formatSize } from '../formatting';
 import { decode, ILoaded } from './content';
 
 const LIMIT = 200_000;
@@ -20,5 +20,5 @@ export function renderText(loaded: ILoaded): HTMLElement {
 /** Says how much is not shown, if anything. */
 export function leftOut({ bytes, host }: ILoaded, limit: number): HTMLElement | null {
   const rest = bytes.length - limit;
-  return rest > 0 ? h('p', { class: 'lsn-quiet' }, host.trans('%1 more are in the file.', sizeInWords(rest))) : null;
+  return rest > 0 ? h('p', { class: 'lsn-quiet' }, host.trans('%1 more are in the file.', formatSize(rest))) : null;
 }

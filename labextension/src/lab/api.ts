@@ -15,6 +15,9 @@ export interface IProtection {
   memory_bytes: number | null;
   pids: number | null;
   cpus: number | null;
+  /** Of all files together; not there in sandboxes of an older server. */
+  disk_bytes?: number | null;
+  files?: number | null;
   protects: string;
   does_not_protect: string;
 }
@@ -65,6 +68,13 @@ export class SandboxApi {
 
   async stop(id: string): Promise<void> {
     await this._request(`sandboxes/${id}`, { method: 'DELETE' });
+  }
+
+  /** End idle sandboxes of other kernels than this one: so many, or all. The notebooks whose they were. */
+  async stopIdle(kernel: string, most?: number): Promise<(string | null)[]> {
+    const init = { method: 'POST', body: JSON.stringify({ kernel_id: kernel, most }) };
+    const response = await this._request('sandboxes/stop-idle', init);
+    return ((await response.json()) as { stopped: { notebook: string | null }[] }).stopped.map(one => one.notebook);
   }
 
   async reset(id: string): Promise<void> {

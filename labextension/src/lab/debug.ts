@@ -1,12 +1,12 @@
-/** Commands and keys for a run that is stopped at a call: as in JupyterLab's debugger, and only while one is stopped. */
+/** Commands and keys for a run that waits at a call: as in JupyterLab's debugger, and only while one waits. */
 
 import { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { ICommandPalette } from '@jupyterlab/apputils';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
-import { IStopped, stoppedWithin, watchStops } from '../view/stopped';
+import { IPausedRun, pausedRunWithin, watchPausedRuns } from '../view/paused-runs';
 
-/** On the page's body while the run of the document in front is stopped: the shortcuts' selectors name it. */
+/** On the page's body while the run of the document in front waits: the shortcuts' selectors name it. */
 const MARK = 'llmSandboxStopped';
 
 export namespace DebugCommandIDs {
@@ -17,7 +17,7 @@ export namespace DebugCommandIDs {
 
 export const debugPlugin: JupyterFrontEndPlugin<void> = {
   id: 'llm-sandbox-nb:debugger',
-  description: 'Commands and keys to go on with a run that is stopped.',
+  description: 'Commands and keys for a run that waits for a person.',
   autoStart: true,
   optional: [ITranslator, ICommandPalette],
   activate
@@ -25,8 +25,8 @@ export const debugPlugin: JupyterFrontEndPlugin<void> = {
 
 function activate(app: JupyterFrontEnd, translator: ITranslator | null, palette: ICommandPalette | null): void {
   const bundle = (translator ?? nullTranslator).load('llm_sandbox_nb');
-  const stopped = () => stoppedWithin(app.shell.currentWidget?.node);
-  const add = (id: string, label: string, action: (one: IStopped) => void) => {
+  const stopped = () => pausedRunWithin(app.shell.currentWidget?.node);
+  const add = (id: string, label: string, action: (one: IPausedRun) => void) => {
     app.commands.addCommand(id, {
       label,
       describedBy: { args: { type: 'object', properties: {} } },
@@ -40,9 +40,9 @@ function activate(app: JupyterFrontEnd, translator: ITranslator | null, palette:
     });
     palette?.addItem({ command: id, category: bundle.__('Sandbox') });
   };
-  add(DebugCommandIDs.resume, bundle.__('Continue the Stopped Run'), one => one.continue());
-  add(DebugCommandIDs.step, bundle.__('Step the Stopped Run'), one => one.step());
-  add(DebugCommandIDs.stop, bundle.__('End the Stopped Run'), one => one.end());
+  add(DebugCommandIDs.resume, bundle.__('Continue the Paused Run'), one => one.continue());
+  add(DebugCommandIDs.step, bundle.__('Step the Paused Run'), one => one.step());
+  add(DebugCommandIDs.stop, bundle.__('Stop the Paused Run'), one => one.end());
   const mark = () => {
     if (stopped()) {
       document.body.dataset[MARK] = 'true';
@@ -51,6 +51,6 @@ function activate(app: JupyterFrontEnd, translator: ITranslator | null, palette:
     }
     app.commands.notifyCommandChanged();
   };
-  watchStops(mark);
+  watchPausedRuns(mark);
   app.shell.currentChanged?.connect(mark);
 }

@@ -2,7 +2,8 @@
 
 import { visibleName } from '../artifacts/names';
 import { h } from '../view/dom';
-import { sizeInWords } from '../view/format';
+import { oneLine } from '../view/one-line';
+import { formatSize } from '../formatting';
 import { IFile } from './api';
 
 export interface IFilesSource {
@@ -17,6 +18,8 @@ export interface IFilesSource {
 
 /** Entries shown of one folder. */
 const SHOWN = 500;
+/** Characters of an error, which may name a file. */
+const SAID = 300;
 
 export class FilesView {
   readonly node: HTMLElement;
@@ -101,7 +104,7 @@ export class FilesView {
       'li',
       {},
       h('button', { class: 'lsn-file-name', type: 'button', onclick: open, dir: 'auto' }, name),
-      h('span', { class: 'lsn-file-size' }, sizeInWords(file.size)),
+      h('span', { class: 'lsn-file-size' }, formatSize(file.size)),
       h(
         'button',
         { type: 'button', onclick: download, 'aria-label': trans('Download %1', name), title: trans('Download') },
@@ -156,7 +159,8 @@ export class FilesView {
   }
 
   private _say(error: unknown): void {
-    this._note.textContent = error instanceof Error ? error.message : String(error);
+    const said = error instanceof Error ? error.message : String(error);
+    this._note.textContent = visibleName(oneLine(said, SAID));
   }
 }
 

@@ -1,4 +1,4 @@
-/** Connects the cards of runs that go on with the server, which knows what has happened and passes decisions on. */
+/** Connects the cards of live runs to the server, which knows what has happened and passes decisions on. */
 
 import { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { INotebookTracker } from '@jupyterlab/notebook';
@@ -10,7 +10,7 @@ import type { ITimeTravel } from '../view/host';
 import { RunHistory } from './history';
 import { LiveRun, RunState } from './live';
 import { RunApi } from './run-api';
-import { KernelTravel } from './travel';
+import { KernelTimeTravel } from './time-travel';
 
 const OVER: readonly RunState[] = ['finished', 'lost', 'unknown'];
 
@@ -24,7 +24,7 @@ export const followPlugin: JupyterFrontEndPlugin<void> = {
     const bundle = (translator ?? nullTranslator).load('llm_sandbox_nb');
     const api = new RunApi(settings);
     const travel = (runId: string) =>
-      new KernelTravel(runId, api, notebooks, (text, ...args) => bundle.__(text, ...args));
+      new KernelTimeTravel(runId, api, notebooks, (text, ...args) => bundle.__(text, ...args));
     offerLive(follower(settings, travel));
     offerPast(rememberer(settings, api, travel));
   }
@@ -54,6 +54,6 @@ function rememberer(
   return async runId => {
     const known = await api.run(runId).catch(() => null);
     const history = new RunHistory(settings, runId);
-    return known && { history, timeTravel: travel(runId), journal: () => history.journal() };
+    return known && { history, events: known.events, timeTravel: travel(runId), journal: () => history.journal() };
   };
 }

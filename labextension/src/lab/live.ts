@@ -1,14 +1,14 @@
-/** A run that is under way, as the Jupyter server tells it: all past events, then what comes, each once; and decisions back to it. */
+/** A live run, as the Jupyter server tells it: all past events, then what comes, each once; and decisions back to it. */
 
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 
-import type { ICallOutput, IEvent, IModelDelta } from '../view/events';
+import type { ICallOutput, IEvent, IModelDelta } from '../generated/events';
 import type { IArtifactContent, IControls, IDecisions, IHistory, ITimeTravel } from '../view/host';
 import { RunHistory } from './history';
 
 /**
- * `live`: it goes on. `away`: its kernel is not connected at this moment. `lost`: the kernel has not come back.
+ * `live`: it is running. `away`: its kernel is not connected at this moment. `lost`: the kernel has not come back.
  * `finished`: its last event was given. `offline`: the server does not answer; it is asked again and again.
  * `unknown`: the server knows no such run, and nothing more will come.
  */
@@ -94,7 +94,7 @@ export class LiveRun {
     return { data: new Uint8Array(await response.arrayBuffer()), mime: 'application/octet-stream' };
   }
 
-  /** Stop watching; the run goes on. */
+  /** Stop watching; the run continues. */
   dispose(): void {
     this._over = true;
     if (this._timer !== null) {
@@ -211,7 +211,7 @@ export class LiveRun {
   }
 }
 
-/** How much of each stream of text that is under way was given already: after a new connection pieces come again. */
+/** How much of each unfinished stream of text was given already: after a new connection pieces come again. */
 class Tail {
   private _ends = new Map<string, number>();
 

@@ -2,22 +2,31 @@
 
 import { ILabShell, ILayoutRestorer, JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { Dialog, ICommandPalette, showDialog } from '@jupyterlab/apputils';
-import { INotebookTracker } from '@jupyterlab/notebook';
-import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
+import { INotebookTracker, NotebookActions, NotebookPanel } from '@jupyterlab/notebook';
+import { IRenderMimeRegistry, RenderMimeRegistry } from '@jupyterlab/rendermime';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStatusBar } from '@jupyterlab/statusbar';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { Widget } from '@lumino/widgets';
 
+import { visibleName } from '../artifacts/names';
+import { readRecord } from '../formats';
+import { tabToolsWithin } from '../tab-tools';
+import { showKeys } from '../view/keys';
+import { IShownRun, offerShell, setPagesRun } from '../live';
 import { SandboxApi } from './api';
 import { ICellSettings, insertCell } from './cell';
 import { sandboxIcon } from './icon';
 import { SandboxPanel } from './panel';
 import { downloadFile, previewFile } from './preview';
+import { INotebookRun, isLive, RunApi } from './run-api';
 import { RunsView } from './runs';
 import { Sandboxes } from './sandboxes';
 import { ISectionHost } from './section';
 import { SandboxStatus } from './status';
+import { liveRunData, recordedRunData, runTab, tabId } from './tab';
 import { terminalTab } from './terminal';
+import { markWaiting } from './waiting';
 
 const ID = 'llm-sandbox-nb:plugin';
 const PANEL = 'llm-sandbox-panel';
@@ -29,6 +38,12 @@ export namespace CommandIDs {
   export const reset = 'llm-sandbox:reset';
   export const stop = 'llm-sandbox:stop';
   export const terminal = 'llm-sandbox:terminal';
+  export const stopIdle = 'llm-sandbox:stop-idle';
+  export const openRun = 'llm-sandbox:open-run';
+  export const nextStep = 'llm-sandbox:next-step';
+  export const previousStep = 'llm-sandbox:previous-step';
+  export const present = 'llm-sandbox:present';
+  export const keys = 'llm-sandbox:keys';
 }
 
 type Trans = (text: string, ...args: (string | number)[]) => string;
@@ -55,39 +70,168 @@ function activate(
 ): void {
   const bundle = (translator ?? nullTranslator).load('llm_sandbox_nb');
   const trans: Trans = (text, ...args) => bundle.__(text, ...args);
-  const sandboxes = new Sandboxes(new SandboxApi(app.serviceManager.serverSettings));
+  const sandboxes = new Sandboxes(
+    new SandboxApi(app.serviceManager.serverSettings),
+    new RunApi(app.serviceManager.serverSettings)
+  );
   const host = sectionHost(app, sandboxes, rendermime, translator ?? nullTranslator, trans, !!labShell);
-  const open = (path: string) => void app.commands.execute('docmanager:open', { path });
-  const panel = new SandboxPanel(sandboxes, host, new RunsView(app.serviceManager.contents, open, trans));
+  const tabs = new RunTabs(app, sandboxes, notebooks, rendermime, !!labShell);
+  const current = () => notebooks?.currentWidget?.context.path ?? null;
+  const runs = new RunsView(sandboxes.runApi, run => void tabs.open(run), trans);
+  const panel = new SandboxPanel(sandboxes, host, runs);
   panel.id = PANEL;
   panel.title.icon = sandboxIcon;
   panel.title.caption = trans('Sandboxes');
+  offerShell({
+    openRun: labShell ? (run, place) => tabs.show(run, panelOf(notebooks, place)) : undefined,
+    makeRoom: place => makeRoom(app, sandboxes, host, notebooks, place)
+  });
   app.shell.add(panel, 'left', { rank: 650, type: trans('Sandboxes') });
   restorer?.add(panel, PANEL);
 
   const settings = loadSettings(registry);
-  addCommands(app, { notebooks, sandboxes, host, settings, trans, panel: () => app.shell.activateById(PANEL) });
+  const show = () => app.shell.activateById(PANEL);
+  addCommands(app, { notebooks, sandboxes, host, settings, trans, panel: show });
+  addRunCommands(app, sandboxes, tabs, current, () => panel.stopIdle(), trans);
   const category = trans('Sandbox');
   Object.values(CommandIDs).forEach(command => palette?.addItem({ command, category }));
 
   const status = new SandboxStatus(trans, () => void app.commands.execute(CommandIDs.showPanel));
   statusBar?.registerStatusItem(ID, { item: status, align: 'left', rank: 90, isActive: () => true });
 
-  const current = () => notebooks?.currentWidget?.context.path ?? null;
+  const showStatus = () => status.showState(sandboxes.of(current()), sandboxes.liveRun(current()));
   const follow = () => {
     panel.notebook = current();
-    status.showState(sandboxes.of(current()));
+    showStatus();
   };
+  NotebookActions.executionScheduled.connect(() => sandboxes.expectRun());
+  NotebookActions.executed.connect(() => void sandboxes.refresh());
   notebooks?.currentChanged.connect((_sender, widget) => {
     widget?.context.pathChanged.connect(follow);
     follow();
   });
   sandboxes.changed.connect(() => {
-    status.showState(sandboxes.of(current()));
+    showStatus();
+    markWaiting(sandboxes, panel, [...app.shell.widgets('main')], trans);
     app.commands.notifyCommandChanged();
   });
   labShell?.layoutModified.connect(follow);
   follow();
+}
+
+/** Commands about runs: of the notebook in front, and in a tab of their own. */
+function addRunCommands(
+  app: JupyterFrontEnd,
+  sandboxes: Sandboxes,
+  tabs: RunTabs,
+  current: () => string | null,
+  stopIdle: () => Promise<void>,
+  trans: Trans
+): void {
+  const add = (id: string, label: string, isEnabled: () => boolean, execute: () => void | Promise<void>) =>
+    app.commands.addCommand(id, {
+      label,
+      describedBy: { args: { type: 'object', properties: {} } },
+      isEnabled,
+      execute: () => execute()
+    });
+  add(CommandIDs.stopIdle, trans('Stop All Idle Sandboxes…'), () => sandboxes.idle(current()).length > 0, stopIdle);
+  add(
+    CommandIDs.openRun,
+    trans("Open This Notebook's Newest Run in a Tab"),
+    () => current() !== null,
+    async () => {
+      const { runs } = await sandboxes.runApi.ofNotebook(current()!);
+      if (runs.length) {
+        await tabs.open(runs[0]);
+      }
+    }
+  );
+  const tools = () => tabToolsWithin(app.shell.currentWidget?.node);
+  const inTab = () => tools() !== null;
+  add(CommandIDs.nextStep, trans('Next Step of the Run'), inTab, () => tools()?.go(1));
+  add(CommandIDs.previousStep, trans('Step Before in the Run'), inTab, () => tools()?.go(-1));
+  add(CommandIDs.present, trans('Present the Run in Large Type'), inTab, () => tools()?.present());
+  add(
+    CommandIDs.keys,
+    trans('Show the Keys for Runs'),
+    () => true,
+    () => showKeys(document.body, trans, { lab: true, tab: inTab() })
+  );
+}
+
+/** Runs in tabs of their own. */
+class RunTabs {
+  constructor(
+    private _app: JupyterFrontEnd,
+    private _sandboxes: Sandboxes,
+    private _notebooks: INotebookTracker | null,
+    private _rendermime: IRenderMimeRegistry,
+    private _possible: boolean
+  ) {}
+
+  /** Open a run of the notebook in front: live, or from its journal. */
+  async open(run: INotebookRun): Promise<void> {
+    const { contents } = this._app.serviceManager;
+    const { id, task, journal } = run;
+    const live = this._sandboxes.runs.some(one => one.id === id && isLive(one));
+    if (!this._possible) {
+      await (journal && this._app.commands.execute('docmanager:open', { path: journal }));
+    } else if (live || !journal) {
+      const shown = { id, task, data: liveRunData(id, null), trusted: true };
+      this.show(shown, this._notebooks?.currentWidget ?? null);
+    } else {
+      const file = await contents.get(journal, { type: 'file', format: 'text', content: true });
+      const data = recordedRunData(id, readRecord(String(file.content))?.events ?? []);
+      const resolver = new RenderMimeRegistry.UrlResolver({ path: journal, contents });
+      this._add(id, () => runTab({ id, task, data, trusted: true }, this._rendermime, resolver, ''));
+    }
+  }
+
+  /** Show a run as an output of `notebook` does; once, however often it is asked for. */
+  show(run: IShownRun, notebook: NotebookPanel | null): void {
+    const resolver = notebook?.content.rendermime.resolver ?? undefined;
+    this._add(run.id, () => runTab(run, this._rendermime, resolver, null));
+  }
+
+  private _add(run: string, make: () => Widget): void {
+    const id = tabId(run);
+    if (![...this._app.shell.widgets('main')].some(widget => widget.id === id)) {
+      this._app.shell.add(make(), 'main');
+    }
+    this._app.shell.activateById(id);
+  }
+}
+
+function panelOf(notebooks: INotebookTracker | null, place: HTMLElement): NotebookPanel | null {
+  return notebooks?.find(panel => panel.node.contains(place)) ?? null;
+}
+
+async function makeRoom(
+  app: JupyterFrontEnd,
+  sandboxes: Sandboxes,
+  host: ISectionHost,
+  notebooks: INotebookTracker | null,
+  place: HTMLElement
+): Promise<void> {
+  const { trans } = host;
+  const panel = panelOf(notebooks, place);
+  await sandboxes.refresh();
+  const idle = sandboxes.idle(panel?.context.path ?? null);
+  const oldest = idle.sort((a, b) => a.last_activity.localeCompare(b.last_activity))[0];
+  if (!panel || !oldest) {
+    throw new Error(trans('No sandbox is idle any more: wait until a run ends.'));
+  }
+  const name = visibleName(oldest.notebook ?? trans('A kernel without a notebook'));
+  const lost = trans('%1: its files are lost; records of runs stay. Then this cell runs again.', name);
+  if (await host.confirm(trans('Stop the sandbox that is idle longest?'), lost, trans('Stop and run again'))) {
+    await sandboxes.api.stop(oldest.id);
+    await sandboxes.refresh();
+    const { content } = panel;
+    content.activeCellIndex = content.widgets.findIndex(cell => cell.node.contains(place));
+    content.deselectAll();
+    await app.commands.execute('notebook:run-cell');
+  }
 }
 
 function sectionHost(
@@ -130,6 +274,11 @@ function loadSettings(registry: ISettingRegistry | null): () => Promise<Partial<
   const loading = registry?.load(ID).catch(reason => {
     console.warn('The settings of the sandbox cannot be read.', reason);
     return null;
+  });
+  void loading?.then(settings => {
+    const read = () => setPagesRun(settings?.composite['runPages'] === true);
+    settings?.changed.connect(read);
+    read();
   });
   return async () => (await loading)?.composite ?? {};
 }

@@ -1,85 +1,140 @@
-/** The runs that a notebook left in the folder beside it, newest first. */
+/** The runs of the notebook in front, newest first; forks stand under their run. */
 
-import { PathExt } from '@jupyterlab/coreutils';
-import { Contents } from '@jupyterlab/services';
-
+import { visibleName } from '../artifacts/names';
+import { formatState, plural } from '../formatting';
 import { h } from '../view/dom';
+import { oneLine } from '../view/one-line';
+import { INotebookRun, IRunState, isLive, RunApi } from './run-api';
 
-/** The folder for records beside a notebook, as `%config SandboxMagics.output_dir` has it unless it is set. */
-const RECORDS = 'sandbox-runs';
-const SHOWN = 20;
+type Trans = (text: string, ...args: (string | number)[]) => string;
 
-export interface IRun {
-  name: string;
-  /** Path of its journal. */
-  journal: string;
-}
+/** Characters of a task that a row shows. */
+const TASK = 80;
+/** How deep forks of forks are indented. */
+const DEEPEST = 4;
 
-/** Where a notebook's runs are; the name is made as the kernel makes it. */
-export function runsFolder(notebook: string): string {
-  const stem = PathExt.basename(notebook, PathExt.extname(notebook));
-  const name = stem.replace(/[^\p{L}\p{N}_.-]+/gu, '-').replace(/^[-.]+|[-.]+$/g, '');
-  return PathExt.join(PathExt.dirname(notebook), RECORDS, name.slice(0, 80) || 'notebook');
-}
-
-/** The runs of a notebook; none when it has no folder for them. */
-export async function listRuns(contents: Contents.IManager, notebook: string): Promise<IRun[]> {
-  let found: Contents.IModel[] = [{ path: PathExt.dirname(notebook) } as Contents.IModel];
-  const name = PathExt.basename(runsFolder(notebook));
-  for (const folder of [RECORDS, name]) {
-    const parent = await entries(contents, found[0].path);
-    found = parent.filter(one => one.type === 'directory' && one.name === folder);
-    if (!found.length) {
-      return [];
-    }
-  }
-  return (await entries(contents, found[0].path))
-    .filter(one => one.type === 'directory')
-    .sort((a, b) => b.name.localeCompare(a.name))
-    .map(one => ({ name: one.name, journal: PathExt.join(one.path, 'journal.jsonl') }));
-}
-
-async function entries(contents: Contents.IManager, folder: string): Promise<Contents.IModel[]> {
-  return (await contents.get(folder)).content as Contents.IModel[];
-}
+const SIGNS: Record<string, [sign: string, kind: string]> = {
+  submitted: ['✓', 'done'],
+  answered: ['✓', 'done'],
+  running: ['●', 'live'],
+  waiting: ['●', 'wait'],
+  ready: ['○', 'live'],
+  interrupted: ['■', 'stopped']
+};
 
 export class RunsView {
   readonly node: HTMLElement;
   private _list = h('ul', { class: 'lsn-runs' });
   private _note = h('div', { class: 'lsn-panel-note' });
   private _shown = '';
+  private _runs: INotebookRun[] = [];
+  private _earlier = 0;
+  private _notebook: string | null = null;
+  private _asked = 0;
 
   constructor(
-    private _contents: Contents.IManager,
-    private _open: (journal: string) => void,
-    private _trans: (text: string, ...args: (string | number)[]) => string
+    private _api: RunApi,
+    private _open: (run: INotebookRun) => void,
+    private _trans: Trans
   ) {
     const title = _trans('Runs of this notebook');
-    this.node = h(
-      'section',
-      { class: 'lsn-panel-section', 'aria-label': title },
-      h('header', {}, h('h2', {}, title)),
-      this._list,
-      this._note
-    );
+    this.node = h('section', { class: 'lsn-panel-runs', 'aria-label': title }, this._list, this._note);
   }
 
-  async show(notebook: string | null): Promise<void> {
-    const runs = notebook ? await listRuns(this._contents, notebook).catch(() => []) : [];
-    const shown = JSON.stringify([notebook, runs]);
-    this.node.hidden = !notebook;
+  /** Read the runs of a notebook anew; `known` are the live ones, which the server knows. */
+  async show(notebook: string | null, known: readonly IRunState[]): Promise<void> {
+    const asked = ++this._asked;
+    const found = notebook ? await this._api.ofNotebook(notebook).catch(() => null) : null;
+    if (asked === this._asked) {
+      this._notebook = notebook;
+      this._runs = found?.runs ?? [];
+      this._earlier = (found?.total ?? 0) - this._runs.length;
+      this.update(known);
+    }
+  }
+
+  /** Show how the live ones stand now. */
+  update(known: readonly IRunState[]): void {
+    const live = new Map(known.filter(isLive).map(run => [run.id, run]));
+    const rows = nested(this._runs).map(([run, depth]) => this._row(current(run, live.get(run.id)), depth));
+    const shown = JSON.stringify([this._notebook, this._earlier, rows.map(row => row.key)]);
+    this.node.hidden = !this._notebook;
     if (shown === this._shown) {
       return;
     }
     this._shown = shown;
-    const open = (run: IRun) => () => this._open(run.journal);
-    this._list.replaceChildren(
-      ...runs
-        .slice(0, SHOWN)
-        .map(run => h('li', {}, h('button', { type: 'button', class: 'lsn-file-name', onclick: open(run) }, run.name)))
-    );
-    const more = runs.length - SHOWN;
-    const none = this._trans('None yet.');
-    this._note.textContent = more > 0 ? this._trans('… and %1 earlier', more) : runs.length ? '' : none;
+    const focused = this._list.querySelector<HTMLElement>(':focus')?.dataset.run;
+    this._list.replaceChildren(...rows.map(row => row.node));
+    if (focused) {
+      [...this._list.querySelectorAll<HTMLElement>('[data-run]')].find(one => one.dataset.run === focused)?.focus();
+    }
+    const none = this._trans('No run yet.');
+    this._note.textContent =
+      this._earlier > 0 ? this._trans('… and %1 earlier', this._earlier) : rows.length ? '' : none;
   }
+
+  private _row(run: INotebookRun, depth: number): { key: string; node: HTMLElement } {
+    const { _trans: trans } = this;
+    const [sign, kind] = SIGNS[run.state] ?? ['✗', 'error'];
+    const when = whenText(run.started);
+    const state = formatState(run.state, '', trans);
+    const task = visibleName(oneLine(run.task, TASK)) || run.id;
+    const steps = run.steps < 0 ? '' : plural(run.steps, trans('step'), trans('steps'));
+    const said = [`${when} ${state}: ${task}`, steps, depth ? trans('a fork') : ''].filter(part => part).join(', ');
+    const button = h(
+      'button',
+      {
+        type: 'button',
+        class: 'lsn-run',
+        'data-run': run.id,
+        'aria-label': said,
+        title: `${state}. ${task}`,
+        onclick: () => this._open(run)
+      },
+      h('small', {}, when),
+      h('span', { class: 'lsn-run-sign', 'data-state': kind }, depth ? `⑂ ${sign}` : sign),
+      h('span', { class: 'lsn-run-task', dir: 'auto' }, task),
+      h('small', {}, run.state === 'waiting' ? trans('waiting') : steps)
+    );
+    button.style.paddingInlineStart = `${12 + 14 * Math.min(depth, DEEPEST)}px`;
+    return { key: `${said} ${run.journal}`, node: h('li', {}, button) };
+  }
+}
+
+/** A run that is live is further than its journal was when it was read. */
+function current(run: INotebookRun, live: IRunState | undefined): INotebookRun {
+  return live ? { ...run, state: live.paused ? 'waiting' : 'running', steps: live.steps } : run;
+}
+
+/** Each run with how deep it stands: below the run that it is a fork of. */
+function nested(runs: readonly INotebookRun[]): [INotebookRun, number][] {
+  const ids = new Set(runs.map(run => run.id));
+  const forks = new Map<string, INotebookRun[]>();
+  for (const run of runs) {
+    if (run.forked_from && run.forked_from !== run.id && ids.has(run.forked_from)) {
+      forks.set(run.forked_from, [...(forks.get(run.forked_from) ?? []), run]);
+    }
+  }
+  const below = new Set([...forks.values()].flat());
+  const rows: [INotebookRun, number][] = [];
+  const placed = new Set<INotebookRun>();
+  const add = (run: INotebookRun, depth: number) => {
+    if (!placed.has(run)) {
+      placed.add(run);
+      rows.push([run, depth]);
+      forks.get(run.id)?.forEach(fork => add(fork, depth + 1));
+    }
+  };
+  runs.filter(run => !below.has(run)).forEach(run => add(run, 0));
+  // Journals that name each other as parents stand alone.
+  runs.forEach(run => add(run, 0));
+  return rows;
+}
+
+/** The time of today, the day of earlier ones. */
+function whenText(seconds: number): string {
+  const began = new Date(seconds * 1000);
+  const time = began.toLocaleTimeString([], { hour: '2-digit', minute: '2-digit', hour12: false });
+  const today = began.toDateString() === new Date().toDateString();
+  return today ? time : `${began.toLocaleDateString([], { day: 'numeric', month: 'short' })} ${time}`;
 }

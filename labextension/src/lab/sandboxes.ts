@@ -1,15 +1,21 @@
-/** The server's sandboxes as the page knows them: asked for often while somebody looks, seldom otherwise. */
+/** The server's sandboxes and runs as the page knows them: asked for often while a run is live or a person looks, seldom otherwise. */
 
 import { ISignal, Signal } from '@lumino/signaling';
 
 import { ISandbox, SandboxApi } from './api';
+import { IRunState, isLive, RunApi } from './run-api';
 
+const LIVE = 1000;
 const WATCHED = 2000;
+/** For so long after a cell was run a run may begin. */
+const EXPECTED = 20_000;
 const UNWATCHED = 15000;
 
 export class Sandboxes {
   /** All sandboxes, oldest first. */
   all: ISandbox[] = [];
+  /** All runs that kernels have published to the server, oldest first. */
+  runs: IRunState[] = [];
   /** Why they are not known, in words; empty when they are. */
   problem = '';
   isDisposed = false;
@@ -17,8 +23,12 @@ export class Sandboxes {
   private _timer = 0;
   private _watchers = new Set<object>();
   private _asking: Promise<void> | null = null;
+  private _expectedUntil = 0;
 
-  constructor(readonly api: SandboxApi) {
+  constructor(
+    readonly api: SandboxApi,
+    readonly runApi: RunApi
+  ) {
     void this.refresh();
   }
 
@@ -30,6 +40,25 @@ export class Sandboxes {
   /** The sandbox of a notebook. */
   of(notebook: string | null): ISandbox | undefined {
     return notebook ? this.all.find(one => one.notebook === notebook) : undefined;
+  }
+
+  /** The newest live run of a notebook. */
+  liveRun(notebook: string | null): IRunState | undefined {
+    return notebook ? [...this.runs].reverse().find(one => one.notebook === notebook && isLive(one)) : undefined;
+  }
+
+  /** Sandboxes of other notebooks in which nothing happens. */
+  idle(notebook: string | null): ISandbox[] {
+    const live = new Set(this.runs.filter(isLive).map(run => run.kernel_id));
+    return this.all.filter(
+      one => one.state !== 'starting' && !one.requests && !live.has(one.kernel_id) && one.notebook !== notebook
+    );
+  }
+
+  /** A cell was run, which may begin a run: ask often for a while. */
+  expectRun(): void {
+    this._expectedUntil = Date.now() + EXPECTED;
+    void this.refresh();
   }
 
   /** Ask more often for as long as `who` looks. */
@@ -64,15 +93,22 @@ export class Sandboxes {
     try {
       // A page that nobody sees asks nothing.
       if (!document.hidden) {
-        this.all = await this.api.list();
+        [this.all, this.runs] = await Promise.all([this.api.list(), this.runApi.list()]);
         this.problem = '';
       }
     } catch (error) {
       this.problem = error instanceof Error ? error.message : String(error);
     }
     if (!this.isDisposed) {
-      this._timer = window.setTimeout(() => void this.refresh(), this._watchers.size ? WATCHED : UNWATCHED);
+      this._timer = window.setTimeout(() => void this.refresh(), this._pause());
       this._changed.emit();
     }
+  }
+
+  private _pause(): number {
+    if (this.runs.some(isLive) || Date.now() < this._expectedUntil) {
+      return LIVE;
+    }
+    return this._watchers.size ? WATCHED : UNWATCHED;
   }
 }

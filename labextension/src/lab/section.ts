@@ -1,10 +1,15 @@
-/** One sandbox in the side panel: whose it is, how it stands, what it uses, its files, and what can be done to it. */
+/** One sandbox in the side panel: whose it is, how it stands, what protects, its files; the rest behind a button. */
 
+import { PathExt } from '@jupyterlab/coreutils';
+
+import { visibleName } from '../artifacts/names';
 import { h } from '../view/dom';
-import { sizeInWords } from '../view/format';
+import { formatSize } from '../formatting';
 import { IFile, IProtection, ISandbox, IUsage, SandboxApi } from './api';
 import { FilesView } from './files';
 import { Graph } from './graph';
+import { IRunState } from './run-api';
+import { runWords } from './status';
 
 /** What the panel's page can do for a section. */
 export interface ISectionHost {
@@ -28,7 +33,10 @@ export class SandboxSection {
   readonly node: HTMLElement;
   private _title: HTMLButtonElement;
   private _state = h('span', { class: 'lsn-badge' });
-  private _protection = h('details', { class: 'lsn-panel-protection' });
+  private _line = h('span', { class: 'lsn-panel-line' });
+  private _protection = h('dl', { class: 'lsn-panel-protection' });
+  private _more: HTMLElement;
+  private _moreButton: HTMLButtonElement;
   private _problem = h('div', { class: 'lsn-panel-problem', role: 'alert' });
   private _actions: HTMLElement;
   private _terminal: HTMLButtonElement;
@@ -37,18 +45,21 @@ export class SandboxSection {
   private _graphs: HTMLElement;
   private _files: FilesView | null = null;
   private _folder: HTMLDetailsElement;
+  private _count = h('small', {});
+  private _memoryUsed: number | null = null;
   private _last: IUsage | null = null;
   private _timer = 0;
   private _visible = false;
 
   constructor(
     private _sandbox: ISandbox,
-    private _host: ISectionHost
+    private _host: ISectionHost,
+    private _run?: IRunState
   ) {
     const { trans } = _host;
     this._title = h('button', { type: 'button', class: 'lsn-panel-title' });
     this._title.onclick = () => this._sandbox.notebook && _host.openNotebook(this._sandbox.notebook);
-    this._memory = new Graph(trans('Memory'), 32 * MB, sizeInWords);
+    this._memory = new Graph(trans('Memory'), 32 * MB, formatSize);
     this._cpu = new Graph(trans('CPU'), 100, value => `${Math.round(value)} %`);
     this._graphs = h('div', { class: 'lsn-graphs' }, this._memory.node, this._cpu.node);
     this._terminal = h(
@@ -58,38 +69,50 @@ export class SandboxSection {
     );
     this._terminal.onclick = () => void this._do(() => _host.openTerminal(this._sandbox));
     this._actions = this._makeActions();
-    this._actions.prepend(this._terminal);
-    this._folder = h('details', { class: 'lsn-panel-files' }, h('summary', {}, trans('Files')));
+    const files = h('summary', {}, h('span', {}, trans('Files')), ' ', this._count);
+    this._folder = h('details', { class: 'lsn-panel-files' }, files);
     this._folder.addEventListener('toggle', () => this._folder.open && this._openFiles());
+    const more = trans('More about this sandbox');
+    this._more = h('div', { class: 'lsn-panel-more', hidden: true }, this._actions, this._graphs, this._protection);
+    this._moreButton = h('button', { type: 'button', title: more, 'aria-label': more, 'aria-expanded': 'false' }, '⋯');
+    this._moreButton.onclick = () => {
+      this._more.hidden = !this._more.hidden;
+      this._moreButton.setAttribute('aria-expanded', String(!this._more.hidden));
+    };
     this.node = h(
       'section',
       { class: 'lsn-panel-section' },
       h('header', {}, this._title, this._state),
-      this._protection,
-      this._graphs,
-      this._actions,
+      h('div', { class: 'lsn-panel-row' }, this._line, this._terminal, this._moreButton),
+      this._more,
       this._problem,
       this._folder
     );
     this._draw(null);
   }
 
-  update(sandbox: ISandbox): void {
+  /** Show it as it is now; `run` is the live run of its notebook. */
+  update(sandbox: ISandbox, run: IRunState | undefined): void {
     const before = this._sandbox;
     this._sandbox = sandbox;
+    this._run = run;
     this._draw(before);
-    if (before.last_activity !== sandbox.last_activity && this._folder.open && this._visible) {
-      void this._files?.refresh();
+    if (before.last_activity !== sandbox.last_activity && this._visible) {
+      void this._countFiles();
+      if (this._folder.open) {
+        void this._files?.refresh();
+      }
     }
   }
 
-  /** Measure while somebody looks. */
+  /** Measure while a person looks. */
   setVisible(visible: boolean): void {
     if (visible !== this._visible) {
       this._visible = visible;
       window.clearTimeout(this._timer);
       if (visible) {
         void this._measure();
+        void this._countFiles();
       }
     }
   }
@@ -102,20 +125,47 @@ export class SandboxSection {
   private _draw(before: ISandbox | null): void {
     const { trans } = this._host;
     const { notebook, state, protection, requests } = this._sandbox;
-    const name = notebook ?? trans('A kernel without a notebook');
+    const name = visibleName(notebook ?? trans('A kernel without a notebook'));
     this.node.setAttribute('aria-label', trans('Sandbox of %1', name));
-    this._title.textContent = name;
+    this._title.textContent = visibleName(notebook ? PathExt.basename(notebook) : name);
+    this._title.dir = 'auto';
     this._title.title = notebook ? trans('Go to %1', name) : '';
     this._title.disabled = !notebook;
     const words = { starting: trans('starting'), running: trans('idle'), lost: trans('lost') };
-    this._state.textContent = state === 'running' && requests ? trans('at work') : words[state];
-    this._state.dataset.state = state === 'lost' ? 'error' : requests ? 'live' : 'done';
+    const doing = state === 'running' && requests ? trans('busy') : words[state];
+    this._state.textContent = this._run ? runWords(this._run, trans) : doing;
+    const live = this._run || requests ? 'live' : 'done';
+    this._state.dataset.state = state === 'lost' ? 'error' : this._run?.paused ? 'wait' : live;
     if (!before || JSON.stringify(before.protection) !== JSON.stringify(protection)) {
       this._protection.replaceChildren(...this._protectionParts(protection));
-      this._protection.hidden = !protection;
     }
+    this._line.textContent = this._lineText();
     this._graphs.hidden = this._folder.hidden = state !== 'running';
     this._terminal.hidden = state !== 'running' || !this._sandbox.terminal;
+  }
+
+  /** What keeps it apart, whether it has a network, and its memory. */
+  private _lineText(): string {
+    const { trans } = this._host;
+    const { protection } = this._sandbox;
+    if (!protection) {
+      return trans('No sandbox yet');
+    }
+    const names: Record<string, string> = { docker: 'Docker', process: trans('process, not isolated') };
+    const network = protection.network === 'none' ? trans('no network') : trans('network: %1', protection.network);
+    const memory = this._memoryUsed === null ? '' : formatSize(this._memoryUsed);
+    return [names[protection.isolation] ?? protection.isolation, network, memory].filter(part => part).join(' · ');
+  }
+
+  /** How many files it has in its output folder. */
+  private async _countFiles(): Promise<void> {
+    const { id, root, state } = this._sandbox;
+    if (state !== 'running' || !root) {
+      return;
+    }
+    const output = `${root.replace(/\/$/, '')}/output`;
+    const files = await this._host.api.files(id, output).catch(() => []);
+    this._count.textContent = files.length ? `output/ ${files.length}` : '';
   }
 
   private _protectionParts(protection: IProtection | null): HTMLElement[] {
@@ -123,11 +173,12 @@ export class SandboxSection {
     if (!protection) {
       return [];
     }
-    const network = protection.network === 'none' ? trans('no network') : trans('network: %1', protection.network);
     const limits = [
-      protection.memory_bytes !== null && trans('%1 of memory', sizeInWords(protection.memory_bytes)),
+      protection.memory_bytes !== null && trans('%1 of memory', formatSize(protection.memory_bytes)),
       protection.cpus !== null && trans('%1 processors', protection.cpus),
-      protection.pids !== null && trans('%1 processes', protection.pids)
+      protection.pids !== null && trans('%1 processes', protection.pids),
+      typeof protection.disk_bytes === 'number' && trans('%1 of files', formatSize(protection.disk_bytes)),
+      typeof protection.files === 'number' && trans('%1 files', protection.files)
     ].filter((one): one is string => !!one);
     const rows: [string, string][] = [
       [trans('Protects'), protection.protects],
@@ -138,9 +189,7 @@ export class SandboxSection {
       [trans('System calls'), protection.seccomp],
       [trans('At most'), limits.join(', ') || trans('no limits')]
     ];
-    const list = h('dl', {});
-    rows.filter(([, text]) => text).forEach(([name, text]) => list.append(h('dt', {}, name), h('dd', {}, text)));
-    return [h('summary', {}, `${protection.isolation}, ${network}`), list];
+    return rows.filter(([, text]) => text).flatMap(([name, text]) => [h('dt', {}, name), h('dd', {}, text)]);
   }
 
   private _makeActions(): HTMLElement {
@@ -218,6 +267,8 @@ export class SandboxSection {
   private _take(usage: IUsage): void {
     const last = this._last;
     this._last = usage;
+    this._memoryUsed = usage.memory_bytes;
+    this._line.textContent = this._lineText();
     this._memory.add(usage.memory_bytes);
     if (last && usage.time > last.time) {
       const share = (100 * (usage.cpu_seconds - last.cpu_seconds)) / (usage.time - last.time);

@@ -1,9 +1,10 @@
-/** The status bar's word on the sandbox of the notebook in front. */
+/** The status bar's word on the sandbox and the live run of the notebook in front. */
 
 import { Widget } from '@lumino/widgets';
 
 import { h } from '../view/dom';
 import { ISandbox } from './api';
+import { IRunState } from './run-api';
 
 export class SandboxStatus extends Widget {
   private _button: HTMLButtonElement;
@@ -16,12 +17,13 @@ export class SandboxStatus extends Widget {
     this.addClass('lsn-status');
     this._button = h('button', { type: 'button', title: _trans('Show the sandboxes'), onclick: open });
     this.node.append(this._button);
-    this.showState(undefined);
+    this.showState(undefined, undefined);
   }
 
-  showState(sandbox: ISandbox | undefined): void {
-    this._button.textContent = this._trans('Sandbox: %1', sandbox ? this._words(sandbox) : this._trans('none'));
-    this._button.dataset.state = sandbox?.state ?? 'none';
+  showState(sandbox: ISandbox | undefined, run: IRunState | undefined): void {
+    const idle = sandbox ? this._words(sandbox) : this._trans('none');
+    this._button.textContent = this._trans('Sandbox: %1', run ? runWords(run, this._trans) : idle);
+    this._button.dataset.state = run ? (run.paused ? 'wait' : 'live') : (sandbox?.state ?? 'none');
   }
 
   private _words(sandbox: ISandbox): string {
@@ -29,8 +31,19 @@ export class SandboxStatus extends Widget {
     const states = {
       starting: this._trans('starting'),
       lost: this._trans('lost'),
-      running: sandbox.requests ? this._trans('at work') : this._trans('idle')
+      running: sandbox.requests ? this._trans('busy') : this._trans('idle')
     };
     return isolation ? `${isolation}, ${states[sandbox.state]}` : states[sandbox.state];
   }
+}
+
+/** What a live run does now. */
+export function runWords(run: IRunState, trans: (text: string, ...args: (string | number)[]) => string): string {
+  if (run.state === 'away') {
+    return trans('the kernel does not answer');
+  }
+  if (run.paused) {
+    return trans('waiting for you');
+  }
+  return run.steps ? trans('running step %1', run.steps) : trans('starting a run');
 }

@@ -5,7 +5,7 @@ import { IHost } from './host';
 
 const ROWS_MOST = 14;
 
-/** Something that was written where JSON is wanted. */
+/** Something that was written where JSON must be. */
 export class ArgumentError extends Error {}
 
 export class ArgumentsEditor {

@@ -1,167 +1,168 @@
-/** One tool call: its arguments, its output as it streams, what it changed. */
+/** One tool call: its command, its output as it streams, what it changed. Nothing is shown that is shown elsewhere. */
 
-import { renderDecisions } from './decided';
+import { callText, failed, pathBelow, toolOf } from './call-summary';
+import { renderDecisions } from './decisions';
 import { renderDiff } from './diff';
-import { h, plainText, setText } from './dom';
-import { ICallFinished, IFileDiff } from './events';
+import { h, plainText } from './dom';
+import { ICallFinished, IFileDiff } from '../generated/events';
 import { ICall } from './fold';
-import { secondsInWords, sizeInWords } from './format';
+import { formatCallFailure, formatDuration, formatSize } from '../formatting';
+import { highlight, languageOf } from './highlight';
 import { IHost } from './host';
+import { streamsOf } from './observation';
+import { OutputBox } from './output';
 
-/** Characters shown at first: more than the box has room for. A browser lays out all that is in it. */
-const OUTPUT_SHOWN = 3000;
-
-/** Whether a call went wrong: of itself, by its exit code, or by the clock. */
-export function failed(call: ICall): boolean {
-  const result = call.result;
-  return !!result && (!!result.error || result.timed_out || !!result.exit_code);
-}
-
-/** What a person reads as the call: the command itself, or the editor's arguments. */
-export function callText(call: ICall): string {
-  const values = call.arguments;
-  if (!values) {
-    return call.rawArguments;
-  }
-  if (call.tool === 'execute_bash' && typeof values.command === 'string') {
-    return values.command;
-  }
-  return Object.entries(values)
-    .map(([name, value]) => `${name}:${argumentText(value)}`)
-    .join('\n');
-}
-
-function argumentText(value: unknown): string {
-  const text = typeof value === 'string' ? value : JSON.stringify(value);
-  return text.includes('\n') ? `\n${text}` : ` ${text}`;
-}
+/** Arguments of the editor that its diff shows. */
+const IN_DIFF = new Set(['command', 'path', 'file_text', 'old_str', 'new_str', 'insert_line']);
+/** Characters of a diff that is open at first. */
+const SHORT_DIFF = 4000;
 
 export class CallView {
   readonly node: HTMLElement;
-  private _badge: HTMLElement;
-  private _code: HTMLElement;
-  private _output: HTMLElement;
-  private _changes: HTMLElement;
+  private _code = h('div', { class: 'lsn-code', role: 'group' });
+  private _box = h('div', { class: 'lsn-box' });
+  private _live: OutputBox;
+  private _changes = h('div', { class: 'lsn-changes' });
   private _decisions = h('div', { class: 'lsn-decisions' });
   private _shown: ICallFinished | null = null;
-  private _decided = 0;
-  private _more: HTMLElement | null = null;
+  private _written: string | null = null;
+  private _decisionCount = 0;
 
   constructor(
     private _call: ICall,
-    private _host: IHost
+    private _host: IHost,
+    private _root: string
   ) {
-    this._badge = h('span', { class: 'lsn-badge' });
-    this._code = h('pre', { class: 'lsn-code', tabindex: 0 });
-    this._output = h('pre', {
-      class: 'lsn-output',
-      tabindex: 0,
-      'aria-label': _host.trans('Output'),
-      'aria-live': 'off'
-    });
-    this._changes = h('div', { class: 'lsn-changes' });
-    this.node = h(
-      'div',
-      { class: 'lsn-call' },
-      h('div', { class: 'lsn-call-head' }, h('code', {}, _call.tool), this._badge),
-      this._code,
-      this._decisions,
-      this._output,
-      this._changes
-    );
+    this._live = new OutputBox('live', _host, _host.trans('Output'));
+    this._code.setAttribute('aria-label', _host.trans('Call'));
+    this._box.append(this._code, this._live.node);
+    this.node = h('div', { class: 'lsn-call' }, this._decisions, this._box, this._changes);
     this.update();
   }
 
   /** Show the call as it is now; what is shown already is left alone. */
   update(): void {
-    const { result, decided } = this._call;
-    if (decided.length !== this._decided) {
-      this._decided = decided.length;
+    const { result, decisions } = this._call;
+    if (decisions.length !== this._decisionCount) {
+      this._decisionCount = decisions.length;
       this._decisions.replaceChildren(...renderDecisions(this._call, this._host));
     }
     if (result && result === this._shown) {
       return;
     }
-    setText(this._code, plainText(callText(this._call)));
-    this._code.hidden = !this._code.textContent;
-    this._updateBadge();
+    this._showCode();
     if (result) {
       this._finish(result);
     } else {
-      this._updateLive();
+      this._live.show(this._call.liveOutput);
+    }
+    this._box.hidden = [...this._box.children].every(part => (part as HTMLElement).hidden);
+  }
+
+  /** The command, or what the editor is to write while no diff shows it. */
+  private _showCode(): void {
+    const [text, language] = this._codeText();
+    if (text !== this._written) {
+      this._written = text;
+      highlight(plainText(text), language, this._code);
+      this._code.hidden = !text;
     }
   }
 
-  private _updateBadge(): void {
-    const result = this._call.result;
-    const trans = this._host.trans;
-    let text = this._call.started === null ? trans('proposed') : trans('running');
-    if (result) {
-      text = result.error
-        ? result.error
-        : result.timed_out
-          ? trans('timed out')
-          : result.exit_code === null
-            ? trans('done')
-            : trans('exit %1', result.exit_code);
-      text += ` · ${secondsInWords(result.duration)}`;
+  private _codeText(): [string, string | null] {
+    const call = this._call;
+    const values = call.arguments;
+    if (!values) {
+      return [call.rawArguments, null];
     }
-    setText(this._badge, text);
-    this._badge.dataset.state = failed(this._call) ? 'error' : result ? 'done' : 'live';
-  }
-
-  private _updateLive(): void {
-    const follow = this._output.scrollTop + this._output.clientHeight >= this._output.scrollHeight - 8;
-    setText(this._output, plainText(this._call.liveOutput));
-    this._output.hidden = !this._call.liveOutput;
-    if (follow) {
-      this._output.scrollTop = this._output.scrollHeight;
+    switch (toolOf(call)) {
+      case 'bash':
+        return [callText(call), 'bash'];
+      case 'submit':
+        return [Object.keys(values).length ? callText(call) : '', null];
+      case 'edit': {
+        if (call.result?.changes.some(change => change.diff)) {
+          const rest = Object.entries(values).filter(([name]) => !IN_DIFF.has(name));
+          return [rest.map(([name, value]) => `${name}: ${JSON.stringify(value)}`).join('\n'), null];
+        }
+        const { command, path, file_text } = values;
+        if (command === 'create' && typeof file_text === 'string') {
+          return [file_text, languageOf(typeof path === 'string' ? path : '')];
+        }
+        return [command === 'view' ? '' : callText(call), null];
+      }
+      case 'other':
+        return [callText(call), null];
     }
   }
 
   private _finish(result: ICallFinished): void {
+    const { trans } = this._host;
     this._shown = result;
-    this._more?.remove();
-    this._changes.replaceChildren();
-    this._showOutput(result.observation, OUTPUT_SHOWN);
-    for (const change of result.changes) {
-      this._changes.append(this._renderChange(change));
-    }
-    for (const note of [result.notice, result.changes_incomplete]) {
-      if (note) {
-        this._changes.append(h('div', { class: 'lsn-note' }, note));
-      }
-    }
+    const { stdout, stderr, background, notes } = streamsOf(this._call);
+    const parts = [
+      background && [
+        h('div', { class: 'lsn-note' }, trans('Output of background jobs')),
+        this._stream('text', background)
+      ],
+      this._saysMore(result) && this._stream('stdout', stdout),
+      stderr && this._stream('stderr', stderr),
+      this._ending(result)
+    ];
+    const shown = parts.flat().filter((part): part is HTMLElement => !!part);
+    this._box.replaceChildren(this._code, ...shown);
+    this._changes.replaceChildren(
+      ...result.changes.map(change => this._renderChange(change)),
+      ...[...notes, result.notice, result.changes_incomplete]
+        .filter((note, place, all) => note && all.indexOf(note) === place)
+        .map(note => h('div', { class: 'lsn-note' }, plainText(note)))
+    );
   }
 
-  private _showOutput(text: string, limit: number): void {
-    const shown = text.length > limit ? text.slice(0, limit) : text;
-    this._output.textContent = '';
-    if (this._host.renderAnsi && shown.includes('\u001b')) {
-      this._host.renderAnsi(shown, this._output);
-    } else {
-      setText(this._output, plainText(shown));
+  /** Whether the output says what nothing else does: the editor repeats its diff, and the last call that the run is over. */
+  private _saysMore(result: ICallFinished): boolean {
+    const tool = toolOf(this._call);
+    const repeats = tool === 'edit' ? this._call.arguments?.command !== 'view' : tool === 'submit';
+    return !repeats || failed(this._call);
+  }
+
+  private _stream(kind: 'stdout' | 'stderr' | 'text', text: string): HTMLElement {
+    const { trans } = this._host;
+    const box = new OutputBox(kind, this._host, kind === 'stderr' ? trans('Errors') : trans('Output'));
+    box.show(text);
+    box.node.classList.toggle('lsn-stderr', kind === 'stderr');
+    return box.node;
+  }
+
+  /** How it ended, when it did not end well. */
+  private _ending(result: ICallFinished): HTMLElement | null {
+    if (!failed(this._call)) {
+      return null;
     }
-    this._output.hidden = !text;
-    if (shown.length < text.length) {
-      const label = this._host.trans('Show all %1', sizeInWords(text.length));
-      const more = h('button', { class: 'lsn-more', type: 'button' }, label);
-      this._more = more;
-      more.addEventListener('click', () => {
-        more.remove();
-        this._showOutput(text, Infinity);
-      });
-      this._output.after(more);
-    }
+    const { trans } = this._host;
+    const how = result.timed_out
+      ? trans('Timed out')
+      : result.error
+        ? formatCallFailure(plainText(result.error), trans)
+        : trans('exit %1', result.exit_code ?? 0);
+    return h('div', { class: 'lsn-exit' }, `${how} · ${formatDuration(result.duration)}`);
   }
 
   private _renderChange(change: IFileDiff): HTMLElement {
+    const { trans } = this._host;
+    const kinds: Record<string, string> = {
+      added: trans('Created'),
+      modified: trans('Changed'),
+      deleted: trans('Deleted')
+    };
+    const known = Object.prototype.hasOwnProperty.call(kinds, change.kind);
     const label = h(
       'span',
       {},
-      `${change.kind} `,
-      h('code', {}, plainText(change.path)),
-      ` (${sizeInWords(change.size)}) ${change.note}`
+      `${known ? kinds[change.kind] : change.kind} `,
+      h('code', { dir: 'auto' }, plainText(pathBelow(change.path, this._root))),
+      h('span', { class: 'lsn-quiet' }, ` ${formatSize(change.size)}`),
+      change.note && h('span', { class: 'lsn-quiet' }, ` ${plainText(change.note)}`)
     );
     if (!change.diff) {
       return h('div', { class: 'lsn-change', 'data-kind': change.kind }, label);
@@ -169,10 +170,10 @@ export class CallView {
     const details = h('details', { class: 'lsn-change', 'data-kind': change.kind }, h('summary', {}, label));
     const show = () => {
       details.removeEventListener('toggle', show);
-      details.append(renderDiff(change.diff!, this._host));
+      details.append(renderDiff(change.diff!, this._host, languageOf(change.path)));
     };
     details.addEventListener('toggle', show);
-    details.open = change.diff.length < 4000;
+    details.open = change.diff.length < SHORT_DIFF;
     return details;
   }
 }

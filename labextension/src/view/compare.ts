@@ -1,44 +1,55 @@
-/** Two branches of a run side by side: step by step from where they part, and what each has cost. */
+/** Two attempts of a run side by side: the answers first, then where they part, with the characters that differ marked. */
 
-import { callText } from './call';
+import { CheckpointChangesView } from './checkpoint-changes';
+import { callText } from './call-summary';
 import { h, plainText } from './dom';
 import { IStep, Trajectory } from './fold';
-import { costInWords, countInWords, secondsInWords } from './format';
+import { formatCost, formatDuration, formatState, plural } from '../formatting';
 import { IHost } from './host';
-import { OldChangesView } from './old-changes';
+import { markDifferences } from './text-diff';
 
 /** Steps that are shown; and characters of each text within them. */
 const STEPS_MOST = 200;
 const TEXT_MOST = 2000;
+const ANSWER_MOST = 600;
 
 export function renderComparison(left: Trajectory, head: Trajectory, host: IHost): HTMLElement {
   const { trans } = host;
   const rows = aligned(left, head);
-  const first = rows.findIndex(([one, other]) => !same(one, other));
-  const shown = first < 0 ? [] : rows.slice(first, first + STEPS_MOST);
-  const heads = [trans('Step'), trans('the branch that was left'), trans('the branch that goes on')];
-  const body = shown.map(([one, other], place) => renderRow(one, other, place === 0, host));
+  const first = rows.findIndex(pair => !same(pair));
+  const shown = rows.slice(0, Math.max(first, 0) + STEPS_MOST);
+  const [before, now] = answers(left, head, host);
+  const corner = h('td', {}, h('span', { class: 'lsn-visually-hidden' }, trans('Step')));
+  const titles = [
+    h('th', { scope: 'col' }, trans('Earlier attempt'), ' · ', ...before),
+    h('th', { scope: 'col' }, trans('This attempt'), ' · ', ...now)
+  ];
   const table = h(
     'table',
     { class: 'lsn-comparison' },
-    h('caption', {}, first < 0 ? trans('Both did the same.') : trans('They part at step %1.', number(rows[first]))),
-    h('thead', {}, h('tr', {}, ...heads.map(text => h('th', { scope: 'col' }, text)))),
-    h('tbody', {}, ...body, totals(left, head, host))
+    h(
+      'caption',
+      {},
+      first < 0 ? trans('Every step is the same.') : trans('They part at step %1.', number(rows[first]))
+    ),
+    h('thead', {}, h('tr', {}, corner, ...titles)),
+    h('tbody', {}, ...bodyRows(shown, first, host), totals(left, head, host))
   );
-  const more = rows.length - Math.max(first, 0) - shown.length;
-  const rest = first >= 0 && more > 0 ? h('div', { class: 'lsn-note' }, trans('… and %1 more', more)) : null;
-  const [before, after] = [left.files, head.files];
-  if (!host.history || !before || !after) {
-    return h('div', {}, table, rest);
+  const more = rows.length - shown.length;
+  const rest = more > 0 ? h('div', { class: 'lsn-note' }, trans('%1 more steps are not shown.', more)) : null;
+  const [from, to] = [left.files, head.files];
+  if (!host.history || !from || !to) {
+    return h('div', { class: 'lsn-compare-view' }, table, rest);
   }
-  const files = new OldChangesView(host.history, host);
-  void files.show(before, after);
-  return h('div', {}, table, rest, h('h4', {}, trans('Files in the end')), files.node);
+  const files = new CheckpointChangesView(host.history, host);
+  void files.show(from, to);
+  return h('div', { class: 'lsn-compare-view' }, table, rest, h('h4', {}, trans('Files at the end')), files.node);
 }
 
 type Pair = [IStep | undefined, IStep | undefined];
+type Parts = (HTMLElement | string)[];
 
-/** Branches of one run number their steps alike. */
+/** Attempts of one run number their steps alike. */
 function aligned(left: Trajectory, head: Trajectory): Pair[] {
   const other = new Map(head.steps.map(step => [step.number, step]));
   const numbers = new Set([...left.steps, ...head.steps].map(step => step.number));
@@ -50,27 +61,110 @@ function number([one, other]: Pair): number {
   return (one ?? other)!.number;
 }
 
-function same(one: IStep | undefined, other: IStep | undefined): boolean {
+function same([one, other]: Pair): boolean {
   const told = (step: IStep) => step.calls.map(call => [call.tool, callText(call), call.result?.observation ?? '']);
   return !!one && !!other && JSON.stringify(told(one)) === JSON.stringify(told(other)) && one.thought === other.thought;
 }
 
-function renderRow(one: IStep | undefined, other: IStep | undefined, first: boolean, host: IHost): HTMLElement {
-  const place = String(number([one, other]));
-  const label = first ? h('strong', {}, place, ' ', host.trans('(first difference)')) : place;
-  const cells = [one, other].map(step => h('td', {}, ...(step ? renderStep(step) : ['–'])));
-  return h('tr', { class: first ? 'lsn-divergence' : null }, h('th', { scope: 'row' }, label), ...cells);
+/** What each gave as its answer, with what differs marked; the state of one that has none. */
+function answers(left: Trajectory, head: Trajectory, host: IHost): [Parts, Parts] {
+  const { trans } = host;
+  const [one, other] = [left, head].map(run => run.finish?.answer ?? null);
+  const label = (parts: Parts): Parts => [trans('answer'), ' ', h('span', { class: 'lsn-compared-answer' }, ...parts)];
+  if (one !== null && other !== null && one !== other) {
+    const [before, now] = markDifferences(cut(one, ANSWER_MOST), cut(other, ANSWER_MOST));
+    return [label(before), label(now)];
+  }
+  const told = (run: Trajectory, answer: string | null): Parts => {
+    if (answer !== null) {
+      return label([cut(answer, ANSWER_MOST)]);
+    }
+    const state = run.finish ? formatState(run.finish.stop_reason, '', trans) : '';
+    return [state ? trans('no answer (%1)', plainText(state)) : trans('no answer yet')];
+  };
+  return [told(left, one), told(head, other)];
 }
 
-function renderStep(step: IStep): HTMLElement[] {
-  const cut = (text: string) => plainText(text.length > TEXT_MOST ? `${text.slice(0, TEXT_MOST)}…` : text);
-  if (!step.calls.length) {
-    return [h('div', {}, cut(step.thought))];
+/** Steps that are the same fold into one row. */
+function bodyRows(rows: Pair[], first: number, host: IHost): HTMLElement[] {
+  const { trans } = host;
+  const made: HTMLElement[] = [];
+  let alike: Pair[] = [];
+  const fold = () => {
+    if (alike.length) {
+      const [from, to] = [number(alike[0]), number(alike[alike.length - 1])];
+      const count = alike.length === 1 ? trans('1 step is the same') : trans('%1 steps are the same', alike.length);
+      const label = from === to ? String(from) : `${from}–${to}`;
+      const cell = h('td', { class: 'lsn-same', colspan: 2 }, count);
+      made.push(h('tr', {}, h('th', { scope: 'row' }, label), cell));
+      alike = [];
+    }
+  };
+  rows.forEach((pair, place) => {
+    if (same(pair)) {
+      alike.push(pair);
+    } else {
+      fold();
+      made.push(differingRow(pair, place === first, host));
+    }
+  });
+  fold();
+  return made;
+}
+
+function differingRow([one, other]: Pair, first: boolean, host: IHost): HTMLElement {
+  const { trans } = host;
+  const [left, right] = one && other ? bothSteps(one, other, host) : [one, other].map(step => oneStep(step, host));
+  const place = h('th', { scope: 'row' }, String(number([one, other])));
+  if (first) {
+    place.append(' ', h('span', { class: 'lsn-visually-hidden' }, trans('(first difference)')));
   }
-  return step.calls.flatMap(call => [
-    h('pre', { class: 'lsn-code' }, cut(`${call.tool}\n${callText(call)}`)),
-    h('pre', { class: 'lsn-output' }, cut(call.result?.observation ?? ''))
-  ]);
+  return h('tr', { class: first ? 'lsn-divergence' : null }, place, h('td', {}, ...left), h('td', {}, ...right));
+}
+
+function oneStep(step: IStep | undefined, host: IHost): HTMLElement[] {
+  if (!step) {
+    return [h('span', { class: 'lsn-note' }, host.trans('no such step'))];
+  }
+  return textsOf(step).map(text => renderText(text.css, [text.text], text.edited, host));
+}
+
+/** The texts of two steps beside each other, each pair with what differs marked. */
+function bothSteps(one: IStep, other: IStep, host: IHost): [HTMLElement[], HTMLElement[]] {
+  const [mine, theirs] = [textsOf(one), textsOf(other)];
+  const marked = mine.map((text, place) => markDifferences(text.text, theirs[place]?.text ?? text.text));
+  return [
+    mine.map((text, place) => renderText(text.css, marked[place][0], text.edited, host)),
+    theirs.map((text, place) => renderText(text.css, marked[place]?.[1] ?? [text.text], text.edited, host))
+  ];
+}
+
+interface IText {
+  css: string;
+  text: string;
+  edited: boolean;
+}
+
+function textsOf(step: IStep): IText[] {
+  if (!step.calls.length) {
+    return [{ css: 'lsn-thought', text: cut(step.thought, TEXT_MOST), edited: false }];
+  }
+  return step.calls.flatMap(call => {
+    const edited = call.decisions.some(one => one.action === 'edit');
+    const code = call.tool === 'execute_bash' ? callText(call) : `${call.tool}\n${callText(call)}`;
+    const texts = [{ css: 'lsn-code', text: cut(code, TEXT_MOST), edited }];
+    const output = cut(call.result?.observation ?? '', TEXT_MOST).trim();
+    return output ? [...texts, { css: 'lsn-output', text: output, edited: false }] : texts;
+  });
+}
+
+function renderText(css: string, parts: Parts, edited: boolean, host: IHost): HTMLElement {
+  const chip = edited && h('span', { class: 'lsn-chip', 'data-kind': 'human' }, host.trans('edited by you'));
+  return h('div', { class: 'lsn-compared' }, h('pre', { class: css }, ...parts), chip);
+}
+
+function cut(text: string, most: number): string {
+  return plainText(text.length > most ? `${text.slice(0, most)}…` : text);
 }
 
 function totals(left: Trajectory, head: Trajectory, host: IHost): HTMLElement {
@@ -80,9 +174,13 @@ function totals(left: Trajectory, head: Trajectory, host: IHost): HTMLElement {
       (sum, step) => sum + step.modelTime + step.calls.reduce((all, call) => all + (call.result?.duration ?? 0), 0),
       0
     );
-    const tokens = countInWords(run.usage.prompt_tokens + run.usage.completion_tokens);
-    const cost = costInWords(run.usage.cost) ?? trans('cost unknown');
-    return [trans('%1 steps', run.steps.length), trans('%1 tokens', tokens), cost, secondsInWords(time)].join(' · ');
+    const tokens = run.usage.prompt_tokens + run.usage.completion_tokens;
+    const counts = [
+      plural(run.steps.length, trans('step'), trans('steps')),
+      plural(tokens, trans('token'), trans('tokens'))
+    ];
+    const cost = formatCost(run.usage.cost) ?? trans('cost unknown');
+    return [...counts, cost, formatDuration(time)].join(' · ');
   };
   const cells = [left, head].map(run => h('td', {}, words(run)));
   return h('tr', { class: 'lsn-totals' }, h('th', { scope: 'row' }, trans('All')), ...cells);

@@ -1,7 +1,7 @@
-/** Stop, pause, go on, and say something, while a run can be controlled. */
+/** Stop, pause, resume, and say something, while a run can be controlled. */
 
 import { h } from './dom';
-import { IControlled } from './events';
+import { IControlled } from '../generated/events';
 import { IControls, IHost } from './host';
 
 export class ControlBar {
@@ -21,8 +21,8 @@ export class ControlBar {
     this._say = h('input', {
       type: 'text',
       class: 'lsn-say',
-      placeholder: trans('Say something to the agent'),
-      'aria-label': trans('Say something to the agent'),
+      placeholder: trans('Say something to the model; it reads it after this command'),
+      'aria-label': trans('Say something to the model'),
       'data-lm-suppress-shortcuts': 'true'
     });
     // JupyterLab keeps a form within an output from being submitted by the key alone.
@@ -34,8 +34,8 @@ export class ControlBar {
       }
     });
     const stop = h('button', { type: 'button', class: 'lsn-stop' }, trans('Stop'));
-    stop.addEventListener('click', () => this._do(() => this._controls.stop(), trans('stopping…')));
-    const form = h('form', { class: 'lsn-say-form' }, this._say, h('button', { type: 'submit' }, trans('Say')));
+    stop.addEventListener('click', () => this._do(() => this._controls.stop(), trans('Stopping…')));
+    const form = h('form', { class: 'lsn-say-form' }, this._say, h('button', { type: 'submit' }, trans('Send')));
     form.addEventListener('submit', event => {
       event.preventDefault();
       this._sendWords();
@@ -50,7 +50,7 @@ export class ControlBar {
     );
   }
 
-  /** Follow what was decided, here or by somebody else; at a call that is held, its own panel has the buttons to go on. */
+  /** Follow what was decided, here or elsewhere; at a call that waits, its own panel has the buttons. */
   update(decided: readonly IControlled[], held: boolean): void {
     if (decided.length !== this._known) {
       this._known = decided.length;
@@ -69,7 +69,7 @@ export class ControlBar {
     const trans = this._host.trans;
     const paused = !this._paused;
     const action = paused ? () => this._controls.pause() : () => this._controls.resume();
-    void this._do(action, paused ? trans('pauses before the next call') : '').then(done => {
+    void this._do(action, paused ? trans('Pausing after this command') : '').then(done => {
       if (done) {
         this._setPaused(paused);
       }
@@ -81,7 +81,7 @@ export class ControlBar {
     if (!text) {
       return;
     }
-    const told = this._host.trans('the agent reads it before its next reply');
+    const told = this._host.trans('The model reads it before its next reply.');
     void this._do(() => this._controls.say(text), told).then(done => {
       if (done) {
         this._say.value = '';

@@ -1,6 +1,6 @@
 /** The messages that the model saw, rebuilt from the events of one branch. */
 
-import { IEvent } from './events';
+import { ICallProposed, ICallStarted, IEvent } from '../generated/events';
 import { messageText } from './fold';
 
 export interface IMessage {
@@ -8,17 +8,24 @@ export interface IMessage {
   text: string;
   /** The calls of an assistant's message, as it proposed them. */
   calls: { name: string; arguments: string }[];
+  /** Whether the message itself named its calls. */
+  whole?: boolean;
 }
 
 /** What the model has seen, and said, after these events. */
 export function messagesOf(events: readonly IEvent[]): IMessage[] {
   const messages: IMessage[] = [];
   const results = new Map<string, IMessage>();
+  const proposed = new Map<string, IMessage['calls'][number]>();
   for (const event of events) {
     switch (event.kind) {
       case 'message':
       case 'model.replied':
         messages.push(plain(event.message));
+        break;
+      case 'call.proposed':
+      case 'call.started':
+        addCall(messages[messages.length - 1], event, proposed);
         break;
       case 'call.finished': {
         const message = { role: 'tool', text: event.observation, calls: [] };
@@ -44,7 +51,8 @@ function plain(message: Record<string, unknown>): IMessage {
   return {
     role: typeof role === 'string' ? role : '',
     text: messageText(message),
-    calls: Array.isArray(calls) ? calls.map(callOf) : []
+    calls: Array.isArray(calls) ? calls.map(callOf) : [],
+    whole: Array.isArray(calls)
   };
 }
 
@@ -52,4 +60,21 @@ function callOf(call: unknown): { name: string; arguments: string } {
   const called = (call as { function?: { name?: unknown; arguments?: unknown } } | null)?.function;
   const text = (value: unknown) => (typeof value === 'string' ? value : value ? JSON.stringify(value) : '');
   return { name: text(called?.name), arguments: text(called?.arguments) };
+}
+
+/** A call of a reply whose message lacks its calls, because a saved card keeps them in other events. */
+function addCall(
+  reply: IMessage | undefined,
+  event: ICallProposed | ICallStarted,
+  proposed: Map<string, IMessage['calls'][number]>
+): void {
+  const known = proposed.get(event.call_id);
+  const given = event.arguments ? JSON.stringify(event.arguments) : '';
+  if (known) {
+    known.arguments ||= given;
+  } else if (event.kind === 'call.proposed' && reply?.role === 'assistant' && !reply.whole) {
+    const call = { name: event.tool, arguments: event.raw_arguments || given };
+    proposed.set(event.call_id, call);
+    reply.calls.push(call);
+  }
 }

@@ -1,56 +1,67 @@
-/** The panel that shows while a call is held: what is about to happen, why it stopped, and what a person can decide. */
+/** What shows while a call waits for a person: what would happen, what it may destroy, and the ways to decide. */
 
 import { ArgumentsEditor, editArea } from './arguments';
+import { callText, toolOf } from './call-summary';
 import { IMessage } from './conversation';
+import { dangersOf, IDanger, LOOKED_AT } from './danger';
 import { h, plainText } from './dom';
-import { ICallHeld } from './events';
+import { ICallHeld } from '../generated/events';
 import { ICall } from './fold';
 import { IControls, IDecisions, IHost } from './host';
 import { MessagesView } from './messages';
 import { SettingsForm } from './settings-form';
 
-export interface IStop {
+export interface IPausePoint {
   held: ICallHeld;
   /** The call that is held; none when the record does not tell. */
   call: ICall | null;
+  /** What the model said with it. */
+  thought: string;
   messages(): IMessage[];
   model: string;
+  /** The protection in force, as the sandbox reported it. */
+  protection: Record<string, unknown>;
+  /** Whether the files are kept, so that a rewind can undo what the call does to them. */
+  kept: boolean;
+  /** Whether the record knows a file at a path. */
+  exists(path: string): boolean;
 }
 
-export class StopPanel {
+/** Characters of what the model said with the call. */
+const THOUGHT_MOST = 600;
+
+export class PausePanel {
   readonly node: HTMLElement;
   private _status = h('span', { class: 'lsn-count', role: 'status' });
-  private _editor: ArgumentsEditor | null = null;
-  private _run: HTMLButtonElement | null = null;
+  private _form = h('div', { class: 'lsn-stop-form', hidden: true });
+  private _open: HTMLButtonElement | null = null;
   private _deciding = false;
 
   constructor(
-    readonly stop: IStop,
+    readonly stop: IPausePoint,
     private _controls: IControls,
     private _decisions: IDecisions,
     private _host: IHost
   ) {
-    const title = this._title();
     const rows = stop.held.at === 'call' ? this._beforeCall() : this._beforeModel();
     this.node = h(
       'section',
-      { class: 'lsn-stop-panel', 'aria-label': title, tabindex: -1 },
-      h('h3', {}, title),
-      this._reason(),
+      { class: 'lsn-stop-panel', 'aria-label': this._title(), tabindex: -1 },
       ...rows,
+      this._form,
+      this._status,
       new MessagesView(() => stop.messages(), _host).node,
-      new SettingsForm(stop.model, changed => this._decisions.change(changed), _host).node,
-      this._status
+      new SettingsForm(stop.model, changed => this._decisions.change(changed), _host).node
     );
     this.node.addEventListener('keydown', event => this._key(event));
   }
 
-  /** Go on, and do not stop before the next call unless something else asks for it. */
+  /** Run the call, and pause only where something else asks for it. */
   continue(): void {
     this._do(call => this._decisions.continue(call));
   }
 
-  /** Go on to the next place where the run can stop. */
+  /** Run the call, and pause at the next place where a run can pause. */
   step(): void {
     this._do(call => this._decisions.step(call));
   }
@@ -63,48 +74,135 @@ export class StopPanel {
   private _title(): string {
     const { trans } = this._host;
     const { held, call } = this.stop;
-    const tool = plainText(call?.tool ?? '');
-    return held.at === 'call'
-      ? trans('Stopped at step %1, before %2', held.step, tool)
-      : trans('Stopped at step %1, before the model sees what %2 gave', held.step, tool);
+    if (held.at !== 'call') {
+      return trans('Step %1: the model has not read the result yet', held.step);
+    }
+    const tool = call ? toolOf(call) : 'other';
+    const question = { bash: trans('Run this command?'), edit: trans('Make this edit?'), submit: trans('Submit?') };
+    return tool === 'other' ? trans('Run this call?') : question[tool];
+  }
+
+  // --- before a call ---
+
+  private _beforeCall(): HTMLElement[] {
+    const { trans } = this._host;
+    const { call, thought, held } = this.stop;
+    const text = plainText(call ? callText(call).slice(0, LOOKED_AT + 1) : '');
+    const dangers = call && toolOf(call) === 'bash' ? dangersOf(text, this.stop.exists, this._host) : [];
+    const said = plainText(thought.length > THOUGHT_MOST ? `${thought.slice(0, THOUGHT_MOST)}…` : thought);
+    const rows: (HTMLElement | null)[] = [
+      this._banner(this._consequence(dangers)),
+      said ? h('p', { class: 'lsn-stop-thought' }, said) : null
+    ];
+    if (call && !call.arguments) {
+      rows.push(h('div', { class: 'lsn-error' }, trans('The arguments that the model wrote cannot be read:')));
+    }
+    const name = call && toolOf(call) !== 'bash' ? h('code', {}, plainText(call.tool)) : null;
+    rows.push(
+      name,
+      h(
+        'pre',
+        { class: 'lsn-code lsn-held-call', tabindex: 0 },
+        ...marked(text, dangers),
+        text.length > LOOKED_AT && '…'
+      )
+    );
+    const approval = held.reason === 'approval';
+    const all = this._button(trans('Approve all commands of this run'), () =>
+      this._do(async id => {
+        await this._decisions.change({ approve: 'auto' });
+        await this._decisions.continue(id);
+      })
+    );
+    all.classList.add('lsn-plain', 'lsn-push');
+    const edit = call?.arguments ? this._opens(trans('Edit…'), () => this._editForm(call)) : null;
+    const deny = this._opens(trans('Deny…'), () => this._denyForm());
+    rows.push(this._toolbar(approval ? trans('Approve') : trans('Continue'), edit, deny, approval ? all : null));
+    return rows.filter((row): row is HTMLElement => row !== null);
+  }
+
+  private _banner(more: string): HTMLElement {
+    const label = h('b', {}, this._title());
+    const words = h('div', { class: 'lsn-banner-text' }, label, more && h('small', {}, more), this._reason());
+    return h('div', { class: 'lsn-banner', 'data-kind': 'wait' }, words);
   }
 
   private _reason(): HTMLElement {
     const { trans } = this._host;
-    const { reason, text } = this.stop.held;
+    const { reason, text, step } = this.stop.held;
     const words = {
-      step: trans('You go step by step.'),
-      breakpoint: trans('A breakpoint was met.'),
-      approval: trans('This call needs your approval.'),
+      step: trans('Paused before each call.'),
+      breakpoint: trans('A breakpoint stopped the run here.'),
+      approval: '',
       pause: trans('You paused the run.')
     };
     const known = Object.prototype.hasOwnProperty.call(words, reason) ? words[reason] : '';
-    return h('div', { class: 'lsn-note' }, known ? `${known} ` : '', text && h('code', {}, plainText(text)));
+    const shown = plainText(text);
+    return h('small', {}, `${trans('Step %1.', step)} `, known ? `${known} ` : '', shown && h('code', {}, shown));
   }
 
-  private _beforeCall(): HTMLElement[] {
+  /** "It deletes files. Docker sandbox, no network; you can rewind afterwards." */
+  private _consequence(dangers: IDanger[]): string {
     const { trans } = this._host;
-    const { call } = this.stop;
-    const values = call?.arguments;
-    this._run = this._button(trans('Run edited'), () => this._runEdited());
-    this._run.disabled = true;
-    const given: HTMLElement[] = [];
-    if (values) {
-      this._editor = new ArgumentsEditor(values, this._host, () => {
-        this._run!.disabled = !this._editor!.edited;
-      });
-      given.push(this._editor.node);
-    } else if (call) {
-      const broken = trans('What the model wrote as arguments cannot be read:');
-      given.push(h('div', { class: 'lsn-error' }, broken), h('pre', { tabindex: 0 }, plainText(call.rawArguments)));
-    }
-    return [this._toolbar(this._run), ...given, this._skipForm()];
+    const { protection, kept } = this.stop;
+    const effects = [...new Set(dangers.map(one => one.text))].join(' ');
+    const names: Record<string, string> = { docker: 'Docker', bubblewrap: 'bubblewrap' };
+    const isolation = String(protection.isolation ?? '');
+    const known = Object.prototype.hasOwnProperty.call(names, isolation);
+    const place =
+      isolation === 'process'
+        ? trans('Not isolated: it runs on this machine')
+        : known && protection.network === 'none'
+          ? trans('%1 sandbox, no network', names[isolation])
+          : known
+            ? trans('%1 sandbox with network', names[isolation])
+            : '';
+    const outside = dangers.some(one => one.outside);
+    const rewind = outside
+      ? trans('a rewind does not undo what it does elsewhere')
+      : kept && isolation !== 'process'
+        ? trans('you can rewind afterwards')
+        : '';
+    const rest = [place, rewind].filter(part => part).join('; ');
+    return [effects, rest && `${rest.charAt(0).toUpperCase()}${rest.slice(1)}.`].filter(part => part).join(' ');
   }
+
+  private _editForm(call: ICall): HTMLElement[] {
+    const { trans } = this._host;
+    const editor = new ArgumentsEditor(call.arguments!, this._host, () => {
+      run.disabled = !editor.edited;
+    });
+    const run = this._button(trans('Run edited'), () => {
+      let values: Record<string, unknown>;
+      try {
+        values = editor.values;
+      } catch (error) {
+        this._tell(error);
+        return;
+      }
+      this._do(id => this._decisions.edit(id, values));
+    });
+    run.disabled = true;
+    return [editor.node, run];
+  }
+
+  private _denyForm(): HTMLElement[] {
+    const { trans } = this._host;
+    const label = trans('Reason; the model reads it in place of a result');
+    const area = editArea('', label);
+    area.placeholder = label;
+    const deny = this._button(trans('Deny'), () =>
+      this._do(id => this._decisions.skip(id, area.value.trim() || trans('A person denied this call.')))
+    );
+    return [area, deny];
+  }
+
+  // --- before the model reads a result ---
 
   private _beforeModel(): HTMLElement[] {
     const { trans } = this._host;
-    const area = editArea(this.stop.call?.result?.observation ?? '', trans('Observation'));
-    const give = this._button(trans('Give the edited observation'), () =>
+    const area = editArea(this.stop.call?.result?.observation ?? '', trans('Result'));
+    const give = this._button(trans('Use the edited result'), () =>
       this._do(call => this._decisions.observe(call, area.value))
     );
     give.disabled = true;
@@ -113,34 +211,44 @@ export class StopPanel {
       give.disabled = area.value === before;
     });
     const label = h('label', { class: 'lsn-arguments' }, trans('What the model will read:'), area);
-    return [this._toolbar(give), label];
+    return [this._banner(''), label, this._toolbar(trans('Continue'), give)];
   }
 
-  private _toolbar(...more: HTMLElement[]): HTMLElement {
+  // --- buttons ---
+
+  private _toolbar(label: string, ...more: (HTMLElement | null)[]): HTMLElement {
     const { trans } = this._host;
+    const go = this._button(label, () => this.continue(), 'F9');
+    go.classList.add('lsn-primary');
     const stop = this._button(trans('Stop'), () => this.end());
     stop.classList.add('lsn-stop');
+    const step = this._button(trans('Step'), () => this.step(), 'F10');
+    const push = more.filter(one => one?.classList.contains('lsn-push'));
+    const near = more.filter(one => !one?.classList.contains('lsn-push'));
     return h(
       'div',
-      { class: 'lsn-stop-buttons', role: 'toolbar', 'aria-label': trans('Stopped') },
-      this._button(trans('Continue'), () => this.continue(), 'F9'),
-      this._button(trans('Step'), () => this.step(), 'F10'),
-      ...more,
-      stop
+      { class: 'lsn-stop-buttons', role: 'toolbar', 'aria-label': trans('Decide') },
+      go,
+      ...near,
+      step,
+      stop,
+      ...push
     );
   }
 
-  private _skipForm(): HTMLElement {
-    const { trans } = this._host;
-    const area = editArea('', trans('What the model reads as the result'));
-    area.placeholder = trans('What the model reads as the result');
-    const skip = this._button(trans('Skip'), () => this._do(call => this._decisions.skip(call, area.value.trim())));
-    skip.disabled = true;
-    area.addEventListener('input', () => {
-      skip.disabled = !area.value.trim();
+  /** A button that opens a form below, and closes it. */
+  private _opens(label: string, make: () => HTMLElement[]): HTMLButtonElement {
+    const button = this._button(label, () => {
+      const open = this._open !== button;
+      this._open?.setAttribute('aria-expanded', 'false');
+      this._open = open ? button : null;
+      button.setAttribute('aria-expanded', String(open));
+      this._form.hidden = !open;
+      this._form.replaceChildren(...(open ? make() : []));
+      this._form.querySelector('textarea')?.focus();
     });
-    const label = trans('Skip this call and answer in its place');
-    return h('details', { class: 'lsn-skip' }, h('summary', {}, label), area, skip);
+    button.setAttribute('aria-expanded', 'false');
+    return button;
   }
 
   private _button(label: string, action: () => void, key?: string): HTMLButtonElement {
@@ -152,18 +260,7 @@ export class StopPanel {
     );
   }
 
-  private _runEdited(): void {
-    let values: Record<string, unknown>;
-    try {
-      values = this._editor!.values;
-    } catch (error) {
-      this._tell(error);
-      return;
-    }
-    this._do(call => this._decisions.edit(call, values));
-  }
-
-  /** Carry a decision out, once: a second press of the key must not decide about the next call. */
+  /** Execute a decision once: a second press of the key must not decide about the next call. */
   private _do(action: (call: string) => Promise<void>): void {
     if (this._deciding) {
       return;
@@ -179,7 +276,7 @@ export class StopPanel {
   }
 
   private _tell(error: unknown): void {
-    this._status.textContent = error instanceof Error ? error.message : String(error);
+    this._status.textContent = plainText(error instanceof Error ? error.message : String(error));
   }
 
   /** For pages without commands of their own; elsewhere these keys are commands. */
@@ -192,4 +289,18 @@ export class StopPanel {
       actions[event.key]();
     }
   }
+}
+
+/** A text with its dangerous parts marked. */
+function marked(text: string, dangers: IDanger[]): (HTMLElement | string)[] {
+  const parts: (HTMLElement | string)[] = [];
+  let at = 0;
+  for (const { from, to, text: why } of dangers) {
+    parts.push(text.slice(at, from));
+    if (to > from) {
+      parts.push(h('mark', { title: why }, text.slice(from, to)));
+    }
+    at = to;
+  }
+  return [...parts, text.slice(at)];
 }

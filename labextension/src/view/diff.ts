@@ -1,33 +1,83 @@
-/** A unified diff, line by line, coloured. Long ones are cut until asked for. */
+/** A unified diff, line by line, coloured, with the numbers of its lines. Long ones are cut until asked for. */
 
-import { h } from './dom';
+import { h, plainText } from './dom';
+import { formatCount } from '../formatting';
+import { highlight } from './highlight';
 import { IHost } from './host';
 
 const LINES_SHOWN = 400;
+/** Lines that are highlighted; each one alone, so that a text over several lines may have wrong colours. */
+const LINES_HIGHLIGHTED = 200;
+const PLACE = /^@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@/;
 
-export function renderDiff(diff: string, host: IHost): HTMLElement {
-  const lines = diff.split('\n');
-  const box = h('div', { class: 'lsn-diff', role: 'table', 'aria-label': host.trans('Diff') });
-  box.append(...lines.slice(0, LINES_SHOWN).map(renderLine));
-  const rest = lines.slice(LINES_SHOWN);
-  if (rest.length) {
-    const more = h('button', { class: 'lsn-more', type: 'button' }, host.trans('%1 more lines', rest.length));
-    more.addEventListener('click', () => more.replaceWith(...rest.map(renderLine)));
+interface ILine {
+  kind: 'same' | 'added' | 'removed' | 'place';
+  number: number | null;
+  text: string;
+}
+
+/** The diff. Of a file that was made, nothing but its lines. */
+export function renderDiff(diff: string, host: IHost, language: string | null = null): HTMLElement {
+  const { trans } = host;
+  const lines = linesOf(diff);
+  const box = h('div', { class: 'lsn-diff', role: 'group', 'aria-label': trans('Diff'), tabindex: 0 });
+  const render = (from: number, to: number) =>
+    lines
+      .slice(from, to)
+      .map((line, place) => renderLine(line, from + place < LINES_HIGHLIGHTED ? language : null, host));
+  box.append(...render(0, LINES_SHOWN));
+  const rest = lines.length - LINES_SHOWN;
+  if (rest > 0) {
+    const more = h(
+      'button',
+      { class: 'lsn-cut', type: 'button' },
+      trans('%1 more lines · show all', formatCount(rest))
+    );
+    more.addEventListener('click', () => more.replaceWith(...render(LINES_SHOWN, lines.length)));
     box.append(more);
   }
   return box;
 }
 
-function renderLine(line: string): HTMLElement {
-  return h('div', { class: `lsn-diff-line ${lineClass(line)}`, role: 'row' }, line || ' ');
+/** What the diff says, without the names of the two sides; they stand above it. */
+function linesOf(diff: string): ILine[] {
+  const all = diff.replace(/\n$/, '').split('\n');
+  const lines: ILine[] = [];
+  let [before, after] = [0, 0];
+  for (const [index, line] of all.entries()) {
+    const place = PLACE.exec(line);
+    if (place) {
+      [before, after] = [Number(place[1]), Number(place[2])];
+      if (lines.length) {
+        lines.push({ kind: 'place', number: null, text: '⋯' });
+      }
+    } else if (index < 2 && /^(?:---|\+\+\+) /.test(line)) {
+      continue;
+    } else if (line.startsWith('+')) {
+      lines.push({ kind: 'added', number: after++ || null, text: line.slice(1) });
+    } else if (line.startsWith('-')) {
+      lines.push({ kind: 'removed', number: before++ || null, text: line.slice(1) });
+    } else if (line.startsWith('\\')) {
+      lines.push({ kind: 'place', number: null, text: line.slice(2) });
+    } else {
+      before++;
+      lines.push({ kind: 'same', number: after++ || null, text: line.slice(1) });
+    }
+  }
+  return lines;
 }
 
-function lineClass(line: string): string {
-  if (line.startsWith('@@')) {
-    return 'lsn-diff-place';
-  }
-  if (line.startsWith('+++') || line.startsWith('---')) {
-    return 'lsn-diff-file';
-  }
-  return line.startsWith('+') ? 'lsn-diff-added' : line.startsWith('-') ? 'lsn-diff-removed' : '';
+function renderLine({ kind, number, text }: ILine, language: string | null, host: IHost): HTMLElement {
+  const { trans } = host;
+  const code = h('span', { class: 'lsn-diff-text' });
+  highlight(plainText(text), language, code);
+  const sign = { same: '', added: '+', removed: '−', place: '' }[kind];
+  const said = { same: '', added: trans('added'), removed: trans('removed'), place: '' }[kind];
+  return h(
+    'div',
+    { class: `lsn-diff-line lsn-diff-${kind}` },
+    h('span', { class: 'lsn-diff-number', 'aria-hidden': 'true' }, number === null ? '' : String(number)),
+    h('span', { class: 'lsn-diff-sign', 'aria-label': said || null, role: said ? 'img' : null }, sign),
+    code
+  );
 }

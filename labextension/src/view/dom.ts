@@ -38,7 +38,10 @@ export function setText(node: HTMLElement, text: string): void {
   node.textContent = text;
 }
 
-/** Terminal output without its escape sequences and other characters that a page cannot show. */
+/**
+ * Terminal output without its escape sequences and other characters that a page cannot show; what would reorder letters is
+ * written as `\u202e`.
+ */
 export function plainText(text: string): string {
   return (
     text
@@ -46,5 +49,6 @@ export function plainText(text: string): string {
       .replace(/\u001b(?:\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)?|[@-Z\\-_])/g, '')
       // eslint-disable-next-line no-control-regex
       .replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f]/g, '�')
+      .replace(/[\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, letter => `\\u${letter.charCodeAt(0).toString(16)}`)
   );
 }

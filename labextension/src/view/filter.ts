@@ -1,6 +1,8 @@
-/** Searching, filtering, folding and jumping: the bar above the steps. */
+/** Searching, filtering, opening and jumping: the bar above the steps. */
 
-import { h } from './dom';
+import { visibleName } from '../artifacts/names';
+import { Cause } from './cause';
+import { h, setText } from './dom';
 import { IHost } from './host';
 import { StepView } from './step';
 
@@ -8,12 +10,17 @@ export interface IFilter {
   text: string;
   tool: string;
   errorsOnly: boolean;
+  /** Only steps that changed a file. */
+  changesOnly: boolean;
+  /** Only steps that touched this file; all when it is empty. */
+  path: string;
 }
 
 /** Whether a step is to be shown. */
-export function matches(view: StepView, filter: IFilter): boolean {
+export function matches(view: StepView, filter: IFilter, cause: Cause): boolean {
   return (
     (!filter.errorsOnly || view.failed) &&
+    (!(filter.changesOnly || filter.path) || cause.touches(view.step, filter.path)) &&
     (!filter.tool || view.step.calls.some(call => call.tool === filter.tool)) &&
     (!filter.text || view.text.includes(filter.text))
   );
@@ -21,8 +28,12 @@ export function matches(view: StepView, filter: IFilter): boolean {
 
 export interface IBarActions {
   filter(filter: IFilter): void;
+  /** Whether any step that is shown is open. */
+  anyOpen(): boolean;
   foldAll(folded: boolean): void;
   nextError(): void;
+  /** Go to the next step that is found. */
+  nextFound(): void;
 }
 
 export class Bar {
@@ -30,9 +41,12 @@ export class Bar {
   readonly search: HTMLInputElement;
   private _tool: HTMLSelectElement;
   private _errors: HTMLInputElement;
+  private _changes: HTMLInputElement;
+  private _path = '';
+  private _pathChip: HTMLButtonElement;
   private _count = h('span', { class: 'lsn-count', role: 'status' });
   private _tools = new Set<string>();
-  private _folded = false;
+  private _fold: HTMLButtonElement;
 
   constructor(
     private _host: IHost,
@@ -43,9 +57,15 @@ export class Bar {
     this.search = h('input', {
       type: 'search',
       class: 'lsn-search',
-      placeholder: trans('Search the steps'),
+      placeholder: trans('Search steps'),
       'aria-label': trans('Search the steps'),
       oninput: apply
+    });
+    this.search.addEventListener('keydown', event => {
+      if (event.key === 'Enter' && !event.isComposing) {
+        event.preventDefault();
+        this._actions.nextFound();
+      }
     });
     this._tool = h(
       'select',
@@ -53,35 +73,68 @@ export class Bar {
       h('option', { value: '' }, trans('all tools'))
     );
     this._errors = h('input', { type: 'checkbox', onchange: apply });
+    this._changes = h('input', { type: 'checkbox', onchange: apply });
+    this._pathChip = h('button', { type: 'button', class: 'lsn-chip', onclick: () => this.setPath('') });
+    this._pathChip.hidden = true;
+    this._fold = this._button('', 'f', () => this.toggleFold());
+    this._fold.addEventListener('pointerenter', () => this.update());
+    this._fold.addEventListener('focus', () => this.update());
     this.node = h(
       'div',
       { class: 'lsn-bar', role: 'toolbar', 'aria-label': trans('Steps') },
       this.search,
       this._tool,
+      this._pathChip,
       h('label', {}, this._errors, trans('errors only')),
+      h('label', {}, this._changes, trans('changed files')),
       this._button(trans('Next error'), 'e', () => this._actions.nextError()),
-      this._button(trans('Fold all'), 'f', () => this.toggleFold()),
+      this._fold,
       this._count
     );
+    this.update();
   }
 
   get filter(): IFilter {
     return {
       text: this.search.value.toLowerCase(),
       tool: this._tool.value,
-      errorsOnly: this._errors.checked
+      errorsOnly: this._errors.checked,
+      changesOnly: this._changes.checked,
+      path: this._path
     };
   }
 
   get active(): boolean {
-    const { text, tool, errorsOnly } = this.filter;
-    return !!text || !!tool || errorsOnly;
+    const { text, tool, errorsOnly, changesOnly, path } = this.filter;
+    return !!text || !!tool || errorsOnly || changesOnly || !!path;
   }
 
-  /** Fold all steps, or unfold them. */
+  /** Show only the steps that touched a file; all when it is empty. */
+  setPath(path: string): void {
+    this._path = path;
+    this._pathChip.hidden = !path;
+    this._pathChip.textContent = path ? this._host.trans('%1 ×', visibleName(path)) : '';
+    this._pathChip.setAttribute(
+      'aria-label',
+      this._host.trans('Show all steps again, not only those of %1', visibleName(path))
+    );
+    this._actions.filter(this.filter);
+  }
+
+  /** Close all steps when one is open, else open them. */
   toggleFold(): void {
-    this._folded = !this._folded;
-    this._actions.foldAll(this._folded);
+    this._actions.foldAll(this._actions.anyOpen());
+    this.update();
+  }
+
+  /** Say what the button for all steps does now. */
+  update(): void {
+    const { trans } = this._host;
+    const label = this._actions.anyOpen() ? trans('Close all') : trans('Open all');
+    if (this._fold.textContent !== label) {
+      setText(this._fold, label);
+      this._fold.title = `${label} (f)`;
+    }
   }
 
   /** A tool has been used: it can be filtered by. */
@@ -97,7 +150,7 @@ export class Bar {
     this._count.textContent = shown === all ? '' : this._host.trans('%1 of %2 steps', shown, all);
   }
 
-  private _button(label: string, key: string, action: () => void): HTMLElement {
+  private _button(label: string, key: string, action: () => void): HTMLButtonElement {
     return h(
       'button',
       { type: 'button', 'aria-keyshortcuts': key, title: `${label} (${key})`, onclick: action },

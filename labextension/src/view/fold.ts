@@ -1,6 +1,6 @@
 /**
  * The fold: events in, a trajectory of steps out; constant work for each event but a rewind. Twin of
- * `trajectory/trajectory.py`: events form a tree, and a trajectory shows the branch of HEAD, the one that goes on.
+ * `trajectory/trajectory.py`: events form a tree, and a trajectory shows the branch of HEAD, the one that continues.
  */
 
 import {
@@ -26,10 +26,10 @@ import {
   ISandboxReady,
   ISettingsChanged,
   IUsage
-} from './events';
+} from '../generated/events';
 import { IBranch, Tree } from './tree';
 
-/** Characters of live output kept of a call that is under way. */
+/** Characters of live output kept of a call that runs. */
 export const LIVE_LIMIT = 64 * 1024;
 
 export interface ICall {
@@ -42,16 +42,20 @@ export interface ICall {
   liveOutput: string;
   result: ICallFinished | null;
   /** What a person decided when it was held. */
-  decided: ICallDecided[];
+  decisions: ICallDecided[];
 }
 
 export interface IStep {
   number: number;
+  /** When the newest request for its reply went out; seconds since the epoch. */
+  requested: number | null;
   thought: string;
   reasoning: string;
   calls: ICall[];
   usage: IUsage | null;
   modelTime: number;
+  /** Tokens that the model of its reply can take in, when they are known. */
+  contextWindow: number | null;
   finishReason: string | null;
   /** What a reply without any call was answered with. */
   nudge: string;
@@ -74,6 +78,9 @@ export interface IChange {
 /** Kinds that are shown live and not written. */
 const TRANSIENT = new Set<string>(['model.delta', 'call.output']);
 
+/** Kinds by which a run that was rewound runs again, or is over. */
+const RUNS_AGAIN = new Set<string>(['continued', 'model.requested', 'call.started', 'run.finished']);
+
 /** A run as far as it has come. All but `events`, `spent`, `start` and `sandbox` is about the branch of HEAD. */
 export class Trajectory {
   /** All that were written, in their order, of every branch. */
@@ -95,6 +102,8 @@ export class Trajectory {
   paused = false;
   /** The call before or after which it has halted, if it is at one. */
   held: ICallHeld | null = null;
+  /** After a rewind: the step from which the run can continue; null when it runs, has ended or was not rewound. */
+  readyAt: number | null = null;
   /** The files as they are kept, by step; 0 is before the first call. */
   checkpoints = new Map<number, ICheckpointed>();
   /** The newest checkpoint: the files that belong to HEAD. */
@@ -106,7 +115,7 @@ export class Trajectory {
   private _tree = new Tree();
   private _head: string | null = null;
 
-  /** Id of the event that the next one follows: the last one, or the one that the run went back to. */
+  /** Id of the event that the next one follows: the last one, or the one that a rewind leads to. */
   get head(): string | null {
     return this._head;
   }
@@ -127,7 +136,7 @@ export class Trajectory {
     return other;
   }
 
-  /** The number of the step under way, or just done, at an event; 0 before the first. */
+  /** The number of the running step, or just done, at an event; 0 before the first. */
   stepAt(event: string | null): number {
     return this._tree.step(event);
   }
@@ -159,6 +168,7 @@ export class Trajectory {
         const files = event.what === 'both' ? event.target : event.safety || this.files;
         this._goTo(event.to);
         this.files = files || this.files;
+        this.readyAt = this.finish ? null : this._tree.step(event.to);
         return true;
       }
     }
@@ -184,6 +194,7 @@ export class Trajectory {
     this.files = null;
     this.changed = [];
     this.usage = noUsage();
+    this.readyAt = null;
     this._calls = new Map();
     this._byNumber = new Map();
     this._head = event;
@@ -193,6 +204,9 @@ export class Trajectory {
   }
 
   private _apply(event: IEvent): IChange {
+    if (this.readyAt !== null && RUNS_AGAIN.has(event.kind)) {
+      this.readyAt = null;
+    }
     switch (event.kind) {
       case 'run.started':
         this.start = event;
@@ -259,11 +273,13 @@ export class Trajectory {
     if (!step) {
       step = {
         number,
+        requested: null,
         thought: '',
         reasoning: '',
         calls: [],
         usage: null,
         modelTime: 0,
+        contextWindow: null,
         finishReason: null,
         nudge: '',
         replied: false,
@@ -307,6 +323,7 @@ export class Trajectory {
     switch (event.kind) {
       case 'model.requested':
         this.held = null;
+        step.requested = event.time;
         step.thought = step.reasoning = '';
         break;
       case 'model.delta':
@@ -321,6 +338,7 @@ export class Trajectory {
         step.reasoning = event.reasoning ?? '';
         step.usage = event.usage;
         step.modelTime = event.model_time;
+        step.contextWindow = event.context_window ?? null;
         step.finishReason = event.finish_reason;
         step.replied = true;
         this.usage = addUsage(this.usage, event.usage);
@@ -340,7 +358,7 @@ export class Trajectory {
         started: null,
         liveOutput: '',
         result: null,
-        decided: []
+        decisions: []
       };
       this._calls.set(event.call_id, { call, step });
       step.calls.push(call);
@@ -366,7 +384,7 @@ export class Trajectory {
         call.liveOutput = '';
         break;
       case 'call.decided':
-        call.decided.push(event);
+        call.decisions.push(event);
         this.paused = false;
         this.held = null;
         if (event.action === 'observe' && call.result && event.observation !== null) {

@@ -1,106 +1,108 @@
-/** The head of the view: who works, where, how far it is, what it has cost; the task; and the answer at the end. */
+/** The head of the view: the state of the run in a word, and the task in a line. */
 
 import { h, plainText, setText } from './dom';
 import { Trajectory } from './fold';
-import { costInWords, countInWords, secondsInWords } from './format';
+import { formatCost, formatCount, formatDuration, formatModelFailure, formatState } from '../formatting';
 import { IHost } from './host';
+import { oneLine } from './one-line';
+
+/** Who is silent at this moment, so that what is shown may be old. */
+export type Away = 'server' | 'kernel' | null;
+
+/** Characters of a task that fits its line; a longer one can be unfolded. */
+const TASK_LINE = 300;
 
 export class Header {
   readonly node: HTMLElement;
+  /** Where buttons for the whole run stand. */
+  readonly actions = h('span', { class: 'lsn-head-actions' });
   private _state = h('span', { class: 'lsn-badge', role: 'status' });
-  private _model = h('strong', {});
-  private _figures = h('span', { class: 'lsn-figures' });
-  private _protection = h('div', { class: 'lsn-protection' });
-  private _task = h('div', { class: 'lsn-task' });
-  private _notes = h('div', { class: 'lsn-notes' });
+  private _line = h('span', { class: 'lsn-task-line' });
+  private _whole = h('div', { class: 'lsn-task' });
+  private _task = h('details', { class: 'lsn-task-box' }, h('summary', {}, this._line), this._whole);
 
   constructor(
     private _trajectory: Trajectory,
     private _host: IHost
   ) {
-    const line = h('div', { class: 'lsn-headline' }, this._state, this._model, this._figures);
-    this.node = h('header', { class: 'lsn-header' }, line, this._protection, this._task, this._notes);
-  }
-
-  /** What is shown is of another branch now. */
-  reset(): void {
-    this._notes.replaceChildren();
+    this._line.title = _host.trans('The task');
+    this.node = h('header', { class: 'lsn-header' }, this._state, this._task, this.actions);
   }
 
   /** Show the run as it is now; `live` while more may come, `away` while who tells of it is silent. */
-  update(live: boolean, away: 'server' | 'kernel' | null = null): void {
-    const { start, sandbox, notes } = this._trajectory;
-    const trans = this._host.trans;
-    this._updateState(live, away);
-    setText(this._model, start ? start.model + (start.scripted ? ` (${trans('scripted')})` : '') : '');
-    setText(this._figures, this._figuresText());
-    setText(this._protection, sandbox ? protectionText(sandbox.protection) : '');
-    setText(this._task, start ? plainText(start.task) : '');
-    for (const note of notes.slice(this._notes.childElementCount)) {
-      this._notes.append(h('div', { class: 'lsn-note' }, note));
+  update(live: boolean, away: Away): void {
+    const { start } = this._trajectory;
+    const { text, kind } = stateOf(this._trajectory, live, away, this._host);
+    setText(this._state, text);
+    this._state.dataset.state = kind;
+    if (start && !this._line.textContent) {
+      setText(this._line, oneLine(start.task, TASK_LINE));
+      setText(this._whole, plainText(start.task));
     }
-  }
-
-  private _updateState(live: boolean, away: 'server' | 'kernel' | null): void {
-    const { finish, held, paused } = this._trajectory;
-    const trans = this._host.trans;
-    const waiting = away === 'server' ? trans('away: the server does not answer') : trans('away: the kernel is silent');
-    const under = held ? trans('stopped') : paused ? trans('paused') : trans('running');
-    const open = !live ? trans('broken off') : away ? waiting : under;
-    setText(this._state, finish ? finish.stop_reason : open);
-    const well = finish && (finish.stop_reason === 'submitted' || finish.stop_reason === 'answered');
-    this._state.dataset.state = well ? 'done' : finish || !live ? 'error' : away ? 'away' : 'live';
-  }
-
-  private _figuresText(): string {
-    const { steps, usage, finish } = this._trajectory;
-    const trans = this._host.trans;
-    const tokens = usage.prompt_tokens + usage.completion_tokens;
-    const parts = [
-      trans('%1 steps', steps.length),
-      trans('%1 tokens', countInWords(tokens)),
-      costInWords(usage.cost) ?? trans('cost unknown')
-    ];
-    if (finish) {
-      parts.push(secondsInWords(finish.wall_time));
-    }
-    return parts.join(' · ');
   }
 }
 
-/** What is in force, as read back, in one line. */
-export function protectionText(protection: Record<string, unknown>): string {
-  const memory = protection.memory_bytes;
-  const parts = [
-    protection.isolation,
-    protection.profile,
-    protection.user && `user ${protection.user}`,
-    protection.network && `network ${protection.network}`,
-    typeof memory === 'number' && `${(memory / 1e9).toFixed(1)} GB memory`,
-    protection.pids && `${protection.pids} processes`,
-    protection.cpus && `${protection.cpus} CPUs`
-  ];
-  return parts.filter(part => part).join(' · ');
+interface IState {
+  text: string;
+  /** What its colour says. */
+  kind: 'done' | 'error' | 'limit' | 'live' | 'wait' | 'away';
 }
 
-/** The answer, or why there is none. */
-export function renderEnding(trajectory: Trajectory, host: IHost): HTMLElement[] {
-  const finish = trajectory.finish;
-  if (!finish) {
-    return [];
+function stateOf(trajectory: Trajectory, live: boolean, away: Away, host: IHost): IState {
+  const { trans } = host;
+  const { finish, held, paused, steps, readyAt, controls } = trajectory;
+  const last = steps.length ? steps[steps.length - 1].number : '';
+  if (finish) {
+    const reason = finish.stop_reason;
+    const well = reason === 'submitted' || reason === 'answered';
+    return {
+      text: plainText(formatState(reason, reasonDetail(trajectory, host), trans)),
+      kind: well ? 'done' : 'error'
+    };
   }
-  const nodes: HTMLElement[] = [];
-  if (finish.error) {
-    nodes.push(h('div', { class: 'lsn-error', role: 'alert' }, plainText(finish.error)));
+  if (!live) {
+    return readyAt !== null
+      ? { text: formatState('ready', last, trans), kind: 'live' }
+      : { text: formatState('cut_off', last, trans), kind: 'error' };
   }
-  if (finish.answer !== null) {
-    const text = h('div', { class: 'lsn-answer' });
-    if (host.renderMarkdown) {
-      host.renderMarkdown(finish.answer, text);
-    } else {
-      setText(text, plainText(finish.answer));
-    }
-    nodes.push(h('h3', {}, host.trans('Answer')), text);
+  if (away) {
+    return { text: formatState(away === 'server' ? 'server_away' : 'kernel_away', '', trans), kind: 'away' };
   }
-  return nodes;
+  if (held) {
+    return { text: formatState('waiting', '', trans), kind: 'wait' };
+  }
+  if (paused) {
+    return { text: formatState('paused', '', trans), kind: 'wait' };
+  }
+  const asked = controls.filter(one => one.action !== 'say').pop()?.action === 'pause';
+  return { text: asked ? formatState('pausing', '', trans) : formatState('running', last, trans), kind: 'live' };
+}
+
+/** The limit that was reached, or what the model failed of. */
+function reasonDetail(trajectory: Trajectory, host: IHost): string {
+  const reason = trajectory.finish!.stop_reason;
+  if (reason === 'model_error') {
+    const failures = trajectory.steps[trajectory.steps.length - 1]?.failures ?? [];
+    return formatModelFailure(failures[failures.length - 1]?.error ?? '', host.trans);
+  }
+  const limit = limitOf(trajectory, reason);
+  switch (limit === null ? '' : reason) {
+    case 'steps':
+    case 'tokens':
+      return formatCount(limit!);
+    case 'cost':
+      return formatCost(limit) ?? '';
+    case 'time':
+      return formatDuration(limit!);
+    default:
+      return '';
+  }
+}
+
+/** A limit in force, as the run began with it or as it was changed since; null when there is none. */
+export function limitOf(trajectory: Trajectory, name: string): number | null {
+  const all = [trajectory.start?.settings.limits, ...trajectory.changed.map(one => one.limits)];
+  const values = all.map(limits => (limits as Record<string, unknown> | undefined)?.[name]);
+  const last = values.filter(value => typeof value === 'number').pop();
+  return typeof last === 'number' ? last : null;
 }

@@ -1,13 +1,15 @@
-/** What can be seen of one step, and done from it: its files as they were then, what differs from others, going back. */
+/** What can be done with a step: rewind to it, fork from it, see its files, compare attempts, link to it. */
 
+import { CheckpointChangesView } from './checkpoint-changes';
+import { CheckpointFilesView } from './checkpoint-files';
 import { renderComparison } from './compare';
 import { h, plainText } from './dom';
 import { IStep, Trajectory } from './fold';
-import { countInWords } from './format';
-import { IHost, RewindWhat } from './host';
-import { OldChangesView } from './old-changes';
-import { OldFilesView } from './old-files';
+import { IHost, ITimeTravel } from './host';
+import { RewindForm } from './rewind-form';
 import { StepView } from './step';
+import { StepAction } from './step-actions';
+import { stepLink } from './step-link';
 import { IChosen } from './timeline';
 
 export interface IHistoryActions {
@@ -27,25 +29,28 @@ export class HistoryPanel {
     private _chosen: IChosen,
     private _head: Trajectory,
     private _host: IHost,
-    private _actions: IHistoryActions
+    private _actions: IHistoryActions,
+    action: StepAction | null = null
   ) {
     const { trans } = _host;
     const { number, head } = _chosen;
     const title = number ? trans('Step %1', number) : trans('Before the first step');
     const close = h('button', { type: 'button', onclick: () => _actions.close(), 'aria-label': trans('Close') }, '×');
-    const heading = h('h3', {}, head ? title : trans('%1 of a branch that was left', title));
+    const heading = h('h3', {}, head ? title : trans('%1 of an earlier attempt', title));
     this.node = h(
       'section',
-      { class: 'lsn-history', 'aria-label': trans('%1: its files, and going back', title) },
-      h('div', { class: 'lsn-history-head' }, heading, close),
-      this._buttons(),
-      head && this._travel(),
+      { class: 'lsn-history', 'aria-label': trans('%1: rewind, fork, files', title), tabindex: -1 },
+      h('div', { class: 'lsn-history-head' }, heading, this._buttons(), close),
       this._status,
       this._body
     );
-    if (!head) {
-      this._showStep();
-    }
+    this.node.addEventListener('keydown', event => {
+      if (event.key === 'Escape') {
+        event.stopPropagation();
+        _actions.close();
+      }
+    });
+    this._begin(action);
   }
 
   /** The files kept at this step: its own checkpoint, else the newest before it, since it then changed nothing. */
@@ -57,28 +62,50 @@ export class HistoryPanel {
     return this._chosen.trajectory.steps.find(step => step.number === this._chosen.number);
   }
 
+  private _begin(action: StepAction | null): void {
+    const { timeTravel } = this._host;
+    switch (action) {
+      case 'rewind':
+        return timeTravel && this._showRewind(timeTravel);
+      case 'fork':
+        return timeTravel && void this._fork(timeTravel);
+      case 'files':
+        return this._showFiles();
+      case 'link':
+        return this._showLink();
+      default:
+        return this._chosen.head ? undefined : this._showStep();
+    }
+  }
+
   private _buttons(): HTMLElement {
-    const { trans } = this._host;
+    const { trans, history, timeTravel } = this._host;
     const { number, head } = this._chosen;
-    const { history } = this._host;
-    const bar = h('div', { class: 'lsn-history-buttons', role: 'toolbar', 'aria-label': trans('Look at') });
-    if (head && number) {
-      bar.append(this._button(trans('Go to the step'), () => this._actions.show(number)));
+    const bar = h('div', { class: 'lsn-history-buttons', role: 'toolbar', 'aria-label': trans('Step') });
+    const add = (label: string, action: () => void) =>
+      bar.append(h('button', { type: 'button', onclick: action }, label));
+    if (head && timeTravel) {
+      add(trans('Rewind'), () => this._showRewind(timeTravel));
+      add(trans('Fork'), () => void this._fork(timeTravel));
     }
     if (!head) {
-      const compare = () =>
-        this._body.replaceChildren(renderComparison(this._chosen.trajectory, this._head, this._host));
-      bar.append(
-        this._button(trans('The step'), () => this._showStep()),
-        this._button(trans('Compare the branches'), compare)
+      add(trans('The step'), () => this._showStep());
+      add(trans('Compare attempts'), () =>
+        this._body.replaceChildren(renderComparison(this._chosen.trajectory, this._head, this._host))
       );
     }
-    if (history && this.checkpoint) {
-      bar.append(
-        this._button(trans('Files as they were'), () => this._showFiles()),
-        this._button(trans('Changes'), () => this._showChanges())
-      );
-    } else {
+    const readable = history && this.checkpoint;
+    if (readable) {
+      add(trans('Files'), () => this._showFiles());
+      add(trans('Changes'), () => this._showChanges());
+    }
+    if (head && timeTravel && this._head.rewinds.length && this._head.readyAt === null) {
+      add(trans('Undo the last rewind'), () => void this._undo(timeTravel));
+    }
+    if (head && number) {
+      add(trans('Link'), () => this._showLink());
+    }
+    if (!readable) {
       const why = history
         ? trans('The files were not kept at this step.')
         : trans('The files of a step can be read while the Jupyter server knows the run.');
@@ -87,28 +114,31 @@ export class HistoryPanel {
     return bar;
   }
 
-  private _button(label: string, action: () => void): HTMLElement {
-    return h('button', { type: 'button', onclick: action }, label);
-  }
-
   private _showStep(): void {
     const step = this._step;
     if (step) {
-      const view = new StepView(step, this._host);
+      const root = () => this._head.sandbox?.root ?? '';
+      const view = new StepView(step, { host: this._host, root });
+      view.suggest(true);
       view.setNear(true);
       this._body.replaceChildren(view.node);
     }
   }
 
   private _showFiles(): void {
-    this._body.replaceChildren(new OldFilesView(this._host.history!, this.checkpoint!, this._host).node);
+    const { history, trans } = this._host;
+    if (history && this.checkpoint) {
+      this._body.replaceChildren(new CheckpointFilesView(history, this.checkpoint, this._host).node);
+    } else {
+      this._status.textContent = trans('The files were not kept at this step.');
+    }
   }
 
-  /** Against any other step of the branch that goes on; at first against the one before. */
+  /** Against any other step of the present attempt; at first against the one before. */
   private _showChanges(): void {
     const { trans } = this._host;
     const { number } = this._chosen;
-    const view = new OldChangesView(this._host.history!, this._host);
+    const view = new CheckpointChangesView(this._host.history!, this._host);
     const others = stepsWithFiles(this._head);
     const select = h('select', { 'aria-label': trans('Compare with') });
     for (const other of others) {
@@ -126,90 +156,102 @@ export class HistoryPanel {
     show();
   }
 
-  // --- going back ---
+  private _showLink(): void {
+    const { trans } = this._host;
+    const link = stepLink(this._head.start?.run_id ?? '', this._chosen.number);
+    const input = h('input', { type: 'text', class: 'lsn-link', readonly: true, 'aria-label': trans('Link') });
+    input.value = link;
+    input.setAttribute('data-lm-suppress-shortcuts', 'true');
+    this._body.replaceChildren(input);
+    input.select();
+    const copied = navigator.clipboard?.writeText(link) ?? Promise.reject(new Error());
+    copied.then(
+      () => (this._status.textContent = trans('The link is copied.')),
+      () => (this._status.textContent = trans('Copy this link:'))
+    );
+  }
 
-  private _travel(): HTMLElement | null {
-    const { timeTravel } = this._host;
+  // --- rewind, undo, fork ---
+
+  private _showRewind(travel: ITimeTravel): void {
+    const place = { head: this._head, number: this._chosen.number, checkpoint: this.checkpoint };
+    const done = (error: string) => {
+      if (error && !this.node.isConnected) {
+        this._actions.told(error);
+      }
+    };
+    const form = new RewindForm(place, travel, this._host, done, () => this._actions.close());
+    this._body.replaceChildren(form.node);
+  }
+
+  private async _undo(travel: ITimeTravel): Promise<void> {
+    this._status.textContent = this._host.trans('Undoing…');
+    try {
+      const text = await travel.undo(false);
+      await this._host.refresh?.();
+      this._tell(text);
+    } catch (error) {
+      this._tell(error);
+    }
+  }
+
+  private async _fork(travel: ITimeTravel): Promise<void> {
     const { trans } = this._host;
     const { number } = this._chosen;
-    if (!timeTravel) {
-      return null;
-    }
-    const what = h(
-      'select',
-      { 'aria-label': trans('What goes back') },
-      h('option', { value: 'both' }, trans('conversation and files')),
-      h('option', { value: 'files' }, trans('files only')),
-      h('option', { value: 'conversation' }, trans('conversation only'))
-    );
-    const told = h('span', { class: 'lsn-note', role: 'status' });
-    const tell = () => void this._tellRewind(what.value as RewindWhat, told);
-    what.addEventListener('change', tell);
-    tell();
-    const rewind = this._act(trans('Rewind to here'), trans('Going back…'), () =>
-      timeTravel.rewind(number, what.value as RewindWhat)
-    );
-    const fork = this._act(trans('Fork here'), trans('Starting a second run…'), () => timeTravel.fork(number));
-    const undo = this._head.rewinds.length
-      ? this._act(trans('Undo the last rewind'), trans('Going back…'), () => timeTravel.undo())
-      : null;
-    fork.title = trans('A second run, with a sandbox of its own that has the files of this step');
-    const bar = { class: 'lsn-history-buttons', role: 'toolbar', 'aria-label': trans('Go back') };
-    return h('div', {}, h('div', bar, rewind, what, fork, undo), told);
-  }
-
-  private _act(label: string, meanwhile: string, action: () => Promise<string>): HTMLButtonElement {
-    const button = h('button', { type: 'button' }, label);
-    button.addEventListener('click', () => {
-      button.disabled = true;
-      this._status.textContent = meanwhile;
-      const show = (text: string) => {
-        button.disabled = false;
-        if (this.node.isConnected) {
-          this._status.textContent = plainText(text);
-        } else {
-          this._actions.told(plainText(text));
-        }
-      };
-      action()
-        .then(async text => {
-          await this._host.refresh?.();
-          show(text);
-        })
-        .catch(error => show(error instanceof Error ? error.message : String(error)));
-    });
-    return button;
-  }
-
-  /** Say what a rewind restores, before anything is pressed. */
-  private async _tellRewind(what: RewindWhat, place: HTMLElement): Promise<void> {
-    const { trans, history } = this._host;
-    const { number } = this._chosen;
-    const last = this._head.steps[this._head.steps.length - 1]?.number ?? 0;
-    const left = last - number;
-    const talk =
-      what === 'files'
-        ? trans('The conversation stays as it is.')
-        : left === 1
-          ? trans('1 step of the conversation is taken back; it stays as a branch.')
-          : trans('%1 steps of the conversation are taken back; they stay as a branch.', countInWords(left));
-    place.textContent = talk;
-    const [now, then] = [this._head.files, this.checkpoint];
-    if (what === 'conversation' || !history || !now || !then) {
-      place.textContent = what === 'conversation' ? `${talk} ${trans('The files stay as they are.')}` : talk;
-      return;
-    }
+    this._status.textContent = trans('Creating a fork…');
     try {
-      const { total } = await history.changes(now, then);
-      const files = total === 1 ? trans('1 path changes') : trans('%1 paths change', countInWords(total));
-      place.textContent = `${files}. ${talk} ${trans('Running processes end.')}`;
+      const made = await travel.fork(number);
+      await this._host.refresh?.();
+      const known = this._head.forks.filter(fork => fork.step === number);
+      const folder = made?.folder ?? known[known.length - 1]?.folder ?? null;
+      this._status.textContent = '';
+      this._body.replaceChildren(this._forked(travel, folder));
     } catch (error) {
-      place.textContent = `${talk} ${error instanceof Error ? error.message : ''}`;
+      this._tell(error);
+    }
+  }
+
+  /** "Fork created. Open, Continue" */
+  private _forked(travel: ITimeTravel, folder: string | null): HTMLElement {
+    const { trans, linkRun } = this._host;
+    const told = h('span', { role: 'status' });
+    const text = h('div', { class: 'lsn-banner-text' }, h('b', {}, trans('Fork created.')), ' ', told);
+    const banner = h('div', { class: 'lsn-banner', 'data-kind': 'back', role: 'group' }, text);
+    banner.setAttribute('aria-label', trans('Fork created'));
+    if (folder === null) {
+      return banner;
+    }
+    if (linkRun) {
+      const open = h('a', { class: 'lsn-button', title: plainText(folder) }, trans('Open'));
+      this._host.linkRun!(open, folder);
+      banner.append(open);
+    }
+    if (travel.resume) {
+      const resume = h('button', { type: 'button', class: 'lsn-primary' }, trans('Continue'));
+      resume.addEventListener('click', () => {
+        resume.disabled = true;
+        told.textContent = trans('It runs in a new cell below.');
+        travel.resume!({ run: folder }).catch(error => {
+          resume.disabled = false;
+          told.textContent = plainText(error instanceof Error ? error.message : String(error));
+        });
+      });
+      banner.append(resume);
+    }
+    return banner;
+  }
+
+  private _tell(result: unknown): void {
+    const text = plainText(result instanceof Error ? result.message : String(result));
+    if (this.node.isConnected) {
+      this._status.textContent = text;
+    } else {
+      this._actions.told(text);
     }
   }
 }
 
-/** The checkpoint that holds the files as they were after a step. */
+/** The checkpoint with the files of a step: its own, else the newest before it; null when none is kept. */
 export function filesAt(trajectory: Trajectory, number: number): string | null {
   let found: string | null = null;
   let at = -1;

@@ -1,5 +1,7 @@
 /** What a host (Lab, Notebook, the cell's panel, an exported page) gives to the view. Everything optional may be missing. */
 
+import type { IKeyPlaces } from './keys';
+
 /** The first rows of a table in a format that only Python reads. */
 export interface ITablePreview {
   columns: { name: string; type: string }[];
@@ -30,17 +32,19 @@ export interface IChangedSettings {
   model?: string;
   settings?: Record<string, unknown>;
   limits?: Record<string, unknown>;
+  /** `auto`: no call waits for an approval any more. */
+  approve?: 'ask' | 'edits' | 'auto';
 }
 
 /** What a person may decide about the call that is held; `call` is its id, so that no decision hits the next one. */
 export interface IDecisions {
-  /** Carry it out and go on. */
+  /** Execute it and resume. */
   continue(call: string): Promise<void>;
   /** The same, and stop at the next place where a run can stop. */
   step(call: string): Promise<void>;
-  /** Carry this out in its place. */
+  /** Execute this in its place. */
   edit(call: string, values: Record<string, unknown>): Promise<void>;
-  /** Carry nothing out; the model reads this as the call's result. */
+  /** Execute nothing; the model reads this as the call's result. */
   skip(call: string, observation: string): Promise<void>;
   /** The model reads this in place of what came back. */
   observe(call: string, text: string): Promise<void>;
@@ -72,6 +76,8 @@ export interface IFileChange {
   path: string;
   kind: 'added' | 'modified' | 'deleted';
   size: number;
+  /** Whether it was changed by others than the steps of the run. */
+  others?: boolean;
 }
 
 export interface IFileChanges {
@@ -94,11 +100,57 @@ export interface IHistory {
 
 export type RewindWhat = 'both' | 'files' | 'conversation';
 
-/** Going back, and going on from an earlier step in a run of its own. Each says in words what was done. */
+/** Paths that a rewind changes; `paths` has the first of them. */
+export interface IRewindPaths {
+  total: number;
+  paths: { path: string; kind: string }[];
+}
+
+/** What a rewind would undo. */
+export interface IRewindPreview {
+  steps_left: number;
+  /** What this run has changed. */
+  own: IRewindPaths;
+  /** What was changed since, and not by a step of this run. */
+  others: IRewindPaths;
+  /** Tasks of the other runs that used the sandbox since. */
+  other_runs: string[];
+  /** Who changed `others`, for a sentence. */
+  by: string;
+  /** What is not known, in words. */
+  incomplete: string;
+}
+
+/** A second run. */
+export interface IForkMade {
+  /** The name of its folder; it is also its id. */
+  folder: string;
+}
+
+/** What a resumed run is told or does first. */
+export interface IResumeOptions {
+  /** Something to say to the model. */
+  say?: string;
+  /** Arguments of the next call, in place of those that the model proposed. */
+  edit?: Record<string, unknown>;
+  /** Another run than this one: a fork. */
+  run?: string;
+}
+
+/** Rewinding, continuing and forking a run, with the kernel that ran it. */
 export interface ITimeTravel {
-  rewind(step: number, what: RewindWhat): Promise<string>;
-  undo(): Promise<string>;
-  fork(step: number): Promise<string>;
+  /** What a rewind would undo; null when the host cannot know more than `IHistory`. */
+  preview?(step: number, what: RewindWhat): Promise<IRewindPreview | null>;
+  /** Says in words what was done. `others`: changes of other runs may be undone too. */
+  rewind(step: number, what: RewindWhat, others: boolean): Promise<string>;
+  /** Undo the newest rewind. Says in words what was done. */
+  undo(others: boolean): Promise<string>;
+  /** A second run from the end of a step; null when the host does not know its name. */
+  fork(step: number): Promise<IForkMade | null>;
+  /** Resume the run; resolves when it has ended or waits again. */
+  resume?(options: IResumeOptions): Promise<void>;
+  /** Show another run. */
+  open?(folder: string): void;
 }
 
 export interface IHost {
@@ -106,8 +158,10 @@ export interface IHost {
   artifact(path: string): Promise<IArtifactContent | null>;
   /** Translate; `%1`, `%2`... stand for the arguments. */
   trans(text: string, ...args: (string | number)[]): string;
-  /** Whether scripts of artifacts may run (in their sandboxed frame). */
+  /** Whether a person may run the scripts of artifacts (in their sandboxed frame). */
   readonly trusted: boolean;
+  /** Whether scripts of artifacts run without a click; a setting of the person. */
+  readonly runsPages?: boolean;
   /** Whether nothing on this page can use the network, whatever the person allows. */
   readonly offline?: boolean;
   /** Render Markdown safely into `node`; without it Markdown is shown as text. */
@@ -120,12 +174,14 @@ export interface IHost {
   decisions?: IDecisions;
   /** Present where the files of earlier steps can be read. */
   history?: IHistory;
-  /** Present where the run can be taken back. */
+  /** Present where the run can be rewound. */
   timeTravel?: ITimeTravel;
   /** Bring in what was recorded of a run that is over since it was shown. */
   refresh?(): Promise<void>;
   /** Make `link` lead to another run, given the name of its folder beside this one's; absent where that cannot be. */
   linkRun?(link: HTMLAnchorElement, folder: string): void;
+  /** Which keys there are beside the view's own. */
+  readonly keys?: IKeyPlaces;
   /** Remember a choice for as long as this run is shown, e.g. that an artifact may use the network. */
   remember?(key: string, value: string): void;
   recall?(key: string): string | null;

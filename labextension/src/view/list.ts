@@ -8,19 +8,21 @@ import { StepView } from './step';
 
 /** How far outside the visible part a step's body is kept, so that scrolling finds it there. */
 const MARGIN = '800px 0px';
+/** The same where the view itself scrolls; older browsers do not know it, and make a body when the step is in sight. */
+const OPTIONS = { rootMargin: MARGIN, scrollMargin: MARGIN };
 /** Steps that are laid out together. */
-const GROUP = 32;
+const GROUP = 8;
 /** Bodies out of sight that are kept until there are more of them: then all go at once, and the page is laid out once. */
 const KEPT = 8;
 
 export class StepList {
-  readonly node = h('div', { class: 'lsn-steps', role: 'feed' });
+  readonly node = h('div', { class: 'lsn-steps', role: 'list' });
   private _views = new Map<Element, StepView>();
   private _groups = new Map<Element, { views: StepView[]; near: boolean }>();
   private _last: StepView | null = null;
   private _leaving = new Set<StepView>();
-  private _groupObserver = new IntersectionObserver(entries => this._groupsMoved(entries), { rootMargin: MARGIN });
-  private _stepObserver = new IntersectionObserver(entries => this._stepsMoved(entries), { rootMargin: MARGIN });
+  private _groupObserver = new IntersectionObserver(entries => this._groupsMoved(entries), OPTIONS);
+  private _stepObserver = new IntersectionObserver(entries => this._stepsMoved(entries), OPTIONS);
 
   /** One more step; its body comes with it if `follows` and that of the step before is there. */
   append(view: StepView, follows: boolean): void {

@@ -1,9 +1,12 @@
-/** What the model saw, message by message; made only when somebody looks. */
+/** What the model saw, message by message; made only when a person looks. */
 
 import { h, plainText } from './dom';
 import { IMessage } from './conversation';
-import { countInWords } from './format';
+import { formatCount } from '../formatting';
 import { IHost } from './host';
+
+/** Messages that are shown at first: the newest. */
+const SHOWN = 40;
 
 export class MessagesView {
   readonly node: HTMLDetailsElement;
@@ -12,11 +15,12 @@ export class MessagesView {
 
   constructor(
     private _messages: () => IMessage[],
-    private _host: IHost
+    private _host: IHost,
+    private _title = _host.trans('Messages the model saw')
   ) {
     this.node = h('details', { class: 'lsn-messages-box' }, this._summary, this._list);
     this.node.addEventListener('toggle', () => this._draw());
-    this._summary.textContent = _host.trans('Messages the model saw');
+    this._summary.textContent = this._title;
   }
 
   private _draw(): void {
@@ -26,8 +30,14 @@ export class MessagesView {
     }
     const messages = this._messages();
     const { trans } = this._host;
-    this._summary.textContent = trans('Messages the model saw (%1)', countInWords(messages.length));
-    this._list.replaceChildren(...messages.map(renderMessage));
+    this._summary.textContent = `${this._title} (${formatCount(messages.length)})`;
+    const earlier = messages.slice(0, -SHOWN);
+    this._list.replaceChildren(...messages.slice(-SHOWN).map(renderMessage));
+    if (earlier.length) {
+      const more = h('button', { class: 'lsn-more', type: 'button' }, trans('%1 earlier messages', earlier.length));
+      more.addEventListener('click', () => this._list.firstElementChild!.replaceWith(...earlier.map(renderMessage)));
+      this._list.prepend(h('li', {}, more));
+    }
   }
 }
 

@@ -1,4 +1,4 @@
-/** Another model, temperature or limits for what follows. */
+/** Another model, temperature or limits from here on. */
 
 import { h } from './dom';
 import { IChangedSettings, IHost } from './host';
@@ -40,7 +40,7 @@ export class SettingsForm {
     this.node = h(
       'details',
       { class: 'lsn-settings' },
-      h('summary', {}, trans('Model and limits for what follows')),
+      h('summary', {}, trans('Model and limits from here on')),
       h('div', { class: 'lsn-settings-rows' }, ...rows),
       apply,
       this._status
@@ -70,7 +70,7 @@ export class SettingsForm {
     }
     const done = () => {
       this._inputs.forEach(input => (input.value = ''));
-      this._status.textContent = trans('This holds from the next request to the model on.');
+      this._status.textContent = trans('This holds from the next request on.');
     };
     this._change(changed).then(done, error => {
       this._status.textContent = error instanceof Error ? error.message : String(error);

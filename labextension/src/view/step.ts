@@ -1,47 +1,81 @@
-/** One step. Its body exists only while it is near the visible part of the page. */
+/** One step: a line and a body, which exist only while the step is near the visible part of the page. */
 
-import { CallView, callText, failed } from './call';
+import { CallView } from './call';
+import { callText } from './call-summary';
+import { Cause } from './cause';
 import { h, setText } from './dom';
 import { IStep } from './fold';
-import { countInWords, secondsInWords } from './format';
+import { formatClock, formatDuration } from '../formatting';
 import { IHost } from './host';
+import { IChip, lineOf, stepDecided, stepFailed } from './step-line';
 
 const HEIGHT_GUESS = 160;
+/** Characters of a step that is open in a short run. */
+const SMALL = 1500;
+
+const SIGNS = { bash: '$', edit: '✎', submit: '✓', other: '?', none: '…' };
+
+/** What all steps of a view share. */
+export interface IStepContext {
+  host: IHost;
+  /** The folder in which the run works; it is left out of paths. */
+  root(): string;
+  /** Fill the place for buttons at the end of a step's line; called when the step comes near the visible part. */
+  fillActions?(place: HTMLElement, step: IStep): void;
+  /** What led to a step, and what it lost. */
+  cause?: Cause;
+  /** Whether more steps come: then a step that nobody opened says nothing of its causes. */
+  live?(): boolean;
+}
 
 export class StepView {
   readonly node: HTMLElement;
-  private _title: HTMLElement;
-  private _toggle: HTMLButtonElement;
-  private _place: HTMLElement;
+  private _row: StepRow | null = null;
+  private _place = h('div', { class: 'lsn-step-body', hidden: true });
   private _body: StepBody | null = null;
   private _near = false;
-  private _folded = false;
-  private _height = HEIGHT_GUESS;
+  private _height = 0;
   private _text: string | null = null;
+  private _chosen: boolean | null = null;
+  private _found = false;
+  private _suggested = false;
+  private _ended = false;
 
   constructor(
     readonly step: IStep,
-    private _host: IHost
+    private _context: IStepContext
   ) {
-    this._title = h('span', { class: 'lsn-step-title' });
-    this._toggle = h(
-      'button',
-      { class: 'lsn-step-head', type: 'button', 'aria-expanded': 'true', onclick: () => this.fold(!this._folded) },
-      this._title
-    );
-    this._place = h('div', { class: 'lsn-step-body' });
-    this._place.style.minHeight = `${HEIGHT_GUESS}px`;
-    this.node = h(
-      'section',
-      { class: 'lsn-step', 'aria-label': _host.trans('Step %1', step.number), 'data-step': step.number },
-      this._toggle,
-      this._place
-    );
+    const { trans } = _context.host;
+    this.node = h('div', {
+      class: 'lsn-step',
+      role: 'listitem',
+      'aria-label': trans('Step %1', step.number),
+      'data-step': step.number
+    });
     this.update();
   }
 
   get failed(): boolean {
-    return this.step.failures.length > 0 || this.step.calls.some(failed);
+    return stepFailed(this.step);
+  }
+
+  get decided(): boolean {
+    return stepDecided(this.step);
+  }
+
+  /** Whether all of it is short. */
+  get small(): boolean {
+    const { thought, calls } = this.step;
+    let size = thought.length;
+    for (const call of calls) {
+      size += callText(call).length + (call.result?.observation.length ?? 0);
+      size += call.result?.changes.reduce((sum, change) => sum + (change.diff?.length ?? 0), 0) ?? 0;
+    }
+    return size < SMALL;
+  }
+
+  get open(): boolean {
+    return this._chosen ?? (this._found || this._suggested);
   }
 
   /** Everything that a search looks in, in lower case. */
@@ -56,30 +90,56 @@ export class StepView {
 
   /** Something of the step has changed. */
   update(): void {
-    const { number, usage, modelTime, calls } = this.step;
-    const parts = [this._host.trans('Step %1', number)];
-    if (usage) {
-      parts.push(this._host.trans('%1 tokens', countInWords(usage.prompt_tokens + usage.completion_tokens)));
-    }
-    if (modelTime) {
-      parts.push(secondsInWords(modelTime));
-    }
-    if (this._folded) {
-      parts.push(calls.map(call => call.tool).join(', '));
-    }
-    setText(this._title, parts.join(' · '));
-    this.node.classList.toggle('lsn-failed', this.failed);
+    const failed = this.failed;
+    const done = this.step.replied && this.step.calls.every(call => call.result);
+    this.node.dataset.state = failed ? 'error' : done ? 'done' : 'live';
+    this.node.classList.toggle('lsn-failed', failed);
+    this._row?.update();
+    this.tick();
     this._text = null;
-    this._body?.update();
+    this._updateBody();
   }
 
-  /** Show only the title, or all. */
+  /** Show how long the running call has taken so far. */
+  tick(now = Date.now() / 1000): void {
+    this._row?.tick(now, this._ended);
+  }
+
+  /** Whether events may still come; else a running call has no end. */
+  setLive(live: boolean): void {
+    if (live === this._ended) {
+      this._ended = !live;
+      this.tick();
+    }
+  }
+
+  /** Open it or close it, as a person chose. */
   fold(folded: boolean): void {
-    this._folded = folded;
-    this._toggle.setAttribute('aria-expanded', String(!folded));
-    this._place.hidden = folded;
-    this.update();
+    this._chosen = !folded;
     this._render();
+  }
+
+  /** Draw it and open it, whatever was chosen before: a person goes there. */
+  reveal(): void {
+    this._chosen = true;
+    this.setNear(true);
+    this._updateBody();
+  }
+
+  /** Whether it is open as long as nobody chooses. */
+  suggest(open: boolean): void {
+    if (open !== this._suggested) {
+      this._suggested = open;
+      this._render();
+    }
+  }
+
+  /** Whether it is open because a search found something in it. */
+  setFound(found: boolean): void {
+    if (found !== this._found) {
+      this._found = found;
+      this._render();
+    }
   }
 
   /** The step came near the visible part of the page, or left it. */
@@ -88,30 +148,140 @@ export class StepView {
     this._render();
   }
 
-  /** Whether its body is kept. */
+  /** The buttons of the line again: the host may offer others now. */
+  refillActions(): void {
+    if (this._row) {
+      this._context.fillActions?.(this._row.actions, this.step);
+    }
+  }
+
+  /** Whether its line and its body are kept. */
   get near(): boolean {
     return this._near;
   }
 
-  /** Keep its height for the time when it has no body. */
+  /** Keep its height for the time when nothing of it is drawn. */
   measure(): void {
-    if (this._body) {
-      this._height = this._place.offsetHeight || this._height;
+    if (this._row) {
+      this._height = this.node.offsetHeight;
     }
   }
 
+  private _updateBody(): void {
+    this._body?.update(this._chosen === true || !this._context.live?.());
+  }
+
   private _render(): void {
-    const wanted = this._near && !this._folded;
-    if (wanted && !this._body) {
-      this._body = new StepBody(this.step, this._host);
-      this._place.style.minHeight = '';
+    const open = this.open;
+    if (this._near && !this._row) {
+      this._row = new StepRow(this.step, this._context, () => this.fold(this.open));
+      this.node.prepend(...this._row.nodes, this._place);
+      this.node.style.minHeight = '';
+      this.tick();
+    } else if (!this._near) {
+      this._row?.nodes.forEach(node => node.remove());
+      this._row = null;
+      this._place.remove();
+      this.node.style.minHeight = open || this._height ? `${this._height || HEIGHT_GUESS}px` : '';
+    }
+    this._row?.setOpen(open);
+    this._place.hidden = !open;
+    if (open && this._near && !this._body) {
+      this._body = new StepBody(this.step, this._context);
+      this._updateBody();
       this._place.append(this._body.node);
-    } else if (!this._near && this._body) {
-      this._place.style.minHeight = `${this._height}px`;
-      this._body.node.remove();
+    } else if (!(open && this._near)) {
+      this._body?.node.remove();
       this._body = null;
     }
   }
+}
+
+/** The line of a step. It exists only while the step is near the visible part of the page. */
+class StepRow {
+  readonly nodes: HTMLElement[];
+  private _toggle: HTMLButtonElement;
+  private _icon = h('span', { class: 'lsn-icon', 'aria-hidden': 'true' });
+  private _thought = h('em', {});
+  private _what = h('code', {});
+  private _counts = h('span', { class: 'lsn-counts' });
+  private _chips = h('span', { class: 'lsn-chips' });
+  private _clock: HTMLElement | null = null;
+  private _figures = h('span', { class: 'lsn-fig' });
+  private _drawnChips = '';
+  /** Where buttons for this step stand. */
+  readonly actions = h('span', { class: 'lsn-acts' });
+
+  constructor(
+    private _step: IStep,
+    private _context: IStepContext,
+    toggle: () => void
+  ) {
+    this._toggle = h(
+      'button',
+      { class: 'lsn-step-head', type: 'button', 'aria-expanded': 'false', onclick: toggle },
+      h('span', { class: 'lsn-n' }, String(_step.number)),
+      this._icon,
+      h('span', { class: 'lsn-what' }, this._thought, this._what, this._counts)
+    );
+    _context.fillActions?.(this.actions, _step);
+    this.nodes = [this._toggle, this._chips, this.actions, this._figures];
+    this.update();
+  }
+
+  update(): void {
+    const line = lineOf(this._step, this._context.root(), this._context.host);
+    setText(this._icon, SIGNS[line.tool]);
+    this._icon.dataset.tool = stepFailed(this._step) ? 'failed' : line.tool;
+    setText(this._thought, line.thought);
+    setText(this._what, line.what);
+    this._what.hidden = !line.what;
+    this._counts.replaceChildren(...countsOf(line));
+    this._drawChips(this._context.cause?.chips(this._step, line.chips) ?? line.chips);
+    setText(this._figures, line.figures);
+  }
+
+  setOpen(open: boolean): void {
+    this._toggle.setAttribute('aria-expanded', String(open));
+  }
+
+  tick(now: number, ended: boolean): void {
+    const { trans } = this._context.host;
+    const running = this._step.calls.find(call => call.started !== null && !call.result);
+    const asked = !this._step.replied && this._step.requested;
+    const since = running ? running.started! : asked || null;
+    if (since === null || ended) {
+      this._clock?.remove();
+      this._clock = null;
+      return;
+    }
+    if (!this._clock) {
+      this._clock = h('span', { class: 'lsn-chip', 'data-kind': 'run', 'aria-live': 'off' });
+      this._chips.append(this._clock);
+    }
+    const time = formatClock(now - since);
+    setText(this._clock, running ? trans('running %1', time) : trans('thinking %1', time));
+  }
+
+  private _drawChips(chips: IChip[]): void {
+    const drawn = JSON.stringify(chips);
+    if (drawn !== this._drawnChips) {
+      this._drawnChips = drawn;
+      this._clock = null;
+      this._chips.replaceChildren(...chips.map(chip => renderChip(chip)));
+    }
+  }
+}
+
+function countsOf({ added, removed }: { added?: number; removed?: number }): (HTMLElement | string)[] {
+  return [
+    added ? h('span', { class: 'lsn-add' }, ` +${added}`) : '',
+    removed ? h('span', { class: 'lsn-del' }, ` −${removed}`) : ''
+  ];
+}
+
+function renderChip(chip: IChip): HTMLElement {
+  return h('span', { class: 'lsn-chip', 'data-kind': chip.kind, title: chip.text }, chip.text, ...countsOf(chip));
 }
 
 class StepBody {
@@ -122,53 +292,61 @@ class StepBody {
   private _failures: HTMLElement;
   private _calls: HTMLElement;
   private _nudge: HTMLElement;
+  private _cause: HTMLElement | null = null;
   private _views: CallView[] = [];
   private _rendered = false;
 
   constructor(
     private _step: IStep,
-    private _host: IHost
+    private _context: IStepContext
   ) {
+    const { trans } = _context.host;
     this._reasoning = h('div', { class: 'lsn-reasoning' });
-    this._reasoningBox = h('details', {}, h('summary', {}, _host.trans('Reasoning')), this._reasoning);
+    this._reasoningBox = h('details', {}, h('summary', {}, trans('Reasoning')), this._reasoning);
     this._thought = h('div', { class: 'lsn-thought' });
     this._failures = h('div', { class: 'lsn-failures' });
     this._calls = h('div', {});
     this._nudge = h('div', { class: 'lsn-note' });
     this.node = h('div', {}, this._reasoningBox, this._thought, this._failures, this._calls, this._nudge);
-    this.update();
   }
 
-  update(): void {
+  /** Show the step as it is now; `causes`: also what led to it. */
+  update(causes: boolean): void {
+    const { host } = this._context;
     const { reasoning, failures, calls, nudge } = this._step;
     setText(this._reasoning, reasoning);
     this._reasoningBox.hidden = !reasoning;
     this._updateThought();
     for (const failure of failures.slice(this._failures.childElementCount)) {
       const wait =
-        failure.retry_in === null ? '' : this._host.trans(' (again in %1)', secondsInWords(failure.retry_in));
-      this._failures.append(h('div', { class: 'lsn-error' }, `${failure.error}: ${failure.message}${wait}`));
+        failure.retry_in === null ? '' : ` ${host.trans('Asked again after %1.', formatDuration(failure.retry_in))}`;
+      this._failures.append(h('div', { class: 'lsn-error' }, `${failure.message}${wait}`));
     }
     for (const call of calls.slice(this._views.length)) {
-      const view = new CallView(call, this._host);
+      const view = new CallView(call, host, this._context.root());
       this._views.push(view);
       this._calls.append(view.node);
     }
     this._views.forEach(view => view.update());
     setText(this._nudge, nudge);
     this._nudge.hidden = !nudge;
+    if (causes && !this._cause && this._context.cause && this._step.replied && calls.every(call => call.result)) {
+      this._cause = this._context.cause.render(this._step);
+      this.node.append(this._cause);
+    }
   }
 
   private _updateThought(): void {
+    const { host } = this._context;
     const { thought, replied } = this._step;
     this._thought.hidden = !thought;
     if (this._rendered) {
       return;
     }
-    if (replied && this._host.renderMarkdown) {
+    if (replied && host.renderMarkdown) {
       this._rendered = true;
       this._thought.textContent = '';
-      this._host.renderMarkdown(thought, this._thought);
+      host.renderMarkdown(thought, this._thought);
     } else {
       setText(this._thought, thought);
     }

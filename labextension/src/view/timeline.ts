@@ -1,17 +1,33 @@
-/** The steps of a run in a row, and below it the branches that were left and the runs that were forked off. */
+/**
+ * The timeline: every step a bar in one picture as wide as the view, the attempts that were left in lanes below it, and the
+ * runs that were forked off. One more step costs one more bar: the picture is scaled as a whole.
+ */
 
+import { oneLine } from './one-line';
+import { headline, toolOf } from './call-summary';
 import { h, plainText, setText } from './dom';
 import { Trajectory } from './fold';
 import type { IStep } from './fold';
+import { formatDuration, formatShort } from '../formatting';
 import { IHost } from './host';
-import { failed } from './call';
+import { stepDecided, stepFailed, stepSeconds, stepTokens } from './step-line';
 
-/** Branches and forks that are shown; a journal may claim any number. */
-const ROWS_MOST = 20;
-/** Cells that are laid out together, so that one more does not lay out all of a long run. */
-const GROUP = 32;
+/** Attempts and forks that are shown; a journal may claim any number. */
+const LANES_MOST = 8;
+const FORKS_MOST = 20;
+/** Units of the picture. */
+const BAR = 10;
+const GAP = 2;
+const HEIGHT = 40;
+const LANE = 16;
+/** Bars that have room at least, so that two do not fill the width. */
+const SLOTS = 9;
+/** In a long run there is room for some bars more, so that most new bars leave the picture's width as it is. */
+const LONG = 200;
+const SPARE = 16;
+const LOWEST = 0.12;
 
-/** A step that was chosen: of the branch that goes on, or of one that was left. */
+/** A step that was chosen: of the branch of HEAD, or of one that was left. */
 export interface IChosen {
   trajectory: Trajectory;
   /** 0 is before the first step. */
@@ -19,12 +35,37 @@ export interface IChosen {
   head: boolean;
 }
 
+interface IBar {
+  node: SVGRectElement;
+  chosen: IChosen;
+  step: IStep | null;
+  lane: number;
+  value: number;
+}
+
+let pictures = 0;
+
 export class Timeline {
   readonly node: HTMLElement;
-  private _head = h('div', { class: 'lsn-timeline-row', role: 'group' });
-  private _others = h('div', {});
-  private _cells = new Map<IStep, HTMLButtonElement>();
+  /** What the colours mean, or the step that is pointed at; on one line with the search. */
+  readonly legend: HTMLElement;
+  private _picture = svg('svg', { class: 'lsn-bars', role: 'listbox', tabindex: '0', preserveAspectRatio: 'none' });
+  private _head = svg('g', { role: 'group' });
+  private _lanes = svg('g', { role: 'presentation' });
+  private _forks = h('div', { class: 'lsn-forks' });
+  private _told = h('span', { class: 'lsn-told-bar', 'aria-hidden': 'true' });
+  private _legend = h('span', { class: 'lsn-legend' });
+  private _measure: HTMLSelectElement;
+  private _bars: IBar[] = [];
+  private _byStep = new Map<IStep, IBar>();
+  private _byNode = new Map<Element, IBar>();
   private _rows = 0;
+  private _count = 0;
+  private _laneCount = 0;
+  private _largest = 0;
+  private _size = '';
+  private _chosen: IBar | null = null;
+  private _id = `lsn-bars-${++pictures}`;
 
   constructor(
     private _trajectory: Trajectory,
@@ -32,173 +73,352 @@ export class Timeline {
     private _choose: (chosen: IChosen | null) => void
   ) {
     const { trans } = _host;
-    this._head.setAttribute('aria-label', trans('Steps of this branch'));
+    this._picture.setAttribute('aria-label', trans('Steps; arrows move, Enter goes to the step'));
+    this._head.setAttribute('aria-label', trans('Steps of this attempt'));
+    this._picture.append(this._head, this._lanes);
+    this._measure = h(
+      'select',
+      { 'aria-label': trans('Height of the bars'), onchange: () => this._measureAnew() },
+      h('option', { value: 'tokens' }, trans('tokens')),
+      h('option', { value: 'time' }, trans('time'))
+    );
+    this._legend.append(
+      ...(['bash', 'edit', 'submit', 'failed', 'human'] as const).map(kind =>
+        h('span', { 'data-kind': kind }, legendWord(kind, _host))
+      )
+    );
     this.node = h(
       'nav',
       { class: 'lsn-timeline', 'aria-label': trans('Timeline') },
-      h('div', { class: 'lsn-timeline-rows' }, this._head, this._others)
+      h('div', { class: 'lsn-timeline-name' }, trans('Timeline'), this._measure),
+      h('div', { class: 'lsn-bars-place' }, this._picture, this._forks)
     );
+    this.legend = h('div', { class: 'lsn-timeline-side' }, this._told, this._legend);
     this.node.hidden = true;
-    this.node.addEventListener('keydown', event => this._key(event));
+    this._picture.addEventListener('click', event => this._click(event));
+    this._picture.addEventListener('keydown', event => this._key(event));
+    this._picture.addEventListener('pointermove', event => this._point(this._at(event)));
+    this._picture.addEventListener('pointerleave', () => this._point(null));
+    this._picture.addEventListener('focus', () => this._point(this._chosen ?? this._bars[0] ?? null));
+    this._picture.addEventListener('blur', () => this._point(null));
   }
 
   /** The run is on another branch: all is drawn anew with the next update. */
   reset(): void {
-    this._cells.clear();
+    this._bars = [];
+    this._byStep.clear();
+    this._byNode.clear();
     this._head.replaceChildren();
+    this._lanes.replaceChildren();
+    this._chosen = null;
+    this._count = 0;
+    this._largest = 0;
     this._rows = -1;
   }
 
   /** Show these steps as they are now. */
   touch(steps: Iterable<IStep>): void {
+    const touched: IBar[] = [];
     for (const step of steps) {
-      const cell = this._cells.get(step) ?? this._addCell(step);
-      describe(cell, this._trajectory, step, this._host);
+      const bar = this._byStep.get(step) ?? this._addBar(step);
+      bar.value = this._value(step);
+      this._describe(bar);
+      touched.push(bar);
+    }
+    if (touched.length) {
+      this._scale(touched);
+      this._resize();
     }
   }
 
-  /** Show branches and forks, if there are others than before. */
+  /** Show attempts and forks, if there are others than before. */
   update(): void {
     const { rewinds, forks, steps, start, checkpoints } = this._trajectory;
-    if (checkpoints.has(0) && !this._head.querySelector('[data-step="0"]')) {
-      this._head.prepend(this._start());
+    if (checkpoints.has(0) && this._bars[0]?.chosen.number !== 0) {
+      this._addStart();
     }
     const rows = rewinds.length + forks.length + (start?.forked_from ? 1 : 0);
     if (rows !== this._rows) {
       this._rows = rows;
-      this._others.replaceChildren(...this._drawOthers());
+      this._drawLanes();
+      this._forks.replaceChildren(...this._drawForks());
     }
+    this._resize();
     this.node.hidden = steps.length < 2 && !rows;
   }
 
   /** Mark nothing as chosen. */
   unchoose(): void {
-    this.node.querySelectorAll('[aria-pressed="true"]').forEach(cell => cell.setAttribute('aria-pressed', 'false'));
+    this._chosen?.node.setAttribute('aria-selected', 'false');
+    this._chosen = null;
   }
 
-  private _addCell(step: IStep): HTMLButtonElement {
-    const cell = this._cell({ trajectory: this._trajectory, number: step.number, head: true });
-    if (this._cells.size % GROUP === 0) {
-      this._head.append(h('span', { class: 'lsn-cells' }));
-    }
-    this._cells.set(step, cell);
-    this._head.lastElementChild!.append(cell);
-    return cell;
+  // --- bars ---
+
+  private _addBar(step: IStep): IBar {
+    const bar = this._bar({ trajectory: this._trajectory, number: step.number, head: true }, step, 0);
+    this._byStep.set(step, bar);
+    this._count = Math.max(this._count, step.number);
+    this._head.append(bar.node);
+    return bar;
   }
 
-  private _start(): HTMLButtonElement {
-    const cell = this._cell({ trajectory: this._trajectory, number: 0, head: true });
-    cell.setAttribute('aria-label', this._host.trans('Before the first step, files kept'));
-    cell.dataset.files = 'true';
-    return cell;
+  private _addStart(): void {
+    const bar = this._bar({ trajectory: this._trajectory, number: 0, head: true }, null, 0);
+    this._bars.unshift(this._bars.pop()!);
+    bar.node.setAttribute('aria-label', this._host.trans('Before the first step, files kept'));
+    bar.node.dataset.kind = 'start';
+    this._head.prepend(bar.node);
+    this._fit(bar);
   }
 
-  private _cell(chosen: IChosen): HTMLButtonElement {
-    const cell = h(
-      'button',
-      { type: 'button', 'data-step': chosen.number, 'aria-pressed': 'false', class: 'lsn-cell' },
-      String(chosen.number)
-    );
-    const first = !this.node.querySelector('.lsn-cell[tabindex="0"]');
-    cell.tabIndex = first ? 0 : -1;
-    cell.addEventListener('click', () => {
-      const again = cell.getAttribute('aria-pressed') === 'true';
-      this.unchoose();
-      cell.setAttribute('aria-pressed', String(!again));
-      this._choose(again ? null : chosen);
+  private _bar(chosen: IChosen, step: IStep | null, lane: number): IBar {
+    const node = svg('rect', {
+      role: 'option',
+      'aria-selected': 'false',
+      'data-step': String(chosen.number),
+      id: `${this._id}-${lane}-${chosen.number}`,
+      x: String(chosen.number * BAR + (step ? GAP / 2 : BAR - 2 * GAP)),
+      width: String(step ? BAR - GAP : GAP)
     });
-    return cell;
+    const bar = { node, chosen, step, lane, value: step ? this._value(step) : 0 };
+    this._bars.push(bar);
+    this._byNode.set(node, bar);
+    return bar;
   }
 
-  private _drawOthers(): HTMLElement[] {
+  private _value(step: IStep): number {
+    return this._measure.value === 'time' ? stepSeconds(step) : (stepTokens(step) ?? 0);
+  }
+
+  /** Fit these bars; all of them when one is higher than there is room, and then with room for more. */
+  private _scale(touched: IBar[]): void {
+    const largest = Math.max(...touched.map(bar => bar.value));
+    const grown = largest > this._largest;
+    if (grown) {
+      this._largest = touched.length > 1 ? largest : largest * 1.25;
+    }
+    (grown ? this._bars : touched).forEach(bar => this._fit(bar));
+  }
+
+  /** Another measure. */
+  private _measureAnew(): void {
+    this._bars.forEach(bar => (bar.value = bar.step ? this._value(bar.step) : 0));
+    this._largest = 0;
+    this._scale(this._bars);
+  }
+
+  private _fit({ node, value, lane, step }: IBar): void {
+    const room = lane ? LANE - 3 : HEIGHT;
+    const share = this._largest ? Math.min(1, value / this._largest) : 0;
+    const height = step ? room * (LOWEST + (1 - LOWEST) * share) : room;
+    const foot = lane ? HEIGHT + lane * LANE : HEIGHT;
+    node.setAttribute('y', (foot - height).toFixed(1));
+    node.setAttribute('height', height.toFixed(1));
+  }
+
+  private _resize(): void {
+    const size = `0 0 ${this._slots * BAR} ${this._height}`;
+    if (size !== this._size) {
+      this._size = size;
+      this._picture.setAttribute('viewBox', size);
+      this._picture.style.height = `${this._height + 4}px`;
+    }
+  }
+
+  /** Bars that the picture has room for. */
+  private get _slots(): number {
+    const needed = Math.max(SLOTS, this._count + 1);
+    return needed > LONG ? Math.ceil(needed / SPARE) * SPARE : needed;
+  }
+
+  private get _height(): number {
+    return HEIGHT + this._laneCount * LANE;
+  }
+
+  /** What a bar says of its step, in colours and in words. */
+  private _describe({ node, chosen, step }: IBar): void {
+    const { trans } = this._host;
+    if (!step) {
+      return;
+    }
+    const wrong = stepFailed(step);
+    const decided = stepDecided(step);
+    const done = step.replied && step.calls.every(call => call.result);
+    node.dataset.kind = wrong
+      ? 'failed'
+      : decided
+        ? 'human'
+        : !done
+          ? 'live'
+          : step.calls[0]
+            ? toolOf(step.calls[0])
+            : 'other';
+    const words = [
+      trans('Step %1', step.number),
+      wrong && trans('failed'),
+      decided && trans('decided by a person'),
+      chosen.trajectory.checkpoints.has(step.number) && trans('files kept')
+    ];
+    node.setAttribute('aria-label', words.filter(word => word).join(', '));
+  }
+
+  // --- attempts and forks ---
+
+  private _drawLanes(): void {
+    const { trans } = this._host;
+    const left = this._trajectory.branches.filter(branch => !branch.head).slice(-LANES_MOST);
+    this._laneCount = left.length;
+    this._bars = this._bars.filter(bar => bar.lane === 0);
+    const groups = left.map(({ tip, step: shared }, index) => {
+      const label = trans('Earlier attempt after step %1', shared);
+      const group = svg('g', { role: 'group', 'aria-label': label, class: 'lsn-left' });
+      const lane = index + 1;
+      const [x, foot] = [(shared + 0.5) * BAR, HEIGHT + lane * LANE - 2];
+      group.append(
+        svg('path', {
+          d: `M${x} ${HEIGHT}V${foot}H${x + BAR / 2}`,
+          'vector-effect': 'non-scaling-stroke',
+          fill: 'none'
+        })
+      );
+      const branch = this._trajectory.at(tip);
+      for (const step of branch?.steps ?? []) {
+        if (step.number > shared) {
+          const bar = this._bar({ trajectory: branch!, number: step.number, head: false }, step, lane);
+          this._describe(bar);
+          this._fit(bar);
+          this._count = Math.max(this._count, step.number);
+          group.append(bar.node);
+        }
+      }
+      return group;
+    });
+    this._lanes.replaceChildren(...groups);
+  }
+
+  private _drawForks(): HTMLElement[] {
     const { trans } = this._host;
     const { forks, start } = this._trajectory;
-    const left = this._trajectory.branches.filter(branch => !branch.head);
-    const rows = [
-      ...left.slice(-ROWS_MOST).map(branch => this._branchRow(branch.tip, branch.step)),
-      ...forks.slice(-ROWS_MOST).map(fork => this._runRow(trans('Fork of step %1', fork.step), fork.folder, fork.step))
-    ];
+    const rows = forks.slice(-FORKS_MOST).map(fork => this._runRow(trans('Fork of step %1', fork.step), fork.folder));
     if (start?.forked_from) {
       const { step, folder } = start.forked_from;
-      rows.unshift(this._runRow(trans('This run goes on from step %1 of', step), folder, 0));
+      rows.unshift(this._runRow(trans('Forked from step %1 of', step), folder));
     }
-    const more = left.length + forks.length - rows.length;
-    return more > 0 ? [...rows, h('div', { class: 'lsn-note' }, trans('… and %1 more', more))] : rows;
+    const lanes = this._trajectory.branches.length - 1;
+    const more = forks.length - Math.min(forks.length, FORKS_MOST) + lanes - Math.min(lanes, LANES_MOST);
+    return more > 0 ? [...rows, h('div', { class: 'lsn-note' }, trans('and %1 more', more))] : rows;
   }
 
-  private _branchRow(tip: string, shared: number): HTMLElement {
-    const { trans } = this._host;
-    const branch = this._trajectory.at(tip);
-    const label = trans('Branch that was left after step %1', shared);
-    const row = h('div', { class: 'lsn-timeline-row lsn-left', role: 'group', 'aria-label': label });
-    row.style.setProperty('--lsn-at', String(shared + (this._trajectory.checkpoints.has(0) ? 1 : 0)));
-    for (const step of branch?.steps ?? []) {
-      if (step.number > shared) {
-        const cell = this._cell({ trajectory: branch!, number: step.number, head: false });
-        describe(cell, branch!, step, this._host);
-        row.append(cell);
-      }
-    }
-    row.append(h('span', { class: 'lsn-note' }, trans('left')));
-    return row;
-  }
-
-  private _runRow(label: string, folder: string, step: number): HTMLElement {
+  private _runRow(label: string, folder: string): HTMLElement {
     const name = plainText(folder);
     const run = h('a', { class: 'lsn-run-link' }, name);
     run.title = `%sandbox load ${name} -o other`;
     this._host.linkRun?.(run, folder);
-    const row = h('div', { class: 'lsn-timeline-row lsn-fork' }, h('span', { class: 'lsn-note' }, `${label} `), run);
-    row.style.setProperty('--lsn-at', String(step));
-    return row;
+    return h('div', { class: 'lsn-fork' }, h('span', { class: 'lsn-note' }, `${label} `), run);
   }
 
-  /** The arrows move between the steps, as within any group of buttons. */
-  private _key(event: KeyboardEvent): void {
-    const row = (event.target as HTMLElement).closest('.lsn-timeline-row');
-    const moves: Record<string, [number, number]> = {
-      ArrowLeft: [0, -1],
-      ArrowRight: [0, 1],
-      ArrowUp: [-1, 0],
-      ArrowDown: [1, 0]
-    };
-    if (!row || !Object.prototype.hasOwnProperty.call(moves, event.key)) {
+  // --- choosing ---
+
+  private _click(event: MouseEvent): void {
+    const bar = this._byNode.get(event.target as Element) ?? this._at(event);
+    if (bar) {
+      this._select(bar);
+    }
+  }
+
+  private _select(bar: IBar): void {
+    const again = bar === this._chosen;
+    this.unchoose();
+    if (!again) {
+      this._chosen = bar;
+      bar.node.setAttribute('aria-selected', 'true');
+    }
+    this._choose(again ? null : bar.chosen);
+  }
+
+  /** The bar in whose column the pointer is. */
+  private _at(event: MouseEvent): IBar | null {
+    const box = this._picture.getBoundingClientRect();
+    if (!box.width) {
+      return null;
+    }
+    const number = Math.floor(((event.clientX - box.left) / box.width) * this._slots);
+    const y = ((event.clientY - box.top) / box.height) * this._height;
+    const lane = Math.max(0, Math.ceil((y - HEIGHT) / LANE));
+    return this._bars.find(bar => bar.lane === lane && bar.chosen.number === number) ?? null;
+  }
+
+  /** Say what a bar is of, beside the picture, and to a reader of the screen. */
+  private _point(bar: IBar | null): void {
+    const { trans } = this._host;
+    this._picture.querySelector('[data-active]')?.removeAttribute('data-active');
+    this._legend.hidden = !!bar;
+    if (!bar) {
+      setText(this._told, '');
       return;
     }
-    const [down, right] = moves[event.key];
-    const rows = [...this.node.querySelectorAll('.lsn-timeline-row')].filter(one => one.querySelector('.lsn-cell'));
-    const cells = (one: Element) => [...one.querySelectorAll<HTMLElement>('.lsn-cell')];
-    const target = rows[rows.indexOf(row) + down] ?? row;
-    const place = cells(row).indexOf(event.target as HTMLElement) + right;
-    const list = cells(target);
-    const next = list[Math.min(Math.max(place, 0), list.length - 1)];
-    if (next) {
-      event.preventDefault();
-      event.stopPropagation();
-      this.node.querySelectorAll<HTMLElement>('.lsn-cell[tabindex="0"]').forEach(one => (one.tabIndex = -1));
-      next.tabIndex = 0;
-      next.focus();
+    bar.node.dataset.active = '';
+    this._picture.setAttribute('aria-activedescendant', bar.node.id);
+    const { step } = bar;
+    const tokens = step && stepTokens(step);
+    const words = step
+      ? [
+          bar.lane ? trans('Earlier attempt, step %1', step.number) : trans('Step %1', step.number),
+          step.calls[0] && oneLine(headline(step.calls[0], ''), 60),
+          tokens && formatShort(tokens),
+          formatDuration(stepSeconds(step))
+        ]
+      : [trans('Before the first step')];
+    setText(this._told, words.filter(word => word).join(' · '));
+  }
+
+  /** Left and right move between the steps, up and down between attempts. */
+  private _key(event: KeyboardEvent): void {
+    const active = this._bars.find(bar => bar.node.dataset.active !== undefined) ?? this._chosen ?? this._bars[0];
+    if (!active) {
+      return;
     }
+    const lane = this._bars.filter(bar => bar.lane === active.lane);
+    const place = lane.indexOf(active);
+    const across = (by: number) =>
+      this._bars.find(bar => bar.lane === active.lane + by && bar.chosen.number >= active.chosen.number) ??
+      this._bars.filter(bar => bar.lane === active.lane + by).pop();
+    const moves: Record<string, () => IBar | undefined> = {
+      ArrowLeft: () => lane[place - 1],
+      ArrowRight: () => lane[place + 1],
+      Home: () => lane[0],
+      End: () => lane[lane.length - 1],
+      ArrowUp: () => across(-1),
+      ArrowDown: () => across(1)
+    };
+    if (event.key === 'Enter' || event.key === ' ') {
+      this._select(active);
+    } else if (Object.prototype.hasOwnProperty.call(moves, event.key)) {
+      this._point(moves[event.key]() ?? active);
+    } else {
+      return;
+    }
+    event.preventDefault();
+    event.stopPropagation();
   }
 }
 
-/** What a cell says of its step, in colours and in words. */
-function describe(cell: HTMLElement, trajectory: Trajectory, step: IStep, host: IHost): void {
-  const { trans } = host;
-  const wrong = step.failures.length > 0 || step.calls.some(failed);
-  const kept = trajectory.checkpoints.has(step.number);
-  const decided = step.calls.some(call => call.decided.some(one => one.action !== 'run'));
-  cell.dataset.state = wrong ? 'error' : step.calls.every(call => call.result) && step.replied ? 'done' : 'live';
-  cell.dataset.files = String(kept);
-  cell.dataset.decided = String(decided);
-  const words = [
-    trans('Step %1', step.number),
-    wrong && trans('failed'),
-    decided && trans('decided by a person'),
-    kept && trans('files kept')
-  ];
-  const label = words.filter(word => word).join(', ');
-  cell.setAttribute('aria-label', label);
-  cell.title = label;
-  setText(cell, String(step.number));
+function legendWord(kind: 'bash' | 'edit' | 'submit' | 'failed' | 'human', { trans }: IHost): string {
+  return {
+    bash: trans('command'),
+    edit: trans('edit'),
+    submit: trans('submit'),
+    failed: trans('failed'),
+    human: trans('you')
+  }[kind];
+}
+
+function svg<K extends keyof SVGElementTagNameMap>(
+  tag: K,
+  attributes: Record<string, string>
+): SVGElementTagNameMap[K] {
+  const node = document.createElementNS('http://www.w3.org/2000/svg', tag);
+  Object.entries(attributes).forEach(([name, value]) => node.setAttribute(name, value));
+  return node;
 }

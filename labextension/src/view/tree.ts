@@ -1,6 +1,6 @@
 /** The tree that the events of a journal form, and the branches that has made. Twin of `trajectory/tree.py`. */
 
-import { IEvent } from './events';
+import { IEvent } from '../generated/events';
 
 /** Kinds that alone make no branch: they say what was done with a run, not what the run did. */
 const MARKS = new Set<string>([
@@ -24,7 +24,7 @@ export interface IBranch {
   step: number;
   /** The number of its last step. */
   steps: number;
-  /** Whether it is the one that goes on. */
+  /** Whether it is the one that continues. */
   head: boolean;
 }
 
@@ -65,7 +65,7 @@ export class Tree {
     return this._node(id)?.parent ?? null;
   }
 
-  /** The number of the step under way, or just done, at an event; 0 before the first. */
+  /** The number of the running step, or just done, at an event; 0 before the first. */
   step(id: string | null): number {
     return this._node(id)?.step ?? 0;
   }

@@ -5,28 +5,40 @@
  */
 
 import { renderArtifact } from '../artifacts';
+import { Cause } from './cause';
 import { ControlBar } from './controls';
 import { h } from './dom';
-import { IEvent } from './events';
+import { IEvent } from '../generated/events';
 import { Bar, matches } from './filter';
 import { IChange, IStep, Trajectory } from './fold';
-import { Header, renderEnding } from './header';
+import { Facts } from './facts';
+import { Away, Header } from './header';
+import { renderComparison } from './compare';
 import { HistoryPanel } from './history';
 import { IHost } from './host';
+import { showKeys } from './keys';
 import { StepList } from './list';
-import { StepView } from './step';
-import { Stops } from './stops';
+import { IStepContext, StepView } from './step';
+import { Outcome } from './outcome';
+import { PausePoints } from './pause-points';
+import { ReadyBanner } from './ready-banner';
+import { fillStepActions, StepAction } from './step-actions';
+import { linkedStep } from './step-link';
 import { IChosen, Timeline } from './timeline';
 
-/** New steps at once that are a run going on, and not one that is shown. */
+/** New steps at once that a live run made, and not one that is shown. */
 const FEW = 3;
 
-/** Who is silent at this moment, so that what is shown may be old. */
-export type Away = 'server' | 'kernel' | null;
+/** Steps of a run in which all small ones are open; in a longer one only those that a reader looks for. */
+const SHORT_RUN = 8;
+/** The newest steps of a live run that are open. */
+const NEWEST = 2;
 
 export interface IViewOptions {
   /** Whether more events may come: a run that has no end and is not live was broken off. */
   live?: boolean;
+  /** Whether the view has a scrollbar of its own within a height, as in a notebook between other cells. */
+  capped?: boolean;
 }
 
 export class TrajectoryView {
@@ -36,11 +48,19 @@ export class TrajectoryView {
   private _bar: Bar;
   private _controls: ControlBar | null = null;
   private _list = new StepList();
-  private _artifacts = h('div', { class: 'lsn-artifacts' });
-  private _ending = h('div', { class: 'lsn-ending' });
-  private _stops: Stops;
+  private _outcome: Outcome;
+  private _facts: Facts;
+  private _cause: Cause;
+  private _sticky = h('div', { class: 'lsn-sticky' });
+  private _stickyObserver: ResizeObserver;
+  private _artifacts = h('section', { class: 'lsn-artifacts' });
+  private _stops: PausePoints;
+  private _ready: ReadyBanner;
+  private _compare: HTMLButtonElement;
+  private _linked = false;
   private _timeline: Timeline;
   private _history = h('div', {});
+  private _panel: HTMLElement | null = null;
   private _views = new Map<number, StepView>();
   private _shownArtifacts = new Map<string, { sha256: string; node: HTMLElement }>();
   private _dirtySteps = new Set<IStep>();
@@ -49,35 +69,76 @@ export class TrajectoryView {
   private _live: boolean;
   private _away: Away = null;
   private _shown = 0;
+  private _clock: number | undefined;
+  private _follows = true;
+  private _scrollHeight = 0;
+  private _context: IStepContext;
 
   constructor(
     private _host: IHost,
     options: IViewOptions = {}
   ) {
     this._live = options.live ?? false;
+    const { trans } = _host;
+    const show = (number: number) => this._goTo(this._views.get(number));
+    this._cause = new Cause(this.trajectory, _host, { goTo: show, filter: path => this._bar.setPath(path) });
+    this._context = {
+      host: _host,
+      root: () => this.trajectory.sandbox?.root ?? '',
+      cause: this._cause,
+      live: () => this._live,
+      fillActions: (place, step) => fillStepActions(place, step, _host, (action, one) => this._act(action, one))
+    };
+    this._ready = new ReadyBanner(this.trajectory, _host);
+    this._compare = h('button', { type: 'button', hidden: true, onclick: () => this._compareAttempts() });
+    this._compare.textContent = trans('Compare attempts');
     this._header = new Header(this.trajectory, _host);
-    this._stops = new Stops(this.trajectory, _host);
-    this._timeline = new Timeline(this.trajectory, _host, chosen => this._showHistory(chosen));
+    this._outcome = new Outcome(this.trajectory, _host, path => this._showFile(path));
+    this._facts = new Facts(this.trajectory, _host, { show }, this._cause.facts.node);
+    this._stops = new PausePoints(this.trajectory, _host);
+    this._timeline = new Timeline(this.trajectory, _host, chosen => this._choose(chosen));
     this._bar = new Bar(_host, {
       filter: () => this._filter(),
+      anyOpen: () => this._anyOpen(),
       foldAll: folded => this._views.forEach(view => view.fold(folded)),
-      nextError: () => this.nextError()
+      nextError: () => this.nextError(),
+      nextFound: () => this._goToNext([...this._views.values()].filter(view => !view.node.hidden))
     });
+    this._artifacts.setAttribute('aria-label', trans('Files it made, in full'));
+    this._artifacts.hidden = true;
     this.node = h(
       'article',
-      { class: 'lsn-view', 'aria-label': _host.trans('Trajectory'), tabindex: 0 },
+      { class: 'lsn-view', 'aria-label': trans('Trajectory'), tabindex: 0 },
       this._header.node,
-      this._bar.node,
-      this._timeline.node,
+      this._ready.node,
+      this._outcome.node,
+      this._facts.node,
+      this._cause.facts.list,
+      this._sticky,
       this._history,
       this._list.node,
       this._stops.node,
-      this._artifacts,
-      this._ending
+      this._artifacts
     );
+    this._bar.node.append(this._timeline.legend);
+    this._header.actions.prepend(this._compare);
+    this._sticky.append(this._timeline.node, this._bar.node);
+    this._stickyObserver = new ResizeObserver(() => {
+      this.node.style.setProperty('--lsn-sticky-height', `${this._sticky.offsetHeight}px`);
+    });
+    this._stickyObserver.observe(this._sticky);
+    if (options.capped) {
+      this.node.classList.add('lsn-capped');
+      this.node.addEventListener('scroll', () => this._scrolled(), { passive: true });
+    }
     this.node.addEventListener('keydown', event => this._key(event));
-    this._header.update(this._live);
+    this._header.update(this._live, null);
     this._updateControls();
+  }
+
+  /** Where a host puts buttons for the whole run. */
+  get actions(): HTMLElement {
+    return this._header.actions;
   }
 
   /** Take events into account; what they change is drawn with the next frame. */
@@ -99,6 +160,7 @@ export class TrajectoryView {
   /** Whether more events may come. */
   setLive(live: boolean): void {
     this._live = live;
+    this._views.forEach(view => view.near && view.update());
     this._dirty.header = true;
     this._schedule();
   }
@@ -106,6 +168,13 @@ export class TrajectoryView {
   /** Say that nothing comes because the server or the kernel is away; null when it is back. */
   setAway(away: Away): void {
     this._away = away;
+    this._dirty.header = true;
+    this._schedule();
+  }
+
+  /** The host offers other things than before: the buttons follow. */
+  offersChanged(): void {
+    this._views.forEach(view => view.refillActions());
     this._dirty.header = true;
     this._schedule();
   }
@@ -119,8 +188,11 @@ export class TrajectoryView {
     this._dirtySteps.clear();
     this._dirty = {};
     const follows = steps.length <= FEW;
+    const before = this._views.size;
     steps.forEach(step => this._drawStep(step, follows));
+    this._suggest(steps, before);
     this._timeline.touch(steps);
+    this._facts.touch(steps);
     if (steps.length && this._bar.active) {
       this._bar.setCount(this._shown, this._views.size);
     }
@@ -130,29 +202,143 @@ export class TrajectoryView {
     if (header || artifacts) {
       this._timeline.update();
       this._header.update(this._live, this._away);
-      this._ending.replaceChildren(...renderEnding(this.trajectory, this._host));
+      this._outcome.update();
+      this._bar.node.hidden = this._views.size < 2;
+      this._bar.update();
       this._updateControls();
+    }
+    if (header || artifacts || steps.length) {
+      this._facts.update();
+      this._cause.update();
+    }
+    this._runClock();
+    this._follow();
+    this._followLink();
+  }
+
+  /** The page's address may lead to a step of this run. */
+  private _followLink(): void {
+    const step = this._linked ? null : linkedStep(this.trajectory.start?.run_id ?? '');
+    const view = step === null ? undefined : this._views.get(step);
+    if (view) {
+      this._linked = true;
+      this._goTo(view);
     }
   }
 
-  /** Scroll to the next step that went wrong, after the last one jumped to. */
+  /** Go to the next step that went wrong, after the last one gone to, and open it. */
   nextError(): void {
-    const failed = this.trajectory.steps.map(step => this._views.get(step.number)).filter(view => view?.failed);
-    const current = this._list.node.querySelector('.lsn-current');
-    const index = failed.findIndex(view => view!.node === current);
-    this._goTo(failed[(index + 1) % failed.length]);
+    this._goToNext(
+      this.trajectory.steps
+        .map(step => this._views.get(step.number))
+        .filter((view): view is StepView => !!view?.failed && !view.node.hidden)
+    );
   }
 
+  /** Go to the next step that succeeded and still lost something. */
+  nextWarning(): void {
+    this._goToNext([...this._views.values()].filter(view => this._cause.warns(view.step) && !view.node.hidden));
+  }
+
+  private _goToNext(views: StepView[]): void {
+    const current = this._list.node.querySelector<HTMLElement>('.lsn-current');
+    const number = Number(current?.dataset.step ?? 0);
+    this._goTo(views.find(view => view.step.number > number) ?? views[0]);
+  }
+
+  /** Go so many steps on from the one last gone to, or back; `alone` folds all others. */
+  goOn(by: number, alone = false): void {
+    const views = [...this._views.values()].filter(view => !view.node.hidden);
+    const at = views.findIndex(view => view.node.classList.contains('lsn-current'));
+    const from = at < 0 && by > 0 ? -1 : Math.max(at, 0);
+    const view = views[Math.max(0, Math.min(views.length - 1, from + by))];
+    if (alone) {
+      views.filter(one => one !== view).forEach(one => one.fold(true));
+      view?.fold(false);
+    }
+    this._goTo(view);
+    view?.node.querySelector<HTMLElement>('button')?.focus({ preventScroll: true });
+  }
+
+  /** Bring a step into sight, and open it. */
   private _goTo(view: StepView | undefined): void {
     if (view) {
       this._list.node.querySelector('.lsn-current')?.classList.remove('lsn-current');
       view.node.classList.add('lsn-current');
+      view.reveal();
       view.node.scrollIntoView({ block: 'start' });
     }
   }
 
+  /** Bring a file that the run made into sight. */
+  private _showFile(path: string): void {
+    const node = this._shownArtifacts.get(path)?.node;
+    node?.scrollIntoView({ block: 'start' });
+    node?.focus({ preventScroll: true });
+  }
+
+  /** A bar of the timeline was chosen: its step, and what can be done with it. */
+  private _choose(chosen: IChosen | null): void {
+    this._showHistory(chosen);
+    if (chosen?.head) {
+      this._goTo(this._views.get(chosen.number));
+    }
+  }
+
+  /** Open what a reader looks for: what failed, what a person decided, the end; in a short run all that is small. */
+  private _suggest(changed: IStep[], before: number): void {
+    const { steps, finish } = this.trajectory;
+    const crowded = (count: number) => count > SHORT_RUN;
+    const all = crowded(steps.length) !== crowded(before);
+    const last = steps.slice(this._live && !finish ? -NEWEST : -1);
+    const affected = all ? steps : new Set([...changed, ...steps.slice(-NEWEST - FEW - 1)]);
+    for (const step of affected) {
+      const view = this._views.get(step.number);
+      view?.suggest(view.failed || view.decided || last.includes(step) || (!crowded(steps.length) && view.small));
+    }
+  }
+
+  /** While a call runs, its step says how long. */
+  private _runClock(): void {
+    const { steps, finish } = this.trajectory;
+    const last = steps.length ? this._views.get(steps[steps.length - 1].number) : undefined;
+    const runs = this._live && !finish;
+    last?.setLive(runs);
+    if (!runs) {
+      window.clearInterval(this._clock);
+      this._clock = undefined;
+    } else {
+      this._clock ??= window.setInterval(() => {
+        const newest = this.trajectory.steps[this.trajectory.steps.length - 1];
+        if (newest && !document.hidden) {
+          this._views.get(newest.number)?.tick();
+        }
+      }, 1000);
+    }
+  }
+
+  /** A reader who is at the end of a live run stays there; at its end, the outcome comes into sight. */
+  private _follow(): void {
+    if (this._follows && this.node.classList.contains('lsn-capped')) {
+      this.node.scrollTop = this._live && !this.trajectory.finish ? this.node.scrollHeight : 0;
+      this._follows = this._live && !this.trajectory.finish;
+    }
+  }
+
+  private _scrolled(): void {
+    const { scrollTop, clientHeight, scrollHeight } = this.node;
+    if (scrollHeight !== this._scrollHeight) {
+      this._scrollHeight = scrollHeight; // what was drawn meanwhile moved it, not the reader
+      this._follow();
+      return;
+    }
+    this._follows = this._live && !this.trajectory.finish && scrollTop + clientHeight > scrollHeight - 40;
+  }
+
   dispose(): void {
     cancelAnimationFrame(this._frame);
+    window.clearInterval(this._clock);
+    this._stickyObserver.disconnect();
     this._stops.dispose();
     this._list.dispose();
     this.node.remove();
@@ -169,38 +355,78 @@ export class TrajectoryView {
     this._list.clear();
     this._views.clear();
     this._dirtySteps = new Set(this.trajectory.steps);
-    this._header.reset();
+    this._facts.reset();
+    this._cause.reset();
+    this._shown = 0;
     this._timeline.reset();
     this._history.replaceChildren();
   }
 
-  /** What is known of one step below the timeline; nothing when none is chosen. */
-  private _showHistory(chosen: IChosen | null): void {
+  /** A button of a step's line was pressed. */
+  private _act(action: StepAction, step: IStep): void {
+    this._showHistory({ trajectory: this.trajectory, number: step.number, head: true }, action);
+    this._panel?.focus({ preventScroll: true });
+    this._panel?.scrollIntoView({ block: 'nearest' });
+  }
+
+  /** The newest earlier attempt beside this one; a second press closes it. */
+  private _compareAttempts(): void {
+    const left = this.trajectory.branches.filter(branch => !branch.head);
+    const tip = left[left.length - 1]?.tip;
+    const other = tip === undefined ? null : this.trajectory.at(tip);
+    const open = this._history.querySelector('.lsn-compare-view');
+    this._history.replaceChildren(...(other && !open ? [renderComparison(other, this.trajectory, this._host)] : []));
+    this._compare.setAttribute('aria-expanded', String(!!other && !open));
+    this._history.scrollIntoView({ block: 'nearest' });
+  }
+
+  /** What is known of one step below its line; nothing when none is chosen. */
+  private _showHistory(chosen: IChosen | null, action: StepAction | null = null): void {
     const close = () => {
-      this._history.replaceChildren();
+      const line = this._panel?.closest('.lsn-step')?.querySelector<HTMLElement>('.lsn-step-head');
+      this._panel?.remove();
       this._timeline.unchoose();
+      line?.focus({ preventScroll: true });
     };
     const show = (number: number) => this._goTo(this._views.get(number));
     const told = (text: string) => this._history.replaceChildren(h('pre', { class: 'lsn-told', role: 'status' }, text));
-    const panel = chosen && new HistoryPanel(chosen, this.trajectory, this._host, { show, told, close });
-    this._history.replaceChildren(...(panel ? [panel.node] : []));
+    const panel = chosen && new HistoryPanel(chosen, this.trajectory, this._host, { show, told, close }, action);
+    const place = chosen?.head ? this._views.get(chosen.number)?.node : undefined;
+    this._history.replaceChildren();
+    this._panel?.remove();
+    this._panel = panel?.node ?? null;
+    (place ?? this._history).append(...(panel ? [panel.node] : []));
     void this._host.refresh?.();
   }
 
   private _drawStep(step: IStep, follows: boolean): void {
+    this._cause.take(step);
     let view = this._views.get(step.number);
     if (view) {
       view.update();
     } else {
-      view = new StepView(step, this._host);
+      view = new StepView(step, this._context);
       this._views.set(step.number, view);
+      view.suggest(follows); // the newest step is open, and drawn before it is in the page
       this._list.append(view, follows);
       this._shown++;
     }
     step.calls.forEach(call => this._bar.addTool(call.tool));
     if (this._bar.active) {
-      this._show(view, matches(view, this._bar.filter));
+      this._show(view, matches(view, this._bar.filter, this._cause));
     }
+  }
+
+  /** Whether a step is open that is not filtered out; the newest are looked at first, for they are open in a live run. */
+  private _anyOpen(): boolean {
+    const { steps } = this.trajectory;
+    for (let at = steps.length - 1; at >= 0; at--) {
+      const view = this._views.get(steps[at].number);
+      if (view?.open && !view.node.hidden) {
+        return true;
+      }
+    }
+    return false;
   }
 
   private _show(view: StepView, shown: boolean): void {
@@ -219,26 +445,34 @@ export class TrajectoryView {
     for (const [path, artifact] of artifacts) {
       if (!this._shownArtifacts.has(path)) {
         const node = renderArtifact(artifact, this._host);
+        node.tabIndex = -1;
         this._shownArtifacts.set(path, { sha256: artifact.sha256, node });
         this._artifacts.append(node);
       }
     }
     this._artifacts.querySelectorAll('.lsn-skipped').forEach(node => node.remove());
+    this._artifacts.hidden = !artifacts.size && !skipped.length;
     this._artifacts.append(...skipped.map(reason => h('div', { class: 'lsn-note lsn-skipped' }, reason)));
   }
 
   private _filter(): void {
     const filter = this._bar.filter;
-    this._views.forEach(view => this._show(view, matches(view, filter)));
+    this._views.forEach(view => {
+      const found = matches(view, filter, this._cause);
+      this._show(view, found);
+      view.setFound(found && !!filter.text);
+    });
     this._bar.setCount(this._shown, this._views.size);
   }
 
   private _updateControls(): void {
     const controls = this._live && !this.trajectory.finish ? this._host.controls : undefined;
     this._stops.update(!!controls);
+    this._ready.update(this._live);
+    this._compare.hidden = !this.trajectory.rewinds.some(one => one.what !== 'files');
     if (controls && !this._controls) {
       this._controls = new ControlBar(controls, this._host);
-      this._bar.node.before(this._controls.node);
+      this._outcome.node.before(this._controls.node);
     } else if (!controls && this._controls) {
       this._controls.node.remove();
       this._controls = null;
@@ -254,7 +488,9 @@ export class TrajectoryView {
     const actions: Record<string, () => void> = {
       '/': () => this._bar.search.focus(),
       e: () => this.nextError(),
-      f: () => this._bar.toggleFold()
+      w: () => this.nextWarning(),
+      f: () => this._bar.toggleFold(),
+      '?': () => showKeys(this.node, this._host.trans, this._host.keys ?? {})
     };
     const action = actions[event.key];
     if (action) {

@@ -1,1 +1,1 @@
-"""The history of a sandbox's files, kept outside of it: what was when, to be read, compared and put back."""
+"""The history of a sandbox's files, kept outside of it: checkpoints to read, compare and restore."""

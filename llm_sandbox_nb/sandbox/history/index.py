@@ -1,4 +1,4 @@
-"""The index of a history: SQLite, one transaction for each thing that is done."""
+"""The index of a history in SQLite, one transaction for each change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from llm_sandbox_nb.sandbox.errors import HistoryError
-from llm_sandbox_nb.sandbox.history.entry import Entry
+from llm_sandbox_nb.sandbox.history.manifest import Entry
 from llm_sandbox_nb.sandbox.history.packs import PackWriter
 from llm_sandbox_nb.sandbox.history.types import Checkpoint
 
@@ -63,7 +63,7 @@ class Index:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All or nothing of what is done in it."""
+        """All or none of the changes in it."""
         self.sql.execute("BEGIN IMMEDIATE")
         try:
             yield self.sql
@@ -75,7 +75,7 @@ class Index:
     # -- checkpoints ---------------------------------------------------------------------------------------
 
     def checkpoints(self) -> list[Checkpoint]:
-        """All, oldest first."""
+        """All checkpoints, oldest first."""
         rows = self.sql.execute(f"SELECT {_COLUMNS} {_FROM} ORDER BY c.number").fetchall()
         return [Checkpoint(*row) for row in rows]
 
@@ -109,7 +109,7 @@ class Index:
         )
 
     def shell(self, id: str) -> bytes | None:
-        """The state of the shell at a checkpoint, if it was told."""
+        """The state of the shell at a checkpoint, if it was saved."""
         row = self.sql.execute(
             "SELECT shell FROM checkpoints WHERE number = ?", (self.number(id),)
         ).fetchone()
@@ -134,7 +134,7 @@ class Index:
         shell: bytes | None,
         content: PackWriter,
     ) -> None:
-        """A new checkpoint, with the pack that holds its content."""
+        """Add a checkpoint, with the pack that holds its content."""
         with self.transaction() as sql:
             parent = None if checkpoint.parent is None else self.number(checkpoint.parent)
             number = sql.execute(
@@ -155,7 +155,7 @@ class Index:
             self.add_pack(content)
 
     def add_pack(self, content: PackWriter) -> None:
-        """A pack and what is in it; takes the place of what held the same content. Inside a transaction."""
+        """Add a pack and what is in it; it replaces other places of the same content. Inside a transaction."""
         if not content.places:
             return
         pack = self.sql.execute(
@@ -178,12 +178,12 @@ class Index:
         """All packs and their sizes."""
         return dict(self.sql.execute("SELECT name, size FROM packs").fetchall())
 
-    # -- what the image has --------------------------------------------------------------------------------
+    # -- the image -----------------------------------------------------------------------------------------
 
     def image_entry(self, path: str) -> tuple[Entry | None, bool] | None:
         """What the image has at a path (None: nothing), and whether it is a folder whose names are known.
 
-        None when it was never asked.
+        None when it was never read.
         """
         row = self.sql.execute(
             "SELECT entry, listed FROM image WHERE path = ?", (os.fsencode(path),)
@@ -191,7 +191,7 @@ class Index:
         return (Entry.decode(row[0]) if row[0] is not None else None, bool(row[1])) if row else None
 
     def image_names(self, folder: str) -> list[str]:
-        """Paths of what the image has directly in a folder, as far as it was asked."""
+        """Paths of what the image has directly in a folder, as far as it was read."""
         start = os.fsencode(folder).rstrip(b"/") + b"/"
         rows = self.sql.execute(
             "SELECT path FROM image WHERE path > ? AND path < ? AND instr(substr(path, ?), X'2F') = 0"
@@ -215,7 +215,7 @@ class Index:
 
 
 def _connect(path: Path, readonly: bool) -> sqlite3.Connection:
-    """A connection. Who only reads writes nothing, but a writable folder lets SQLite see what is being written."""
+    """A connection. A reader writes nothing, but in a writable folder SQLite sees what is being written."""
     writable = os.access(path.parent, os.W_OK)
     mode = "mode=rwc" if not readonly else "mode=rw" if writable else "immutable=1"
     where = f"file:{quote(str(path))}?{mode}"

@@ -19,7 +19,7 @@ PACK = ".pack"
 
 
 class PackWriter:
-    """Takes content for one pack, each piece once. Nobody sees the file before `finish` names it."""
+    """Writes content to one pack, each piece once. The file has no name before `finish`."""
 
     def __init__(self, folder: Path) -> None:
         self.name = secrets.token_hex(12) + PACK
@@ -30,7 +30,7 @@ class PackWriter:
         self._file: BinaryIO | None = None
 
     def add(self, data: bytes, known: Callable[[bytes], object] = lambda _: None) -> bytes:
-        """Keep a piece, unless it is `known` to be kept elsewhere; its digest."""
+        """Write a piece, unless it is `known` to be kept elsewhere. Returns its digest."""
         digest = hashlib.sha256(data).digest()
         if digest not in self.places and known(digest) is None:
             if self._file is None:
@@ -45,13 +45,13 @@ class PackWriter:
         return self._path.with_name(self.name + PARTIAL)
 
     def finish(self) -> None:
-        """Give the file its name; nothing is made when there is no content."""
+        """Give the file its name; without content there is none."""
         if self._file is not None:
             self._file.close()
             self._partial.rename(self._path)
 
     def discard(self) -> None:
-        """Forget it all."""
+        """Remove the file."""
         if self._file is not None:
             self._file.close()
             for path in (self._partial, self._path):
@@ -59,14 +59,14 @@ class PackWriter:
 
 
 class PackReader:
-    """Reads pieces, and checks that they are what they were. A few files stay open."""
+    """Reads pieces, and checks that they have not changed. A few files stay open."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._open: dict[str, int] = {}
 
     def read(self, name: str, offset: int, size: int, check: int) -> bytes:
-        """One piece. Its CRC-32 finds a disk that fails; nobody but this user can write here.
+        """One piece. Its CRC-32 finds a disk that fails; only this user can write here.
 
         Raises:
             HistoryError: it is damaged.
@@ -82,7 +82,7 @@ class PackReader:
         if name not in self._open:
             if len(self._open) >= 16:
                 self.forget(next(iter(self._open)))
-            self._open[name] = os.open(self._folder / name, os.O_RDONLY | os.O_CLOEXEC)
+            self._open[name] = os.open(self._folder / name, OPEN_PACK)
         return self._open[name]
 
     def forget(self, name: str) -> None:
@@ -95,6 +95,10 @@ class PackReader:
         """Close all files."""
         for name in list(self._open):
             self.forget(name)
+
+
+OPEN_PACK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""Opens neither what a link leads to, nor waits for a FIFO's other end."""
 
 
 def share(source: Path, target: Path) -> None:
@@ -111,7 +115,7 @@ def share(source: Path, target: Path) -> None:
 
 
 def stray(folder: Path, known: set[str]) -> Iterator[Path]:
-    """Files in a folder of packs that nothing refers to: a process was killed while it made or removed them."""
+    """Files in a folder of packs that the index does not name: a process was killed while it made or removed them."""
     for path in folder.iterdir():
         if path.name not in known:
             yield path

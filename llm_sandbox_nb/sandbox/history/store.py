@@ -1,7 +1,7 @@
 """A history on disk: an SQLite index beside immutable packs of content.
 
-A checkpoint is there when its transaction is: its pack has got its name before. So a process that is killed at any
-instant leaves a history that loads, with every checkpoint that was acknowledged.
+The transaction of a checkpoint is its commit; its pack has its name before. So a process that is killed at any instant
+leaves a history that loads, with every checkpoint that was acknowledged.
 """
 
 from __future__ import annotations
@@ -13,25 +13,27 @@ import shutil
 import sqlite3
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
 from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
-from llm_sandbox_nb.sandbox.history.entry import Entry, applied
 from llm_sandbox_nb.sandbox.history.index import Index
-from llm_sandbox_nb.sandbox.history.limit import keep_within
-from llm_sandbox_nb.sandbox.history.packs import PackReader, PackWriter, share, stray
+from llm_sandbox_nb.sandbox.history.manifest import Entry, apply_delta, digests
+from llm_sandbox_nb.sandbox.history.packs import OPEN_PACK, PackReader, PackWriter, share, stray
 from llm_sandbox_nb.sandbox.history.types import DEFAULT_LIMIT, Checkpoint
 
 INDEX, PACKS, LOCK = "index.sqlite", "packs", "lock"
 _MANIFESTS = 4
 """Manifests kept in memory."""
+_ROOM = 0.9
+"""Part of the limit that is in use after dropping, so that not every checkpoint drops one."""
 
 
 def is_history(folder: Path) -> bool:
     """Whether a folder holds a history."""
-    return (folder / INDEX).is_file()
+    index = folder / INDEX
+    return index.is_file() and not index.is_symlink()
 
 
 class HistoryStore:
@@ -47,42 +49,42 @@ class HistoryStore:
         self._packs = folder / PACKS
         self._mutex = threading.RLock()
         self._manifests: OrderedDict[str, dict[str, Entry]] = OrderedDict()
-        self._held = -1
+        self._lock_fd = -1
         if readonly and not is_history(folder):
             raise HistoryError(f"There is no history in {folder}; give the folder of a run that kept one.")
         if not readonly:
             self._packs.mkdir(parents=True, exist_ok=True)
-            self._held = _hold(folder / LOCK)
+            self._lock_fd = _lock_folder(folder / LOCK)
         try:
             self._index = Index(folder / INDEX, readonly=readonly)
             if not readonly:
                 self._clean()
         except BaseException:
-            self._let_go()
+            self._release()
             raise
         self._reader = PackReader(self._packs)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         with self._mutex:
             self._reader.close()
             self._index.sql.close()
-            self._let_go()
+            self._release()
 
-    def _let_go(self) -> None:
-        if self._held >= 0:
-            os.close(self._held)
-            self._held = -1
+    def _release(self) -> None:
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
 
     def _clean(self) -> None:
-        """Remove what a killed process left half-made or half-removed."""
+        """Remove packs that a killed process left incomplete or unused."""
         for path in stray(self._packs, set(self._index.packs())):
             path.unlink(missing_ok=True)
 
     # -- reading -------------------------------------------------------------------------------------------
 
     def checkpoints(self) -> list[Checkpoint]:
-        """All, oldest first."""
+        """All checkpoints, oldest first."""
         with self._mutex:
             return self._index.checkpoints()
 
@@ -179,7 +181,7 @@ class HistoryStore:
     # -- writing -------------------------------------------------------------------------------------------
 
     def writer(self) -> PackWriter:
-        """Takes content for a checkpoint to come."""
+        """A writer for the content of a new checkpoint."""
         return PackWriter(self._packs)
 
     def commit(
@@ -199,21 +201,21 @@ class HistoryStore:
         with self._mutex:
             try:
                 content.finish()
-                with _told_as_oserror():
+                with _disk_full_as_oserror():
                     self._index.add(checkpoint, changed, shell, content)
             except BaseException:
                 content.discard()
                 raise
             before = self._manifests.get(checkpoint.parent or "", None if checkpoint.parent else {})
             if before is not None:
-                self._remember(checkpoint.id, applied(before, changed))
+                self._remember(checkpoint.id, apply_delta(before, changed))
             for name in keep_within(self._index, self._packs, self.limit, {*pinned, checkpoint.id}):
                 self._reader.forget(name)
 
     # -- the image -----------------------------------------------------------------------------------------
 
     def image_entry(self, path: str) -> tuple[Entry | None, bool] | None:
-        """What the image has at a path, and whether it is a listed folder; None when it was never asked."""
+        """What the image has at a path, and whether it is a listed folder; None when it was never read."""
         with self._mutex:
             return self._index.image_entry(path)
 
@@ -228,10 +230,10 @@ class HistoryStore:
             content.finish()
             self._index.learn_image(entries, content)
 
-    # -- another history that begins with this one -----------------------------------------------------------
+    # -- copies --------------------------------------------------------------------------------------------
 
     def continue_in(self, folder: Path) -> None:
-        """Make `folder` a history with all that this one has; content is shared by hard links.
+        """Make `folder` a history with all checkpoints of this one; content is shared by hard links.
 
         Raises:
             HistoryError: there is a history in it already.
@@ -255,7 +257,7 @@ class HistoryStore:
             partial.rename(folder / INDEX)
 
     def continued_in(self, folder: Path) -> HistoryStore:
-        """The same, opened; what is known of this one need not be read again. Raises like `continue_in`."""
+        """`continue_in`, and open the copy. Raises like `continue_in`."""
         self.continue_in(folder)
         store = HistoryStore(folder, limit=self.limit)
         with self._mutex:
@@ -264,8 +266,8 @@ class HistoryStore:
 
 
 @contextlib.contextmanager
-def _told_as_oserror() -> Iterator[None]:
-    """A full disk is an OSError wherever it is met."""
+def _disk_full_as_oserror() -> Iterator[None]:
+    """Raise OSError when SQLite finds the disk full."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -274,8 +276,8 @@ def _told_as_oserror() -> Iterator[None]:
         raise
 
 
-def _hold(path: Path) -> int:
-    """Hold the folder against other writers."""
+def _lock_folder(path: Path) -> int:
+    """Lock the folder against other writers."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -287,6 +289,100 @@ def _hold(path: Path) -> int:
     return descriptor
 
 
+def is_history_in_use(folder: Path) -> bool:
+    """Whether a sandbox writes the history in `folder`."""
+    try:
+        os.close(_lock_folder(folder / LOCK))
+    except FileNotFoundError:
+        return False
+    except HistoryError:
+        return True
+    return False
+
+
 def remove_history(folder: Path) -> None:
     """Remove a history and its folder."""
     shutil.rmtree(folder, ignore_errors=True)
+
+
+# -- the size limit: the oldest checkpoints are dropped first ----------------------------------------------------
+
+
+def keep_within(index: Index, packs: Path, limit: int, kept: Collection[str]) -> list[str]:
+    """Drop the oldest checkpoints, none of `kept`, until their content fits into `limit` bytes.
+
+    Returns the packs that were removed.
+    """
+    sizes = index.packs()
+    if sum(sizes.values()) <= limit:
+        return []
+    old = [one.id for one in index.checkpoints() if one.id not in kept]
+    new: list[PackWriter] = []
+    try:
+        with index.transaction():
+            live = _live(index)
+            while sum(live.values()) > _ROOM * limit and old:
+                _drop(index, old.pop(0))
+                live = _live(index)
+            gone = _repack(index, packs, live, new)
+    except BaseException:
+        for writer in new:
+            writer.discard()
+        raise
+    for name in gone:
+        (packs / name).unlink(missing_ok=True)
+    return gone
+
+
+def _live(index: Index) -> dict[bytes, int]:
+    """Every piece of content that is still named, and its size."""
+    rows = index.sql.execute(
+        "SELECT entry FROM entries WHERE entry IS NOT NULL UNION ALL SELECT entry FROM image"
+    )
+    named = digests(Entry.decode(row[0]) for row in rows if row[0])
+    sizes = index.sql.execute("SELECT digest, size FROM objects")
+    return {digest: size for digest, size in sizes if digest in named}
+
+
+def _drop(index: Index, id: str) -> None:
+    """Drop a checkpoint; those after it take over what it had changed."""
+    sql, number = index.sql, index.number(id)
+    (parent,) = sql.execute("SELECT parent FROM checkpoints WHERE number = ?", (number,)).fetchone()
+    children = [row[0] for row in sql.execute("SELECT number FROM checkpoints WHERE parent = ?", (number,))]
+    for child in children:
+        sql.execute(
+            "INSERT OR IGNORE INTO entries SELECT ?, path, entry FROM entries WHERE checkpoint = ?",
+            (child, number),
+        )
+        if parent is None:
+            sql.execute("DELETE FROM entries WHERE checkpoint = ? AND entry IS NULL", (child,))
+        sql.execute("UPDATE checkpoints SET parent = ? WHERE number = ?", (parent, child))
+    sql.execute("DELETE FROM entries WHERE checkpoint = ?", (number,))
+    sql.execute("DELETE FROM checkpoints WHERE number = ?", (number,))
+    sql.execute("INSERT INTO dropped VALUES (?)", (id,))
+
+
+def _repack(index: Index, packs: Path, live: dict[bytes, int], new: list[PackWriter]) -> list[str]:
+    """Copy the live content of packs that hold more than that into new ones. Returns the names of the old."""
+    gone = []
+    for number, name, size in index.sql.execute("SELECT number, name, size FROM packs").fetchall():
+        rows = index.sql.execute(
+            "SELECT digest, offset, size FROM objects WHERE pack = ?", (number,)
+        ).fetchall()
+        needed = [row for row in rows if row[0] in live]
+        if sum(row[2] for row in needed) == size:
+            continue
+        writer = PackWriter(packs)
+        new.append(writer)
+        descriptor = os.open(packs / name, OPEN_PACK)
+        try:
+            for _, offset, length in sorted(needed, key=lambda row: row[1]):
+                writer.add(os.pread(descriptor, length, offset))
+        finally:
+            os.close(descriptor)
+        writer.finish()
+        index.sql.execute("DELETE FROM objects WHERE pack = ?", (number,))
+        index.sql.execute("DELETE FROM packs WHERE number = ?", (number,))
+        index.add_pack(writer)
+        gone.append(name)
+    return gone

@@ -1,4 +1,4 @@
-"""What the rest of the project sees of a sandbox's history."""
+"""The public types of a sandbox's history."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEFAULT_LIMIT = 4 * 1024**3
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The files of a sandbox at one moment, as they are kept."""
+    """The files of a sandbox at one moment."""
 
     id: str
     parent: str | None
@@ -27,12 +27,12 @@ class Checkpoint:
     duration: float = 0.0
     """Seconds that it took in the background."""
     incomplete: str = ""
-    """What could not be kept, in words."""
+    """What could not be kept, in sentences."""
 
 
 @dataclass(frozen=True)
 class Restored:
-    """What putting files back has done."""
+    """What a restore has done."""
 
     checkpoint: str
     safety: str
@@ -40,38 +40,38 @@ class Restored:
     files: int = 0
     """Paths that were written, changed or deleted."""
     shell: bool = False
-    """Whether the shell's directory, variables and functions came back too."""
+    """Whether the shell's directory, variables and functions were restored too."""
     problems: tuple[str, ...] = ()
-    """A sentence for each thing that could not be put back."""
+    """A sentence for each thing that could not be restored."""
     duration: float = 0.0
 
 
 class History(Protocol):
-    """Tells about the checkpoints of one sandbox."""
+    """The checkpoints of one sandbox."""
 
     @property
     def folder(self) -> Path | None:
-        """Where it is kept; None before the first checkpoint, when nobody has named a place."""
+        """Where it is kept; None before the first checkpoint if no folder was given."""
         ...
 
     @property
     def limit(self) -> int:
-        """Bytes it may take on disk."""
+        """Bytes that it may take on disk."""
         ...
 
     @property
     def size(self) -> int:
-        """Bytes of content it holds."""
+        """Bytes of content that it holds."""
         ...
 
     @property
     def scope(self) -> str:
-        """One sentence: which files it covers, and that running processes do not come back."""
+        """One sentence: which files it covers, and that running processes are not restored."""
         ...
 
     @property
     def notice(self) -> str:
-        """What was dropped to stay within the limit, in words; empty when nothing was."""
+        """A sentence about checkpoints that were dropped to stay within the limit; empty when none was."""
         ...
 
     @property
@@ -83,6 +83,6 @@ class History(Protocol):
         """One of them.
 
         Raises:
-            HistoryError: there is none of this id; says whether it was dropped.
+            HistoryError: there is none with this id; says whether it was dropped.
         """
         ...

@@ -1,0 +1,56 @@
+/**
+ * An HTML or SVG file as it looks without its scripts: nothing in it runs, loads or leads anywhere.
+ *
+ * A policy and a sandbox are not enough. Chromium looks up the host of a frame, a form or a link, and connects to it, before
+ * the policy refuses to go there, so that data leaves in the name: whatever names an address is removed.
+ */
+import createDOMPurify, { type Config, type DOMPurify } from 'dompurify';
+
+/** Characters of a page that is shown without its scripts: more would hold up the browser. */
+export const STATIC_LIMIT = 8 * 2 ** 20;
+
+const CONFIG: Config = {
+  WHOLE_DOCUMENT: true,
+  ADD_TAGS: ['use'],
+  FORBID_TAGS: ['form', 'base', 'link', 'meta', 'animate', 'animateMotion', 'animateTransform', 'set'],
+  FORBID_ATTR: ['srcset', 'action', 'formaction', 'ping', 'autofocus', 'background', 'download', 'target', 'poster'],
+  ADD_ATTR: ['xlink:href'],
+  ALLOW_UNKNOWN_PROTOCOLS: false
+};
+const ADDRESSES = new Set(['href', 'xlink:href', 'src']);
+/** What a page without scripts may name: places in itself, and pictures and sound that it holds. */
+const WITHIN = /^\s*(?:#|data:(?:image|audio|video|font)\/)/i;
+const PROGRAMS = 'script, iframe, frame, object, embed';
+
+let purifier: DOMPurify | null = null;
+
+export interface IStaticPage {
+  html: string;
+  /** Whether the page has scripts, so that it may look different when it runs. */
+  runs: boolean;
+}
+
+/** The page without scripts. */
+export function staticPage(text: string): IStaticPage {
+  purifier ??= makePurifier();
+  const html = purifier.sanitize(text, CONFIG);
+  return { html, runs: purifier.removed.some(isProgram) };
+}
+
+function isProgram(removed: { element?: Node; attribute?: Attr | null }): boolean {
+  const { element, attribute } = removed;
+  if (element) {
+    return element instanceof Element && (element.matches(PROGRAMS) || !!element.querySelector(PROGRAMS));
+  }
+  return !!attribute && (/^on/i.test(attribute.name) || /^\s*javascript:/i.test(attribute.value));
+}
+
+function makePurifier(): DOMPurify {
+  const made = createDOMPurify(window);
+  made.addHook('uponSanitizeAttribute', (_, data) => {
+    if (ADDRESSES.has(data.attrName.toLowerCase()) && !WITHIN.test(data.attrValue)) {
+      data.keepAttr = false;
+    }
+  });
+  return made;
+}

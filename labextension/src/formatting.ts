@@ -1,0 +1,186 @@
+/** Prices, sizes, durations and counts as people read them, by the rules of `llm_sandbox_nb/formatting.py`. */
+
+/** US dollars, in four decimals below one dollar; null for a price that is not known, which is not zero. */
+export function formatCost(cost: number | null): string | null {
+  if (cost === null || !Number.isFinite(cost)) {
+    return null;
+  }
+  if (cost > 0 && cost < 0.0001) {
+    return 'under $0.0001';
+  }
+  return `$${decimal(cost, cost > 0 && cost < 1 ? 4 : 2)}`;
+}
+
+/** US dollars that were spent, and the budget they are a share of, both in cents where that is enough. */
+export function formatSpent(cost: number | null, budget: number | null, trans: Translate = asWritten): string {
+  const known = formatCost(cost) ?? trans('cost unknown');
+  if (budget === null) {
+    return known;
+  }
+  return cost === null || !Number.isFinite(cost)
+    ? trans('%1, budget %2', known, cents(budget))
+    : trans('%1 of %2', cents(cost), cents(budget));
+}
+
+function cents(dollars: number): string {
+  return dollars > 0 && dollars < 0.01 ? formatCost(dollars)! : `$${decimal(dollars, 2)}`;
+}
+
+/** A number of bytes; 1 KB is 1024 bytes. */
+export function formatSize(size: number): string {
+  if (size < 1024) {
+    return `${size} B`;
+  }
+  const units = ['KB', 'MB', 'GB', 'TB'];
+  let value = size / 1024;
+  let unit = 0;
+  while (value >= 1024 && unit < units.length - 1) {
+    value /= 1024;
+    unit++;
+  }
+  return `${decimal(value, 1)} ${units[unit]}`;
+}
+
+/** Seconds, in tenths below ten; the two largest of hours, minutes and seconds above a minute. */
+export function formatDuration(seconds: number): string {
+  if (!Number.isFinite(seconds)) {
+    return 'unknown time';
+  }
+  if (seconds < 9.95) {
+    return `${decimal(Math.max(0, seconds), 1)} s`;
+  }
+  const whole = Math.round(seconds);
+  if (whole < 60) {
+    return `${whole} s`;
+  }
+  if (whole < 3600) {
+    return two(Math.floor(whole / 60), 'min', whole % 60, 's');
+  }
+  const minutes = Math.round(seconds / 60);
+  return two(Math.floor(minutes / 60), 'h', minutes % 60, 'min');
+}
+
+/** Made once: `toLocaleString` makes one for each call. */
+const COUNT = new Intl.NumberFormat('en-US');
+
+/** A whole number, its thousands set apart. */
+export function formatCount(count: number): string {
+  return COUNT.format(count);
+}
+
+/** `count` and what is counted; both nouns are given, for they are translated. */
+export function plural(count: number, noun: string, nouns: string): string {
+  return `${formatCount(count)} ${count === 1 ? noun : nouns}`;
+}
+
+/** A number of tokens in few characters: thousands as `0.7k`, millions as `2.5M`. */
+export function formatShort(count: number): string {
+  if (count < 100) {
+    return String(count);
+  }
+  return count < 999_950 ? `${decimal(count / 1000, 1)}k` : `${decimal(count / 1_000_000, 1)}M`;
+}
+
+/** Seconds as a running clock shows them: minutes and seconds, and hours when there are any. */
+export function formatClock(seconds: number): string {
+  const whole = Math.max(0, Math.floor(seconds));
+  const [minutes, rest] = [Math.floor(whole / 60) % 60, String(whole % 60).padStart(2, '0')];
+  return whole < 3600
+    ? `${minutes}:${rest}`
+    : `${Math.floor(whole / 3600)}:${String(minutes).padStart(2, '0')}:${rest}`;
+}
+
+/** Translates; `%1`, `%2`... stand for the arguments. */
+type Translate = (text: string, ...args: (string | number)[]) => string;
+
+const asWritten: Translate = (text, ...args) => text.replace(/%(\d)/g, (_, place) => String(args[Number(place) - 1]));
+
+const STATES = new Map([
+  ['submitted', ['Submitted']],
+  ['answered', ['Answered']],
+  ['steps', ['Step limit reached', 'Step limit reached (%1)']],
+  ['tokens', ['Token limit reached', 'Token limit reached (%1)']],
+  ['cost', ['Budget reached', 'Budget reached (%1)']],
+  ['time', ['Time limit reached', 'Time limit reached (%1)']],
+  ['interrupted', ['Stopped by you']],
+  ['model_error', ['Model error', 'Model error: %1']],
+  ['sandbox_lost', ['Sandbox lost']],
+  ['error', ['Error']],
+  ['running', ['Running', 'Running · step %1']],
+  ['waiting', ['Waiting for you']],
+  ['paused', ['Paused']],
+  ['pausing', ['Pausing after this command']],
+  ['cut_off', ['Cut off', 'Cut off at step %1']],
+  ['ready', ['Ready to continue', 'Ready to continue from step %1']],
+  ['server_away', ['The server does not answer']],
+  ['kernel_away', ['The kernel is silent']]
+]);
+
+/**
+ * The state of a run, or why it ended, as a person says it. `detail` is the limit that was reached, the failure of the
+ * model, or the number of the step.
+ */
+export function formatState(state: string, detail: string | number = '', trans = asWritten): string {
+  const [alone, together] = STATES.get(state) ?? [null, null];
+  if (detail !== '' && together) {
+    return trans(together, detail);
+  }
+  return alone ? trans(alone) : words(state);
+}
+
+const MODEL_FAILURES = new Map([
+  ['authentication', 'key refused'],
+  ['quota', 'quota used up'],
+  ['rate_limit', 'too many requests'],
+  ['not_found', 'model not found'],
+  ['unreachable', 'no server answers'],
+  ['connection', 'connection lost'],
+  ['timeout', 'no answer in time'],
+  ['context', 'conversation too long'],
+  ['content_policy', "refused by the provider's rules"],
+  ['bad_request', 'request refused'],
+  ['server', 'the provider failed'],
+  ['setup', 'not set up']
+]);
+
+/** Why a request failed, in a few words; empty when the kind does not say. */
+export function formatModelFailure(kind: string, trans = asWritten): string {
+  const found = MODEL_FAILURES.get(kind);
+  return found ? trans(found) : '';
+}
+
+const CALL_FAILURES = new Map([
+  ['editor', 'Edit refused'],
+  ['bad_arguments', 'Arguments not valid'],
+  ['malformed_json', 'Arguments not valid'],
+  ['unknown_tool', 'Unknown tool'],
+  ['cut_off', 'Call cut off'],
+  ['skipped', 'Not executed'],
+  ['interrupted', 'Stopped by you']
+]);
+
+/** Why a tool call failed, in a few words. */
+export function formatCallFailure(kind: string, trans = asWritten): string {
+  const found = CALL_FAILURES.get(kind);
+  return found ? trans(found) : words(kind);
+}
+
+function words(name: string): string {
+  return (name.slice(0, 1).toUpperCase() + name.slice(1)).replaceAll('_', ' ');
+}
+
+function two(large: number, largeUnit: string, small: number, smallUnit: string): string {
+  return small ? `${large} ${largeUnit} ${small} ${smallUnit}` : `${large} ${largeUnit}`;
+}
+
+const DECIMALS = new Map(
+  [1, 2, 4].map(digits => [
+    digits,
+    new Intl.NumberFormat('en-US', { minimumFractionDigits: digits, maximumFractionDigits: digits })
+  ])
+);
+
+function decimal(value: number, digits: 1 | 2 | 4): string {
+  const scale = 10 ** digits;
+  return DECIMALS.get(digits)!.format(Math.round(value * scale) / scale);
+}

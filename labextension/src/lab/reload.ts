@@ -1,0 +1,172 @@
+/**
+ * After a page is loaded again: the cells whose runs were not saved in the notebook show them again.
+ *
+ * Jupyter forgets what a cell shows when its page is loaded anew before the notebook was saved. The server knows the runs
+ * of the notebook's kernel and their cells; what the kernel still sends for such a cell is put there as if the page had
+ * stayed.
+ */
+
+import { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import type { ICodeCellModel } from '@jupyterlab/cells';
+import { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
+import { Kernel, KernelMessage } from '@jupyterlab/services';
+
+import { TRAJECTORY_MIME } from '../embedded';
+import { IRunCell, IRunState, isLive, RunApi } from './run-api';
+
+type Data = Record<string, unknown>;
+/** A run whose cell is known. */
+type ShownRun = IRunState & { cell: IRunCell };
+
+export const reloadPlugin: JupyterFrontEndPlugin<void> = {
+  id: 'llm-sandbox-nb:reload',
+  description: 'Shows runs again whose page was loaded anew before the notebook was saved.',
+  autoStart: true,
+  requires: [INotebookTracker],
+  activate: (app: JupyterFrontEnd, notebooks: INotebookTracker) => {
+    const api = new RunApi(app.serviceManager.serverSettings);
+    notebooks.widgetAdded.connect((_sender, panel) => void bringBack(panel, api));
+  }
+};
+
+async function bringBack(panel: NotebookPanel, api: RunApi): Promise<void> {
+  const { context, sessionContext } = panel;
+  await Promise.all([context.ready, sessionContext.ready]);
+  const kernel = sessionContext.session?.kernel;
+  const runs = kernel ? await api.list().catch(() => []) : [];
+  if (!kernel || panel.isDisposed) {
+    return;
+  }
+  const newest = new Map<string, ShownRun>();
+  for (const run of runs) {
+    if (run.kernel_id === kernel.id && isShown(run) && run.cell.client !== kernel.clientId) {
+      newest.set(run.cell.id || run.id, run);
+    }
+  }
+  const saved = Date.parse(context.contentsModel?.last_modified ?? '');
+  for (const run of newest.values()) {
+    const cell = findCell(panel, run);
+    // A run that had ended when the notebook was saved is shown there, or was removed by its person.
+    const missed = isLive(run) || (run.ended !== null && Date.parse(run.ended) > saved);
+    if (cell && missed) {
+      const output = new RunOutput(cell, run);
+      output.show();
+      if (isLive(run)) {
+        output.follow(kernel);
+      } else {
+        output.complete(kernel);
+      }
+    }
+  }
+}
+
+function isShown(run: IRunState): run is ShownRun {
+  return run.cell !== null;
+}
+
+/** The cell of a run: by its id, or where cells have none that lasts, the only one with the run's task. */
+function findCell(panel: NotebookPanel, run: ShownRun): ICodeCellModel | null {
+  const cells = [...(panel.content.model?.cells ?? [])].filter((cell): cell is ICodeCellModel => cell.type === 'code');
+  const task = run.task?.trim() ?? '';
+  const asks = (cell: ICodeCellModel) => {
+    const [magic, ...lines] = cell.sharedModel.getSource().split('\n');
+    return task !== '' && magic.startsWith('%%sandbox') && lines.join('\n').trim().startsWith(task);
+  };
+  const same = cells.filter(asks);
+  return cells.find(cell => cell.id === run.cell.id) ?? (same.length === 1 ? same[0] : null);
+}
+
+/** The output of a cell that shows a run. */
+class RunOutput {
+  constructor(
+    private _cell: ICodeCellModel,
+    private _run: ShownRun
+  ) {}
+
+  /** Show the run in place of what the cell had before it, unless it is there. */
+  show(): void {
+    if (this._place() >= 0) {
+      return;
+    }
+    const live = { run_id: this._run.id, server: true, folder: null };
+    const bundle = { schema_version: 1, run_id: this._run.id, events: [], text_limit: null, artifacts: {}, live };
+    // Nothing in the cell is of the file now, only what its own execution shows: as when a person executes it.
+    this._cell.outputs.clear();
+    this._cell.trusted = true;
+    this._add('display_data', { data: { [TRAJECTORY_MIME]: bundle }, metadata: {} });
+  }
+
+  /** Take what the kernel sends for the cell, until it is done. */
+  follow(kernel: Kernel.IKernelConnection): void {
+    const { cell } = this._run;
+    this._cell.executionState = 'running';
+    const take = (_kernel: unknown, message: KernelMessage.IIOPubMessage) => {
+      const parent = message.parent_header as Partial<KernelMessage.IHeader>;
+      if (parent.msg_id === cell.request && this._take(message)) {
+        kernel.iopubMessage.disconnect(take);
+        this._cell.executionCount = cell.count;
+        this._cell.executionState = 'idle';
+      }
+    };
+    kernel.iopubMessage.connect(take);
+  }
+
+  /** Have the kernel show the whole run, as its cell did at the end. */
+  complete(kernel: Kernel.IKernelConnection): void {
+    this._cell.executionCount = this._run.cell.count;
+    // The id was made by the server's own rule: letters, digits, `-` and `_`.
+    const code = `get_ipython().run_line_magic('sandbox', 'load ${this._run.id}')`;
+    const future = kernel.requestExecute({ code, silent: false, store_history: false, allow_stdin: false });
+    future.onIOPub = message => {
+      if (KernelMessage.isDisplayDataMsg(message)) {
+        this._replace(message.content.data);
+      }
+    };
+  }
+
+  /** What the cell's execution shows; true when it is over. */
+  private _take(message: KernelMessage.IIOPubMessage): boolean {
+    const { content } = message;
+    if (KernelMessage.isStatusMsg(message)) {
+      return message.content.execution_state === 'idle';
+    }
+    if (KernelMessage.isUpdateDisplayDataMsg(message)) {
+      this._replace(message.content.data);
+    } else if (KernelMessage.isClearOutputMsg(message)) {
+      this._cell.outputs.clear(message.content.wait);
+    } else if (KernelMessage.isDisplayDataMsg(message) || KernelMessage.isStreamMsg(message)) {
+      this._add(message.header.msg_type, content);
+    } else if (KernelMessage.isErrorMsg(message) || KernelMessage.isExecuteResultMsg(message)) {
+      this._add(message.header.msg_type, content);
+    }
+    return false;
+  }
+
+  /** Put another bundle of the run into its place. */
+  private _replace(data: Data): void {
+    const place = this._place();
+    if (place >= 0 && shows(data, this._run.id)) {
+      this._cell.outputs.set(place, { output_type: 'display_data', data: data as never, metadata: {} });
+    }
+  }
+
+  private _add(type: string, content: object): void {
+    // What is for this session only is not for the notebook's file.
+    this._cell.outputs.add({ output_type: type, ...content, transient: undefined });
+  }
+
+  private _place(): number {
+    const { outputs } = this._cell;
+    for (let place = 0; place < outputs.length; place++) {
+      if (shows(outputs.get(place).data, this._run.id)) {
+        return place;
+      }
+    }
+    return -1;
+  }
+}
+
+/** Whether an output is of this run. */
+function shows(data: Readonly<Data>, runId: string): boolean {
+  return (data[TRAJECTORY_MIME] as { run_id?: unknown } | undefined)?.run_id === runId;
+}

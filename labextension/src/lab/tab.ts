@@ -1,0 +1,64 @@
+/** A run in a tab of its own, at full width. */
+
+import { MainAreaWidget } from '@jupyterlab/apputils';
+import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
+import { IRenderMime } from '@jupyterlab/rendermime-interfaces';
+import { PartialJSONValue } from '@lumino/coreutils';
+import { PanelLayout, Widget } from '@lumino/widgets';
+
+import { visibleName } from '../artifacts/names';
+import { TRAJECTORY_MIME } from '../embedded';
+import { IEvent } from '../generated/events';
+import { IShownRun, TAB } from '../live';
+import { sandboxIcon } from './icon';
+
+/** Characters of the task in the tab's name. */
+const NAME = 40;
+
+/** In front, the run has the keyboard. */
+class RunContent extends Widget {
+  protected onActivateRequest(): void {
+    (this.node.querySelector<HTMLElement>('.lsn-view') ?? this.node).focus();
+  }
+}
+
+/** The tab; `resolver` finds the files beside the notebook, or with a `folder` those of the run below it. */
+export function runTab(
+  run: IShownRun,
+  rendermime: IRenderMimeRegistry,
+  resolver: IRenderMime.IResolver | undefined,
+  folder: string | null
+): MainAreaWidget<Widget> {
+  const renderer = rendermime.clone({ resolver }).createRenderer(TRAJECTORY_MIME);
+  const content = new RunContent();
+  content.addClass('lsn-run-tab');
+  const layout = (content.layout = new PanelLayout());
+  layout.addWidget(renderer);
+  const model = rendermime.createModel({ data: run.data, trusted: run.trusted, metadata: { [TAB]: { folder } } });
+  void renderer.renderModel(model);
+  const widget = new MainAreaWidget({ content });
+  const task = visibleName(run.task.replace(/\s+/g, ' ').trim()) || run.id;
+  widget.id = tabId(run.id);
+  widget.title.label = task.length > NAME ? `${task.slice(0, NAME)}…` : task;
+  widget.title.caption = task.slice(0, 300);
+  widget.title.icon = sandboxIcon;
+  widget.title.closable = true;
+  return widget;
+}
+
+/** The id of the tab of a run. */
+export function tabId(run: string): string {
+  return `llm-sandbox-run-${run}`;
+}
+
+/** What shows a run that was recorded. */
+export function recordedRunData(id: string, events: readonly IEvent[]): IShownRun['data'] {
+  const bundle = { schema_version: 1, run_id: id, events, text_limit: null, artifacts: {} };
+  return { [TRAJECTORY_MIME]: bundle as unknown as PartialJSONValue };
+}
+
+/** What shows a live run: nothing of it is known yet, all comes from the server. */
+export function liveRunData(id: string, folder: string | null): IShownRun['data'] {
+  const bundle = { schema_version: 1, run_id: id, events: [], text_limit: null, artifacts: {} };
+  return { [TRAJECTORY_MIME]: { ...bundle, live: { run_id: id, server: true, folder } } };
+}

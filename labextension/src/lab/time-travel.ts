@@ -1,0 +1,141 @@
+/** Rewinds, resumes and forks a run with the kernel that ran it: what `%sandbox rewind` and the others do, by a button. */
+
+import { INotebookTracker, NotebookActions, NotebookPanel } from '@jupyterlab/notebook';
+import { Kernel, KernelMessage } from '@jupyterlab/services';
+
+import type { IForkMade, IResumeOptions, IRewindPreview, ITimeTravel, RewindWhat } from '../view/host';
+import { IRunState, RunApi } from './run-api';
+
+type Trans = (text: string, ...args: (string | number)[]) => string;
+
+/** Names of runs as the server and the kernel make them; nothing else gets into a line of code. */
+const NAME = /^[\w.-]{1,200}$/;
+
+export class KernelTimeTravel implements ITimeTravel {
+  constructor(
+    private _runId: string,
+    private _api: RunApi,
+    private _notebooks: INotebookTracker | null,
+    private _trans: Trans
+  ) {}
+
+  async preview(step: number, what: RewindWhat): Promise<IRewindPreview | null> {
+    const run = await this._api.run(this._runId);
+    if (isActive(run)) {
+      return null; // The kernel is busy with it, and nobody else uses the sandbox.
+    }
+    return JSON.parse(await this._execute(run, `preview ${step} ${what} --json`)) as IRewindPreview;
+  }
+
+  rewind(step: number, what: RewindWhat, others: boolean): Promise<string> {
+    const line = `rewind ${step} ${what}${others ? ' --others' : ''}`;
+    return this._go(line, 'rewind', { step, what, others }, this._pauses());
+  }
+
+  undo(others: boolean): Promise<string> {
+    return this._go(`undo${others ? ' --others' : ''}`, 'undo', { others }, this._pauses());
+  }
+
+  async fork(step: number): Promise<IForkMade | null> {
+    const made = await this._go(`fork ${step} --json`, 'fork', { step }, '');
+    return made ? (JSON.parse(made) as IForkMade) : null;
+  }
+
+  async resume({ say, edit, run: other }: IResumeOptions): Promise<void> {
+    const run = await this._api.run(this._runId);
+    if (other !== undefined) {
+      await this._inNewCell(run, `%sandbox resume --run ${checked(other)}`);
+      return;
+    }
+    const words = [
+      'resume --in-place',
+      say === undefined ? '' : `--say ${quoted(say)}`,
+      edit === undefined ? '' : `--edit ${quoted(JSON.stringify(edit))}`
+    ];
+    await this._execute(run, words.filter(word => word).join(' '));
+  }
+
+  /** By the run itself while it is active, which keeps its kernel busy; else in the kernel. */
+  private async _go(line: string, action: string, more: Record<string, unknown>, told: string): Promise<string> {
+    const run = await this._api.run(this._runId);
+    if (!isActive(run)) {
+      return this._execute(run, line);
+    }
+    await this._api.control(this._runId, action, more);
+    return told;
+  }
+
+  private _pauses(): string {
+    return this._trans('Done. The run is paused here.');
+  }
+
+  /** Run a subcommand in the kernel of the run's notebook; what it printed. Rejects with what went wrong. */
+  private async _execute(run: IRunState, line: string): Promise<string> {
+    const words = pythonText(`${line} --run ${checked(this._runId)}`);
+    const code = `get_ipython().run_line_magic('sandbox', ${words})`;
+    return execute(this._notebook(run).sessionContext.session!.kernel!, code);
+  }
+
+  /** Run a line in a new cell below the active one, where its card stays. */
+  private async _inNewCell(run: IRunState, code: string): Promise<void> {
+    const { content, sessionContext } = this._notebook(run);
+    NotebookActions.insertBelow(content);
+    NotebookActions.changeCellType(content, 'code');
+    content.activeCell?.model.sharedModel.setSource(code);
+    await NotebookActions.run(content, sessionContext);
+  }
+
+  private _notebook(run: IRunState): NotebookPanel {
+    const widget = this._notebooks?.find(one => one.sessionContext.session?.kernel?.id === run.kernel_id);
+    if (!widget?.sessionContext.session?.kernel) {
+      throw new Error(
+        this._trans('The notebook of this run is not open, or its kernel was restarted: load the run with Run.load.')
+      );
+    }
+    return widget;
+  }
+}
+
+function isActive(run: IRunState): boolean {
+  return run.state === 'live' || run.state === 'away';
+}
+
+function checked(name: string): string {
+  if (!NAME.test(name)) {
+    throw new Error(name);
+  }
+  return name;
+}
+
+/** As one word of a line that is split as a shell does it. */
+function quoted(text: string): string {
+  return `'${text.replace(/'/g, `'"'"'`)}'`;
+}
+
+/** As a literal of Python; JSON's escapes are Python's, but a half of a pair of surrogates is no text. */
+function pythonText(text: string): string {
+  const whole = text.replace(/[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g, '\ufffd');
+  return JSON.stringify(whole).replace(
+    /[\u007f-\u009f\u2028\u2029]/g,
+    one => `\\u${one.charCodeAt(0).toString(16).padStart(4, '0')}`
+  );
+}
+
+/** Run code without a cell; what it printed. Its displays appear where the run's card is. */
+async function execute(kernel: Kernel.IKernelConnection, code: string): Promise<string> {
+  const future = kernel.requestExecute({ code, store_history: false, stop_on_error: false, allow_stdin: false });
+  let printed = '';
+  let problem = '';
+  future.onIOPub = message => {
+    if (KernelMessage.isStreamMsg(message)) {
+      printed += message.content.text;
+    } else if (KernelMessage.isErrorMsg(message)) {
+      problem = message.content.evalue || message.content.ename;
+    }
+  };
+  const reply = await future.done;
+  if (reply.content.status !== 'ok') {
+    throw new Error(problem || printed || reply.content.status);
+  }
+  return printed.trim();
+}

@@ -1,0 +1,96 @@
+/** Why a run came out as it did: what each step lost, what it was made with, what the model saw, what the attempt before did. */
+
+import { h } from './dom';
+import { EarlierAttempt, renderEarlierAttempt } from './earlier-attempt';
+import { FileFacts, IFileFactsActions } from './file-facts';
+import { FileHistory } from './file-history';
+import { IStep, Trajectory } from './fold';
+import { IHost } from './host';
+import { renderMadeWith } from './made-with-line';
+import { renderRequestSeen } from './request-seen';
+import { IChip } from './step-line';
+import { warningText } from './warning-text';
+
+/** Warnings of a step that its line shows. */
+const CHIPS = 2;
+/** Names of given files that are looked for in commands. */
+const GIVEN_MOST = 1000;
+
+export class Cause {
+  /** Chips below the answer, and the list that one of them opens. */
+  readonly facts: FileFacts;
+  private _history = new FileHistory();
+  private _earlier: EarlierAttempt;
+
+  constructor(
+    private _trajectory: Trajectory,
+    private _host: IHost,
+    private _actions: IFileFactsActions
+  ) {
+    this.facts = new FileFacts(_trajectory, _host, _actions);
+    this._earlier = new EarlierAttempt(_trajectory);
+  }
+
+  /** Take a step into account that has changed. */
+  take(step: IStep): void {
+    const { sandbox, start } = this._trajectory;
+    if (!this._history.root && sandbox?.root) {
+      this._history.root = sandbox.root;
+      start?.inputs.slice(0, GIVEN_MOST).forEach(name => this._history.name(`input/${name}`));
+    }
+    this._history.take(step);
+  }
+
+  /** Show the chips as they are now. */
+  update(): void {
+    this.facts.update(this._history);
+  }
+
+  /** The run is on another branch. */
+  reset(): void {
+    this._history = new FileHistory();
+    this.facts.reset();
+  }
+
+  /** Whether a step succeeded and still lost data or printed an error. */
+  warns(step: IStep): boolean {
+    return this._history.warnings.has(step.number);
+  }
+
+  /** Whether a step made, changed or removed a file; that file, when `path` names one. */
+  touches(step: IStep, path: string): boolean {
+    if (path) {
+      return !!this._history.files.get(path)?.some(event => event.step === step.number);
+    }
+    return step.calls.some(call => call.result?.changes.length);
+  }
+
+  /** The chips of a step's line with its warnings, in place of those that only name the same files. */
+  chips(step: IStep, chips: IChip[]): IChip[] {
+    const warnings = this._history.warnings.get(step.number);
+    if (!warnings) {
+      return chips;
+    }
+    const named = new Set(warnings.flatMap(one => [one.path, this._host.trans('%1 deleted', one.path)]));
+    const shown = warnings.slice(0, CHIPS).map(one => warningText(one, this._host));
+    if (warnings.length > CHIPS) {
+      shown.push(this._host.trans('and %1 more', warnings.length - CHIPS));
+    }
+    const others = chips.filter(chip => chip.kind !== 'plain' || !named.has(chip.text));
+    return [...shown.map(text => ({ kind: 'human' as const, text })), ...others];
+  }
+
+  /** What an open step says of its causes. */
+  render(step: IStep): HTMLElement {
+    const { _host: host, _trajectory: trajectory } = this;
+    const earlier = this._earlier.of(step);
+    const goTo = (number: number) => this._actions.goTo(number);
+    return h(
+      'div',
+      { class: 'lsn-cause' },
+      renderMadeWith(step, this._history, host, goTo),
+      earlier && renderEarlierAttempt(step, earlier, host),
+      renderRequestSeen(step, trajectory, host)
+    );
+  }
+}

@@ -1,0 +1,99 @@
+/**
+ * What a command may destroy, by rules: a warning for the person who approves it, and no protection. The command is
+ * hostile input: a rule that does not match says nothing about it.
+ */
+
+import type { IHost } from './host';
+
+/** Characters of a command that are checked, and marks that are made. */
+export const LOOKED_AT = 20_000;
+const MARKS_MOST = 20;
+
+interface IRule {
+  /** Global, and with no repetition within a repetition: hostile text must not keep the page busy. */
+  pattern: RegExp;
+  text: string;
+  /** Whether it reaches beyond the sandbox, where no rewind undoes it. */
+  outside?: boolean;
+}
+
+/** The table, but for `>`: that is dangerous only over a file that exists. */
+const RULES: readonly IRule[] = [
+  { pattern: /(?<![\w-])(?:rm|shred|unlink)(?:[ \t]+-[-\w=]{1,30}){0,8}(?=\s)/g, text: 'It deletes files.' },
+  { pattern: /\bfind\b[^\n;|&]{0,100}[ \t]-delete\b/g, text: 'It deletes files.' },
+  { pattern: /\b(?:shutil\.rmtree|os\.remove|os\.unlink|\.unlink\()/g, text: 'It deletes files.' },
+  { pattern: /\btruncate\b[^\n;|&]{0,100}[ \t](?:-s|--size)/g, text: 'It cuts off the content of files.' },
+  {
+    pattern: /\bgit\b[^\n;|&]{0,100}[ \t]push\b[^\n;|&]{0,100}[ \t](?:--force(?:-with-lease)?|-f\b|\+\w)/g,
+    text: 'It overwrites the history of a remote repository.',
+    outside: true
+  },
+  {
+    pattern: /\bgit\b[^\n;|&]{0,100}[ \t](?:reset\b[^\n;|&]{0,100}--hard|clean\b[^\n;|&]{0,100}-\w{0,8}f)/g,
+    text: 'It discards changes that are not committed.'
+  },
+  { pattern: /\bdd\b[^\n;|&]{0,100}[ \t]of=\S{1,300}/g, text: 'It writes raw data over a file or a disk.' },
+  { pattern: /\bmkfs(?:\.\w{1,12})?\b/g, text: 'It formats a disk.' },
+  {
+    pattern: /\b(?:curl|wget)\b[^\n;|&]{0,100}\|[ \t]{0,20}(?:sudo[ \t]{1,20})?(?:ba|z|da)?sh\b/g,
+    text: 'It downloads a program and runs it unread.'
+  },
+  {
+    pattern: /\b(?:curl|wget)\b[^\n;|&]{0,100}\|[ \t]{0,20}(?:sudo[ \t]{1,20})?(?:python|perl|ruby|node)\w{0,5}\b/g,
+    text: 'It downloads a program and runs it unread.'
+  },
+  {
+    pattern: /\bch(?:mod|own|grp)\b[^\n;|&]{0,60}[ \t](?:-[A-Za-z]{0,8}R[A-Za-z]{0,8}|--recursive)\b/g,
+    text: 'It changes who may use all files of a folder.'
+  },
+  {
+    pattern: /\b(?:drop[ \t]+(?:table|database)|truncate[ \t]+table|delete[ \t]+from)\b/gi,
+    text: 'It deletes data of a database.'
+  },
+  { pattern: /\b(?:pkill|killall|kill[ \t]+-(?:9|KILL))\b/g, text: 'It ends programs.' },
+  { pattern: /\b(?:shutdown|reboot|poweroff|halt)\b(?=\s|$)/g, text: 'It ends the sandbox.' },
+  { pattern: /:\(\)\s{0,5}\{[^}\n]{0,40}\}\s{0,5};\s{0,5}:/g, text: 'It starts programs without end.' }
+];
+const REDIRECTED = /(?:^|[^>&\d<=-])(>\|?[ \t]{0,20}(["']?)([^\s"'<>|;&()]{1,300})\2)/g;
+
+export interface IDanger {
+  from: number;
+  to: number;
+  text: string;
+  outside: boolean;
+}
+
+/**
+ * The dangerous parts of a command, in their order; none overlaps another.
+ *
+ * `exists` says whether the record knows a file of that path, which `>` would overwrite.
+ */
+export function dangersOf(command: string, exists: (path: string) => boolean, host: IHost): IDanger[] {
+  const { trans } = host;
+  const text = command.slice(0, LOOKED_AT);
+  const found: IDanger[] = [];
+  for (const { pattern, text: words, outside } of RULES) {
+    for (const match of text.matchAll(pattern)) {
+      found.push({ from: match.index, to: match.index + match[0].length, text: trans(words), outside: !!outside });
+    }
+  }
+  for (const match of text.matchAll(REDIRECTED)) {
+    const [whole, part, , path] = match;
+    if (exists(path)) {
+      const from = match.index + whole.length - part.length;
+      found.push({ from, to: from + part.length, text: trans('It overwrites %1.', path), outside: false });
+    }
+  }
+  if (command.length > LOOKED_AT) {
+    const beyond = { from: LOOKED_AT, to: LOOKED_AT, outside: false };
+    found.push({ ...beyond, text: trans('It is long: only its beginning was checked.') });
+  }
+  found.sort((one, other) => one.from - other.from || other.to - one.to);
+  const kept: IDanger[] = [];
+  for (const one of found) {
+    if (kept.length < MARKS_MOST && one.from >= (kept[kept.length - 1]?.to ?? 0)) {
+      kept.push(one);
+    }
+  }
+  return kept;
+}

@@ -1,0 +1,41 @@
+/** What a person decided about a call, next to what the model had proposed. */
+
+import { h, plainText } from './dom';
+import { ICallDecided } from '../generated/events';
+import { ICall } from './fold';
+import { IHost } from './host';
+
+/** One line for each decision that changed something. */
+export function renderDecisions(call: ICall, host: IHost): HTMLElement[] {
+  return call.decisions.filter(one => one.action !== 'run').map(one => renderDecision(one, call, host));
+}
+
+function renderDecision(decided: ICallDecided, call: ICall, host: IHost): HTMLElement {
+  const { trans } = host;
+  const words: Record<string, string> = {
+    edit: trans('Edited by you'),
+    skip: trans('Denied by you; the model read your answer'),
+    observe: trans('Result changed by you')
+  };
+  const known = Object.prototype.hasOwnProperty.call(words, decided.action);
+  const label = h(
+    'span',
+    { class: 'lsn-decided', title: decided.source && trans('By way of %1', plainText(decided.source)) },
+    known ? words[decided.action] : plainText(decided.action)
+  );
+  const before = decided.action === 'edit' ? call.rawArguments : originalText(decided);
+  if (!before) {
+    return h('div', { class: 'lsn-note' }, label);
+  }
+  return h(
+    'details',
+    { class: 'lsn-note' },
+    h('summary', {}, label, '; ', trans('show original')),
+    h('pre', { tabindex: 0 }, plainText(before))
+  );
+}
+
+function originalText(decided: ICallDecided): string {
+  const { original } = decided;
+  return typeof original === 'string' ? original : (original?.preview ?? '');
+}

@@ -1,0 +1,67 @@
+/** What the attempt before did at the same step, where it did something else: its call, with the part that differs marked. */
+
+import { callText } from './call-summary';
+import { h, plainText } from './dom';
+import { IStep, Trajectory } from './fold';
+import { IHost } from './host';
+
+const TEXT_MOST = 2000;
+
+export class EarlierAttempt {
+  private _tip: string | null = null;
+  private _steps = new Map<number, IStep>();
+
+  constructor(private _trajectory: Trajectory) {}
+
+  /** The step of the same number in the newest attempt that was left; none where both share it, or there is none. */
+  of(step: IStep): IStep | null {
+    if (!this._trajectory.rewinds.length) {
+      return null;
+    }
+    const left = this._trajectory.branches.filter(branch => !branch.head);
+    const newest = left[left.length - 1];
+    if (!newest) {
+      return null;
+    }
+    if (newest.tip !== this._tip) {
+      const other = this._trajectory.at(newest.tip);
+      this._tip = newest.tip;
+      this._steps = new Map(other?.steps.filter(one => one.number > newest.step).map(one => [one.number, one]));
+    }
+    return this._steps.get(step.number) ?? null;
+  }
+}
+
+/** The line; null when the calls are the same. */
+export function renderEarlierAttempt(step: IStep, earlier: IStep, host: IHost): HTMLElement | null {
+  const [mine, other] = [textOf(step), textOf(earlier)];
+  if (mine === other) {
+    return null;
+  }
+  const [before, different, after] = difference(other, mine);
+  return h(
+    'div',
+    { class: 'lsn-earlier' },
+    h('div', { class: 'lsn-soft' }, host.trans('Earlier attempt, step %1:', earlier.number)),
+    h('pre', { class: 'lsn-code', tabindex: 0 }, before, different && h('mark', {}, different), after)
+  );
+}
+
+function textOf(step: IStep): string {
+  const text = step.calls.map(callText).join('\n') || step.thought;
+  return plainText(text.slice(0, TEXT_MOST));
+}
+
+/** A text in three parts: as `other` begins, what differs, as `other` ends. */
+export function difference(text: string, other: string): [string, string, string] {
+  const most = Math.min(text.length, other.length);
+  let start = 0;
+  while (start < most && text[start] === other[start]) {
+    start++;
+  }
+  let end = 0;
+  while (end < most - start && text[text.length - 1 - end] === other[other.length - 1 - end]) {
+    end++;
+  }
+  return [text.slice(0, start), text.slice(start, text.length - end), text.slice(text.length - end)];
+}

@@ -1,0 +1,173 @@
+/** Facts about a run in a line: how far it is, what it took, where it runs, where it first went wrong, what it changed. */
+
+import { h, plainText, setText } from './dom';
+import { IStep, Trajectory } from './fold';
+import { formatDuration, formatShort, formatSize, formatSpent, plural } from '../formatting';
+import { limitOf } from './header';
+import { IHost } from './host';
+import { stepFailed } from './step-line';
+
+export interface IFactsActions {
+  /** Bring a step into sight. */
+  show(step: number): void;
+}
+
+export class Facts {
+  readonly node: HTMLElement;
+  private _counts = h('span', { class: 'lsn-figures' });
+  private _model = h('span', { class: 'lsn-model' });
+  private _meter = h('span', { class: 'lsn-meter', 'aria-hidden': 'true' }, h('i', {}));
+  private _where = h('summary', { class: 'lsn-chip' });
+  private _protection = h('div', { class: 'lsn-protection' });
+  private _sandbox = h('details', { class: 'lsn-sandbox' }, this._where, this._protection);
+  private _error: HTMLButtonElement;
+  private _notes = h('div', { class: 'lsn-notes' });
+  private _firstError: number | null = null;
+
+  constructor(
+    private _trajectory: Trajectory,
+    private _host: IHost,
+    private _actions: IFactsActions,
+    files: HTMLElement
+  ) {
+    this._error = h('button', { class: 'lsn-chip', 'data-kind': 'bad', type: 'button' });
+    this._error.addEventListener('click', () => {
+      if (this._firstError !== null) {
+        this._actions.show(this._firstError);
+      }
+    });
+    this.node = h(
+      'div',
+      { class: 'lsn-facts' },
+      this._counts,
+      this._meter,
+      this._model,
+      this._sandbox,
+      this._error,
+      files,
+      this._notes
+    );
+    this.update();
+  }
+
+  /** What is shown is of another branch now. */
+  reset(): void {
+    this._notes.replaceChildren();
+    this._firstError = null;
+  }
+
+  /** Take steps into account that have changed. */
+  touch(steps: Iterable<IStep>): void {
+    for (const step of steps) {
+      if (stepFailed(step) && (this._firstError === null || step.number < this._firstError)) {
+        this._firstError = step.number;
+      } else if (step.number === this._firstError && !stepFailed(step)) {
+        this._firstError = this._trajectory.steps.find(stepFailed)?.number ?? null;
+      }
+    }
+  }
+
+  /** Show the run as it is now. */
+  update(): void {
+    const { start, sandbox, notes } = this._trajectory;
+    const { trans } = this._host;
+    setText(this._counts, this._figures());
+    this._updateModel();
+    this._sandbox.hidden = !sandbox;
+    if (sandbox && !this._where.textContent) {
+      setText(this._where, protectionLine(sandbox.protection, this._host));
+      this._where.dataset.kind = sandbox.protection.isolation === 'process' ? 'bad' : 'plain';
+      this._protection.replaceChildren(...protectionRows(sandbox.protection));
+    }
+    const first = this._firstError;
+    this._error.hidden = first === null;
+    setText(this._error, first === null ? '' : trans('First error: step %1 →', first));
+    for (const note of notes.slice(this._notes.childElementCount)) {
+      this._notes.append(h('div', { class: 'lsn-note' }, note));
+    }
+    this._notes.hidden = !notes.length;
+    this.node.hidden = !start && !sandbox && !notes.length;
+  }
+
+  private _figures(): string {
+    const { steps, usage, finish } = this._trajectory;
+    const { trans } = this._host;
+    const tokens = usage.prompt_tokens + usage.completion_tokens;
+    const open = steps.length && !steps[steps.length - 1].replied ? 1 : 0;
+    const parts = [plural(steps.length - open, trans('step'), trans('steps'))];
+    if (tokens) {
+      parts.push(trans('%1 tokens', formatShort(tokens)));
+    }
+    if (finish?.wall_time) {
+      parts.push(formatDuration(finish.wall_time));
+    }
+    return parts.join(' · ');
+  }
+
+  private _updateModel(): void {
+    const { start, usage, steps, changed } = this._trajectory;
+    const { trans } = this._host;
+    const model = changed.filter(one => one.model).pop()?.model ?? start?.model ?? '';
+    const scripted = model === start?.model ? start.scripted : model.startsWith('scripted/');
+    const limit = limitOf(this._trajectory, 'cost');
+    const spent = usage.cost;
+    const paid = formatSpent(spent, limit, trans);
+    const counted = steps.some(step => step.usage);
+    const name = plainText(model);
+    setText(
+      this._model,
+      scripted ? `${name} · ${trans('scripted: free')}` : [name, counted && paid].filter(Boolean).join(' · ')
+    );
+    this._model.title = scripted
+      ? trans('The replies are read from a file: no model is asked and no request is sent.')
+      : '';
+    this._meter.hidden = limit === null || spent === null || scripted;
+    if (!this._meter.hidden) {
+      (this._meter.firstElementChild as HTMLElement).style.width = `${Math.min(100, (100 * spent!) / limit!)}%`;
+    }
+  }
+}
+
+const ISOLATIONS = new Map([
+  ['docker', 'Docker'],
+  ['podman', 'Podman'],
+  ['bubblewrap', 'bubblewrap']
+]);
+
+/** Where the run works, in a few words. */
+export function protectionLine(protection: Record<string, unknown>, host: IHost): string {
+  const { trans } = host;
+  const isolation = plainText(String(protection.isolation ?? ''));
+  const name = isolation === 'process' ? trans('No isolation') : (ISOLATIONS.get(isolation) ?? isolation);
+  const network = protection.network;
+  const reach =
+    network === 'none' || network === 'off'
+      ? trans('no network')
+      : network
+        ? trans('network: %1', plainText(String(network)))
+        : '';
+  return [name, reach].filter(part => part).join(', ');
+}
+
+/** All that protects, as read back from the engine: a line each. */
+function protectionRows(protection: Record<string, unknown>): HTMLElement[] {
+  const { protects, does_not_protect: gaps, details } = protection;
+  const memory = protection.memory_bytes;
+  const disk = protection.disk_bytes;
+  const parts = [
+    protection.isolation,
+    protection.profile,
+    protection.user && `user ${protection.user}`,
+    protection.network && `network ${protection.network}`,
+    typeof memory === 'number' && `${formatSize(memory)} memory`,
+    typeof disk === 'number' && `${formatSize(disk)} of files`,
+    protection.pids && `${protection.pids} processes`,
+    protection.cpus && `${protection.cpus} CPUs`
+  ];
+  const more =
+    typeof details === 'object' && details ? Object.entries(details).map(([name, value]) => `${name}: ${value}`) : [];
+  const lines = [parts.filter(part => part).join(' · '), protects, gaps, ...more];
+  return lines
+    .filter((line): line is string => typeof line === 'string' && !!line)
+    .map(line => h('div', {}, plainText(line.slice(0, 500))));
+}

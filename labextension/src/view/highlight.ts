@@ -1,0 +1,56 @@
+/** Code with its colours, as elements: the highlighter gives a tree of tokens, and no HTML is ever parsed. */
+
+import bash from 'highlight.js/lib/languages/bash';
+import json from 'highlight.js/lib/languages/json';
+import python from 'highlight.js/lib/languages/python';
+import xml from 'highlight.js/lib/languages/xml';
+import yaml from 'highlight.js/lib/languages/yaml';
+import { createLowlight } from 'lowlight';
+import { suffix } from '../artifacts/names';
+import { h } from './dom';
+
+/** Characters that are highlighted; longer code stays plain, for a hostile one can take its time. */
+const LONGEST = 20_000;
+
+const lowlight = createLowlight({ bash, json, python, xml, yaml });
+
+const LANGUAGES = new Map([
+  ['.sh', 'bash'],
+  ['.bash', 'bash'],
+  ['.json', 'json'],
+  ['.ipynb', 'json'],
+  ['.geojson', 'json'],
+  ['.py', 'python'],
+  ['.html', 'xml'],
+  ['.htm', 'xml'],
+  ['.svg', 'xml'],
+  ['.xml', 'xml'],
+  ['.yaml', 'yaml'],
+  ['.yml', 'yaml']
+]);
+
+/** The language of a file, by its name; null when it is none of those known here. */
+export function languageOf(path: string): string | null {
+  return LANGUAGES.get(suffix(path)) ?? null;
+}
+
+/** Put `code` into `node`, coloured where its language is known. */
+export function highlight(code: string, language: string | null, node: HTMLElement): void {
+  if (!language || code.length > LONGEST) {
+    node.replaceChildren(h('span', {}, code));
+    return;
+  }
+  node.replaceChildren(...lowlight.highlight(language, code).children.map(element));
+}
+
+type Token = ReturnType<typeof lowlight.highlight>['children'][number];
+
+/** The classes are those of the highlighter, never of the code. */
+function element(token: Token): Node | string {
+  if (token.type !== 'element') {
+    return token.type === 'text' ? h('span', {}, token.value) : '';
+  }
+  const { className } = token.properties;
+  const names = Array.isArray(className) ? className.join(' ') : '';
+  return h('span', { class: names }, ...(token.children as Token[]).map(element));
+}

@@ -1,0 +1,51 @@
+/** The list of keys, over the page until it is closed. */
+
+import { h } from './dom';
+
+type Trans = (text: string, ...args: (string | number)[]) => string;
+
+/** What keys do where the view is: everywhere, in a tab of its own, and in JupyterLab and Notebook. */
+export interface IKeyPlaces {
+  tab?: boolean;
+  lab?: boolean;
+}
+
+function keys(trans: Trans, { tab, lab }: IKeyPlaces): [string, string][] {
+  const all: ([string, string] | false | undefined)[] = [
+    lab && ['F9', trans('Continue the run that waits for you')],
+    lab && ['F10', trans('Continue to the next call or result')],
+    lab && ['Shift+F9', trans('End the run that waits for you')],
+    tab && ['↓  →', trans('Next step')],
+    tab && ['↑  ←', trans('Step before')],
+    tab && ['Home  End', trans('First step, last step')],
+    tab && ['p', trans('Large type, to show it to a class; Esc ends it')],
+    ['e', trans('Next error')],
+    ['w', trans('Next warning')],
+    ['f', trans('Fold or unfold all steps')],
+    ['/', trans('Search the steps')],
+    ['?', trans('This list')],
+    lab && ['Ctrl+Alt+S', trans('Insert a sandbox cell below (⌘⌥S on a Mac)')],
+    lab && ['Ctrl+Alt+B', trans('Show the side panel (⌘⌥B on a Mac)')]
+  ];
+  return all.filter((one): one is [string, string] => !!one);
+}
+
+/** Show the list within `place`; the keyboard goes back to where it was when it is closed. */
+export function showKeys(place: HTMLElement, trans: Trans, places: IKeyPlaces): void {
+  if (place.querySelector('dialog.lsn-keys')) {
+    return;
+  }
+  const rows = keys(trans, places).flatMap(([key, text]) => [h('dt', {}, h('kbd', {}, key)), h('dd', {}, text)]);
+  const close = h('button', { type: 'button', onclick: () => dialog.close() }, trans('Close'));
+  const dialog = h(
+    'dialog',
+    { class: 'lsn-keys', 'aria-label': trans('Keys'), 'data-lm-suppress-shortcuts': 'true' },
+    h('h3', {}, trans('Keys')),
+    h('dl', {}, ...rows),
+    close
+  );
+  dialog.addEventListener('close', () => dialog.remove());
+  dialog.addEventListener('keydown', event => event.stopPropagation());
+  place.append(dialog);
+  dialog.showModal();
+}

@@ -1,0 +1,59 @@
+/** In an open step: the files that it used, each with a link to the step that changed it last. */
+
+import { visibleName } from '../artifacts/names';
+import { h } from './dom';
+import { FileHistory } from './file-history';
+import { IStep } from './fold';
+import { IHost } from './host';
+import { IUsed, madeWith } from './made-with';
+import { shortName, warningText } from './warning-text';
+
+const SHOWN = 12;
+const GIVEN_SHOWN = 3;
+
+/** The line; null when the step used no file that is known. */
+export function renderMadeWith(
+  step: IStep,
+  history: FileHistory,
+  host: IHost,
+  goTo: (step: number) => void
+): HTMLElement | null {
+  const used = madeWith(step, history);
+  if (!used.length) {
+    return null;
+  }
+  const untouched = used.filter(one => !one.event);
+  const shown = [...used.filter(one => one.event).slice(0, SHOWN), ...untouched.slice(0, GIVEN_SHOWN)];
+  const entries = shown.map(one => renderUsed(one, history, host, goTo));
+  const more = used.length - entries.length;
+  return h(
+    'div',
+    { class: 'lsn-made-with' },
+    h('span', { class: 'lsn-soft' }, host.trans('Made with:'), ' '),
+    ...entries,
+    more > 0 && h('span', { class: 'lsn-soft' }, host.trans('… and %1 more', more))
+  );
+}
+
+function renderUsed(used: IUsed, history: FileHistory, host: IHost, goTo: (step: number) => void): HTMLElement {
+  const { trans } = host;
+  const name = shortName(used.path);
+  const { event } = used;
+  if (!event) {
+    return h('span', { class: 'lsn-chip', title: visibleName(used.path) }, trans('%1 (given)', name));
+  }
+  const words = {
+    made: trans('%1 (made %2)', name, event.step),
+    changed: trans('%1 (changed %2)', name, event.step),
+    removed: trans('%1 (removed %2)', name, event.step),
+    refused: trans('%1 (edit refused %2)', name, event.step)
+  };
+  const warnings = history.warnings.get(event.step)?.map(one => warningText(one, host)) ?? [];
+  const link = h(
+    'button',
+    { type: 'button', class: 'lsn-chip lsn-step-link', 'data-mark': used.mark, onclick: () => goTo(event.step) },
+    used.mark === 'warn' ? `${words[event.what]} · ${warnings[0]}` : words[event.what]
+  );
+  link.title = [visibleName(used.path), ...warnings].join('\n');
+  return link;
+}

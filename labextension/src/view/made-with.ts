@@ -1,0 +1,156 @@
+/**
+ * The files that a step used, as far as its command, and the programs that it runs, name them. Found when it is asked for;
+ * the names in a program are those in the lines that the run wrote into it.
+ */
+
+import { FileHistory, IFileEvent } from './file-history';
+import { ICall, IStep } from './fold';
+
+export interface IUsed {
+  path: string;
+  /** Its last change before the step, or a later edit that was refused; none when it was given and never touched. */
+  event: IFileEvent | null;
+  /** Whether the step with that change has a warning, or refused the edit. */
+  mark: '' | 'warn' | 'bad';
+  /** Whether the step wrote it again, so that it may not have read it. */
+  rewritten: boolean;
+}
+
+/** Characters read of a command, and of all that the run wrote into one program; files and patterns looked at. */
+const READ = 64 * 1024;
+const NAMES_MOST = 2000;
+const PATTERNS_MOST = 50;
+const WILDCARDS_MOST = 3;
+const NAME_LONGEST = 300;
+const USED_MOST = 30;
+const PROGRAM =
+  /\.(?:py|sh|bash|r|R|jl|js|mjs|ts|pl|rb|awk|sed|sql|mk|c|cc|cpp|rs|go|java|lua)$|(?:^|\/)(?:Makefile|Snakefile)$/;
+const NAME = /[\p{L}\p{N}_.*?$%+~{}[\]/-]+/gu;
+const IMPORT = /^[+\s]*(?:from|import)\s+([\w.]+)/gm;
+
+export function madeWith(step: IStep, history: FileHistory): IUsed[] {
+  const names = new Names(history, step.number);
+  const found = new Set<string>();
+  const todo = step.calls.flatMap(call => names.in(textOf(call)));
+  for (let path = todo.shift(); path !== undefined && found.size < USED_MOST; path = todo.shift()) {
+    if (!found.has(path)) {
+      found.add(path);
+      if (PROGRAM.test(path) && !written(step, path, history)) {
+        todo.push(...names.in(programText(path, history, step.number)));
+      }
+    }
+  }
+  return [...found]
+    .flatMap(path => entries(path, step, history))
+    .sort((a, b) => rank(a) - rank(b) || stepOf(b) - stepOf(a));
+}
+
+/** Marked ones come first, then data, programs, what the step wrote again, and what was given and never touched. */
+function rank(used: IUsed): number {
+  return !used.event ? 4 : used.mark ? 0 : used.rewritten ? 3 : PROGRAM.test(used.path) ? 2 : 1;
+}
+
+function stepOf(used: IUsed): number {
+  return used.event?.step ?? 0;
+}
+
+/** Whether the step only writes this file, as an edit does: what is in it is not run. */
+function written(step: IStep, path: string, history: FileHistory): boolean {
+  return step.calls.every(call => {
+    const edited = call.arguments?.path;
+    return typeof edited === 'string' && history.below(edited) === path;
+  });
+}
+
+function entries(path: string, step: IStep, history: FileHistory): IUsed[] {
+  const events = (history.files.get(path) ?? []).filter(event => event.step < step.number);
+  const last = [...events].reverse().find(event => event.what !== 'refused') ?? null;
+  const refused = [...events].reverse().find(event => event.what === 'refused' && event.step > (last?.step ?? 0));
+  const own = history.files.get(path)?.find(event => event.step === step.number && event.what !== 'refused');
+  const rewritten = !!own;
+  const found: IUsed[] = refused ? [{ path, event: refused, mark: 'bad', rewritten }] : [];
+  if (last) {
+    found.push({ path, event: last, mark: history.warnings.has(last.step) ? 'warn' : '', rewritten });
+  } else if (own?.what !== 'made' && !refused) {
+    found.push({ path, event: null, mark: '', rewritten });
+  }
+  return found;
+}
+
+/** Finds the files that a text names: by their path, by their last part, by a pattern, or as an imported module. */
+class Names {
+  constructor(
+    private _history: FileHistory,
+    private _step: number
+  ) {}
+
+  in(text: string): string[] {
+    const found = new Set<string>();
+    const patterns: string[] = [];
+    const read = text.slice(0, READ);
+    for (const [, module] of read.matchAll(IMPORT)) {
+      this._named(`${module.split('.')[0]}.py`).forEach(path => found.add(path));
+    }
+    for (const [word] of read.matchAll(NAME)) {
+      if (word.length > NAME_LONGEST) {
+        continue;
+      }
+      const name = word.replace(/^\.\//, '').replace(/[.]$/, '');
+      this._named(name).forEach(path => found.add(path));
+      if (/[*?$%{[]/.test(name) && /[\p{L}\p{N}]\S*\.|\/\S*[*?$%{]/u.test(name) && patterns.length < PATTERNS_MOST) {
+        patterns.push(name);
+      }
+    }
+    patterns.forEach(pattern => this._matching(pattern).forEach(path => found.add(path)));
+    return [...found];
+  }
+
+  /** Files of that path; else of that last part, when the text names no folder or another one. */
+  private _named(name: string): string[] {
+    const exact = this._known(name);
+    if (exact.length) {
+      return exact.includes(name) ? [name] : exact;
+    }
+    const last = name.slice(name.lastIndexOf('/') + 1);
+    return name === last ? [] : this._known(last).filter(path => name.endsWith(path) || path.endsWith(name));
+  }
+
+  /** Files of a name that there were at the step. */
+  private _known(name: string): string[] {
+    return this._history.byName.get(name)?.filter(path => this._there(path)) ?? [];
+  }
+
+  private _there(path: string): boolean {
+    return (this._history.files.get(path)?.[0].step ?? 0) <= this._step;
+  }
+
+  private _matching(pattern: string): string[] {
+    const parts = pattern
+      .split(/\*+|\?|\$\{\w+\}|\$\w+|%\w+|\{[^}]*\}|\[[^\]]*\]/)
+      .map(part => part.replace(/[.*+?^${}()|[\]\\]/g, '\\$&'));
+    if (parts.length > WILDCARDS_MOST + 1) {
+      return [];
+    }
+    const wanted = new RegExp(`(?:^|/)${parts.join('[^/]{0,80}')}$`);
+    const paths = [...new Set([...this._history.byName.values()].slice(-NAMES_MOST).flat())];
+    return paths.filter(path => path.length < 400 && this._there(path) && wanted.test(path));
+  }
+}
+
+function textOf(call: ICall): string {
+  const values = call.arguments;
+  if (!values) {
+    return call.rawArguments;
+  }
+  const words = [values.command, values.path].filter(value => typeof value === 'string');
+  return words.join(' ');
+}
+
+/** What the run wrote into a program before a step. */
+function programText(path: string, history: FileHistory, step: number): string {
+  const diffs = (history.files.get(path) ?? [])
+    .filter(event => event.step <= step)
+    .map(event => event.change?.diff ?? '');
+  const lines = diffs.join('\n').slice(-READ).split('\n');
+  return lines.filter(line => line.startsWith('+') && !line.startsWith('+++')).join('\n');
+}

@@ -1,0 +1,115 @@
+/** The outcome of the run, before how it went: the answer, or why there is none, and the files that it made. */
+
+import { addressFor, IArtifact, load } from '../artifacts/content';
+import { kindOf } from '../artifacts/kinds';
+import { visibleName } from '../artifacts/names';
+import { h, plainText, setText } from './dom';
+import { Trajectory } from './fold';
+import { formatSize } from '../formatting';
+import { IHost } from './host';
+
+/** Files that have a picture of their own here; the others are counted. */
+const SHOWN = 12;
+/** Bytes of a picture that is also shown small. */
+const LARGEST_PICTURE = 8 * 2 ** 20;
+
+export class Outcome {
+  readonly node = h('div', { class: 'lsn-outcome' });
+  private _answer = h('div', { class: 'lsn-answer' });
+  private _error = h('div', { class: 'lsn-error' });
+  private _outputs = h('div', { class: 'lsn-outs', role: 'group' });
+  private _shown = new Map<string, { sha256: string; node: HTMLElement }>();
+  private _told: string | null = null;
+
+  constructor(
+    private _trajectory: Trajectory,
+    private _host: IHost,
+    private _open: (path: string) => void
+  ) {
+    this._outputs.setAttribute('aria-label', _host.trans('Files it made'));
+    this.node.append(this._error, this._answer, this._outputs);
+    this.update();
+  }
+
+  /** Show the run's end and its files as they are now. */
+  update(): void {
+    const { finish } = this._trajectory;
+    const told = finish && JSON.stringify([finish.answer, finish.error]);
+    if (told !== this._told) {
+      this._told = told;
+      setText(this._error, plainText(finish?.error ?? ''));
+      this._showAnswer(finish?.answer ?? null);
+    }
+    this._error.hidden = !finish?.error;
+    this._drawFiles();
+    this.node.hidden = !finish?.error && !finish?.answer && this._outputs.hidden;
+  }
+
+  private _showAnswer(answer: string | null): void {
+    this._answer.hidden = !answer;
+    this._answer.replaceChildren();
+    if (answer && this._host.renderMarkdown) {
+      this._host.renderMarkdown(answer, this._answer);
+    } else {
+      setText(this._answer, plainText(answer ?? ''));
+    }
+  }
+
+  private _drawFiles(): void {
+    const { artifacts } = this._trajectory;
+    const all = [...artifacts.values()].sort((one, other) => rank(one) - rank(other));
+    const shown = all.slice(0, SHOWN);
+    const nodes = shown.map(artifact => {
+      const known = this._shown.get(artifact.path);
+      if (known?.sha256 === artifact.sha256) {
+        return known.node;
+      }
+      const node = renderThumbnail(artifact, this._host, () => this._open(artifact.path));
+      this._shown.set(artifact.path, { sha256: artifact.sha256, node });
+      return node;
+    });
+    const rest = all.length - shown.length;
+    const more = rest > 0 && h('span', { class: 'lsn-note' }, this._host.trans('and %1 more', rest));
+    this._outputs.hidden = !all.length;
+    const next = more ? [...nodes, more] : nodes;
+    if (
+      next.length !== this._outputs.childElementCount ||
+      next.some((node, at) => node !== this._outputs.children[at])
+    ) {
+      this._outputs.replaceChildren(...next);
+    }
+  }
+}
+
+/** What can be seen comes first. */
+function rank(artifact: IArtifact): number {
+  const order = ['image', 'document', 'video', 'audio', 'midi', 'pdf', 'table'];
+  const place = order.indexOf(kindOf(artifact).shown);
+  return place < 0 ? order.length : place;
+}
+
+function renderThumbnail(artifact: IArtifact, host: IHost, open: () => void): HTMLElement {
+  const name = visibleName(artifact.path);
+  const { shown } = kindOf(artifact);
+  const picture = h('span', { class: 'lsn-pic', 'data-shown': shown, 'aria-hidden': 'true' });
+  const node = h(
+    'button',
+    { class: 'lsn-out', type: 'button', title: host.trans('Show %1', name), onclick: open },
+    picture,
+    h('span', { class: 'lsn-cap' }, h('b', { dir: 'auto' }, name), h('span', {}, formatSize(artifact.size)))
+  );
+  if (shown === 'image' && artifact.size <= LARGEST_PICTURE) {
+    void showPicture(artifact, host, picture);
+  }
+  return node;
+}
+
+async function showPicture(artifact: IArtifact, host: IHost, place: HTMLElement): Promise<void> {
+  const loaded = await load(artifact, host).catch(() => '');
+  if (typeof loaded !== 'string') {
+    const picture = h('img', { alt: '', decoding: 'async', draggable: 'false' });
+    picture.addEventListener('error', () => picture.remove());
+    picture.src = addressFor(picture, loaded.bytes, kindOf(artifact).type);
+    place.replaceChildren(picture);
+  }
+}

@@ -1,0 +1,180 @@
+/** The box with what a call wrote: its end is always visible, with stderr; what is left out between can be shown. */
+
+import { h, plainText, setText } from './dom';
+import { formatCount, formatSize } from '../formatting';
+import { IHost } from './host';
+
+/** Lines that are always visible: the first and the last of a long output, and the last of errors and of an unfinished one. */
+const HEAD = 5;
+const TAIL = 20;
+const ERRORS = 40;
+/** A few lines more are shown rather than hidden. */
+const SPARE = 5;
+/** Characters of the visible part; within it, the ends of the longest lines are cut. */
+const CHARACTERS = 8000;
+const LINE = 1000;
+
+/** Where a text is cut: always at line ends. */
+export interface ICut {
+  head: string;
+  /** Lines left out; 0 when all are there. */
+  hidden: number;
+  tail: string;
+}
+
+/** The first `head` and the last `tail` lines of a text; work only for what is visible, and counting the rest. */
+export function cut(text: string, head: number, tail: number): ICut {
+  const body = text.endsWith('\n') ? text.slice(0, -1) : text;
+  const starts = lineStarts(body, head);
+  const ends = lineEnds(body, tail);
+  if (starts === null || ends === null || ends <= starts) {
+    return { head: '', hidden: 0, tail: body };
+  }
+  let hidden = 0;
+  for (let place = starts; place < ends; place = body.indexOf('\n', place) + 1) {
+    hidden++;
+  }
+  return hidden > SPARE
+    ? { head: body.slice(0, Math.max(0, starts - 1)), hidden, tail: body.slice(ends) }
+    : { head: '', hidden: 0, tail: body };
+}
+
+/** Where the line after the first `count` begins; null when there are not so many. */
+function lineStarts(text: string, count: number): number | null {
+  let place = 0;
+  for (; count > 0; count--) {
+    const end = text.indexOf('\n', place);
+    if (end < 0) {
+      return null;
+    }
+    place = end + 1;
+  }
+  return place;
+}
+
+/** Where the last `count` lines begin; null when there are not more. */
+function lineEnds(text: string, count: number): number | null {
+  let place = text.length;
+  for (; count > 0; count--) {
+    place = place > 0 ? text.lastIndexOf('\n', place - 1) : -1;
+    if (place < 0) {
+      return null;
+    }
+  }
+  return place + 1;
+}
+
+/** Lines that are far too long to be read lose their middle; says so in each. */
+function bounded(text: string, most: number): string {
+  if (text.length <= most) {
+    return text;
+  }
+  return text
+    .split('\n')
+    .map(line => {
+      const left = line.length - LINE;
+      return left > 0 ? `${line.slice(0, LINE / 2)} … ${formatSize(left)} … ${line.slice(-LINE / 2)}` : line;
+    })
+    .join('\n');
+}
+
+/** One stream. What it shows follows the text that it is given. */
+export class OutputBox {
+  readonly node: HTMLElement;
+  private _text: string | null = null;
+  private _open = false;
+
+  constructor(
+    private _kind: 'stdout' | 'stderr' | 'live' | 'text',
+    private _host: IHost,
+    private _label: string
+  ) {
+    this.node = h('div', { class: 'lsn-stream', 'data-stream': _kind });
+    this.node.hidden = true;
+  }
+
+  /** Show this text. */
+  show(text: string): void {
+    if (text === this._text) {
+      return;
+    }
+    this._text = text;
+    this._draw();
+  }
+
+  private _draw(): void {
+    const text = this._text!;
+    this.node.hidden = !text.trim();
+    if (this.node.hidden) {
+      this.node.replaceChildren();
+      return;
+    }
+    const { head, hidden, tail } = this._cut(text);
+    const live = this._kind === 'live';
+    const last = this.node.lastElementChild as HTMLElement | null;
+    if (live && !this._open && last) {
+      // While it streams, the same elements go on: a reader's selection and focus stay.
+      this._mark(hidden);
+      this._fill(last, tail);
+      return;
+    }
+    this.node.replaceChildren(
+      ...(head ? [this._pre(head)] : []),
+      ...(hidden ? [this._more(hidden)] : []),
+      this._pre(tail)
+    );
+    if (live && this._open) {
+      this.node.lastElementChild!.scrollTop = this.node.scrollHeight;
+    }
+  }
+
+  private _cut(text: string): ICut {
+    if (this._open) {
+      return { head: '', hidden: 0, tail: text.replace(/\n$/, '') };
+    }
+    const [head, tail] = this._kind === 'live' ? [0, TAIL] : this._kind === 'stderr' ? [0, ERRORS] : [HEAD, TAIL];
+    const found = cut(text, head, tail);
+    return { ...found, head: bounded(found.head, CHARACTERS / 4), tail: bounded(found.tail, CHARACTERS) };
+  }
+
+  /** The line that says how much is above, added when it is first needed. */
+  private _mark(hidden: number): void {
+    const there = this.node.querySelector('.lsn-cut');
+    if (hidden) {
+      const mark = this._more(hidden);
+      if (there) {
+        setText(there as HTMLElement, mark.textContent ?? '');
+      } else {
+        this.node.prepend(mark);
+      }
+    }
+  }
+
+  private _more(hidden: number): HTMLElement {
+    const { trans } = this._host;
+    const label =
+      this._kind === 'text' || this._kind === 'stdout'
+        ? trans('%1 lines hidden · show all', formatCount(hidden))
+        : trans('%1 lines above · show all', formatCount(hidden));
+    const show = () => {
+      this._open = true;
+      this._draw();
+      this.node.querySelector<HTMLElement>('pre')?.focus();
+    };
+    return h('button', { class: 'lsn-cut', type: 'button', onclick: show }, label);
+  }
+
+  private _pre(text: string): HTMLElement {
+    const node = h('pre', { class: 'lsn-output', tabindex: 0, role: 'group', 'aria-label': this._label });
+    this._fill(node, text);
+    return node;
+  }
+
+  private _fill(node: HTMLElement, text: string): void {
+    if (this._host.renderAnsi && text.includes('\u001b')) {
+      this._host.renderAnsi(text, node);
+    } else {
+      setText(node, plainText(text));
+    }
+  }
+}

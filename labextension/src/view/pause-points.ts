@@ -1,0 +1,78 @@
+/** Follows where a run pauses, and shows the panel to decide there for as long as that is possible. */
+
+import { messagesOf } from './conversation';
+import { PausePanel } from './debugger';
+import { h } from './dom';
+import { ICall, Trajectory } from './fold';
+import { IHost } from './host';
+import { addPausedRun } from './paused-runs';
+
+export class PausePoints {
+  readonly node = h('div', { class: 'lsn-stops' });
+  private _panel: PausePanel | null = null;
+  private _leave: () => void = () => undefined;
+
+  constructor(
+    private _trajectory: Trajectory,
+    private _host: IHost
+  ) {}
+
+  /** Whether there is a panel to decide in. */
+  get shown(): boolean {
+    return this._panel !== null;
+  }
+
+  /** Show the panel, or take it away; `live` while the run can be controlled at all. */
+  update(live: boolean): void {
+    const { controls, decisions } = this._host;
+    const held = live && controls && decisions ? this._trajectory.held : null;
+    if (held === (this._panel?.stop.held ?? null)) {
+      return;
+    }
+    const focused = !!this._panel?.node.contains(document.activeElement);
+    this.dispose();
+    if (held) {
+      const call = this._call(held.step, held.call_id);
+      const messages = () => messagesOf(this._trajectory.at(held.id)?.events ?? []);
+      const { start, sandbox, files } = this._trajectory;
+      const stop = {
+        ...{ held, call, messages, model: start?.model ?? '', protection: sandbox?.protection ?? {} },
+        thought: this._trajectory.steps.find(one => one.number === held.step)?.thought ?? '',
+        kept: files !== null,
+        exists: (path: string) => knowsFile(this._trajectory, path)
+      };
+      this._panel = new PausePanel(stop, controls!, decisions!, this._host);
+      this.node.append(this._panel.node);
+      this._leave = addPausedRun(this._panel);
+      if (focused) {
+        this._panel.node.focus({ preventScroll: true });
+      }
+    }
+  }
+
+  dispose(): void {
+    this._leave();
+    this._leave = () => undefined;
+    this._panel?.node.remove();
+    this._panel = null;
+  }
+
+  private _call(number: number, id: string): ICall | null {
+    const step = this._trajectory.steps.find(one => one.number === number);
+    return step?.calls.find(one => one.id === id) ?? null;
+  }
+}
+
+/** Whether the run was given a file of that path, or a call has made or changed it. */
+function knowsFile(trajectory: Trajectory, path: string): boolean {
+  const name = `/${path.replace(/^\.\//, '').replace(/^\/+/, '')}`;
+  const ends = (known: string) => `/${known}`.endsWith(name);
+  const { start, steps, artifacts } = trajectory;
+  return (
+    (start?.inputs ?? []).some(input => typeof input === 'string' && ends(input)) ||
+    [...artifacts.keys()].some(ends) ||
+    steps.some(step =>
+      step.calls.some(call => call.result?.changes.some(change => change.kind !== 'deleted' && ends(change.path)))
+    )
+  );
+}

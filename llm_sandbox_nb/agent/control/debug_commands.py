@@ -1,0 +1,211 @@
+"""Debug commands: decisions as a person writes them at a prompt, one in each line."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from pathlib import Path
+from typing import Any, TextIO
+
+from pydantic import ValidationError
+
+from llm_sandbox_nb.agent.control.decisions import Held
+from llm_sandbox_nb.agent.control.dispatch import decide
+from llm_sandbox_nb.agent.control.run_control import RunControl
+from llm_sandbox_nb.agent.errors import ControlError
+from llm_sandbox_nb.agent.tools.toolbox import ARGUMENTS
+from llm_sandbox_nb.trajectory import decisions as dc
+from llm_sandbox_nb.trajectory.decisions import decision_problem
+
+HELP = """continue            continue to the next breakpoint or call to approve (c)
+step                continue to the next call or observation (s)
+edit NAME=VALUE...  change these arguments and execute the call; or edit {"all": "arguments"} (e)
+skip [TEXT]         do not execute the call; the model reads TEXT as the result
+observe TEXT        the model reads TEXT instead of the result
+say TEXT            tell the model something; the run stays paused
+change NAME=VALUE   model, approve, steps, tokens, cost, time, temperature, ...
+stop                end the run"""
+_SHORT = {
+    "c": "continue",
+    "s": "step",
+    "e": "edit",
+    "resume": "continue",
+    "go": "continue",
+    "?": "help",
+    "h": "help",
+}
+COMMANDS = ("continue", "step", "edit", "skip", "observe", "say", "change", "stop", "help")
+_LIMITS = ("steps", "tokens", "cost", "time")
+
+
+def execute_debug_command(control: RunControl, line: str, *, source: str) -> str:
+    """Execute the decision in a line. Returns what to show the person: a problem or the help; "" when it is done."""
+    command, rest = _split(line)
+    if command == "help":
+        return HELP
+    try:
+        decide(control, _parse(command, rest), source=source)
+    except ValidationError as error:
+        return decision_problem(error, command)
+    except ControlError as error:
+        return str(error)
+    return ""
+
+
+def _split(line: str) -> tuple[str, str]:
+    command, _, rest = line.strip().partition(" ")
+    return _SHORT.get(command.lower(), command.lower()), rest.strip()
+
+
+def _parse(command: str, rest: str) -> dc.ControlDecision:
+    if rest and command in ("continue", "step", "stop"):
+        raise ControlError(
+            f"{command} takes nothing more; to tell the model something, write say TEXT first."
+        )
+    match command:
+        case "continue":
+            return dc.ResumeDecision()
+        case "step":
+            return dc.StepDecision()
+        case "stop":
+            return dc.StopDecision()
+        case "say":
+            return dc.SayDecision(text=rest)
+        case "skip":
+            return dc.SkipDecision(text=rest)
+        case "observe":
+            return dc.ObserveDecision(text=rest)
+        case "edit":
+            return _parse_edit(rest)
+        case "change":
+            return dc.ChangeDecision(**_parse_change(rest))
+    raise ControlError(f"There is no command {command[:40]!r}: write one of {', '.join(COMMANDS)}.")
+
+
+def _parse_edit(rest: str) -> dc.EditDecision:
+    if rest.startswith("{"):
+        try:
+            return dc.EditDecision(arguments=json.loads(rest))
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise ControlError(f"These arguments are not JSON ({error}): nothing was changed.") from error
+    values = _pairs(rest, "edit command='ls -l'")
+    tool = values.pop("tool", None)
+    texts = {name for name, schema in ARGUMENTS.items() if schema["type"] == "string"}
+    changes = {name: value if name in texts else _number_or_text(value) for name, value in values.items()}
+    return dc.EditDecision(changes=changes, tool=tool)
+
+
+def _parse_change(rest: str) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    for name, text in _pairs(rest, "change temperature=0.2").items():
+        if name in ("model", "approve"):
+            changes[name] = text
+        elif name == "breakpoints":
+            changes[name] = [text] if text else []
+        else:
+            group = "limits" if name in _LIMITS else "settings"
+            changes.setdefault(group, {})[name] = _number_or_text(text)
+    return changes
+
+
+def _pairs(rest: str, example: str) -> dict[str, str]:
+    try:
+        pairs = [word.partition("=") for word in shlex.split(rest)]
+    except ValueError as error:
+        raise ControlError(f"This cannot be read ({error}): check its quotes.") from error
+    if not pairs or not all(name.isidentifier() and equals for name, equals, _ in pairs):
+        raise ControlError(f"Write it as NAME=VALUE with quotes around blanks, such as: {example}")
+    return {name: value for name, _, value in pairs}
+
+
+def _number_or_text(text: str) -> Any:
+    """A number, null, true, false or a list in JSON; otherwise the text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def can_answer(stdin: TextIO | None) -> bool:
+    """Whether a person may answer there: it is open, and not the empty device that batch jobs get."""
+    if stdin is None or stdin.closed:
+        return False
+    try:
+        return os.fstat(stdin.fileno()).st_rdev != Path(os.devnull).stat().st_rdev
+    except (OSError, ValueError):
+        return False
+
+
+def question(held: Held | None) -> str:
+    """Where the run is paused, in a few lines."""
+    if held is None:
+        return ""
+    why = {"step": "", "pause": " (paused)"}.get(held.reason, f" ({held.reason}: {held.text})")
+    if held.at == "observation":
+        return f"Step {held.step}: {held.tool} has returned{why}. The model would read:\n{held.observation}"
+    shown = (
+        json.dumps(dict(held.arguments), ensure_ascii=False, indent=1)
+        if held.arguments
+        else held.raw_arguments
+    )
+    if list(held.arguments) == ["command"]:
+        shown = str(held.arguments["command"])
+    return f"Step {held.step}: {held.tool} waits to be executed{why}:\n{shown}"
+
+
+class Prompt:
+    """One pause, and the lines that a person writes until it is over.
+
+    >>> while prompt.open:
+    ...     print(prompt.answer(input(prompt.text)))
+    """
+
+    def __init__(self, control: RunControl, *, source: str) -> None:
+        self._control = control
+        self._source = source
+        self._held = control.held
+        self._paused = self._held is None or self._held.reason == "pause"
+        self._decided = False
+
+    @property
+    def open(self) -> bool:
+        """Whether the run still waits at this pause."""
+        if self._decided or self._control.stopped:
+            return False
+        return self._control.held is self._held if self._held else self._control.pausing
+
+    @property
+    def text(self) -> str:
+        """What a person reads first: where the run is paused."""
+        return question(self._held)
+
+    @property
+    def hint(self) -> str:
+        """The commands that are possible."""
+        of_call = "" if self._held is None else "skip, edit, " if self._held.at == "call" else "observe, "
+        if self._paused:
+            return (
+                "The run is paused. Press Enter to continue, write `stop` to end it, or write what to tell the model "
+                f"({of_call}step, change, help work too): "
+            )
+        enter = "Enter or step" if self._control.stepping else "step"
+        return f"({enter}, continue, {of_call}say, change, stop, help): "
+
+    def answer(self, line: str) -> str:
+        """Execute the decision in a line; returns what to show then."""
+        line = line.strip() or self._on_enter()
+        command, _ = _split(line)
+        if self._paused and command not in COMMANDS:
+            if not (shown := execute_debug_command(self._control, f"say {line}", source=self._source)):
+                self._control.resume(source=self._source)
+                self._decided = True
+            return shown
+        shown = execute_debug_command(self._control, line, source=self._source)
+        self._decided = not shown and command not in ("say", "change", "help")
+        return shown
+
+    def _on_enter(self) -> str:
+        if self._paused:
+            return "continue"
+        return "step" if self._control.stepping else "help"

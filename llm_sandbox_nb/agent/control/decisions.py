@@ -1,0 +1,141 @@
+"""A held call, and a checked decision about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from llm_sandbox_nb.agent.control.breakpoints import Place
+from llm_sandbox_nb.agent.control.pause_rules import Reason
+from llm_sandbox_nb.agent.control.settings_change import Change
+from llm_sandbox_nb.agent.errors import ControlError
+from llm_sandbox_nb.agent.tools.arguments import ArgumentsError
+from llm_sandbox_nb.agent.tools.toolbox import check_arguments
+from llm_sandbox_nb.model.contract import ToolCall
+from llm_sandbox_nb.trajectory import events as ev
+
+SKIPPED = "Not executed: a person skipped this call."
+_NOTE_LENGTH = 2_000
+
+
+@dataclass(frozen=True)
+class Held:
+    """A call that waits for a decision: before it is executed, or before the model sees its observation."""
+
+    step: int
+    call_id: str
+    at: Place
+    reason: Reason
+    text: str
+    """Why, as a text for people."""
+    tool: str
+    arguments: Mapping[str, Any]
+    """As proposed; empty when they cannot be parsed."""
+    raw_arguments: str = ""
+    """What the model wrote."""
+    observation: str | None = None
+    """What the model would read."""
+
+    def event(self) -> ev.CallHeld:
+        """The event that records it."""
+        return ev.CallHeld(
+            step=self.step,
+            call_id=self.call_id,
+            at=self.at,
+            reason=self.reason,
+            text=str(ev.clean_text(self.text)),
+        )
+
+
+@dataclass
+class Decision:
+    """What a person decided. `hold` is the held call that it releases."""
+
+    action: Literal["pause", "resume", "step", "say", "stop", "edit", "skip", "observe", "change"]
+    source: str
+    text: str | None = None
+    """What the model reads."""
+    call: ToolCall | None = None
+    """What is executed instead."""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    change: Change | None = None
+    hold: Held | None = None
+
+    @property
+    def releases(self) -> bool:
+        """Whether it releases a held call."""
+        return self.action in ("resume", "step", "edit", "skip", "observe")
+
+    def event(self, held: Held) -> ev.CallDecided:
+        """The event that records it; a replaced observation has one of its own."""
+        event = ev.CallDecided(step=held.step, call_id=held.call_id, action="run", source=self.source)
+        if self.action == "edit" and self.call is not None:
+            event.action, event.tool, event.arguments = "edit", self.call.name, self.arguments
+        elif self.action == "skip":
+            event.action, event.observation = "skip", self.text
+        elif held.at == "call":
+            event.tool, event.arguments = held.tool, dict(held.arguments)
+        return event
+
+
+Release = Callable[[Decision], ev.CallDecided]
+
+
+def edited(
+    held: Held, arguments: Mapping[str, Any] | None, changes: Mapping[str, Any], tool: str | None, source: str
+) -> Decision:
+    """Another call instead of the held one. Raises ControlError when the tool does not accept it."""
+    if held.at != "call":
+        raise ControlError("This call was executed already: its observation can be changed, not the call.")
+    tool, known = edited_call(held.tool, held.arguments, arguments, changes, tool)
+    call = ToolCall(held.call_id, tool, json.dumps(known, ensure_ascii=False))
+    return Decision("edit", source, call=call, arguments=known)
+
+
+def edited_call(
+    proposed_tool: str, proposed: object, arguments: object, changes: Mapping[str, Any], tool: str | None
+) -> tuple[str, dict[str, Any]]:
+    """A tool and its arguments: `arguments`, or those that were proposed for it, with `changes`.
+
+    Raises:
+        ControlError: the tool does not accept them.
+    """
+    base = proposed if arguments is None and tool in (None, proposed_tool) else arguments
+    base, tool = {} if base is None else base, tool or proposed_tool
+    if not isinstance(base, Mapping):
+        raise ControlError("The arguments of a call have names: give them as in edit(command='ls').")
+    changed = ev.clean_text({**base, **changes})
+    try:
+        known = check_arguments(tool, changed)
+        json.dumps(known)
+    except (ArgumentsError, TypeError, ValueError) as error:
+        raise ControlError(f"The call cannot be changed to that: {str(error).rstrip('.')}.") from error
+    if unknown := [name for name in changed if name not in known and changed[name] is not None]:
+        raise ControlError(f"The call cannot be changed to that: {tool} takes no {unknown[0][:80]!r}.")
+    return tool, known
+
+
+def skipped(held: Held, observation: str | None, source: str) -> Decision:
+    """The held call is not executed."""
+    if held.at != "call":
+        raise ControlError("This call was executed already: its observation can be changed, not the call.")
+    return Decision("skip", source, text=str(ev.clean_text(observation or "")).strip() or SKIPPED)
+
+
+def shown(held: Held, text: str, source: str) -> Decision:
+    """The model reads another observation."""
+    if held.at != "observation":
+        raise ControlError("This call was not executed yet: skip it to show the model a text in its place.")
+    text = str(ev.clean_text(text))
+    if not text.strip():
+        raise ControlError("There is nothing to show the model: give some text.")
+    return Decision("observe", source, text=text)
+
+
+def edited_note(tool: str, arguments: Mapping[str, Any]) -> str:
+    """The note above the observation of a call that a person changed."""
+    text = json.dumps(dict(arguments), ensure_ascii=False)
+    text = text if len(text) <= _NOTE_LENGTH else text[:_NOTE_LENGTH] + "..."
+    return f"[A person changed this call before it was executed. What was executed: {tool} {text}]"

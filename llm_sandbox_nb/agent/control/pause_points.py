@@ -1,0 +1,102 @@
+"""Where a run pauses at a call: before it is executed, and before the model sees its observation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from llm_sandbox_nb.agent.control.breakpoints import Moment
+from llm_sandbox_nb.agent.control.decisions import Decision, Held
+from llm_sandbox_nb.agent.control.pause_rules import PauseRules, Reason
+from llm_sandbox_nb.agent.control.run_control import RunControl
+from llm_sandbox_nb.agent.limits import Meter
+from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
+from llm_sandbox_nb.agent.tools.toolbox import check_arguments
+from llm_sandbox_nb.model.contract import ToolCall
+from llm_sandbox_nb.trajectory import events as ev
+
+ReplaceObservation = Callable[[Decision], ev.CallDecided]
+
+
+@dataclass(frozen=True)
+class PausePoints:
+    """Pauses at calls where a rule says so or a person asked for it, and waits for the decision."""
+
+    control: RunControl
+    rules: PauseRules
+    recorder: Recorder
+    meter: Meter
+
+    async def before_call(self, call: ToolCall) -> Decision | None:
+        """The decision about a call that is not executed yet; None when the run does not pause there."""
+        return await self._pause(call, {"at": "call"}, None)
+
+    async def after_call(
+        self, call: ToolCall, result: ev.CallFinished, footer: str, replace: ReplaceObservation
+    ) -> None:
+        """Pause, where there is a reason to, before the model sees a result. `footer` below it is not shown.
+
+        `replace` changes the observation in the conversation, at once when the decision arrives.
+        """
+        facts = {
+            "at": "observation",
+            "observation": result.observation.removesuffix(footer),
+            "exit_code": result.exit_code,
+            "error": result.error,
+            "timed_out": result.timed_out,
+            "duration": result.duration,
+            "changed": tuple(change.path for change in result.changes),
+        }
+        await self._pause(call, facts, replace)
+
+    async def _pause(
+        self, call: ToolCall, facts: dict[str, Any], replace: ReplaceObservation | None
+    ) -> Decision | None:
+        arguments, readable = _read(call)
+        usage = self.recorder.trajectory.usage
+        moment = Moment(
+            step=self.meter.step,
+            tool=call.name,
+            call_id=call.id,
+            arguments=arguments,
+            cost=usage.cost,
+            tokens=usage.total_tokens,
+            **facts,
+        )
+        await self.control.settled()
+        reason = await self._reason(moment, readable)
+        if reason is None:
+            return None
+        held = Held(
+            moment.step, call.id, moment.at, *reason, call.name, arguments, call.arguments, moment.observation
+        )
+
+        def release(decision: Decision) -> ev.CallDecided:
+            if decision.action == "observe" and replace is not None:
+                return replace(decision)
+            return decision.event(held)
+
+        decision, waited = await self.control.hold(held, release)
+        self.meter.leave_out(waited)
+        return decision
+
+    async def _reason(self, moment: Moment, readable: bool) -> tuple[Reason, str] | None:
+        if reason := await self.rules.why(moment, readable or moment.at == "observation"):
+            return reason
+        if self.control.pausing:
+            return "pause", "a person asked for a pause"
+        return ("step", "in steps") if self.control.stepping else None
+
+
+def _read(call: ToolCall) -> tuple[dict[str, Any], bool]:
+    """The arguments of a call as far as they can be read, and whether the tool accepts them."""
+    try:
+        arguments = parse_arguments(call.arguments)
+    except ArgumentsError:
+        return {}, False
+    try:
+        return check_arguments(call.name, arguments), True
+    except ArgumentsError:
+        return arguments, False

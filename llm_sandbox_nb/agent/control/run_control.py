@@ -1,0 +1,389 @@
+"""What a person decides during a run: pause, resume, step, change a call, say something, rewind, stop.
+
+A decision may come from any thread. It takes effect in the run's event loop, where it is recorded as an event
+before anything else. A pause does not suspend a running command or a reply: the run pauses before its next request,
+call or observation. A stop and a rewind interrupt both. The time limit does not count the time of a pause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
+
+from llm_sandbox_nb.agent.control.decisions import Decision, Held, Release, edited, shown, skipped
+from llm_sandbox_nb.agent.control.settings_change import Changer
+from llm_sandbox_nb.agent.errors import ControlError
+from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.model.contract import Model, ModelSettings
+from llm_sandbox_nb.sandbox.contract import Sandbox
+from llm_sandbox_nb.trajectory import events as ev
+
+Emit = Callable[[ev.Event], None]
+PauseCallback = Callable[[], Awaitable[object]]
+"""Awaited when the run pauses, and cancelled when it continues."""
+T = TypeVar("T")
+Move = Callable[[Recorder, Sandbox], Awaitable[T]]
+"""Rewinds a run: its record and its sandbox."""
+
+_OVER = "The run is over, so there is nothing to control any more."
+_ENDED_MEANWHILE = "The run has ended meanwhile: ask again."
+
+
+@dataclass(frozen=True)
+class _PendingRewind:
+    move: Move[Any]
+    done: asyncio.Future[Any]
+
+    def fail(self, error: Exception) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+class RunControl:
+    """The controls of one run. Give it to `solve(control=...)`, or take them from the `Run`.
+
+    What is decided before the run begins takes effect at its first step.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._early: list[Decision] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._emit: Emit = _nowhere
+        self._changer: Changer | None = None
+        self._running = asyncio.Event()
+        self._running.set()
+        self._interrupted = asyncio.Event()
+        """Set by a stop and by a rewind."""
+        self._rewinds: list[_PendingRewind] = []
+        self._texts: list[str] = []
+        self._over = False
+        self._waiting: Held | None = None
+        """The held call without a decision; for all threads."""
+        self._hold: tuple[Held, asyncio.Future[Decision], Release] | None = None
+        self.on_pause: PauseCallback | None = None
+        self.stepping = False
+        """Whether the run pauses at the next call or observation."""
+        self.stopped = False
+        """Whether a person has stopped the run."""
+
+    def pause(self, *, source: str = "python") -> None:
+        """Pause before the next request, call or observation. Raises ControlError when the run is over."""
+        self._decide(Decision("pause", source))
+
+    def resume(self, *, call_id: str | None = None, source: str = "python") -> None:
+        """Continue to the next breakpoint or call to approve. Raises ControlError when the run is over."""
+        self._decide(Decision("resume", source), call_id)
+
+    def step(self, *, call_id: str | None = None, source: str = "python") -> None:
+        """Continue to the next call or observation. Raises ControlError when the run is over."""
+        self._decide(Decision("step", source), call_id)
+
+    def say(self, text: str, *, source: str = "python") -> None:
+        """Tell the model something; it reads it with the results of its newest calls.
+
+        Raises:
+            ControlError: there is no text, or the run is over.
+        """
+        text = str(ev.clean_text(text)).strip()
+        if not text:
+            raise ControlError("There is nothing to say: give some text.")
+        self._decide(Decision("say", source, text=text))
+
+    def stop(self, *, source: str = "python") -> None:
+        """End the run as `interrupted`; a running command is killed. Raises ControlError when it is over."""
+        self._decide(Decision("stop", source))
+
+    def edit(
+        self,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        tool: str | None = None,
+        call_id: str | None = None,
+        source: str = "python",
+        **changes: Any,
+    ) -> None:
+        """Execute this instead of the held call, and continue as before: in steps, or not.
+
+        `arguments` replaces all proposed arguments. `changes` changes single ones.
+
+        Raises:
+            ControlError: no call is held, or the tool does not accept these arguments; nothing was decided.
+        """
+        self.edit_call(arguments, changes, tool=tool, call_id=call_id, source=source)
+
+    def edit_call(
+        self,
+        arguments: Mapping[str, Any] | None,
+        changes: Mapping[str, Any],
+        *,
+        tool: str | None,
+        call_id: str | None,
+        source: str,
+    ) -> None:
+        """As `edit`, with `changes` of any names."""
+        self._decide(lambda held: edited(held, arguments, changes, tool, source), call_id)
+
+    def skip(
+        self, observation: str | None = None, *, call_id: str | None = None, source: str = "python"
+    ) -> None:
+        """Do not execute the held call; the model is shown `observation`, and the run continues as before.
+
+        Raises:
+            ControlError: no call is held.
+        """
+        self._decide(lambda held: skipped(held, observation, source), call_id)
+
+    def observe(self, text: str, *, call_id: str | None = None, source: str = "python") -> None:
+        """Show the model `text` instead of the held observation, and continue as before.
+
+        Raises:
+            ControlError: no observation is held, or there is no text.
+        """
+        self._decide(lambda held: shown(held, text, source), call_id)
+
+    def change(
+        self,
+        *,
+        model: str | Model | None = None,
+        settings: ModelSettings | Mapping[str, Any] | None = None,
+        limits: RunLimits | Mapping[str, Any] | None = None,
+        breakpoints: Iterable[str] | None = None,
+        approve: str | None = None,
+        source: str = "python",
+    ) -> None:
+        """Use this model, these settings, limits, breakpoints and approvals from now on.
+
+        What is not named stays. `breakpoints` replaces all breakpoints.
+
+        Raises:
+            ControlError: a value is invalid, or the run has not begun or is over; nothing changed.
+        """
+        if self._over or self._changer is None:
+            raise ControlError(
+                _OVER if self._over else "The run has not begun: give these to it when it does."
+            )
+        change = self._changer.checked(model, settings, limits, breakpoints, approve)
+        self._decide(Decision("change", source, change=change))
+
+    @property
+    def paused(self) -> bool:
+        """Whether the run pauses or is about to."""
+        return not self._running.is_set() or self._waiting is not None
+
+    @property
+    def held(self) -> Held | None:
+        """The call or observation that waits for a decision; None while none does."""
+        return self._waiting
+
+    @property
+    def used(self) -> bool:
+        """Whether it has a run already."""
+        return self._over or self._loop is not None
+
+    def _decide(self, decision: Decision | Callable[[Held], Decision], call_id: str | None = None) -> None:
+        """Pass a decision to the run's event loop. From here on, the call that it is about waits no more."""
+        with self._lock:
+            if self._over:
+                raise ControlError(_OVER)
+            held = self._waiting
+            if call_id is not None and (held is None or held.call_id != call_id):
+                raise ControlError("This call does not wait any more: it was decided already.")
+            if callable(decision):
+                if held is None:
+                    raise ControlError("No call waits for a decision: the run is not paused at one.")
+                decision = decision(held)
+            if decision.releases and held is not None:
+                decision.hold, self._waiting = held, None
+            self._pass_on(decision)
+
+    def _pass_on(self, decision: Decision) -> None:
+        if self._loop is None:
+            self._early.append(decision)
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._apply, decision)
+        except RuntimeError as error:
+            raise ControlError("The run's event loop has ended, and the run with it.") from error
+
+    # --- for the session, in its event loop ---
+
+    def begin(self, emit: Emit, changer: Changer | None = None) -> None:
+        """The run begins: `emit` records an event, `changer` changes its settings."""
+        with self._lock:
+            self._loop, self._emit, self._changer = asyncio.get_running_loop(), emit, changer
+            early, self._early = self._early, []
+        for decision in early:
+            self._apply(decision)
+
+    def close(self) -> list[str]:
+        """The run has ended; returns the texts that the model never read."""
+        with self._lock:
+            self._over, self._waiting = True, None
+        self._emit, self._changer = _nowhere, None
+        for pending in self._rewinds:
+            pending.fail(ControlError(_ENDED_MEANWHILE))
+        self._rewinds.clear()
+        return self.take_texts()
+
+    async def interruptible(self, work: Coroutine[Any, Any, NoReturn]) -> None:
+        """Await `work`, which ends with an exception. A stop or a rewind cancels it; only after a rewind this returns.
+
+        Raises:
+            CancelledError: a person stopped the run.
+            BaseException: what `work` raises.
+        """
+        task = asyncio.ensure_future(work)
+        interruption = asyncio.ensure_future(self._interrupted.wait())
+        try:
+            if not self._interrupted.is_set():
+                await asyncio.wait({task, interruption}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            task.cancel()
+            interruption.cancel()
+            await asyncio.gather(task, interruption, return_exceptions=True)
+        if self.stopped or not self._rewinds:
+            task.result()
+
+    async def rewind(self, move: Move[T]) -> T:
+        """Interrupt the run, and return what `move` returns. The run then pauses where that has led.
+
+        Raises:
+            ControlError: the run has ended.
+            Exception: what `move` raises.
+        """
+        if self._over:
+            raise ControlError(_ENDED_MEANWHILE)
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._rewinds.append(_PendingRewind(move, done))
+        self._interrupted.set()
+        return await done
+
+    async def execute_rewinds(self, recorder: Recorder, box: Sandbox) -> None:
+        """Execute the rewinds for which the run was interrupted. Their callers get results and failures."""
+        while self._rewinds:
+            pending = self._rewinds.pop(0)
+            try:
+                result = await pending.move(recorder, box)
+            except Exception as error:  # noqa: BLE001 - raised by `rewind`
+                pending.fail(error)
+            except BaseException:
+                pending.fail(ControlError("The run was interrupted meanwhile."))
+                raise
+            else:
+                if not pending.done.done():
+                    pending.done.set_result(result)
+        if not self.stopped:
+            self._interrupted.clear()
+
+    @property
+    def pausing(self) -> bool:
+        """Whether a person has asked for a pause."""
+        return not self._running.is_set()
+
+    async def settled(self) -> None:
+        """Wait until the decisions made during the last event have taken effect."""
+        await asyncio.sleep(0)
+
+    async def wait_while_paused(self) -> float:
+        """Wait as long as the run is paused; returns the seconds that took."""
+        await self.settled()
+        if self._running.is_set():
+            return 0.0
+        self._record("paused", None, "run")
+        return await self._wait_for_person(self._running.wait())
+
+    async def hold(self, held: Held, release: Release) -> tuple[Decision, float]:
+        """Pause at a call until a person decides; returns the decision and the seconds that took.
+
+        `release` is called at once when the decision arrives: it applies the decision to the conversation and
+        returns the event that records it.
+        """
+        decided: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+        with self._lock:
+            self._waiting = held
+        self._hold = (held, decided, release)
+        try:
+            self._emit(held.event())
+            self._record("paused", None, "run")
+            waited = await self._wait_for_person(decided)
+        finally:
+            self._hold = None
+            with self._lock:
+                self._waiting = None
+        return decided.result(), waited
+
+    def insert_texts(self, texts: Iterable[str]) -> None:
+        """The model reads these texts before those that `say` has queued."""
+        self._texts[:0] = texts
+
+    def take_texts(self) -> list[str]:
+        """The texts that the model has to read next; each is returned once."""
+        texts, self._texts = self._texts, []
+        return texts
+
+    async def _wait_for_person(self, decided: Awaitable[Any]) -> float:
+        started = time.monotonic()
+        waiting = asyncio.ensure_future(decided)
+        asking = asyncio.ensure_future(self.on_pause()) if self.on_pause else None
+        try:
+            if asking is not None:
+                await asyncio.wait({waiting, asking}, return_when=asyncio.FIRST_COMPLETED)
+                if asking.done():
+                    asking.result()
+            await waiting
+        finally:
+            for task in (waiting, asking):
+                if task is not None:
+                    task.cancel()
+        return time.monotonic() - started
+
+    def _apply(self, decision: Decision) -> None:
+        if self._over or self.stopped:
+            return
+        match decision.action:
+            case "edit" | "skip" | "observe":
+                pass
+            case "change":
+                if self._changer is not None and decision.change is not None:
+                    self._emit(self._changer.apply(decision.change, decision.source))
+            case action:
+                self._record(action, decision.text, decision.source)
+        self._take_effect(decision)
+
+    def _take_effect(self, decision: Decision) -> None:
+        match decision.action:
+            case "pause":
+                self._running.clear()
+            case "resume" | "step":
+                self._running.set()
+                self.stepping = decision.action == "step"
+            case "say":
+                self._texts.append(decision.text or "")
+            case "stop":
+                self.stopped = True
+                self._interrupted.set()
+        self._release(decision)
+
+    def _release(self, decision: Decision) -> None:
+        """End the pause that the decision is about, or one that began while a `resume` was on its way."""
+        if self._hold is None or not decision.releases:
+            return
+        held, decided, release = self._hold
+        unwanted = decision.action == "resume" and decision.hold is None and held.reason in ("step", "pause")
+        if decided.done() or not (decision.hold is held or unwanted):
+            return
+        self._emit(release(decision))
+        decided.set_result(decision)
+
+    def _record(self, action: ev.ControlAction, text: str | None, source: str) -> None:
+        self._emit(ev.Controlled(action=action, text=text, source=source))
+
+
+def _nowhere(event: ev.Event) -> None:
+    """Record nothing: the run has not begun, or is over."""

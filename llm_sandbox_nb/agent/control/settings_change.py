@@ -1,0 +1,176 @@
+"""Changes during a run: another model, other sampling settings, limits or pause rules."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from llm_sandbox_nb.agent.control.breakpoints import Breakpoint
+from llm_sandbox_nb.agent.control.pause_rules import Approve, PauseRules, approval
+from llm_sandbox_nb.agent.errors import ControlError
+from llm_sandbox_nb.agent.limits import Meter, RunLimits
+from llm_sandbox_nb.agent.recorder import public_settings
+from llm_sandbox_nb.model.contract import Model, ModelError, ModelSettings
+from llm_sandbox_nb.trajectory import events as ev
+
+MakeModel = Callable[[str], Model]
+_T = TypeVar("_T", RunLimits, ModelSettings)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What changes, checked."""
+
+    model: Model | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    breakpoints: tuple[Breakpoint, ...] | None = None
+    approve: Approve | None = None
+
+    def event(self, source: str) -> ev.SettingsChanged:
+        """The event that records it."""
+        halts: dict[str, Any] = {}
+        if self.breakpoints is not None:
+            halts["breakpoints"] = [one.text for one in self.breakpoints]
+        if self.approve is not None:
+            halts["approve"] = self.approve
+        return ev.SettingsChanged(
+            model=self.model.name if self.model else None,
+            settings=public_settings(dict(self.settings)),
+            limits=dict(self.limits),
+            halts=halts,
+            source=source,
+        )
+
+
+class _Changed(Protocol):
+    """The parts of a loop that can change."""
+
+    model: Model
+    settings: ModelSettings
+    meter: Meter
+    pause_rules: PauseRules
+
+
+@dataclass
+class Changer:
+    """Checks changes in any thread, and makes them in the run's event loop."""
+
+    loop: _Changed
+    make_model: MakeModel
+    used: dict[str, Model] = field(default_factory=dict)
+    """Receives the models that the run has used, by name."""
+
+    def checked(
+        self,
+        model: str | Model | None = None,
+        settings: ModelSettings | Mapping[str, Any] | None = None,
+        limits: RunLimits | Mapping[str, Any] | None = None,
+        breakpoints: Iterable[str] | None = None,
+        approve: str | None = None,
+    ) -> Change:
+        """The change asked for; nothing has changed yet.
+
+        Raises:
+            ControlError: there is no such model, setting or limit, or nothing is to change.
+        """
+        if (model, settings, limits, breakpoints, approve) == (None,) * 5:
+            raise ControlError("Say what to change: model, settings, limits, breakpoints or approve.")
+        try:
+            return Change(
+                model=self.make_model(model) if isinstance(model, str) else model,
+                settings=checked_settings(self.loop.settings, _mapping("settings", settings)),
+                limits=checked_limits(self.loop.meter.limits, _mapping("limits", limits)),
+                breakpoints=None if breakpoints is None else tuple(map(Breakpoint, breakpoints)),
+                approve=None if approve is None else approval(approve),
+            )
+        except (ModelError, ValueError, TypeError, ImportError) as error:
+            raise ControlError(str(error)) from error
+
+    def apply(self, change: Change, source: str) -> ev.SettingsChanged:
+        """Make the change; the event that records it."""
+        if change.model is not None:
+            self.loop.model = self.used[change.model.name] = change.model
+        self.loop.settings = dataclasses.replace(self.loop.settings, **change.settings)
+        if change.limits:
+            self.loop.meter.change(dataclasses.replace(self.loop.meter.limits, **change.limits))
+        if change.breakpoints is not None:
+            self.loop.pause_rules.breakpoints = change.breakpoints
+        if change.approve is not None:
+            self.loop.pause_rules.approve = change.approve
+        return change.event(source)
+
+
+def unknown_model(name: str) -> Model:
+    """For runs that cannot make a model from a name. Raises ControlError."""
+    raise ControlError(
+        f"This run cannot change to the model {name[:80]}: stop it, and resume with that model."
+    )
+
+
+_WHOLE = ("top_k", "max_tokens", "steps", "tokens")
+
+
+def _mapping(what: str, value: object) -> Mapping[str, Any]:
+    if isinstance(value, ModelSettings | RunLimits):
+        return dataclasses.asdict(value)
+    if value is None or isinstance(value, Mapping):
+        return value or {}
+    raise ControlError(f"The {what} to change are a mapping of names to values, not {value!r:.80}.")
+
+
+def checked_settings(now: ModelSettings, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes. Raises ControlError when one is invalid."""
+    known = [one.name for one in dataclasses.fields(now)]
+    for name, value in changes.items():
+        if name not in known:
+            raise ControlError(f"There is no setting {str(name)[:80]!r}: there are {', '.join(known)}.")
+        if name == "extra_body":
+            if not isinstance(value, Mapping):
+                raise ControlError("The setting extra_body is an object.")
+        elif value is not None or name == "timeout":
+            _check_number(f"setting {name}", name, value, at_least_zero=name not in ("max_tokens", "timeout"))
+    return dict(changes)
+
+
+def checked_limits(now: RunLimits, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes. Raises ControlError when one is invalid."""
+    known = [one.name for one in dataclasses.fields(now)]
+    for name, value in changes.items():
+        if name not in known:
+            raise ControlError(f"There is no limit {str(name)[:80]!r}: there are {', '.join(known)}.")
+        if value is not None or name == "steps":
+            _check_number(f"limit on {name}", name, value)
+    return dict(changes)
+
+
+def with_changes(now: _T, changes: _T | Mapping[str, Any] | None) -> _T:
+    """Limits or settings with the changes: names and values, or a whole replacement.
+
+    Raises:
+        ControlError: a change is invalid.
+    """
+    if changes is None:
+        return now
+    if isinstance(changes, type(now)):
+        return changes
+    if not isinstance(changes, Mapping):
+        raise ControlError(
+            f"Give {type(now).__name__}(...), or a mapping of names to values, not {changes!r:.80}."
+        )
+    checked = checked_limits(now, changes) if isinstance(now, RunLimits) else checked_settings(now, changes)
+    return dataclasses.replace(now, **checked)
+
+
+def _check_number(what: str, name: str, value: Any, at_least_zero: bool = False) -> None:
+    fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if fits and name in _WHOLE:
+        fits = isinstance(value, int)
+    if not fits or value < 0 or (value == 0 and not at_least_zero):
+        number = "a whole number" if name in _WHOLE else "a number"
+        raise ControlError(
+            f"The {what} is {number} {'of at least' if at_least_zero else 'above'} zero, not {value!r:.80}."
+        )

@@ -1,0 +1,70 @@
+"""The state of a conversation that a session resumes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from llm_sandbox_nb.agent.tools.toolbox import ends_run
+from llm_sandbox_nb.model.contract import ToolCall
+from llm_sandbox_nb.trajectory.trajectory import Call, Trajectory
+
+
+@dataclass(frozen=True)
+class ConversationState:
+    """Where a conversation stands."""
+
+    messages: list[dict[str, Any]]
+    """Every message that the model has seen; calls in `open` have no result yet."""
+    open: tuple[ToolCall, ...] = ()
+    """Calls of the newest reply that were not executed: as decided, else as proposed."""
+    given: Mapping[str, str] = field(default_factory=dict)
+    """Observations that a person gave for open calls which are not to be executed."""
+    said: tuple[str, ...] = ()
+    """Messages of the person to send first."""
+    fresh: bool = False
+    """Whether no call was executed yet, so that the sandbox may not have its input files."""
+    step: int = 0
+
+
+def conversation_state(trajectory: Trajectory, said: tuple[str, ...] = ()) -> ConversationState:
+    """Where the branch of HEAD stands."""
+    step = trajectory.steps[-1] if trajectory.steps else None
+    replied = [one for one in trajectory.steps if one.replied]
+    waiting = [] if step is None or not step.replied else [call for call in step.calls if not call.finished]
+    return ConversationState(
+        messages=list(trajectory.messages()),
+        open=tuple(decided_call(call) for call in waiting),
+        given={call.id: text for call in waiting if (text := given_for(call)) is not None},
+        said=said,
+        fresh=trajectory.files is None and not worked(trajectory),
+        step=replied[-1].number if replied else 0,
+    )
+
+
+def worked(trajectory: Trajectory) -> bool:
+    """Whether a call was executed in the sandbox, on the branch of HEAD."""
+    return any(
+        call.started is not None and not ends_run(call.tool)
+        for step in trajectory.steps
+        for call in step.calls
+    )
+
+
+def decided_call(call: Call) -> ToolCall:
+    """A call as a person edited it, else as it was proposed."""
+    for decision in reversed(call.decisions):
+        if decision.action == "edit" and decision.arguments is not None:
+            arguments = json.dumps(decision.arguments, ensure_ascii=False)
+            return ToolCall(call.id, decision.tool or call.tool, arguments)
+    return ToolCall(call.id, call.tool, call.raw_arguments)
+
+
+def given_for(call: Call) -> str | None:
+    """What a person gave in place of the result of a call that was not to be executed."""
+    for decision in reversed(call.decisions):
+        if decision.action == "skip":
+            return decision.observation or ""
+    return None

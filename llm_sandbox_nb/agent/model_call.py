@@ -1,0 +1,118 @@
+"""One request to the model: a reply with its retries, each attempt recorded, in the form that the history needs."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import re
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from llm_sandbox_nb.agent.errors import StopRun
+from llm_sandbox_nb.agent.recorder import Recorder, public_settings
+from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
+from llm_sandbox_nb.model.contract import (
+    ContextOverflowError,
+    Model,
+    ModelError,
+    ModelSettings,
+    Reply,
+    ToolCall,
+)
+from llm_sandbox_nb.model.retries import RetryPolicy, reply_with_retries
+from llm_sandbox_nb.trajectory import events as ev
+
+_T = TypeVar("_T")
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
+_LONGEST_NAME = 64
+
+
+async def call_model(
+    model: Model,
+    messages: list[dict[str, Any]],
+    tools: list[dict[str, Any]],
+    settings: ModelSettings,
+    retries: RetryPolicy,
+    recorder: Recorder,
+    step: int,
+) -> Reply:
+    """The model's reply. Attempts, streamed text and failures are recorded; the reply itself is not yet.
+
+    Raises:
+        StopRun: the model failed, or the conversation no longer fits into its context.
+    """
+
+    def on_attempt(attempt: int, sent: ModelSettings) -> None:
+        values = {name: value for name, value in dataclasses.asdict(sent).items() if value not in (None, {})}
+        recorder.emit(ev.ModelRequested(step=step, attempt=attempt, settings=public_settings(values)))
+
+    def on_delta(text: str, reasoning: str) -> None:
+        recorder.emit(ev.ModelDelta(step=step, text=ev.clean_text(text), reasoning=ev.clean_text(reasoning)))
+
+    def on_failure(attempt: int, error: ModelError, wait: float | None) -> None:
+        recorder.emit(
+            ev.ModelFailed(step=step, attempt=attempt, error=error.kind, message=str(error), retry_in=wait)
+        )
+
+    try:
+        reply = await reply_with_retries(
+            model,
+            messages,
+            tools,
+            settings,
+            policy=retries,
+            on_delta=on_delta,
+            on_attempt=on_attempt,
+            on_failure=on_failure,
+        )
+    except ContextOverflowError as error:
+        raise StopRun("tokens", str(error)) from error
+    except ModelError as error:
+        raise StopRun("model_error", str(error)) from error
+    return well_formed(reply)
+
+
+def well_formed(reply: Reply) -> Reply:
+    """The reply with text that UTF-8 can hold, and with a history message that strict servers accept.
+
+    Providers and chat templates parse the arguments of earlier calls again: those that are not a JSON object
+    are wrapped in one in the message. They also refuse names of certain characters. The call itself keeps what the
+    model wrote.
+    """
+    message = ev.clean_text(reply.message)
+    for call in message.get("tool_calls") or ():
+        call["function"]["name"] = (
+            _NOT_IN_NAMES.sub("_", call["function"]["name"])[:_LONGEST_NAME] or "unknown"
+        )
+        call["function"]["arguments"] = _as_object(call["function"]["arguments"])
+    return dataclasses.replace(
+        reply,
+        message=message,
+        text=ev.clean_text(reply.text),
+        reasoning=ev.clean_text(reply.reasoning),
+        calls=tuple(
+            ToolCall(call.id, *map(ev.clean_text, (call.name, call.arguments))) for call in reply.calls
+        ),
+    )
+
+
+def _as_object(arguments: str) -> str:
+    try:
+        found = parse_arguments(arguments)
+    except ArgumentsError:
+        return json.dumps({"not_json": arguments}, ensure_ascii=False)
+    return arguments if arguments.lstrip().startswith("{") else json.dumps(found, ensure_ascii=False)
+
+
+async def unless_failed(work: Coroutine[Any, Any, _T], other: asyncio.Future[Any]) -> _T:
+    """The result of `work`, unless `other` fails first: then `work` is cancelled and that failure raised."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task, other}, return_when=asyncio.FIRST_COMPLETED)
+        if other.done():
+            other.result()
+        return await task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,126 @@
+"""What a run is to do, checked, and the sandbox that it gets."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from llm_sandbox_nb.agent.control.pause_rules import PauseRules, Predicate, pause_rules
+from llm_sandbox_nb.agent.control.settings_change import MakeModel, unknown_model, with_changes
+from llm_sandbox_nb.agent.errors import ControlError, InputError
+from llm_sandbox_nb.agent.inputs import Inputs
+from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.prompts import PromptConfig
+from llm_sandbox_nb.agent.recorder import public_settings, versions
+from llm_sandbox_nb.agent.starting_files import StartingFiles
+from llm_sandbox_nb.agent.tools.toolbox import tool_schemas
+from llm_sandbox_nb.model.contract import Model, ModelSettings
+from llm_sandbox_nb.model.retries import RetryPolicy
+from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT, Directories, Sandbox
+from llm_sandbox_nb.sandbox.isolations import has_own_root
+from llm_sandbox_nb.sandbox.open import open_sandbox
+from llm_sandbox_nb.trajectory import events as ev
+
+_T = TypeVar("_T", RunLimits, ModelSettings)
+NO_DECIDER = (
+    "Nobody could decide when the run pauses: give on_pause (a function, 'stop' or 'continue'), control or on_run, "
+    "or leave step and approve out."
+)
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """What is to be done, checked."""
+
+    task: str
+    model: Model
+    prompts: PromptConfig
+    inputs: Inputs = field(default_factory=Inputs)
+    starting_files: StartingFiles | None = None
+    """Files of another run to begin with."""
+    limits: RunLimits = field(default_factory=RunLimits)
+    settings: ModelSettings = field(default_factory=ModelSettings)
+    retries: RetryPolicy = field(default_factory=RetryPolicy)
+    command_timeout: float = DEFAULT_TIMEOUT
+    """Seconds for a command that names no other."""
+    pause_rules: PauseRules = field(default_factory=PauseRules)
+    make_model: MakeModel = unknown_model
+    """Makes a model that the run changes to."""
+    given: Mapping[str, str] = field(default_factory=dict)
+    """For a replay: observations of calls that are not executed, by the ids of the calls."""
+    replies: int | None = None
+    """For a replay: the largest number of replies."""
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    """For the record: which run it replays, or whose files it begins with."""
+
+    def start_event(self, run_id: str) -> ev.RunStarted:
+        """The first event of the journal."""
+        settings: dict[str, Any] = {
+            "sampling": dataclasses.asdict(self.settings),
+            "limits": dataclasses.asdict(self.limits),
+            "command_timeout": self.command_timeout,
+            "prompts": dataclasses.asdict(self.prompts),
+            **self.provenance,
+        }
+        if self.pause_rules.any:
+            settings["halts"] = self.pause_rules.as_json()
+        return ev.RunStarted(
+            run_id=run_id,
+            task=self.task,
+            model=self.model.name,
+            scripted=self.model.scripted,
+            settings=public_settings(settings),
+            tools=tool_schemas(self.command_timeout),
+            inputs=self.inputs.names(),
+            versions=versions(),
+        )
+
+
+@dataclass(frozen=True)
+class SandboxOpening:
+    """The sandbox to come. `root` is its working directory when that is known before it is open."""
+
+    sandbox: Sandbox | Awaitable[Sandbox]
+    owned: bool
+    root: str | None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """How it is opened, when it is known."""
+
+    @classmethod
+    def new(cls, options: Mapping[str, Any]) -> SandboxOpening:
+        """A sandbox for one run. `options` are those of `open_sandbox`. Raises InputError when they are invalid."""
+        try:
+            opening = open_sandbox(**options)
+        except (ValueError, TypeError, FileNotFoundError) as error:
+            raise InputError(str(error)) from error
+        root = None if has_own_root(options.get("isolation")) else Directories().root
+        return cls(opening, True, root, options)
+
+
+def with_given(usual: _T, given: _T | Mapping[str, Any] | None) -> _T:
+    """Limits or settings, changed by what a caller gave. Raises InputError when that is invalid."""
+    try:
+        return with_changes(usual, given)
+    except (ControlError, ValueError) as error:
+        raise InputError(str(error)) from error
+
+
+def checked_pause_rules(
+    step: bool = False,
+    breakpoints: str | Iterable[str] = (),
+    break_when: Predicate | Iterable[Predicate] = (),
+    approve: str = "auto",
+) -> PauseRules:
+    """The rules that a caller gave. Raises InputError when one of them is invalid."""
+    try:
+        return pause_rules(step, breakpoints, break_when, approve)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+def require_decider(rules: PauseRules, *, decided: bool) -> None:
+    """Raises InputError when the run is sure to pause and nothing could decide then."""
+    if rules.needs_person and not decided:
+        raise InputError(NO_DECIDER)

@@ -1,0 +1,371 @@
+"""One run, from its first event to its last: open the sandbox, restore or upload, loop, collect, close."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import shlex
+import time
+from dataclasses import dataclass
+from typing import NoReturn
+
+from llm_sandbox_nb.agent.artifacts import AnswerFiles, Collector, collected_names
+from llm_sandbox_nb.agent.checkpoints import Checkpoints
+from llm_sandbox_nb.agent.control.run_control import Move, RunControl, T
+from llm_sandbox_nb.agent.control.settings_change import Changer
+from llm_sandbox_nb.agent.conversation import ConversationState, conversation_state
+from llm_sandbox_nb.agent.errors import RunError, StopRun
+from llm_sandbox_nb.agent.limits import Meter
+from llm_sandbox_nb.agent.loop import Loop, Workspace
+from llm_sandbox_nb.agent.prompts import PromptConfig
+from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.agent.run_context import claim_files, owns_files, release_sandbox, reserve_sandbox
+from llm_sandbox_nb.agent.run_record import RunRecord
+from llm_sandbox_nb.agent.run_spec import RunSpec, SandboxOpening
+from llm_sandbox_nb.agent.starting_files import StartingFiles
+from llm_sandbox_nb.agent.tools.toolbox import tool_schemas
+from llm_sandbox_nb.formats.llm_in_sandbox import write_seed
+from llm_sandbox_nb.model.contract import SlowToBegin
+from llm_sandbox_nb.sandbox.contract import Sandbox
+from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.run_folder import HISTORY
+
+logger = logging.getLogger(__name__)
+_COLLECTING = 300.0
+"""Seconds for collecting the last files."""
+_COLLECTING_INTERRUPTED = 10.0
+_FAILURES = frozenset({"model_error", "sandbox_lost", "error"})
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why a run ended. `error` is one sentence when something failed."""
+
+    reason: ev.StopReason
+    error: str | None = None
+
+
+class Session:
+    """Executes one run."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        recorder: Recorder,
+        record: RunRecord,
+        opening: SandboxOpening,
+        control: RunControl,
+        past: ConversationState | None = None,
+    ) -> None:
+        """`past` is the conversation to continue; None begins one."""
+        self.spec = spec
+        self.past = past
+        self.control = control
+        self.recorder = recorder
+        self.record = record
+        self.opening = opening
+        self.meter = Meter(spec.limits)
+        self.box: Sandbox | None = None
+        self.collector: Collector | None = None
+        self.answers: AnswerFiles | None = None
+        self.checkpoints: Checkpoints | None = None
+        context = record.context
+        context.loop, context.spec = asyncio.get_running_loop(), spec
+        context.models[spec.model.name] = spec.model
+        context.options = opening.options or context.options
+
+    async def run(self) -> None:
+        """Execute the run. Whatever happens, its record is completed and a sandbox of its own is closed.
+
+        Raises:
+            RunError: the model, the sandbox or this program failed.
+            asyncio.CancelledError: the run was interrupted, but not by its control.
+        """
+        start = (
+            ev.Continued(source="python") if self.past else self.spec.start_event(self.recorder.folder.name)
+        )
+        self.recorder.emit(start)
+        self.record.context.session = self
+        setup = asyncio.ensure_future(self._set_up())  # the model's first reply does not wait for the sandbox
+        if isinstance(self.spec.model, SlowToBegin):
+            self.spec.model.prepare()
+        loop = self._make_loop(setup)
+        changer = Changer(loop, self.spec.make_model, self.record.context.models)
+        cause: BaseException
+        try:
+            self.control.begin(self.recorder.emit, changer)
+            while True:  # the loop always ends with an exception, unless a person rewinds it
+                await self.control.interruptible(self._run_loop(loop, setup))
+                await self._rewind(loop, setup)
+        except BaseException as error:  # noqa: BLE001 - recorded first, raised below
+            cause = error
+        ending = _ending(cause)
+        try:
+            await self._finish(loop, ending)
+        except OSError as error:
+            raise RunError(f"The record of the run cannot be written: {error}.", self.record) from error
+        finally:
+            await self._close(setup)
+        if ending.reason == "interrupted" and not self.control.stopped:
+            raise cause
+        if ending.reason in _FAILURES:
+            origin = cause.__cause__ if isinstance(cause, StopRun) else cause
+            raise RunError(ending.error or ending.reason, self.record) from origin
+
+    async def rewind(self, move: Move[T]) -> T:
+        """See `RunControl.rewind`."""
+        return await self.control.rewind(move)
+
+    # --- open the sandbox, restore or upload ---
+
+    async def _set_up(self) -> Workspace:
+        started, opening = time.monotonic(), self.opening
+        box = opening.sandbox if isinstance(opening.sandbox, Sandbox) else await opening.sandbox
+        reserve_sandbox(box, self.recorder.folder)
+        await self.record.context.close_lost_history()
+        self.box = self.record.context.box = box
+        has_files = claim_files(box, self.recorder.folder)
+        root = box.directories.root
+        self.recorder.emit(
+            ev.SandboxReady(
+                sandbox_id=box.id,
+                protection=_protection(box),
+                start_time=time.monotonic() - started,
+                root=root,
+            )
+        )
+        if opening.root not in (None, root):
+            raise SandboxError(f"The sandbox works in {root}: say isolation='process' to use it.")
+        prompts = self.spec.prompts.under(root)
+        self.collector = collector = self._make_collector(box, prompts)
+        self.answers = answers = AnswerFiles(box, prompts.output_dir)
+        if self.spec.starting_files is not None:
+            await self._load_starting_files(box, self.spec.starting_files)
+        await _make_folders(box, prompts)
+        if self.past is None or self.past.fresh:
+            checkpoints = await self._upload(box, prompts, collector, answers)
+        else:
+            checkpoints = await self._restore(box, collector, self.past.step, has_files)
+        return Workspace(box, collector, checkpoints, self.spec.command_timeout)
+
+    def _make_collector(self, box: Sandbox, prompts: PromptConfig) -> Collector:
+        no_results = (prompts.input_dir, box.directories.input, box.directories.documents)
+        inside = prompts.output_dir.rstrip("/") + "/"
+        skipped = tuple(folder for folder in no_results if folder.startswith(inside))
+        return Collector(box, prompts.output_dir, self.recorder, skipped)
+
+    async def _load_starting_files(self, box: Sandbox, origin: StartingFiles) -> None:
+        """Give the sandbox the files of another run, before anything else happens in it."""
+        if source := origin.continued(box):
+            await box.keep_history(self.recorder.folder / HISTORY, continue_from=source)
+        self._note_problems(await origin.put_into(box))
+
+    async def _upload(
+        self, box: Sandbox, prompts: PromptConfig, collector: Collector, answers: AnswerFiles
+    ) -> Checkpoints:
+        """Prepare the sandbox of a run that begins, and begin its first checkpoint."""
+        if not self.opening.owned:
+            await collector.remember_present()
+            await answers.remember_present()
+        await self.spec.inputs.upload(box, prompts.input_dir)
+        if prompts.working_dir != box.directories.root:
+            await box.run(f"cd -- {shlex.quote(prompts.working_dir)}")
+        await box.changes()
+        checkpoints = await self._begin_checkpoints(box)
+        checkpoints.start(0)
+        return checkpoints
+
+    async def _restore(self, box: Sandbox, collector: Collector, step: int, has_files: bool) -> Checkpoints:
+        """Prepare the sandbox of a run that continues; `has_files` says that it still has the run's files."""
+        checkpoints = await self._begin_checkpoints(box)
+        if not has_files and (files := self.recorder.trajectory.files):
+            if checkpoints.off:
+                raise SandboxError(checkpoints.off)
+            self._note_problems((await box.restore(files)).problems)
+        await collector.remember_present(collected_names(self.recorder.trajectory))
+        await box.changes()
+        if self.recorder.trajectory.files is None:
+            checkpoints.start(step)
+        return checkpoints
+
+    async def _begin_checkpoints(self, box: Sandbox) -> Checkpoints:
+        self.checkpoints = checkpoints = Checkpoints(box, self.recorder)
+        await checkpoints.begin()
+        return checkpoints
+
+    def _note_problems(self, problems: tuple[str, ...]) -> None:
+        for problem in problems:
+            self.recorder.emit(ev.Noted(text=str(ev.clean_text(problem))))
+
+    # --- loop ---
+
+    def _make_loop(self, setup: asyncio.Future[Workspace]) -> Loop:
+        spec = self.spec
+        return Loop(
+            spec.model,
+            spec.settings,
+            self.recorder,
+            self.meter,
+            setup,
+            spec.retries,
+            self.control,
+            spec.pause_rules,
+            given=spec.given,
+            replies=spec.replies,
+            tools=tool_schemas(spec.command_timeout),
+        )
+
+    async def _run_loop(self, loop: Loop, setup: asyncio.Future[Workspace]) -> NoReturn:
+        past = self.past
+        self.control.insert_texts(past.said if past else ())
+        if past is not None and past.messages:
+            await asyncio.shield(setup)  # its files are restored even when the model makes no call
+            self._count(past)
+            loop.restore(past)
+        else:
+            root = self.opening.root or (await asyncio.shield(setup)).box.directories.root
+            loop.start(self.spec.prompts.under(root).messages(self.spec.task))
+        await loop.run()
+
+    async def _rewind(self, loop: Loop, setup: asyncio.Future[Workspace]) -> None:
+        """Execute the rewinds that interrupted the loop; the run then pauses where they have led."""
+        box = (await asyncio.shield(setup)).box
+        folder = self.recorder.folder
+        loop.close_open_calls()
+        if self.collector is not None:
+            await self.collector.settle()
+        await self._take_last_checkpoint()
+        await self.control.execute_rewinds(self.recorder, box)
+        if not owns_files(box, folder) and (files := self.recorder.trajectory.files):
+            # A rewind that failed half-way did not happen: the files return to their state before it.
+            self._note_problems((await box.restore(files)).problems)
+        claim_files(box, folder)
+        self.past = conversation_state(self.recorder.trajectory)
+        self._count(self.past)
+        if self.control.stopped:
+            raise asyncio.CancelledError
+        self.control.pause(source="rewind")
+
+    def _count(self, past: ConversationState) -> None:
+        """Let the meter continue with what the conversation has used."""
+        trajectory = self.recorder.trajectory
+        usage = next((step.usage for step in reversed(trajectory.steps) if step.usage), None)
+        self.meter.resume_from(past.step, usage.total_tokens if usage else 0, trajectory.total_usage.cost)
+
+    # --- collect ---
+
+    async def _finish(self, loop: Loop, ending: Ending) -> None:
+        """Collect the last files and the answer, and complete the record."""
+        answer = None
+        try:
+            if self.control.close():
+                self.recorder.emit(ev.Noted(text="The run ended before the model read what was said last."))
+            loop.close_open_calls()
+            answer = await self._collect(ending)
+        finally:  # also when a second interrupt arrives meanwhile
+            spoken = ending.reason in ("submitted", "answered") or loop.only_talked
+            self._record_end(ending, answer or (loop.last_text if spoken else None) or None)
+        write_seed(self.recorder.trajectory, self.recorder.folder)
+
+    async def _collect(self, ending: Ending) -> str | None:
+        """Collect the files in the output folder; returns the content of the answer file when there is one."""
+        if self.box is None or self.collector is None or self.answers is None:
+            return None
+        if ending.reason == "sandbox_lost":
+            return None
+        if not owns_files(self.box, self.recorder.folder):
+            self._skip_last_files("a rewind was cut short, so they are of no step")
+            return None
+        answer = None
+        patience = _COLLECTING_INTERRUPTED if ending.reason == "interrupted" else _COLLECTING
+        try:
+            async with asyncio.timeout(patience):
+                answer = await self.answers.read()
+                await self.collector.collect_all()
+                await self._take_last_checkpoint()
+        except TimeoutError:
+            self._skip_last_files("it took too long")
+        except Exception as error:
+            logger.exception("the last files of %s could not be collected", self.recorder.folder)
+            self._skip_last_files(str(error))
+        return answer
+
+    async def _take_last_checkpoint(self) -> None:
+        """Keep the files as they are now, including those of a call that was interrupted."""
+        if self.checkpoints is None:
+            return
+        await self.checkpoints.settle()
+        if self.recorder.trajectory.uncovered is not None:
+            self.checkpoints.start(self.meter.step)
+            await self.checkpoints.settle()
+
+    def _skip_last_files(self, reason: str) -> None:
+        reason = ev.clean_text(f"The last files could not be taken: {reason.rstrip('.')}.")
+        self.recorder.emit(ev.ArtifactSkipped(reason=reason))
+
+    def _record_end(self, ending: Ending, answer: str | None) -> None:
+        event = ev.RunFinished(
+            stop_reason=ending.reason,
+            answer=ev.clean_text(answer),
+            error=ev.clean_text(ending.error),
+            usage=self.recorder.trajectory.usage,
+            steps=self.recorder.trajectory.steps_done,
+            wall_time=self.meter.elapsed,
+        )
+        try:
+            self.recorder.emit(event)
+        finally:
+            self.recorder.close()
+
+    # --- close ---
+
+    async def _close(self, setup: asyncio.Future[Workspace]) -> None:
+        try:
+            setup.cancel()
+            await asyncio.gather(setup, return_exceptions=True)
+            if self.collector is not None:
+                await self.collector.abandon()
+            if self.checkpoints is not None:
+                await self.checkpoints.abandon()
+        finally:  # also when another interrupt arrives meanwhile
+            self.record.context.session = None
+            if self.box is not None:
+                release_sandbox(self.box, self.recorder.folder)
+        if self.box is None or not self.opening.owned:
+            return
+        self.record.context.box = None
+        try:
+            await self.box.close()
+        except (SandboxError, OSError) as error:
+            logger.warning("closing the sandbox %s failed: %s", self.box.id, error)
+
+
+def _ending(cause: BaseException) -> Ending:
+    match cause:
+        case StopRun():
+            return Ending(cause.reason, cause.error)
+        case SandboxLostError():
+            return Ending("sandbox_lost", str(cause))
+        case SandboxError():
+            return Ending("error", str(cause))
+        case asyncio.CancelledError() | KeyboardInterrupt() | SystemExit():
+            return Ending("interrupted")
+    return Ending("error", f"The run broke off with {type(cause).__name__}: {cause}")
+
+
+def _protection(box: Sandbox) -> dict[str, object]:
+    """The protection in force, as JSON has it."""
+    protection = box.protection
+    found = {field.name: getattr(protection, field.name) for field in dataclasses.fields(protection)}
+    return found | {"capabilities": list(protection.capabilities), "details": dict(protection.details)}
+
+
+async def _make_folders(box: Sandbox, prompts: PromptConfig) -> None:
+    folders = (prompts.working_dir, prompts.input_dir, prompts.output_dir)
+    result = await box.exec(["mkdir", "-p", "--", *folders], cwd="/")
+    if result.exit_code != 0:
+        raise SandboxError(
+            f"The folders {', '.join(folders)} cannot be made in the sandbox: {result.text.strip()}."
+        )

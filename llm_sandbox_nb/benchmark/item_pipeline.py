@@ -1,0 +1,239 @@
+"""One item from beginning to end: attempts, score, result. In this process, or on another backend."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol, Self
+
+from llm_sandbox_nb.agent.errors import InputError
+from llm_sandbox_nb.analysis.load import Loaded
+from llm_sandbox_nb.analysis.timing import times_of
+from llm_sandbox_nb.analysis.tokens import tokens_of
+from llm_sandbox_nb.benchmark.attempt import Attempt, HowToAsk, Opener, in_sandbox, with_one_reply
+from llm_sandbox_nb.benchmark.judge import FATAL_KINDS, Judge
+from llm_sandbox_nb.benchmark.results import Result, cell_folder
+from llm_sandbox_nb.benchmark.rows import DataError, Row
+from llm_sandbox_nb.benchmark.scoring_pool import Scoring
+from llm_sandbox_nb.benchmark.swe import score_patch
+from llm_sandbox_nb.benchmark.task import Task
+from llm_sandbox_nb.benchmark.text_scorers import Score
+from llm_sandbox_nb.formats.responses import RESPONSES, save_responses
+from llm_sandbox_nb.model.contract import ModelError
+from llm_sandbox_nb.sandbox.contract import Sandbox
+from llm_sandbox_nb.sandbox.errors import ImageError, IsolationUnavailableError, SandboxError
+
+logger = logging.getLogger(__name__)
+_UNSAFE = re.compile(r"[^\w.-]+")
+_SHOWN_ANSWER = 20_000
+SCORER = "scorer"
+"""The error kind of an item that has an answer and whose scorer failed."""
+JUDGE = "judge"
+"""The error kind of an item that has an answer and whose judge could not be asked."""
+_NO_JUDGE = "no judge: name one with --judge_model"
+_FINAL_KINDS = ("data", "content_policy", "bad_request", SCORER)
+"""Errors that another attempt would meet again, and other items would not."""
+
+
+class FatalError(Exception):
+    """The benchmark must stop: no key, no engine, ... The message is one sentence; all results so far are kept."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One problem, once, in one mode."""
+
+    task: Task
+    row: Row
+    mode: str
+    repeat: int
+
+    @property
+    def key(self) -> tuple[str, str, str, int]:
+        """As `Result.key`."""
+        return self.task.name, self.mode, self.row.id, self.repeat
+
+
+class Backend(Protocol):
+    """Where items run. `async with` starts and ends it; leaving cancels the items that run, in good order."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *exc: object) -> None: ...
+
+    async def attempt(self, item: Item) -> tuple[Result, str | None]:
+        """Run an item: its result without a judge's score, and the whole answer. The record is then below `--out`.
+
+        Raises:
+            FatalError: the benchmark must stop.
+        """
+        ...
+
+
+class LocalBackend:
+    """Runs items in this process; records go below `out`, a failed item is tried `attempts` times."""
+
+    def __init__(
+        self, how: HowToAsk, open_box: Opener, out: Path, attempts: int = 2, scorers: int = 2
+    ) -> None:
+        self.how, self.open_box, self.out, self.attempts = how, open_box, out, attempts
+        self._scoring = Scoring(scorers)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._scoring.close()
+
+    async def attempt(self, item: Item, out: Path | None = None) -> tuple[Result, str | None]:
+        """See `Backend`. `out` replaces the folder given at first.
+
+        Raises:
+            FatalError: the benchmark must stop.
+        """
+        result, answer = Result(*item.key), None
+        for _ in range(max(1, self.attempts)):
+            started = time.time()
+            try:
+                made = await self._once(item, out or self.out)
+                answer = made.answer
+                result = await self._scored(item, made, started, out or self.out)
+            except (ImageError, IsolationUnavailableError, InputError, ModelError) as error:
+                raise FatalError(str(error)) from error
+            except (SandboxError, DataError, OSError) as error:
+                kind = "data" if isinstance(error, DataError) else "sandbox"
+                result, answer = failed_result(item, kind, str(error), started), None
+            except Exception as error:  # a fault of ours or of a task is one item's, not everybody's
+                logger.exception("An attempt at %s failed.", item.key)
+                said = f"{type(error).__name__}: {error}"
+                result, answer = failed_result(item, "error", said, started), None
+            if not result.error_kind or result.error_kind in _FINAL_KINDS:
+                break
+            if result.error_kind in FATAL_KINDS:
+                raise FatalError(result.error)
+        return result, answer
+
+    async def _once(self, item: Item, out: Path) -> Attempt:
+        name = _UNSAFE.sub("-", item.row.id).strip(".-")[:80] or "item"
+        folder = cell_folder(out, item.task.name, item.mode) / "runs" / f"{name}-{item.repeat}"
+        if item.mode == "llm":
+            asker = item.task.asker
+            prompt = await self._scoring.prompt(asker, item.row) if asker else None
+            made = await with_one_reply(item.task, item.row, self.how, folder, prompt)
+        else:
+            documents = "prompt" if item.mode == "sandbox-prompt" else "files"
+            made = await in_sandbox(item.task, item.row, self.how, self.open_box, folder, documents=documents)
+        if self.how.save_responses:
+            save_responses(made.run.trajectory, made.run.folder / RESPONSES)
+        return made
+
+    async def _scored(self, item: Item, attempt: Attempt, started: float, out: Path) -> Result:
+        score = Score(None) if attempt.error_kind else await self._score(item, attempt.answer)
+        trajectory = attempt.run.trajectory
+        tokens = tokens_of(trajectory)
+        failed = {"error_kind": SCORER, "error": score.detail} if score.failed else {}
+        times = times_of(Loaded("", "", "journal", attempt.run.journal, trajectory))
+        return Result(
+            *item.key,
+            score=score.value,
+            detail=score.detail,
+            answer=_kept(attempt.answer, whole=score.failed),
+            stop_reason=attempt.run.stop_reason,
+            error_kind=failed.get("error_kind", attempt.error_kind),
+            error=failed.get("error", attempt.error),
+            turns=sum(step.replied for step in trajectory.steps),
+            prompt_tokens=tokens.prompt,
+            model_tokens=tokens.model,
+            environment_tokens=tokens.environment,
+            billed_tokens=tokens.billed,
+            cost=tokens.cost,
+            started=started,
+            wall_time=times.wall or 0.0,
+            model_time=times.model,
+            tool_time=times.tools or 0.0,
+            memory_peak=attempt.spent.memory_peak,
+            disk=attempt.spent.disk,
+            run=attempt.run.folder.relative_to(out.absolute()).as_posix(),
+        )
+
+    async def _score(self, item: Item, answer: str | None) -> Score:
+        task = item.task
+        if task.scorer == "judge":
+            return Score(None)
+        if task.scorer == "swe":
+
+            def opener(row: Row) -> AbstractAsyncContextManager[Sandbox]:
+                return self.open_box(task, row)
+
+            commands = (task.test_command, task.test_evidence)
+            return await score_patch(answer, item.row, opener, task.folder, *commands)
+        return await self._scoring.score(task.scorer, answer, item.row)
+
+
+async def scored_again(scoring: Scoring, judge: Judge | None, item: Item, before: Result) -> Result | None:
+    """The result of an item whose answer was kept and has no score yet; None when it must run again.
+
+    Raises:
+        FatalError: the judge cannot be asked at all.
+    """
+    answer = before.answer
+    cut = answer is not None and len(answer) == _SHOWN_ANSWER
+    if before.row != item.row.digest or cut:
+        return None
+    if judge is not None and is_to_be_judged(item, before):
+        return await judged(judge, item, replace(before, error_kind="", error=""), answer)
+    if answer is None or before.error_kind != SCORER or item.task.scorer in ("judge", "swe"):
+        return None
+    score = await scoring.score(item.task.scorer, answer, item.row)
+    if score.failed:
+        return replace(before, error=score.detail, detail=score.detail)
+    return _with_score(before, score)
+
+
+def is_to_be_judged(item: Item, before: Result) -> bool:
+    """Whether there was an answer, but no judge to ask."""
+    return item.task.scorer == "judge" and (before.error_kind == JUDGE or before.detail == _NO_JUDGE)
+
+
+def _with_score(result: Result, score: Score) -> Result:
+    answer = _kept(result.answer)
+    return replace(result, score=score.value, detail=score.detail, answer=answer, error_kind="", error="")
+
+
+def _kept(answer: str | None, *, whole: bool = False) -> str | None:
+    """An answer as results keep it: its beginning, or all of it while it is not scored yet."""
+    return answer if answer is None or whole else answer[:_SHOWN_ANSWER]
+
+
+def failed_result(item: Item, kind: str, error: str, started: float) -> Result:
+    """The result of an item that failed."""
+    wall = time.time() - started
+    return Result(*item.key, error_kind=kind, error=error, started=started, wall_time=wall)
+
+
+async def judged(judge: Judge | None, item: Item, result: Result, answer: str | None) -> Result:
+    """The result with the judge's score, where a judge scores.
+
+    Raises:
+        FatalError: the judge cannot be asked at all.
+    """
+    if item.task.scorer != "judge" or result.error_kind:
+        return result
+    if judge is None:
+        return replace(result, detail=_NO_JUDGE, answer=answer)
+    try:
+        score = await judge.score(answer, item.row)
+    except ModelError as error:
+        raise FatalError(str(error)) from error
+    if score.failed:
+        return unjudged(result, answer, score.detail)
+    return _with_score(result, score)
+
+
+def unjudged(result: Result, answer: str | None, error: str) -> Result:
+    """The result of an answer that no judge could judge. It keeps the whole answer, to be judged later."""
+    return replace(result, score=None, detail=error, answer=answer, error_kind=JUDGE, error=error)

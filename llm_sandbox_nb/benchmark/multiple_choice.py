@@ -1,0 +1,254 @@
+"""The letter of a multiple choice, out of what a model wrote.
+
+Only what states a choice counts: a letter alone, or alone in the last line, a boxed one, `<answer>C</answer>`,
+"the answer is C", "I choose C", "C is correct", `{"answer": "C"}`, or a text that begins with an option ("(C)
+because A is wrong", "C. benzene", "C (benzene)"). A letter that merely occurs is none: not the A of "N/A", not the
+article of "A guess", not the C of "vitamin C". Several letters at once ("A or B", "A B C D") are none either, nor is
+the first of a list of all options, nor one that is said to be wrong, supposed ("if the answer is B") or retracted.
+
+All patterns take time in proportion to the text: no two parts of one can share the same characters.
+"""
+
+from __future__ import annotations
+
+import re
+
+from llm_sandbox_nb.benchmark.statements import WIDE, closing_brace, is_retracted, is_supposed, tagged
+
+_DECORATION = " \t\r\n*_`$#>\"'“”‘’✅☑✔️👉→"
+_MARKS = r"[\s:*_`\"'“‘(\[{$>#✅☑✔️👉]*+"
+_OPENING, _CLOSING = frozenset("*_`\"'“‘([{$"), frozenset(")]}*_`\"'”’$")
+_WHOLE = r"(?![^\W_]|['’][^\W_])"
+"""Behind a letter that is no part of a word."""
+_ADVERBS = (
+    r"(?:\s+(?:(?:most\s+)?likely|therefore|thus|hence|then|indeed|clearly|definitely|probably|simply|just))?"
+)
+_STATED = re.compile(
+    rf"""(?:(?<![^\W_])(?:(?P<answer>answer|ans)|choice|option|solution|response|letter|(?:correct|right|best)\s+one
+            |(?:answer|choice|option)_\w{{1,9}})
+        (?:\s+(?:here|(?:to|for|of|among)\s+(?:the\s+|this\s+)?\w+))?
+        |(?P<chinese>答案|故选|选择|选))["'*_`]*\s*
+        (?:(?:is|would\ be|must\ be|should\ be|has\ to\ be|will\ be)\b{_ADVERBS}|[:=→是为]|(?<=ans)\.
+            |(?P<bare>(?(answer)(?:[-–—]|(?=[\s(]))|(?(chinese)|(?!)))))
+        {_MARKS}
+        (?:(?:option|choice|answer|letter)\b{_MARKS})?
+        (?P<letter>[A-Za-z]){_WHOLE}(?!/|-[A-Za-z]|\+|\#)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_CHOSEN = re.compile(
+    rf"""\b(?:I(?:['’]ll|\s+(?:would|will))?\s+(?:choose|pick|select|go\s+with)|I['’]d\s+(?:choose|pick|select|go\s+with)
+        |(?:I['’]m|I\s+am)\s+(?:choosing|picking|selecting|going\s+with)){_MARKS}
+        (?:(?:option|choice|answer|letter)\b{_MARKS})?
+        (?P<letter>[A-J]){_WHOLE}(?!/|-[A-Za-z]|\+|\#)""",
+    re.VERBOSE,
+)
+_CALLED_CORRECT = re.compile(
+    rf"""(?:\A|(?<=[.!?;:,]\s)|(?<=\n)|(?<=\bthat\s))(?:(?i:therefore|thus|hence|so|I\s+(?:think|believe|conclude)(?:\s+that)?)\b,?\s*)?
+        [*_`(\[]*(?:(?i:option|choice|answer)\s+[*_`(\[]*)?(?P<letter>[A-J]){_WHOLE}[*_`)\]]*{_ADVERBS}
+        \s+is{_ADVERBS}\s+(?:the\s+)?(?:only\s+|single\s+)?(?:correct|right|best|answer)(?:\s+(?:answer|option|choice|one))?
+        (?=[*_`]*(?:[.!;:]|\s*\Z|\s*\n|,?\s+(?:because|since|as|and\s+the)\b))""",
+    re.VERBOSE,
+)
+_CONCLUDED = re.compile(
+    rf"""(?:\A|(?<=[.!?;:,]\s)|(?<=\n))
+        (?:(?i:therefore|thus|hence|so)\b,?\s*(?:(?i:it\s+is|it['’]s|it\s+must\s+be)\s+)?|(?i:it\s+is|it['’]s|it\s+(?:must|has\s+to)\s+be)\s+)
+        (?:(?i:option|choice)\s+)?[*_`(\[]*(?P<letter>[A-J]){_WHOLE}(?=[*_`)\]]*[.!]?[*_`]*(?:\s*\Z|\n|(?<=[.!])\s))""",
+    re.VERBOSE,
+)
+_BOXED = re.compile(r"\\boxed\s*\{")
+_STYLE = re.compile(r"\\(?:text|textbf|mathrm|mathbf|rm|bf)\s*\{([^{}]*)\}")
+_MATHEMATICS = re.compile(r"\\[()\[\]]")
+_BEGINS = re.compile(
+    r"(?:\(([A-Za-z])\)|\[([A-Za-z])\]|([A-Z])\s*[.):]|([A-Z])\s*(?:\n|[-–—]\s)"
+    r"|([A-HJ])(?:\s+\(|[,;]\s|\s+(?:because|since)\b)"
+    r"|(?i:option|choice)\s+\(?([A-Z])(?:\)|\s*[.:]|\s*\n|\s*\Z))"
+)
+_NEXT = re.compile(
+    rf"(?P<between>[\W_]*+(?:(?:or|and)\b(?:\s+(?:maybe|possibly|perhaps)\b)?[\W_]*+)?)(?P<letter>[A-Z]){_WHOLE}"
+    rf"(?P<enumerated>[\W_]*+(?:(?:or|and)\b[\W_]*+)?(?:\Z|[A-J]{_WHOLE}))?"
+)
+_ENDS = re.compile(r"\)\s|[*_`)\]}\"'”’$]*+(?:[.!:,;]|\s*\Z|\n|\s\()")
+_OPENS = re.compile(r"[.:)]\s|\s\(")
+"""Between a letter and the text of its option, or a remark."""
+_JOINING = re.compile(r"or|and|[/,&+]")
+_LISTED = re.compile(
+    rf"^(?:[^\w\n]|_)*+(?:(?i:option|choice)\s+\(?)?([A-J]){_WHOLE}(?:[^\S\n]*+(?:[.):\]|*_]|[-–—]\s|$))"
+    rf"|(?<![^\s*_\"'“])\(([A-J])\)(?![\w(])",
+    re.MULTILINE,
+)
+_REJECTED = re.compile(
+    r"[\W_]*+(?:(?:is|was)\s+(?:\w+ly\s+)?(?:not|wrong|incorrect|false|excluded|eliminated|impossible|unlikely|ruled\s+out)"
+    r"|isn['’]t|can\s+be\s+(?:excluded|eliminated|ruled\s+out)|cannot\s+be\s+(?:right|correct|true|the))\b",
+    re.IGNORECASE,
+)
+_ONLY_MARKS = re.compile(r"[\s*_`$#>\"'“”‘’.)]*+\Z")
+_NEXT_WORD = re.compile(r"[^\S\n]+(\w+)")
+_IF = re.compile(
+    r"[\W_]*+(?:(?:only|just)\s+)?(?:if|when|unless|which\s+is\s+(?:wrong|false|incorrect|not))\b",
+    re.IGNORECASE,
+)
+"""Behind a statement that holds under a condition only."""
+_SPECIES = re.compile(
+    r"[A-Z]\.\s(?:coli|subtilis|cereus|anthracis|difficile|tetani|botulinum|perfringens|elegans|albicans|neoformans|trachomatis"
+    r"|jejuni|diphtheriae|psittaci|faecalis|faecium|histolytica|pylori|influenzae|ducreyi|melanogaster|thaliana|fumigatus|baumannii"
+    r"|burgdorferi|pertussis|fragilis|henselae|tularensis|lamblia|vaginalis|burnetii|immitis|dermatitidis)\b"
+)
+"""Living beings whose first name is a letter."""
+_GO_ON = frozenset(
+    [
+        "because",
+        "since",
+        "as",
+        "for",
+        "and",
+        "or",
+        "which",
+        "is",
+        "with",
+        "due",
+        "given",
+        "while",
+        "but",
+        "not",
+        "the",
+        "by",
+        "from",
+    ]
+)
+
+
+def find_letter(text: str, options: int = 10) -> str | None:
+    """The chosen letter in capitals, or None when the text does not state one of the first `options`."""
+    whole = _plain(text.rpartition("</think>")[2].translate(WIDE))
+    text = whole.strip(_DECORATION)
+    for found in (_alone(whole), _boxed(text), _tagged(text), _in_words(text)):
+        if found is not None:
+            return found if found and ord(found) - ord("A") < options else None
+    return None
+
+
+def _in_words(text: str) -> str | None:
+    """What is stated, or else begins the text, unless the last line is another letter."""
+    stated, last = _stated(text), _in_the_last_line(text)
+    found = _at_the_beginning(text) or last if stated is None else stated
+    return "" if found and last and found != last else found
+
+
+def _plain(text: str) -> str:
+    r"""The text without the TeX that letters are dressed in: `\(\mathbf{C}\)` is `$C$`."""
+    for _ in range(2):
+        text = _STYLE.sub(r"\1", text)
+    return _MATHEMATICS.sub("$", text)
+
+
+def _alone(text: str) -> str | None:
+    bare = text.strip().removeprefix("- ").strip(_DECORATION + "()[]{}.:,;!")
+    if len(bare) == 1 and f"{bare}#" in text:
+        return ""  # the language
+    return bare.upper() if len(bare) == 1 and bare.isascii() and bare.isalpha() else None
+
+
+def _boxed(text: str) -> str | None:
+    """The letter in the last box. A box that holds something else says that there is no letter."""
+    places = [match.end() for match in _BOXED.finditer(text)]
+    if not places:
+        return None
+    inner = text[places[-1] : closing_brace(text, places[-1])].strip()
+    return _alone(inner) or _at_the_beginning(inner) or ""
+
+
+def _tagged(text: str) -> str | None:
+    """The letter in the last `<answer>`. One that holds something else says that there is no letter."""
+    inner = tagged(text)
+    if inner is None:
+        return None
+    inner = inner.strip(_DECORATION)
+    return _alone(inner) or _stated(inner) or _at_the_beginning(inner) or ""
+
+
+def _stated(text: str) -> str | None:
+    """The last letter that is said to be the answer; empty when that is several, retracted or contradicted."""
+    found, place = None, 0
+    for pattern in (_STATED, _CHOSEN):
+        for match in pattern.finditer(text):
+            if match.end() > place and (letter := _said(match, text)) is not None:
+                found, place = letter, match.end()
+    called = [match for pattern in (_CALLED_CORRECT, _CONCLUDED) for match in pattern.finditer(text)]
+    later = {
+        match["letter"] for match in called if match.start() >= place and not is_supposed(text, match.start())
+    }
+    if found is None and not later:
+        return None
+    if is_retracted(text, max([place, *(match.end() for match in called)])):
+        return ""
+    letters = later | ({found} if found is not None else set())
+    return letters.pop() if len(letters) == 1 else ""
+
+
+def _said(match: re.Match[str], text: str) -> str | None:
+    """The letter of a statement; empty when it names several, None when it states nothing."""
+    letter, end = match["letter"], match.end()
+    wrapped = text[end - 2] in _OPENING and text[end : end + 1] in _CLOSING
+    if letter.islower() and not wrapped and not _ONLY_MARKS.match(text, end):
+        return None  # "the answer is a guess"
+    if not wrapped and _is_a_word(letter, text, end):
+        return None  # "Answer: A guess"
+    if match.groupdict().get("bare") is not None and not (letter.isupper() and _ENDS.match(text, end)):
+        return None  # "option C is one of several"
+    if (
+        text[end : end + 1] == "?"
+        or _IF.match(text, end)
+        or is_supposed(text, match.start())
+        or _SPECIES.match(text, end - 1)
+    ):
+        return None
+    return "" if _several(letter.upper(), text, end) else letter.upper()
+
+
+def _is_a_word(letter: str, text: str, end: int) -> bool:
+    """Whether it is the article or the pronoun."""
+    word = _NEXT_WORD.match(text, end) if letter in "AI" else None
+    return word is not None and word[1].lower() not in _GO_ON
+
+
+def _several(letter: str, text: str, place: int) -> bool:
+    """Whether another letter is named beside this one: "A or B", "A B C D". "C. A mixture" has one."""
+    last = letter
+    while match := _NEXT.match(text, place):
+        other, place = match["letter"], match.end("letter")
+        joined = _JOINING.search(match["between"]) and not _is_a_word(other, text, place)
+        if not joined and _OPENS.search(match["between"]) and ord(other) != ord(last) + 1:
+            return False  # the option's own text: "C. B > A", "C (A is wrong)"
+        last = other
+        if other != letter and (joined or match["enumerated"] is not None):
+            return True
+    return False
+
+
+def _at_the_beginning(text: str) -> str | None:
+    """The option that the text begins with; empty when it is one of several, or said to be wrong."""
+    match = _BEGINS.match(text)
+    if not match or _SPECIES.match(text):
+        return None
+    group = next(number for number, found in enumerate(match.groups(), 1) if found)
+    letter, end = match[group].upper(), match.end()
+    following = chr(ord(letter) + 1)
+    line = text.partition("\n")[0]
+    listed = following in _listed(text, end) or re.search(rf"[.;,]\s+{re.escape(following)}\s*:", line)
+    return "" if listed or _several(letter, text, match.end(group)) or _REJECTED.match(text, end) else letter
+
+
+def _listed(text: str, start: int) -> set[str]:
+    """The options that begin a line, or stand in parentheses in the first one: "(A) red (B) blue"."""
+    line = text.find("\n", start)
+    first = len(text) if line < 0 else line
+    return {one[1] or one[2] for one in _LISTED.finditer(text, start) if one[1] or one.start() < first}
+
+
+def _in_the_last_line(text: str) -> str | None:
+    """The letter that the last line consists of; None where it may be the last of a list of options."""
+    before, _, last = text.rpartition("\n")
+    found = _alone(last)
+    if found is None or not last.strip(_DECORATION + "-([").startswith(found):
+        return None
+    return None if chr(ord(found) - 1) in _listed(before.rstrip().rpartition("\n")[2], 0) else found

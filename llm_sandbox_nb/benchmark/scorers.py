@@ -1,0 +1,104 @@
+"""All rule-based scorers by name, and the routing of the context-based training tasks."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from llm_sandbox_nb.benchmark.ifbench import ifbench
+from llm_sandbox_nb.benchmark.math_equality import math_equal
+from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score, exact, letter, rouge_l, set_f1
+
+RowRule = Callable[[str, str, Mapping[str, Any]], Score]
+
+
+def routed(answer: str, gold: str, row: Mapping[str, Any]) -> Score:
+    """As the paper rewards: by domain, then by the kind of question.
+
+    mathematics and physics by equality, chemistry and biomedicine by letter, instructions by their
+    constraints; else a single choice by letter, several items by F1, free text by equality or ROUGE-L.
+    """
+    domain = str(row.get("domain") or "").removesuffix("_mini")
+    if domain in ("math", "physics"):
+        return math_equal(answer, gold)
+    if domain in ("chem", "biomed"):
+        return letter(answer, gold)
+    if domain == "instruct_follow":
+        return ifbench(answer, gold, row)
+    kind = str(row.get("qa_type") or "").lower()
+    if "free" in kind or "open" in kind:
+        return _free(answer, gold)
+    if "," in gold or "multi" in kind:
+        return set_f1(answer, gold)
+    return letter(answer, gold) if "choice" in kind or len(gold.strip("() .")) == 1 else _free(answer, gold)
+
+
+def _free(answer: str, gold: str) -> Score:
+    equal = math_equal(answer, gold)
+    return equal if equal.value == 1.0 else rouge_l(answer, gold)
+
+
+RULES: dict[str, RowRule] = {
+    "exact": lambda answer, gold, row: exact(answer, gold),
+    "letter": lambda answer, gold, row: letter(answer, gold, _options(row)),
+    "math": lambda answer, gold, row: math_equal(answer, gold),
+    "set_f1": lambda answer, gold, row: set_f1(answer, gold),
+    "rouge_l": lambda answer, gold, row: rouge_l(answer, gold),
+    "ifbench": ifbench,
+    "routed": routed,
+}
+
+
+def _options(row: Mapping[str, Any]) -> int:
+    options = row.get("options")
+    return len(options) if isinstance(options, list | dict) and options else 10
+
+
+def score_row(scorer: str, answer: str | None, gold: str, row: Mapping[str, Any]) -> Score:
+    """Score one answer. `scorer` is a name of `RULES`, or the path of a Python file with `score(answer, gold, **row)`.
+
+    That function gives a number from 0 to 1, None, or a `Score`.
+    """
+    if answer is None or not answer.strip():
+        return NO_ANSWER
+    if scorer in RULES:
+        return RULES[scorer](answer, gold, row)
+    found = load_scorer(Path(scorer))(answer, gold, **row)
+    said = found if isinstance(found, Score) else Score(found)
+    if said.value is None:
+        return said
+    value = float(said.value)
+    if not 0 <= value <= 1:
+        raise ValueError(f"it gave {value}, which is not between 0 and 1")
+    return replace(said, value=value)
+
+
+def load_scorer(path: Path) -> Callable[..., Any]:
+    """The function `score` of a Python file, or `compute_score` as in the paper's package.
+
+    Raises:
+        ValueError: it has neither.
+    """
+    found = _function(path, "score", "compute_score")
+    if found is None:
+        raise ValueError(f"{path} has no function `score(answer, gold, **row)`: write one.")
+    return found
+
+
+def load_asker(path: Path) -> Callable[[Mapping[str, Any]], str]:
+    """The function `create_prompt` of a Python file of a task; without one, the prompt is the problem."""
+    return _function(path, "create_prompt") or (lambda row: str(row["problem_statement"]))
+
+
+def _function(path: Path, *names: str) -> Callable[..., Any] | None:
+    """The first of these functions that a Python file of a task has."""
+    spec = importlib.util.spec_from_file_location(f"{path.stem}_{abs(hash(path))}", path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{path} is not a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = (getattr(module, name, None) for name in names)
+    return next((function for function in found if callable(function)), None)

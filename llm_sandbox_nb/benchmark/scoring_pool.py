@@ -1,0 +1,136 @@
+"""The Python of tasks from async code: workers in processes of their own, with a deadline for each request."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Self
+
+from llm_sandbox_nb.benchmark.rows import DataError, Row
+from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score
+
+DEADLINE = 60.0
+"""Seconds for one request."""
+_LONGEST_REPLY = 64 * 1024**2
+"""Bytes; a prompt holds whole documents."""
+_PIPES = 5.0
+"""Seconds for the pipes of a worker to close."""
+
+
+def row_columns(row: Row) -> dict[str, Any]:
+    """The columns that the Python of a task gets, by their published names; the gold answer comes beside them."""
+    columns: dict[str, Any] = json.loads(json.dumps(dict(row.extra), default=str))
+    return columns | {
+        "id": row.id,
+        "domain": row.domain,
+        "problem_statement": row.problem_statement,
+        "qa_type": row.qa_type,
+        "input_files": dict(row.input_files),
+    }
+
+
+class Scoring:
+    """A few workers, started when they are needed. `async with Scoring() as scoring:` ends them."""
+
+    def __init__(self, workers: int = 1, deadline: float = DEADLINE) -> None:
+        self.deadline = deadline
+        self._free: asyncio.Queue[_Worker] = asyncio.Queue()
+        self._all = [_Worker() for _ in range(workers)]
+        for worker in self._all:
+            self._free.put_nowait(worker)
+
+    async def score(self, scorer: str, answer: str | None, row: Row) -> Score:
+        """The score of one answer. One on which the scorer does not come to an end is unscored, and says so."""
+        if answer is None or not answer.strip():
+            return NO_ANSWER
+        request = {"scorer": scorer, "answer": answer, "gold": row.ground_truth, "row": row_columns(row)}
+        reply = await self._ask(request)
+        return Score(reply["value"], str(reply["detail"]), bool(reply["failed"]))
+
+    async def check(self, scorer: str) -> str:
+        """Why the Python file of a scorer cannot be used at all; empty when it can."""
+        return str((await self._ask({"check": scorer}))["detail"])
+
+    async def prompt(self, asker: str, row: Row) -> str:
+        """What a task's own `create_prompt` makes of a row. Raises DataError when it fails."""
+        columns = row_columns(row) | {"ground_truth": row.ground_truth}
+        reply = await self._ask({"asker": asker, "row": columns})
+        if "prompt" not in reply:
+            raise DataError(f"{asker} gave no prompt for row {row.id}: {reply['detail']}.")
+        return str(reply["prompt"])
+
+    async def _ask(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        worker = await self._free.get()
+        try:
+            async with asyncio.timeout(self.deadline):
+                return await worker.ask(request)
+        except TimeoutError:
+            await worker.kill()
+            return _unanswered(f"not scored within {self.deadline:g} s")
+        except asyncio.LimitOverrunError:
+            await worker.kill()
+            return _unanswered("the scorer's reply is too long", failed=True)
+        except (ConnectionError, asyncio.IncompleteReadError, ValueError):
+            await worker.kill()
+            return _unanswered("the scorer's process died")
+        except BaseException:
+            await worker.kill()
+            raise
+        finally:
+            self._free.put_nowait(worker)
+
+    async def close(self) -> None:
+        """End the workers."""
+        for worker in self._all:
+            await worker.kill()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+
+def _unanswered(detail: str, *, failed: bool = False) -> Mapping[str, Any]:
+    return {"value": None, "detail": detail, "failed": failed}
+
+
+class _Worker:
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def ask(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        process = self._process or await self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+        await process.stdin.drain()
+        line = await process.stdout.readuntil(b"\n")
+        reply: Mapping[str, Any] = json.loads(line)
+        return reply
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "llm_sandbox_nb.benchmark.scoring_worker",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            limit=_LONGEST_REPLY,
+            start_new_session=True,  # Ctrl-C is for us: what is being scored then must not look unscorable
+        )
+        return self._process
+
+    async def kill(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with suppress(ProcessLookupError):
+            process.kill()
+        with suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(_PIPES):  # a child of the scorer may hold them open
+                await process.communicate()

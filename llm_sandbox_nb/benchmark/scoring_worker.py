@@ -1,0 +1,47 @@
+"""The process in which the Python of tasks runs, above all scorers: one JSON line in, one out.
+
+Answers are hostile: a formula may take for ever, a pattern may explode, a task's own scorer may crash. This
+process can be killed, and scores on its main thread, which math-verify's time limit needs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+_LONGEST_DETAIL = 2_000
+
+
+def main() -> None:
+    """Score until stdin ends. What scorers print goes to stderr."""
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    from llm_sandbox_nb.benchmark.scorers import load_asker, load_scorer, score_row
+
+    for line in sys.stdin.buffer:
+        request = json.loads(line)
+        reply: dict[str, Any] = {"value": None, "detail": "", "failed": False}
+        try:
+            if "check" in request:
+                load_scorer(Path(request["check"]))
+            elif "asker" in request:
+                reply["prompt"] = str(load_asker(Path(request["asker"]))(request["row"]))
+            else:
+                score = score_row(request["scorer"], request["answer"], request["gold"], request["row"])
+                reply |= asdict(score) | {"detail": str(score.detail)[:_LONGEST_DETAIL]}
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - report whatever a scorer raises, and continue
+            who = "create_prompt" if "asker" in request else "the scorer"
+            reply |= {
+                "detail": f"{who} failed with {type(error).__name__}: {error}"[:500],
+                "failed": True,
+            }
+        replies.write(json.dumps(reply) + "\n")
+        replies.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""The durable part of the card: all events and files as JSON, within bounds, compressed, for the trajectory view.
+
+`labextension/src/packed.ts` and `embedded.ts` read it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llm_sandbox_nb.card.artifacts import Artifact
+from llm_sandbox_nb.card.tables import parquet_preview
+from llm_sandbox_nb.formatting import clip
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
+
+MIME = "application/vnd.llm-sandbox.trajectory+json"
+_TEXT_LEVELS = (100_000, 20_000, 4_000, 1_000, 200)
+"""Limits of characters for a text in an event; the first with which all events fit is used."""
+
+
+@dataclass(frozen=True)
+class Caps:
+    """Bounds of the saved card. What is left out stays in the run's folder, and the card says so.
+
+    Bytes of files are counted raw; what cannot be compressed is a third larger in a notebook, as base64.
+    """
+
+    artifact: int = 1_000_000
+    """Bytes of one file that is embedded."""
+    run: int = 10_000_000
+    """Bytes of all files of a run that are embedded."""
+    events: int = 5_000_000
+    """Characters of all events in the bundle; longer texts within them are clipped until they fit."""
+    text: int = 20_000
+    """Characters shown of one thought, command or output once the run is over."""
+    page: int = 2_000_000
+    """Characters of all steps shown; earlier ones become one line each."""
+    live_text: int = 4_000
+    """Characters shown of one text during the run."""
+    live_files: int = 300_000
+    """Bytes of files shown during the run."""
+
+
+def trajectory_json(
+    trajectory: Trajectory, artifacts: Iterable[Artifact], caps: Caps, places: Mapping[str, int] | None = None
+) -> dict[str, Any]:
+    """`events` as in the journal, except that what it says several times is said once, and `artifacts` by path.
+
+    `text_limit` says when texts are clipped. The files in `places` are on the card's page, in the figure of that
+    number: they are not stored here again.
+    """
+    places = places or {}
+    events, limit = _events(trajectory.events, caps.events)
+    return {
+        "schema_version": ev.SCHEMA_VERSION,
+        "run_id": trajectory.start.run_id if trajectory.start else None,
+        "events": events,
+        "text_limit": limit,
+        "artifacts": {one.path: artifact_json(one, places.get(one.path)) for one in artifacts},
+    }
+
+
+def live_json(run_id: str, folder: str | None) -> dict[str, Any]:
+    """A few bytes that stand for the record of a run that the page can watch at the server.
+
+    `folder` is where the record is written, relative to the notebook's folder; None when it is elsewhere.
+    """
+    live = {"run_id": run_id, "server": True, "folder": folder}
+    bare = {"schema_version": ev.SCHEMA_VERSION, "run_id": run_id, "events": [], "text_limit": None}
+    return {**bare, "artifacts": {}, "live": live}
+
+
+def artifact_json(artifact: Artifact, place: int | None = None) -> dict[str, Any]:
+    """A file with its content, or with the figure that holds it, or with the reason why there is none."""
+    entry: dict[str, Any] = {"mime": artifact.mime, "size": artifact.size}
+    if artifact.href:
+        entry["href"] = artifact.href
+    if artifact.data is None:
+        return {**entry, "omitted": artifact.omitted}
+    if artifact.suffix == ".parquet" and (preview := parquet_preview(artifact.data)):
+        entry["preview"] = preview
+    if place is not None:
+        return {**entry, "figure": place}
+    try:
+        return {**entry, "text": artifact.data.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {**entry, "data": base64.b64encode(artifact.data).decode("ascii")}
+
+
+def _events(events: list[ev.Event], cap: int) -> tuple[list[dict[str, Any]], int | None]:
+    started = {event.call_id: event.arguments for event in events if isinstance(event, ev.CallStarted)}
+    whole = [_said_once(json.loads(ev.dump_event(event)), started) for event in events]
+    if _size(whole) <= cap:
+        return whole, None
+    for limit in _TEXT_LEVELS:
+        clipped = [_clipped(event, limit) for event in whole]
+        if _size(clipped) <= cap:
+            break
+    return clipped, limit
+
+
+def _size(events: list[dict[str, Any]]) -> int:
+    return sum(len(json.dumps(event, ensure_ascii=False)) for event in events)
+
+
+def _said_once(event: dict[str, Any], started: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The event without what another says: a reply's calls, a call's arguments, the streams in an observation."""
+    match event["kind"]:
+        case "model.requested":
+            del event["settings"]
+        case "model.replied":
+            event["message"].pop("tool_calls", None)
+        case "call.proposed" if event["arguments"] is not None:
+            event["raw_arguments"] = ""
+            if event["arguments"] == started.get(event["call_id"]):
+                event["arguments"] = None
+        case "call.finished":
+            for stream in ("stdout", "stderr"):
+                if _within(event[stream], event["observation"]):
+                    del event[stream]
+    return event
+
+
+def _within(text: str | dict[str, Any], observation: str) -> bool:
+    return isinstance(text, str) and text.strip() in observation
+
+
+def _clipped(value: Any, limit: int) -> Any:
+    if isinstance(value, str):
+        return clip(value, limit)
+    if isinstance(value, dict):
+        return {key: _clipped(item, limit) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_clipped(item, limit) for item in value]
+    return value
+
+
+MOST = 64 * 1024 * 1024
+"""Bytes of a record that a page unpacks; a larger one stays as it is."""
+
+# Each alternative begins with a quote that is no part of a text, for in texts quotes are escaped.
+_HELD = re.compile(
+    r"</figcaption>.*?(?: (?:src|href|data)='data:[^']*;base64,([A-Za-z0-9+/=]*)'"
+    r"| srcdoc=\"[^\"]*packed=&quot;([A-Za-z0-9+/=]*)&quot;)",
+    re.DOTALL,
+)
+
+
+def packed(bundle: dict[str, Any]) -> dict[str, Any]:
+    """The bundle with its events and files as one text: base64 of their JSON, compressed with zlib."""
+    whole = {name: bundle[name] for name in ("events", "artifacts")}
+    data = json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    if len(data) > MOST:
+        return bundle
+    rest = {name: value for name, value in bundle.items() if name not in whole}
+    return {**rest, "packed": base64.b64encode(zlib.compress(data, 9)).decode("ascii")}
+
+
+def unpacked(bundle: dict[str, Any]) -> dict[str, Any]:
+    """The bundle of a saved notebook with its events and files, whether it was packed or not.
+
+    Raises:
+        ValueError: what is packed is damaged, or larger than anything that is packed here.
+    """
+    if "packed" not in bundle:
+        return bundle
+    stream = zlib.decompressobj()
+    try:
+        data = stream.decompress(base64.b64decode(bundle["packed"]), MOST)
+        whole = json.loads(data) if stream.eof else None
+    except zlib.error as error:
+        raise ValueError("The record in this notebook is damaged.") from error
+    if not isinstance(whole, dict):
+        raise ValueError("The record in this notebook is damaged, or too large to be unpacked.")
+    return {**{name: value for name, value in bundle.items() if name != "packed"}, **whole}
+
+
+def held_by(figure: str) -> bytes | None:
+    """The file that a figure of the page holds; None when the figure shows only an excerpt or a rendering."""
+    found = _HELD.search(figure)
+    if not found:
+        return None
+    plain, compressed = found.groups()
+    if plain is not None:
+        return base64.b64decode(plain)
+    return zlib.decompress(base64.b64decode(compressed))

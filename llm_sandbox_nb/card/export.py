@@ -1,0 +1,143 @@
+"""A run as one HTML file that opens anywhere, without a network: the record, the files, and their view."""
+
+from __future__ import annotations
+
+import html
+import json
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Protocol
+
+from llm_sandbox_nb.card.artifacts import load_artifacts
+from llm_sandbox_nb.card.bundle import Caps, trajectory_json
+from llm_sandbox_nb.card.card import Card
+from llm_sandbox_nb.card.text import first_line, plain
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
+
+CAPS = Caps(artifact=25_000_000, run=100_000_000, events=200_000_000)
+"""More than a notebook keeps: the file holds one run, and nobody edits it."""
+
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval' data: blob:; "
+    "style-src 'unsafe-inline' data:; img-src data: blob:; media-src data: blob:; font-src data:; "
+    "worker-src blob:; frame-src 'none'; form-action 'none'; base-uri 'none'"
+)
+"""The page loads and sends nothing. Inline scripts are allowed because frames with HTML of the model inherit this
+policy; the frames have their own policy as well."""
+
+_PAGE = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="referrer" content="no-referrer">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<main id="llm-sandbox-view"><noscript>Allow scripts: this page shows the run with its own.</noscript></main>
+<script type="application/json" id="llm-sandbox-run">{run}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+_STATIC_PAGE = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="referrer" content="no-referrer">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>:root{{color-scheme:light dark}}body{{max-width:1100px;margin:16px auto;padding:0 12px}}</style>
+</head>
+<body>
+<main>{card}</main>
+</body>
+</html>
+"""
+NO_VIEW = (
+    "The interactive view is not built in this installation, so pages and notebooks show the plain card: install a "
+    "released wheel, or run `make labextension` in the checkout (it needs Node 20.19 or later)."
+)
+
+
+def has_view() -> bool:
+    """Whether this installation has the view, which is built with Node."""
+    return (_assets() / "page.js").is_file()
+
+
+def _assets() -> Traversable:
+    return files("llm_sandbox_nb") / "notebook" / "page"
+
+
+class RecordedRun(Protocol):
+    """What is exported: a `Run`."""
+
+    @property
+    def folder(self) -> Path:
+        """Where its files are."""
+        ...
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """Its record."""
+        ...
+
+
+class ExportError(Exception):
+    """The file cannot be made. The message is one sentence that says what to do."""
+
+
+def export_html(run: RecordedRun, path: str | Path, caps: Caps = CAPS) -> Path:
+    """Write the run as one HTML file; what is over `caps` is left out, and the page says so.
+
+    A reader never sees half of the file. Without the built view it holds the card, which needs no script.
+
+    Raises:
+        ExportError: the record is empty, or the file cannot be written.
+    """
+    path = Path(path).expanduser()
+    if run.trajectory.start is None:
+        raise ExportError(f"There is nothing to write: no run has begun in {run.folder}.")
+    text = page(run, caps)
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_bytes(text.encode("utf-8", "replace"))
+        return partial.replace(path)
+    except OSError as error:
+        raise ExportError(f"{path} cannot be written: {error.strerror or error}.") from error
+
+
+def page(run: RecordedRun, caps: Caps = CAPS) -> str:
+    """The HTML of the page."""
+    trajectory = run.trajectory
+    title = first_line(plain(trajectory.start.task if trajectory.start else ""), 80) or "Run"
+    head = {"policy": html.escape(POLICY), "title": html.escape(title)}
+    if not has_view():
+        card = Card(caps, run.folder)
+        for event in trajectory.events:
+            card.add(event)
+        return _STATIC_PAGE.format(**head, card=card.final()["text/html"])
+    artifacts = load_artifacts(
+        trajectory.artifacts.values(), run.folder, each=caps.artifact, together=caps.run
+    )
+    bundle = trajectory_json(trajectory, artifacts, caps)
+    style, script = _asset("page.css"), _asset("page.js")
+    return _PAGE.format(**head, style=style, run=json_for_script(bundle), script=script)
+
+
+def json_for_script(value: object) -> str:
+    """JSON that cannot end the `<script>` element around it."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c")
+
+
+def _asset(name: str) -> str:
+    return (_assets() / name).read_text("utf-8")

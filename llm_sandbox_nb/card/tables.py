@@ -1,0 +1,165 @@
+"""Tables and JSON as a person reads them: the first rows, and how many more there are.
+
+Parquet is read by a separate process with little memory and time: a file of two kilobytes can hold gigabytes of text,
+and in the kernel it would end the notebook.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import islice
+from typing import Any
+
+from llm_sandbox_nb.card.text import escape, first_line
+from llm_sandbox_nb.formatting import plural
+
+ROWS = 30
+COLUMNS = 20
+_CELL = 80
+
+
+MEMORY = 2 * 1024**3
+"""Bytes of address space of the reading process."""
+TIMEOUT = 30.0
+"""Seconds."""
+
+_READER = """
+import io, json, sys
+import pyarrow as pa
+import pyarrow.parquet as pq
+memory, most_rows, most_columns, longest = map(int, sys.argv[1:])
+try:
+    import resource
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+except (ImportError, ValueError, OSError):
+    pass
+pa.set_cpu_count(1)
+pa.set_memory_pool(pa.system_memory_pool())
+try:
+    file = pq.ParquetFile(io.BytesIO(sys.stdin.buffer.read()))
+    names = file.schema_arrow.names
+    types = [str(field.type)[:longest] for field in file.schema_arrow]
+    rows = []
+    for batch in file.iter_batches(batch_size=1, use_threads=False):
+        values = (batch.column(place)[0].as_py() for place in range(min(len(names), most_columns)))
+        rows.append([str(value)[:longest] for value in values])
+        if len(rows) == most_rows:
+            break
+    told = {"names": names, "types": types, "rows": rows, "total": file.metadata.num_rows}
+except MemoryError:
+    told = {"error": "it needs too much memory"}
+except (pa.ArrowException, OSError, ValueError) as error:
+    told = {"error": str(error)[:1000]}
+json.dump(told, sys.stdout)
+"""
+
+
+class UnreadableTableError(Exception):
+    """The file cannot be read; says why, without a full stop."""
+
+
+@dataclass(frozen=True)
+class FirstRows:
+    """The beginning of a table as texts."""
+
+    names: list[str]
+    """All columns."""
+    types: list[str]
+    """Of each column, as Arrow calls it."""
+    rows: list[list[str]]
+    total: int
+    """Rows of the whole file, as it says."""
+
+
+def first_rows(data: bytes, rows: int, columns: int, longest: int) -> FirstRows:
+    """At most `rows` rows and `columns` columns, each cell cut to `longest` characters.
+
+    Raises:
+        UnreadableTableError: it is no Parquet file, or it takes too much memory or time.
+    """
+    command = [sys.executable, "-P", "-c", _READER, *map(str, (MEMORY, rows, columns, longest))]
+    try:
+        done = subprocess.run(command, input=data, capture_output=True, timeout=TIMEOUT)
+    except subprocess.TimeoutExpired as error:
+        raise UnreadableTableError("it takes too long") from error
+    except OSError as error:
+        raise UnreadableTableError(f"no process can be started for it ({error})") from error
+    if done.returncode != 0:
+        raise UnreadableTableError("reading it failed")
+    told = json.loads(done.stdout)
+    if "error" in told:
+        raise UnreadableTableError(told["error"])
+    return FirstRows(told["names"], told["types"], told["rows"], told["total"])
+
+
+def table_html(header: Sequence[str], rows: Iterable[Sequence[str]], note: str = "") -> str:
+    """A table, at most `COLUMNS` wide; `note` stands below it."""
+    head = "".join(f"<th>{_cell(name)}</th>" for name in header[:COLUMNS])
+    body = "".join(f"<tr>{''.join(f'<td>{_cell(cell)}</td>' for cell in row[:COLUMNS])}</tr>" for row in rows)
+    if len(header) > COLUMNS:
+        note = f"{note}{', ' if note else ''}{len(header) - COLUMNS} more columns"
+    below = f"<p class='lsn-quiet'>{escape(note)}</p>" if note else ""
+    return f"<table class='lsn-table'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
+
+
+def _cell(text: str) -> str:
+    return escape(first_line(text, _CELL))
+
+
+def delimited_table(text: str, delimiter: str) -> str:
+    """The first rows of a CSV or TSV file."""
+    if delimiter == "," and text.partition("\n")[0].count(";") > text.partition("\n")[0].count(","):
+        delimiter = ";"
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    try:
+        rows = list(islice(reader, ROWS + 1))
+        more = sum(1 for row in reader if row)
+    except csv.Error as error:
+        return f"<p class='lsn-quiet'>Not a table that can be shown: {escape(str(error))}.</p>"
+    if not rows:
+        return "<p class='lsn-quiet'>The file is empty.</p>"
+    return table_html(rows[0], rows[1:], plural(more, "more row") if more else "")
+
+
+def parquet_preview(data: bytes) -> dict[str, Any] | None:
+    """The first rows of a Parquet file for the trajectory view; None when it cannot be read here.
+
+    `columns` with name and type, `rows` as texts, and `total_rows`.
+    """
+    if find_spec("pyarrow") is None:
+        return None
+    try:
+        table = first_rows(data, ROWS, COLUMNS, _CELL * 5)
+    except UnreadableTableError:
+        return None
+    named = zip(table.names[:COLUMNS], table.types[:COLUMNS], strict=True)
+    columns = [{"name": name, "type": kind} for name, kind in named]
+    return {"columns": columns, "rows": table.rows, "total_rows": table.total}
+
+
+def parquet_table(data: bytes) -> str:
+    """The first rows of a Parquet file."""
+    if find_spec("pyarrow") is None:
+        return "<p class='lsn-quiet'>To see Parquet files here, install pyarrow beside the notebook.</p>"
+    try:
+        table = first_rows(data, ROWS, COLUMNS, _CELL + 1)
+    except UnreadableTableError as error:
+        reason = escape(first_line(str(error)).rstrip("."))
+        return f"<p class='lsn-quiet'>Not a Parquet file that can be read: {reason}.</p>"
+    more = table.total - len(table.rows)
+    return table_html(table.names, table.rows, plural(more, "more row") if more else "")
+
+
+def json_text(text: str) -> str:
+    """JSON indented; anything else, or JSON nested too deep, as it is."""
+    try:
+        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return text

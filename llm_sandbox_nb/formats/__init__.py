@@ -1,0 +1,1 @@
+"""Trajectory formats of other projects, read and written."""

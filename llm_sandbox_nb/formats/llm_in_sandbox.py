@@ -1,0 +1,153 @@
+"""The `trajectory.json` of the LLM-in-Sandbox paper's own package: written beside every journal, and read.
+
+One record is one call, as there; a reply with several calls gives several, the later ones without thought. Its `run`
+calls the records `steps`; its `benchmark` calls them `trajectory`, and puts `agent_answer` beside them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.run_folder import SEED
+from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
+
+_RECORDS = ("steps", "trajectory")
+_EXIT = re.compile(r"\s*Exit code: *(?:Error: Exit code *)?(-?\d+)[^\n]*\n?")
+_LABEL = re.compile(r"Execution output of \\?\[[^\]\n]*\]:\n?")
+_STREAMS = re.compile(r"\\?\[STDOUT\]\n(.*?)(?:\n?\\?\[STDERR\]\n(.*))?", re.DOTALL)
+_REFUSED = re.compile(r"\s*(?:ERROR\b|Error\b[:!]?|Unknown command:)")
+_SHELLS = ("execute_bash", "bash")
+_TOO_LONG = "The command took too long"
+
+
+def to_seed(trajectory: Trajectory) -> dict[str, Any]:
+    """The trajectory as the paper's package has it."""
+    records = [record for step in trajectory.steps if step.replied for record in _records(step)]
+    for number, record in enumerate(records, 1):
+        record["metadata"]["step"] = number
+    return {
+        "problem_statement": trajectory.start.task if trajectory.start else "",
+        "steps": records,
+        "metadata": {"total_steps": len(records)},
+    }
+
+
+def dump_seed(trajectory: Trajectory) -> str:
+    """The text of `trajectory.json`."""
+    return json.dumps(to_seed(trajectory), indent=2, ensure_ascii=False)
+
+
+def write_seed(trajectory: Trajectory, folder: Path) -> Path:
+    """Write `trajectory.json` into `folder`; a reader never sees half of it."""
+    path = folder / SEED
+    partial = path.with_suffix(".partial")
+    partial.write_text(dump_seed(trajectory), "utf-8", newline="\n")
+    return partial.replace(path)
+
+
+def _records(step: Step) -> Iterator[dict[str, Any]]:
+    calls: list[Call | None] = [*step.calls] or [None]
+    for number, call in enumerate(calls):
+        yield {
+            "thought": step.thought if number == 0 else "",
+            "reasoning_content": step.reasoning if number == 0 else "",
+            "action": {
+                "function": call.tool if call else "",
+                "parameters": (call.arguments or {}) if call else {},
+            },
+            "observation": call.output if call else step.nudge,
+            "metadata": {"step": 0, "exec_time": step.model_time if number == 0 else 0.0},
+        }
+
+
+def read_seed(path: Path) -> Trajectory:
+    """A trajectory from a `trajectory.json`, the paper's or ours. What that form lacks stays empty.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is not a trajectory.
+    """
+    try:
+        return from_seed(json.loads(path.read_text("utf-8")), path.stem)
+    except ValueError as error:
+        raise ValueError(f"{path} is not a trajectory in the paper's form ({error}).") from error
+
+
+def is_seed(content: Any) -> bool:
+    """Whether what JSON gave holds the records of one run."""
+    return isinstance(content, dict) and any(isinstance(content.get(key), list) for key in _RECORDS)
+
+
+def from_seed(content: Any, name: str) -> Trajectory:
+    """A trajectory from what JSON gave; `name` becomes the run's id. Raises ValueError when it is none."""
+    try:
+        return Trajectory(_events(content, name))
+    except KeyError as error:
+        raise ValueError(f"it has no {error.args[0]}") from error
+    except (TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"its parts are of other kinds: {error}") from error
+
+
+def _events(content: dict[str, Any], name: str) -> Iterator[ev.Event]:
+    yield ev.RunStarted(run_id=name, task=content["problem_statement"], model="")
+    yield ev.MessageAdded(message={"role": "user", "content": content["problem_statement"]})
+    steps = next((content[key] for key in _RECORDS if key in content), None)
+    if steps is None:
+        raise KeyError(_RECORDS[0])
+    for number, record in enumerate(steps, 1):
+        yield from _step_events(number, record)
+    submitted = bool(steps) and steps[-1]["action"].get("function") in ("submit", "finish")
+    if submitted:
+        answer = content.get("agent_answer") or None
+        yield ev.RunFinished(stop_reason="submitted", steps=len(steps), answer=answer)
+
+
+def _step_events(number: int, record: dict[str, Any]) -> Iterator[ev.Event]:
+    tool = record["action"].get("function") or ""
+    arguments = record["action"].get("parameters") or {}
+    raw, call_id = json.dumps(arguments, ensure_ascii=False), f"call_{number}"
+    function = {"name": tool, "arguments": raw}
+    calls = [{"id": call_id, "type": "function", "function": function}] if tool else []
+    message = {"role": "assistant", "content": record["thought"]} | ({"tool_calls": calls} if calls else {})
+    yield ev.ModelReplied(
+        step=number,
+        message=message,
+        reasoning=record.get("reasoning_content") or None,
+        model_time=float(record.get("metadata", {}).get("exec_time") or 0.0),
+    )
+    if not tool:
+        yield ev.MessageAdded(message={"role": "user", "content": record["observation"]})
+        return
+    yield ev.CallProposed(step=number, call_id=call_id, tool=tool, raw_arguments=raw, arguments=arguments)
+    yield ev.CallStarted(step=number, call_id=call_id, tool=tool, arguments=arguments)
+    facts = outcome(tool, record["observation"])
+    yield ev.CallFinished(step=number, call_id=call_id, observation=record["observation"], **facts)
+
+
+def outcome(tool: str, observation: str) -> dict[str, Any]:
+    """How a call ended, as far as its observation tells: `exit_code`, `timed_out`, `error`, `stdout` and `stderr`.
+
+    The package has no other place for it. `formats.ts` of the view reads it in the same way.
+    """
+    facts: dict[str, Any] = {}
+    rest = observation
+    if found := _EXIT.match(rest):
+        rest, code = rest[found.end() :], int(found[1])
+        if code >= 0:
+            facts["exit_code"] = code
+    labelled = _LABEL.match(rest)
+    rest = rest[labelled.end() :] if labelled else rest
+    if not found:
+        refused = _REFUSED.match(rest)
+        return {"error": "failed" if tool in _SHELLS else "editor"} if refused else {}
+    streams = _STREAMS.fullmatch(rest)
+    facts["stdout"] = streams[1] if streams else rest
+    facts["stderr"] = (streams[2] or "") if streams else ""
+    if "exit_code" not in facts:  # the package says -1 for a time-out and when it failed itself
+        facts |= {"timed_out": True} if _TOO_LONG in facts["stdout"][:200] else {"error": "failed"}
+    return facts

@@ -1,0 +1,232 @@
+"""Prices, sizes, durations, counts, states and long texts as people read them: one rule for terminal, card and reports.
+
+`labextension/src/formatting.ts` has the same rules; tests/data/formatting.json tests both.
+"""
+
+from __future__ import annotations
+
+import math
+
+
+def format_cost(cost: float | None) -> str:
+    """US dollars, in four decimals below one dollar; None is a price that is not known, which is not zero."""
+    if cost is None or not math.isfinite(cost):
+        return "cost unknown"
+    if 0 < cost < 0.0001:
+        return "under $0.0001"
+    return f"${_decimal(cost, 4 if 0 < cost < 1 else 2)}"
+
+
+def format_spent(cost: float | None, budget: float | None) -> str:
+    """US dollars that were spent, and the budget they are a share of, both in cents where that is enough."""
+    if budget is None:
+        return format_cost(cost)
+    if cost is None or not math.isfinite(cost):
+        return f"{format_cost(cost)}, budget {_cents(budget)}"
+    return f"{_cents(cost)} of {_cents(budget)}"
+
+
+def _cents(dollars: float) -> str:
+    return format_cost(dollars) if 0 < dollars < 0.01 else f"${_decimal(dollars, 2)}"
+
+
+def format_size(size: float) -> str:
+    """A number of bytes; 1 KB is 1024 bytes."""
+    if size < 1024:
+        return f"{size:.0f} B"
+    value = float(size)
+    for unit in ("KB", "MB", "GB", "TB"):
+        value /= 1024
+        if value < 1024 or unit == "TB":
+            break
+    return f"{_decimal(value, 1)} {unit}"
+
+
+def format_duration(seconds: float) -> str:
+    """Seconds, in tenths below ten; the two largest of hours, minutes and seconds above a minute."""
+    if not math.isfinite(seconds):
+        return "unknown time"
+    seconds = max(0.0, seconds)
+    if seconds < 9.95:
+        return f"{_decimal(seconds, 1)} s"
+    whole = _rounded(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return _two(whole // 60, "min", whole % 60, "s")
+    minutes = _rounded(seconds / 60)
+    return _two(minutes // 60, "h", minutes % 60, "min")
+
+
+def format_count(count: int) -> str:
+    """A whole number, its thousands set apart."""
+    return f"{count:,}"
+
+
+def plural(count: int, noun: str, nouns: str | None = None) -> str:
+    """`count` and what is counted: `plural(1, "step")`, `plural(2, "reply", "replies")`."""
+    return f"{format_count(count)} {noun if count == 1 else nouns or noun + 's'}"
+
+
+def format_short(count: int) -> str:
+    """A number of tokens in few characters: thousands as `0.7k`, millions as `2.5M`."""
+    if count < 100:
+        return str(count)
+    return f"{_decimal(count / 1000, 1)}k" if count < 999_950 else f"{_decimal(count / 1_000_000, 1)}M"
+
+
+def format_clock(seconds: float) -> str:
+    """Seconds as a running clock shows them: minutes and seconds, and hours when there are any."""
+    whole = max(0, math.floor(seconds))
+    minutes = (
+        f"{whole // 60 % 60}:{whole % 60:02}" if whole < 3600 else f"{whole // 60 % 60:02}:{whole % 60:02}"
+    )
+    return minutes if whole < 3600 else f"{whole // 3600}:{minutes}"
+
+
+_STATES = {
+    "submitted": ("Submitted", ""),
+    "answered": ("Answered", ""),
+    "steps": ("Step limit reached", "Step limit reached ({})"),
+    "tokens": ("Token limit reached", "Token limit reached ({})"),
+    "cost": ("Budget reached", "Budget reached ({})"),
+    "time": ("Time limit reached", "Time limit reached ({})"),
+    "interrupted": ("Stopped by you", ""),
+    "model_error": ("Model error", "Model error: {}"),
+    "sandbox_lost": ("Sandbox lost", ""),
+    "error": ("Error", ""),
+    "running": ("Running", "Running · step {}"),
+    "waiting": ("Waiting for you", ""),
+    "paused": ("Paused", ""),
+    "pausing": ("Pausing after this command", ""),
+    "cut_off": ("Cut off", "Cut off at step {}"),
+    "ready": ("Ready to continue", "Ready to continue from step {}"),
+    "server_away": ("The server does not answer", ""),
+    "kernel_away": ("The kernel is silent", ""),
+}
+
+
+def format_state(state: str, detail: str = "") -> str:
+    """The state of a run, or why it ended, as a person says it.
+
+    `detail` is the limit that was reached, the failure of the model, or the number of the step.
+    """
+    alone, together = _STATES.get(state, (_words(state), ""))
+    return together.replace("{}", detail) if detail and together else alone
+
+
+_MODEL_FAILURES = {
+    "authentication": "key refused",
+    "quota": "quota used up",
+    "rate_limit": "too many requests",
+    "not_found": "model not found",
+    "unreachable": "no server answers",
+    "connection": "connection lost",
+    "timeout": "no answer in time",
+    "context": "conversation too long",
+    "content_policy": "refused by the provider's rules",
+    "bad_request": "request refused",
+    "server": "the provider failed",
+    "setup": "not set up",
+}
+
+
+def format_model_failure(kind: str) -> str:
+    """Why a request failed, in a few words; empty when the kind does not say."""
+    return _MODEL_FAILURES.get(kind, "")
+
+
+_CALL_FAILURES = {
+    "editor": "Edit refused",
+    "bad_arguments": "Arguments not valid",
+    "malformed_json": "Arguments not valid",
+    "unknown_tool": "Unknown tool",
+    "cut_off": "Call cut off",
+    "skipped": "Not executed",
+    "interrupted": "Stopped by you",
+}
+
+
+def format_call_failure(kind: str) -> str:
+    """Why a tool call failed, in a few words."""
+    return _CALL_FAILURES.get(kind, _words(kind))
+
+
+def format_percent(share: float) -> str:
+    """A share of one, or a score, in percent, without the sign."""
+    return f"{100 * share:.1f}"
+
+
+def format_number(value: float) -> str:
+    """Any other number, three digits of it; whole from one hundred on."""
+    return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+
+
+def _words(name: str) -> str:
+    return (name[:1].upper() + name[1:]).replace("_", " ")
+
+
+def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:
+    return f"{large} {large_unit} {small} {small_unit}" if small else f"{large} {large_unit}"
+
+
+def _rounded(value: float) -> int:
+    """Halves go up, as in JavaScript; `round` takes them to the even number."""
+    return math.floor(value + 0.5)
+
+
+def _decimal(value: float, digits: int) -> str:
+    scale = 10**digits
+    return f"{_rounded(value * scale) / scale:,.{digits}f}"
+
+
+TAIL = 20
+"""Lines at the end of a text that are always shown: an error is there."""
+_TAIL_LINE = 80
+"""Characters that each of them needs: with less room there are fewer."""
+
+
+def clip(text: str, limit: int) -> str:
+    """The beginning and the end of `text`, about `limit` characters, cut at line ends; says how much is hidden.
+
+    The last `TAIL` lines are always there; when they are too long for that, the middle of the long ones is left out.
+    """
+    if len(text) <= limit:
+        return text
+    start = _tail_start(text, max(1, min(TAIL, limit // _TAIL_LINE)))
+    room = limit - limit // 4 if start else limit
+    tail = text[start:] if len(text) - start <= room else _shortened(text[start:], room)
+    head = text[: min(start, max(0, limit - len(tail)))]
+    hidden = text.count("\n", len(head), start)
+    if whole := head.rfind("\n") + 1:
+        head = head[:whole]
+    elif hidden:
+        head, hidden = f"{head} …\n", hidden - 1
+    return f"{head}... {plural(hidden, 'line')} hidden ...\n{tail}" if hidden else head + tail
+
+
+def _tail_start(text: str, lines: int) -> int:
+    end = len(text.rstrip("\n"))
+    for _ in range(lines):
+        end = text.rfind("\n", 0, end)
+        if end < 0:
+            return 0
+    return end + 1
+
+
+def _shortened(text: str, room: int) -> str:
+    """The lines of `text` in `room` characters; the long ones share what the short ones leave."""
+    lines = text.split("\n")
+    share, left = 0, room
+    for place, size in enumerate(sorted(map(len, lines))):
+        share = left // (len(lines) - place)
+        left -= min(size, share)
+    return "\n".join(_without_middle(line, max(share, 2)) for line in lines)
+
+
+def _without_middle(line: str, room: int) -> str:
+    if len(line) <= room:
+        return line
+    half = room // 2
+    hidden = plural(len(line) - 2 * half, "character")
+    return f"{line[:half]} … {hidden} left out … {line[-half:]}"

@@ -1,0 +1,1 @@
+"""The model: requests through LiteLLM, streams, errors, retries, and the scripted model."""

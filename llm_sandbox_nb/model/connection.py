@@ -1,0 +1,176 @@
+"""The connection to a model: its address, its key, and an HTTP client for each request.
+
+LiteLLM keeps connections in a cache that outlives event loops, and its HTTP client silently repeats a request when the
+server hangs up. With one client for each request nothing stays open after a run, no request meets a connection that
+went stale during a long tool call, cancelling closes the connection, and a request is sent once.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import httpx
+
+from llm_sandbox_nb.model.contract import ModelError
+from llm_sandbox_nb.model.errors import Target
+from llm_sandbox_nb.model.request import Route
+from llm_sandbox_nb.model.sent_history import NextRequest
+from llm_sandbox_nb.model.server_replies import ReplyRewriter
+
+_NO_KEY = "no-key"
+_WELL_KNOWN = frozenset({"anthropic", "deepseek", "gemini", "groq", "mistral", "openai", "openrouter", "xai"})
+"""Providers that need a key, in the environment variable of their name."""
+_LITELLM_HTTP = frozenset({"anthropic", "deepseek", "gemini", "hosted_vllm"})
+"""Providers whose requests LiteLLM sends with its own HTTP client; all others keep LiteLLM's client."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """Address and key as the person gave them; the environment fills in what they left out."""
+
+    api_base: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+
+    def check(self) -> None:
+        """Raise ModelError when the address is none."""
+        if self.api_base is None:
+            return
+        try:
+            url = httpx.URL(self.api_base)
+        except httpx.InvalidURL:
+            url = httpx.URL("")
+        if url.scheme not in ("http", "https") or not url.host or not 0 < (url.port or 80) < 65536:
+            raise ModelError(
+                f"{self.api_base!r} is not the address of a model server: give it as http://host:port/v1.",
+                kind="unreachable",
+            )
+
+    def key(self, litellm: Any, route: Route) -> str | None:
+        """The key to send; None leaves it to LiteLLM, which knows the variable of each provider."""
+        if self.api_key or route.provider != "openai":
+            return self.api_key
+        found = litellm.api_key or litellm.openai_key or os.environ.get("OPENAI_API_KEY")
+        # A private server often needs no key, but the client insists on one.
+        return found or (_NO_KEY if self.api_base else None)
+
+    def has_known_key(self, provider: str) -> bool:
+        """Whether there is a key for one of the providers that need no look into LiteLLM."""
+        return provider in _WELL_KNOWN and bool(self.api_key or os.environ.get(f"{provider.upper()}_API_KEY"))
+
+    def check_key(self, litellm: Any, route: Route, target: Target) -> None:
+        """Raise ModelError when there is no key and LiteLLM would ask the provider without one."""
+        if target.has_key or self.api_base or litellm.api_key:
+            return
+        if not route.openai_compatible and route.provider != "anthropic":
+            return
+        if route.provider == "anthropic" and (
+            litellm.anthropic_key or os.environ.get("ANTHROPIC_AUTH_TOKEN")
+        ):
+            return
+        if not self.key(litellm, route):
+            raise ModelError(f"No API key: {target.key_help}.", kind="authentication")
+
+    def target(self, litellm: Any, route: Route, name: str) -> Target:
+        """What error messages say of the model `name`."""
+        environment = litellm.validate_environment(model=route.model)
+        missing = () if environment.get("keys_in_environment") else environment.get("missing_keys") or ()
+        names = tuple(key for key in missing if key.endswith("_API_KEY"))
+        return Target(
+            model=name,
+            api_base=self._shown(),
+            has_key=self.api_key is not None or not names,
+            key_names=names or (f"{route.provider.upper()}_API_KEY",),
+        )
+
+    def _shown(self) -> str | None:
+        """The address without a password or a token that stands in it."""
+        if self.api_base is None:
+            return None
+        return str(httpx.URL(self.api_base).copy_with(userinfo=b"", query=None, fragment=None))
+
+
+@asynccontextmanager
+async def request_client(
+    route: Route,
+    api_base: str | None,
+    api_key: str | None,
+    request: NextRequest,
+    rewriter: ReplyRewriter,
+    extra: dict[str, Any],
+) -> AsyncIterator[dict[str, Any]]:
+    """The keyword arguments that hand LiteLLM the client, which is closed at the end, and the `extra` fields.
+
+    OpenAI's client sends what `request` adds to the messages that LiteLLM gets. Replies of OpenAI-compatible servers
+    pass through `rewriter`. Where LiteLLM keeps its own client, it has to place the `extra` fields itself.
+    """
+    client = _make_client(route, api_base, api_key, request, rewriter)
+    if client is None:
+        yield extra
+        return
+    if extra:
+        client.extra = extra
+    try:
+        yield {"client": client}
+    finally:
+        await client.close()
+
+
+def _make_client(
+    route: Route, api_base: str | None, api_key: str | None, request: NextRequest, rewriter: ReplyRewriter
+) -> Any:
+    hooks: dict[str, Any] = {"response": [rewriter]} if route.openai_compatible else {}
+    if route.provider == "openai":
+        import openai
+
+        http_client = openai.DefaultAsyncHttpxClient(verify=_certificates(), event_hooks=hooks)
+        client = openai.AsyncOpenAI(
+            api_key=api_key, base_url=api_base, max_retries=0, http_client=http_client
+        )
+        request.send_through(client, http_client)
+        return client
+    return _once_only()(event_hooks=hooks) if route.provider in _LITELLM_HTTP else None
+
+
+@functools.cache
+def _certificates() -> ssl.SSLContext:
+    """Loading the certificates is most of the cost of a client."""
+    return httpx.create_ssl_context()
+
+
+@functools.cache
+def _once_only() -> type[Any]:
+    from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
+
+    class OnceOnly(AsyncHTTPHandler):
+        """LiteLLM's HTTP client without its second attempt, and with further fields in the body of a request."""
+
+        extra: Mapping[str, Any] = MappingProxyType({})
+
+        async def post(self, *args: Any, data: Any = None, **kwargs: Any) -> Any:
+            if self.extra and isinstance(data, str):
+                data = json.dumps(_merged(json.loads(data), self.extra))
+            return await super().post(*args, data=data, **kwargs)
+
+        async def single_connection_post_request(self, *args: Any, **kwargs: Any) -> Any:
+            # Called while the failure of the first attempt is being handled.
+            raise
+
+    return OnceOnly
+
+
+def _merged(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """The body with more fields; an object gets more fields of its own."""
+    nested = {
+        name: _merged(body[name], value)
+        for name, value in extra.items()
+        if isinstance(value, dict) and isinstance(body.get(name), dict)
+    }
+    return {**body, **extra, **nested}

@@ -1,0 +1,135 @@
+"""What the loop knows of a model: messages and tools in, one reply out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from llm_sandbox_nb.trajectory.events import Usage
+
+DeltaCallback = Callable[[str, str], None]
+"""Called with (text, reasoning) for each streamed piece."""
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call as the model wrote it; `arguments` is the raw text, perhaps not JSON."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One reply. `message` is what goes back into the history, in the form the provider wants."""
+
+    message: dict[str, Any]
+    text: str = ""
+    reasoning: str | None = None
+    calls: tuple[ToolCall, ...] = ()
+    usage: Usage | None = None
+    finish_reason: str | None = None
+    response_id: str | None = None
+    response_model: str | None = None
+    context_window: int | None = None
+    """Tokens that the model can take in, when they are known."""
+    left_out: tuple[str, ...] = ()
+    """Names of settings that were asked for and not sent, because the model does not take them."""
+
+
+class ModelError(Exception):
+    """A request failed for good, or may be retried. The message is one sentence that says what to do."""
+
+    def __init__(
+        self, message: str, *, kind: str, retryable: bool = False, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        """`authentication`, `not_found`, `unreachable`, `connection`, `rate_limit`, `quota`, `context`,
+        `bad_request`, `setting` (the model refuses one, it is left out from now on), `content_policy`,
+        `server`, `timeout`, `script`, `setup` (a package is missing), `unknown`."""
+        self.retryable = retryable
+        self.retry_after = retry_after
+        """Seconds the provider asked to wait."""
+
+
+class ContextOverflowError(ModelError):
+    """The conversation and the reply asked for do not fit the model's context.
+
+    `context_limit`, `prompt_tokens` and `completion_limit` (most tokens of one reply, whatever the prompt)
+    are what the provider's message told, else None.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        context_limit: int | None = None,
+        prompt_tokens: int | None = None,
+        completion_limit: int | None = None,
+    ) -> None:
+        super().__init__(message, kind="context")
+        self.context_limit = context_limit
+        self.prompt_tokens = prompt_tokens
+        self.completion_limit = completion_limit
+
+
+@dataclass
+class ModelSettings:
+    """How to sample. None leaves the provider's own default. Names as in the paper's inference table."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    max_tokens: int | None = None
+    """Tokens of one reply."""
+    timeout: float = 1200.0
+    """Seconds for one request."""
+    extra_body: dict[str, Any] = field(default_factory=dict)
+
+
+class Model(Protocol):
+    """A model. One implementation is LiteLLM, the scripted model another; a token-level policy for training a third."""
+
+    name: str
+    scripted: bool
+
+    async def reply(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]],
+        settings: ModelSettings,
+        on_delta: DeltaCallback | None = None,
+    ) -> Reply:
+        """One request, no retries.
+
+        Raises:
+            ContextOverflowError: it does not fit.
+            ModelError: anything else, with `retryable` set when trying again can help.
+        """
+        ...
+
+
+@runtime_checkable
+class Checkable(Protocol):
+    """A model that can tell before its first request that it cannot be asked."""
+
+    async def check(self) -> None:
+        """Raise ModelError when its provider is unknown or its key is missing; sends nothing."""
+        ...
+
+
+@runtime_checkable
+class SlowToBegin(Protocol):
+    """A model whose first reply needs preparations that take seconds."""
+
+    def prepare(self) -> None:
+        """Begin the preparations and do not wait for them. `reply` waits, and tells what went wrong.
+
+        Called in the event loop of the run, when its sandbox begins to start.
+        """
+        ...

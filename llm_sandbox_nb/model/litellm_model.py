@@ -1,0 +1,270 @@
+"""The model behind LiteLLM: one streamed request for each reply, and no retries."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import httpx
+
+from llm_sandbox_nb.model.connection import Access, request_client
+from llm_sandbox_nb.model.contract import DeltaCallback, Model, ModelError, ModelSettings, Reply
+from llm_sandbox_nb.model.errors import Target, broken_off, refused_setting, to_model_error
+from llm_sandbox_nb.model.known_history import KnownHistories
+from llm_sandbox_nb.model.litellm_backend import backend
+from llm_sandbox_nb.model.request import (
+    SETTINGS,
+    Route,
+    SendReasoning,
+    assistant_message,
+    clean_messages,
+    find_route,
+    reasoning_field,
+    sampling,
+)
+from llm_sandbox_nb.model.script import load_script
+from llm_sandbox_nb.model.scripted import ScriptedModel
+from llm_sandbox_nb.model.sent_history import SentHistories
+from llm_sandbox_nb.model.server_replies import ReplyRewriter, ServerHabits
+from llm_sandbox_nb.model.stream import Assembly
+from llm_sandbox_nb.trajectory.events import Usage
+
+_CACHED = [{"location": "message", "role": "system"}, {"location": "message", "index": -1}]
+"""Anthropic caches what is marked: here all that was sent before, which is most of what an agent sends."""
+_log = logging.getLogger(__name__)
+
+
+def make_model(
+    name: str,
+    *,
+    api_base: str | None = None,
+    api_key: str | None = None,
+    send_reasoning: SendReasoning = "auto",
+) -> Model:
+    """The model `name`, as LiteLLM knows it: `openai/gpt-5`, `anthropic/...`, `hosted_vllm/...`.
+
+    With `api_base` and no known provider in front, the name is that of a model of the OpenAI-compatible
+    server there.
+    `scripted/NAME` plays a packaged script, `scripted/PATH.yaml` one of your own (see `model/script.py`): without
+    LiteLLM, and without asking any model.
+    `send_reasoning` says whether reasoning goes back in later requests; `auto` does what each provider wants,
+    and a self-hosted server whose chat template wants it back needs `reasoning_content`.
+
+    Nothing is imported or sent before the first reply.
+
+    Raises:
+        ModelError: there is no such script, or the name is empty.
+    """
+    if not name.strip():
+        raise ModelError("No model is named: pass one with -m or --model.", kind="not_found")
+    access = Access(api_base or None, api_key or None)
+    access.check()
+    if name.startswith("scripted/"):
+        return ScriptedModel(name, load_script(name.removeprefix("scripted/")))
+    return LiteLLMModel(name, access, send_reasoning=send_reasoning)
+
+
+class _ListenerError(Exception):
+    """The callback for pieces failed; that is not the model's failure."""
+
+
+class LiteLLMModel:
+    """A model that LiteLLM reaches; see `make_model`."""
+
+    scripted = False
+
+    def __init__(self, name: str, access: Access, *, send_reasoning: SendReasoning = "auto") -> None:
+        self.name = name
+        self._access = access
+        self._send_reasoning = send_reasoning
+        self._habits = ServerHabits()
+        self._histories = SentHistories()
+        self._known = KnownHistories()
+
+    def prepare(self) -> None:
+        """Begin to import LiteLLM, in a thread."""
+        importing = asyncio.get_running_loop().run_in_executor(None, backend)
+        importing.add_done_callback(lambda done: done.cancelled() or done.exception())  # `reply` tells it
+
+    async def check(self) -> None:
+        """Find out whether the provider is known and there is a key, before anything is started.
+
+        LiteLLM, which takes seconds to import, is not needed where the key of a well-known provider is there.
+
+        Raises:
+            ModelError: no provider is known for the name, or there is no key for it.
+        """
+        if self._access.api_base or self._access.has_known_key(self.name.partition("/")[0]):
+            return
+        litellm = await asyncio.to_thread(backend)
+        route = find_route(litellm, self.name, None)
+        self._access.check_key(litellm, route, self._access.target(litellm, route, self.name))
+
+    async def reply(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]],
+        settings: ModelSettings,
+        on_delta: DeltaCallback | None = None,
+    ) -> Reply:
+        """One request, streamed. Cancelling closes the connection at once.
+
+        Raises:
+            ContextOverflowError: it does not fit.
+            ModelError: anything else.
+        """
+        litellm = await asyncio.to_thread(backend)
+        route = find_route(litellm, self.name, self._access.api_base)
+        way = reasoning_field(route) if self._send_reasoning == "auto" else self._send_reasoning
+        sent, left_out = sampling(litellm, route, settings, self._habits.refused)
+        extra = {} if route.openai_compatible else sent.pop("extra_body", {})
+        target = self._access.target(litellm, route, self.name)
+        assembly = Assembly()
+        rewriter = ReplyRewriter(self._habits, stream="stream" not in self._habits.refused)
+        history = self._histories.next_request(messages, whole=_needs_whole_history(litellm, route))
+        try:
+            self._access.check_key(litellm, route, target)
+            key = self._access.key(litellm, route)
+            opening = request_client(route, self._access.api_base, key, history, rewriter, extra)
+            async with asyncio.timeout(settings.timeout), opening as client:
+                request = self._request(litellm, route, clean_messages(history.new, way), tools)
+                request["timeout"] = httpx.Timeout(settings.timeout, connect=min(settings.timeout, 30.0))
+                await _stream(litellm, client | request | sent, assembly, on_delta)
+        except _ListenerError as error:
+            raise error.args[0] from None
+        except Exception as error:
+            raise self._explain(error, target, sent) from error
+        if not rewriter.ended if rewriter.used else route.openai_compatible and assembly.cut_short:
+            raise broken_off(target)
+        if route.openai_compatible and not self._habits.calls_natively:
+            self._habits.calls_natively = assembly.has_calls
+            if not assembly.has_calls:
+                assembly.read_written_calls(tools)
+        calls = assembly.calls(self._known.read(messages).call_ids)
+        usage = _usage(litellm, route, assembly)
+        if usage and not assembly.usage_reported:
+            usage.prompt_tokens += history.known_tokens
+        history.answered(usage.prompt_tokens if usage else 0)
+        return Reply(
+            message=assistant_message(assembly, calls, way),
+            text=assembly.text,
+            reasoning=assembly.reasoning or None,
+            calls=calls,
+            usage=usage,
+            finish_reason=assembly.finish_reason,
+            response_id=assembly.response_id,
+            response_model=assembly.response_model,
+            context_window=_context_window(litellm, route),
+            left_out=left_out,
+        )
+
+    def _request(
+        self, litellm: Any, route: Route, messages: list[dict[str, Any]], tools: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        request: dict[str, Any] = {
+            "model": route.model,
+            "messages": messages,
+            "stream": "stream" not in self._habits.refused,
+            "num_retries": 0,
+            "max_retries": 0,
+            # Tools that LiteLLM would run itself; from 1.106 on, looking for them needs another package.
+            "_skip_mcp_handler": True,
+        }
+        if not self._habits.refused & {"stream", "stream_options"}:
+            request["stream_options"] = {"include_usage": True}
+        if tools:
+            # LiteLLM's table does not know every model that takes tools; the provider does.
+            request |= {"tools": tools, "allowed_openai_params": ["tools"]}
+        if route.provider == "anthropic":
+            request["cache_control_injection_points"] = _CACHED
+        if self._access.api_base:
+            request["api_base"] = self._access.api_base
+        if key := self._access.key(litellm, route):
+            request["api_key"] = key
+        return request
+
+    def _explain(self, error: Exception, target: Target, sent: dict[str, Any]) -> ModelError:
+        settings = SETTINGS.intersection([*sent, *sent.get("extra_body", ())])
+        if setting := refused_setting(
+            error, (settings | {"stream", "stream_options"}) - self._habits.refused
+        ):
+            self._habits.refused.add(setting)
+            return ModelError(
+                f"{self.name} does not take the setting {setting}: it is left out from now on.",
+                kind="setting",
+                retryable=True,
+            )
+        return to_model_error(error, target)
+
+
+async def _stream(
+    litellm: Any, request: dict[str, Any], assembly: Assembly, on_delta: DeltaCallback | None
+) -> None:
+    stream = await litellm.acompletion(**request)
+    if not request["stream"]:
+        _tell(on_delta, *assembly.add(stream))
+        _tell(on_delta, *assembly.close())
+        return
+    try:
+        async for chunk in stream:
+            _tell(on_delta, *assembly.add(chunk))
+        _tell(on_delta, *assembly.close())
+        assembly.cut_short = getattr(stream, "received_finish_reason", "unknown") is None
+        received = getattr(stream, "chunks", None)
+        if received:
+            assembly.usage_reported = any(getattr(chunk, "usage", None) for chunk in received)
+    finally:
+        await stream.aclose()
+
+
+def _tell(on_delta: DeltaCallback | None, text: str, reasoning: str) -> None:
+    if not on_delta or not (text or reasoning):
+        return
+    try:
+        on_delta(text, reasoning)
+    except Exception as error:
+        raise _ListenerError(error) from error
+
+
+def _needs_whole_history(litellm: Any, route: Route) -> bool:
+    """Whether LiteLLM writes the body itself, or shows the messages to functions that a person has added to it."""
+    lists = (litellm.callbacks, litellm.input_callback, litellm.success_callback, litellm.failure_callback)
+    # LiteLLM's modules for Gemini enter its cache there, also when there is none.
+    listening = {str(one) for listed in lists for one in listed} - (
+        {"cache"} if litellm.cache is None else set()
+    )
+    return route.provider != "openai" or bool(listening)
+
+
+def _usage(litellm: Any, route: Route, assembly: Assembly) -> Usage | None:
+    usage = assembly.usage
+    if usage is None:
+        return None
+    prompt = getattr(usage, "prompt_tokens_details", None)
+    completion = getattr(usage, "completion_tokens_details", None)
+    return Usage(
+        prompt_tokens=usage.prompt_tokens or 0,
+        completion_tokens=usage.completion_tokens or 0,
+        cached_tokens=getattr(prompt, "cached_tokens", None) or 0,
+        reasoning_tokens=getattr(completion, "reasoning_tokens", None) or 0,
+        cost=_cost(litellm, route, usage) if assembly.usage_reported else None,
+    )
+
+
+def _context_window(litellm: Any, route: Route) -> int | None:
+    """Tokens, by LiteLLM's table; None when the table does not know the model."""
+    names = (route.model, route.model.removeprefix(f"{route.provider}/"))
+    tokens = (litellm.model_cost.get(name, {}).get("max_input_tokens") for name in names)
+    return next((found for found in tokens if isinstance(found, int) and found > 0), None)
+
+
+def _cost(litellm: Any, route: Route, usage: Any) -> float | None:
+    """US dollars by LiteLLM's table; None when the table does not know the model."""
+    try:
+        info = litellm.get_model_info(model=route.model)
+        prompt, completion = litellm.cost_per_token(model=route.model, usage_object=usage)
+    except Exception as error:  # noqa: BLE001 - LiteLLM raises bare Exceptions for unknown models
+        _log.debug("no price for %s: %s", route.model, error)
+        return None
+    return float(prompt + completion) if info.get("input_cost_per_token") else None

@@ -1,0 +1,66 @@
+"""Names of models that a person may mean: scripts, and LiteLLM's list, read without importing LiteLLM."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+
+_LIST = "model_prices_and_context_window_backup.json"
+_KEYS = {
+    "anthropic": "ANTHROPIC_API_KEY", "deepseek": "DEEPSEEK_API_KEY", "gemini": "GEMINI_API_KEY",
+    "groq": "GROQ_API_KEY", "mistral": "MISTRAL_API_KEY", "openai": "OPENAI_API_KEY",
+    "openrouter": "OPENROUTER_API_KEY", "xai": "XAI_API_KEY",
+}  # fmt: skip
+"""Providers that are offered without being begun, with the variables of their keys."""
+
+
+def model_names(begun: str, environment: Mapping[str, str]) -> list[str]:
+    """Names that begin with `begun`.
+
+    Before the slash these are scripts of the package and providers, or only those providers whose keys are set, if
+    there are any. After it these are the provider's models that call tools.
+    """
+    scripts = [f"scripted/{name}" for name in script_names()]
+    provider, slash, _ = begun.partition("/")
+    if not slash:
+        with_key = [name for name, variable in _KEYS.items() if environment.get(variable)]
+        offered = [f"{name}/" for name in with_key or _KEYS]
+        return [name for name in (*offered, *scripts) if name.startswith(begun)]
+    found = scripts if provider == "scripted" else list(provider_models(provider))
+    return [name for name in found if name.startswith(begun)]
+
+
+def script_names() -> list[str]:
+    """The names of the scripts that come with the package."""
+    folder = Path(str(files("llm_sandbox_nb.model") / "scripts"))
+    return sorted(path.stem for path in folder.glob("*.yaml"))
+
+
+@functools.cache
+def provider_models(provider: str) -> tuple[str, ...]:
+    """The provider's models that call tools, as LiteLLM's list names them, with the provider before a slash."""
+    try:
+        listed = json.loads(_list_file().read_text("utf-8"))
+    except (OSError, ValueError):
+        return ()
+    found = {
+        name if name.startswith(f"{provider}/") else f"{provider}/{name}"
+        for name, about in listed.items()
+        if about.get("litellm_provider") == provider
+        and about.get("mode") == "chat"
+        and about.get("supports_function_calling")
+        and not name.startswith("ft:")
+    }
+    return tuple(sorted(found))
+
+
+def _list_file() -> Path:
+    """LiteLLM's list. Raises OSError when LiteLLM is not installed."""
+    found = importlib.util.find_spec("litellm")
+    if found is None or not found.submodule_search_locations:
+        raise FileNotFoundError("litellm")
+    return Path(found.submodule_search_locations[0]) / _LIST

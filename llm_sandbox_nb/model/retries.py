@@ -1,0 +1,115 @@
+"""The one layer of retries around a model: back-off with jitter, bounded, cancellable, every failure told."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from llm_sandbox_nb.model.contract import (
+    ContextOverflowError,
+    DeltaCallback,
+    Model,
+    ModelError,
+    ModelSettings,
+    Reply,
+)
+
+AttemptCallback = Callable[[int, ModelSettings], None]
+"""Called before each request with the number of the attempt, from 1, and the settings it is sent with."""
+FailureCallback = Callable[[int, ModelError, float | None], None]
+"""Called after each failure with the attempt, the error, and the seconds until the next; None: no further."""
+
+SMALLEST_REPLY = 1024
+"""Tokens below which a reply is not worth asking for."""
+MARGIN = 256
+"""Tokens kept free because providers count the prompt a little differently from one request to the next."""
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How often and how long. Times are seconds."""
+
+    attempts: int = 6
+    """Requests for one reply, the first included."""
+    unreachable_attempts: int = 3
+    """The same when no server answers at all: that is more often a wrong address than a passing trouble."""
+    first_wait: float = 1.0
+    longest_wait: float = 60.0
+    jitter: float = 0.25
+    """Share of the wait that is random, so that many workers do not come back at the same moment."""
+    longest_retry_after: float = 600.0
+    """A provider that asks for more patience than this is not waited for."""
+
+    def wait(
+        self, attempt: int, error: ModelError, chance: Callable[[], float] = random.random
+    ) -> float | None:
+        """Seconds to wait after failure number `attempt`; None to give up."""
+        if error.kind == "setting":  # each is refused only once, so this comes to an end
+            return 0.0
+        limit = self.unreachable_attempts if error.kind == "unreachable" else self.attempts
+        if not error.retryable or attempt >= limit:
+            return None
+        if error.retry_after is not None:
+            if error.retry_after > self.longest_retry_after:
+                return None
+            return error.retry_after * (1 + 0.1 * self.jitter * chance())
+        backoff = min(self.longest_wait, self.first_wait * 2.0 ** (attempt - 1))
+        return backoff * (1 - self.jitter * chance())
+
+
+async def reply_with_retries(
+    model: Model,
+    messages: list[dict[str, Any]],
+    tools: list[dict[str, Any]],
+    settings: ModelSettings,
+    *,
+    policy: RetryPolicy | None = None,
+    on_delta: DeltaCallback | None = None,
+    on_attempt: AttemptCallback | None = None,
+    on_failure: FailureCallback | None = None,
+) -> Reply:
+    """A reply, asked for as often as the policy allows. Cancelling ends a request or a wait at once.
+
+    When the conversation does not fit because of the tokens asked for, fewer are asked for.
+
+    Raises:
+        ModelError: the last failure, when no further attempt is made.
+    """
+    policy = policy or RetryPolicy()
+    attempt = 0
+    while True:
+        attempt += 1
+        if on_attempt:
+            on_attempt(attempt, settings)
+        try:
+            return await model.reply(messages, tools, settings, on_delta)
+        except ModelError as error:
+            wait = policy.wait(attempt, error)
+            if attempt < policy.attempts and (smaller := smaller_request(settings, error)):
+                settings, wait = smaller, 0.0
+            if on_failure:
+                on_failure(attempt, error, wait)
+            if wait is None:
+                raise
+        await asyncio.sleep(wait)
+
+
+def smaller_request(settings: ModelSettings, error: ModelError) -> ModelSettings | None:
+    """Settings that ask for fewer tokens, when that can make the conversation fit; None when it cannot."""
+    if not isinstance(error, ContextOverflowError):
+        return None
+    asked = settings.max_tokens
+    rooms = []
+    if error.completion_limit is not None:
+        rooms.append(error.completion_limit)
+    if error.context_limit is not None and error.prompt_tokens is not None:
+        rooms.append(error.context_limit - error.prompt_tokens - MARGIN)
+    if not rooms and asked is not None:
+        rooms.append(asked // 2)
+    room = min(rooms, default=0)
+    if asked is not None and room >= asked:
+        room = asked // 2
+    return replace(settings, max_tokens=room) if room >= SMALLEST_REPLY else None

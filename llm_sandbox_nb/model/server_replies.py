@@ -1,0 +1,320 @@
+"""Replies of OpenAI-compatible servers, whatever their habits, in the one form that LiteLLM surely reads.
+
+Servers ignore that a stream was asked for, leave fields out, send others, or write them in another type. Each reply is
+read here and written anew, piece by piece, as OpenAI's own server would write it. docs/model-servers.md has the list of
+habits, tests/server_variants.py a server for each.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from llm_sandbox_nb.model.contract import ModelError
+
+_REASONING = ("reasoning_content", "reasoning", "thinking", "reasoning_text", "reasoning_details")
+_FINISHES = {
+    "length": "length", "max_tokens": "length", "max_length": "length", "model_length": "length",
+    "max_output_tokens": "length", "tool_calls": "tool_calls", "tool_call": "tool_calls", "tool_use": "tool_calls",
+    "function_call": "tool_calls", "content_filter": "content_filter", "safety": "content_filter",
+}  # fmt: skip
+_NOT_FINISHED = frozenset({"", "null", "none", "error", "abort"})
+"""Values of `finish_reason` that a reply has which did not come to its end."""
+
+
+@dataclass
+class ServerHabits:
+    """What was learned about a model's server, for all further requests."""
+
+    refused: set[str] = field(default_factory=set)
+    """Names of fields that it does not take."""
+    silent_ends: int = 0
+    """How many replies in a row had no mark of their end. One alone may be a connection that was cut."""
+    calls_natively: bool = False
+    """Whether its model has made a call that is none of text."""
+
+
+@dataclass
+class ReplyRewriter:
+    """A response hook of an HTTP client. It puts a reply that LiteLLM reads in place of the one that came."""
+
+    habits: ServerHabits
+    stream: bool = True
+    """Whether LiteLLM expects a stream. It gets one also when the server sends none."""
+    used: bool = False
+    """Whether a reply came."""
+    ended: bool = False
+    """Whether the reply came to its end."""
+
+    async def __call__(self, response: httpx.Response) -> None:
+        """Rewrite this reply, unless it is a failure.
+
+        Raises:
+            ModelError: a web page came.
+        """
+        if not response.is_success:
+            return
+        if response.headers.get("content-type", "").startswith("text/html"):
+            raise ModelError(
+                f"A web page answers at {response.url.host}, not a model server: check the address; most end in /v1.",
+                kind="not_found",
+            )
+        self.used = True
+        raw = httpx.Response(response.status_code, headers=response.headers, stream=response.stream)
+        response.stream = _Rewritten(raw, self)
+        for name in ("content-encoding", "content-length"):
+            response.headers.pop(name, None)
+        response.headers["content-type"] = "text/event-stream" if self.stream else "application/json"
+
+
+class _Rewritten(httpx.AsyncByteStream):
+    """The bytes of a reply, written anew."""
+
+    def __init__(self, raw: httpx.Response, rewriter: ReplyRewriter) -> None:
+        self._raw, self._rewriter = raw, rewriter
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        reply, pieces = _Reply(), list[dict[str, Any]]()
+        async for found in _objects(self._raw):
+            piece = reply.take(found)
+            if piece and self._rewriter.stream:
+                yield _event(piece)
+            elif piece:
+                pieces.append(piece)
+            if reply.broken:
+                break
+        habits = self._rewriter.habits
+        if reply.began and not reply.broken:
+            habits.silent_ends = 0 if reply.ended else habits.silent_ends + 1
+            reply.ended = reply.ended or habits.silent_ends > 1
+        self._rewriter.ended = reply.ended
+        pieces += reply.last_pieces() if reply.ended else ()
+        if not self._rewriter.stream:
+            yield json.dumps(_completion(pieces)).encode()
+            return
+        for piece in pieces:
+            yield _event(piece)
+        if reply.ended:
+            yield b"data: [DONE]\n\n"
+
+    async def aclose(self) -> None:
+        await self._raw.aclose()
+
+
+def _event(piece: dict[str, Any]) -> bytes:
+    return b"data: %s\n\n" % json.dumps(piece).encode()
+
+
+def _completion(pieces: list[dict[str, Any]]) -> dict[str, Any]:
+    """The reply to a request for no stream: one piece brought the message, the others its end and usage."""
+    whole: dict[str, Any] = {}
+    for piece in pieces:
+        whole |= piece | {"choices": [*whole.get("choices", ()), *piece.get("choices", ())]}
+    choices = whole.pop("choices", [])
+    message: dict[str, Any] = {"role": "assistant", "content": None}
+    for choice in choices:
+        message |= choice["delta"]
+    finish = choices[-1]["finish_reason"] if choices else None
+    choice = {"index": 0, "message": message, "finish_reason": finish}
+    return whole | {"object": "chat.completion", "choices": [choice]}
+
+
+# --- from bytes to objects ---
+
+_DONE: dict[str, Any] = {}
+"""Stands for the server's own mark of the end."""
+_BROKEN: dict[str, Any] = {}
+"""Stands for JSON that is cut or is none."""
+
+
+async def _objects(raw: httpx.Response) -> AsyncIterator[dict[str, Any]]:
+    """The JSON objects of a reply as they come: in events, on lines, or as one text over many lines."""
+    text, is_event = "", False
+    async for line in _lines(raw):
+        if line.startswith("data:"):
+            if text and not is_event:  # a JSON text of many lines is over
+                for one in _parsed(text) or [_BROKEN]:
+                    yield one
+                text = ""
+            data, is_event = line.removeprefix("data:").strip(), True
+        elif (text and not is_event) or line.lstrip().startswith(("{", "[")):
+            data, is_event = line.strip(), False
+        elif not line and text:  # the end of an event
+            yield _BROKEN
+            return
+        else:
+            continue
+        if data == "[DONE]":
+            yield _DONE
+            return
+        if not text and not data.startswith(("{", "[")):
+            continue
+        begun, text = bool(text), f"{text}\n{data}" if text else data
+        # What is on many lines and in no event is read at its end: it would be read over and over.
+        if (begun and not is_event) or (found := _parsed(text)) is None:
+            continue
+        text = ""
+        for one in found:
+            yield one
+    for one in (_parsed(text) or [_BROKEN]) if text else ():
+        yield one
+
+
+async def _lines(raw: httpx.Response) -> AsyncIterator[str]:
+    """Lines, which end in LF, CR LF or CR and nothing else: JSON may hold the other ends of lines as they are."""
+    decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
+    ends = io.IncrementalNewlineDecoder(None, translate=True)
+    rest: list[str] = []
+    async for data in raw.aiter_bytes():
+        first, *lines = ends.decode(decoder.decode(data)).split("\n")
+        rest.append(first)
+        for line in lines:
+            yield "".join(rest)
+            rest = [line]
+    yield "".join([*rest, ends.decode(decoder.decode(b"", True), True)])
+
+
+def _parsed(text: str) -> list[dict[str, Any]] | None:
+    """The objects of a JSON text; None when it is not whole."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return [one for one in (found if isinstance(found, list) else [found]) if isinstance(one, dict)]
+
+
+# --- from objects to pieces ---
+
+
+class _Reply:
+    """One reply while it comes. The end and the usage are kept for last, where OpenAI has them."""
+
+    def __init__(self) -> None:
+        self.began = self.ended = self.broken = False
+        self._said = self._called = False
+        self._finish: str | None = None
+        self._usage: dict[str, Any] | None = None
+        self._head: dict[str, Any] = {}
+
+    def take(self, found: dict[str, Any]) -> dict[str, Any] | None:
+        """The piece that an object brings, if it brings one."""
+        if found is _DONE:
+            self.ended = True
+            return None
+        if found is _BROKEN:
+            self.broken, self.ended = True, False
+            return None
+        if error := found if found.get("object") == "error" else found.get("error"):
+            self.broken, self.ended = True, False
+            return {"error": error}
+        self._usage = _usage(found.get("usage")) or self._usage
+        self._head = self._head or {
+            "id": str(found.get("id") or "reply"),
+            "object": "chat.completion.chunk",
+            "created": 0,
+            "model": str(found.get("model") or ""),
+        }
+        choices = found.get("choices")
+        if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+            return None
+        self.began = True
+        choice = choices[0]
+        self._finish = _finish(choice.get("finish_reason")) or self._finish
+        self.ended = self.ended or self._finish is not None or "message" in choice
+        said = choice.get("delta")
+        if not isinstance(said, dict):
+            # A whole message; some servers send it after its pieces once more.
+            said = None if self._said else choice.get("message") or {"content": choice.get("text")}
+        delta = _delta(said) if isinstance(said, dict) else {}
+        if not delta:
+            return None
+        self._said = True
+        self._called = self._called or "tool_calls" in delta
+        return self._head | {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+
+    def last_pieces(self) -> Iterator[dict[str, Any]]:
+        """The end of the reply and its usage."""
+        finish = self._finish or ("tool_calls" if self._called else "stop")
+        yield self._head | {"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]}
+        if self._usage:
+            yield self._head | {"choices": [], "usage": self._usage}
+
+
+def _finish(value: object) -> str | None:
+    if value is None or str(value).lower() in _NOT_FINISHED:
+        return None
+    return _FINISHES.get(str(value).lower(), "stop")
+
+
+def _delta(said: Mapping[str, Any]) -> dict[str, Any]:
+    """What is said, in the fields of OpenAI; without those that are empty."""
+    parts = said.get("content")
+    parts = parts if isinstance(parts, list) else [parts]
+    content = "".join(_text(part) for part in parts if not _is_thinking(part)) or _text(said.get("refusal"))
+    reasoning = next((text for name in _REASONING if (text := _text(said.get(name)))), "")
+    reasoning += "".join(_text(part) for part in parts if _is_thinking(part))
+    calls = said.get("tool_calls")
+    calls = [calls] if isinstance(calls, dict) else list(calls) if isinstance(calls, list) else []
+    if said.get("function_call"):
+        calls.append({"function": said["function_call"]})
+    delta: dict[str, Any] = {"content": content} if content else {}
+    delta |= {"reasoning_content": reasoning} if reasoning else {}
+    delta |= {"tool_calls": [_call(call) for call in calls if isinstance(call, dict)]} if calls else {}
+    return delta
+
+
+def _is_thinking(part: object) -> bool:
+    return isinstance(part, dict) and str(part.get("type")).startswith(("thinking", "reasoning"))
+
+
+def _text(value: object) -> str:
+    """The text of a value that has one: a text, a part, or a list of them."""
+    match value:
+        case str():
+            return value
+        case list():
+            return "".join(map(_text, value))
+        case {"text": said} | {"thinking": said} | {"summary": said} | {"content": said}:
+            return _text(said)
+    return ""
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call.get("function")
+    function = function if isinstance(function, dict) else call
+    arguments = function.get("arguments", function.get("parameters"))
+    if not isinstance(arguments, str):
+        arguments = "" if arguments is None else json.dumps(arguments)
+    index, identity, name = str(call.get("index"))[:9], call.get("id"), function.get("name")
+    return {
+        "index": int(index) if index.isdecimal() else 0,
+        "id": str(identity) if identity not in (None, "") else None,
+        "type": "function",
+        "function": {"name": name if name and isinstance(name, str) else None, "arguments": arguments},
+    }
+
+
+def _usage(found: object) -> dict[str, Any] | None:
+    """The counts of tokens; None when the server does not tell both of them."""
+    if not isinstance(found, dict):
+        return None
+    counts = _counts(found)
+    if not {"prompt_tokens", "completion_tokens"} <= set(counts):
+        return None
+    details = {name: _counts(value) for name, value in found.items() if isinstance(value, dict)}
+    total = counts["prompt_tokens"] + counts["completion_tokens"]
+    return {"total_tokens": total} | counts | {name: some for name, some in details.items() if some}
+
+
+def _counts(found: Mapping[str, Any]) -> dict[str, int]:
+    return {
+        name: int(value)
+        for name, value in found.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**53
+    }

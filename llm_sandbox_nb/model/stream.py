@@ -1,0 +1,172 @@
+"""A streamed reply put together: text, reasoning, tool calls with ids that are unique."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from llm_sandbox_nb.model.contract import ToolCall
+from llm_sandbox_nb.model.text_markup import ThinkingSplitter, split_lone_end, written_calls
+
+
+@dataclass
+class _OpenCall:
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclass
+class Assembly:
+    """What has arrived of one reply."""
+
+    text: str = ""
+    reasoning: str = ""
+    thinking_blocks: list[dict[str, Any]] = field(default_factory=list)
+    """Thinking as Anthropic wants it back, with its signatures."""
+    finish_reason: str | None = None
+    usage: Any = None
+    usage_reported: bool = True
+    """Whether the provider told the usage; otherwise LiteLLM has counted."""
+    cut_short: bool = False
+    """The stream ended without the end that the provider announces."""
+    response_id: str | None = None
+    response_model: str | None = None
+    _calls: list[_OpenCall] = field(default_factory=list)
+    _at_index: dict[int, _OpenCall] = field(default_factory=dict)
+    _block_open: bool = False
+    _splitter: ThinkingSplitter = field(default_factory=ThinkingSplitter)
+
+    def add(self, chunk: Any) -> tuple[str, str]:
+        """Take one chunk in; returns the text and the reasoning it brought."""
+        self.usage = getattr(chunk, "usage", None) or self.usage
+        self.response_id = self.response_id or getattr(chunk, "id", None)
+        self.response_model = self.response_model or getattr(chunk, "model", None)
+        if not chunk.choices:
+            return "", ""
+        choice = chunk.choices[0]
+        self.finish_reason = choice.finish_reason or self.finish_reason
+        delta = getattr(choice, "delta", None) or choice.message
+        text = getattr(delta, "content", None) or ""
+        reasoning = getattr(delta, "reasoning_content", None) or getattr(delta, "reasoning", None) or ""
+        text, thinking = self._splitter.add(text)
+        reasoning += thinking
+        self.text += text
+        self.reasoning += reasoning
+        for block in getattr(delta, "thinking_blocks", None) or ():
+            self._add_block(dict(block))
+        for call in getattr(delta, "tool_calls", None) or ():
+            self._add_call(call)
+        return text, reasoning
+
+    def close(self) -> tuple[str, str]:
+        """Nothing more comes; returns the text and the reasoning that still waited."""
+        text, reasoning = self._splitter.rest()
+        self.text += text
+        self.reasoning += reasoning
+        if not self.reasoning:
+            self.text, self.reasoning = split_lone_end(self.text)
+        if self.reasoning:
+            self.text = self.text.lstrip()
+        return text, reasoning
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether the reply has calls."""
+        return bool(self._calls)
+
+    def read_written_calls(self, tools: list[dict[str, Any]]) -> None:
+        """Take the calls of these tools out of the text."""
+        functions = [tool["function"] for tool in tools]
+        properties = {one["name"]: one.get("parameters", {}).get("properties", {}) for one in functions}
+        self.text, written = written_calls(self.text, properties)
+        if not written and not self.text.strip():  # some models do not end their thinking before a call
+            self.reasoning, written = written_calls(self.reasoning, properties)
+        self._calls += [_OpenCall("", name, arguments) for name, arguments in written]
+
+    def calls(self, taken: Iterable[str] = ()) -> tuple[ToolCall, ...]:
+        """The calls, each with an id that is not `taken` and that no other call of this reply has."""
+        taken = set(taken)
+        calls = []
+        for call in [one for whole in self._calls for one in _separate(whole)]:
+            identity = call.id if call.id and call.id not in taken else f"call_{uuid.uuid4().hex[:12]}"
+            taken.add(identity)
+            calls.append(ToolCall(identity, _plain_name(call.name), call.arguments))
+        return tuple(calls)
+
+    def add_whole_call(self, identity: str, name: str, arguments: str) -> None:
+        """Take in a call that does not come in pieces."""
+        self._calls.append(_OpenCall(identity, name, arguments))
+
+    def _add_call(self, delta: Any) -> None:
+        index = getattr(delta, "index", None)
+        index = len(self._calls) - 1 if index is None else index
+        function = delta.function
+        call = self._at_index.get(index)
+        if call is None or _is_another(call, delta.id, function.name):
+            call = self._at_index[index] = _OpenCall()
+            self._calls.append(call)
+        call.id = call.id or delta.id or ""
+        call.name = _joined(call.name, function.name or "")
+        call.arguments += function.arguments or ""
+
+    def _add_block(self, piece: dict[str, Any]) -> None:
+        if piece.get("type") != "thinking":
+            self.thinking_blocks.append(piece)
+            self._block_open = False
+            return
+        if not self._block_open:
+            self.thinking_blocks.append({"type": "thinking", "thinking": "", "signature": ""})
+            self._block_open = True
+        block = self.thinking_blocks[-1]
+        if not (
+            piece.get("signature") and block["thinking"]
+        ):  # a signature may come with the whole text again
+            block["thinking"] += piece.get("thinking") or ""
+        if piece.get("signature"):
+            block["signature"] = piece["signature"]
+            self._block_open = False
+
+
+def _is_another(call: _OpenCall, identity: str | None, name: str | None) -> bool:
+    """Whether a delta with this id and name begins a new call although its index is that of `call`.
+
+    Some servers give every call of a reply the index 0.
+    """
+    if identity and call.id and identity != call.id:
+        return bool(name)
+    return bool(name and call.name and not identity and _is_json(call.arguments))
+
+
+def _separate(call: _OpenCall) -> list[_OpenCall]:
+    """The calls that a model wrote as one, with one JSON object of arguments after the other."""
+    found, rest = [], call.arguments.strip()
+    while rest.startswith("{"):
+        try:
+            _, end = json.JSONDecoder().raw_decode(rest)
+        except (ValueError, RecursionError):
+            return [call]
+        found.append(_OpenCall(call.id, call.name, rest[:end]))
+        rest = rest[end:].lstrip()
+    return found if len(found) > 1 and not rest else [call]
+
+
+def _joined(name: str, piece: str) -> str:
+    """A name with one more piece: some servers send it in two, some whole with every piece of the arguments."""
+    return piece if piece.startswith(name) else name + piece
+
+
+def _plain_name(name: str) -> str:
+    """Without what some servers leave around it of their model's chat template."""
+    return name.partition("<|")[0].strip().removeprefix("functions.")
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True

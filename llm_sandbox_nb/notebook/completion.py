@@ -1,0 +1,172 @@
+"""What the Tab key offers in the first line of `%%sandbox`, and after `%sandbox`. Reads names; starts nothing."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+from llm_sandbox_nb.model.model_names import model_names
+from llm_sandbox_nb.sandbox.isolations import NETWORKS, PROFILES, isolation_choices
+from llm_sandbox_nb.trajectory.run_names import run_folders, short_ids
+
+_MOST = 200
+"""Names that are offered, at most."""
+_NEWEST = 50
+"""Runs that are offered."""
+_WORDS: Mapping[str, tuple[str, ...]] = {
+    "load": ("-o",),
+    "fork": ("-o", "--run"),
+    "rewind": ("both", "files", "conversation", "--others", "--run"),
+    "preview": ("both", "files", "conversation", "--run"),
+    "undo": ("--others", "--run"),
+    "resume": ("--others", "--run"),
+    "compare": ("--run",),
+    "replay": ("--ignore", "--ignore-files", "--run"),
+    "runs": ("--prune", "--older-than", "--keep", "--yes", "--json"),
+    "stop": ("--idle",),
+    "benchmark": ("list", "run", "report"),
+}
+"""Words that may follow a subcommand of `%sandbox`."""
+_TAKES_RUNS = ("load", "export", "compare")
+_TAKES_FILES = ("put",)
+
+
+class Names(Protocol):
+    """What `SandboxMagics` knows."""
+
+    model: Any
+    shell: Any
+    subcommands: tuple[str, ...]
+
+    @property
+    def sandbox_cell(self) -> Any:
+        """The cell magic, with the parser of its options."""
+        ...
+
+    @property
+    def folder(self) -> Path:
+        """Where the runs of the notebook are."""
+        ...
+
+
+Completion = tuple[str, list[str]]
+"""The end of the line that is completed, and the texts that may stand in its place."""
+
+
+def complete_cell(line: str, magics: Names) -> Completion:
+    """For the first line of a cell, up to the cursor."""
+    before, word = _split(line)
+    parser: argparse.ArgumentParser = magics.sandbox_cell.parser
+    options = parser._option_string_actions
+    flag, equals, begun = word.partition("=")
+    if equals and flag in options:
+        return begun, _values(options[flag].dest, begun, magics)
+    open_option = _open_option(before, options)
+    values = _values(open_option, word, magics) if open_option else []
+    if word.startswith("-") or not values:
+        return word, [*values, *_beginning(word, [name for name in options if name.startswith("--")])]
+    return word, values
+
+
+def complete_line(line: str, magics: Names) -> Completion:
+    """For a line that begins with `%sandbox`, up to the cursor."""
+    before, word = _split(line)
+    if not before:
+        return word, _beginning(word, magics.subcommands)
+    name, previous = before[0], before[-1]
+    if previous == "--run" or (name in _TAKES_RUNS and not word.startswith("-") and previous != "-o"):
+        return word, _runs(word, magics)
+    if name in _TAKES_FILES:
+        return word, _files(word)
+    if name == "benchmark" and previous == "--model":
+        return word, _values("model", word, magics)
+    return word, _beginning(word, _WORDS.get(name, ()))
+
+
+def _split(line: str) -> tuple[list[str], str]:
+    """The words after the magic's name, and the one at the cursor, which may be empty."""
+    words = line.split()
+    word = "" if not line or line[-1].isspace() else words.pop()
+    return words[1:], word
+
+
+def _open_option(before: list[str], options: Mapping[str, argparse.Action]) -> str | None:
+    """The option whose value comes next; one that takes several ends at the next option."""
+    for distance, word in enumerate(reversed(before)):
+        if word in options:
+            action = options[word]
+            takes_next = action.nargs == "+" or (action.nargs is None and distance == 0)
+            return action.dest if takes_next else None
+    return None
+
+
+def _values(name: str, begun: str, magics: Names) -> list[str]:
+    """The values of an option of a cell that begin with `begun`."""
+    namespace: dict[str, Any] = magics.shell.user_ns
+    kinds: Mapping[str, Callable[[], Iterable[str]]] = {
+        "model": lambda: _models(begun, magics),
+        "isolation": lambda: isolation_choices(),
+        "profile": lambda: PROFILES,
+        "network": lambda: NETWORKS,
+        "approve": lambda: ("ask", "edits", "auto"),
+        "on_pause": lambda: ("ask", "wait", "stop", "continue"),
+        "input": lambda: [*_files(begun), *_variables(namespace, lambda value: not callable(value))],
+        "break_when": lambda: _variables(namespace, callable),
+        "from_files_of": lambda: _runs(begun, magics),
+        "prompt_config": lambda: _files(begun, (".yaml", ".yml")),
+        "api_key_env": lambda: [name for name in os.environ if name.endswith(("KEY", "TOKEN"))],
+    }
+    return _beginning(begun, kinds[name]()) if name in kinds else []
+
+
+def _models(begun: str, magics: Names) -> list[str]:
+    found = [magics.model, *model_names(begun, os.environ)]
+    if begun.startswith("scripted/"):
+        found += [f"scripted/{path}" for path in _files(begun.removeprefix("scripted/"), (".yaml", ".yml"))]
+    return list(filter(None, found))
+
+
+def _runs(begun: str, magics: Names) -> list[str]:
+    """Short ids of the newest runs of the notebook; whole names, when one was begun."""
+    folders = run_folders(magics.folder)[-_NEWEST:]
+    short = short_ids(folders)
+    offered = [short[folder] for folder in reversed(folders)]
+    return _beginning(begun, offered) or _beginning(begun, [folder.name for folder in folders])
+
+
+def _files(begun: str, endings: tuple[str, ...] = ()) -> list[str]:
+    """Files and folders of this machine; a folder ends with a slash. Names that need quotes are left out."""
+    head, slash, tail = begun.rpartition("/")
+    try:
+        entries = islice(os.scandir(Path(head + slash or ".").expanduser()), 10 * _MOST)
+        found = [(entry.name, entry.is_dir()) for entry in entries if entry.name.startswith(tail)]
+    except OSError:
+        return []
+    shown = [
+        f"{head}{slash}{name}{'/' if folder else ''}"
+        for name, folder in sorted(found)
+        if (folder or not endings or name.endswith(endings))
+        and (tail.startswith(".") or not name.startswith("."))
+    ]
+    return [name for name in shown if name.isprintable() and not set(name) & set(" \t'\"\\")]
+
+
+def _variables(namespace: Mapping[str, Any], wanted: Callable[[Any], bool]) -> list[str]:
+    """The user's own variables; modules and what IPython puts there are left out."""
+    hidden = {"In", "Out", "exit", "quit", "get_ipython", "open"}
+    return [
+        name
+        for name, value in list(namespace.items())
+        if not name.startswith("_")
+        and name not in hidden
+        and wanted(value)
+        and type(value).__name__ != "module"
+    ]
+
+
+def _beginning(begun: str, names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(name for name in names if name.startswith(begun)))[:_MOST]

@@ -1,0 +1,241 @@
+"""The output of a cell: shown once and updated in place while a run continues in the background."""
+
+from __future__ import annotations
+
+import queue
+import shutil
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from llm_sandbox_nb.card.artifacts import relative_path
+from llm_sandbox_nb.card.bundle import MIME, live_json
+from llm_sandbox_nb.card.card import Bundle, Card
+from llm_sandbox_nb.notebook.event_loop import CLEAN_UP, BackgroundTask
+from llm_sandbox_nb.trajectory.events import Controlled, Event
+
+if TYPE_CHECKING:
+    from llm_sandbox_nb.notebook.panel import Panel
+
+T = TypeVar("T")
+Listener = Callable[[Event], None]
+
+_BYTES_A_SECOND = 1_000_000
+"""Most bytes a second that the page gets during a run."""
+_SHARE = 0.1
+"""Share of the time that rendering may take."""
+_WATCHED_INTERVAL = 1.0
+"""Seconds between updates while the front end can watch the run at the server: they are for other front ends only."""
+_TICK = 0.05
+_CLOCK = 1.0
+"""Seconds after which the card is updated although nothing happened, so that its clock advances."""
+
+
+class UpdatedOutput:
+    """Publishes bundles, each in the place of the one before."""
+
+    def __init__(self) -> None:
+        self._id = uuid.uuid4().hex
+        self._shown = False
+
+    def publish(self, bundle: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> None:
+        """Show `bundle`. Give the metadata with every update: one without erases the earlier metadata."""
+        from IPython import display
+
+        publish: Any = display.publish_display_data
+        options: dict[str, Any] = {"transient": {"display_id": self._id}, "update": self._shown}
+        publish(bundle, metadata or {}, **options)
+        self._shown = True
+
+    finish = publish
+    """Show the last bundle, which stays."""
+
+    def keep(self) -> None:
+        """Something else is printed next; an update finds its place in any case."""
+
+
+class TerminalOutput:
+    """Texts on a terminal, each in the place of the one before, as much of their end as fits."""
+
+    def __init__(self) -> None:
+        self._rows = 0
+
+    def publish(self, bundle: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> None:
+        """Show the text of `bundle`."""
+        size = shutil.get_terminal_size()
+        lines = str(bundle["text/plain"]).rstrip("\n").split("\n")
+        # A letter that is not ASCII may take two columns.
+        shown = [line[: size.columns if line.isascii() else max(1, size.columns // 2)] for line in lines]
+        shown = shown[-max(1, size.lines - 1) :]
+        self._write(shown)
+        self._rows = len(shown)
+
+    def finish(self, bundle: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> None:
+        """Show the whole text, which stays."""
+        self._write([str(bundle["text/plain"]).rstrip("\n")])
+        self._rows = 0
+
+    def keep(self) -> None:
+        """Leave what is shown where it is: something else is printed below."""
+        self._rows = 0
+
+    def _write(self, lines: list[str]) -> None:
+        erased = f"\x1b[{self._rows}A\x1b[J" if self._rows else ""
+        sys.stdout.write(erased + "\n".join(lines) + "\n")
+        sys.stdout.flush()
+
+
+Output = UpdatedOutput | TerminalOutput
+
+
+def has_front_end(shell: Any) -> bool:
+    """Whether a front end can show updates while a cell runs; plain IPython only prints."""
+    return getattr(shell, "kernel", None) is not None
+
+
+class LiveDisplay:
+    """Shows a card. IPython in a terminal shows its text; where no terminal is, only the final text is printed."""
+
+    def __init__(
+        self,
+        card: Card,
+        shell: Any,
+        interval: float = 0.25,
+        watched: Callable[[], str | None] = lambda: None,
+        make_panel: Callable[[], Panel | None] = lambda: None,
+        output: UpdatedOutput | None = None,
+    ) -> None:
+        """`output` shows another card now, in whose place this one appears.
+
+        `watched` gives the run's id while it can be watched at the server.
+
+        `make_panel` is asked once, when the run has begun: the panel then follows the run to its end.
+        """
+        self._watched = watched
+        self._make_panel = make_panel
+        self._panel: Panel | None = None
+        front_end = has_front_end(shell)
+        terminal = not front_end and sys.stdout.isatty()
+        self._live = front_end or terminal
+        self.output = TerminalOutput() if terminal else output or UpdatedOutput()
+        self._asked = not front_end
+        """Whether `make_panel` was asked, or need not be."""
+        self._card = card
+        self._interval = interval
+        self._due = 0.0
+
+    def add(self, event: Event) -> None:
+        """An event of the run, which the card has taken."""
+        if self._panel is not None:
+            self._panel.add(event)
+
+    def update_if_due(self) -> None:
+        """Show the run so far, unless the last update was a moment ago."""
+        if self._panel is not None:
+            self._panel.push()
+        elif time.monotonic() >= self._due:
+            self.show()
+
+    def show_now(self) -> None:
+        """Show the run so far, whenever the last update was."""
+        self._due = 0.0
+        self.update_if_due()
+
+    def show(self) -> None:
+        """Show the run so far."""
+        if not self._live:
+            return
+        if self._panel is not None or self._begin_panel():
+            return
+        started = time.monotonic()
+        bundle, interval = self._card.live(), self._interval
+        if run_id := self._watched():
+            bundle = {MIME: live_json(run_id, relative_path(self._card.folder)), **bundle}
+            interval = max(interval, _WATCHED_INTERVAL)
+        self._publish(bundle)
+        elapsed = time.monotonic() - started
+        pause = max(interval, elapsed / _SHARE, len(bundle["text/html"]) / _BYTES_A_SECOND)
+        self._due = time.monotonic() + pause
+
+    def keep(self) -> None:
+        """Something else is printed next."""
+        self.output.keep()
+
+    def finish(self) -> None:
+        """Show the whole run; this is what the notebook keeps."""
+        self.output.finish(self._card.final(), self._card.metadata)
+        if self._panel is not None:
+            self._panel.close()
+
+    def _begin_panel(self) -> bool:
+        if self._asked or not self._card.trajectory.start:
+            return False
+        self._asked = True
+        self._panel = self._make_panel()
+        if self._panel is None:
+            return False
+        self._publish({**self._panel.bundle, **self._card.live()})
+        self._panel.push()
+        return True
+
+    def _publish(self, bundle: Bundle) -> None:
+        self.output.publish(bundle, self._card.metadata)
+
+
+class RunFollower:
+    """Shows a run of the background loop from the main thread until it ends."""
+
+    def __init__(self, card: Card, display: LiveDisplay, on_pause: Callable[[], None] = lambda: None) -> None:
+        """`on_pause` is called in the main thread when the run has paused."""
+        self._card = card
+        self._display = display
+        self._on_pause = on_pause
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._paused = False
+        """Whether the run has paused since `on_pause` was called."""
+
+    def listen(self, event: Event) -> None:
+        """An event of the run, from any thread."""
+        self._events.put(event)
+
+    def follow(self, task: BackgroundTask[T]) -> T:
+        """Wait for `task` and show the events of its run.
+
+        An interrupt cancels the task, waits until it has cleaned up, shows that on the card, and is raised again; a
+        second interrupt, or `CLEAN_UP` seconds, end the wait. The card is complete whatever happens; there is none
+        when the task failed before its run began.
+        """
+        try:
+            self._show_until_done(task, None)
+        except KeyboardInterrupt:
+            task.cancel()
+            self._show_until_done(task, time.monotonic() + CLEAN_UP)
+            raise
+        finally:
+            self._take_events()
+            if self._card.trajectory.start:
+                self._display.finish()
+        return task.result()
+
+    def _show_until_done(self, task: BackgroundTask[Any], deadline: float | None) -> None:
+        shown = time.monotonic()
+        while not task.wait(_TICK) and (deadline is None or time.monotonic() < deadline):
+            if self._take_events() or time.monotonic() - shown > _CLOCK:
+                self._display.update_if_due()
+                shown = time.monotonic()
+            if deadline is None and self._card.trajectory.paused and self._paused:
+                self._paused = False
+                self._display.show_now()
+                self._display.keep()
+                self._on_pause()
+
+    def _take_events(self) -> bool:
+        taken = not self._events.empty()
+        while not self._events.empty():
+            event = self._events.get()
+            self._card.add(event)
+            self._display.add(event)
+            self._paused = self._paused or (isinstance(event, Controlled) and event.action == "paused")
+        return taken

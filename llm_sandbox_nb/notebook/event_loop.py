@@ -1,0 +1,89 @@
+"""One event loop for the kernel, on its own thread: a magic that waits for it can still be interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+CLEAN_UP = 15.0
+"""Seconds that a cancelled task may take to clean up."""
+
+
+class BackgroundLoop:
+    """An asyncio loop that starts at first use and lasts as long as the kernel."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def run(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Wait for `coroutine`, which is cancelled on an interrupt or after `timeout` seconds.
+
+        Raises:
+            KeyboardInterrupt, TimeoutError: after the coroutine has cleaned up, or `CLEAN_UP` later.
+        """
+        job = BackgroundTask(self, coroutine)
+        try:
+            if job.wait(timeout):
+                return job.result()
+            raise TimeoutError
+        except (KeyboardInterrupt, TimeoutError):
+            job.cancel()
+            job.wait(CLEAN_UP)
+            raise
+
+    def stop(self) -> None:
+        """End the loop and its thread; a later use starts another."""
+        with self._lock:
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(CLEAN_UP)
+
+    @property
+    def started(self) -> bool:
+        """Whether the loop has been used."""
+        return self._loop is not None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop, running."""
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                run = self._loop.run_forever
+                self._thread = threading.Thread(target=run, name="llm-sandbox-nb", daemon=True)
+                self._thread.start()
+            return self._loop
+
+
+class BackgroundTask(Generic[T]):
+    """A coroutine that runs in the background loop; it has ended only when it has cleaned up."""
+
+    def __init__(self, background: BackgroundLoop, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._background = background
+        self._ended = threading.Event()
+        self._task: asyncio.Task[T] | None = None
+        background.loop.call_soon_threadsafe(self._start, coroutine)
+
+    def _start(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._task = asyncio.get_running_loop().create_task(coroutine)
+        self._task.add_done_callback(lambda _: self._ended.set())
+
+    def wait(self, seconds: float | None) -> bool:
+        """Wait at most this long; returns whether it has ended."""
+        return self._ended.wait(seconds)
+
+    def cancel(self) -> None:
+        """Cancel it; it ends when it has cleaned up."""
+        self._background.loop.call_soon_threadsafe(lambda: self._task.cancel() if self._task else None)
+
+    def result(self) -> T:
+        """What the ended coroutine returned. Raises what it raised."""
+        assert self._task is not None
+        return self._task.result()

@@ -1,0 +1,198 @@
+"""The options of `%%sandbox`: their names, help texts and values, and an error of one sentence when one is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import keyword
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from IPython.core.error import UsageError as MagicError
+from IPython.core.magic_arguments import argument
+
+from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
+from llm_sandbox_nb.options.nearest import nearest
+from llm_sandbox_nb.options.table import UsageError, option
+from llm_sandbox_nb.options.values import converted
+
+_NAME = re.compile(r"\{([^\W\d]\w*)\}")
+
+_option: Any = argument
+
+
+def _shared(*flags: str, **more: Any) -> Any:
+    """An option that the command line has too, with the same help text."""
+    described = option(flags[-1].removeprefix("--").replace("-", "_"))
+    if described.switch:
+        return _option(*flags, action="store_true", help=described.help)
+    return _option(*flags, **{"metavar": described.metavar, "help": described.help, **more})
+
+
+OPTIONS = [
+    _shared("-m", "--model"),
+    _option(
+        "-i",
+        "--input",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME",
+        help="files, folders or variables for the input folder (a DataFrame as a table, others as JSON)",
+    ),
+    _option("-o", "--out", metavar="NAME", help="variable that gets the Run, also when the run fails"),
+    _shared("--steps"),
+    _shared("--budget"),
+    _shared("--time"),
+    _shared("--command-timeout"),
+    _shared("--image"),
+    _shared("--isolation"),
+    _shared("--profile"),
+    _shared("--network"),
+    _option(
+        "--fresh", action="store_true", help="replace the notebook's sandbox with a new, empty one first"
+    ),
+    _option(
+        "--from-files-of",
+        metavar="RUN[:STEP]",
+        help="first give the sandbox the files that this run began with, or had after that step",
+    ),
+    _shared("--step"),
+    _shared("--break", dest="breakpoints", action="append", default=[]),
+    _shared(
+        "--break-when",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="pause when your function of this name returns true; it gets the pending call, then the finished one",
+    ),
+    _shared("--approve", choices=("ask", "edits", "auto"), default="auto"),
+    _shared(
+        "--on-pause",
+        choices=("ask", "wait", "stop", "continue", "go"),
+        help="at a pause, where no Jupyter server can ask: ask here (the default), wait, stop the run, or continue",
+    ),
+    _shared("--prompt-config"),
+    _option("--vars", action="store_true", help="replace {name} in the task by the variable's value"),
+    _shared("--api-base"),
+    _option("--api-key-env", metavar="VARIABLE", help="environment variable that holds the model's key"),
+]
+
+
+def with_options(function: Any) -> Any:
+    """Put all `OPTIONS` on a magic; they are listed in this order by `%%sandbox?`."""
+    for one in reversed(OPTIONS):
+        function = one(function)
+    return function
+
+
+def parse_line(parser: argparse.ArgumentParser, line: str) -> argparse.Namespace:
+    """The options of a cell's first line.
+
+    Raises:
+        SandboxUsageError: there is no such option, or its value is missing.
+    """
+    try:
+        words = shlex.split(line, comments=False)
+    except ValueError as error:
+        raise SandboxUsageError(f"The line of options cannot be read ({error}): check its quotes.") from error
+    parser.allow_abbrev = False
+    try:
+        return parser.parse_args(words)
+    except MagicError as error:
+        raise SandboxUsageError(_explained(str(error), parser)) from None
+
+
+def _explained(message: str, parser: argparse.ArgumentParser) -> str:
+    unknown = message.removeprefix("unrecognized arguments: ")
+    if unknown == message:
+        return f"{message[:1].upper()}{message[1:]} (%%sandbox? explains all options)."
+    word = (unknown.split() or [unknown])[0].partition("=")[0]
+    if not word.startswith("-"):
+        return f"{word!r} belongs to no option: the task goes below the first line (%%sandbox? explains all)."
+    known = [name for action in parser._actions for name in action.option_strings]
+    near = nearest(word, known)
+    hint = f"did you mean {near}? (" if near else "("
+    return f"There is no option {word}: {hint}%%sandbox? explains all options)."
+
+
+def option_value(name: str, text: str) -> Any:
+    """The value of an option that the command line has too.
+
+    Raises:
+        SandboxUsageError: it is not valid.
+    """
+    try:
+        return converted(option(name), text, f"--{name.replace('_', '-')}")
+    except UsageError as error:
+        raise SandboxUsageError(str(error)) from None
+
+
+def variable_name(name: str) -> str:
+    """A valid name of a Python variable.
+
+    Raises:
+        SandboxUsageError: it is not valid.
+    """
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise SandboxUsageError(f"-o takes the name of a variable, not {name!r}.")
+    return name
+
+
+def fill_in(task: str, namespace: Mapping[str, Any]) -> str:
+    """The task with each `{name}` replaced by the variable's value; any other brace is text.
+
+    Raises:
+        SandboxInputError: there is no such variable.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in namespace:
+            raise SandboxInputError(
+                f"The task names {match[0]}, but there is no such variable: define it, or leave out --vars."
+            )
+        return str(namespace[match[1]])
+
+    return _NAME.sub(value, task)
+
+
+def unknown_subcommand(name: str, known: Sequence[str]) -> str:
+    """The error for a word after `%sandbox` that is no subcommand."""
+    listed = ", ".join(known)
+    if not name:
+        return f"%sandbox takes one of {listed}; a task goes into a cell that begins with %%sandbox."
+    near = nearest(name, known)
+    hint = f"did you mean {near}? " if near else ""
+    return f"There is no %sandbox {name}: {hint}Known are {listed} (%sandbox? explains them)."
+
+
+def split_words(usage: str, rest: str, least: int, most: int) -> list[str]:
+    """The words after a subcommand of `%sandbox`; `usage` is how it is written.
+
+    Raises:
+        SandboxUsageError: a quote is open, or there are too few or too many.
+    """
+    try:
+        words = shlex.split(rest)
+    except ValueError as error:
+        raise SandboxUsageError(f"%sandbox {usage} cannot be read ({error}): check the quotes.") from error
+    if not least <= len(words) <= most:
+        raise SandboxUsageError(f"The command is %sandbox {usage}.")
+    return words
+
+
+def load_arguments(rest: str) -> tuple[str, str | None]:
+    """The run and the variable of `%sandbox load RUN [-o NAME]`.
+
+    Raises:
+        SandboxUsageError: the words are others.
+    """
+    usage = "load RUN [-o NAME]; %sandbox runs lists the runs"
+    words = split_words(usage, rest, 1, 3)
+    if len(words) == 1:
+        return words[0], None
+    if len(words) == 3 and "-o" in words[:2]:
+        place = words.index("-o")
+        return (words[:place] + words[place + 2 :])[0], variable_name(words[place + 1])
+    raise SandboxUsageError(f"The command is %sandbox {usage}.")

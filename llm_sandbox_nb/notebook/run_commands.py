@@ -1,0 +1,289 @@
+"""The subcommands of `%sandbox` about runs: list, load, export, preview, rewind, undo, resume, fork, compare, replay.
+
+The last seven take the newest run of the notebook, or the one that `--run` names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from llm_sandbox_nb.card.text import plain
+from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
+from llm_sandbox_nb.notebook.magic_options import load_arguments, split_words, variable_name
+from llm_sandbox_nb.notebook.resume_display import CellResumeDisplay
+from llm_sandbox_nb.options.parser import Parser
+from llm_sandbox_nb.options.runs import add_runs_options, prune_rule
+from llm_sandbox_nb.options.table import UsageError
+from llm_sandbox_nb.runs.catalog import list_runs, plan_prune, prune, runs_json, runs_text
+from llm_sandbox_nb.trajectory.run_names import run_folders
+
+if TYPE_CHECKING:
+    from llm_sandbox_nb.runs.rewind import What
+    from llm_sandbox_nb.runs.run import Run
+
+_SHOWN = 30
+"""Runs that a list shows."""
+_USAGE = {
+    "preview": "preview STEP [both|files|conversation] [--json] [--run RUN]",
+    "rewind": "rewind STEP [both|files|conversation] [--others] [--run RUN]",
+    "undo": "undo [--others] [--run RUN]",
+    "resume": "resume [--say TEXT] [--edit JSON] [--others] [--in-place] [--run RUN]",
+    "fork": "fork STEP [-o NAME] [--json] [--run RUN]",
+    "compare": "compare [RUN...] [--run RUN]",
+    "replay": "replay [--ignore EXPR] [--ignore-files PATTERN] [--run RUN]",
+}
+
+
+class RunCommands:
+    """Each method is one subcommand and prints its result.
+
+    Args:
+        newest: the newest run that began in this kernel, if any.
+        folder: where the notebook's runs are.
+        namespace: the user's variables, which may hold runs.
+        find: the run of a name or folder; cells can resume it.
+        show: shows the card of a run.
+    """
+
+    def __init__(
+        self,
+        newest: Run | None,
+        folder: Path,
+        namespace: dict[str, Any],
+        find: Callable[[str], Run],
+        show: Callable[[Run], None],
+    ) -> None:
+        self._newest = newest
+        self._folder = folder
+        self._namespace = namespace
+        self._find_run = find
+        self._show = show
+
+    def runs(self, rest: str) -> None:
+        """List the newest runs, or remove some."""
+        arguments = _runs_arguments(rest)
+        try:
+            days, keep = prune_rule(arguments)
+        except UsageError as error:
+            raise SandboxUsageError(str(error)) from None
+        if arguments.json:
+            print(json.dumps(runs_json(list_runs(self._folder)), indent=2))
+            return
+        if not arguments.prune:
+            print(plain(runs_text(self._folder, _SHOWN)))
+            return
+        plan = plan_prune(list_runs(self._folder), days=days, keep=keep)
+        print(plain(plan.text()))
+        if plan.remove and (arguments.yes or _confirmed()):
+            problems = prune(plan)
+            done = f"Removed {len(plan.remove) - len(problems)} of {len(plan.remove)}."
+            print(plain("\n".join([*problems, done])))
+        elif plan.remove:
+            print("Nothing was removed.")
+
+    def load(self, rest: str) -> None:
+        """Show a run again, and keep it in a variable."""
+        name, variable = load_arguments(rest)
+        run = self._find_run(name)
+        if variable:
+            self._namespace[variable] = run
+        self._show(run)
+
+    def export(self, rest: str) -> None:
+        """Write a run as one HTML file, by default RUN.html here."""
+        from llm_sandbox_nb.card.export import NO_VIEW, ExportError, export_html, has_view
+
+        words = split_words("export RUN [FILE]; %sandbox runs lists the runs", rest, 1, 2)
+        run = self._find_run(words[0])
+        try:
+            path = export_html(run, words[1] if len(words) == 2 else f"{run.folder.name}.html")
+        except ExportError as error:
+            raise SandboxInputError(str(error)) from error
+        print(f"Written: {path}" if has_view() else f"Written: {path}\n{NO_VIEW}")
+
+    def preview(self, rest: str) -> None:
+        """Print what a rewind would change: what this run has changed, and what others have."""
+        words, run = self._words("preview", rest, 1, 3)
+        as_json = _take(words, "--json")
+        found = run.preview(*_destination("preview", words))
+        print(json.dumps(found.to_json()) if as_json else plain(str(found)))
+
+    def rewind(self, rest: str) -> None:
+        """Rewind, and print first what that changes."""
+        words, run = self._words("rewind", rest, 1, 3)
+        others = _take(words, "--others")
+        step, what = _destination("rewind", words)
+        print(plain(str(run.preview(step, what))))
+        print(plain(str(run.rewind(step, what, others=others))))
+
+    def undo(self, rest: str) -> None:
+        """Undo the newest rewind."""
+        words, run = self._words("undo", rest, 0, 1)
+        others = _take(words, "--others")
+        if words:
+            _wrong("undo")
+        print(plain(str(run.undo(others=others))))
+
+    def resume(self, rest: str) -> None:
+        """Continue a run; first say something to the model, or change the arguments of its next call."""
+        words, run = self._words("resume", rest, 0, 6)
+        in_place, others = _take(words, "--in-place"), _take(words, "--others")
+        said, edited = _take_value("resume", words, "--say"), _take_value("resume", words, "--edit")
+        if words:
+            _wrong("resume")
+        if edited is not None:
+            _edit_next_call(run, edited)
+        display = run.context.resume_display
+        if in_place and isinstance(display, CellResumeDisplay):
+            run.context.resume_display = display.in_place
+        try:
+            run.resume(said, others=others)
+        finally:
+            run.context.resume_display = display
+
+    def fork(self, rest: str) -> None:
+        """Make a second run with a sandbox of its own."""
+        words, run = self._words("fork", rest, 1, 4)
+        as_json, name = _take(words, "--json"), None
+        if len(words) == 3 and words[1] in ("-o", "--out"):
+            name = variable_name(words[2])
+        elif len(words) != 1:
+            _wrong("fork")
+        other = run.fork(_step("fork", words[0]))
+        if name:
+            self._namespace[name] = other
+        if as_json:
+            print(json.dumps({"folder": other.folder.name}))
+            return
+        where = f"It is the variable {name}: {name}.resume() continues it."
+        if not name:
+            where = f"%sandbox load {other.folder.name} -o NAME gives it."
+        print(plain(f"Forked after step {words[0]} into {other.folder}. {where}"))
+
+    def compare(self, rest: str) -> None:
+        """Show runs side by side, or the branches of one."""
+        from IPython import display
+
+        words, run = self._words("compare", rest, 0, 20)
+        show: Any = display.display
+        show(run.compare(*(self._find(word) for word in words)))
+
+    def replay(self, rest: str) -> None:
+        """Replay a run and print what differs."""
+        words, run = self._words("replay", rest, 0, 100)
+        found: dict[str, list[str]] = {"--ignore": [], "--ignore-files": []}
+        while words:
+            name = words.pop(0)
+            if name not in found or not words:
+                _wrong("replay")
+            found[name].append(words.pop(0))
+        print(plain(str(run.replay(found["--ignore"], ignore_files=found["--ignore-files"]))))
+
+    def _words(self, name: str, rest: str, least: int, most: int) -> tuple[list[str], Run]:
+        words, run = split_words(_USAGE[name], rest, 0, 100), None
+        if "--run" in words:
+            place = words.index("--run")
+            if place + 1 >= len(words):
+                _wrong(name)
+            run = self._find(words[place + 1])
+            del words[place : place + 2]
+        if not least <= len(words) <= most:
+            _wrong(name)
+        return words, run or self._last()
+
+    def _last(self) -> Run:
+        if self._newest is not None:
+            return self._newest
+        folders = run_folders(self._folder)
+        if not folders:
+            raise SandboxInputError("There is no run in this notebook yet: a %%sandbox cell makes one.")
+        return self._find_run(str(folders[-1]))
+
+    def _find(self, name: str) -> Run:
+        if self._newest is not None and name in (self._newest.folder.name, str(self._newest.folder)):
+            return self._newest
+        return self._find_run(name)
+
+
+def _take(words: list[str], option: str) -> bool:
+    """Remove an option from the words. Returns whether it was there."""
+    there = option in words
+    if there:
+        words.remove(option)
+    return there
+
+
+def _take_value(name: str, words: list[str], option: str) -> str | None:
+    """Remove an option with its value from the words. Returns the value; None without the option."""
+    if option not in words:
+        return None
+    place = words.index(option)
+    if place + 1 >= len(words):
+        _wrong(name)
+    value = words[place + 1]
+    del words[place : place + 2]
+    return value
+
+
+def _edit_next_call(run: Run, text: str) -> None:
+    """Change the call that waits; after a rewind to the end of a step, the first call of the newest earlier attempt."""
+    try:
+        arguments = json.loads(text)
+    except ValueError:
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise SandboxInputError("--edit takes the arguments of the call as a JSON object.")
+    step = run.trajectory.ready_at
+    if step is not None and all(call.finished for one in run.steps[-1:] for call in one.calls):
+        attempts = [
+            branch for branch in run.branches if not branch.head and branch.step == step < branch.steps
+        ]
+        if attempts:
+            run.rewind(step + 1, "conversation", before="call", branch=attempts[-1])
+    run.edit(arguments)
+
+
+def _destination(name: str, words: list[str]) -> tuple[int, What]:
+    what: What = "both"
+    match words:
+        case [_]:
+            pass
+        case [_, ("both" | "files" | "conversation") as given]:
+            what = given
+        case _:
+            _wrong(name)
+    return _step(name, words[0]), what
+
+
+def _runs_arguments(rest: str) -> argparse.Namespace:
+    parser = Parser(prog="%sandbox runs", add_help=False)
+    add_runs_options(parser)
+    try:
+        parsed, unknown = parser.parse_known_args(split_words("runs [--prune ...]", rest, 0, 20))
+        if unknown:
+            parser.unknown(unknown)
+    except UsageError as error:
+        said = str(error).replace("see `%sandbox runs --help`", "%sandbox? explains it")
+        raise SandboxUsageError(said) from None
+    return parsed
+
+
+def _confirmed() -> bool:
+    try:
+        return input("Remove these runs? [y/N] ").strip().lower() in ("y", "yes")
+    except (EOFError, NotImplementedError):
+        raise SandboxUsageError("This notebook cannot ask, so nothing was removed: add --yes.") from None
+
+
+def _step(name: str, word: str) -> int:
+    if not word.isdecimal():
+        _wrong(name)
+    return int(word)
+
+
+def _wrong(name: str) -> NoReturn:
+    raise SandboxUsageError(f"The command is %sandbox {_USAGE[name]}.")

@@ -1,0 +1,219 @@
+"""The subcommands of `%sandbox`: status, files, shell and end of the notebook's sandbox."""
+
+from __future__ import annotations
+
+import codecs
+import posixpath
+import queue
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from llm_sandbox_nb.card.outcome import protection_text
+from llm_sandbox_nb.card.text import plain
+from llm_sandbox_nb.formatting import format_duration, format_size
+from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
+from llm_sandbox_nb.notebook.event_loop import CLEAN_UP, BackgroundLoop, BackgroundTask
+from llm_sandbox_nb.notebook.magic_options import split_words
+from llm_sandbox_nb.notebook.sandboxes import Forks, NotebookSandboxes, SandboxStatus
+from llm_sandbox_nb.sandbox.contract import FileEntry, Sandbox, StreamName, TransferKind
+from llm_sandbox_nb.sandbox.options import SandboxOptions
+
+T = TypeVar("T")
+
+NO_SANDBOX = "No sandbox is running: a %%sandbox cell, %sandbox sh or %sandbox put starts one."
+
+NO_IDLE = "No other notebook of this Jupyter server has an idle sandbox."
+
+
+class SandboxCommands:
+    """Each method is one subcommand and prints its result."""
+
+    def __init__(
+        self,
+        background: BackgroundLoop,
+        sandboxes: NotebookSandboxes,
+        options: Callable[[], SandboxOptions],
+        forks: Forks,
+    ) -> None:
+        self._background = background
+        self._sandboxes = sandboxes
+        self._options = options
+        self._forks = forks
+
+    def status(self, rest: str) -> None:
+        """Say what runs, where, and what it protects from."""
+        split_words("status", rest, 0, 0)
+        print(status_text(self._background.run(self._sandboxes.status())))
+        if forks := self._forks.status_text():
+            print(plain(forks))
+
+    def files(self, rest: str) -> None:
+        """List a folder of the sandbox: the output folder, or the one named."""
+        words = split_words("files [FOLDER]", rest, 0, 1)
+        sandbox = self._running()
+        folder = words[0] if words else sandbox.directories.output
+        try:
+            entries = self._background.run(sandbox.list_files(folder, depth=8, limit=1_000))
+        except OSError as error:
+            raise SandboxInputError(f"{folder} cannot be listed in the sandbox: {_reason(error)}.") from error
+        print(listing(entries, folder))
+
+    def get(self, rest: str) -> None:
+        """Copy a file or folder of the sandbox here, or into the folder named second."""
+        words = split_words("get PATH [FOLDER]", rest, 1, 2)
+        target = Path(words[1] if len(words) > 1 else ".").expanduser()
+        sandbox = self._running()
+        source = posixpath.join(sandbox.directories.root, words[0])
+        kind: TransferKind = "folder" if self._is_folder(sandbox, source) else "file"
+        if kind == "folder":
+            target = target / posixpath.basename(posixpath.normpath(source))
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SandboxInputError(f"{target} cannot be made a folder here: {_reason(error)}.") from error
+        try:
+            left_out = self._background.run(sandbox.download(source, target, kind=kind))
+        except OSError as error:
+            raise SandboxInputError(
+                f"{words[0]} cannot be copied from the sandbox: {_reason(error)}."
+            ) from error
+        for reason in left_out:
+            print(plain(reason))
+        print(f"Copied {words[0]} to {target}.")
+
+    def put(self, rest: str) -> None:
+        """Copy files and folders of this machine into the sandbox's input folder."""
+        words = split_words("put PATH...", rest, 1, 1_000)
+        paths = [Path(word).expanduser() for word in words]
+        for path in paths:
+            if not path.exists():
+                raise SandboxInputError(f"There is no file or folder {path} to copy: check the path.")
+        sandbox = self._sandbox()
+        for path in paths:
+            folder = sandbox.directories.input
+            target = posixpath.join(folder, path.resolve().name) if path.is_dir() else folder
+            self._background.run(sandbox.upload(path, target))
+            print(f"Copied {path} to {posixpath.join(folder, path.resolve().name)}.")
+
+    def sh(self, rest: str) -> None:
+        """Run a command in the sandbox's shell, the one the model uses."""
+        if not rest.strip():
+            raise SandboxUsageError("%sandbox sh takes a command, e.g. %sandbox sh ls output.")
+        sandbox = self._sandbox()
+        printer = _Printer()
+        job = BackgroundTask(self._background, sandbox.run(rest, timeout=None, on_output=printer.add))
+        try:
+            while not job.wait(0.05):
+                printer.print()
+        except KeyboardInterrupt:
+            job.cancel()
+            job.wait(CLEAN_UP)
+            raise
+        finally:
+            printer.print()
+        result = job.result()
+        if result.notice:
+            print(plain(result.notice))
+        if result.exit_code != 0:
+            print(f"exit code {result.exit_code}")
+
+    def reset(self, rest: str) -> None:
+        """Replace the sandbox with a new, empty one."""
+        split_words("reset", rest, 0, 0)
+        self._background.run(self._sandboxes.reset(self._options()))
+        print(status_text(self._background.run(self._sandboxes.status())))
+
+    def fresh(self, rest: str) -> None:
+        """End the sandbox, if there is one, so that the next cell begins in a new one; also at a second *Run all*."""
+        split_words("fresh", rest, 0, 0)
+        self._background.run(self._sandboxes.stop())
+        print("The next cell begins in a new, empty sandbox.")
+
+    def stop(self, rest: str) -> None:
+        """End the sandbox; its files are gone, those of runs stay in their folders.
+
+        `--idle` ends the one of another notebook that is idle longest instead, to make room.
+        """
+        words = split_words("stop [--idle]", rest, 0, 1)
+        if words == ["--idle"]:
+            name = self._background.run(self._sandboxes.stop_idle())
+            print(plain(f"The sandbox of {name} is ended.") if name else NO_IDLE)
+            return
+        if words:
+            raise SandboxUsageError("The command is %sandbox stop [--idle].")
+        stopped = self._background.run(self._sandboxes.stop())
+        print("The sandbox is ended." if stopped else NO_SANDBOX)
+
+    def _sandbox(self) -> Sandbox:
+        sandbox = self._background.run(self._sandboxes.acquire(self._options()))
+        self._print_notice()
+        return sandbox
+
+    def _print_notice(self) -> None:
+        if notice := self._sandboxes.take_notice():
+            print(notice)
+
+    def _running(self) -> Sandbox:
+        sandbox = self._background.run(self._sandboxes.current())
+        self._print_notice()
+        if sandbox is None:
+            raise SandboxInputError(NO_SANDBOX)
+        return sandbox
+
+    def _is_folder(self, sandbox: Sandbox, path: str) -> bool:
+        try:
+            found = self._background.run(sandbox.list_files(path, depth=1, limit=1))
+        except OSError:
+            return False
+        return not (len(found) == 1 and posixpath.normpath(found[0].path) == posixpath.normpath(path))
+
+
+def status_text(status: SandboxStatus) -> str:
+    """What runs now, as a few lines."""
+    if status.sandbox_id is None or status.protection is None:
+        return NO_SANDBOX
+    from dataclasses import asdict
+
+    keeper = "the Jupyter server" if status.where == "server" else "this kernel"
+    lines = [f"Sandbox {plain(status.sandbox_id)}, kept by {keeper}"]
+    if status.started:
+        lines[0] += f", started {format_duration(max(0.0, time.time() - status.started))} ago"
+    lines.append(protection_text(asdict(status.protection)))
+    lines += [status.protection.protects, status.protection.does_not_protect]
+    lines += [f"{name}: {value}" for name, value in status.details.items()]
+    return "\n".join(plain(line) for line in lines if line)
+
+
+def listing(entries: list[FileEntry], folder: str) -> str:
+    """One line for each file."""
+    lines = []
+    for entry in entries:
+        size = format_size(entry.size) if entry.kind == "file" else entry.kind
+        lines.append(f"{size:>10}  {plain(entry.path)}")
+    return "\n".join(lines) or f"{plain(folder)} is empty."
+
+
+class _Printer:
+    """Takes output in the loop's thread and prints it in the main one, the one a notebook listens to."""
+
+    def __init__(self) -> None:
+        self._pieces: queue.SimpleQueue[tuple[StreamName, bytes]] = queue.SimpleQueue()
+        decoder = codecs.getincrementaldecoder("utf-8")
+        self._decoders = {"stdout": decoder("replace"), "stderr": decoder("replace")}
+
+    def add(self, stream: StreamName, data: bytes) -> None:
+        self._pieces.put((stream, data))
+
+    def print(self) -> None:
+        while not self._pieces.empty():
+            stream, data = self._pieces.get()
+            out = sys.stdout if stream == "stdout" else sys.stderr
+            out.write(plain(self._decoders[stream].decode(data)))
+            out.flush()
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error) or "it is missing").lower()

@@ -1,0 +1,101 @@
+"""The runs of this notebook on disk: listed by `%sandbox runs`, shown again by `%sandbox load`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llm_sandbox_nb.card.bundle import Caps
+from llm_sandbox_nb.card.card import Card
+from llm_sandbox_nb.notebook.display import LiveDisplay
+from llm_sandbox_nb.notebook.errors import SandboxInputError
+from llm_sandbox_nb.notebook.sandboxes import Forks
+from llm_sandbox_nb.notebook.settings import SandboxSettings
+from llm_sandbox_nb.trajectory.events import RunStarted, parse_event
+from llm_sandbox_nb.trajectory.journal import JournalError
+from llm_sandbox_nb.trajectory.run_folder import HISTORY, JOURNAL
+from llm_sandbox_nb.trajectory.run_names import RunNotFoundError, find_run_folder, run_folders
+from llm_sandbox_nb.trajectory.run_summary import notebook_folder_name
+
+if TYPE_CHECKING:
+    from llm_sandbox_nb.runs.run import Run
+
+_LOOKED_AT = 200
+"""Newest runs of a notebook that are searched for an earlier run of a cell."""
+_FIRST_LINE = 4 * 1024 * 1024
+
+
+def notebook_name(namespace: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> str:
+    """The file's name without ending: from Jupyter, else from VS Code, else `notebook`."""
+    path = environment.get("JPY_SESSION_NAME") or str(namespace.get("__vsc_ipynb_file__") or "")
+    return "notebook" if path.endswith(("/", "\\")) else notebook_folder_name(path)
+
+
+def runs_folder(settings: SandboxSettings, namespace: dict[str, Any]) -> Path:
+    """Where the runs of this notebook are."""
+    return Path(settings.output_dir) / notebook_name(namespace)
+
+
+def find_run(name: str, folder: Path, forks: Forks | None = None) -> Run:
+    """The run `name`: a folder or file, or the name (or a part of it) of a run of this notebook.
+
+    One of the `forks` comes with its sandbox.
+
+    Raises:
+        SandboxInputError: there is none, or several, or it cannot be read.
+    """
+    from llm_sandbox_nb.runs.run import Run
+
+    try:
+        path = find_run_folder(name, folder)
+    except RunNotFoundError:
+        try:
+            path = find_run_folder(
+                name, folder.parent, "%sandbox runs"
+            )  # a run of another notebook, or of the command line
+        except RunNotFoundError as error:
+            raise SandboxInputError(str(error)) from error
+    if forks is not None and (held := forks.at(path)) is not None:
+        return held
+    try:
+        return Run.load(path)
+    except (FileNotFoundError, JournalError, ValueError) as error:
+        raise SandboxInputError(str(error)) from error
+
+
+def show_run(run: Run, shell: Any, caps: Caps) -> None:
+    """Show the card of a run, as its cell did."""
+    card = Card(caps, run.folder)
+    for event in run.trajectory.events:
+        card.add(event)
+    LiveDisplay(card, shell).finish()
+
+
+def first_run_of(task: str, folder: Path) -> Path | None:
+    """The folder of the first run of a task whose files are kept; None when it did not run yet."""
+    for one in run_folders(folder)[-_LOOKED_AT:]:
+        started = _started(one)
+        if (
+            started is not None
+            and started.task == task
+            and not _second_hand(started)
+            and (one / HISTORY).is_dir()
+        ):
+            return one
+    return None
+
+
+def _second_hand(started: RunStarted) -> bool:
+    """Whether a run is a fork or a replay of another one."""
+    return started.forked_from is not None or bool({"replay_of", "rebuilt_from"} & set(started.settings))
+
+
+def _started(folder: Path) -> RunStarted | None:
+    try:
+        with (folder / JOURNAL).open("rb") as file:
+            event = parse_event(file.readline(_FIRST_LINE))
+    except (OSError, ValueError):
+        return None
+    return event if isinstance(event, RunStarted) else None

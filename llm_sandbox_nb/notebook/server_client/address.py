@@ -1,0 +1,150 @@
+"""How a kernel finds exactly its own Jupyter server: by what the server left for it, verified by asking."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import ssl
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+URL_VARIABLE = "LLM_SANDBOX_SERVER_URL"
+TOKEN_VARIABLE = "LLM_SANDBOX_SERVER_TOKEN"
+CERTIFICATE_VARIABLE = "LLM_SANDBOX_SERVER_CERTIFICATE"
+_KERNEL_FILE = re.compile(r"kernel-([\w-]+)\.json")
+_CHECK_TIMEOUT = 2.0
+_CONNECT_TIMEOUT = 5.0
+
+
+@dataclass(frozen=True)
+class ServerAddress:
+    """Where a Jupyter server is and what it takes to speak to it."""
+
+    url: str
+    """Base URL, ending in a slash."""
+    token: str = field(default="", repr=False)
+    certificate: str = ""
+    """PEM file of the server's own certificate, when it speaks TLS."""
+
+    def path(self, path: str) -> str:
+        """HTTP address of `path` below `/llm-sandbox/api`."""
+        return f"{self.url}llm-sandbox/api/{path}"
+
+    def request(self, path: str, **options: Any) -> Any:
+        """A tornado HTTPRequest for `path`, authenticated; a `ws` scheme makes it one for a WebSocket."""
+        from tornado.httpclient import HTTPRequest
+
+        headers = {"Authorization": f"token {self.token}"} if self.token else _same_site()
+        options = {"connect_timeout": _CONNECT_TIMEOUT, "follow_redirects": False, **options}
+        return HTTPRequest(self.path(path), headers=headers, ssl_options=self._ssl(), **options)
+
+    def channel(self, path: str, **options: Any) -> Any:
+        """The same for a WebSocket."""
+        request = self.request(path, **options)
+        request.url = "ws" + request.url.removeprefix("http")
+        return request
+
+    def _ssl(self) -> ssl.SSLContext | None:
+        if not self.url.startswith("https:"):
+            return None
+        context = ssl.create_default_context()
+        if self.certificate:
+            # The server's very certificate is known; its name, often not that of loopback, says nothing more.
+            context.load_verify_locations(self.certificate)
+            context.check_hostname = False
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        return context
+
+
+def _same_site() -> dict[str, str]:
+    """What a server without a token asks for against forged requests: a cookie and a header that are equal."""
+    value = secrets.token_hex(16)
+    return {"Cookie": f"_xsrf={value}", "X-XSRFToken": value}
+
+
+def own_kernel_id() -> str | None:
+    """Id of the kernel this process is, from the name of its connection file; None outside a kernel."""
+    try:
+        from ipykernel.kernelapp import IPKernelApp
+    except ImportError:
+        return None
+    from traitlets.config import Application
+
+    app = Application.instance() if Application.initialized() else None
+    if not isinstance(app, IPKernelApp):  # in a terminal it is IPython's
+        return None
+    match = _KERNEL_FILE.fullmatch(Path(app.connection_file).name)
+    return match.group(1) if match else None
+
+
+def candidates(environment: Mapping[str, str], runtime_folder: Path) -> Iterator[ServerAddress]:
+    """Servers that may be this kernel's own, likeliest first, none twice."""
+    hub_token = environment.get("JUPYTERHUB_API_TOKEN", "")
+    seen = set()
+    for url, token, certificate in (
+        (
+            environment.get(URL_VARIABLE, ""),
+            environment.get(TOKEN_VARIABLE, ""),
+            environment.get(CERTIFICATE_VARIABLE, ""),
+        ),
+        _from_info_file(environment.get("JPY_PARENT_PID", ""), runtime_folder),
+    ):
+        if _is_http(url) and url not in seen:
+            seen.add(url)
+            yield ServerAddress(url.rstrip("/") + "/", token or hub_token, certificate)
+
+
+def _is_http(url: str) -> bool:
+    try:
+        return urlsplit(url).scheme in ("http", "https")
+    except ValueError:
+        return False
+
+
+def _from_info_file(parent: str, runtime_folder: Path) -> tuple[str, str, str]:
+    """What the server with this process id says of itself. It names no certificate."""
+    if not parent.isdigit():
+        return "", "", ""
+    try:
+        info = json.loads((runtime_folder / f"jpserver-{parent}.json").read_bytes())
+        return str(info["url"]), str(info.get("token") or ""), ""
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return "", "", ""
+
+
+def started_by_server(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this kernel's parent is a Jupyter server, with the extension or without, so that there is a page."""
+    from jupyter_core.paths import jupyter_runtime_dir
+
+    return bool(_from_info_file(environment.get("JPY_PARENT_PID", ""), Path(jupyter_runtime_dir()))[0])
+
+
+async def find_own_server(kernel_id: str) -> ServerAddress | None:
+    """The Jupyter server that owns this kernel and has the extension; None when there is none.
+
+    A server that is dead, another's, or without the extension is passed over within seconds.
+    """
+    from jupyter_core.paths import jupyter_runtime_dir
+
+    for address in candidates(os.environ, Path(jupyter_runtime_dir())):
+        if await _owns(address, kernel_id):
+            return address
+    return None
+
+
+async def _owns(address: ServerAddress, kernel_id: str) -> bool:
+    from tornado.httpclient import AsyncHTTPClient, HTTPClientError
+
+    try:
+        request = address.request(
+            f"kernels/{kernel_id}", connect_timeout=_CHECK_TIMEOUT, request_timeout=_CHECK_TIMEOUT
+        )
+        answer = json.loads((await AsyncHTTPClient().fetch(request)).body)
+    except (HTTPClientError, OSError, ValueError):
+        return False
+    return isinstance(answer, dict) and answer.get("kernel_id") == kernel_id

@@ -1,0 +1,138 @@
+"""The notebook's sandbox as the Jupyter server keeps it, for kernels whose server has the extension."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from llm_sandbox_nb.formatting import format_duration
+from llm_sandbox_nb.notebook.sandboxes import SandboxStatus, check_matches
+from llm_sandbox_nb.notebook.server_client.address import ServerAddress, find_own_server, own_kernel_id
+from llm_sandbox_nb.notebook.server_client.publisher import RunPublisher
+from llm_sandbox_nb.notebook.server_client.requests import ANSWER_TIMEOUT, START_TIMEOUT, ask_server
+from llm_sandbox_nb.notebook.server_client.sandbox import ServerSandbox
+from llm_sandbox_nb.sandbox.contract import Protection, Sandbox
+from llm_sandbox_nb.sandbox.options import SandboxOptions
+
+logger = logging.getLogger(__name__)
+
+
+async def connect_server() -> ServerKeeper | None:
+    """The keeper at this kernel's own Jupyter server; None when it has none with the extension."""
+    kernel_id = own_kernel_id()
+    address = await find_own_server(kernel_id) if kernel_id else None
+    return ServerKeeper(address, kernel_id) if address and kernel_id else None
+
+
+class ServerKeeper:
+    """A `SandboxKeeper` that asks the server."""
+
+    def __init__(self, address: ServerAddress, kernel_id: str) -> None:
+        self._address = address
+        self._kernel_id = kernel_id
+        self._sandbox: ServerSandbox | None = None
+        self._key = ("", "")
+
+    def publisher(self) -> RunPublisher:
+        """Publishes a run at this server."""
+        return RunPublisher(self._address, self._kernel_id)
+
+    async def acquire(self, options: SandboxOptions, *, fresh: bool = False) -> Sandbox:
+        """See `SandboxKeeper.acquire`."""
+        if fresh:
+            await self.close()
+        body = {"kernel_id": self._kernel_id, "fresh": fresh, **_request(options)}
+        status, model = await self._ask("sandboxes", "POST", body, timeout=START_TIMEOUT)
+        sandbox = await self._connected(model)
+        if status == 200:
+            _check_same(model, options, sandbox.protection)
+        return sandbox
+
+    async def current(self) -> Sandbox | None:
+        """See `SandboxKeeper.current`."""
+        model = await self._model()
+        return await self._connected(model) if model and model["state"] == "running" else None
+
+    async def status(self) -> SandboxStatus:
+        """See `SandboxKeeper.status`."""
+        _, info = await self._ask("info")
+        details = {
+            "server": self._address.url,
+            "sandboxes on this server": f"{info['sandboxes']} of {info['max_sandboxes'] or 'any number'}",
+        }
+        model = await self._model()
+        if model is None or model["state"] != "running":
+            return SandboxStatus("server", details=details)
+        sandbox = await self._connected(model)
+        idle = datetime.now(UTC) - datetime.fromisoformat(model["last_activity"])
+        details["idle"] = format_duration(idle.total_seconds())
+        return SandboxStatus(
+            "server",
+            sandbox.id,
+            sandbox.protection,
+            datetime.fromisoformat(model["created"]).timestamp(),
+            details,
+        )
+
+    async def stop(self) -> bool:
+        """See `SandboxKeeper.stop`."""
+        model = await self._model()
+        await self.close()
+        if model is None:
+            return False
+        await self._ask(f"sandboxes/{model['id']}", "DELETE")
+        return True
+
+    async def stop_idle(self) -> str | None:
+        """End the sandbox of another notebook that is idle longest; the notebook's name, None when none is idle."""
+        body = {"kernel_id": self._kernel_id, "most": 1}
+        _, answer = await self._ask("sandboxes/stop-idle", "POST", body)
+        names = [one["notebook"] or "a kernel without a notebook" for one in answer["stopped"]]
+        return names[0] if names else None
+
+    async def close(self) -> None:
+        """See `SandboxKeeper.close`."""
+        sandbox, self._sandbox = self._sandbox, None
+        if sandbox is not None:
+            await sandbox.close()
+
+    async def _model(self) -> dict[str, Any] | None:
+        _, answer = await self._ask(f"kernels/{self._kernel_id}")
+        model: dict[str, Any] | None = answer["sandbox"]
+        return model
+
+    async def _connected(self, model: Mapping[str, Any]) -> ServerSandbox:
+        """The one of `model`: the one that is connected already, else a new connection."""
+        key = (str(model["id"]), str(model["sandbox_id"]))
+        if self._sandbox is None or self._key != key or self._sandbox.lost:
+            await self.close()
+            sandbox = ServerSandbox(self._address, model)
+            await sandbox.connect()
+            self._sandbox, self._key = sandbox, key
+        return self._sandbox
+
+    async def _ask(
+        self, path: str, method: str = "GET", body: object = None, *, timeout: float = ANSWER_TIMEOUT
+    ) -> tuple[int, dict[str, Any]]:
+        """See `ask_server`."""
+        return await ask_server(self._address, path, method, body, timeout=timeout)
+
+
+def _request(options: SandboxOptions) -> dict[str, Any]:
+    """The options as the body of a request; what is left open is left out, for the site to choose."""
+    request = {name: value for name, value in options.to_json().items() if value is not None}
+    if request.get("isolation") == "auto":
+        del request["isolation"]
+    if request.pop("ca_bundle", None):
+        request["ca_bundle_pem"] = Path(options.ca_bundle or "").read_text()
+    return request
+
+
+def _check_same(model: Mapping[str, Any], wanted: SandboxOptions, protection: Protection) -> None:
+    """Refuse a running sandbox that is not what the cell asks for. Its certificates are not compared."""
+    started_with = replace(SandboxOptions.from_json(model["settings"]), ca_bundle=wanted.ca_bundle)
+    check_matches(wanted, started_with=started_with, protection=protection)

@@ -1,0 +1,253 @@
+"""A run of this kernel for whoever watches it at the Jupyter server, and their decisions back to it.
+
+Written events are read from the run's own record as fast as the server takes them, so nothing is queued and
+the run never waits; of unfinished text only the end is kept, once. When the connection breaks it is made again,
+and the server says from which event on it needs the record: all of it after a restart of the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import secrets
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from llm_sandbox_nb.agent.control.dispatch import execute_decision
+from llm_sandbox_nb.agent.errors import ControlError, InputError
+from llm_sandbox_nb.sandbox.errors import SandboxError
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.decisions import parse_decision
+from llm_sandbox_nb.trajectory.live_tail import LiveTail
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tornado.websocket import WebSocketClientConnection
+
+    from llm_sandbox_nb.notebook.page_cell import PageCell
+    from llm_sandbox_nb.notebook.server_client.address import ServerAddress
+    from llm_sandbox_nb.runs.run import Run
+
+logger = logging.getLogger(__name__)
+_BATCH = 512 * 1024
+_BREATH = 0.02
+"""Seconds between two messages that hold nothing but unfinished text."""
+_RETRY_FIRST, _RETRY_MOST = 0.1, 2.0
+_ANSWER_TIMEOUT = 10.0
+_HOPE = 5.0
+"""Seconds for which a server that is away is expected back."""
+_OWNER = secrets.token_hex(16)
+"""With this the server recognises that a resumed run is still this kernel's."""
+_FOR_GOOD = (4403,)
+"""Close codes after which connecting again is of no use."""
+
+
+class _AwayError(Exception):
+    """The server does not answer at this moment."""
+
+
+class RunPublisher:
+    """Publishes one run. Lives in the loop of the run; only `watched` is for other threads."""
+
+    def __init__(self, address: ServerAddress, kernel_id: str) -> None:
+        self._address = address
+        self._kernel_id = kernel_id
+        self._run: Run | None = None
+        self._ended: ev.RunFinished | None = None
+        """The last event before the run continued, unless it was rewound."""
+        self._goes_on = False
+        self._cell: PageCell | None = None
+        self._tail = LiveTail()
+        self._news = asyncio.Event()
+        self._sent = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._seen_at = time.monotonic()
+        self._refused = False
+        self._connected = False
+        self._ticket: str | None = None
+        """What the server gave for the case that another takes its place."""
+
+    @property
+    def run_id(self) -> str | None:
+        """The run under which the server knows it."""
+        return self._run.folder.name if self._run else None
+
+    @property
+    def watched(self) -> bool:
+        """Whether the run can be watched at the server, now or in a moment."""
+        here = self._connected or time.monotonic() - self._seen_at < _HOPE
+        return here and not self._refused and self._run is not None
+
+    def start(self, run: Run, cell: PageCell | None = None) -> None:
+        """Begin to publish; `cell` is where the run is shown."""
+        self._cell = cell
+        self._run, self._ended = run, run.trajectory.finish
+        self._goes_on = any(event.kind == "run.finished" for event in run.trajectory.events)
+        self._task = asyncio.ensure_future(self._publish(run))
+
+    def listen(self, event: ev.Event) -> None:
+        """An event of the run, as its listener."""
+        if event.kind in ev.TRANSIENT:
+            self._tail.add(event.model_dump())
+        else:
+            self._tail.written({"kind": event.kind, **_owner_of(event)})
+        self._news.set()
+
+    async def finish(self, patience: float = 2.0, longest: float = 60.0) -> None:
+        """The run is over: wait a moment until the server has all of it; if it has not, keep trying for a while."""
+        if self._task is None:
+            return
+        self._news.set()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._task), patience)
+        if not self._task.done():
+            asyncio.get_running_loop().call_later(longest, self._task.cancel)
+
+    async def _publish(self, run: Run) -> None:
+        pause = _RETRY_FIRST
+        while not self._refused and not self._sent.is_set():
+            try:
+                await self._session(run)
+                pause = _RETRY_FIRST
+            except _AwayError as error:
+                logger.debug("the Jupyter server is away: %s", error)
+            except Exception:
+                logger.exception("publishing %s failed; the run continues without", run.folder.name)
+                return
+            if not self._sent.is_set():
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _RETRY_MOST)
+
+    async def _session(self, run: Run) -> None:
+        """One connection, from its start until it breaks or all is said."""
+        connection = await self._connect(run.folder.name)
+        try:
+            start = await self._greet(connection, run.folder)
+            self._connected, self._seen_at = True, time.monotonic()
+            sender = asyncio.ensure_future(self._send_all(run, connection, start))
+            reader = asyncio.ensure_future(self._read_all(run, connection))
+            await asyncio.wait({sender, reader}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (sender, reader):
+                task.cancel()
+            results = await asyncio.gather(sender, reader, return_exceptions=True)
+            for result in results:
+                if isinstance(result, Exception):
+                    raise result
+        finally:
+            if self._connected:
+                self._seen_at = time.monotonic()
+            self._connected = False
+            self._refused = self._refused or connection.close_code in _FOR_GOOD
+            connection.close()
+
+    async def _connect(self, run_id: str) -> WebSocketClientConnection:
+        from tornado.httpclient import HTTPClientError
+        from tornado.websocket import WebSocketError, websocket_connect
+
+        request = self._address.channel(f"runs/{run_id}/publish", request_timeout=_ANSWER_TIMEOUT)
+        try:
+            connection = await websocket_connect(request, ping_interval=10, ping_timeout=10)
+        except (HTTPClientError, OSError, WebSocketError) as error:
+            raise _AwayError(str(error)) from error
+        if connection.protocol is not None and connection.protocol.stream is not None:
+            connection.protocol.stream.set_nodelay(True)
+        return connection
+
+    async def _greet(self, connection: WebSocketClientConnection, folder: Path) -> int:
+        """Say whose run it is; the number of the first event that the server wants."""
+        hello = {"type": "hello", "kernel_id": self._kernel_id, "owner": _OWNER, "goes_on": self._goes_on}
+        await _write(
+            connection,
+            {**hello, "folder": str(folder.absolute()), "ticket": self._ticket, "cell": self._cell},
+        )
+        try:
+            message = await asyncio.wait_for(connection.read_message(), _ANSWER_TIMEOUT)
+            welcome = json.loads(message or "{}")
+            self._ticket = welcome.get("ticket")
+            return int(welcome["next"])
+        except (TimeoutError, ValueError, KeyError, TypeError) as error:
+            raise _AwayError(f"no welcome ({error})") from error
+
+    async def _send_all(self, run: Run, connection: WebSocketClientConnection, position: int) -> None:
+        events, seen = run.trajectory.events, dict[int, int]()
+        while True:
+            self._news.clear()
+            lines = _batch(events, position)
+            if lines:
+                body = f'{{"type":"events","from":{position},"events":[{",".join(lines)}]}}'
+                position += len(lines)
+                await _write(connection, body)
+                continue
+            if run.trajectory.finish not in (None, self._ended):
+                self._sent.set()
+                return
+            if texts := list(self._tail.since(seen)):
+                await _write(connection, {"type": "transient", "events": texts})
+                await asyncio.sleep(_BREATH)
+                continue
+            await self._news.wait()
+
+    async def _read_all(self, run: Run, connection: WebSocketClientConnection) -> None:
+        while (message := await connection.read_message()) is not None:
+            asked = json.loads(message)
+            if asked.get("type") == "control":
+                problem = await _decide(run, asked)
+                await _write(connection, {"type": "answer", "id": asked["id"], "error": problem})
+            elif asked.get("type") == "file":
+                found = await asyncio.to_thread(_file, run, str(asked["path"]), int(asked["most"]))
+                await _write(connection, {"type": "answer", "id": asked["id"], **found})
+        raise _AwayError("the connection broke")
+
+
+async def _decide(run: Run, asked: dict[str, Any]) -> str | None:
+    """Execute a decision; what is wrong with it, in one sentence."""
+    body = {name: value for name, value in asked.items() if name not in ("type", "id")}
+    try:
+        decision = parse_decision(body)
+    except ValueError as error:
+        return f"The kernel's version of llm_sandbox_nb refuses this decision; restart the kernel. {error}"
+    try:
+        await execute_decision(run, decision, source="server")
+    except (ControlError, InputError, SandboxError, OSError) as error:
+        return str(error)
+    return None
+
+
+def _file(run: Run, path: str, most: int) -> dict[str, Any]:
+    """A file's size, and its content unless it is too large; nothing when there is no such file."""
+    try:
+        file = run.files[path]
+        size = file.size
+        data = base64.b64encode(file.read_bytes()).decode("ascii") if size <= most else None
+    except (KeyError, ValueError, OSError):
+        return {}
+    return {"size": size, "data": data}
+
+
+def _batch(events: list[ev.Event], start: int) -> list[str]:
+    lines: list[str] = []
+    size = 0
+    while start < len(events) and size < _BATCH:
+        lines.append(ev.dump_event(events[start]))
+        size += len(lines[-1])
+        start += 1
+    return lines
+
+
+def _owner_of(event: ev.Event) -> dict[str, Any]:
+    names = ("step", "call_id")
+    return {name: getattr(event, name) for name in names if hasattr(event, name)}
+
+
+async def _write(connection: WebSocketClientConnection, message: dict[str, Any] | str) -> None:
+    from tornado.websocket import WebSocketClosedError
+
+    text = message if isinstance(message, str) else json.dumps(message)
+    try:
+        await connection.write_message(text)
+    except WebSocketClosedError as error:
+        raise _AwayError("the connection is closed") from error

@@ -1,0 +1,168 @@
+"""A sandbox that the Jupyter server keeps, as this kernel uses it: the usual client over a channel that reconnects.
+
+The connection may break while the sandbox lives on, for instance when the server is restarted and adopts it.
+Then it is made again: a command that was running has been ended, and its result says so; everything else is
+asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from llm_sandbox_nb.notebook.server_client.address import ServerAddress
+from llm_sandbox_nb.notebook.server_client.requests import START_TIMEOUT, ask_server
+from llm_sandbox_nb.notebook.server_client.transport import ServerUnreachableError, WebSocketTransport
+from llm_sandbox_nb.sandbox.client import ChannelSandbox
+from llm_sandbox_nb.sandbox.contract import Directories, Protection
+from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
+from llm_sandbox_nb.sandbox.protocol.channel import LEASE, Channel
+from llm_sandbox_nb.sandbox.protocol.frames import Frame
+
+_RETRY_FIRST, _RETRY_MOST = 0.1, 2.0
+
+
+class ServerSandbox(ChannelSandbox):
+    """See `Sandbox`. Closing it ends the connection; the server keeps the sandbox."""
+
+    channel: ReconnectingChannel
+
+    def __init__(
+        self,
+        address: ServerAddress,
+        model: Mapping[str, Any],
+        *,
+        patience: float = LEASE,
+        own: bool = False,
+    ) -> None:
+        """`model` is what the server says of it; `patience` the seconds for which the server may be away.
+
+        An `own` one, such as a fork, is ended by `close`; of others only the connection is.
+        """
+        self.server_id: str = model["id"]
+        self._address = address
+        self._patience = patience
+        self._own = own
+        super().__init__(
+            ReconnectingChannel(address, self.server_id, patience),
+            id=str(model["sandbox_id"]),
+            directories=Directories(model["root"]),
+            protection=_protection(model["protection"]),
+            kill=self._delete_own,
+        )
+        self.channel.greeting = self.greeting
+        self.channel.on_lost = None  # a broken connection matters only when something is asked
+
+    @property
+    def lost(self) -> SandboxLostError | None:
+        """Why the sandbox is lost, when the server has said so or it was closed here."""
+        return self.channel.ended
+
+    async def clone(self) -> ServerSandbox:
+        """See `CheckpointingSandbox.clone`: the server starts it, under its policy, and ends it with this kernel."""
+        _, model = await ask_server(
+            self._address, f"sandboxes/{self.server_id}/fork", "POST", {}, timeout=START_TIMEOUT
+        )
+        sandbox = ServerSandbox(self._address, model, patience=self._patience, own=True)
+        try:
+            await sandbox.connect()
+        except BaseException:
+            await asyncio.shield(sandbox.close())
+            raise
+        return sandbox
+
+    async def _delete_own(self) -> None:
+        if self._own:
+            # When this fails, the server ends it, at the latest with this kernel.
+            with contextlib.suppress(SandboxError):
+                await ask_server(self._address, f"sandboxes/{self.server_id}", "DELETE")
+
+
+class ReconnectingChannel(Channel):
+    """A channel over the server's WebSocket, which is connected when it is first used, and again when it broke."""
+
+    def __init__(self, address: ServerAddress, sandbox_id: str, patience: float) -> None:
+        super().__init__(_NoTransport())
+        self.lost = SandboxLostError("It is not connected yet.")
+        self.greeting: Mapping[str, Any] = {}
+        """What `hello` says on each new connection."""
+        self.why_ended = lambda: self._sandbox_ended() or "the connection to the Jupyter server broke"
+        self._address = address
+        self._sandbox_id = sandbox_id
+        self._patience = patience
+        self._connecting = asyncio.Lock()
+        self._closed = False
+
+    @property
+    def ended(self) -> SandboxLostError | None:
+        """Why connecting again is of no use."""
+        if self._closed:
+            return SandboxLostError("The connection to the sandbox was closed; ask for the sandbox again.")
+        reason = self._sandbox_ended()
+        return SandboxLostError(f"The sandbox is lost. {reason}") if reason else None
+
+    def _sandbox_ended(self) -> str | None:
+        return self._transport.ended if isinstance(self._transport, WebSocketTransport) else None
+
+    async def ensure_connected(self) -> None:
+        """Connect when there is no connection, and wait for a server that is away.
+
+        Raises:
+            SandboxLostError: the sandbox is gone, or the server stays away.
+        """
+        async with self._connecting:
+            loop = asyncio.get_running_loop()
+            deadline, pause = loop.time() + self._patience, _RETRY_FIRST
+            while True:
+                if self.ended:
+                    raise self.ended
+                if not self.lost:
+                    return
+                try:
+                    self._use(await WebSocketTransport.connect(self._address, self._sandbox_id))
+                    await self._greet()
+                except ServerUnreachableError as error:
+                    if loop.time() + pause > deadline:
+                        raise SandboxLostError(
+                            f"The Jupyter server at {self._address.url} has not answered for "
+                            f"{self._patience:g} seconds, so the sandbox is lost ({error}); restart the server "
+                            "and this kernel."
+                        ) from error
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, _RETRY_MOST)
+
+    async def _greet(self) -> None:
+        try:
+            await self.hello(self.greeting)
+        except SandboxLostError as error:
+            if self.ended:
+                raise self.ended from error
+            raise ServerUnreachableError(str(error)) from error
+
+    async def close(self, *, bye: bool = True) -> None:
+        """See `Channel.close`."""
+        self._closed = True
+        await super().close(bye=bye)
+
+
+class _NoTransport:
+    """Stands for the connection until there is one."""
+
+    async def read_frame(self) -> Frame | None:
+        """Nothing comes."""
+        return None
+
+    def write(self, frames: Sequence[Frame]) -> None:
+        """Nothing is sent."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _protection(data: Mapping[str, Any]) -> Protection:
+    known = {field.name for field in fields(Protection)}
+    values = {name: value for name, value in data.items() if name in known}
+    return Protection(**{**values, "capabilities": tuple(values.get("capabilities", ()))})

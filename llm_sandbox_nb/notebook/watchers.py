@@ -1,0 +1,117 @@
+"""Who can watch and control the run of a cell: people at the Jupyter server, else the one who ran the cell."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from llm_sandbox_nb.agent.control.debug_commands import Prompt, can_answer
+from llm_sandbox_nb.card.text import plain
+from llm_sandbox_nb.notebook.errors import SandboxUsageError
+from llm_sandbox_nb.trajectory.events import Event
+
+if TYPE_CHECKING:
+    from llm_sandbox_nb.agent.control.run_control import RunControl
+    from llm_sandbox_nb.card.card import Card
+    from llm_sandbox_nb.notebook.page_cell import PageCell
+    from llm_sandbox_nb.notebook.panel import Panel
+    from llm_sandbox_nb.notebook.server_client.publisher import RunPublisher
+    from llm_sandbox_nb.runs.run import Run
+_SHOWN = 10_000
+"""Characters printed of a call or observation that waits; the card shows all."""
+NOBODY = (
+    "{option} needs a person who decides when the run pauses, and this notebook runs without a front end that can "
+    "ask one, as with nbclient or papermill. Leave it out, or say what to do instead: --on-pause stop "
+    "ends the run at its first pause, --on-pause continue only records the pauses, and --break EXPR --on-pause stop "
+    "ends it at certain calls."
+)
+
+
+class Watchers:
+    """The publisher of a cell's run, and what happens when the run is paused."""
+
+    def __init__(self, on_pause: str | None = None, cell: PageCell | None = None) -> None:
+        """`on_pause` says what to do at a pause without a server: `wait`, `stop`, `continue`; else the cell asks.
+
+        `cell` is where the run is shown.
+        """
+        self._cell = cell
+        self.publisher: RunPublisher | None = None
+        self._on_pause = "continue" if on_pause == "go" else None if on_pause == "ask" else on_pause
+        self._run: Run | None = None
+
+    def check(self, shell: Any, option: str | None) -> None:
+        """Refuse an `option` that always pauses the run when there is no person to decide.
+
+        Raises:
+            SandboxUsageError: there is no server, the cell cannot ask, and its options do not say what to do.
+        """
+        if option and self._on_pause is None and self.publisher is None and not _can_ask(shell):
+            raise SandboxUsageError(NOBODY.format(option=option))
+
+    def start(self, run: Run) -> None:
+        """The run has begun. Called in the run's loop."""
+        self._run = run
+        if self.publisher is not None:
+            self.publisher.start(run, self._cell)
+
+    def listen(self, event: Event) -> None:
+        """An event of the run. Called in the run's loop."""
+        if self.publisher is not None:
+            self.publisher.listen(event)
+
+    async def finish(self) -> None:
+        """The run is over."""
+        if self.publisher is not None:
+            await self.publisher.finish()
+
+    def run_id(self) -> str | None:
+        """The run as the server knows it, while it can be watched there."""
+        publisher = self.publisher
+        return publisher.run_id if publisher is not None and publisher.watched else None
+
+    def make_panel(self, card: Card, shell: Any, use: str) -> Panel | None:
+        """The panel of a run that no server shows, where a page can show it; `use` is auto, always or never."""
+        from llm_sandbox_nb.notebook.panel import make_panel, page_shows_widgets
+
+        if self.publisher is not None or use == "never":
+            return None
+        if use == "auto" and not page_shows_widgets(shell.user_ns):
+            return None
+        return make_panel(card, lambda: self._run.control if self._run else None)
+
+    def paused(self) -> None:
+        """The run has paused: decide, or ask, unless people can decide at the server."""
+        if self._run is None or self.run_id() is not None:
+            return
+        control = self._run.control
+        match self._on_pause:
+            case "wait":
+                return
+            case "stop":
+                control.stop(source="cell")
+            case "continue":
+                control.resume(source="cell")
+            case _:
+                _ask(control)
+
+
+def _ask(control: RunControl) -> None:
+    """Ask in the cell until the pause is over; without an answer the run is stopped."""
+    prompt = Prompt(control, source="cell")
+    if prompt.open and prompt.text:
+        print(plain(prompt.text[:_SHOWN]))
+    while prompt.open:
+        try:
+            line = input(prompt.hint)
+        except (EOFError, NotImplementedError):
+            control.stop(source="cell")
+            return
+        if shown := prompt.answer(line):
+            print(plain(shown))
+
+
+def _can_ask(shell: Any) -> bool:
+    """Whether a cell can ask for input: a kernel is told with each cell, a terminal has one."""
+    kernel = getattr(shell, "kernel", None)
+    return bool(getattr(kernel, "_allow_stdin", True)) if kernel is not None else can_answer(sys.stdin)

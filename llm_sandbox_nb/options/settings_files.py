@@ -1,0 +1,112 @@
+"""Settings files: where they are, and what they hold.
+
+One file belongs to a project, one to the user. A file that a flag or the environment names replaces both.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from llm_sandbox_nb.options.nearest import did_you_mean
+from llm_sandbox_nb.options.table import FILE_SETTINGS, SETTINGS, UsageError
+
+PROJECT_FILE = "llm-sandbox-nb.toml"
+_OLD_PROJECT_FILES = ("llm-sandbox-nb.yaml", "llm-in-sandbox.yaml", "llm_in_sandbox.yaml")
+_OLD_USER_FILES = (".llm-in-sandbox/config.yaml", ".llm-in-sandbox.yaml")
+
+
+def user_file(environment: Mapping[str, str]) -> Path:
+    """Where the user's own settings are: `~/.config/llm-sandbox-nb/settings.toml`."""
+    folder = environment.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(folder) / "llm-sandbox-nb" / "settings.toml"
+
+
+def find_settings_files(flags: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[Path, ...]:
+    """The settings files to read, strongest first: the one that is named, else the project's and the user's.
+
+    Raises:
+        UsageError: a file was named and is not there.
+    """
+    named, source = _named_settings_file(flags, environment)
+    if named:
+        path = Path(named).expanduser()
+        if not path.is_file():
+            raise UsageError(f"{source}: there is no settings file {named}; check the path.")
+        return (path,)
+    project = next(_project_files(Path.cwd()), None)
+    user = next(filter(Path.is_file, _user_files(environment)), None)
+    return tuple(dict.fromkeys(path for path in (project, user) if path is not None))
+
+
+def _named_settings_file(flags: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[str, str]:
+    if flags.get(SETTINGS.name) is not None:
+        return str(flags[SETTINGS.name]), f"--{SETTINGS.name}"
+    variable = next((name for name in SETTINGS.environment if environment.get(name)), "")
+    return environment.get(variable, ""), variable
+
+
+def _project_files(folder: Path) -> Iterator[Path]:
+    """Files in `folder`, then in the folders above it up to the home folder.
+
+    A file above counts only if it is the user's own: in `/tmp` it may be anybody's.
+    """
+    yield from (folder / name for name in (PROJECT_FILE, *_OLD_PROJECT_FILES) if (folder / name).is_file())
+    home = Path.home()
+    for above in () if folder == home else folder.parents:
+        path = above / PROJECT_FILE
+        if path.is_file() and path.stat().st_uid == os.getuid():
+            yield path
+        if above == home:
+            return
+
+
+def _user_files(environment: Mapping[str, str]) -> Iterator[Path]:
+    toml = user_file(environment)
+    yield toml
+    yield toml.with_suffix(".yaml")
+    yield from (Path.home() / name for name in _OLD_USER_FILES)
+
+
+def read_settings_file(path: Path) -> dict[str, tuple[Any, str]]:
+    """The values of a settings file by the options' names, each with the key that it has in the file.
+
+    Raises:
+        UsageError: it is no TOML or YAML, not a mapping, or holds a key that is no option.
+    """
+    try:
+        content = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"The settings file {path} cannot be read: {error}.") from error
+    loaded = _toml(path, content) if path.suffix == ".toml" else _yaml(path, content)
+    names = {name: one.name for one in FILE_SETTINGS for name in (one.name, *one.aliases)}
+    for key in loaded:
+        if key not in names:
+            raise UsageError(
+                f"The settings file {path} has an unknown key {key!r}{did_you_mean(str(key), list(names))}"
+            )
+    return {names[key]: (value, str(key)) for key, value in loaded.items() if value is not None}
+
+
+def _toml(path: Path, content: str) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(content)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"The settings file {path} is not valid TOML: {error}.") from error
+
+
+def _yaml(path: Path, content: str) -> dict[Any, Any]:
+    import yaml
+
+    try:
+        loaded = yaml.safe_load(content)
+    except yaml.YAMLError as error:
+        where = f" near line {mark.line + 1}" if (mark := getattr(error, "problem_mark", None)) else ""
+        raise UsageError(f"The settings file {path} is not valid YAML{where}; correct it there.") from error
+    if loaded is not None and not isinstance(loaded, dict):
+        raise UsageError(f"The settings file {path} must hold lines like `model: openai/gpt-5`.")
+    return loaded or {}

@@ -1,0 +1,276 @@
+"""The runs on disk: what each is, what it takes, and which of them may be removed."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llm_sandbox_nb.card.outcome import ending_words, state
+from llm_sandbox_nb.card.text import first_line, plain
+from llm_sandbox_nb.formatting import format_size, plural
+from llm_sandbox_nb.sandbox.history.store import is_history_in_use
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
+from llm_sandbox_nb.trajectory.run_folder import HISTORY, JOURNAL
+from llm_sandbox_nb.trajectory.run_names import run_folders, short_ids
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
+
+_TAIL = 256 * 1024
+"""Bytes of a journal's end in which its last event is looked for."""
+_DAY = 86400.0
+_REMOVING = ".being-removed"
+
+
+@dataclass(frozen=True)
+class RunEntry:
+    """One run on disk."""
+
+    folder: Path
+    short_id: str
+    state: str
+    """As a person reads it."""
+    stop_reason: str | None
+    running: bool
+    """Whether a process executes it."""
+    in_use: bool
+    """Whether a process executes it, or has its sandbox open."""
+    readable: bool
+    started: float | None
+    """Seconds since the epoch."""
+    changed: float
+    """When its journal was last written."""
+    steps: int
+    tokens: int
+    cost: float | None
+    model: str
+    task: str
+    forked_from: str | None
+    """The name of the folder of the run that it was forked from."""
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return self.folder.name
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return disk_use([self.folder])
+
+
+def list_runs(root: Path, most: int | None = None) -> list[RunEntry]:
+    """The runs below `root` in the order in which they began; only the newest `most`, if that is given."""
+    folders = run_folders(root)
+    short = short_ids(folders)
+    entries = [_entry(folder, short[folder]) for folder in folders[-(most or 0) :]]
+    return sorted(entries, key=lambda entry: (entry.started or 0.0, entry.name))
+
+
+def _entry(folder: Path, short_id: str) -> RunEntry:
+    with _locked_journal(folder) as locked:
+        running = not locked
+    common: dict[str, Any] = {
+        "folder": folder, "short_id": short_id, "running": running,
+        "in_use": running or is_history_in_use(folder / HISTORY),
+        "changed": (folder / JOURNAL).stat().st_mtime,
+    }  # fmt: skip
+    try:
+        start, finish = _ends(folder)
+        if start is not None and finish is not None and not running:
+            said = ending_words(finish.stop_reason, [start.settings.get("limits")], "")
+            steps, usage = finish.steps, finish.usage
+        else:
+            trajectory = Trajectory(read_journal(folder))
+            start, finish = trajectory.start, trajectory.finish
+            said = state(trajectory, live=running)[0]
+            steps, usage = trajectory.steps_done, trajectory.usage
+    except (OSError, JournalError) as error:
+        return RunEntry(
+            **common, state=f"Not readable: {error}", stop_reason=None, readable=False, started=None, steps=0, tokens=0,
+            cost=None, model="", task="", forked_from=None,
+        )  # fmt: skip
+    return RunEntry(
+        **common,
+        state=said,
+        stop_reason=finish.stop_reason if finish else None,
+        readable=True,
+        started=start.time if start else None,
+        steps=steps,
+        tokens=usage.total_tokens,
+        cost=usage.cost,
+        model=start.model if start else "",
+        task=start.task if start else "",
+        forked_from=start.forked_from.folder if start and start.forked_from else None,
+    )
+
+
+def _ends(folder: Path) -> tuple[ev.RunStarted | None, ev.RunFinished | None]:
+    """The first event, and the last one if it ends the run: all that a list needs of most runs."""
+    with (folder / JOURNAL).open("rb") as file:
+        first = file.readline()
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - _TAIL))
+        last = file.read().splitlines(keepends=True)[-1:]
+    with contextlib.suppress(ValueError):
+        start = ev.parse_event(first)
+        finish = ev.parse_event(last[0]) if last and last[0].endswith(b"\n") else None
+        if isinstance(start, ev.RunStarted) and isinstance(finish, ev.RunFinished):
+            return start, finish
+    return None, None
+
+
+@contextlib.contextmanager
+def _locked_journal(folder: Path) -> Iterator[bool]:
+    """Lock the journal while the block runs; gives whether that was possible."""
+    descriptor = os.open(folder / JOURNAL, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(descriptor)
+
+
+def disk_use(folders: Iterable[Path]) -> int:
+    """Bytes on disk of all files in folders; a file with several names counts once. Links are not followed."""
+    seen: set[tuple[int, int]] = set()
+    total = 0
+    for top in folders:
+        for folder, names, files in os.walk(top):
+            for name in (*files, *names):
+                with contextlib.suppress(OSError):
+                    info = (Path(folder) / name).lstat()
+                    if (info.st_dev, info.st_ino) not in seen:
+                        seen.add((info.st_dev, info.st_ino))
+                        total += info.st_blocks * 512
+    return total
+
+
+# --- what may be removed ---
+
+
+@dataclass(frozen=True)
+class PrunePlan:
+    """Which runs are to be removed, and why the others that the rule names are not."""
+
+    remove: list[RunEntry]
+    spared: list[tuple[RunEntry, str]]
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk that the runs to be removed take."""
+        return disk_use(entry.folder for entry in self.remove)
+
+    def text(self) -> str:
+        """What is to happen, a line for each run."""
+        lines = [f"keeps  {entry.short_id}  {why}" for entry, why in self.spared]
+        lines += [f"removes  {_row_text(entry)}" for entry in self.remove]
+        runs = plural(len(self.remove), "run")
+        return "\n".join([*lines, f"{runs} to remove, {format_size(self.size)} on disk."])
+
+
+def plan_prune(
+    entries: list[RunEntry], *, days: float | None = None, keep: int | None = None, now: float | None = None
+) -> PrunePlan:
+    """The runs that are older than `days` and not among the newest `keep`; one of the two may be left out.
+
+    A run that is in use or that cannot be read stays, and so does every run that one which stays was forked from. The
+    age of a run counts from its last event.
+    """
+    newest = sorted(entries, key=lambda entry: (entry.changed, entry.name))
+    named = newest[: max(0, len(newest) - (keep or 0))]
+    limit = (time.time() if now is None else now) - (days or 0.0) * _DAY
+    named = [entry for entry in named if days is None or entry.changed < limit]
+    spared = [(entry, "it is in use") for entry in named if entry.in_use]
+    spared += [(entry, "it cannot be read") for entry in named if not entry.readable and not entry.in_use]
+    remove = {entry.name: entry for entry in named if entry.readable and not entry.in_use}
+    while True:
+        needed = {
+            entry.forked_from: entry.short_id
+            for entry in entries
+            if entry.forked_from in remove and entry.name not in remove
+        }
+        if not needed:
+            return PrunePlan(list(remove.values()), spared)
+        spared += [(remove.pop(str(name)), f"{fork} was forked from it") for name, fork in needed.items()]
+
+
+def prune(plan: PrunePlan) -> list[str]:
+    """Remove the runs; returns a sentence for each that could not be removed. Links are removed, not followed."""
+    problems = []
+    for entry in plan.remove:
+        try:
+            with _locked_journal(entry.folder) as locked:
+                if not locked or is_history_in_use(entry.folder / HISTORY):
+                    problems.append(f"{entry.name} is in use now, so it stays.")
+                    continue
+                moved = entry.folder.with_name(f"{_REMOVING}-{entry.name}")
+                entry.folder.rename(moved)
+            shutil.rmtree(moved)
+        except OSError as error:
+            problems.append(f"{entry.name} could not be removed: {error}.")
+    return problems
+
+
+# --- as text and JSON ---
+
+
+def runs_text(root: Path, most: int | None = None) -> str:
+    """A line for each of the newest runs, and what all of them take on disk."""
+    folders = run_folders(root)
+    if not folders:
+        return f"There are no runs in {root}."
+    lines = [_row_text(entry) for entry in list_runs(root, most)]
+    if len(folders) > len(lines):
+        lines.insert(0, f"… {plural(len(folders) - len(lines), 'earlier run')} in {root}")
+    return "\n".join(
+        [*lines, f"{plural(len(folders), 'run')}, {format_size(disk_use(folders))} on disk, in {root}"]
+    )
+
+
+def _row_text(entry: RunEntry) -> str:
+    began = "" if entry.started is None else f"{datetime.datetime.fromtimestamp(entry.started):%d %b %H:%M}"
+    steps = plural(entry.steps, "step")
+    cells = [
+        f"{entry.short_id:<8}", f"{began:<12}", f"{first_line(entry.state, 60):<20}", f"{steps:>9}",
+        f"{format_size(entry.size):>9}", f"{plain(entry.model)}", plain(first_line(entry.task, 60)),
+    ]  # fmt: skip
+    return "  ".join(cells).rstrip()
+
+
+def runs_json(entries: list[RunEntry]) -> list[dict[str, Any]]:
+    """The same for a program. `state` is the stop reason, `running`, `not_finished` or `unreadable`."""
+    return [
+        {
+            "id": entry.name,
+            "short_id": entry.short_id,
+            "folder": str(entry.folder),
+            "started": entry.started,
+            "state": _state_name(entry),
+            "steps": entry.steps,
+            "tokens": entry.tokens,
+            "cost": entry.cost,
+            "bytes": entry.size,
+            "model": entry.model,
+            "task": entry.task,
+            "forked_from": entry.forked_from,
+        }
+        for entry in entries
+    ]
+
+
+def _state_name(entry: RunEntry) -> str:
+    if not entry.readable:
+        return "unreadable"
+    if entry.running and entry.stop_reason is None:
+        return "running"
+    return entry.stop_reason or "not_finished"

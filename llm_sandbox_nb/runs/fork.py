@@ -1,0 +1,168 @@
+"""Forking a run: a second run with everything up to a step, and its own sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import TypeVar
+
+from llm_sandbox_nb.agent.artifacts import collected_names
+from llm_sandbox_nb.agent.recorder import Recorder, new_run_folder
+from llm_sandbox_nb.agent.run_context import claim_files, in_use_by_another
+from llm_sandbox_nb.agent.run_record import RunRecord
+from llm_sandbox_nb.runs.checkpoint_files import record_artifacts, restore_artifacts
+from llm_sandbox_nb.runs.recorded_spec import sandbox_options
+from llm_sandbox_nb.runs.rewind import Destination
+from llm_sandbox_nb.sandbox.contract import Sandbox
+from llm_sandbox_nb.sandbox.errors import SandboxError
+from llm_sandbox_nb.sandbox.history.checkpointing import finish_anyway
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.run_folder import BLOBS, FILES, HISTORY, JOURNAL
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
+
+R = TypeVar("R", bound=RunRecord)
+_MAKING = ".being-made"
+"""Marks a fork's folder until its journal is there, which comes last and makes it a run."""
+_STALE = 3600.0
+
+
+async def fork(run: R, destination: Destination) -> R:
+    """The second run, with its sandbox open, ready to resume.
+
+    Raises:
+        InputError: its folder cannot be made.
+        SandboxError: no second sandbox can be started.
+    """
+    remove_unfinished(run.folder.parent)
+    folder = new_run_folder(run.folder.parent, None)
+    (folder / _MAKING).touch()
+    box: Sandbox | None = None
+    try:
+        box = await _open(run, folder, destination)
+        other = await finish_anyway(asyncio.to_thread(_copied, run, destination, folder))
+        _set_context(run, other, box)
+        _record_in_parent(run, destination, other)
+    except BaseException:
+        if box is not None:
+            await asyncio.shield(box.close())
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    if run.context.on_fork is not None:
+        run.context.on_fork(other)
+    return other
+
+
+def _copied(run: R, destination: Destination, folder: Path) -> R:
+    _copy(run, destination, folder)
+    other = type(run).load(folder)
+    _restore_files(run, destination, other)
+    return other
+
+
+def _set_context(run: RunRecord, other: RunRecord, box: Sandbox) -> None:
+    other.context.box, other.context.owned, other.context.loop = box, True, asyncio.get_running_loop()
+    same = run.context
+    other.context.spec, other.context.options = same.spec, same.options
+    other.context.resume_display, other.context.on_fork = same.resume_display, same.on_fork
+    other.context.models = dict(same.models)
+    claim_files(box, other.folder)
+
+
+def _restore_files(run: RunRecord, destination: Destination, other: RunRecord) -> None:
+    assert destination.target is not None
+    recorder = Recorder(other.folder, trajectory=other.trajectory)
+    try:
+        restore_artifacts(other, destination.target, collected_names(run.trajectory))
+        record_artifacts(other, recorder, destination.files_step)
+    finally:
+        recorder.close()
+
+
+def remove_unfinished(parent: Path) -> None:
+    """Remove folders of forks whose process was killed."""
+    for mark in parent.glob(f"*/{_MAKING}"):
+        with contextlib.suppress(OSError):
+            if not (mark.parent / JOURNAL).exists() and time.time() - mark.stat().st_mtime > _STALE:
+                shutil.rmtree(mark.parent, ignore_errors=True)
+
+
+def _copy(run: RunRecord, destination: Destination, folder: Path) -> None:
+    """The blobs and files, then the journal up to the fork, with the same ids."""
+    _copy_folder(run.folder / BLOBS, folder / BLOBS)
+    # While the run executes, files come and go; `_restore_files` corrects them afterwards.
+    with contextlib.suppress(FileNotFoundError, shutil.Error):
+        _copy_folder(run.folder / FILES, folder / FILES)
+    prefix = run.trajectory.at(destination.to).path
+    lines = [
+        _as_first(run, destination, event, folder.name) if isinstance(event, ev.RunStarted) else event
+        for event in prefix
+    ]
+    if destination.target is not None and Trajectory(prefix).files != destination.target:
+        step = destination.files_step or None
+        lines.append(ev.Checkpointed(parent=prefix[-1].id, step=step, checkpoint=destination.target))
+    partial = folder / f"{JOURNAL}.partial"
+    partial.write_text("".join(f"{ev.dump_event(line)}\n" for line in lines), "utf-8", newline="\n")
+    partial.rename(folder / JOURNAL)
+    (folder / _MAKING).unlink()
+
+
+def _copy_folder(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target, copy_function=_link, symlinks=True)
+
+
+def _as_first(run: RunRecord, destination: Destination, event: ev.RunStarted, name: str) -> ev.RunStarted:
+    came_from = ev.ForkedFrom(
+        run_id=event.run_id, folder=run.folder.name, step=destination.step, event=destination.to
+    )
+    return event.model_copy(update={"run_id": name, "forked_from": came_from})
+
+
+def _link(source: str, target: str) -> object:
+    """Link blobs, which never change; copy all else."""
+    with contextlib.suppress(OSError):
+        if Path(source).parent.name == BLOBS:
+            os.link(source, target)
+            return target
+    return shutil.copy2(source, target)
+
+
+async def _open(run: RunRecord, folder: Path, destination: Destination) -> Sandbox:
+    """A sandbox with the files of the fork and the options of the first one."""
+    assert destination.target is not None
+    history = folder / HISTORY
+    box = run.context.living()
+    if box is not None and not in_use_by_another(box, run.folder):
+        if run.context.session is None:
+            await box.keep_history(run.folder / HISTORY)
+        return await box.fork(destination.target, history=history)
+    from llm_sandbox_nb.sandbox.open import open_sandbox
+
+    box = await open_sandbox(**sandbox_options(run, {}))
+    try:
+        await box.keep_history(history, continue_from=run.folder / HISTORY)
+        problems = (await box.restore(destination.target)).problems
+        if problems:
+            raise SandboxError(f"The fork could not be made: {problems[0]}")
+    except BaseException:
+        await asyncio.shield(box.close())
+        raise
+    return box
+
+
+def _record_in_parent(run: RunRecord, destination: Destination, other: RunRecord) -> None:
+    event = ev.Forked(
+        run_id=other.id or "", folder=other.folder.name, step=destination.step, checkpoint=destination.target
+    )
+    if run.context.session is not None:
+        run.context.session.recorder.emit(event)
+        return
+    recorder = Recorder(run.folder, trajectory=run.trajectory)
+    try:
+        recorder.emit(event)
+    finally:
+        recorder.close()

@@ -1,0 +1,267 @@
+"""Replaying a run: its recorded calls are executed again, and what differs is reported."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from llm_sandbox_nb.agent.control.pause_rules import PauseRules
+from llm_sandbox_nb.agent.conversation import decided_call, given_for
+from llm_sandbox_nb.agent.errors import InputError, StopRun
+from llm_sandbox_nb.agent.inputs import InputFiles, check_inputs
+from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.recorder import Recorder, new_run_folder
+from llm_sandbox_nb.agent.run_record import RunRecord
+from llm_sandbox_nb.agent.run_spec import SandboxOpening
+from llm_sandbox_nb.agent.session import Session
+from llm_sandbox_nb.formatting import plural
+from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply
+from llm_sandbox_nb.runs.checkpoint_files import starting_files
+from llm_sandbox_nb.runs.compare import EndFiles, left_out, printable, shown
+from llm_sandbox_nb.runs.recorded_spec import recorded_spec, sandbox_options
+from llm_sandbox_nb.runs.run_sync import Awaitable
+from llm_sandbox_nb.sandbox.errors import HistoryError
+from llm_sandbox_nb.sandbox.isolations import has_own_root
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.rewind_points import files_after
+from llm_sandbox_nb.trajectory.trajectory import Call, Step, message_text
+
+R = TypeVar("R", bound=RunRecord)
+_SPILL = r"/\S*/(?:tmp/llm-sandbox|spill)/[0-9a-f]+\.std(?:out|err)"
+_LONGEST = 300
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What differs at one step."""
+
+    step: int
+    recorded: str = ""
+    """The recorded observations, without what was ignored; empty when they are the same."""
+    now: str = ""
+    files: tuple[str, ...] = ()
+    """Paths that differ after this step and did not after the one before."""
+
+    def __str__(self) -> str:
+        lines = [f"Step {self.step}:"]
+        if self.recorded != self.now:
+            lines += [f"  recorded: {_short(self.recorded)}", f"  now:      {_short(self.now)}"]
+        lines += [f"  file: {printable(path)}" for path in self.files[:20]]
+        if len(self.files) > 20:
+            lines.append(f"  and {plural(len(self.files) - 20, 'more file')}")
+        return "\n".join(lines)
+
+
+@dataclass
+class ReplayReport(Awaitable, Generic[R]):
+    """What a replay found."""
+
+    run: R
+    """The new run, with a folder of its own."""
+    steps: int
+    """Steps that were replayed."""
+    differences: list[Difference] = field(default_factory=list)
+    note: str = ""
+    """Why files were not compared, if they were not."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing differs."""
+        return not self.differences
+
+    @property
+    def first(self) -> Difference | None:
+        """The first step that differs."""
+        return self.differences[0] if self.differences else None
+
+    def __str__(self) -> str:
+        if self.ok:
+            lines = [f"Replayed {plural(self.steps, 'step')}: nothing differs."]
+        else:
+            number = len(self.differences)
+            lines = [
+                f"Replayed {plural(self.steps, 'step')}: {number} differ, the first is step {self.differences[0].step}."
+            ]
+            lines += [str(one) for one in self.differences[:20]]
+        return "\n".join([*lines, self.note] if self.note else lines)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+async def replay(
+    run: R,
+    ignore: tuple[str, ...] = (),
+    *,
+    ignore_files: Iterable[str] = (),
+    inputs: InputFiles = None,
+    output_dir: Any = None,
+    **options: Any,
+) -> ReplayReport[R]:
+    """See `Run.replay`."""
+    try:
+        patterns = [re.compile(one) for one in (*ignore, _SPILL)]
+    except re.error as error:
+        raise InputError(f"{error.pattern!r} is not a regular expression: {error}.") from error
+    new = await play(run, "replay_of", inputs, output_dir, options)
+    return await asyncio.to_thread(report, run, new, patterns, tuple(ignore_files))
+
+
+async def rebuild(
+    run: R, *, inputs: InputFiles = None, output_dir: Any = None, **options: Any
+) -> ReplayReport[R]:
+    """See `Run.rebuild`: the new run, and what differs from the record."""
+    new = await play(run, "rebuilt_from", inputs, output_dir, options)
+    return await asyncio.to_thread(report, run, new, list[re.Pattern[str]](), ())
+
+
+class RecordedModel:
+    """Gives the replies of a record, in their order, with its calls as they were executed."""
+
+    def __init__(self, run: RunRecord) -> None:
+        self.name = run.model
+        self.scripted = bool(run.trajectory.start and run.trajectory.start.scripted)
+        self._steps = [step for step in run.steps if step.replied]
+        replied = [event for event in run.trajectory.path if isinstance(event, ev.ModelReplied)]
+        self._messages = [event.message for event in replied]
+
+    async def reply(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]],
+        settings: ModelSettings,
+        on_delta: DeltaCallback | None = None,
+    ) -> Reply:
+        """The reply after so many of the assistant's. Raises StopRun at the end of the record."""
+        number = sum(message.get("role") == "assistant" for message in messages)
+        if number >= len(self._steps):
+            raise StopRun("steps")
+        return _reply(self._steps[number], self._messages[number])
+
+
+def _reply(step: Step, message: dict[str, Any]) -> Reply:
+    return Reply(
+        message=message,
+        text=message_text(message),
+        reasoning=step.reasoning or None,
+        calls=tuple(decided_call(call) for call in step.calls),
+        usage=step.usage,
+        finish_reason=step.finish_reason,
+    )
+
+
+async def play(
+    run: R, label: str, inputs: InputFiles, output_dir: str | Path | None, options: Mapping[str, Any]
+) -> R:
+    """Execute the calls of a record in a fresh sandbox; returns the new run.
+
+    Raises:
+        InputError: there is nothing to execute, or it cannot start like this.
+        RunError: the sandbox or this program failed.
+    """
+    replied = [step for step in run.steps if step.replied]
+    if not replied:
+        raise InputError("There is no reply in this record, so there is nothing to execute.")
+    calls = [call for step in run.steps for call in step.calls]
+    spec = recorded_spec(run, RecordedModel(run))
+    spec = dataclasses.replace(
+        spec,
+        inputs=check_inputs(inputs),
+        starting_files=None if inputs is not None else starting_files(run),
+        limits=RunLimits(max(spec.limits.steps, len(run.steps) + 1), tokens=None, cost=None, time=None),
+        pause_rules=PauseRules(),
+        given={call.id: text for call in calls if (text := given_for(call)) is not None},
+        replies=len(replied),
+        provenance={label: run.id or run.folder.name},
+    )
+    opening = SandboxOpening.new(sandbox_options(run, options))
+    beside = run.folder.parent if run.has_journal else Path("sandbox-runs")
+    parent = beside if output_dir is None else Path(output_dir)
+    recorder = Recorder(new_run_folder(parent, None))
+    new = type(run)(recorder.folder, recorder.trajectory)
+    await Session(spec, recorder, new, opening, new.fresh_control()).run()
+    new.context.spec = None
+    return new
+
+
+def report(run: R, new: R, patterns: list[re.Pattern[str]], ignore_files: tuple[str, ...]) -> ReplayReport[R]:
+    """What differs between a run and its replay."""
+    steps = [step for step in run.steps if step.replied]
+    made = ReplayReport(new, len([step for step in new.steps if step.replied]))
+    later = {step.number: step for step in new.steps}
+    known: set[str] = set()
+    others: set[str] = set()
+    for number, step in enumerate(steps, 1):
+        other = later.get(number)
+        texts = [_observed(one, who, patterns) for one, who in ((step, run), (other, new))]
+        files: list[str] = []
+        if not made.note:
+            try:
+                files, of_others = _other_files(run, new, step.number, number, ignore_files)
+                others |= of_others
+            except HistoryError as error:
+                made.note = f"The files were not compared from step {number} on: {error}"
+        fresh = tuple(path for path in files if path not in known)
+        known |= set(files)
+        if texts[0] != texts[1] or fresh:
+            same = texts[0] == texts[1]
+            made.differences.append(
+                Difference(number, "" if same else texts[0], "" if same else texts[1], fresh)
+            )
+    made.note = " ".join(filter(None, (made.note, left_out(others))))
+    return made
+
+
+def _observed(step: Step | None, run: RunRecord, patterns: list[re.Pattern[str]]) -> str:
+    if step is None:
+        return "(this step was not reached)"
+    text = "\n".join(_original(call) for call in step.calls)
+    protection = run.trajectory.sandbox.protection if run.trajectory.sandbox else {}
+    if has_own_root(protection.get("isolation")):
+        text = re.sub(r"/\S*?/llm-sandbox-\w+(?=/)", "", text)
+    for pattern in patterns:
+        text = pattern.sub("…", text)
+    return text
+
+
+def _original(call: Call) -> str:
+    """What a call gave, also when a person had the model shown something else."""
+    for decision in call.decisions:
+        if decision.action == "observe" and isinstance(decision.original, str):
+            return shown(Call(call.id, call.tool, "", result=_with(call, decision.original)))
+    return shown(call)
+
+
+def _with(call: Call, observation: str) -> Any:
+    assert call.result is not None
+    return call.result.model_copy(update={"observation": observation})
+
+
+def _other_files(
+    run: RunRecord, new: RunRecord, step: int, number: int, ignored: tuple[str, ...]
+) -> tuple[list[str], set[str]]:
+    """Paths that differ, and those that others have changed, which are not compared."""
+    pair = []
+    for one, place in ((run, step), (new, number)):
+        try:
+            checkpoint = files_after(one.trajectory, place)
+        except ValueError:
+            return [], set()
+        if checkpoint is None:
+            raise HistoryError(f"those of {one.folder.name} are not kept.")
+        pair.append(EndFiles(one, checkpoint))
+    differing = EndFiles.differing(pair)
+    found = [path for path in differing if not any(fnmatch.fnmatch(path, pattern) for pattern in ignored)]
+    return found, pair[0].others | pair[1].others
+
+
+def _short(text: str) -> str:
+    text = text.replace("\n", "\\n")
+    text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
+    return printable(text)

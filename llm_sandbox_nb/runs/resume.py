@@ -1,0 +1,253 @@
+"""Resuming a run: one that was rewound, forked or killed, that reached a limit, or was loaded from its folder."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from llm_sandbox_nb.agent.control.on_pause import OnPause, checked_on_pause, pause_handler
+from llm_sandbox_nb.agent.control.run_control import RunControl
+from llm_sandbox_nb.agent.conversation import conversation_state, worked
+from llm_sandbox_nb.agent.errors import InputError
+from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.recorder import Listener, Recorder, public_settings
+from llm_sandbox_nb.agent.run_context import IN_USE, disown_files, in_use_by_another, owns_files
+from llm_sandbox_nb.agent.run_record import RunRecord
+from llm_sandbox_nb.agent.run_spec import (
+    RunSpec,
+    SandboxOpening,
+    checked_pause_rules,
+    require_decider,
+    with_given,
+)
+from llm_sandbox_nb.agent.session import Session
+from llm_sandbox_nb.formatting import format_cost, plural
+from llm_sandbox_nb.model.contract import Checkable, Model, ModelSettings
+from llm_sandbox_nb.model.litellm_model import make_model
+from llm_sandbox_nb.runs.checkpoint_files import CheckpointFiles
+from llm_sandbox_nb.runs.others import runs_since
+from llm_sandbox_nb.runs.recorded_spec import recorded_spec, sandbox_options
+from llm_sandbox_nb.runs.rewind import Destination, rewind
+from llm_sandbox_nb.sandbox.contract import Sandbox
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
+
+R = TypeVar("R", bound=RunRecord)
+_NOT_KEPT = (
+    "The files of this run are not kept, so it cannot resume: result.rebuild() executes its calls again."
+)
+CONTINUE = "Continue with the task."
+_PAUSE_OPTIONS = ("approve", "break_when", "breakpoints", "on_pause", "step")
+
+
+@dataclass(frozen=True)
+class ResumeOptions:
+    """What changes when a run resumes. None leaves a thing as it was."""
+
+    text: str | None = None
+    """What the model is told first."""
+    model: str | Model | None = None
+    settings: ModelSettings | Mapping[str, Any] | None = None
+    limits: RunLimits | Mapping[str, Any] | None = None
+    sandbox: Sandbox | None = None
+    sandbox_options: Mapping[str, Any] = field(default_factory=dict)
+    api_base: str | None = None
+    api_key: str | None = None
+    listeners: Iterable[Listener] = ()
+    control: RunControl | None = None
+    pause: Mapping[str, Any] = field(default_factory=dict)
+    """When the run pauses: `step`, `breakpoints`, `break_when`, `approve` and `on_pause` of `solve`."""
+    others: bool = False
+    """Whether changes of other runs in its sandbox may be undone."""
+
+    @property
+    def on_pause(self) -> OnPause | None:
+        """What decides when the run pauses."""
+        return self.pause.get("on_pause")
+
+
+async def resume(run: R, options: ResumeOptions) -> R:
+    """Execute the run from HEAD to its end.
+
+    Raises:
+        InputError: it cannot resume like this; nothing was started.
+        RunError: as `solve`.
+    """
+    trajectory = run.trajectory
+    _check(run, options)
+    spec = _spec(run, options)
+    if isinstance(spec.model, Checkable):
+        await spec.model.check()
+    opening = _opening(run, options)
+    said = _first_message(trajectory, options.text)
+    checked_on_pause(options.on_pause)
+    await _restore_own_files(run, options)
+    recorder = Recorder(run.folder, options.listeners, trajectory)
+    try:
+        _drop_unkept_calls(run, recorder)
+        _check_limits(spec, trajectory)
+        _record_changes(run, recorder, spec, options)
+        control = options.control or run.fresh_control()
+        run.take_control(control)
+        control.stepping = control.stepping or spec.pause_rules.step
+        if options.on_pause is not None:
+            control.on_pause = pause_handler(run, options.on_pause)
+        session = Session(spec, recorder, run, opening, control, conversation_state(trajectory, said))
+    except BaseException:
+        recorder.close()
+        raise
+    await session.run()
+    return run
+
+
+def _check(run: RunRecord, options: ResumeOptions) -> None:
+    if not run.has_journal:
+        raise InputError(
+            "This conversation has no journal and no files: result.rebuild() executes its calls again, and the run "
+            "that this returns can resume."
+        )
+    if run.context.session is not None:
+        raise InputError(
+            "The run has not ended: result.resume() without anything else resumes it after a pause."
+        )
+    if not run.journal.is_file():
+        raise InputError(f"The folder of this run is gone, so it cannot resume: {run.folder}.")
+    files = run.trajectory.files
+    box = options.sandbox or run.context.living()
+    if box is not None and in_use_by_another(box, run.folder):
+        raise InputError(IN_USE)
+    if run.context.living() is None and files is not None and not CheckpointFiles(run).has(files):
+        raise InputError(_NOT_KEPT)
+    if box is None and files is None and worked(run.trajectory):
+        raise InputError(_NOT_KEPT)
+
+
+async def _restore_own_files(run: RunRecord, options: ResumeOptions) -> None:
+    """Rewind the files to HEAD where other runs have changed them since, if that is allowed: an undo finds them."""
+    box, (head, files) = run.context.living(), (run.trajectory.head, run.trajectory.files)
+    if box is None or options.sandbox not in (None, box) or owns_files(box, run.folder):
+        return
+    if head is None or files is None or not runs_since(run, box):
+        return
+    step = run.trajectory.step_at(head)
+    await rewind(run, Destination(head, step, "files", files, step, others=options.others))
+
+
+def _first_message(trajectory: Trajectory, text: str | None) -> tuple[str, ...]:
+    """What the model is told first. A model that has submitted, or was cut off, has to be told something."""
+    text = str(ev.clean_text(text or "")).strip()
+    finish, start = trajectory.finish, trajectory.start
+    if text:
+        return (text,)
+    if finish is None or not any(trajectory.messages()):
+        return ()
+    if finish.stop_reason == "steps" and start is not None and "rebuilt_from" in start.settings:
+        return ()
+    if finish.stop_reason == "submitted":
+        raise InputError(
+            "The model has submitted: say what more to do, as in result.resume('Make it blue.')."
+        )
+    return (CONTINUE,)
+
+
+def _drop_unkept_calls(run: RunRecord, recorder: Recorder) -> None:
+    """Rewind to where conversation and files last agreed: the process was killed before it kept what a call did."""
+    trajectory = run.trajectory
+    to = trajectory.uncovered
+    if run.context.living() is not None or to is None:
+        return
+    if trajectory.files is None:
+        raise InputError(_NOT_KEPT)
+    step, files = trajectory.step_at(to), trajectory.files
+    recorder.emit(ev.RewindStarted(to=to, step=step, target=files, safety=files))
+    recorder.emit(ev.Rewound(to=to, step=step, target=files, safety=files))
+
+
+def _spec(run: RunRecord, options: ResumeOptions) -> RunSpec:
+    spec = recorded_spec(run, _model(run, options))
+    known, start = run.context.spec, run.trajectory.start
+    if conversation_state(run.trajectory).fresh:  # its sandbox may never have been open
+        if known is not None:
+            spec = dataclasses.replace(spec, inputs=known.inputs, starting_files=known.starting_files)
+        elif start is not None and (start.inputs or "files_of" in start.settings):
+            raise InputError(
+                "The run ended before its sandbox had the files handed in: start the task again."
+            )
+    if unknown := sorted(set(options.pause) - set(_PAUSE_OPTIONS)):
+        raise InputError(f"resume() takes no {unknown[0]!r}: it can be {', '.join(_PAUSE_OPTIONS)}.")
+    if given := {name: value for name, value in options.pause.items() if name != "on_pause"}:
+        spec = dataclasses.replace(spec, pause_rules=checked_pause_rules(**given))
+    decided = options.control is not None or "on_pause" in options.pause or bool(options.listeners)
+    require_decider(spec.pause_rules, decided=decided)
+    return dataclasses.replace(
+        spec,
+        limits=with_given(spec.limits, options.limits),
+        settings=with_given(spec.settings, options.settings),
+        make_model=known.make_model if known else lambda name: _make_model(name, options),
+    )
+
+
+def _model(run: RunRecord, options: ResumeOptions) -> Model:
+    if options.model is not None and not isinstance(options.model, str):
+        return options.model
+    known, now = run.context.spec, run.model
+    if options.model is None and known is not None and not options.api_base:
+        changed = any(one.model for one in run.trajectory.changed)
+        if not changed or now == known.model.name:
+            return known.model
+        return run.context.models.get(now) or known.make_model(now)
+    if not (name := options.model or now):
+        raise InputError(
+            "The record does not say which model it was: name one, as in result.resume(model='openai/gpt-5')."
+        )
+    return _make_model(name, options)
+
+
+def _make_model(name: str, options: ResumeOptions) -> Model:
+    return make_model(name, api_base=options.api_base, api_key=options.api_key)
+
+
+def _opening(run: RunRecord, options: ResumeOptions) -> SandboxOpening:
+    box = options.sandbox or run.context.living()
+    if box is not None:
+        return SandboxOpening(box, owned=False, root=box.directories.root)
+    return SandboxOpening.new(sandbox_options(run, options.sandbox_options))
+
+
+def _check_limits(spec: RunSpec, trajectory: Trajectory) -> None:
+    done = max((step.number for step in trajectory.steps if step.replied), default=0)
+    if spec.limits.steps <= done:
+        raise InputError(
+            f"The run has had {plural(done, 'step')} and may have {spec.limits.steps}: allow more, as in "
+            f"result.resume(limits={{'steps': {done + 20}}})."
+        )
+    spent = trajectory.total_usage.cost
+    if spec.limits.cost is not None and spent is not None and spent >= spec.limits.cost:
+        raise InputError(
+            f"The run has cost {format_cost(spent)} and may cost {format_cost(spec.limits.cost)}: allow more, as in "
+            f"result.resume(limits={{'cost': {spent * 2:.2f}}})."
+        )
+
+
+def _record_changes(run: RunRecord, recorder: Recorder, spec: RunSpec, options: ResumeOptions) -> None:
+    """Record what changes, so that the record says which model and settings made each step."""
+    model = spec.model.name if spec.model.name != run.model else None
+    settings = _given_values(options.settings, spec.settings)
+    limits = _given_values(options.limits, spec.limits)
+    if model or settings or limits:
+        recorder.emit(
+            ev.SettingsChanged(
+                model=model, settings=public_settings(settings), limits=limits, source="python"
+            )
+        )
+    if options.sandbox is not None:
+        disown_files(options.sandbox)
+
+
+def _given_values(given: Any, value: Any) -> dict[str, Any]:
+    if given is None:
+        return {}
+    names = given if isinstance(given, Mapping) else [field.name for field in dataclasses.fields(given)]
+    return {name: getattr(value, name) for name in names}

@@ -1,0 +1,351 @@
+"""Rewinding a run: preview, rewind and undo.
+
+The order keeps the record consistent at any instant: the present files become a checkpoint, `rewind.started` names it
+and the target, the files are restored, and the one line `rewound` moves conversation and files together. Without that
+line the rewind did not happen, and the files of HEAD are those of the first checkpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from llm_sandbox_nb.agent.errors import InputError
+from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.agent.run_context import (
+    IN_USE,
+    claim_files,
+    disown_files,
+    in_use_by_another,
+    release_sandbox,
+    reserve_sandbox,
+)
+from llm_sandbox_nb.agent.run_record import RunRecord
+from llm_sandbox_nb.formatting import format_state, plural
+from llm_sandbox_nb.runs.checkpoint_files import CheckpointFiles, record_artifacts, restore_artifacts
+from llm_sandbox_nb.runs.others import NO_OTHERS, Others, changed_by, runs_since, undone_changes
+from llm_sandbox_nb.runs.run_sync import Awaitable
+from llm_sandbox_nb.sandbox.contract import Changes, FileChange, Sandbox
+from llm_sandbox_nb.sandbox.history.diff import differing_paths
+from llm_sandbox_nb.sandbox.history.store import HistoryStore
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.rewind_points import Moment, before_calls, end_of_step, files_after
+from llm_sandbox_nb.trajectory.run_folder import HISTORY
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
+
+What = Literal["both", "files", "conversation"]
+_SHOWN = 40
+_NAMED = 8
+_MARKS = {"added": "+", "modified": "~", "deleted": "-"}
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where a rewind leads."""
+
+    to: str
+    step: int
+    what: What
+    target: str | None
+    files_step: int
+    """The step whose files these are."""
+    undo_of: str | None = None
+    others: bool = False
+    """Whether changes of other runs may be undone too."""
+
+
+@dataclass(frozen=True)
+class Preview(Awaitable):
+    """What a rewind would change in the files. `incomplete` is a sentence on what is not known."""
+
+    step: int
+    files: tuple[FileChange, ...]
+    incomplete: str = ""
+    steps_left: int = 0
+    """Steps that the branch would lose; they stay in the journal."""
+    what: What = "both"
+    undoes: Others = NO_OTHERS
+    """Changes in `files` that are not by a step of this run."""
+
+    @property
+    def own(self) -> tuple[FileChange, ...]:
+        """Those of `files` that this run has changed."""
+        return tuple(change for change in self.files if change.path not in self.undoes.paths)
+
+    @property
+    def others(self) -> tuple[FileChange, ...]:
+        """Those of `files` that were changed since, and not by a step of this run."""
+        return tuple(change for change in self.files if change.path in self.undoes.paths)
+
+    def to_json(self) -> dict[str, Any]:
+        """For the view, which asks before it rewinds."""
+        return {
+            "step": self.step,
+            "what": self.what,
+            "steps_left": self.steps_left,
+            "own": _as_json(self.own),
+            "others": _as_json(self.others),
+            "other_runs": list(self.undoes.runs),
+            "by": self.undoes.by,
+            "incomplete": self.incomplete,
+        }
+
+    def __str__(self) -> str:
+        lines = [_headline(self.step, self.steps_left, len(self.own)), *_listed(self.own)]
+        if others := self.others:
+            changed = plural(len(others), "path was changed since", "paths were changed since")
+            lines += [f"{changed} {self.undoes.by}. This is undone too:", *_listed(others)]
+        lines += [self.incomplete] if self.incomplete else []
+        ended = "" if self.what == "conversation" else "Commands that run in the sandbox are ended. "
+        lines.append(f"{ended}result.undo() undoes it.")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+@dataclass(frozen=True)
+class RewindResult(Awaitable):
+    """What a rewind has done."""
+
+    step: int
+    what: What
+    files: int = 0
+    """Paths that were written, changed or deleted."""
+    problems: tuple[str, ...] = ()
+    """A sentence for each thing that could not be put back."""
+    waiting: bool = False
+    """Whether the files are restored only when the run resumes, as it has no sandbox now."""
+    before_calls: bool = False
+    """Whether the step's calls are proposed and not executed."""
+    undid: Others = NO_OTHERS
+    """Changes that were undone and are not by a step of this run."""
+    ready: bool = False
+    """Whether the run can continue from here; an undo may lead to where it had ended."""
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Paths that were put back though others have changed them."""
+        return self.undid.paths
+
+    def __str__(self) -> str:
+        place = f"the end of step {self.step}" if self.step else "the beginning"
+        place = f"the calls of step {self.step}, which are not executed," if self.before_calls else place
+        subject = {
+            "both": "Conversation and files are",
+            "files": "The files are",
+            "conversation": "The conversation is",
+        }
+        text = f"{subject[self.what]} at {place} again."
+        if self.what != "conversation":
+            text += (
+                " It has no sandbox now, and gets one with these files when it resumes."
+                if self.waiting
+                else f" {plural(self.files, 'path was', 'paths were')} put back."
+            )
+        if self.ready:
+            text += f" {ready_text(self.step)}."
+        if self.others:
+            changed = f"what was changed {self.undid.by}: {_names(self.others)}"
+            text += f" This undid {changed}. result.undo() brings it back."
+        return " ".join([text, *self.problems])
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def find_destination(
+    run: RunRecord, step: int, what: What = "both", before: Moment | None = None
+) -> Destination:
+    """Where a rewind to `step` leads.
+
+    Raises:
+        InputError: there is no such step, or its files are not kept.
+    """
+    if what not in ("both", "files", "conversation"):
+        raise InputError(f"`what` must be both, files or conversation, not {what!r}.")
+    if before not in (None, "call"):
+        raise InputError(f"`before` can be 'call', not {before!r}.")
+    trajectory = run.trajectory
+    try:
+        to = before_calls(trajectory, step) if before else end_of_step(trajectory, step)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    files_step = step - 1 if before else step
+    target = files_after(trajectory, files_step)
+    if what != "conversation" and not CheckpointFiles(run).has(target):
+        raise InputError(
+            f"The files of step {step} are not kept (any more), so only the conversation can go back to it: "
+            "what='conversation'."
+        )
+    return Destination(to, step, what, target, files_step)
+
+
+def last_rewind(trajectory: Trajectory) -> Destination:
+    """Where `undo` leads: to where the newest rewind that was not undone began.
+
+    Raises:
+        InputError: there is none.
+    """
+    undone = {one.undo_of for one in trajectory.rewinds if one.undo_of}
+    for one in reversed(trajectory.rewinds):
+        if one.id in undone or one.undo_of:
+            continue
+        begun = trajectory.parent(one.id)
+        came_from = trajectory.parent(begun) if begun else None
+        if came_from is None:
+            break
+        step = trajectory.step_at(came_from)
+        return Destination(came_from, step, one.what, one.safety, step, one.id)
+    raise InputError("There is no rewind to undo.")
+
+
+async def preview(run: RunRecord, destination: Destination) -> Preview:
+    """What a rewind would change."""
+    changes, undoes = Changes(), NO_OTHERS
+    if destination.what != "conversation" and destination.target:
+        changes = await CheckpointFiles(run).changes_to(destination.target)
+        undoes = await undone_changes(run, run.context.living(), destination.target)
+    last = run.steps[-1].number if run.steps else 0
+    left = 0 if destination.what == "files" else last - destination.step
+    return Preview(destination.step, changes.files, changes.incomplete, left, destination.what, undoes)
+
+
+async def rewind(run: RunRecord, destination: Destination) -> RewindResult:
+    """Rewind, in the run's event loop."""
+    context = run.context
+    if context.session is not None:
+        undid = await _check_others(run, context.living(), destination)
+        return await context.session.rewind(lambda recorder, box: go_back(recorder, box, destination, undid))
+    box = context.living()
+    if box is not None and in_use_by_another(box, run.folder):
+        if destination.what != "conversation":
+            raise InputError(IN_USE)
+        box = None
+    if (
+        box is None
+        and destination.what != "conversation"
+        and not CheckpointFiles(run).has(destination.target)
+    ):
+        raise InputError("The files of that step are no longer kept: only the conversation can go back.")
+    recorder = Recorder(run.folder, trajectory=run.trajectory)
+    try:
+        if box is not None:
+            reserve_sandbox(box, run.folder)
+            await box.keep_history(run.folder / HISTORY)
+        undid = await _check_others(run, box, destination)
+        other_runs = [] if box is None else runs_since(run, box)
+        went = await go_back(recorder, box, destination, undid, other_runs)
+        if destination.what == "conversation" or destination.target is None:
+            return went
+        more = await asyncio.to_thread(restore_artifacts, run, destination.target)
+        await asyncio.to_thread(record_artifacts, run, recorder, destination.files_step)
+        return replace(went, problems=(*went.problems, *more))
+    finally:
+        recorder.close()
+        if box is not None:
+            release_sandbox(box, run.folder)
+
+
+def ready_text(step: int) -> str:
+    """The state of a run after a rewind to `step`, with the calls that lead on."""
+    ready = format_state("ready", str(step)) if step else "Ready to continue from the beginning"
+    return f"{ready}: result.resume(), result.resume('Say something first.') or result.undo()"
+
+
+async def _check_others(run: RunRecord, box: Sandbox | None, destination: Destination) -> Others:
+    """What a rewind undoes of others. Raises InputError when it is another run's, and that is not allowed."""
+    if box is None or destination.what == "conversation" or destination.target is None:
+        return NO_OTHERS
+    found = await undone_changes(run, box, destination.target)
+    if found.paths and found.runs and not destination.others:
+        place = (
+            f"the files of step {destination.step}"
+            if destination.what == "files"
+            else f"step {destination.step}"
+        )
+        place = place if destination.step else "the beginning"
+        raise InputError(
+            f"To go back to {place} would also undo what was changed since {changed_by(found.runs)}: "
+            f"{_names(found.paths)}. Nothing was changed. To undo that as well, add others=True (%sandbox: --others); "
+            "result.undo() brings it back."
+        )
+    return found
+
+
+async def go_back(
+    recorder: Recorder,
+    box: Sandbox | None,
+    destination: Destination,
+    undid: Others = NO_OTHERS,
+    other_runs: Sequence[str] = (),
+) -> RewindResult:
+    """Move the conversation and restore the files, as one change of the record."""
+    safety = recorder.trajectory.files if box is None else await box.checkpoint()
+    facts: dict[str, Any] = {"to": destination.to, "step": destination.step, "what": destination.what}
+    facts |= {"target": destination.target, "safety": safety}
+    recorder.emit(ev.RewindStarted(**facts, other_runs=list(other_runs)))
+    files, restored_paths, problems = 0, 0, tuple[str, ...]()
+    if box is not None and destination.what != "conversation" and destination.target is not None:
+        disown_files(box)  # until they are restored, they belong to no step
+        restored = await box.restore(destination.target)
+        files, problems = restored.files, restored.problems
+        restored_paths = await asyncio.to_thread(_differing, recorder.folder, safety, destination.target)
+        claim_files(box, recorder.folder)
+    recorder.emit(ev.Rewound(**facts, undo_of=destination.undo_of, restored=restored_paths))
+    record_files(recorder, destination.files_step)
+    proposed_only = destination.files_step < destination.step
+    ready = recorder.trajectory.ready_at is not None
+    return RewindResult(
+        destination.step, destination.what, files, problems, box is None, proposed_only, undid, ready
+    )
+
+
+def _differing(folder: Path, a: str | None, b: str) -> int:
+    """How many paths differ for a person, who does not count the times of folders."""
+    if a is None:
+        return 0
+    store = HistoryStore(folder / HISTORY, readonly=True)
+    try:
+        return len(differing_paths(store.manifest(a), store.manifest(b)))
+    finally:
+        store.close()
+
+
+def record_files(recorder: Recorder, step: int) -> None:
+    """Record on the branch which files it has, where the events of the branch name others."""
+    trajectory = recorder.trajectory
+    if trajectory.files is not None and (
+        trajectory.head is None
+        or trajectory.at(trajectory.head).uncovered is not None
+        or trajectory.at(trajectory.head).files != trajectory.files
+    ):
+        recorder.emit(ev.Checkpointed(step=step or None, checkpoint=trajectory.files))
+
+
+def _headline(step: int, left: int, files: int) -> str:
+    place = f"step {step}" if step else "the beginning"
+    steps = f", {plural(left, 'step leaves', 'steps leave')} the branch" if left > 0 else ""
+    return f"Back to {place}: {plural(files, 'path changes', 'paths change')}{steps}."
+
+
+def _listed(changes: Sequence[FileChange]) -> list[str]:
+    lines = [f"  {_MARKS[change.kind]} {_printable(change.path)}" for change in changes[:_SHOWN]]
+    return lines + ([f"  and {len(changes) - _SHOWN} more"] if len(changes) > _SHOWN else [])
+
+
+def _as_json(changes: Sequence[FileChange]) -> dict[str, Any]:
+    shown = [{"path": _printable(one.path), "kind": one.kind} for one in changes[:_SHOWN]]
+    return {"total": len(changes), "paths": shown}
+
+
+def _names(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+    return ", ".join(_printable(path) for path in paths[:_NAMED]) + more
+
+
+def _printable(path: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in path)

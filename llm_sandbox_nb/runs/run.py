@@ -1,0 +1,441 @@
+"""A run in Python: one that executes now, or one that was loaded from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from llm_sandbox_nb.agent.control.decisions import SKIPPED, edited_call
+from llm_sandbox_nb.agent.control.run_control import RunControl
+from llm_sandbox_nb.agent.errors import ControlError, InputError
+from llm_sandbox_nb.agent.recorder import Listener, Recorder
+from llm_sandbox_nb.agent.run_record import RunRecord
+from llm_sandbox_nb.card.export import export_html
+from llm_sandbox_nb.formatting import plural
+from llm_sandbox_nb.runs.compare import Comparison, compare_runs
+from llm_sandbox_nb.runs.fork import fork
+from llm_sandbox_nb.runs.replay import ReplayReport, rebuild, replay
+from llm_sandbox_nb.runs.resume import ResumeOptions, resume
+from llm_sandbox_nb.runs.rewind import (
+    Preview,
+    RewindResult,
+    What,
+    find_destination,
+    last_rewind,
+    preview,
+    ready_text,
+    rewind,
+)
+from llm_sandbox_nb.runs.rich_display import Display, ShownFile, run_display
+from llm_sandbox_nb.runs.run_sync import Awaitable, run_in_loop, running_loop
+from llm_sandbox_nb.sandbox.client import ChannelSandbox
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.branches import Branch
+from llm_sandbox_nb.trajectory.rewind_points import Moment
+from llm_sandbox_nb.trajectory.run_folder import FILES, RunFiles
+from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
+
+if TYPE_CHECKING:
+    import pandas
+
+T = TypeVar("T")
+
+
+class ClosedSandbox(Awaitable):
+    """What `Run.close` returns: a line for a cell, which may be awaited."""
+
+    def __repr__(self) -> str:
+        return "The sandbox of the run is closed; its files are kept."
+
+
+class Run(RunRecord, Awaitable):
+    """One run. In a coroutine, `await` what its methods return.
+
+    >>> result = await solve("How many r's are in strawberry?", model="openai/gpt-5")
+    >>> result.answer, result.stop_reason, result.files["poster.png"], result.steps[3].calls[0].output
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        trajectory: Trajectory,
+        control: RunControl | None = None,
+        *,
+        has_journal: bool = True,
+    ) -> None:
+        super().__init__(folder, trajectory, control, has_journal=has_journal)
+        self.rebuilt: ReplayReport[Run] | None = None
+        """Of a run made by `rebuild`: what differs from the record."""
+
+    # --- until it ends ---
+
+    def pause(self) -> None:
+        """Pause before the next request or call. Raises ControlError when the run has ended."""
+        self.control.pause()
+
+    def step(self) -> None:
+        """Resume until the next call or observation. Raises ControlError when the run has ended."""
+        self.control.step()
+
+    def change(self, **changed: Any) -> None:
+        """Change `model`, `settings`, `limits`, `breakpoints` or `approve` for what follows.
+
+        >>> result.change(model="openai/gpt-5-mini", settings={"temperature": 0}, limits={"steps": 20})
+
+        Raises:
+            ControlError: a value is invalid, or the run has ended; nothing changed.
+        """
+        self.control.change(**changed)
+
+    def say(self, text: str) -> None:
+        """Tell the model something. Raises ControlError when there is no text, or the run has ended."""
+        self.control.say(text)
+
+    def stop(self) -> None:
+        """End the run and what it executes. Raises ControlError when it has ended."""
+        self.control.stop()
+
+    # --- rewind ---
+
+    def preview(self, step: int, what: What = "both", *, before: Moment | None = None) -> Preview:
+        """What `rewind` would change in the files.
+
+        Raises:
+            InputError: there is no such step, or its files are not kept.
+        """
+        destination = find_destination(self, step, what, before)
+        return self._do(lambda: preview(self, destination), f"result.preview({step})")
+
+    def rewind(
+        self,
+        step: int,
+        what: What = "both",
+        *,
+        before: Moment | None = None,
+        branch: Branch | str | None = None,
+        others: bool = False,
+    ) -> RewindResult:
+        """Rewind to the end of `step` (0: before the first) with conversation and files, or one of them.
+
+        A run that executes is interrupted and pauses there. What came after stays as a branch; `undo` returns to it.
+
+        Args:
+            step: as `run.steps` counts them.
+            what: `"both"`, `"files"` or `"conversation"`.
+            before: `"call"`: to where the first call of the step is proposed and not executed, for `edit`.
+            branch: one of `branches`, for a step of an earlier attempt.
+            others: also undo what other runs have changed in the sandbox since; `preview` lists it.
+
+        Raises:
+            InputError: there is no such step, its files are not kept, or another run has changed files since;
+                nothing was changed.
+        """
+        self._check_journal()
+        of = self if branch is None else self.at(branch)
+        destination = replace(find_destination(of, step, what, before), others=others)
+        return self._do(lambda: rewind(self, destination), f"result.rewind({step})")
+
+    def undo(self, *, others: bool = False) -> RewindResult:
+        """Undo the newest rewind, with the files as they were before it; again, the one before that.
+
+        Args:
+            others: also undo what other runs have changed in the sandbox since.
+
+        Raises:
+            InputError: there is none, or another run has changed files since; nothing was changed.
+        """
+        self._check_journal()
+        destination = replace(last_rewind(self.trajectory), others=others)
+        return self._do(lambda: rewind(self, destination), "result.undo()")
+
+    # --- resume ---
+
+    def resume(
+        self,
+        text: str | None = None,
+        *,
+        model: Any = None,
+        settings: Any = None,
+        limits: Any = None,
+        sandbox: Any = None,
+        isolation: str | None = None,
+        api_base: str | None = None,
+        api_key: str | None = None,
+        listeners: Iterable[Listener] = (),
+        control: RunControl | None = None,
+        others: bool = False,
+        **more: Any,
+    ) -> Run:
+        """Resume: after a pause, or, when the run has ended, from where it stands to its new end.
+
+        Args:
+            text: something to tell the model first; needed when it has submitted.
+            model: another model from here on.
+            settings, limits: a `ModelSettings` and `RunLimits`, or the values that change.
+            sandbox: an open sandbox to work in; else the run's own, or a new one with the run's files. When a
+                notebook's cell opened it with `await`, await this call too: it works in the cell's event loop.
+            isolation: for a new sandbox; else as it was.
+            api_base, api_key: of the model, where the run was loaded from its folder.
+            listeners, control, more: see `solve`.
+            others: undo what other runs have changed in the run's sandbox since; `undo` brings it back.
+
+        Raises:
+            InputError: it cannot resume like this, or another run has changed files and `others` is not given;
+                nothing was started.
+            RunError: the model, the sandbox or this program failed.
+        """
+        if self.context.session is not None:
+            if any(one is not None for one in (model, settings, limits)):
+                self._work_control().change(model=model, settings=settings, limits=limits)
+            if text:
+                self._work_control().say(text)
+            self._work_control().resume()
+            return self
+
+        def work(listeners: Iterable[Listener] = listeners) -> Coroutine[Any, Any, Run]:
+            options = ResumeOptions(
+                text, model, settings, limits, sandbox, {"isolation": isolation}, api_base, api_key, listeners,
+                control, more, others,
+            )  # fmt: skip
+            return resume(self, options)
+
+        loop = sandbox.channel.loop if isinstance(sandbox, ChannelSandbox) else self.context.loop
+        if self.context.resume_display is not None and loop is not running_loop():
+            self.context.resume_display(self, work)
+            return self
+        return run_in_loop(loop, work, "result.resume(...)")
+
+    # --- decide on a call ---
+
+    def edit(
+        self, arguments: Mapping[str, Any] | None = None, *, tool: str | None = None, **changed: Any
+    ) -> None:
+        """Execute the next call with other arguments: all of them, or those named.
+
+        >>> result.edit(command="ls")
+
+        Raises:
+            ControlError: no call waits, or the arguments do not fit the tool.
+        """
+        if self.context.session is not None:
+            self._work_control().edit(arguments, tool=tool, **changed)
+            return
+        call = self._waiting()
+        tool, new = edited_call(call.tool, call.arguments, arguments, changed, tool)
+        self._decide(call, action="edit", tool=tool, arguments=new)
+
+    def skip(self, observation: str | None = None) -> None:
+        """Do not execute the next call; the model is shown `observation` as its result."""
+        if self.context.session is not None:
+            self._work_control().skip(observation)
+            return
+        call = self._waiting()
+        shown = str(ev.clean_text(observation or "")).strip() or SKIPPED
+        self._decide(call, action="skip", tool=call.tool, observation=shown)
+
+    def observe(self, observation: str) -> None:
+        """Show the model another observation of the newest call. Raises ControlError when it has seen the first one."""
+        if self.context.session is not None:
+            self._work_control().observe(observation)
+            return
+        last = self.trajectory.path[-1].kind if self.trajectory.path else ""
+        calls = [call for step in self.trajectory.steps[-1:] for call in step.calls if call.finished]
+        if not calls or last in ("model.requested", "model.replied", "run.finished"):
+            raise ControlError("The model has seen every observation already: rewind first.")
+        shown = str(ev.clean_text(observation))
+        self._decide(
+            calls[-1], action="observe", tool=calls[-1].tool, observation=shown, original=calls[-1].output
+        )
+
+    def _waiting(self) -> Call:
+        calls = [call for step in self.trajectory.steps[-1:] for call in step.calls if not call.finished]
+        if not calls:
+            raise ControlError(
+                "No call waits to be executed: go back to one, as in result.rewind(5, before='call')."
+            )
+        return calls[0]
+
+    def _decide(self, call: Call, **decided: Any) -> None:
+        """Record a decision on a run that has no session."""
+        self._check_journal()
+        step = self.trajectory.steps[-1].number
+        recorder = Recorder(self.folder, trajectory=self.trajectory)
+        try:
+            recorder.emit(ev.CallDecided(step=step, call_id=call.id, source="python", **decided))
+        finally:
+            recorder.close()
+
+    # --- fork, compare, replay ---
+
+    def fork(self, step: int, *, before: Moment | None = None) -> Run:
+        """A second run that has all of this one up to `step`, in a folder beside it, with a sandbox of its own.
+
+        Both can resume, also at the same time: `other.resume()`. `other.close()` ends its sandbox.
+
+        Raises:
+            InputError: there is no such step, or its files are not kept; nothing was made.
+            SandboxError: no second sandbox can be started.
+        """
+        self._check_journal()
+        destination = find_destination(self, step, "both", before)
+        return self._do(lambda: fork(self, destination), f"result.fork({step})")
+
+    @property
+    def branches(self) -> list[Branch]:
+        """The branches that rewinds have made; one of them is that of HEAD."""
+        return self.trajectory.branches
+
+    def at(self, branch: Branch | str) -> Run:
+        """This run as it was at the end of a branch, or at an event: to read and to compare.
+
+        Raises:
+            KeyError: there is no such event.
+        """
+        tip = branch.tip if isinstance(branch, Branch) else branch
+        return type(self)(self.folder, self.trajectory.at(tip), has_journal=False)
+
+    def compare(self, *others: Run) -> Comparison[Run]:
+        """This run and others side by side, step by step; without others, its own branches."""
+        if strange := [one for one in others if not isinstance(one, RunRecord)]:
+            raise InputError(
+                f"Runs are compared with runs, not with {strange[0]!r:.80}: Run.load(folder) gives one."
+            )
+        if others:
+            return compare_runs([self, *others])
+        branches = self.branches
+        names = ["now" if one.head else f"left after step {one.step}" for one in branches]
+        return compare_runs([self.at(branch) for branch in branches], names)
+
+    def replay(self, ignore: Iterable[str] = (), **options: Any) -> ReplayReport[Run]:
+        """Execute the recorded calls in a fresh sandbox; reports what differs.
+
+        Args:
+            ignore: regular expressions of what is expected to differ in observations, such as `r"pid \\d+"`.
+            options: `ignore_files`: patterns of paths; `inputs`: files for the input folder, where the
+                record has none; `isolation`, `image`, ...: another sandbox than the run had.
+
+        Raises:
+            InputError: an expression is invalid, or there is nothing to execute.
+        """
+        return self._do(lambda: replay(self, tuple(ignore), **options), "result.replay()")
+
+    def rebuild(self, **options: Any) -> Run:
+        """Execute all recorded calls again in a new sandbox. Returns a run with files, which can resume.
+
+        For a conversation from elsewhere, or one whose files were not kept.
+
+        Args:
+            options: `inputs`: files for its input folder; `output_dir`: where its folder is made, else beside this
+                run's, or in `sandbox-runs` for a record from elsewhere; `isolation`, `image`, ...: its sandbox.
+
+        Raises:
+            InputError: there is nothing to execute.
+        """
+        return self._do(lambda: self._rebuild(options), "result.rebuild()")
+
+    async def _rebuild(self, options: Mapping[str, Any]) -> Run:
+        report = await rebuild(self, **options)
+        report.run.rebuilt = report
+        return report.run
+
+    def close(self) -> ClosedSandbox:
+        """End the sandbox of a fork; its files are kept, and it can resume in another. Closing twice is harmless."""
+        return self._do(self._closed, "result.close()")
+
+    async def _closed(self) -> ClosedSandbox:
+        if self.context.owned and self.context.living() is not None:
+            await self.context.close()
+        return ClosedSandbox()
+
+    def _work_control(self) -> RunControl:
+        assert self._control is not None
+        return self._control
+
+    def _do(self, work: Callable[[], Coroutine[Any, Any, T]], call: str) -> T:
+        return run_in_loop(self.context.loop, work, call)
+
+    def _check_journal(self) -> None:
+        if not self.has_journal:
+            raise InputError(
+                "This is a view of a record, or a record in the original package's form, and cannot be changed: take "
+                "the run itself, or result.rebuild()."
+            )
+
+    # --- export ---
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write the run with its files as one HTML file that opens anywhere, without a network.
+
+        Raises:
+            ExportError: the file cannot be written.
+        """
+        return export_html(self, path)
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """One row for each tool call, and one for each step without any. Needs pandas."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError("to_dataframe needs pandas: run `pip install pandas`.") from error
+        rows = [row for step in self.steps for row in _rows(step)]
+        return pandas.DataFrame(rows, columns=_COLUMNS)
+
+    @property
+    def files(self) -> RunFiles:
+        """What the model left in the output folder. A notebook shows a file by its kind."""
+        return RunFiles(self.folder / FILES, ShownFile)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Display:
+        """The card, unless the cell has shown it already."""
+        return ({"text/plain": repr(self)}, {}) if self.context.shown else run_display(self)
+
+    def __repr__(self) -> str:
+        state = self.stop_reason or "not finished"
+        answer = f", answer {_short(self.answer)!r}" if self.answer else ""
+        files = f", {plural(len(self.files), 'file')}" if len(self.files) else ""
+        state = f"{state} after {plural(self.trajectory.steps_done, 'step')}{answer}{files}"
+        if self.trajectory.ready_at is not None and self.context.session is None:
+            state = f"{ready_text(self.trajectory.ready_at)}{files}"
+        return f"<Run {_short(self.task)!r}: {state}, in {self.folder}>"
+
+
+_COLUMNS = [
+    "step", "call", "tool", "arguments", "output", "exit_code", "timed_out", "error", "duration",
+    "changed_files", "thought", "reasoning", "prompt_tokens", "completion_tokens", "cost", "model_time",
+    "finish_reason",
+]  # fmt: skip
+
+
+def _rows(step: Step) -> Iterator[dict[str, Any]]:
+    of_step = {
+        "step": step.number,
+        "thought": step.thought,
+        "reasoning": step.reasoning,
+        "prompt_tokens": step.usage.prompt_tokens if step.usage else None,
+        "completion_tokens": step.usage.completion_tokens if step.usage else None,
+        "cost": step.usage.cost if step.usage else None,
+        "model_time": step.model_time,
+        "finish_reason": step.finish_reason,
+    }
+    if not step.calls:
+        yield of_step
+    for number, call in enumerate(step.calls):
+        result = call.result
+        yield of_step | {
+            "call": number,
+            "tool": call.tool,
+            "arguments": call.arguments,
+            "output": call.output,
+            "exit_code": call.exit_code,
+            "timed_out": bool(result and result.timed_out),
+            "error": result.error if result else None,
+            "duration": (result.duration or None) if result else None,
+            "changed_files": [change.path for change in call.changes],
+        }
+
+
+def _short(text: str | None, length: int = 60) -> str:
+    text = " ".join((text or "").split())
+    return text if len(text) <= length else text[: length - 3] + "..."

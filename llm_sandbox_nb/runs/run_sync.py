@@ -1,0 +1,104 @@
+"""Runs coroutines of a run in the event loop that its sandbox belongs to, from any thread.
+
+One call serves a script, a notebook cell and a coroutine. In a script and in a cell it returns the result. In a
+coroutine it returns something to await. The result can be awaited as well, so that `await` is right everywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import warnings
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Generic, Self, TypeVar, cast
+
+T = TypeVar("T")
+
+
+class Awaitable:
+    """A result that may also be awaited."""
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        """Itself, at once."""
+        yield from ()
+        return self
+
+
+class EventLoops:
+    """The event loops of this process that runs live in."""
+
+    cells_wait = False
+    """Whether a call from a thread whose event loop runs also waits, as in a notebook's cell."""
+    _lock = threading.Lock()
+    _own: asyncio.AbstractEventLoop | None = None
+
+    @classmethod
+    def own(cls) -> asyncio.AbstractEventLoop:
+        """The loop, on its own thread, for runs that belong to no other loop."""
+        with cls._lock:
+            if cls._own is None or cls._own.is_closed():
+                loop = cls._own = asyncio.new_event_loop()
+                threading.Thread(target=loop.run_forever, name="llm-sandbox-runs", daemon=True).start()
+            return cls._own
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop that runs in this thread, or None."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+class PendingCall(Generic[T]):
+    """A call that begins when it is awaited. Until then, all that is done with it says so."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop | None, work: Callable[[], Coroutine[Any, Any, T]], call: str
+    ) -> None:
+        self._loop, self._work, self._call = loop, work, call
+        self._future: asyncio.Future[T] | None = None
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if self._future is None:
+            here = asyncio.get_running_loop()
+            if self._loop in (None, here):
+                self._future = here.create_task(self._work())
+            else:
+                assert self._loop is not None
+                started = asyncio.run_coroutine_threadsafe(self._work(), self._loop)
+                self._future = asyncio.wrap_future(started)
+        return self._future.__await__()
+
+    def __repr__(self) -> str:
+        if self._future is not None:
+            return repr(self._future)
+        return f"Nothing has happened yet: the sandbox is in the event loop of this cell. Write `await {self._call}`."
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"The call is not awaited. Write `(await {self._call}).{name}`.")
+
+    def __del__(self) -> None:
+        if self.__dict__.get("_future", self) is None:
+            text = f"A call was never awaited, so nothing happened: write `await {self._call}`."
+            warnings.warn(text, RuntimeWarning, stacklevel=2, source=self)
+
+
+def run_in_loop(
+    loop: asyncio.AbstractEventLoop | None, work: Callable[[], Coroutine[Any, Any, T]], call: str
+) -> T:
+    """Execute `work` in `loop` (None: any loop). Returns its result, or, in a coroutine, something to await.
+
+    Args:
+        call: what to write after `await`, for a person who has left it out.
+    """
+    here = running_loop()
+    usable = loop if loop is not None and loop.is_running() else None
+    if here is not None and (usable is here or not EventLoops.cells_wait):
+        return cast(T, PendingCall(usable, work, call))
+    future = asyncio.run_coroutine_threadsafe(work(), usable or EventLoops.own())
+    try:
+        return future.result()
+    except KeyboardInterrupt:
+        future.cancel()
+        raise

@@ -1,0 +1,222 @@
+"""`solve`: execute one task, without any notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from llm_sandbox_nb.agent.control.on_pause import OnPause, checked_on_pause, pause_handler
+from llm_sandbox_nb.agent.control.pause_rules import Predicate
+from llm_sandbox_nb.agent.control.run_control import RunControl
+from llm_sandbox_nb.agent.errors import InputError
+from llm_sandbox_nb.agent.inputs import InputFiles, check_inputs
+from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.prompts import PromptConfig, load_prompts
+from llm_sandbox_nb.agent.recorder import Listener, Recorder, new_run_folder
+from llm_sandbox_nb.agent.run_spec import (
+    RunSpec,
+    SandboxOpening,
+    checked_pause_rules,
+    require_decider,
+    with_given,
+)
+from llm_sandbox_nb.agent.session import Session
+from llm_sandbox_nb.agent.starting_files import StartingFiles
+from llm_sandbox_nb.model.contract import Checkable, Model, ModelSettings
+from llm_sandbox_nb.model.litellm_model import make_model
+from llm_sandbox_nb.model.retries import RetryPolicy
+from llm_sandbox_nb.runs.checkpoint_files import starting_files
+from llm_sandbox_nb.runs.run import Run
+from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT, Directories, Sandbox
+from llm_sandbox_nb.sandbox.isolations import has_own_root
+from llm_sandbox_nb.trajectory import events as ev
+
+
+class LiveCard(Protocol):
+    """Shows one run while it executes."""
+
+    @property
+    def can_decide(self) -> bool:
+        """Whether a person can decide on a pause of the run."""
+        ...
+
+    def start(self, run: Run) -> None:
+        """The run has its folder."""
+        ...
+
+    def listen(self, event: ev.Event) -> None:
+        """An event of the run."""
+        ...
+
+    async def finish(self, run: Run) -> None:
+        """The run is over."""
+        ...
+
+
+class LiveCards:
+    """Where runs of `solve` are shown. A notebook sets `make`; a script shows none."""
+
+    make: ClassVar[Callable[[bool | None], Awaitable[LiveCard | None]] | None] = None
+
+    @classmethod
+    async def open(cls, show: bool | None) -> LiveCard | None:
+        """A card for a run that begins now; None where none is to be shown."""
+        if show is False or cls.make is None:
+            return None
+        return await cls.make(show)
+
+
+async def solve(
+    task: str,
+    *,
+    model: str | Model,
+    isolation: str = "auto",
+    profile: str = "standard",
+    image: str | None = None,
+    network: str | None = None,
+    sandbox_options: Mapping[str, Any] | None = None,
+    sandbox: Sandbox | Awaitable[Sandbox] | None = None,
+    inputs: InputFiles = None,
+    files_of: Run | tuple[Run, int] | None = None,
+    output_dir: str | Path = "sandbox-runs",
+    name: str | None = None,
+    prompt_config: str | Path | PromptConfig | None = None,
+    limits: RunLimits | Mapping[str, Any] | None = None,
+    settings: ModelSettings | Mapping[str, Any] | None = None,
+    retries: RetryPolicy | None = None,
+    command_timeout: float = DEFAULT_TIMEOUT,
+    api_base: str | None = None,
+    api_key: str | None = None,
+    listeners: Iterable[Listener] = (),
+    on_run: Callable[[Run], None] | None = None,
+    control: RunControl | None = None,
+    step: bool = False,
+    breakpoints: str | Iterable[str] = (),
+    break_when: Predicate | Iterable[Predicate] = (),
+    approve: str = "auto",
+    on_pause: OnPause | None = None,
+    show: bool | None = None,
+) -> Run:
+    """Let a model work on `task` in a sandbox until it submits or a limit is reached.
+
+    Args:
+        task: what to do, taken literally.
+        model: a LiteLLM name such as `"openai/gpt-5"`, `"scripted/strawberry"`, or any `Model`.
+        isolation, profile, image, network, sandbox_options: see `open_sandbox`; the last has the others.
+        sandbox: an open sandbox to work in, or something to await for one; it stays open afterwards. Its
+            isolation must be named in `isolation` when that is `"process"`.
+        inputs: files, folders (their content), or a mapping of names to contents, for the input folder: paths, bytes
+            and data frames, as in `{"data.csv": frame}`.
+        files_of: a run whose files the sandbox gets first: those that it began with, or those at the end of a step,
+            as in `(run, 4)`. All other files of the sandbox are removed.
+        output_dir: where the run's folder is made: `<output_dir>/<name>/<time>-<id>`.
+        prompt_config: a YAML file, see `prompts/general.yaml`.
+        limits, settings: as in `{"steps": 20}` and `{"temperature": 0}`; see `RunLimits` and `ModelSettings`.
+        retries: see `RetryPolicy`.
+        command_timeout: seconds for a command that does not name its own.
+        api_base, api_key: where the model is, and its key, which is never written anywhere.
+        listeners: called with every event, also the transient ones.
+        on_run: called with the run, which is returned in the end, once its folder exists.
+        control: pauses, stops and speaks to this run until it ends; also in `run.control`. A run that it stops is
+            returned, with the stop reason `interrupted`.
+        step: pause before the first call, and at each step.
+        breakpoints: expressions such as `"tool == 'execute_bash' and 'rm ' in command"`, see `breakpoints`.
+        break_when: functions that get a `Moment`, a pending call or a finished one, and return whether to pause.
+        approve: `"ask"` pauses before every call, `"edits"` before every command, `"auto"` before none.
+        on_pause: what to do at a pause: a function of the run, `"stop"` or `"continue"`; see `OnPause`. Without
+            one the run waits for its control.
+        show: whether a notebook's cell shows the live card; None: as the setting `show` says. A script shows none.
+
+    Raises:
+        InputError, ModelError: an empty task, a missing input or key, no such script or provider, ...; nothing was
+            started.
+        RunError: the model, the sandbox or this program failed; `error.run` is the run.
+        asyncio.CancelledError: the run was interrupted; it is recorded as such.
+    """
+    decided = control is not None or on_run is not None or on_pause is not None
+    control = control or RunControl()
+    if control.used:
+        raise InputError("The control belongs to another run: make a new RunControl for this one.")
+    if not task.strip():
+        raise InputError("The task is empty: write what the model shall do.")
+    starting, provenance = _starting_files(files_of)
+    spec = RunSpec(
+        task=str(ev.clean_text(task)),
+        model=_model(model, api_base, api_key),
+        prompts=load_prompts(prompt_config),
+        inputs=check_inputs(inputs),
+        starting_files=starting,
+        limits=with_given(RunLimits(), limits),
+        settings=with_given(ModelSettings(), settings),
+        retries=retries or RetryPolicy(),
+        command_timeout=command_timeout,
+        pause_rules=checked_pause_rules(step, breakpoints, break_when, approve),
+        make_model=lambda name: _other_model(name, model, api_base, api_key),
+        provenance=provenance,
+    )
+    checked_on_pause(on_pause)
+    if isinstance(spec.model, Checkable):
+        await spec.model.check()
+    card = await LiveCards.open(show)
+    require_decider(spec.pause_rules, decided=decided or (card is not None and card.can_decide))
+    opening = _opening(sandbox, isolation, profile, image, network, sandbox_options or {})
+    listeners = listeners if card is None else [*listeners, card.listen]
+    recorder = Recorder(new_run_folder(Path(output_dir), name), listeners)
+    run = Run(recorder.folder, recorder.trajectory, control)
+    control.stepping = control.stepping or spec.pause_rules.step
+    if on_pause is not None:
+        control.on_pause = pause_handler(run, on_pause)
+    if card:
+        card.start(run)
+    if on_run:
+        on_run(run)
+    try:
+        await Session(spec, recorder, run, opening, control).run()
+    finally:
+        if card:
+            await card.finish(run)
+    return run
+
+
+def _starting_files(files_of: Run | tuple[Run, int] | None) -> tuple[StartingFiles | None, dict[str, str]]:
+    """The files to begin with, and what the record says of them."""
+    if files_of is None:
+        return None, {}
+    run, step = files_of if isinstance(files_of, tuple) else (files_of, 0)
+    try:
+        found = starting_files(run, step)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    if found is None:
+        raise InputError(
+            f"The files of step {step} of {run.folder.name} are not kept (any more): leave it out."
+        )
+    return found, {"files_of": f"{run.id or run.folder.name}:{step}"}
+
+
+def _model(model: str | Model, api_base: str | None, api_key: str | None) -> Model:
+    return make_model(model, api_base=api_base, api_key=api_key) if isinstance(model, str) else model
+
+
+def _other_model(name: str, first: str | Model, api_base: str | None, api_key: str | None) -> Model:
+    """A model to change to. It gets the key and the address of the first when its provider is the same."""
+    same = isinstance(first, str) and name.partition("/")[0] == first.partition("/")[0]
+    return _model(name, api_base if same else None, api_key if same else None)
+
+
+def _opening(
+    sandbox: Sandbox | Awaitable[Sandbox] | None,
+    isolation: str,
+    profile: str,
+    image: str | None,
+    network: str | None,
+    options: Mapping[str, Any],
+) -> SandboxOpening:
+    if sandbox is None:
+        named = {"isolation": isolation, "profile": profile, "image": image, "network": network}
+        given = {name: value for name, value in {**options, **named}.items() if value is not None}
+        return SandboxOpening.new(given)
+    if isinstance(sandbox, Sandbox):
+        return SandboxOpening(sandbox, owned=False, root=sandbox.directories.root)
+    return SandboxOpening(sandbox, owned=False, root=None if has_own_root(isolation) else Directories().root)

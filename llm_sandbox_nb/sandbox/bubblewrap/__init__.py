@@ -1,0 +1,1 @@
+"""Isolation `bubblewrap`: namespaces made by `bwrap`, without a daemon."""

@@ -1,0 +1,298 @@
+"""Isolation `bubblewrap`: namespaces made by `bwrap`, no daemon, no image; ordinary users can."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import posixpath
+import secrets
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from llm_sandbox_nb.formatting import format_size
+from llm_sandbox_nb.sandbox.administered import AdministeredSandbox
+from llm_sandbox_nb.sandbox.bootstrap import bootstrap_argv
+from llm_sandbox_nb.sandbox.bubblewrap.launch import (
+    Launched,
+    PipedExecutor,
+    bubblewrap_path,
+    inner_arguments,
+    is_host_root,
+    join,
+    launch,
+    outer_arguments,
+    payload,
+    prepared,
+)
+from llm_sandbox_nb.sandbox.bubblewrap.limits import (
+    Group,
+    InForce,
+    find_bases,
+    process_limits,
+)
+from llm_sandbox_nb.sandbox.bubblewrap.protection import read_protection
+from llm_sandbox_nb.sandbox.bubblewrap.reaper import reap
+from llm_sandbox_nb.sandbox.bubblewrap.view import (
+    CA_FILE,
+    PROFILE_USERS,
+    SYSTEM_PATH,
+    Python,
+    View,
+    build_view,
+    running_python,
+    system_python,
+    why_unusable,
+)
+from llm_sandbox_nb.sandbox.client import ChannelSandbox
+from llm_sandbox_nb.sandbox.contract import Directories, Limits, Protection
+from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError, SandboxLostError
+from llm_sandbox_nb.sandbox.options import SandboxOptions, site_environment
+from llm_sandbox_nb.sandbox.seccomp import filter_program
+
+PASSED_ON = ("TZ",)
+"""The only variables of this process's environment that the inside gets."""
+ROOT_ENVIRONMENT = {"HOME": "/root", "USER": "root", "LOGNAME": "root", "PATH": SYSTEM_PATH}
+_SYSTEM_FOLDERS = (
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/etc",
+    "/proc",
+    "/dev",
+    "/sys",
+    "/nix",
+)
+
+
+async def start_bubblewrap_sandbox(
+    options: SandboxOptions, *, labels: Mapping[str, str] | None = None
+) -> ChannelSandbox:
+    """Start a sandbox under bubblewrap. `labels` are ignored: it does not outlive its owner.
+
+    It ends with the thread that calls this: the kernel is asked to end bubblewrap with whoever started it.
+
+    Raises:
+        IsolationUnavailableError: bubblewrap is not there or cannot work here; says what to do.
+        ValueError: the working directory lies in a folder of the system.
+        SandboxLostError: the executor did not start.
+    """
+    name = f"bubblewrap-{secrets.token_hex(6)}"
+    started = await _Start.prepare(options, name)
+    try:
+        return await started.run()
+    except BaseException:
+        await asyncio.to_thread(started.remove_group)
+        raise
+
+
+def choose_python(*, read_by_others: bool) -> tuple[Python, str]:
+    """The Python for the inside, and why it is not the user's own if it is not.
+
+    Raises:
+        IsolationUnavailableError: neither the user's nor the system's will do.
+    """
+    own = running_python()
+    reason = why_unusable(own, read_by_others=read_by_others)
+    if not reason:
+        return own, ""
+    system = system_python()
+    if system is None:
+        raise IsolationUnavailableError(
+            f"The Python of this environment cannot be used in a sandbox because {reason}, and the system"
+            " has none: install python3, or make an environment that others may read."
+        )
+    return system, reason
+
+
+class _Start:
+    """One start: everything that is decided before, and the steps."""
+
+    def __init__(self, options: SandboxOptions, name: str, bwrap: str, group: Group | None) -> None:
+        self.options = options
+        self.name = name
+        self.bwrap = bwrap
+        self.group = group
+        self.directories = options.directories or Directories()
+        self.many_users = is_host_root()
+        self.python, self.other_python = choose_python(read_by_others=self.many_users)
+        self.view = self._view()
+
+    @classmethod
+    async def prepare(cls, options: SandboxOptions, name: str) -> _Start:
+        """Look around, and make the control groups."""
+        bwrap = bubblewrap_path()
+        if bwrap is None:
+            raise IsolationUnavailableError(
+                "bubblewrap is not installed: install it (`apt install bubblewrap`), or use Docker."
+            )
+        check_root((options.directories or Directories()).root)
+        making = asyncio.ensure_future(asyncio.to_thread(_make_group, name, options.resources))
+        try:
+            return cls(options, name, bwrap, await asyncio.shield(making))
+        except BaseException:  # when this is cancelled, the thread makes them nevertheless
+            await asyncio.wait({making})
+            if making.exception() is None and (group := making.result()) is not None:
+                group.remove()
+            raise
+
+    def _view(self) -> View:
+        return build_view(
+            profile=self.options.chosen_profile,
+            root=self.directories.root,
+            python=self.python,
+            open_network=self.options.network == "open",
+            memory=self.options.resources.memory_bytes,
+            many_users=self.many_users,
+            ca_bundle=self.options.ca_bundle,
+        )
+
+    async def run(self) -> ChannelSandbox:
+        """Launch bubblewrap, greet the executor, read back what is in force."""
+        held = self.group.in_force() if self.group else InForce()
+        ulimits, in_force = process_limits(self.options.resources, held)
+        launched = await self._launch(ulimits)
+        executor = PipedExecutor(launched.process)
+        sandbox = self._sandbox(launched, executor, self._protection(launched, in_force))
+        try:
+            await sandbox.start()
+            sandbox.protection = self._protection(launched, in_force, sandbox.executor)
+        except BaseException:
+            await sandbox.close()
+            raise
+        return sandbox
+
+    def _sandbox(self, launched: Launched, executor: PipedExecutor, protection: Protection) -> ChannelSandbox:
+        user = PROFILE_USERS[self.options.chosen_profile]
+        common: dict[str, Any] = {
+            "id": self.name,
+            "directories": self.directories,
+            "protection": protection,
+            "kill": lambda: self._end(executor),
+            "hello": {"disk": self.options.resources.disk},
+        }
+        if not self.many_users or user.uid == 0:
+            return ChannelSandbox(executor.channel, **common)
+        return AdministeredSandbox(
+            executor.channel,
+            own_names=(user.name, str(user.uid)),
+            administrator=lambda: self._administrator(launched, protection),
+            **common,
+        )
+
+    async def _administrator(self, launched: Launched, protection: Protection) -> ChannelSandbox:
+        """A second executor in the sandbox, as root inside; it uses nothing that the model can write."""
+        process = await join(
+            launched.pid,
+            bootstrap_argv(self.python.executable),
+            environment=self._environment() | ROOT_ENVIRONMENT,
+            groups=self.group.entrances if self.group else (),
+        )
+        executor = PipedExecutor(process)
+        administrator = ChannelSandbox(
+            executor.channel,
+            id=f"{self.name}-administrator",
+            directories=self.directories,
+            protection=protection,
+            kill=executor.end,
+            spill="/run/llm-sandbox",
+        )
+        try:
+            await administrator.start()
+        except BaseException:
+            await administrator.close()
+            raise
+        return administrator
+
+    async def _launch(self, ulimits: list[str]) -> Launched:
+        profile = self.options.chosen_profile
+        arguments = inner_arguments(
+            self.view,
+            self._environment(),
+            profile=profile,
+            share_network=self.options.network == "open",
+            many_users=self.many_users,
+        )
+        argv = prepared(bootstrap_argv(self.python.executable), profile=profile, many_users=self.many_users)
+        return await launch(
+            arguments,
+            outer_arguments(self.view, self.bwrap) if self.many_users else None,
+            payload(ulimits, argv),
+            bwrap=self.bwrap,
+            python=self.python.executable,
+            seccomp=filter_program(),
+            place=self.group.add if self.group else lambda pid: None,
+        )
+
+    def _environment(self) -> dict[str, str]:
+        user = PROFILE_USERS[self.options.chosen_profile]
+        ca_path = CA_FILE if self.options.ca_bundle is not None else None
+        return {
+            **{name: os.environ[name] for name in PASSED_ON if name in os.environ},
+            "HOME": user.home,
+            "USER": user.name,
+            "LOGNAME": user.name,
+            "SHELL": "/bin/bash",
+            "LANG": "C.UTF-8",
+            "TERM": "dumb",
+            "PIP_ROOT_USER_ACTION": "ignore",
+            **({} if self.many_users else {"TAR_OPTIONS": "--no-same-owner"}),
+            **self.view.environment,
+            **site_environment(self.options, ca_path),
+            **self.options.env,
+        }
+
+    def _protection(
+        self, launched: Launched, in_force: InForce, executor: Mapping[str, Any] | None = None
+    ) -> Protection:
+        python = self.python.executable
+        if self.other_python:
+            python += f" (the system's: {self.other_python})"
+        folders = ", ".join(f"{name} {format_size(size)}" for name, size in self.view.writable.items())
+        try:
+            return read_protection(
+                launched.pid,
+                profile=self.options.chosen_profile,
+                user=PROFILE_USERS[self.options.chosen_profile].name,
+                limits=in_force,
+                executor=executor or {},
+                details={"python": python, "writable": f"{folders}; in memory"},
+            )
+        except OSError as error:
+            raise SandboxLostError(f"The sandbox ended while it started ({error}); open it again.") from error
+
+    async def _end(self, executor: PipedExecutor) -> None:
+        await executor.end()
+        await asyncio.to_thread(self.remove_group)
+
+    def remove_group(self) -> None:
+        """Take the control groups away; what is left of them is reaped at a later start."""
+        if self.group is not None:
+            self.group.remove(patience=1.0)
+
+
+def _make_group(name: str, limits: Limits) -> Group | None:
+    _reap_once()
+    return Group.make(name, limits, find_bases())
+
+
+@cache
+def _reap_once() -> None:
+    """Once in the life of a process is enough: what it starts itself, it ends itself."""
+    reap()
+
+
+def check_root(root: str) -> None:
+    """Refuse a working directory that would hide a part of the system inside.
+
+    Raises:
+        ValueError: always one sentence.
+    """
+    inside_system = any(root == folder or root.startswith(f"{folder}/") for folder in _SYSTEM_FOLDERS)
+    if not root.startswith("/") or root == "/" or posixpath.normpath(root) != root or inside_system:
+        raise ValueError(
+            f"The working directory {root!r} will not do: give an absolute path outside the system."
+        )

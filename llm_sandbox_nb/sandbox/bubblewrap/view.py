@@ -1,0 +1,330 @@
+"""What a bubblewrap sandbox sees: system and Python read-only, a made-up /etc, writable folders in memory."""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import NamedTuple
+
+Argument = str | bytes
+"""One argument of bubblewrap; bytes stand for the number of a file descriptor that holds them."""
+
+
+class User(NamedTuple):
+    """A user inside; its group has the same number."""
+
+    name: str
+    uid: int
+    home: str
+
+
+PROFILE_USERS = {"standard": User("root", 0, "/root"), "strict": User("sandbox", 1000, "/home/sandbox")}
+
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store")
+_ETC = (
+    "adduser.conf",
+    "alternatives",
+    "bash.bashrc",
+    "ca-certificates",
+    "ca-certificates.conf",
+    "crypto-policies",
+    "debian_version",
+    "default/useradd",
+    "deluser.conf",
+    "fonts",
+    "ghostscript",
+    "host.conf",
+    "inputrc",
+    "ImageMagick-6",
+    "ImageMagick-7",
+    "java-11-openjdk",
+    "java-17-openjdk",
+    "java-21-openjdk",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "libpaper.d",
+    "localtime",
+    "login.defs",
+    "lsb-release",
+    "magic",
+    "magic.mime",
+    "mime.types",
+    "openmpi",
+    "os-release",
+    "pam.conf",
+    "pam.d",
+    "papersize",
+    "perl",
+    "pki/ca-trust/extracted",
+    "pki/tls/certs",
+    "pki/tls/openssl.cnf",
+    "protocols",
+    "python3",
+    "python3.11",
+    "python3.12",
+    "python3.13",
+    "R",
+    "security/limits.conf",
+    "security/pam_env.conf",
+    "services",
+    "shells",
+    "skel",
+    "ssl/cert.pem",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+    "terminfo",
+    "texmf",
+    "timezone",
+)
+_PASSWD = """\
+root:x:0:0:root:/root:/bin/bash
+sandbox:x:1000:1000:sandbox:/home/sandbox:/bin/bash
+nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
+"""
+_GROUP = """\
+root:x:0:
+tty:x:5:
+mail:x:8:
+users:x:100:
+sandbox:x:1000:
+nogroup:x:65534:
+"""
+_SHADOW = "".join(f"{name}:*:19000:0:99999:7:::\n" for name in ("root", "sandbox", "nobody"))
+_GSHADOW = "".join(f"{name}:*::\n" for name in ("root", "sandbox", "nogroup"))
+_HOSTS = "127.0.0.1 localhost sandbox\n::1 localhost sandbox\n"
+_NSSWITCH = "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n"
+_SHARED = ("/tmp", "/dev/shm")
+_SHARE = {"root": 24, "/tmp": 12, "home": 12, "/dev/shm": 2, "/run": 1, "other": 1, "/etc": 1}
+"""Most 64ths of the memory that each writable folder takes: together less than all, so that a full folder is
+an error to whoever writes there, and never the end of every process inside."""
+_MEMORY = 4 * 1024**3
+"""What the shares are of when memory is not limited."""
+CA_FILE = "/etc/llm-sandbox/ca.pem"
+"""Where a site's own certificates are."""
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True)
+class Python:
+    """A Python of the host as the inside gets it: folders are bound read-only, at their own paths."""
+
+    executable: str
+    folders: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    """Its site-packages folders, in order."""
+    scripts: tuple[str, ...] = ()
+    """Its folders of commands, in order."""
+    version: str = ""
+
+
+@dataclass(frozen=True)
+class View:
+    """Arguments of bubblewrap that make the inside, and what of the host they show."""
+
+    arguments: tuple[Argument, ...]
+    shown: tuple[tuple[str, str], ...]
+    """Host path and inside path of everything bound."""
+    environment: dict[str, str]
+    root: str
+    writable: dict[str, int]
+    """Folders that can be written, and how many bytes each takes."""
+    python: Python
+
+
+@dataclass
+class _Builder:
+    arguments: list[Argument] = field(default_factory=list)
+    shown: list[tuple[str, str]] = field(default_factory=list)
+
+    def bind(self, source: str, target: str | None = None) -> None:
+        for folder in reversed(PurePath(target or source).parents[:-1]):
+            # bubblewrap makes missing folders, but such that only their owner can enter.
+            self.arguments += ["--perms", "0755", "--dir", str(folder)]
+        self.arguments += ["--ro-bind", source, target or source]
+        self.shown.append((source, target or source))
+
+    def file(self, target: str, content: str, mode: str = "0644") -> None:
+        self.arguments += ["--perms", mode, "--file", content.encode(), target]
+
+    def link(self, target: str, path: str) -> None:
+        self.arguments += ["--symlink", target, path]
+
+    def folder(self, path: str, size: int, mode: str) -> None:
+        self.arguments += ["--perms", mode, "--size", str(size), "--tmpfs", path]
+
+
+def running_python() -> Python:
+    """The Python of the user's environment: this process's own, with its packages."""
+    executable = str(Path(getattr(sys, "_base_executable", None) or sys.executable).resolve())
+    candidates = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]
+    candidates.append(str(Path(executable).parents[1]))
+    folders = _outermost(f for c in candidates for f in (c, os.path.realpath(c)))
+    packages = _package_folders(folders)
+    scripts = [str(Path(sys.prefix) / "bin"), str(Path(executable).parent)]
+    loose = tuple(p for p in packages if not any(_is_below(p, f) for f in folders))
+    return Python(
+        executable,
+        folders=tuple(f for f in folders if not _is_below(f, "/usr")) + loose,
+        packages=packages,
+        scripts=tuple(dict.fromkeys(scripts)),
+        version=".".join(map(str, sys.version_info[:3])),
+    )
+
+
+def system_python() -> Python | None:
+    """The system's own Python, for when the user's cannot be shown to the inside."""
+    for name in ("/usr/bin/python3", "/usr/local/bin/python3"):
+        if Path(name).exists():
+            return Python(os.path.realpath(name))
+    return None
+
+
+def why_unusable(python: Python, *, read_by_others: bool) -> str:
+    """Why a Python cannot be bound into a sandbox; empty when it can.
+
+    `read_by_others`: the inside runs under another user id than we do, so only what everybody may read helps.
+    """
+    home = Path.home()
+    for folder in python.folders:
+        if home.is_relative_to(folder):
+            return f"its folder {folder} holds the whole home folder"
+        if read_by_others and not _readable_by_all(folder, os.R_OK | os.X_OK):
+            return f"its folder {folder} is not readable for other users"
+    if read_by_others and not _readable_by_all(python.executable, os.R_OK | os.X_OK):
+        return f"{python.executable} is not readable for other users"
+    return ""
+
+
+def _readable_by_all(path: str, bits: int) -> bool:
+    return Path(path).stat().st_mode & bits == bits
+
+
+def _outermost(folders: Iterable[str]) -> list[str]:
+    known = list(dict.fromkeys(folders))
+    return [f for f in known if not any(other != f and _is_below(f, other) for other in known)]
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return Path(path).is_relative_to(folder)
+
+
+def _package_folders(folders: Sequence[str]) -> tuple[str, ...]:
+    """Entries of `sys.path` that hold packages: of the environment, of the system, and of the user."""
+    roots = [*folders, "/usr"]
+    user_site = site.getusersitepackages() if site.ENABLE_USER_SITE else None
+    return tuple(
+        entry
+        for entry in dict.fromkeys(sys.path)
+        if Path(entry).name in ("site-packages", "dist-packages")
+        and Path(entry).is_dir()
+        and (entry == user_site or any(_is_below(entry, root) for root in roots))
+    )
+
+
+def build_view(
+    *,
+    profile: str,
+    root: str,
+    python: Python,
+    open_network: bool,
+    memory: int | None,
+    many_users: bool,
+    ca_bundle: Path | None = None,
+) -> View:
+    """Lay out the inside.
+
+    `root` is the working folder; `memory` holds the writable folders and processes. With `many_users`, /etc
+    can be written by root, so that users can be added; else all there is the only user's, and fixed.
+    """
+    home = PROFILE_USERS[profile].home
+    builder = _Builder()
+    _add_system(builder)
+    builder.folder("/etc", (memory or _MEMORY) // 64, "0755")
+    _add_etc(builder, open_network=open_network, ca_bundle=ca_bundle)
+    builder.arguments += ["--proc", "/proc", "--dev", "/dev"]
+    writable = _sizes(root, home, memory or _MEMORY)
+    for folder, size in writable.items():
+        builder.folder(folder, size, "1777" if folder in _SHARED else "0755")
+    builder.link("/tmp", "/var/tmp")
+    builder.arguments += ["--perms", "0755", "--dir", "/home/sandbox"]
+    for folder in python.folders:
+        builder.bind(folder)
+    environment = _add_environment_folder(builder, f"{home}/.venv", python)
+    fixed = ["/dev", "/"] if many_users else ["/etc", "/dev", "/"]
+    builder.arguments += [word for folder in fixed for word in ("--remount-ro", folder)]
+    return View(tuple(builder.arguments), tuple(builder.shown), environment, root, writable, python)
+
+
+def _sizes(root: str, home: str, memory: int) -> dict[str, int]:
+    """The writable folders in the order in which they are mounted, and the most bytes of each."""
+    homes = {"/home": "other", "/root": "other"}
+    homes["/root" if home == "/root" else "/home"] = "home"
+    kinds = {"/tmp": "/tmp", **homes, "/run": "/run", "/dev/shm": "/dev/shm", root: "root"}
+    return {folder: memory * _SHARE[kind] // 64 for folder, kind in kinds.items()}
+
+
+def _add_system(builder: _Builder) -> None:
+    for path in map(Path, _SYSTEM):
+        if path.is_symlink():
+            builder.link(str(path.readlink()), str(path))
+        elif path.is_dir():
+            builder.bind(str(path))
+
+
+def _add_etc(builder: _Builder, *, open_network: bool, ca_bundle: Path | None) -> None:
+    for path in _existing_etc(open_network):
+        builder.bind(str(path))
+    builder.file("/etc/passwd", _PASSWD)
+    builder.file("/etc/group", _GROUP)
+    builder.file("/etc/shadow", _SHADOW, "0600")
+    builder.file("/etc/gshadow", _GSHADOW, "0600")
+    builder.file("/etc/hosts", _HOSTS)
+    builder.file("/etc/hostname", "sandbox\n")
+    builder.file("/etc/nsswitch.conf", _NSSWITCH)
+    builder.link("/proc/mounts", "/etc/mtab")
+    if ca_bundle is not None:
+        builder.file(CA_FILE, ca_bundle.read_text())
+
+
+def _existing_etc(open_network: bool) -> Iterator[Path]:
+    names = [*_ETC, "resolv.conf"] if open_network else _ETC
+    return (path for path in (Path("/etc", name) for name in names) if path.exists())
+
+
+def _add_environment_folder(builder: _Builder, folder: str, python: Python) -> dict[str, str]:
+    """A writable virtual environment over the host's read-only one, so that `pip install` has a place."""
+    interpreter = Path(python.executable).name
+    packages = f"{folder}/lib/{_library_name(python)}/site-packages"
+    for name in dict.fromkeys(("python", "python3", interpreter)):
+        builder.link(python.executable, f"{folder}/bin/{name}")
+    builder.file(f"{folder}/pyvenv.cfg", _venv_configuration(python))
+    if python.packages:
+        lines = [f"import site; site.addsitedir({package!r})\n" for package in python.packages]
+        builder.file(f"{packages}/_environment.pth", "".join(lines))
+    if any(Path(package, "pip").is_dir() for package in python.packages):
+        script = (
+            f"#!{folder}/bin/python\nimport sys\nfrom pip._internal.cli.main import main\nsys.exit(main())\n"
+        )
+        for name in ("pip", "pip3"):
+            builder.file(f"{folder}/bin/{name}", script, "0755")
+    path = ":".join(
+        [f"{folder}/bin", *(s for s in python.scripts if s not in SYSTEM_PATH.split(":")), SYSTEM_PATH]
+    )
+    return {"PATH": path, "VIRTUAL_ENV": folder}
+
+
+def _library_name(python: Python) -> str:
+    if python.version:
+        return "python" + ".".join(python.version.split(".")[:2])
+    return Path(python.executable).name
+
+
+def _venv_configuration(python: Python) -> str:
+    """Our own list of package folders stands for the system's when we know it."""
+    system = "false" if python.packages else "true"
+    return f"home = {Path(python.executable).parent}\ninclude-system-site-packages = {system}\n"

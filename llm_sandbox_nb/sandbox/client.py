@@ -1,0 +1,377 @@
+"""The whole sandbox contract over a channel to an executor. Isolations differ only in how that is started."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import posixpath
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Concatenate, ParamSpec, TypeVar
+
+from llm_sandbox_nb.sandbox.contract import (
+    DEFAULT_TIMEOUT,
+    OUTPUT_LIMIT,
+    Changes,
+    CommandResult,
+    Directories,
+    FileEntry,
+    OutputCallback,
+    Protection,
+    TransferKind,
+)
+from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
+from llm_sandbox_nb.sandbox.history.connection import Deliver, ExecutorConnection
+from llm_sandbox_nb.sandbox.history.sandbox import CheckpointingSandbox, new_history
+from llm_sandbox_nb.sandbox.protocol.answers import (
+    CommandOutput,
+    Gathered,
+    changes_of,
+    command_result,
+    executor_facts,
+    file_entry,
+    raise_error,
+    raise_upload_error,
+)
+from llm_sandbox_nb.sandbox.protocol.channel import Body, Channel, Sink
+from llm_sandbox_nb.sandbox.protocol.frames import ProtocolError
+from llm_sandbox_nb.sandbox.transfer import (
+    Spool,
+    file_pieces,
+    plan_upload,
+    receive_tree,
+    requested_file,
+    tree_of,
+)
+
+FILE_TIMEOUT = 600.0
+"""Seconds after which a file operation inside the sandbox is given up."""
+TRANSFER_TIMEOUT = 3600.0
+CHANGES_TIMEOUT = 30.0
+CHANGES_CAP = 64 * 1024 * 1024
+LISTING_CAP = 64 * 1024 * 1024
+SPILL = "/tmp/llm-sandbox"
+
+logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
+
+
+def _repeatable(
+    method: Callable[Concatenate[ChannelSandbox, _P], Awaitable[_T]],
+) -> Callable[Concatenate[ChannelSandbox, _P], Coroutine[Any, Any, _T]]:
+    """A method that is executed a second time when the connection broke during the first, and could be made again."""
+
+    @functools.wraps(method)
+    async def repeated(self: ChannelSandbox, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return await self.retrying(lambda _: method(self, *args, **kwargs))
+
+    return repeated
+
+
+class ChannelSandbox(CheckpointingSandbox):
+    """A sandbox whose executor answers on `channel`.
+
+    Args:
+        channel: not yet greeted; `start` does that.
+        id: unique among sandboxes.
+        directories: made inside by `start`.
+        protection: what is in force.
+        kill: ends the sandbox from the outside and removes it; called once, at the end or when it is lost.
+        spill: folder inside for the full output of commands that wrote too much.
+        hello: more for the executor's greeting, e.g. `history`, the only folder whose history is kept.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        *,
+        id: str,
+        directories: Directories,
+        protection: Protection,
+        kill: Callable[[], Awaitable[None]],
+        spill: str = SPILL,
+        hello: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.channel = channel
+        self.id = id
+        self.directories = directories
+        self.protection = protection
+        self.executor: Mapping[str, Any] = {}
+        """What the executor says of itself: version, python, pid, uid."""
+        self.deliver: Deliver | None = None
+        """See `ExecutorConnection.deliver`."""
+        self.start_clone: Callable[[], Awaitable[CheckpointingSandbox]] | None = None
+        """Starts another sandbox like this one; set by who opens sandboxes."""
+        self.sandbox_history = new_history(protection, directories.root)
+        self._kill = kill
+        self._spill = spill
+        self._hello = dict(hello or {})
+        self._shell = asyncio.Lock()
+        self._ending: asyncio.Future[None] | None = None
+        channel.on_lost = self._was_lost
+
+    async def start(self, *, adopt: bool = False, timeout: float = 30.0) -> None:
+        """Greet the executor and make the directories, in one round trip.
+
+        Args:
+            adopt: the executor may have had another owner.
+            timeout: seconds.
+
+        Raises:
+            SandboxLostError: no answer.
+            SandboxError: a directory cannot be made.
+        """
+        answer = await self.channel.hello(self.greeting, adopt=adopt, timeout=timeout)
+        self.executor = self._trusting(lambda: executor_facts(answer))
+        failed = self.executor.get("failed")
+        if failed:
+            await self.close()
+            raise SandboxError(
+                f"The sandbox cannot make its directories below {self.directories.root}: {failed[0]}."
+            )
+
+    @property
+    def greeting(self) -> dict[str, Any]:
+        """The parameters of the greeting."""
+        where = self.directories
+        return {
+            "cwd": where.root,
+            "directories": [where.root, where.input, where.documents, where.output],
+            "spill": self._spill,
+            **self._hello,
+        }
+
+    @property
+    def lost(self) -> SandboxLostError | None:
+        """Why the sandbox is no more, if so."""
+        return self.channel.lost
+
+    def _path(self, path: str) -> str:
+        if "\0" in path:
+            raise ValueError("A path cannot hold a NUL byte.")
+        return posixpath.join(self.directories.root, path)
+
+    # ---------------------------------------------------------------------------------------------- commands
+
+    async def run(
+        self,
+        command: str,
+        *,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        on_output: OutputCallback | None = None,
+        kill_background: bool = False,
+        output_limit: int = OUTPUT_LIMIT,
+    ) -> CommandResult:
+        """See `Sandbox.run`."""
+        if "\0" in command:
+            raise ValueError("A command cannot hold a NUL byte: bash cannot take it.")
+        output = CommandOutput(output_limit, on_output)
+        params = {
+            "op": "run",
+            "timeout": timeout,
+            "output_limit": output_limit,
+            "kill_background": kill_background,
+        }
+        async with self._shell:
+            return await self._command(params, command.encode("utf-8", "surrogateescape"), output, timeout)
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        on_output: OutputCallback | None = None,
+        output_limit: int = OUTPUT_LIMIT,
+    ) -> CommandResult:
+        """See `Sandbox.exec`."""
+        if isinstance(argv, str) or not argv:
+            raise ValueError("argv must be a list of at least one string.")
+        if any("\0" in word for word in [*argv, *(env or {}), *(env or {}).values()]):
+            raise ValueError("An argument or environment variable cannot hold a NUL byte.")
+        output = CommandOutput(output_limit, on_output)
+        params = {
+            "op": "exec",
+            "argv": list(argv),
+            "cwd": self._path(cwd or "."),
+            "env": dict(env or {}),
+            "user": user,
+            "timeout": timeout,
+            "output_limit": output_limit,
+        }
+        return await self._command(params, stdin, output, timeout)
+
+    async def _command(
+        self, params: Mapping[str, Any], body: bytes, output: CommandOutput, timeout: float | None
+    ) -> CommandResult:
+        await self.channel.ensure_connected()
+        try:
+            answer = await self.channel.call(params, body=body, sink=output.take, timeout=timeout)
+        except SandboxLostError:
+            await self.channel.ensure_connected()
+            return output.broken_off()
+        raise_error(answer, str(params.get("cwd", "")))
+        return self._trusting(lambda: command_result(answer, output))
+
+    def _trusting(self, parse: Callable[[], _T]) -> _T:
+        try:
+            return parse()
+        except ProtocolError as error:
+            raise self.broke_protocol(error) from error
+
+    async def interrupt(self) -> None:
+        """See `Sandbox.interrupt`."""
+        self.channel.cancel_op("run")
+
+    # ------------------------------------------------------------------------------------------------- files
+
+    @_repeatable
+    async def read_file_now(self, path: str, limit: int) -> bytes:
+        """See `Sandbox.read_file`."""
+        content = Gathered(limit)
+        params = {"op": "read", "path": self._path(path), "limit": limit, "timeout": FILE_TIMEOUT}
+        answer = await self.channel.call(params, sink=content.take, timeout=FILE_TIMEOUT)
+        raise_error(answer, path, limit=limit)
+        return content.bytes()
+
+    async def write_file(self, path: str, data: bytes, *, exclusive: bool = False) -> None:
+        """See `Sandbox.write_file`. A reader never sees half a file.
+
+        The new file is written beside the old one and takes its place, with its mode and owner. Only where
+        that cannot be (it has hard links, its folder takes no new file, it is mounted) it is overwritten
+        where it is.
+        """
+        body = bytes(memoryview(data))
+        await self._write(path, len(body), lambda: body, exclusive)
+
+    async def write_from(self, path: str, source: BinaryIO, size: int) -> None:
+        """Like `write_file`, with the first `size` bytes of a file that is read piece by piece."""
+        await self._write(path, size, lambda: file_pieces(source), False)
+
+    async def _write(self, path: str, size: int, body: Callable[[], Body], exclusive: bool) -> None:
+        params = {
+            "op": "write",
+            "path": self._path(path),
+            "size": size,
+            "exclusive": exclusive,
+            "timeout": FILE_TIMEOUT,
+        }
+        await self.channel.ensure_connected()
+        try:
+            answer = await self.channel.call(params, body=body(), timeout=FILE_TIMEOUT)
+        except SandboxLostError:
+            await self.channel.ensure_connected()
+            if exclusive:
+                raise OSError(
+                    f"The connection broke while {path} was made; see whether it is there."
+                ) from None
+            answer = await self.channel.call(params, body=body(), timeout=FILE_TIMEOUT)
+        raise_error(answer, path)
+
+    @_repeatable
+    async def list_files_now(self, path: str, *, depth: int, limit: int) -> list[FileEntry]:
+        """See `Sandbox.list_files`."""
+        listing = Gathered(LISTING_CAP)
+        params = {
+            "op": "list",
+            "path": self._path(path),
+            "depth": depth,
+            "limit": limit,
+            "timeout": FILE_TIMEOUT,
+        }
+        answer = await self.channel.call(params, sink=listing.take, timeout=FILE_TIMEOUT)
+        raise_error(answer, path)
+        rows = listing.bytes().splitlines()[:limit]
+        return self._trusting(lambda: sorted((file_entry(row) for row in rows), key=lambda entry: entry.path))
+
+    @_repeatable
+    async def upload(self, source: Path | str, target: str) -> None:
+        """See `Sandbox.upload`."""
+        plan = await asyncio.to_thread(plan_upload, Path(source))
+        params = {"op": "unpack", "path": self._path(target), "timeout": TRANSFER_TIMEOUT}
+        answer = await self.channel.call(params, body=tree_of(plan), timeout=TRANSFER_TIMEOUT)
+        raise_upload_error(answer, target)
+
+    @_repeatable
+    async def download(
+        self, source: str, target: Path | str, *, limit: int = 1024**3, kind: TransferKind | None = None
+    ) -> list[str]:
+        """See `Sandbox.download`."""
+        params = {"op": "pack", "path": self._path(source), "limit": limit, "timeout": TRANSFER_TIMEOUT}
+        with Spool(limit) as spool:
+            answer = await self.channel.call(params, sink=spool.take, timeout=TRANSFER_TIMEOUT)
+            raise_error(answer, source)
+            only = requested_file(source, kind)
+            return await asyncio.to_thread(receive_tree, spool.content(), Path(target), limit, only)
+
+    @_repeatable
+    async def changes_now(self) -> Changes:
+        """See `Sandbox.changes`."""
+        listing = Gathered(CHANGES_CAP)
+        answer = await self.channel.call(
+            {"op": "changes", "timeout": CHANGES_TIMEOUT}, sink=listing.take, timeout=CHANGES_TIMEOUT
+        )
+        raise_error(answer, self.directories.root)
+        rows = listing.bytes().splitlines()
+        return self._trusting(lambda: changes_of(rows, answer))
+
+    # ----------------------------------------------------------------------------------------------- history
+
+    async def connect(self) -> ChannelSandbox:
+        """See `CheckpointingSandbox.connect`."""
+        await self.channel.ensure_connected()
+        return self
+
+    async def retrying(self, use: Callable[[ExecutorConnection], Awaitable[_T]]) -> _T:
+        """See `CheckpointingSandbox.retrying`."""
+        await self.channel.ensure_connected()
+        try:
+            return await use(self)
+        except SandboxLostError:
+            await self.channel.ensure_connected()
+            return await use(self)
+
+    async def clone(self) -> CheckpointingSandbox:
+        """See `CheckpointingSandbox.clone`."""
+        if self.start_clone is None:
+            raise SandboxError(
+                "This sandbox does not know how to start another; open it with open_sandbox()."
+            )
+        return await self.start_clone()
+
+    async def request_files(
+        self,
+        params: Mapping[str, Any],
+        sink: Sink | None,
+        timeout: float,
+        body: Body | None = None,
+    ) -> dict[str, Any]:
+        """See `ExecutorConnection.request_files`."""
+        return await self.channel.call(params, body=body, sink=sink, timeout=timeout)
+
+    def broke_protocol(self, error: ProtocolError) -> SandboxLostError:
+        """See `ExecutorConnection.broke_protocol`."""
+        self.channel.fail(f"it broke the protocol: {error}")
+        return self.channel.lost or SandboxLostError(str(error))
+
+    # --------------------------------------------------------------------------------------------------- end
+
+    def _was_lost(self, error: SandboxLostError) -> None:
+        logger.warning("%s", error)
+        self._end()
+
+    def _end(self) -> asyncio.Future[None]:
+        if self._ending is None:
+            self._ending = asyncio.ensure_future(self._kill())
+        return self._ending
+
+    async def close(self) -> None:
+        """See `Sandbox.close`."""
+        await self.channel.close()
+        await asyncio.shield(self._end())
+        await self.sandbox_history.close()

@@ -1,0 +1,1 @@
+"""Isolation `docker`: a container for each sandbox."""

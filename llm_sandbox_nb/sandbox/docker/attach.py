@@ -1,0 +1,174 @@
+"""The pipe to a container's stdin, stdout and stderr: Docker's attach connection, spoken directly on asyncio.
+
+docker-py's own attach gives a blocking socket, whose first bytes may be lost in a buffer of the HTTP library,
+and differs for TLS. The request itself is six lines of HTTP, so it is made here: the same code serves Unix
+sockets, TCP and TLS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import struct
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlsplit
+
+from llm_sandbox_nb.sandbox.docker.engine import Endpoint, one_line
+from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError, SandboxError, SandboxLostError
+
+if TYPE_CHECKING:
+    from llm_sandbox_nb.sandbox.docker.api import TLSConfig
+
+_HEADER = struct.Struct(">BxxxI")
+_STDOUT, _STDERR = 1, 2
+_MAX_PIECE = 16 * 1024 * 1024
+"""Bytes; engines send pieces of 32 KiB, so a larger claim means that the stream is not what it should be."""
+_MAX_ANSWER = 64 * 1024
+_STDERR_KEPT = 4096
+CONNECT_TIMEOUT = 20.0
+"""Seconds until the engine must have answered the attach request."""
+
+
+class Writer(Protocol):
+    """What of `asyncio.StreamWriter` is used."""
+
+    def write(self, data: bytes) -> None:
+        """Queue bytes."""
+
+    async def drain(self) -> None:
+        """Wait until the queue is short again."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+class AttachedReader:
+    """The container's stdout as a stream of bytes; its stderr is kept apart, the last 4 KiB of it."""
+
+    def __init__(self, source: asyncio.StreamReader) -> None:
+        self._source = source
+        self._ready = bytearray()
+        self._stderr = bytearray()
+
+    @property
+    def stderr(self) -> str:
+        """The end of what the program has written to stderr."""
+        return self._stderr.decode("utf-8", "replace").strip()
+
+    async def readexactly(self, size: int) -> bytes:
+        """Exactly `size` bytes.
+
+        Raises:
+            asyncio.IncompleteReadError: the stream ended before.
+        """
+        while len(self._ready) < size:
+            if not await self._more():
+                rest = bytes(self._ready)
+                self._ready.clear()
+                raise asyncio.IncompleteReadError(rest, size)
+        return self._take(size)
+
+    async def read(self, size: int = 65536) -> bytes:
+        """At least one byte and at most `size`, or `b""` at the end."""
+        while not self._ready:
+            if not await self._more():
+                return b""
+        return self._take(size)
+
+    def _take(self, size: int) -> bytes:
+        taken = bytes(memoryview(self._ready)[:size])
+        del self._ready[:size]
+        return taken
+
+    async def _more(self) -> bool:
+        """Read one piece, of whichever stream; False at the end."""
+        try:
+            stream, size = _HEADER.unpack(await self._source.readexactly(_HEADER.size))
+            if stream > _STDERR or size > _MAX_PIECE:
+                raise SandboxLostError(
+                    "The sandbox is lost: the Docker engine sent a stream that is none of its own."
+                )
+            piece = await self._source.readexactly(size)
+        except (asyncio.IncompleteReadError, OSError):
+            return False
+        if stream == _STDERR:
+            self._stderr += piece
+            del self._stderr[:-_STDERR_KEPT]
+        elif stream == _STDOUT:
+            self._ready += piece
+        return True
+
+
+async def attach(endpoint: Endpoint, version: str, container: str) -> tuple[AttachedReader, Writer]:
+    """Connect to a container's stdin, stdout and stderr; it may still be unstarted. `version` is the API's.
+
+    Raises:
+        IsolationUnavailableError: no engine answers.
+        SandboxError: the engine refuses.
+    """
+    path = f"/v{version}/containers/{container}/attach?stream=1&stdin=1&stdout=1&stderr=1"
+    return await _connected(endpoint, path, b"")
+
+
+async def attach_exec(endpoint: Endpoint, version: str, exec_id: str) -> tuple[AttachedReader, Writer]:
+    """Start a further program of a container, made with its stdin open, and connect to it like `attach`."""
+    return await _connected(endpoint, f"/v{version}/exec/{exec_id}/start", b'{"Detach": false, "Tty": false}')
+
+
+async def _connected(endpoint: Endpoint, path: str, body: bytes) -> tuple[AttachedReader, Writer]:
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT):
+            reader, writer = await _open(endpoint)
+            try:
+                await _request(reader, writer, path, body)
+            except BaseException:
+                writer.close()
+                raise
+    except (OSError, ssl.SSLError, asyncio.IncompleteReadError, TimeoutError) as error:
+        raise IsolationUnavailableError(
+            f"No Docker engine answers at {endpoint.url}: start it, or set DOCKER_HOST to one that runs "
+            f"({one_line(error)})."
+        ) from error
+    return AttachedReader(reader), writer
+
+
+async def _request(reader: asyncio.StreamReader, writer: Writer, path: str, body: bytes) -> None:
+    headers = "Host: docker\r\nConnection: Upgrade\r\nUpgrade: tcp\r\nContent-Type: application/json\r\n"
+    headers += f"Content-Length: {len(body)}\r\n"
+    writer.write(f"POST {path} HTTP/1.1\r\n{headers}\r\n".encode("ascii") + body)
+    await writer.drain()
+    answer = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    status = answer.split(" ", 2)[1] if answer.startswith("HTTP/") else ""
+    if status not in ("101", "200"):
+        with contextlib.suppress(TimeoutError):
+            answer = (await asyncio.wait_for(reader.read(_MAX_ANSWER), 1)).decode(
+                "utf-8", "replace"
+            ) or answer
+        raise SandboxError(
+            f"The Docker engine refused to attach to the container: {' '.join(answer.split())}."
+        )
+
+
+async def _open(endpoint: Endpoint) -> tuple[asyncio.StreamReader, Writer]:
+    url = urlsplit(endpoint.reached_at)
+    if url.scheme in ("unix", "http+unix"):
+        return await asyncio.open_unix_connection(url.netloc + url.path)
+    if url.scheme in ("tcp", "http", "https") and url.hostname:
+        context = _tls_context(endpoint.tls) if endpoint.tls else None
+        port = url.port or (2376 if context else 2375)
+        return await asyncio.open_connection(url.hostname, port, ssl=context)
+    raise IsolationUnavailableError(
+        f"Sandboxes cannot be reached through {endpoint.url}: "
+        f"set DOCKER_HOST to a unix://, tcp:// or ssh:// address."
+    )
+
+
+def _tls_context(tls: TLSConfig) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=tls.ca_cert or None)
+    if tls.cert:
+        context.load_cert_chain(*tls.cert)
+    if tls.verify is False:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context

@@ -1,0 +1,297 @@
+"""Sandboxes that are containers: starting one, adopting one, ending one.
+
+The executor is the container's first process and is spoken to over its stdin and stdout, attached before it
+starts. Nothing of the host is mounted, so an engine on another machine does as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from llm_sandbox_nb.sandbox.administered import AdministeredSandbox
+from llm_sandbox_nb.sandbox.bootstrap import bootstrap_argv, executor_source
+from llm_sandbox_nb.sandbox.capabilities import ROOT_INSIDE, keep_only
+from llm_sandbox_nb.sandbox.client import ChannelSandbox
+from llm_sandbox_nb.sandbox.contract import Directories, Protection
+from llm_sandbox_nb.sandbox.docker.attach import attach, attach_exec
+from llm_sandbox_nb.sandbox.docker.container import (
+    CA_PATH,
+    LABEL_PROFILE,
+    LABEL_ROOT,
+    Container,
+    create_container,
+    inspect_container,
+    put_file,
+    remove_container,
+    start_container,
+    take_over,
+)
+from llm_sandbox_nb.sandbox.docker.engine import connect, find_endpoint, in_thread, lost_errors
+from llm_sandbox_nb.sandbox.docker.images import DEFAULT_IMAGE, check_image, unusable
+from llm_sandbox_nb.sandbox.docker.network import NetworkChangedError
+from llm_sandbox_nb.sandbox.docker.protection import PROBED_FILES, describe_protection, read_probe
+from llm_sandbox_nb.sandbox.docker.reaper import reap_in_background
+from llm_sandbox_nb.sandbox.docker.settings import PROFILES, ContainerSettings, Network
+from llm_sandbox_nb.sandbox.errors import ImageError, IsolationUnavailableError, SandboxLostError
+from llm_sandbox_nb.sandbox.options import SandboxOptions, site_environment, stated_addresses
+from llm_sandbox_nb.sandbox.protocol.channel import LEASE, PING_EVERY, Channel, StreamTransport
+from llm_sandbox_nb.sandbox.protocol.frames import ProtocolError
+from llm_sandbox_nb.sandbox.seccomp import load_filter
+
+START_TIMEOUT = 60.0
+"""Seconds until the program inside must have answered."""
+START_ATTEMPTS = 3
+"""How often a start is tried while other processes make and remove the shared network."""
+_NOT_YET_KNOWN = Protection("docker", "", "", (), False, "", "", False, None, None, None)
+
+logger = logging.getLogger(__name__)
+
+
+async def start_docker_sandbox(
+    options: SandboxOptions, *, labels: Mapping[str, str] | None = None, lease: float = LEASE
+) -> ChannelSandbox:
+    """Start a sandbox in a container of its own.
+
+    Args:
+        options: what is asked for.
+        labels: more labels for the container, by which `list_own` finds it again.
+        lease: seconds without a sign of life from this process after which the sandbox ends.
+
+    Raises:
+        IsolationUnavailableError: no engine answers.
+        ImageError: the image is not there, or has no bash or python3.
+        SandboxError: the engine refuses.
+    """
+    settings = _settings(options, labels or {})
+    for attempts_left in reversed(range(START_ATTEMPTS)):
+        try:
+            sandbox = await _start(settings, options.ca_bundle, lease)
+            break
+        except NetworkChangedError:
+            if not attempts_left:
+                raise
+    reap_in_background()
+    return sandbox
+
+
+async def _start(settings: ContainerSettings, ca_bundle: Path | None, lease: float) -> ChannelSandbox:
+    container = await _created(settings, ca_bundle, lease)
+    try:
+        sandbox = await _attached(container, lease, hello={"disk": settings.limits.disk})
+    except BaseException:
+        await asyncio.shield(in_thread(remove_container, container.id))
+        raise
+    try:
+        await _start_and_greet(sandbox, container, settings.image)
+    except BaseException:
+        await asyncio.shield(sandbox.close())
+        raise
+    return sandbox
+
+
+async def adopt_docker_sandbox(container_id: str, *, lease: float = LEASE) -> ChannelSandbox:
+    """Take over a sandbox that runs and whose owner is gone, with its shell, processes and files.
+
+    Raises:
+        IsolationUnavailableError: no engine answers.
+        SandboxLostError: it has ended meanwhile.
+        SandboxError: it is none of ours, or its owner lives.
+    """
+    container = await in_thread(take_over, container_id)
+    sandbox = await _attached(container, lease)
+    try:
+        await sandbox.start(adopt=True, timeout=START_TIMEOUT)
+        inspected = await in_thread(inspect_container, container.id)
+    except BaseException:
+        await sandbox.channel.close(bye=False)
+        raise
+    sandbox.protection = _protection(sandbox, inspected, container.profile)
+    return sandbox
+
+
+def _settings(options: SandboxOptions, labels: Mapping[str, str]) -> ContainerSettings:
+    site = site_environment(options, CA_PATH if options.ca_bundle else None)
+    directories = options.directories or Directories()
+    return ContainerSettings(
+        image=options.image or DEFAULT_IMAGE,
+        profile=options.chosen_profile,
+        network=cast(Network | None, options.network),
+        limits=options.resources,
+        directories=directories,
+        environment={**site, **options.env},
+        stays_open=stated_addresses(options),
+        labels={**labels, LABEL_PROFILE: options.chosen_profile, LABEL_ROOT: directories.root},
+    )
+
+
+async def _created(settings: ContainerSettings, ca_bundle: Path | None, lease: float) -> Container:
+    """Make the container. When this task is cancelled meanwhile, what was made is removed."""
+    making = asyncio.ensure_future(in_thread(create_container, settings, ca_bundle, lease))
+    try:
+        return await asyncio.shield(making)
+    except asyncio.CancelledError:
+        making.add_done_callback(_remove_late)
+        raise
+
+
+def _remove_late(making: asyncio.Future[Container]) -> None:
+    if not making.cancelled() and making.exception() is None:
+        making.get_loop().run_in_executor(None, remove_container, making.result().id)
+
+
+async def _attached(
+    container: Container, lease: float, *, hello: Mapping[str, Any] | None = None
+) -> ChannelSandbox:
+    """A sandbox that is connected to the container and not yet greeted; without `hello` it is adopted."""
+    client = connect()
+    reader, writer = await attach(find_endpoint(), client.api.api_version, container.id)
+    transport = StreamTransport(reader, writer)
+    if hello is not None:
+        transport.write_raw(executor_source())
+    channel = Channel(transport, ping_every=min(PING_EVERY, lease / 4))
+    channel.why_ended = lambda: _why_ended(reader.stderr)
+    common: dict[str, Any] = {
+        "id": container.sandbox_id,
+        "directories": container.directories,
+        "protection": _NOT_YET_KNOWN,
+        "kill": lambda: _end(container.id),
+        "hello": {"lease": lease, "files": list(PROBED_FILES), "reach": True, **(hello or {})},
+    }
+    uid = PROFILES[container.profile].uid
+    if uid == 0:
+        sandbox = ChannelSandbox(channel, **common)
+        # The engine leaves a trace in the times of the container's top folder, which only root can put back.
+        sandbox.deliver = partial(put_file, container.id)
+        return sandbox
+    administered = AdministeredSandbox(
+        channel,
+        own_names=(str(uid),),
+        administrator=lambda: start_administrator(
+            container.id,
+            id=container.sandbox_id,
+            directories=container.directories,
+            protection=administered.protection,
+        ),
+        **common,
+    )
+    return administered
+
+
+def _why_ended(stderr: str) -> str:
+    last = stderr.splitlines()[-1:] if stderr else []
+    return f"it said: {last[0][:200]}" if last else "the container was removed, or the engine stopped"
+
+
+async def _start_and_greet(sandbox: ChannelSandbox, container: Container, image: str) -> None:
+    """Start the container; the program in it answers before the engine has reported that it runs."""
+    greeting = asyncio.ensure_future(_greet(sandbox, image))
+    try:
+        await in_thread(start_container, container.id, image)
+        inspected = await in_thread(inspect_container, container.id)
+        await greeting
+        sandbox.protection = _protection(sandbox, inspected, container.profile)
+    finally:
+        greeting.cancel()
+        await asyncio.wait({greeting})
+
+
+async def _greet(sandbox: ChannelSandbox, image: str) -> None:
+    """Wait for the executor; explain why an image is unfit."""
+    try:
+        await sandbox.start(timeout=START_TIMEOUT)
+    except SandboxLostError as error:
+        found = await in_thread(check_image, image)
+        if not found.usable:
+            raise ImageError(found.problem) from error
+        raise
+    if not sandbox.executor.get("bash"):
+        raise ImageError(unusable(image, ["bash"]))
+
+
+def _protection(sandbox: ChannelSandbox, inspected: Mapping[str, Any], profile: str) -> Protection:
+    """What is in force, as the kernel reported it before anything else ran, and as the engine reports it."""
+    try:
+        probe = read_probe(sandbox.executor.get("files") or {})
+        return describe_protection(probe, inspected, profile, sandbox.executor)
+    except ValueError as error:
+        raise sandbox.broke_protocol(ProtocolError("it reports a kernel that there is not")) from error
+
+
+async def _end(container: str) -> None:
+    """Remove the container. Without an engine that fails; the container ends when its lease is over."""
+    try:
+        await in_thread(remove_container, container)
+    except IsolationUnavailableError as error:
+        logger.warning(
+            "The sandbox %s could not be removed; it ends when its lease is over: %s", container[:12], error
+        )
+
+
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_ROOT_ENVIRONMENT = {"HOME": "/root", "USER": "root", "LOGNAME": "root"}
+
+
+async def start_administrator(
+    container: str, *, id: str, directories: Directories, protection: Protection
+) -> ChannelSandbox:
+    """Start a second executor, root inside, for `exec(user=...)` in a container whose model is an ordinary user.
+
+    It keeps, of all rights, those that root has in the profile `standard`.
+
+    Raises:
+        SandboxLostError: the container or the engine is gone.
+    """
+    client = await in_thread(connect)
+    reader, writer = await attach_exec(
+        find_endpoint(), client.api.api_version, await in_thread(_create_administrator, container)
+    )
+    transport = StreamTransport(reader, writer)
+    transport.write_raw(executor_source())
+    channel = Channel(transport)
+    channel.why_ended = lambda: reader.stderr
+    administrator = ChannelSandbox(
+        channel,
+        id=f"{id}-administrator",
+        directories=directories,
+        protection=protection,
+        kill=_nothing_to_kill,
+        spill="/run/llm-sandbox",
+    )
+    try:
+        await administrator.start()
+    except BaseException:
+        await administrator.close()
+        raise
+    return administrator
+
+
+def _create_administrator(container: str) -> str:
+    """As root it gets the container's rights, of which the model's processes have none."""
+    with lost_errors("its container is gone"):
+        client = connect()
+        environment = _administrator_environment(client.api.inspect_container(container))
+        made: dict[str, Any] = client.api.exec_create(
+            container,
+            bootstrap_argv(steps=[keep_only(ROOT_INSIDE), load_filter()]),
+            stdin=True,
+            user="0:0",
+            environment=environment,
+            workdir="/",
+        )
+    return str(made["Id"])
+
+
+def _administrator_environment(inspected: Mapping[str, Any]) -> dict[str, str]:
+    """The container's own, but folders that only root writes come first where programs are searched."""
+    pairs = (entry.partition("=") for entry in inspected["Config"].get("Env") or [])
+    found = {name: value for name, _, value in pairs} | _ROOT_ENVIRONMENT
+    return found | {"PATH": ":".join(filter(None, (_SYSTEM_PATH, found.get("PATH"))))}
+
+
+async def _nothing_to_kill() -> None:
+    """It ends when its connection does, and at the latest with the container."""

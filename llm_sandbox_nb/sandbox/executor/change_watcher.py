@@ -1,0 +1,268 @@
+"""The change watcher: a child that remembers the files of the working directory, and reports what has changed."""
+
+from __future__ import annotations
+
+import binascii
+import json
+import os
+import signal
+import stat
+import time
+
+from .children import ServiceProcess
+from .frames import STDOUT, bytes_to_text, write_all
+from .processes import send_signal
+from .request import FIRST_LOOK, Request
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+    from .context import ExecutorContext
+
+FORGOTTEN = "What the files were like before was lost, so some changes are missing."
+FIRST_LOOK_SECONDS = 2.0
+"""How long commands wait for the first look at the working directory."""
+QUIET = frozenset([b".git", b"__pycache__", b"node_modules"])
+"""Folders whose changes are not reported."""
+WATCHED = 50_000
+TEXT_SIZE = 256 * 1024
+TEXTS_SIZE = 32 * 1024 * 1024
+CHANGES_REPORTED = 2_000
+REPORT_SIZE = 16 * 1024 * 1024
+SCAN_SECONDS = 5.0
+
+
+class ChangeWatcher(ServiceProcess):
+    """The change watcher, as the event loop sees it."""
+
+    def __init__(self, executor: ExecutorContext) -> None:
+        super().__init__(executor)
+        self.looking = False
+        self.queue: list[ChangesRequest] = []
+        self.current: ChangesRequest | None = None
+        self.forgotten = ""
+
+    def start(self) -> None:
+        """Start the child, if a process can be made; it begins with a first look, during which no command runs."""
+        try:
+            super().start()
+        except OSError:
+            self.forgotten = FORGOTTEN
+            self.first_look_over()
+            return
+        self.looking = True
+        self.executor.hold_files(FIRST_LOOK)
+        self.executor.after(FIRST_LOOK_SECONDS, self.first_look_over)
+
+    def serve(self) -> NoReturn:
+        track_changes(self.executor.cwd)
+        os._exit(0)
+
+    def restart(self) -> None:
+        """A restore has replaced files: begin with a new first look, and report nothing of it."""
+        if self.pid:
+            self.executor.children[self.pid] = lambda _: None
+            send_signal(self.pid, signal.SIGKILL)
+            self.close()
+            self.respond({})
+        if not self.pid:
+            self.start()
+
+    def first_look_over(self) -> None:
+        """Commands may run now, whether the look has ended or not."""
+        self.executor.release_files(FIRST_LOOK)
+
+    def ask(self, request: ChangesRequest) -> None:
+        """Serve a request when its turn comes."""
+        self.queue.append(request)
+        self.next()
+
+    def next(self) -> None:
+        """Serve the next request."""
+        if self.current or not self.queue or self.looking:
+            return
+        if self.pid:
+            self.current, self.outcome = self.queue.pop(0), None
+            os.write(self.requests_w, b"?")
+            return
+        self.start()
+        if not self.pid:
+            self.current = self.queue.pop(0)
+            self.respond({})
+
+    def take_data(self, data: bytes) -> None:
+        if self.current:
+            self.current.send(STDOUT, data)
+
+    def finish(self, outcome: dict[str, Any]) -> None:
+        if self.looking:
+            self.looking = False
+            self.first_look_over()
+            self.next()
+        else:
+            self.respond(outcome)
+
+    def respond(self, outcome: dict[str, Any]) -> None:
+        """Respond to the current request, and serve the next."""
+        request, self.current = self.current, None
+        if request:
+            outcome["incomplete"] = (self.forgotten + " " + outcome.get("incomplete", "")).strip()
+            self.forgotten = ""
+            request.respond(outcome)
+        self.next()
+
+    def died(self) -> None:
+        self.close()
+        self.forgotten = FORGOTTEN
+        if self.looking and self.queue:
+            self.current = self.queue.pop(0)
+        self.looking = False
+        self.first_look_over()
+        self.respond({})
+
+
+class ChangesRequest(Request):
+    """What changed in the working directory since the last look."""
+
+    def __init__(self, watcher: ChangeWatcher, number: int, params: dict[str, Any]) -> None:
+        super().__init__(watcher.executor, number, params)
+        self.watcher = watcher
+
+    def begin(self) -> None:
+        self.start_timer()
+        self.watcher.ask(self)
+
+    def timed_out(self) -> None:
+        send_signal(self.watcher.pid, signal.SIGKILL)
+
+    def cancel(self) -> None:
+        if self in self.watcher.queue:
+            self.watcher.queue.remove(self)
+            self.respond({})
+
+
+# ------------------------------------------------------------------------------------------------ in the child
+
+
+def file_signature(info: os.stat_result) -> tuple[int, ...]:
+    """What differs when a file was changed; its type and size come first."""
+    return (stat.S_IFMT(info.st_mode), info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
+
+
+class ChangeTracker:
+    """Remembers what is in a folder, with the text of small files, and reports what has changed."""
+
+    def __init__(self, root: bytes) -> None:
+        self.root = root
+        self.seen: dict[bytes, tuple[int, ...]] = {}
+        self.texts: dict[bytes, bytes] = {}
+        self.texts_size = 0
+        self.incomplete = ""
+        self.reported = 0
+        self.report_size = 0
+
+    def scan(self) -> dict[bytes, tuple[int, ...]]:
+        """Every file and link now, as far as the limits allow."""
+        found: dict[bytes, tuple[int, ...]] = {}
+        deadline = time.monotonic() + SCAN_SECONDS
+        todo = [self.root]
+        while todo:
+            try:
+                with os.scandir(todo.pop()) as entries:
+                    for entry in entries:
+                        if entry.is_dir(follow_symlinks=False):
+                            if entry.name not in QUIET:
+                                todo.append(entry.path)
+                            continue
+                        found[entry.path] = file_signature(entry.stat(follow_symlinks=False))
+                        if len(found) >= WATCHED:
+                            self.incomplete = "Only %d files are watched." % WATCHED
+                            return found
+            except OSError:
+                continue
+            if time.monotonic() > deadline:
+                self.incomplete = "The scan of all files took too long; only some were scanned."
+                return found
+        return found
+
+    def text(self, path: bytes, signature: tuple[int, ...]) -> bytes | None:
+        """The content of a small text file."""
+        if not stat.S_ISREG(signature[0]) or signature[1] > TEXT_SIZE:
+            return None
+        from .files import OPEN_READ
+
+        try:
+            fd = os.open(path, OPEN_READ | os.O_NOFOLLOW)
+            try:
+                data = os.read(fd, TEXT_SIZE + 1)
+            finally:
+                os.close(fd)
+        except OSError:
+            return None
+        return None if b"\0" in data or len(data) > TEXT_SIZE else data
+
+    def keep(self, path: bytes, text: bytes | None) -> None:
+        """Remember a text as far as there is room, or forget it."""
+        self.texts_size -= len(self.texts.pop(path, b""))
+        if text is not None and self.texts_size + len(text) <= TEXTS_SIZE:
+            self.texts[path] = text
+            self.texts_size += len(text)
+
+    def start(self) -> None:
+        """The first look: nothing is reported."""
+        self.seen = self.scan()
+        for path, signature in self.seen.items():
+            self.keep(path, self.text(path, signature))
+
+    def report_changes(self) -> None:
+        """Write what has changed since the last look to fd 1, one JSON line each."""
+        self.incomplete, self.reported, self.report_size = "", 0, 0
+        now = self.scan()
+        for path in sorted(self.seen.keys() | now.keys()):
+            old, new = self.seen.get(path), now.get(path)
+            if old == new or (new is None and self.incomplete):
+                continue
+            before = self.texts.get(path)
+            after = None if new is None else self.text(path, new)
+            if old is None or new is None or before is None or before != after:
+                self.report(path, old, new, before, after)
+            self.keep(path, after)
+        self.seen = now
+
+    def report(self, path: bytes, old: Any, new: Any, before: bytes | None, after: bytes | None) -> None:
+        """One line: path, kind, size, text before, text after, size before."""
+        self.reported += 1
+        if self.reported > CHANGES_REPORTED:
+            self.incomplete = "More than %d files changed; the others are not named." % CHANGES_REPORTED
+            return
+        kind = "added" if old is None else "deleted" if new is None else "modified"
+        self.report_size += len(before or b"") + len(after or b"")
+        if self.report_size > REPORT_SIZE:
+            self.incomplete = "So much text changed that not all of it is shown."
+            before = after = None
+        row = [
+            bytes_to_text(path),
+            kind,
+            (new or old)[1],
+            in_base64(before),
+            in_base64(after),
+            old and old[1],
+        ]
+        write_all(1, json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n")
+
+
+def in_base64(data: bytes | None) -> str | None:
+    """Bytes for JSON."""
+    return None if data is None else binascii.b2a_base64(data, newline=False).decode("ascii")
+
+
+def track_changes(root: bytes) -> None:
+    """The child: one byte on fd 0 asks for the changes; a line on fd 3 says that they are all written."""
+    tracker = ChangeTracker(root)
+    tracker.start()
+    while True:
+        write_all(3, json.dumps({"incomplete": tracker.incomplete}).encode("ascii") + b"\n")
+        if not os.read(0, 1):
+            return
+        tracker.report_changes()

@@ -1,0 +1,448 @@
+"""Forked children: those that serve one request each, and services that serve many."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import time
+
+from .capture import Capture
+from .event_loop import IN, OUT
+from .frames import PIPE_READ, STDERR, STDOUT, dump, quietly_close, text_to_bytes, write_all
+from .parameters import problem_of
+from .processes import (
+    PR_SET_CHILD_SUBREAPER,
+    PR_SET_PDEATHSIG,
+    descendants,
+    exec_program,
+    exit_code,
+    kill_all,
+    pipe_bytes,
+    prctl,
+    process_table,
+    send_signal,
+    switch_user,
+    take_descriptors,
+)
+from .request import KILLED, Request, describe_error, ended_by
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, NoReturn
+
+    from .context import ExecutorContext
+
+PATH_MAX = 4096
+FILE_OPERATIONS = frozenset(["read", "write", "list", "pack", "unpack", "describe"])
+
+
+def fork_with_pipes(
+    executor: ExecutorContext, fds: tuple[int, ...], child: Callable[[], None]
+) -> tuple[int, list[int]]:
+    """Fork a child with pipes on the descriptors `fds`: it reads from 0 and writes to the others.
+
+    Returns its pid and our ends of the pipes.
+
+    Raises:
+        OSError: no process or descriptor is left: the commands inside have taken them.
+    """
+    pipes: dict[int, tuple[int, int]] = {}
+    try:
+        for fd in fds:
+            pipes[fd] = os.pipe()
+        theirs = {fd: pipe[fd != 0] for fd, pipe in pipes.items()}
+        pid = executor.fork(lambda: enter_child(theirs, child))
+    except OSError:
+        quietly_close(*(end for pipe in pipes.values() for end in pipe))
+        raise
+    quietly_close(*theirs.values())
+    ours = [pipe[fd == 0] for fd, pipe in pipes.items()]
+    for end in ours:
+        os.set_blocking(end, False)
+    return pid, ours
+
+
+def enter_child(fds: dict[int, int], child: Callable[[], None]) -> None:
+    """In a child: keep these descriptors (0 to 3) and no others, end with the executor, and call `child`."""
+    take_descriptors(fds)
+    os.closerange(4, 4096)
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    child()
+
+
+def find_operation(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """The function of a file operation; its module is compiled when it is first needed."""
+    if name == "describe":
+        from .snapshotter import describe
+
+        return describe
+    if name in ("pack", "unpack"):
+        from .tree_stream import pack, unpack
+
+        return pack if name == "pack" else unpack
+    from .files import list_files, read, write
+
+    return {"read": read, "write": write, "list": list_files}[name]
+
+
+class ServiceProcess:
+    """A child that serves requests for as long as the executor runs.
+
+    It reads requests from fd 0, writes data to fd 1, and after the data of a request one JSON line to fd 3.
+    """
+
+    def __init__(self, executor: ExecutorContext) -> None:
+        self.executor = executor
+        self.pid = 0
+        self.requests_w = self.data_r = self.outcome_r = -1
+        self.line = b""
+        self.outcome: dict[str, Any] | None = None
+        self.left = 0
+
+    def start(self) -> None:
+        """Fork the child. Raises OSError."""
+        self.pid, ends = fork_with_pipes(self.executor, (0, 1, 3), self.serve)
+        self.requests_w, self.data_r, self.outcome_r = ends
+        self.executor.services.add(self.pid)
+        self.executor.children[self.pid] = lambda _: self.died()
+        self.executor.watch_output(self.data_r, self.read_data)
+        self.executor.watch(self.outcome_r, IN, lambda _: self.read_outcome())
+
+    def serve(self) -> NoReturn:
+        """In the child: serve until the executor ends."""
+        raise NotImplementedError
+
+    def take_data(self, data: bytes) -> None:
+        """The child has written data."""
+        raise NotImplementedError
+
+    def finish(self, outcome: dict[str, Any]) -> None:
+        """The child has finished a request, and all its data has been taken."""
+        raise NotImplementedError
+
+    def died(self) -> None:
+        """A command killed the child, or it took too long: what it remembered is lost."""
+        raise NotImplementedError
+
+    def read_data(self) -> None:
+        """The child has written data."""
+        try:
+            data = os.read(self.data_r, PIPE_READ)
+        except BlockingIOError:
+            return
+        if data:
+            self.take_data(data)
+        self.left -= len(data)
+        self.finish_if_drained()
+
+    def read_outcome(self) -> None:
+        """The child has written an outcome, or a part of one."""
+        try:
+            data = os.read(self.outcome_r, PIPE_READ)
+        except BlockingIOError:
+            return
+        self.line += data
+        if self.line.endswith(b"\n"):
+            line, self.line = self.line, b""
+            self.outcome = json.loads(line)
+            self.left = pipe_bytes(self.data_r)
+            self.finish_if_drained()
+
+    def finish_if_drained(self) -> None:
+        """Finish the request when its outcome and all its data have come."""
+        if self.outcome is not None and self.left <= 0:
+            outcome, self.outcome = self.outcome, None
+            self.finish(outcome)
+
+    def close(self) -> None:
+        """The child has ended, or is about to."""
+        for fd in (self.requests_w, self.data_r, self.outcome_r):
+            self.executor.unwatch(fd)
+        quietly_close(self.requests_w, self.data_r, self.outcome_r)
+        self.requests_w = self.data_r = self.outcome_r = -1
+        self.executor.services.discard(self.pid)
+        self.pid, self.line, self.outcome = 0, b"", None
+
+
+class ChildRequest(Request):
+    """A request that a forked child serves: stdin is its body, stdout and stderr come back as output.
+
+    The child writes its outcome as JSON to fd 3 and ends.
+    """
+
+    def begin(self) -> None:
+        self.pid = 0
+        self.outcome = b""
+        self.reason = ""
+        self.status: int | None = None
+        self.started = time.monotonic()
+        self.body: list[bytes] = []
+        self.stdin_w = self.stdout_r = self.stderr_r = self.result_r = -1
+        self.left: dict[int, int] = {}
+        self.head_left = self.params.get("head") or 0
+        self.body_ended = not self.params.get("body")
+        if not self.head_left:
+            self.executor.when_files_ready(self.launch)
+
+    def launch(self) -> None:
+        """Fork the child and watch its pipes, unless the request was cancelled."""
+        if self.done:
+            return
+        self.prepare()
+        try:
+            self.pid, ends = fork_with_pipes(self.executor, (0, 1, 2, 3), self.child)
+        except OSError as error:
+            self.respond({"error": describe_error(error)})
+            return
+        self.stdin_w, self.stdout_r, self.stderr_r, self.result_r = ends
+        self.start_timer()
+        self.executor.helpers.add(self.pid)
+        self.executor.children[self.pid] = self.ended
+        self.executor.watch_output(self.stdout_r, lambda: self.read_stream(STDOUT, self.stdout_r))
+        self.executor.watch_output(self.stderr_r, lambda: self.read_stream(STDERR, self.stderr_r))
+        self.executor.watch(self.result_r, IN, lambda _: self.read_result())
+        self.pump()
+
+    def prepare(self) -> None:
+        """Check the parameters before the fork."""
+
+    def child(self) -> None:
+        """In the child: serve the request with fd 0 to 2, write the outcome to fd 3, and exit."""
+        raise NotImplementedError
+
+    def data(self, data: bytes) -> None:
+        if self.head_left:
+            self.take_head(data)
+            return
+        self.body.append(data)
+        if self.pid:
+            self.pump()
+
+    def take_head(self, data: bytes) -> None:
+        """Large arguments travel as the first bytes of the body."""
+        self.body.append(data)
+        self.acknowledge(len(data))
+        joined = b"".join(self.body)
+        if len(joined) < self.head_left:
+            return
+        try:
+            params = {
+                **json.loads(joined[: self.head_left]),
+                "op": self.params["op"],
+                "body": True,
+                "head": None,
+            }
+            problem = problem_of(params)
+        except (ValueError, TypeError, RecursionError):
+            problem = "the request is malformed: head"
+        rest = joined[self.head_left :]
+        self.acknowledge(-len(rest))
+        self.head_left, self.body = 0, [rest] if rest else []
+        if problem:
+            self.fail("internal", problem)
+            return
+        self.params = params
+        self.executor.when_files_ready(self.launch)
+
+    def end(self) -> None:
+        self.body_ended = True
+        if self.pid:
+            self.pump()
+
+    def pump(self) -> None:
+        """Write as much of the body as the child takes."""
+        while self.stdin_w >= 0 and self.body:
+            try:
+                written = os.write(self.stdin_w, self.body[0])
+            except BlockingIOError:
+                self.executor.watch(self.stdin_w, OUT, lambda _: self.pump())
+                return
+            except BrokenPipeError:
+                self.close_stdin()
+                break
+            self.acknowledge(written)
+            self.body[0] = self.body[0][written:]
+            if not self.body[0]:
+                self.body.pop(0)
+        if self.stdin_w < 0:
+            self.acknowledge(sum(map(len, self.body)))
+            self.body = []
+        else:
+            self.executor.unwatch(self.stdin_w)
+            if self.body_ended:
+                self.close_stdin()
+
+    def close_stdin(self) -> None:
+        """There is no more body, or no child that reads it."""
+        self.executor.unwatch(self.stdin_w)
+        quietly_close(self.stdin_w)
+        self.stdin_w = -1
+
+    def read_stream(self, stream: int, fd: int) -> None:
+        """The child has written."""
+        try:
+            data = os.read(fd, min(PIPE_READ, self.left.get(stream, PIPE_READ)))
+        except BlockingIOError:
+            return
+        if data:
+            self.output(stream, data)
+        else:
+            self.executor.unwatch(fd)
+        if stream in self.left:
+            self.left[stream] = self.left[stream] - len(data) if data else 0
+            self.finish_if_drained()
+
+    def output(self, stream: int, data: bytes) -> None:
+        """Send what the child wrote."""
+        self.send(stream, data)
+
+    def read_result(self) -> None:
+        """The child has written its outcome, or a part of it."""
+        try:
+            data = os.read(self.result_r, PIPE_READ)
+        except BlockingIOError:
+            return
+        self.outcome += data
+        if not data:
+            self.executor.unwatch(self.result_r)
+
+    def own_processes(self) -> set[int]:
+        """The child and all below it."""
+        table = process_table()
+        return descendants(table, self.pid, set()) if self.pid in table else set()
+
+    def timed_out(self) -> None:
+        self.abort("timed_out")
+
+    def cancel(self) -> None:
+        self.abort("interrupted")
+
+    def abort(self, reason: str) -> None:
+        """Kill the child and all below it; the response follows when it is reaped."""
+        if not self.reason:
+            self.reason = reason
+        if not self.pid:
+            self.respond({"exit_code": None, reason: True})
+            return
+        send_signal(self.pid, signal.SIGSTOP)
+        kill_all(self.own_processes)
+        send_signal(self.pid, signal.SIGKILL)
+
+    def ended(self, status: int) -> None:
+        """The child has ended: read what is left in its pipes, then respond."""
+        self.status = status
+        self.executor.helpers.discard(self.pid)
+        for _ in range(pipe_bytes(self.result_r) // PIPE_READ + 1):
+            self.read_result()
+        self.left = {STDOUT: pipe_bytes(self.stdout_r), STDERR: pipe_bytes(self.stderr_r)}
+        self.finish_if_drained()
+
+    def finish_if_drained(self) -> None:
+        """Respond when the last output has been read."""
+        if self.done or any(self.left.values()):
+            return
+        for fd in (self.stdout_r, self.stderr_r, self.result_r):
+            self.executor.unwatch(fd)
+            quietly_close(fd)
+        self.close_stdin()
+        self.executor.adopt_orphans()
+        self.finish()
+
+    def finish(self) -> None:
+        """Respond with the outcome of the child."""
+        try:
+            outcome = json.loads(self.outcome)
+        except ValueError:
+            outcome = {"error": {"kind": "internal", "message": "the file operation was killed"}}
+        if self.reason:
+            outcome = {"error": {"kind": self.reason, "message": "the file operation took too long"}}
+        self.respond(outcome)
+
+
+class ExecRequest(ChildRequest):
+    """A program beside the shell. A supervisor collects its orphans, so that all of them can be killed."""
+
+    notice = ""
+
+    def prepare(self) -> None:
+        self.argv = [text_to_bytes(word) for word in self.params["argv"]]
+        self.env = dict(os.environb)
+        self.env.update((text_to_bytes(k), text_to_bytes(v)) for k, v in self.params["env"].items())
+        limit = int(self.params["output_limit"])
+        self.capture = Capture(self.send, limit, self.executor.spill_path(self.number))
+
+    def end_with(self, text: str) -> bool:
+        """End the program because it does what it may not; False when it has not started."""
+        if not self.pid or self.reason:
+            return False
+        self.notice = text
+        self.abort(KILLED)
+        return True
+
+    def output(self, stream: int, data: bytes) -> None:
+        self.capture.feed(stream, data)
+
+    def child(self) -> None:
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+        try:
+            pid = os.fork()
+        except OSError as error:
+            write_all(3, dump({"error": describe_error(error)}))
+            os._exit(255)
+        if pid == 0:
+            self.become_program()
+        quietly_close(0, 1, 2)
+        while True:
+            ended, status = os.wait()
+            if ended == pid:
+                write_all(3, dump({"exit_code": exit_code(status)}))
+                os._exit(0)
+
+    def become_program(self) -> None:
+        """In the grandchild: user, directory, program; what fails before the program is an error outcome."""
+        try:
+            os.setsid()
+            if self.params["user"] is not None:
+                switch_user(self.params["user"], self.env, "HOME" in self.params["env"])
+            os.chdir(text_to_bytes(self.params["cwd"]))
+        except (OSError, LookupError) as error:
+            write_all(3, dump({"error": describe_error(error)}))
+            os._exit(255)
+        os.set_inheritable(3, False)
+        exec_program(self.argv, self.env, {}, None)
+
+    def finish(self) -> None:
+        outcome = self.capture.finish()
+        end = self.outcome[: self.outcome.find(b"}{") + 1] if b"}{" in self.outcome else self.outcome
+        try:
+            outcome.update(json.loads(end))
+        except ValueError:
+            outcome["exit_code"] = exit_code(self.status or 0) or 255
+        outcome.update(ended_by(self.reason, outcome.get("exit_code")))
+        outcome["notice"] = self.notice
+        if self.reason:
+            outcome.pop("error", None)
+        outcome["duration"] = time.monotonic() - self.started
+        self.respond(outcome)
+
+
+class FileRequest(ChildRequest):
+    """A file operation, in a child: it can be killed, whatever the file is."""
+
+    def prepare(self) -> None:
+        self.operation = find_operation(self.params["op"])
+
+    def child(self) -> None:
+        try:
+            if len(text_to_bytes(self.params.get("path", ""))) >= PATH_MAX:
+                raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+            outcome = self.operation(self.params)
+        except (OSError, ValueError) as error:
+            outcome = {"error": describe_error(error)}
+        except RecursionError:
+            outcome = {"error": {"kind": "internal", "message": "folders are nested too deep"}}
+        write_all(3, dump(outcome))
+        os._exit(0)

@@ -1,0 +1,226 @@
+"""One entry of the filesystem: what is remembered of it, how it is opened, changed and deleted."""
+
+from __future__ import annotations
+
+import binascii
+import errno
+import os
+import stat
+
+from .frames import bytes_to_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Signature = tuple[int, ...]
+    """Mode, owner, group, size, mtime, ctime, inode, device."""
+    Record = tuple[Signature, int, Any, Any, Any]
+    """Signature, base, detail, link, xattrs."""
+    Memory = dict[bytes, Record]
+
+CTIME = 5
+UNSURE = -1  # in place of a ctime: read the content again
+KINDS = {
+    stat.S_IFDIR: "d", stat.S_IFREG: "f", stat.S_IFLNK: "l", stat.S_IFIFO: "p", stat.S_IFCHR: "c", stat.S_IFBLK: "b",
+}  # fmt: skip
+XATTRS_SIZE = 64 * 1024
+FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def signature(info: os.stat_result) -> Signature:
+    """What differs when an entry was changed. The size of a folder says nothing."""
+    return (
+        info.st_mode, info.st_uid, info.st_gid, info.st_size if stat.S_ISREG(info.st_mode) else 0,
+        info.st_mtime_ns, info.st_ctime_ns, info.st_ino, info.st_dev,
+    )  # fmt: skip
+
+
+def row_of(path: bytes, record: Record) -> list[Any]:
+    """An entry as it is reported."""
+    (mode, uid, gid, size, mtime, *_), base, detail, link, xattrs = record
+    kind = KINDS[stat.S_IFMT(mode)]
+    return [bytes_to_text(path), kind, base, stat.S_IMODE(mode), uid, gid, mtime, size, detail, link, xattrs]
+
+
+def same_row(one: Record, other: Record) -> bool:
+    """Whether two records are reported alike."""
+    return one[0][:CTIME] == other[0][:CTIME] and one[1:] == other[1:]
+
+
+def xattrs_of(path: bytes) -> dict[str, str] | None:
+    """Extended attributes, access lists among them."""
+    try:
+        names = os.listxattr(path, follow_symlinks=False)
+        if not names:
+            return None
+        found = {}
+        for name in names:
+            value = os.getxattr(path, name, follow_symlinks=False)
+            if len(value) <= XATTRS_SIZE and name != "security.selinux":
+                found[name] = binascii.b2a_base64(value, newline=False).decode("ascii")
+    except OSError:
+        return None
+    return found or None
+
+
+# ---------------------------------------------------------------------------------------- opening and changing
+
+
+def is_mounted(folder: int, name: bytes, there: os.stat_result | None) -> bool:
+    """Whether a file is mounted on a name: it cannot be replaced."""
+    if there is None or not stat.S_ISREG(there.st_mode) or there.st_nlink > 1:
+        return False
+    if there.st_dev == os.fstat(folder).st_dev:
+        return False
+    fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        return mount_of(fd) != mount_of(folder)
+    finally:
+        os.close(fd)
+
+
+def mount_of(fd: int) -> bytes:
+    """The number of the mount of an open file."""
+    with open("/proc/self/fdinfo/%d" % fd, "rb") as file:
+        return next((line for line in file if line.startswith(b"mnt_id:")), b"")
+
+
+def open_existing(folder: int, name: bytes, there: os.stat_result | None) -> int:
+    """Open a file for writing, also one that its owner has made read-only."""
+    if there is None or not stat.S_ISREG(there.st_mode):
+        raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+    flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        return os.open(name, flags, dir_fd=folder)
+    except PermissionError:
+        os.chmod(name, 0o600, dir_fd=folder)
+        return os.open(name, flags, dir_fd=folder)
+
+
+def apply_metadata(target: Any, row: list[Any], info: os.stat_result, folder: int | None = None) -> None:
+    """Set owner, mode, attributes and times of `target`: an open file, a path, or a name in `folder`."""
+    kind, mode, uid, gid, mtime, xattrs = row[1], row[3], row[4], row[5], row[6], row[10]
+    if folder is not None:
+        extra: dict[str, Any] = {"dir_fd": folder}
+    else:
+        extra = {}
+    if folder is not None and kind == "l":
+        extra["follow_symlinks"] = False
+    if (uid, gid) != (info.st_uid, info.st_gid):
+        os.chown(target, uid, gid, **extra)
+    if kind != "l" and (mode != stat.S_IMODE(info.st_mode) or (uid, gid) != (info.st_uid, info.st_gid)):
+        os.chmod(target, mode, **extra)
+    if kind in ("d", "f"):
+        set_xattrs(
+            target if folder is None else "/proc/self/fd/%d/%s" % (folder, os.fsdecode(target)), xattrs
+        )
+    os.utime(target, ns=(mtime, mtime), **extra)
+
+
+def set_xattrs(target: Any, wanted: dict[str, str] | None) -> None:
+    """Set exactly these extended attributes, where the filesystem has any."""
+    try:
+        there = os.listxattr(target)
+    except OSError:
+        return
+    if not there and not wanted:
+        return
+    wanted = wanted or {}
+    for name in there:
+        if name not in wanted and name != "security.selinux":
+            os.removexattr(target, name)
+    for name, value in wanted.items():
+        os.setxattr(target, name, binascii.a2b_base64(value))
+
+
+def punch(fd: int, offset: int, size: int) -> None:
+    """Make a hole; write zeros where the filesystem has no holes."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong]
+    if libc.fallocate(fd, 3, offset, size) == 0:
+        return
+    zeros = bytes(min(size, 1024 * 1024))
+    while size > 0:
+        written = os.pwrite(fd, zeros[:size], offset)
+        offset, size = offset + written, size - written
+
+
+# -------------------------------------------------------------------------------------------------- deleting
+
+
+def status_of(folder: int, name: bytes) -> os.stat_result | None:
+    """The status of what is there, not of what it links to; None when nothing is."""
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def remove(folder: int, name: bytes) -> None:
+    """Delete what is there and everything below it, however deep, never through a link. Nothing there is no error."""
+    try:
+        os.unlink(name, dir_fd=folder)
+        return
+    except FileNotFoundError:
+        return
+    except (IsADirectoryError, PermissionError):
+        info = status_of(folder, name)
+        if info is None or not stat.S_ISDIR(info.st_mode):
+            raise
+    try:
+        os.rmdir(name, dir_fd=folder)
+        return
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EACCES):
+            raise
+    step_into(folder, name)
+    try:
+        empty_here()
+    finally:
+        os.chdir("/")
+    os.rmdir(name, dir_fd=folder)
+
+
+def step_into(folder: int | None, name: bytes) -> None:
+    """Make a folder the working directory, also one that its owner has made inaccessible."""
+    fd = os.open(name, FOLDER, dir_fd=folder)
+    try:
+        info = os.fstat(fd)
+        if info.st_mode & 0o700 != 0o700 and 0 < os.geteuid() == info.st_uid:
+            os.chmod("/proc/self/fd/%d" % fd, 0o700)
+        os.chdir("/proc/self/fd/%d" % fd)
+    finally:
+        os.close(fd)
+
+
+def empty_here() -> None:
+    """Delete all that is in the working directory; with names and `..` alone no depth is too deep."""
+    names: list[bytes] = []
+    todo = [unlink_files()]
+    while todo:
+        if todo[-1]:
+            name = todo[-1].pop()
+            step_into(None, name)
+            names.append(name)
+            todo.append(unlink_files())
+        else:
+            todo.pop()
+            if names:
+                os.chdir("..")
+                os.rmdir(names.pop())
+
+
+def unlink_files() -> list[bytes]:
+    """Delete all files in the working directory. Returns the folders in it."""
+    folders = []
+    with os.scandir(b".") as found:
+        entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
+    for name, is_folder in entries:
+        if is_folder:
+            folders.append(name)
+        else:
+            os.unlink(name)
+    return folders

@@ -1,0 +1,85 @@
+"""The event loop: descriptors and timers."""
+
+from __future__ import annotations
+
+import select
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+IN, OUT = select.EPOLLIN, select.EPOLLOUT
+
+
+class Timer:
+    """An action for later, unless it is cancelled."""
+
+    def __init__(self, when: float, action: Callable[[], None]) -> None:
+        self.when = when
+        self.action: Callable[[], None] | None = action
+
+    def cancel(self) -> None:
+        """Drop the action."""
+        self.action = None
+
+
+class EventLoop:
+    """Descriptors and timers, each with what to call when they are due."""
+
+    def __init__(self) -> None:
+        self.poll = select.epoll()
+        self.handlers: dict[int, Callable[[int], None]] = {}
+        self.outputs: set[int] = set()
+        self.paused = False
+        self.timers: list[Timer] = []
+
+    def watch(self, fd: int, events: int, handler: Callable[[int], None]) -> None:
+        """Call `handler` when something happens on `fd`."""
+        if fd in self.handlers:
+            self.poll.modify(fd, events)
+        else:
+            self.poll.register(fd, events)
+        self.handlers[fd] = handler
+
+    def unwatch(self, fd: int) -> None:
+        """Stop watching; fine when it was not watched."""
+        self.outputs.discard(fd)
+        if self.handlers.pop(fd, None):
+            self.poll.unregister(fd)
+
+    def watch_output(self, fd: int, handler: Callable[[], None]) -> None:
+        """Watch output of commands: paused while the host does not read it."""
+        self.outputs.add(fd)
+        self.watch(fd, 0 if self.paused else IN, lambda _: handler())
+
+    def pause_outputs(self, paused: bool) -> None:
+        """Stop or continue reading what commands write."""
+        self.paused = paused
+        for fd in self.outputs:
+            self.poll.modify(fd, 0 if paused else IN)
+
+    def after(self, delay: float, action: Callable[[], None]) -> Timer:
+        """Call `action` in `delay` seconds."""
+        timer = Timer(time.monotonic() + delay, action)
+        self.timers.append(timer)
+        return timer
+
+    def run_timers(self) -> float:
+        """Call what is due. Returns the seconds until the next."""
+        now = time.monotonic()
+        due = [timer for timer in self.timers if timer.when <= now]
+        self.timers = [timer for timer in self.timers if timer.when > now and timer.action]
+        for timer in due:
+            if timer.action:
+                timer.action()
+        if due:
+            return 0.0
+        return min([timer.when - now for timer in self.timers], default=3600.0)
+
+    def wait(self, seconds: float) -> None:
+        """Wait for descriptors, at most so long, and call their handlers."""
+        for fd, events in self.poll.poll(seconds, 64):
+            handler = self.handlers.get(fd)
+            if handler:
+                handler(events)

@@ -1,0 +1,221 @@
+"""Single files: read, write, list. Only regular files are opened, so nothing can block or touch a device."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import time
+
+from .frames import bytes_to_text, text_to_bytes, write_all
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+CHUNK_SIZE = 256 * 1024
+OPEN_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+OPEN_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+KINDS = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "directory"), (stat.S_ISLNK, "link"))
+
+
+def fail(number: int, path: bytes) -> OSError:
+    """An OSError that names its path."""
+    return OSError(number, os.strerror(number), path)
+
+
+def open_regular(path: bytes) -> int:
+    """Open a regular file for reading.
+
+    Raises:
+        IsADirectoryError, PermissionError (it is a device, FIFO or socket), FileNotFoundError, OSError.
+    """
+    check_regular(path, os.stat(path))
+    fd = os.open(path, OPEN_READ)
+    try:
+        check_regular(path, os.fstat(fd))
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def check_regular(path: bytes, info: os.stat_result) -> None:
+    """Refuse everything but a regular file."""
+    if not stat.S_ISREG(info.st_mode):
+        raise fail(errno.EISDIR if stat.S_ISDIR(info.st_mode) else errno.EPERM, path)
+
+
+def read(params: dict[str, Any]) -> dict[str, Any]:
+    """Write the content of a regular file to fd 1; refuse one of more than `limit` bytes."""
+    path = text_to_bytes(params["path"])
+    limit = params["limit"]
+    fd = open_regular(path)
+    size = os.fstat(fd).st_size
+    if limit is not None and size > limit:
+        return {"error": {"kind": "limit", "size": size}}
+    total = 0
+    while True:
+        data = os.read(fd, CHUNK_SIZE)
+        total += len(data)
+        if not data:
+            return {"size": total}
+        if limit is not None and total > limit:
+            return {"error": {"kind": "limit", "size": total}}
+        write_all(1, data)
+
+
+def body_into(fd: int) -> None:
+    """Write the request's body into a file."""
+    while True:
+        data = os.read(0, CHUNK_SIZE)
+        if not data:
+            return
+        write_all(fd, data)
+
+
+def body_complete(params: dict[str, Any], fd: int) -> bool:
+    """Whether the whole body has come; a host that died must not leave half a file."""
+    return bool(os.lseek(fd, 0, os.SEEK_END) == params["size"])
+
+
+def write(params: dict[str, Any]) -> dict[str, Any]:
+    """Write the body into a file, whole or not at all.
+
+    It is written beside the target and renamed over it, with the old file's mode and owner. A file that has
+    other names (hard links), or whose folder takes no new file, or that is mounted, is overwritten in place.
+    """
+    path = text_to_bytes(params["path"])
+    if path.endswith(b"/"):
+        raise fail(errno.EISDIR, path)
+    if params["exclusive"] and os.path.lexists(path):
+        raise fail(errno.EEXIST, path)
+    target = os.path.realpath(path)
+    if os.path.islink(target):
+        raise fail(errno.ELOOP, path)
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    try:
+        old = os.stat(target)
+    except FileNotFoundError:
+        old = None
+    if old is not None:
+        check_replaceable(target, old)
+    if (old is None or old.st_nlink == 1) and write_beside(params, target, old):
+        return {}
+    write_in_place(params, target)
+    return {}
+
+
+def check_replaceable(target: bytes, old: os.stat_result) -> None:
+    """Raise what `open` for writing would; special files are refused."""
+    if stat.S_ISDIR(old.st_mode):
+        raise fail(errno.EISDIR, target)
+    if not stat.S_ISREG(old.st_mode):
+        raise fail(errno.EPERM, target)
+    if not os.access(target, os.W_OK):
+        raise fail(errno.EACCES, target)
+
+
+def write_beside(params: dict[str, Any], target: bytes, old: os.stat_result | None) -> bool:
+    """Write a new file and rename it over the target. Returns False, with the body unread, if that is impossible."""
+    folder = os.path.dirname(target)
+    beside = os.path.join(folder, b".llm-sandbox-%d-%x" % (os.getpid(), time.time_ns()))
+    if old is not None and old.st_uid != os.geteuid() and os.geteuid() != 0:
+        return False
+    try:
+        fd = os.open(beside, OPEN_NEW, 0o666)
+    except OSError:
+        if old is None:
+            raise
+        return False
+    try:
+        if old is not None:
+            os.fchown(fd, old.st_uid, old.st_gid)
+            os.fchmod(fd, stat.S_IMODE(old.st_mode))
+        body_into(fd)
+        if not body_complete(params, fd):
+            raise fail(errno.EIO, target)
+        move(beside, target, fd, params["exclusive"])
+    except BaseException:
+        os.unlink(beside)
+        raise
+    return True
+
+
+def move(beside: bytes, target: bytes, fd: int, exclusive: bool) -> None:
+    """Give the new file its name."""
+    if exclusive:
+        os.link(beside, target)
+        os.unlink(beside)
+        return
+    try:
+        os.rename(beside, target)
+    except OSError as error:
+        if error.errno != errno.EBUSY:  # a mounted file, such as /etc/hosts in a container
+            raise
+        os.lseek(fd, 0, os.SEEK_SET)
+        copy_over(fd, target)
+        os.unlink(beside)
+
+
+def copy_over(source: int, target: bytes) -> None:
+    """Copy the content of an open file into an existing one."""
+    reader = os.open(b"/proc/self/fd/%d" % source, OPEN_READ)
+    out = os.open(target, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+    while True:
+        data = os.read(reader, CHUNK_SIZE)
+        if not data:
+            return
+        write_all(out, data)
+
+
+def write_in_place(params: dict[str, Any], target: bytes) -> None:
+    """Overwrite an existing file, once the whole body is in memory."""
+    held = os.memfd_create("body", os.MFD_CLOEXEC)
+    body_into(held)
+    if not body_complete(params, held):
+        raise fail(errno.EIO, target)
+    copy_over(held, target)
+
+
+def describe(path: bytes, info: os.stat_result) -> bytes:
+    """One line of a listing."""
+    kind = next((name for test, name in KINDS if test(info.st_mode)), "other")
+    row = [bytes_to_text(path), kind, info.st_size, stat.S_IMODE(info.st_mode), info.st_mtime]
+    return json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def list_files(params: dict[str, Any]) -> dict[str, Any]:
+    """Write one JSON line for each entry below a directory, or for the file that the path is."""
+    path = os.path.normpath(text_to_bytes(params["path"]))
+    if not stat.S_ISDIR(os.stat(path).st_mode):
+        write_all(1, describe(path, os.lstat(path)))
+        return {}
+    os.scandir(path).close()
+    left = int(params["limit"])
+    rows = []
+    for entry in walk(path, int(params["depth"])):
+        if left == 0:
+            break
+        try:
+            rows.append(describe(entry, os.lstat(entry)))
+        except FileNotFoundError:
+            continue
+        left -= 1
+    write_all(1, b"".join(rows))
+    return {}
+
+
+def walk(path: bytes, depth: int) -> Iterator[bytes]:
+    """Paths below a directory, each folder's in order; unreadable folders are listed but not entered."""
+    try:
+        with os.scandir(path) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in entries:
+        yield entry.path
+        if depth > 1 and entry.is_dir(follow_symlinks=False):
+            yield from walk(entry.path, depth - 1)

@@ -1,0 +1,466 @@
+"""A scan of all files that can have changed: what differs from the scan before, with the content of new files."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections import deque
+
+from .entries import CTIME, KINDS, UNSURE, row_of, same_row, signature, xattrs_of
+from .files import OPEN_READ
+from .frames import bytes_to_text
+from .mounts import MARGIN
+from .processes import own_tree, read_proc
+from .records import CHUNK_SIZE, ENTRIES, GONE, RecordWriter, Shortfall
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any
+
+    from .entries import Memory, Record, Signature
+    from .mounts import Epoch, Mount
+
+ENTRIES_KEPT = 150_000
+FILE_SIZE = 2 * 1024**3
+CONTENT_SIZE = 4 * 1024**3
+SCAN_SECONDS = 120.0
+PATH_SIZE = 4095
+TRIES = 3
+NOATIME = getattr(os, "O_NOATIME", 0)
+
+
+class StopScanError(Exception):
+    """The scan has reached a limit. Says which."""
+
+
+class ScanLimits:
+    """Limits of a scan."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        self.entries = int(given.get("entries") or ENTRIES_KEPT)
+        self.file = int(given.get("file") or FILE_SIZE)
+        self.bytes = int(given.get("bytes") or CONTENT_SIZE)
+        self.deadline = time.monotonic() + float(given.get("seconds") or SCAN_SECONDS)
+
+
+class FilesystemScan:
+    """One scan.
+
+    Args:
+        writer: takes what differs.
+        old: what the scan before has found, its `new`.
+        content: whether to read files at all.
+    """
+
+    def __init__(
+        self, writer: RecordWriter, old: Memory, limits: ScanLimits, *, content: bool = True
+    ) -> None:
+        self.writer = writer
+        self.old = old
+        self.new: Memory = {}
+        self.limits = limits
+        self.content = content
+        self.digests: set[str] | None = None
+        self.reader = ContentReader(
+            writer.chunk if content else None, self.is_known, limits.file, limits.bytes
+        )
+        self.shortfall = Shortfall()
+        self.mapped: set[bytes] = set()
+        self.linked: dict[tuple[int, int], list[tuple[bytes, os.stat_result]]] = {}
+        self.opened: list[tuple[bytes, int]] = []
+        self.unlisted: set[bytes] = set()
+        self.since = 0
+        self.by_inode: dict[tuple[int, ...], Record] | None = None
+        self.stopped = ""
+
+    def is_known(self, digest: str) -> bool:
+        """Whether the host has this content: the scan before held it, and not as a part of the image."""
+        if self.digests is None:
+            self.digests = {
+                part[2]
+                for sign, base, detail, _, _ in self.old.values()
+                if detail and not base and stat.S_ISREG(sign[0])
+                for part in detail
+            }
+        return digest in self.digests
+
+    # -------------------------------------------------------------------------------------------- walking
+
+    def scan(self, mounts: Iterable[Mount], points: set[bytes], left_out: set[bytes], epoch: Epoch) -> None:
+        """Scan all mounts."""
+        epoch.check_clock()
+        self.mapped, self.since = mapped_files(), epoch.start - epoch.back
+        for mount in mounts:
+            try:
+                info = os.lstat(mount.path)
+            except OSError:
+                continue
+            self.walk(mount.path, info, (points | left_out) - {mount.path}, epoch.since(mount))
+        self.finish()
+
+    def walk(self, path: bytes, info: os.stat_result, skip: set[bytes], since: tuple[int, int]) -> None:
+        """Note an entry and everything below it, the nearest first: the limits leave out what is deepest."""
+        todo = deque([(path, info)])
+        while todo:
+            path, info = todo.popleft()
+            try:
+                if self.stopped:
+                    raise StopScanError(self.stopped)
+                if self.entry(path, info, since):
+                    todo += [child for child in self.children(path, info, len(todo)) if child[0] not in skip]
+            except StopScanError as stop:
+                self.stopped = str(stop)
+                self.unlisted.add(path)
+
+    def children(self, path: bytes, info: os.stat_result, waiting: int) -> list[tuple[bytes, os.stat_result]]:
+        """What is in a folder, in the order in which it is found; nothing when it exceeds the limit."""
+        room = self.limits.entries - len(self.new) - waiting
+        self.open_up(path, info)
+        children: list[tuple[bytes, os.stat_result]] = []
+        try:
+            with os.scandir(path) as found:
+                for entry in found:
+                    if len(children) >= room:
+                        self.unlisted.add(path)
+                        self.shortfall.add(self.too_many(), path)
+                        return []
+                    if len(entry.path) > PATH_SIZE:
+                        self.shortfall.add("Too deep to be kept", entry.path)
+                        continue
+                    try:
+                        children.append((entry.path, entry.stat(follow_symlinks=False)))
+                    except FileNotFoundError:
+                        continue
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            self.unlisted.add(path)
+            if info.st_ctime_ns >= self.since:
+                self.shortfall.add("Could not be read (%s)" % os.strerror(error.errno or 0).lower(), path)
+        return children
+
+    def too_many(self) -> str:
+        """The reason for what exceeds the limit of entries."""
+        return "Left out, as there are more than %d files" % self.limits.entries
+
+    def open_up(self, path: bytes, info: os.stat_result) -> None:
+        """Make a folder readable for the scan that its owner has made unreadable."""
+        mode = stat.S_IMODE(info.st_mode)
+        if mode & 0o500 != 0o500 and 0 < os.geteuid() == info.st_uid:
+            try:
+                os.chmod(path, mode | 0o500)
+                self.opened.append((path, mode))
+            except OSError:
+                pass
+
+    def close_up(self) -> None:
+        """Undo `open_up`."""
+        while self.opened:
+            path, mode = self.opened.pop()
+            try:
+                os.chmod(path, mode)
+                if path in self.new:
+                    self.new[path] = (signature(os.lstat(path)), *self.new[path][1:])
+            except OSError:
+                continue
+
+    # ------------------------------------------------------------------------------------------- an entry
+
+    def entry(self, path: bytes, info: os.stat_result, since: tuple[int, int]) -> bool:
+        """Note an entry. Returns whether to scan what is in it. `since`: see `Epoch.since`."""
+        if time.monotonic() > self.limits.deadline:
+            raise StopScanError("Left out, as the scan took too long")
+        if len(self.new) >= self.limits.entries:
+            raise StopScanError(self.too_many())
+        kind = stat.S_IFMT(info.st_mode)
+        if kind not in KINDS:
+            return False
+        if info.st_ctime_ns < since[kind != stat.S_IFDIR]:
+            self.note(path, (signature(info), 1, None, None, None))
+            return False
+        if kind == stat.S_IFREG and info.st_nlink > 1:
+            self.linked.setdefault((info.st_dev, info.st_ino), []).append((path, info))
+            return False
+        record = self.remembered(path, info)
+        if record is None:
+            try:
+                record = self.examine(path, info)
+            except FileNotFoundError:
+                return False
+        self.note(path, record)
+        return kind == stat.S_IFDIR
+
+    def remembered(self, path: bytes, info: os.stat_result) -> Record | None:
+        """The record of the scan before, if it still holds."""
+        sign = signature(info)
+        record = self.old.get(path)
+        if record is None and info.st_size and stat.S_ISREG(info.st_mode):
+            record = self.moved(sign)
+        if record is None or record[0] != sign or path in self.mapped:
+            return None
+        return record
+
+    def moved(self, sign: Signature) -> Record | None:
+        """The record of a file whose folder was renamed."""
+        if self.by_inode is None:
+            self.by_inode = {
+                record[0][CTIME:]: record for record in self.old.values() if record[2] and not record[1]
+            }
+        return self.by_inode.get(sign[CTIME:])
+
+    def examine(self, path: bytes, info: os.stat_result) -> Record:
+        """Read everything about an entry."""
+        detail: Any = None
+        unsure = False
+        if stat.S_ISREG(info.st_mode) and self.content:
+            detail, info, unsure = self.read(path, info)
+        elif stat.S_ISLNK(info.st_mode):
+            detail = bytes_to_text(os.readlink(path))
+        elif stat.S_ISCHR(info.st_mode) or stat.S_ISBLK(info.st_mode):
+            detail = [os.major(info.st_rdev), os.minor(info.st_rdev)]
+        sign = signature(info)
+        if unsure:
+            sign = (*sign[:CTIME], UNSURE, *sign[CTIME + 1 :])
+        return sign, 0, detail, None, xattrs_of(path)
+
+    def read(self, path: bytes, info: os.stat_result) -> tuple[Any, os.stat_result, bool]:
+        """Content and status of a file, and whether the next scan must read it again."""
+        started = time.time_ns()
+        try:
+            found, info, stable = self.reader.read(path, info)
+            detail: Any = [list(part) for part in found]
+        except FileNotFoundError:
+            raise
+        except (UnkeptError, OSError) as error:
+            reason = str(error) if isinstance(error, UnkeptError) else "Could not be read"
+            if not isinstance(error, PermissionError) or info.st_ctime_ns >= self.since:
+                self.shortfall.add(reason, path)
+            return None, info, reason.startswith("No room")
+        if not stable:
+            self.shortfall.add("Changed while it was read", path)
+        return detail, info, not stable or path in self.mapped or info.st_ctime_ns > started - MARGIN
+
+    def note(self, path: bytes, record: Record) -> None:
+        """Remember an entry, and report it if it is new."""
+        self.new[path] = record
+        was = self.old.get(path)
+        if was is record:
+            return
+        if was is None or not same_row(was, record):
+            if was is not None and stat.S_ISDIR(was[0][0]) and not stat.S_ISDIR(record[0][0]):
+                self.writer.row(GONE, bytes_to_text(path))
+            self.writer.row(ENTRIES, row_of(path, record))
+
+    # --------------------------------------------------------------------------------------------- the end
+
+    def finish(self) -> None:
+        """Report hard links, then what is gone."""
+        for group in self.linked.values():
+            self.note_group(sorted(group, key=lambda member: member[0]))
+        self.close_up()
+        if self.stopped:
+            self.shortfall.add(
+                self.stopped + ", so not everything was scanned", next(iter(self.unlisted), b"/")
+            )
+        missing = self.old.keys() - self.new.keys()
+        if self.unlisted:
+            unseen = [path for path in missing if self.is_unseen(path)]
+            self.new.update((path, self.old[path]) for path in unseen)
+            missing = missing.difference(unseen)
+        for path in sorted(missing):
+            if os.path.dirname(path) not in missing:
+                self.writer.row(GONE, bytes_to_text(path))
+
+    def is_unseen(self, path: bytes) -> bool:
+        """Whether the scan has not reached a path."""
+        while path not in self.unlisted:
+            folder = os.path.dirname(path)
+            if folder == path:
+                return False
+            path = folder
+        return True
+
+    def note_group(self, group: list[tuple[bytes, os.stat_result]]) -> None:
+        """Note one file with several names."""
+        first, info = group[0]
+        known = next(
+            (record for path, info in group for record in [self.remembered(path, info)] if record), None
+        )
+        try:
+            record = known or self.examine(first, info)
+        except FileNotFoundError:
+            return
+        link = bytes_to_text(first) if len(group) > 1 else None
+        for path, _ in group:
+            self.note(path, (record[0], 0, record[2], link, record[4]))
+
+
+def mapped_files() -> set[bytes]:
+    """Files that a process has mapped for writing: it can change them without a trace in their times."""
+    found = set()
+    executor = os.getppid()
+    pids = own_tree(executor) if executor != 1 else filter(str.isdigit, os.listdir("/proc"))
+    for pid in pids:
+        for line in read_maps("/proc/%s/maps" % pid):
+            words = line.split(None, 5)
+            if len(words) == 6 and words[1].startswith(b"rw") and words[1][3:4] == b"s":
+                found.add(words[5].replace(b"\\012", b"\n"))
+    return found
+
+
+def read_maps(path: str) -> Iterable[bytes]:
+    """Lines of a process's map, none when we may not read it. Nearly all have no shared mapping."""
+    text = read_proc(path)
+    if len(text) == 65536 or b"rw-s" in text or b"rwxs" in text:
+        try:
+            with open(path, "rb") as file:
+                return file.read(4 * 1024 * 1024).splitlines()
+        except OSError:
+            pass
+    return ()
+
+
+# ------------------------------------------------------------------------------------------ content of files
+
+
+class UnkeptError(Exception):
+    """A file's content cannot be kept. Says why."""
+
+
+class ContentReader:
+    """Reads files, and sends the pieces that the host does not have.
+
+    Args:
+        send: takes a piece that is new; None for metadata only.
+        known: whether the host has the piece of a digest.
+        file_limit: bytes of one file.
+        limit: bytes to send.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[bytes], None] | None,
+        known: Callable[[str], bool],
+        file_limit: int,
+        limit: int,
+    ) -> None:
+        from hashlib import sha256
+
+        self.sha256 = sha256
+        self.send = send
+        self.known = known
+        self.file_limit = file_limit
+        self.left = limit
+        self.sent: set[str] = set()
+
+    def read(self, path: bytes, info: os.stat_result) -> tuple[list[Any], os.stat_result, bool]:
+        """The pieces of a file, its status when they were read, and whether it did not change meanwhile.
+
+        Raises:
+            FileNotFoundError: it is gone, or its name leads to something else.
+            UnkeptError: it is too large, or cannot be read.
+        """
+        fd = open_same(path, info)
+        try:
+            for _ in range(TRIES):
+                before = os.fstat(fd)
+                if before.st_size > self.file_limit:
+                    raise UnkeptError("Too large to be kept")
+                detail = [self.piece(fd, *part) for part in parts(fd, before)]
+                after = os.fstat(fd)
+                if same_content(before, after):
+                    return [part for part in detail if part], after, True
+            return [part for part in detail if part], after, False
+        except OSError as error:
+            raise UnkeptError("Could not be read (%s)" % os.strerror(error.errno or 0).lower()) from None
+        finally:
+            os.close(fd)
+
+    def piece(self, fd: int, offset: int, size: int) -> tuple[int, int, str] | None:
+        """One piece; it is sent if the host does not have it."""
+        data = os.pread(fd, size, offset)
+        while len(data) < size:
+            more = os.pread(fd, size - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        if not data:
+            return None
+        digest = self.sha256(data).hexdigest()
+        if digest not in self.sent and not self.known(digest) and self.send:
+            if len(data) > self.left:
+                raise UnkeptError("No room for it in one checkpoint")
+            self.left -= len(data)
+            self.send(data)
+            self.sent.add(digest)
+        return offset, len(data), digest
+
+
+def same_content(before: os.stat_result, after: os.stat_result) -> bool:
+    """Whether nothing was written to an open file between two statuses."""
+    return (before.st_size, before.st_mtime_ns, before.st_ctime_ns) == (
+        after.st_size, after.st_mtime_ns, after.st_ctime_ns,
+    )  # fmt: skip
+
+
+def open_same(path: bytes, info: os.stat_result) -> int:
+    """Open a file for reading, if its name still leads to a file."""
+    fd = open_unnoticed(path, info)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    return fd
+
+
+def open_unnoticed(path: bytes, info: os.stat_result) -> int:
+    """Open a file without a trace in its times, also one that its owner has made unreadable."""
+    try:
+        return os.open(path, OPEN_READ | os.O_NOFOLLOW | NOATIME)
+    except PermissionError:
+        pass
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
+        raise
+    try:
+        return os.open(path, OPEN_READ | os.O_NOFOLLOW)
+    except PermissionError:
+        if info.st_uid != os.geteuid() or info.st_mode & stat.S_IRUSR:
+            raise
+    os.chmod(path, stat.S_IMODE(info.st_mode) | stat.S_IRUSR)
+    try:
+        return os.open(path, OPEN_READ | os.O_NOFOLLOW)
+    finally:
+        os.chmod(path, stat.S_IMODE(info.st_mode))
+
+
+def parts(fd: int, info: os.stat_result) -> Iterator[tuple[int, int]]:
+    """Where a file has data, cut at multiples of the largest piece, so that a file that grows keeps its pieces."""
+    end = info.st_size
+    if info.st_blocks * 512 >= end:
+        yield from cut(0, end)
+        return
+    start = 0
+    while start < end:
+        try:
+            start = os.lseek(fd, start, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return
+        stop = min(os.lseek(fd, start, os.SEEK_HOLE), end)
+        if stop <= start:
+            return
+        yield from cut(start, stop)
+        start = stop
+
+
+def cut(start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """A range in pieces."""
+    while start < stop:
+        size = min(stop, (start // CHUNK_SIZE + 1) * CHUNK_SIZE) - start
+        yield start, size
+        start += size

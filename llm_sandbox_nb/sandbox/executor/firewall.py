@@ -1,0 +1,260 @@
+"""What a sandbox with a network may not reach: put in force by the first program, while it still may, and tried later.
+
+Closed are the addresses of the network that the sandbox is on (the host at its gateway, the neighbours), the host at
+other bridges, metadata services of clouds, and name servers that know the neighbours. Routes alone would not do: a
+socket that is bound to an interface goes past them. So it is a filter of packets, in the sandbox's own network
+namespace, sent to the kernel as nftables messages: no program such as `nft` is needed inside.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+
+from . import name_server
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from typing import Any
+
+METADATA = ("169.254.0.0/16", "100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254")
+"""AWS, Google, Azure, Oracle, Alibaba and those that imitate them."""
+NO_PLACE = ("224.0.0.0/3", "ff00::/8", "fe80::/10")
+"""Addresses that only the same network answers: groups, everybody, link-local ones of IPv6."""
+DNS = 53
+MARK = 0x4C534E42
+TABLE, CHAIN = b"llm_sandbox\0", b"output\0"
+INET, NETLINK_NETFILTER, NFTABLES, BATCH_BEGIN, BATCH_END = 1, 12, 10, 16, 17
+NEW_TABLE, NEW_CHAIN, NEW_RULE = 0, 3, 6
+META_MARK, META_OIFNAME, META_NFPROTO, META_L4PROTO = 3, 7, 15, 16
+NESTED, EQUAL, DIFFERENT = 0x8000, 0, 1
+TCP, UDP, ICMPV6 = b"\x06", b"\x11", b"\x3a"
+FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
+PROBE_PORT = 9  # discard
+
+
+def close_network(order: Mapping[str, Any]) -> None:
+    """Close what is said above; to be called as root with CAP_NET_ADMIN. What cannot be done is left open.
+
+    `order`: `gateways`, addresses of the host to close too; `open`, pairs of an address and a port that stay open.
+    """
+    nets = [*own_networks()]
+    told = name_server.configured()
+    knowing = [one for one in told if one.startswith("127.") or any(holds(net, one) for net in nets)]
+    original = name_server.take_over(told, MARK, nets) if knowing else None
+    names = knowing if original is not None else []
+    forwards = any(one.startswith("127.") for one in told)
+    for refuse in (reject, drop):
+        try:
+            install([*rules(nets, names, order, forwards, refuse)])
+            return
+        except OSError:
+            continue
+    if original is not None:
+        name_server.give_back(original)
+
+
+def rules(
+    nets: list[str], names: list[str], order: Mapping[str, Any], forwards: bool, refuse: bytes
+) -> Iterator[list[bytes]]:
+    """The rules in the order in which they are tried, each as expressions.
+
+    `forwards`: the engine's own name server asks others from inside this namespace; they may have such addresses.
+    """
+    yield [*meta(META_MARK, struct.pack("=I", MARK)), accept]
+    for name in names:
+        yield [*destination(name), refuse]
+    yield [*meta(META_OIFNAME, b"lo\0".ljust(16, b"\0")), accept]
+    for address, port in order.get("open", []):
+        yield [*destination(address), *to_port(TCP, port), accept]
+    yield [*meta(META_NFPROTO, b"\x0a"), *meta(META_L4PROTO, ICMPV6), accept]  # else no neighbour is found
+    elsewhere = [
+        *METADATA,
+        *(one for one in order.get("gateways", []) if not any(holds(net, one) for net in nets)),
+    ]
+    for net in elsewhere if forwards else ():
+        for protocol in (UDP, TCP):
+            yield [*destination(net), *to_port(protocol, DNS), accept]
+    for net in [*nets, *elsewhere, *NO_PLACE]:
+        yield [*destination(net), refuse]
+
+
+# ------------------------------------------------------------------------------------------------- addresses
+
+
+def own_networks() -> Iterator[str]:
+    """The networks that this namespace is on, as ADDRESS/BITS."""
+    for fields in table("/proc/net/route"):
+        if fields[1:3] != ["00000000", "00000000"] and fields[2] == "00000000" and fields[0] != "lo":
+            address = struct.pack("<I", int(fields[1], 16))
+            yield "%s/%d" % (socket.inet_ntop(socket.AF_INET, address), bin(int(fields[7], 16)).count("1"))
+    for fields in table("/proc/net/if_inet6", skip=0):
+        if fields[3] == "00":  # of global scope
+            yield "%s/%d" % (socket.inet_ntop(socket.AF_INET6, bytes.fromhex(fields[0])), int(fields[2], 16))
+
+
+def gateways() -> Iterator[str]:
+    """Where packets for elsewhere go."""
+    for fields in table("/proc/net/route"):
+        if fields[1] == "00000000" and fields[2] != "00000000":
+            yield socket.inet_ntop(socket.AF_INET, struct.pack("<I", int(fields[2], 16)))
+
+
+def table(path: str, skip: int = 1) -> list[list[str]]:
+    """The lines of a table of /proc, in fields; nothing when there is none."""
+    try:
+        with open(path) as file:
+            return [line.split() for line in file][skip:]
+    except OSError:
+        return []
+
+
+def parsed(net: str) -> tuple[int, bytes, bytes]:
+    """Version, address and mask of ADDRESS or ADDRESS/BITS."""
+    address, _, bits = net.partition("/")
+    version = 6 if ":" in address else 4
+    packed = socket.inet_pton(FAMILIES[version], address)
+    size = len(packed)
+    mask = ((1 << size * 8) - (1 << size * 8 - int(bits or size * 8))).to_bytes(size, "big")
+    return version, masked(packed, mask), mask
+
+
+def masked(packed: bytes, mask: bytes) -> bytes:
+    """The bits of an address that a mask has."""
+    return (int.from_bytes(packed, "big") & int.from_bytes(mask, "big")).to_bytes(len(mask), "big")
+
+
+def holds(net: str, address: str) -> bool:
+    """Whether an address lies in a network."""
+    version, start, mask = parsed(net)
+    other, packed, _ = parsed(address)
+    return version == other and masked(packed, mask) == start
+
+
+# ------------------------------------------------------------------------------------- messages of nftables
+
+
+def attribute(kind: int, content: bytes) -> bytes:
+    """An attribute, as every message is made of."""
+    return struct.pack("=HH", len(content) + 4, kind) + content + bytes(-len(content) % 4)
+
+
+def nested(kind: int, *attributes: bytes) -> bytes:
+    """An attribute of attributes."""
+    return attribute(kind | NESTED, b"".join(attributes))
+
+
+def number(kind: int, value: int) -> bytes:
+    """An attribute that is a number."""
+    return attribute(kind, struct.pack(">I", value))
+
+
+def expression(name: bytes, *attributes: bytes) -> bytes:
+    """One step of a rule."""
+    return nested(1, attribute(1, name + b"\0"), nested(2, *attributes))
+
+
+def verdict(code: int) -> bytes:
+    """What becomes of the packet."""
+    return expression(b"immediate", number(1, 0), nested(2, nested(2, number(1, code))))
+
+
+def compare(value: bytes) -> bytes:
+    """The rule applies only when the register holds `value`."""
+    return expression(b"cmp", number(1, 1), number(2, EQUAL), nested(3, attribute(1, value)))
+
+
+def meta(key: int, value: bytes) -> list[bytes]:
+    """What the kernel knows of the packet is `value`."""
+    return [expression(b"meta", number(1, 1), number(2, key)), compare(value)]
+
+
+def payload(base: int, offset: int, size: int) -> bytes:
+    """Load bytes of a header of the packet."""
+    return expression(b"payload", number(1, 1), number(2, base), number(3, offset), number(4, size))
+
+
+def destination(net: str) -> list[bytes]:
+    """The packet goes to this network or address."""
+    version, address, mask = parsed(net)
+    offset = 16 if version == 4 else 24
+    bits = nested(4, attribute(1, mask)), nested(5, attribute(1, bytes(len(mask))))
+    selected = expression(b"bitwise", number(1, 1), number(2, 1), number(3, len(mask)), *bits)
+    is_version = meta(META_NFPROTO, bytes([2 if version == 4 else 10]))
+    return [*is_version, payload(1, offset, len(mask)), selected, compare(address)]
+
+
+def to_port(protocol: bytes, port: int) -> list[bytes]:
+    """The packet is of this protocol and goes to this port."""
+    return [*meta(META_L4PROTO, protocol), payload(2, 2, 2), compare(struct.pack(">H", port))]
+
+
+accept, drop = verdict(1), verdict(0)
+reject = expression(b"reject", number(1, 2), attribute(2, b"\x03"))
+"""As administratively prohibited, so that nobody waits for an answer."""
+
+
+def install(all_rules: Iterable[list[bytes]]) -> None:
+    """Make a table with these rules for what leaves the namespace: all of it or nothing. Raises OSError."""
+    hook = nested(4, number(1, 3), number(2, 0))
+    chain = (attribute(1, TABLE), attribute(3, CHAIN), hook, number(5, 1), attribute(7, b"filter\0"))
+    messages = [(NEW_TABLE, attribute(1, TABLE)), (NEW_CHAIN, b"".join(chain))]
+    for rule in all_rules:
+        messages.append((NEW_RULE, attribute(1, TABLE) + attribute(2, CHAIN) + nested(4, *rule)))
+    batch = [message(BATCH_BEGIN, 0, b"", NFTABLES)]
+    for kind, content in messages:
+        batch.append(message(NFTABLES << 8 | kind, len(batch), content))
+    batch.append(message(BATCH_END, len(batch), b"", NFTABLES))
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER) as kernel:
+        kernel.bind((0, 0))
+        kernel.settimeout(5)
+        kernel.send(b"".join(batch))
+        left = len(messages)
+        while left:
+            answer = kernel.recv(65536)
+            while answer:
+                size, kind = struct.unpack_from("=IH", answer)
+                code = -struct.unpack_from("=i", answer, 16)[0] if kind == 2 else 0
+                if code:
+                    raise OSError(code, os.strerror(code))
+                left -= 1
+                answer = answer[size + 3 & ~3 :]
+
+
+def message(kind: int, sequence: int, content: bytes, subsystem: int = 0) -> bytes:
+    """A request; those of nftables (not the marks around a batch) are to be confirmed."""
+    flags = 0x1 if subsystem else 0x1 | 0x4 | 0x400 | 0x800
+    head = struct.pack("=IHHII", 20 + len(content), kind, flags, sequence, 0)
+    return head + struct.pack(">BBH", 0 if subsystem else INET, 0, subsystem) + content
+
+
+# ------------------------------------------------------------------------------------------------ looking back
+
+
+def reachable() -> dict[str, bool]:
+    """What is open after all, found out by sending; nothing when there is no network."""
+    own = list(gateways())
+    if not own:
+        return {}
+    nets = list(own_networks())
+    servers = name_server.asked() or name_server.configured()
+    knowing = [one for one in servers if one.startswith("127.") or any(holds(net, one) for net in nets)]
+    return {
+        "the gateway": any(goes_out(one, PROBE_PORT) for one in own),
+        "metadata services": goes_out("169.254.169.254", PROBE_PORT),
+        "names of neighbours": any(goes_out(one, DNS) for one in knowing),
+    }
+
+
+def goes_out(address: str, port: int) -> bool:
+    """Whether a packet for there leaves."""
+    family = FAMILIES[parsed(address)[0]]
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as one:
+            one.sendto(b"\0", (address, port))
+    except OSError as error:
+        return error.errno not in (errno.EPERM, errno.EACCES, errno.ENETUNREACH, errno.EHOSTUNREACH)
+    return True

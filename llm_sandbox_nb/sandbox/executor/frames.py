@@ -1,0 +1,156 @@
+"""Frames: their format, the pipe to the host that carries them, and the small helpers that all modules use.
+
+The format is a deliberate copy of `sandbox/protocol/frames.py`, which cannot be imported inside a sandbox.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import time
+import zlib
+
+from .event_loop import IN, OUT, EventLoop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+HEADER = struct.Struct(">2sBIII")
+CHECKED = struct.Struct(">2sBII")
+MAGIC = b"LS"
+MAX_PAYLOAD = 64 * 1024
+REQUEST, DATA, END, STDOUT, STDERR, GAP, RESPONSE, CANCEL, HELLO, PING, PONG, ACK, BYE = range(1, 14)
+PIPE_READ = 256 * 1024
+OUT_HIGH = 1024 * 1024  # stop reading commands' output when so much waits for the host
+OUT_LOW = 256 * 1024
+ACK_EVERY = 256 * 1024  # a quarter of what the host sends ahead: it never waits for less
+
+
+def text_to_bytes(text: str) -> bytes:
+    """A name from JSON, as the bytes that the kernel knows."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def bytes_to_text(data: bytes) -> str:
+    """The reverse of `text_to_bytes`."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write everything to a blocking descriptor."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def dump(value: object) -> bytes:
+    """JSON in ASCII."""
+    return json.dumps(value, separators=(",", ":")).encode("ascii")
+
+
+def quietly_close(*fds: int) -> None:
+    """Close descriptors; -1 stands for one that is closed already."""
+    for fd in fds:
+        if fd >= 0:
+            os.close(fd)
+
+
+class HostPipe(EventLoop):
+    """Frames on fd 0 and fd 1, at the pace at which the host reads them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.incoming = bytearray()
+        self.outgoing: list[bytes] = []
+        self.outgoing_size = 0
+        self.acknowledged: dict[int, int] = {}
+        self.heard = time.monotonic()
+        for fd in (0, 1):
+            os.set_blocking(fd, False)
+        self.watch(0, IN, lambda _: self.read_frames())
+
+    def handle(self, kind: int, number: int, payload: bytes) -> None:
+        """Handle one frame of the host."""
+        raise NotImplementedError
+
+    def leave(self) -> NoReturn:
+        """The host is gone for good."""
+        raise NotImplementedError
+
+    def send(self, kind: int, number: int, payload: bytes) -> None:
+        """Queue a frame; the loop sends it in its next round."""
+        check = zlib.crc32(payload, zlib.crc32(CHECKED.pack(MAGIC, kind, number, len(payload))))
+        self.outgoing.append(HEADER.pack(MAGIC, kind, number, len(payload), check) + payload)
+        self.outgoing_size += HEADER.size + len(payload)
+
+    def acknowledge(self, number: int, size: int) -> None:
+        """Count bytes of a body that have been used; the loop sends the count in its next round."""
+        if size:
+            self.acknowledged[number] = self.acknowledged.get(number, 0) + size
+
+    def flush(self) -> None:
+        """Write as much as the pipe takes, and stop reading commands' output while it takes too little."""
+        for number in [number for number, size in self.acknowledged.items() if size >= ACK_EVERY]:
+            self.send(ACK, number, dump({"bytes": self.acknowledged.pop(number)}))
+        self.write_outgoing()
+        if self.outgoing:
+            self.watch(1, OUT, lambda _: None)
+        elif 1 in self.handlers:
+            self.unwatch(1)
+        if self.paused != (self.outgoing_size > (OUT_LOW if self.paused else OUT_HIGH)):
+            self.pause_outputs(not self.paused)
+
+    def write_outgoing(self) -> None:
+        """Write as much as the pipe takes."""
+        while self.outgoing:
+            data = self.outgoing[0] if len(self.outgoing) == 1 else b"".join(self.outgoing[:8])
+            try:
+                written = os.write(1, data)
+            except BlockingIOError:
+                written = 0
+            except OSError:
+                self.leave()
+            self.outgoing[:8] = [data[written:]] if written < len(data) else []
+            self.outgoing_size -= written
+            if written < len(data):
+                break
+
+    def read_frames(self) -> None:
+        """Handle what the host has sent. An end of file means that it can never come back."""
+        try:
+            data = os.read(0, PIPE_READ)
+        except BlockingIOError:
+            return
+        if not data:
+            self.leave()
+        self.incoming += data
+        while True:
+            frame = self.next_frame()
+            if frame is None:
+                return
+            self.heard = time.monotonic()
+            self.handle(*frame)
+
+    def next_frame(self) -> tuple[int, int, bytes] | None:
+        """The next whole and valid frame; anything else is skipped, so a new owner can start anywhere."""
+        buffer = self.incoming
+        while True:
+            start = buffer.find(MAGIC)
+            if start < 0:
+                del buffer[: max(0, len(buffer) - 1)]
+                return None
+            del buffer[:start]
+            if len(buffer) < HEADER.size:
+                return None
+            magic, kind, number, length, check = HEADER.unpack_from(buffer)
+            if length <= MAX_PAYLOAD:
+                if len(buffer) < HEADER.size + length:
+                    return None
+                with memoryview(buffer) as view:
+                    payload = bytes(view[HEADER.size : HEADER.size + length])
+                if zlib.crc32(payload, zlib.crc32(CHECKED.pack(magic, kind, number, length))) == check:
+                    del buffer[: HEADER.size + length]
+                    return kind, number, payload
+            del buffer[:1]

@@ -1,0 +1,348 @@
+"""Checkpoints and restores: their requests, and the child that remembers all files. README.md has the records."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from .children import ServiceProcess
+from .event_loop import OUT
+from .frames import STDOUT, dump
+from .processes import send_signal
+from .records import SHELL, TOP, RestorePack
+from .request import RESTORE, Request, describe_error
+from .shell_state import ShellState
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+    from .change_watcher import ChangeWatcher
+    from .context import ExecutorContext
+    from .mounts import Epoch
+    from .shell import Shell
+
+READY = b"ready"
+SHELL_TRY = 0.005  # seconds between two looks whether the old shell has ended
+KILLED = {"error": {"kind": "internal", "message": "what remembers the files was killed; ask again"}}
+
+
+class HistoryService(ServiceProcess):
+    """The child that remembers all files, as the event loop sees it. The first request starts it."""
+
+    def __init__(self, executor: ExecutorContext, shell: Shell, watcher: ChangeWatcher, epoch: Epoch) -> None:
+        super().__init__(executor)
+        self.shell = shell
+        self.watcher = watcher
+        self.epoch = epoch
+        self.shell_state = ShellState(shell)
+        self.queue: list[HistoryRequest] = []
+        self.current: HistoryRequest | None = None
+        self.pending: list[memoryview] = []
+
+    def serve(self) -> NoReturn:
+        from .snapshotter import serve_history
+
+        serve_history(self.executor.scope, self.executor.spill, self.epoch)
+        os._exit(0)
+
+    def died(self) -> None:
+        self.close()
+        self.pending = []
+        if self.current:
+            self.current.child_died()
+
+    def ask(self, request: HistoryRequest) -> None:
+        """Serve a request when its turn comes."""
+        self.queue.append(request)
+        self.next()
+
+    def next(self) -> None:
+        """Begin the next request."""
+        while not self.current and self.queue:
+            request = self.queue.pop(0)
+            try:
+                if not self.pid:
+                    self.start()
+            except OSError as error:
+                request.respond({"error": describe_error(error)})
+                continue
+            send_signal(self.pid, signal.SIGCONT)  # a command may have stopped it
+            self.current, self.outcome = request, None
+            request.start()
+
+    def ended(self, request: HistoryRequest) -> None:
+        """A request has been answered."""
+        if self.current is request:
+            self.current = None
+            self.next()
+
+    def put(self, data: bytes) -> None:
+        """Write to the child, as soon as it reads."""
+        self.pending.append(memoryview(data))
+        self.pump()
+
+    def pump(self) -> None:
+        """Write as much as the child takes."""
+        while self.pending:
+            try:
+                written = os.write(self.requests_w, self.pending[0])
+            except BlockingIOError:
+                self.executor.watch(self.requests_w, OUT, lambda _: self.pump())
+                return
+            except OSError:
+                self.pending = []
+                break
+            if self.current:
+                self.current.acknowledge_body(written)
+            self.pending[0] = self.pending[0][written:]
+            if not self.pending[0]:
+                self.pending.pop(0)
+        if self.requests_w >= 0:
+            self.executor.unwatch(self.requests_w)
+
+    def take_data(self, data: bytes) -> None:
+        if self.current:
+            self.current.take_data(data)
+
+    def finish(self, outcome: dict[str, Any]) -> None:
+        if self.current:
+            self.current.files_done(outcome)
+
+    # ---------------------------------------------------------------------------------- while files are restored
+
+    def stop_everything(self) -> bool:
+        """End all other requests and all commands; False when some could not be killed."""
+        self.executor.hold_files(RESTORE)
+        return self.executor.stop_everything([*self.queue, self.current])
+
+    def release_files(self) -> None:
+        """The files are in place: commands and file operations may run, after a new first look."""
+        self.watcher.restart()
+        self.executor.release_files(RESTORE)
+
+
+class HistoryRequest(Request):
+    """A request that the history service serves."""
+
+    def __init__(self, history: HistoryService, number: int, params: dict[str, Any]) -> None:
+        super().__init__(history.executor, number, params)
+        self.history = history
+        self.files: dict[str, Any] | None = None
+        self.timed = False
+
+    def begin(self) -> None:
+        self.start_timer()
+        self.history.ask(self)
+
+    def start(self) -> None:
+        """It is this request's turn."""
+        raise NotImplementedError
+
+    def take_data(self, data: bytes) -> None:
+        """The child has written data."""
+        raise NotImplementedError
+
+    def files_done(self, outcome: dict[str, Any]) -> None:
+        """The child has done its part."""
+        raise NotImplementedError
+
+    def child_died(self) -> None:
+        """The child was killed."""
+        self.files_done(dict(KILLED))
+
+    def acknowledge_body(self, size: int) -> None:
+        """The child has read so much of what was put."""
+
+    def finish(self, outcome: dict[str, Any]) -> None:
+        """Respond, and let the next request begin."""
+        if self.timed and "error" in outcome:
+            outcome = {"error": {"kind": "timed_out", "message": "it took too long"}}
+        self.respond(outcome)
+        self.history.ended(self)
+
+    def timed_out(self) -> None:
+        self.timed = True
+        self.abort()
+
+    def cancel(self) -> None:
+        self.abort()
+
+    def abort(self) -> None:
+        """End the request by force."""
+        if self in self.history.queue:
+            self.history.queue.remove(self)
+            self.finish(dict(KILLED))
+        else:
+            send_signal(self.history.pid, signal.SIGKILL)
+
+
+class CheckpointRequest(HistoryRequest):
+    """Report what differs from an earlier checkpoint."""
+
+    def __init__(self, history: HistoryService, number: int, params: dict[str, Any]) -> None:
+        super().__init__(history, number, params)
+        self.sent = self.retried = False
+        self.why_no_shell: str | None = None
+
+    def start(self) -> None:
+        names = ("op", "id", "since", "limits")
+        self.history.put(dump({name: self.params.get(name) for name in names}) + b"\n")
+        if not self.retried:
+            self.history.shell_state.save(self.shell_done)
+
+    def take_data(self, data: bytes) -> None:
+        self.sent = True
+        self.send(STDOUT, data)
+
+    def child_died(self) -> None:
+        """It was killed, perhaps before we asked; then another can still report everything."""
+        if self.sent or self.retried or self.timed or self.done:
+            super().child_died()
+        else:
+            self.retried = True
+            self.history.queue.insert(0, self)
+            self.history.ended(self)
+
+    def shell_done(self, why: str) -> None:
+        """The state of the shell is known, or why there is none."""
+        self.why_no_shell = why
+        self.finish_if_done()
+
+    def files_done(self, outcome: dict[str, Any]) -> None:
+        self.files = outcome
+        self.finish_if_done()
+
+    def finish_if_done(self) -> None:
+        """Respond when both parts are done."""
+        outcome, why = self.files, self.why_no_shell
+        if outcome is None or (why is None and "error" not in outcome):
+            return
+        if "error" not in outcome:
+            since = self.params.get("since") if outcome["incremental"] else None
+            outcome["shell"], state = self.history.shell_state.report(self.params["id"], since, why or "")
+            if state:
+                outcome["records"] += 1
+                self.send(STDOUT, bytes([SHELL]) + len(state).to_bytes(4, "big") + state)
+        self.finish(outcome)
+
+    def cancel(self) -> None:
+        """Drop the result; the child still finishes, so that it keeps what it remembers."""
+        if self in self.history.queue:
+            self.abort()
+        elif not self.silent:
+            self.respond(dict(KILLED))
+            self.silent = True
+
+
+class RestoreRequest(HistoryRequest):
+    """Make the files, and the shell, what they were."""
+
+    def __init__(self, history: HistoryService, number: int, params: dict[str, Any]) -> None:
+        super().__init__(history, number, params)
+        self.body: list[bytes] = []
+        self.unacknowledged = 0
+        self.head_left = 0
+        self.started = self.asked = False
+        self.top_time: int | None = None
+        self.state = b""
+        self.notes: list[str] = []
+
+    def data(self, data: bytes) -> None:
+        self.unacknowledged += len(data)
+        self.pass_on(data)
+
+    def end(self) -> None:
+        self.pass_on(bytes(5))
+
+    def pass_on(self, data: bytes) -> None:
+        """Write a piece of the plan to the child, once it is our turn."""
+        if not self.started:
+            self.body.append(data)
+            return
+        if not self.asked:
+            self.ask()
+        self.history.put(data)
+
+    def acknowledge_body(self, size: int) -> None:
+        """The host counts the body alone, not our line before it nor the end after it."""
+        head = min(size, self.head_left)
+        self.head_left -= head
+        body = min(size - head, self.unacknowledged)
+        self.unacknowledged -= body
+        self.acknowledge(body)
+
+    def start(self) -> None:
+        if not self.history.stop_everything():
+            self.notes.append("Some processes could not be killed.")
+        self.started = True
+        if self.params.get("pack"):
+            self.top_time = os.stat(TOP).st_mtime_ns
+            self.send(STDOUT, READY)
+        body, self.body = self.body, []
+        for data in body:
+            self.pass_on(data)
+
+    def ask(self) -> None:
+        """Send the child the request; a pack is in its place by now."""
+        self.asked = True
+        params = {name: self.params.get(name) for name in ("op", "id", "since", "pack")}
+        line = dump({**params, "top_time": self.top_time}) + b"\n"
+        self.head_left = len(line)
+        self.history.put(line)
+
+    def take_data(self, data: bytes) -> None:
+        self.state += data
+
+    def child_died(self) -> None:
+        """It was killed, by us after an error; once the files are in place it is not needed."""
+        if self.files is None:
+            super().child_died()
+        elif "error" in self.files:
+            self.start_shell()
+
+    def abort(self) -> None:
+        """Once the files are in place there is nothing to end: the shell starts, or has had its time."""
+        if self.files is None:
+            super().abort()
+        elif self.timed:
+            self.history.release_files()
+            if not self.history.shell.pid:
+                self.history.shell.start()
+            self.shell_done("it took too long")
+
+    def files_done(self, outcome: dict[str, Any]) -> None:
+        self.files = outcome
+        if "error" in outcome and self.params.get("pack"):
+            # A child that was stopped before it came to the pack has left it in its folder.
+            RestorePack(self.params["pack"], self.top_time).close()
+        if "error" in outcome and self.history.pid:
+            # It would take what is left of the plan, some of which may still arrive, for its next request.
+            send_signal(self.history.pid, signal.SIGKILL)
+        else:
+            self.start_shell()
+
+    def start_shell(self) -> None:
+        """Start a new shell as soon as the old one has ended; until then no other shell replaces it."""
+        if self.done:
+            return
+        shell = self.history.shell
+        if shell.pid:
+            self.executor.after(SHELL_TRY, self.start_shell)
+            return
+        self.history.release_files()
+        state = self.state if self.files and "error" not in self.files else b""
+        shell.start(bare=bool(state))
+        if state:
+            self.history.shell_state.restore(state, self.shell_done)
+        else:
+            self.shell_done("")
+
+    def shell_done(self, why: str) -> None:
+        """The shell has its state, or what could be restored of it."""
+        outcome = self.files or dict(KILLED)
+        if "error" not in outcome:
+            self.history.shell_state.sent = (self.params["id"], self.state)
+            outcome["shell"] = why
+            outcome["incomplete"] = " ".join(self.notes)
+        self.finish(outcome)

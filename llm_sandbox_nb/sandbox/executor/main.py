@@ -1,0 +1,310 @@
+"""The executor: its owner and the lease, its requests and its children."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+
+from .change_watcher import ChangesRequest, ChangeWatcher
+from .children import FILE_OPERATIONS, ExecRequest, FileRequest
+from .disk_watch import DiskWatch, describe_disk
+from .event_loop import IN
+from .frames import (
+    BYE,
+    CANCEL,
+    DATA,
+    END,
+    HEADER,
+    HELLO,
+    MAX_PAYLOAD,
+    PING,
+    PONG,
+    REQUEST,
+    HostPipe,
+    dump,
+    text_to_bytes,
+)
+from .mounts import Epoch
+from .parameters import problem_of
+from .processes import (
+    IGNORED_SIGNALS,
+    PR_SET_CHILD_SUBREAPER,
+    PR_SET_DUMPABLE,
+    descendants,
+    first_kilobytes,
+    has_program,
+    kill_all,
+    own_tree,
+    prctl,
+    process_table,
+)
+from .request import Request, describe_error
+from .shell import Shell, ShellCommand
+from .system_calls import open_calls
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from typing import Any, NoReturn
+
+    from .history import HistoryService
+
+VERSION = 1
+REMOVE = 'rm -rf -- "$1" 2>/dev/null || { chmod -R u+rwx -- "$1"; rm -rf -- "$1"; }'
+
+
+class Executor(HostPipe):
+    """Serves one host until it leaves, or sends nothing for longer than the lease."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests: dict[int, Request] = {}
+        self.helpers: set[int] = set()
+        self.services: set[int] = set()
+        self.children: dict[int, Callable[[int], None]] = {}
+        self.holds: set[str] = set()
+        self.waiting: list[Callable[[], None]] = []
+        self.cwd = b"/"
+        self.spill = b"/tmp/llm-sandbox"
+        self.scope = b""
+        self.epoch = Epoch()
+        self.remove = os.environ.pop("LLM_SANDBOX_FOLDER", "")
+        self.lease = 45.0
+        self.owned = False
+        self.set_up_process()
+        self.shell = Shell(self)
+        self.watcher = ChangeWatcher(self)
+        if "executor.name_server" in sys.modules:  # the first program has closed the network
+            from .name_server import NameServer
+
+            NameServer(self)
+        self.disk_watch = DiskWatch(self, self.shell, self.epoch)
+        self.history: HistoryService | None = None
+
+    def set_up_process(self) -> None:
+        """Set up signals and the flags of our process."""
+        for number in IGNORED_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        wake_r, wake_w = os.pipe()
+        for fd in (wake_r, wake_w):
+            os.set_blocking(fd, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
+        self.watch(wake_r, IN, lambda _: self.reap(wake_r))
+        prctl(PR_SET_DUMPABLE, 0)
+        if os.getpid() != 1:
+            prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+    def handle(self, kind: int, number: int, payload: bytes) -> None:
+        """Handle one frame of the host."""
+        request = self.requests.get(number)
+        if kind == REQUEST:
+            self.begin(number, payload)
+        elif kind == HELLO:
+            self.welcome(json.loads(payload))
+        elif kind == PING:
+            self.send(PONG, number, payload)
+        elif kind == BYE:
+            self.leave()
+        elif request and kind == DATA:
+            request.data(payload)
+        elif request and kind == END:
+            request.end()
+        elif request and kind == CANCEL:
+            request.cancel()
+
+    def begin(self, number: int, payload: bytes) -> None:
+        """Start a request, or say what is wrong with it."""
+        try:
+            params = json.loads(payload)
+            problem = problem_of(params)
+        except (ValueError, RecursionError):
+            params, problem = {}, "the request is malformed: no JSON"
+        if problem:
+            Request(self, number, params).fail("internal", problem)
+            return
+        request = self.requests[number] = self.new_request(number, params)
+        try:
+            request.begin()
+        except OSError as error:
+            request.respond({"error": describe_error(error)})
+
+    def new_request(self, number: int, params: dict[str, Any]) -> Request:
+        """The request for an operation. Modules that few sandboxes need are compiled when they are needed."""
+        operation = params["op"]
+        if operation == "run":
+            return ShellCommand(self.shell, number, params)
+        if operation == "exec":
+            return ExecRequest(self, number, params)
+        if operation in FILE_OPERATIONS:
+            return FileRequest(self, number, params)
+        if operation == "changes":
+            return ChangesRequest(self.watcher, number, params)
+        if operation in ("checkpoint", "restore"):
+            from .history import CheckpointRequest, HistoryService, RestoreRequest
+
+            if self.history is None:
+                self.history = HistoryService(self, self.shell, self.watcher, self.epoch)
+            kind = CheckpointRequest if operation == "checkpoint" else RestoreRequest
+            return kind(self.history, number, params)
+        assert operation == "terminal", operation
+        from .terminal import TerminalRequest
+
+        return TerminalRequest(self, number, params)
+
+    def welcome(self, hello: dict[str, Any]) -> None:
+        """A new owner: cancel what the old one asked for, make the directories, and introduce ourselves."""
+        if self.owned:
+            self.drop_old_owner()
+        self.lease = float(hello.get("lease", self.lease))
+        failed = []
+        for name in hello.get("directories", []):
+            try:
+                os.makedirs(text_to_bytes(name), exist_ok=True)
+            except OSError as error:
+                failed.append(describe_error(error))
+        self.cwd = text_to_bytes(hello.get("cwd", "/"))
+        self.spill = text_to_bytes(hello.get("spill", "/tmp/llm-sandbox"))
+        self.scope = text_to_bytes(hello.get("history", ""))
+        version = ".".join(map(str, sys.version_info[:3]))
+        answer = {"nonce": hello.get("nonce"), "version": VERSION, "pid": os.getpid(), "uid": os.getuid()}
+        answer.update(
+            {"python": version, "failed": failed[:8], "adopted": self.owned, "bash": has_program("bash")}
+        )
+        answer["calls"] = open_calls()
+        if "disk" in hello:
+            self.disk_watch.watch(*(int(limit or 0) for limit in hello["disk"]))
+        answer["disk"] = describe_disk(self.disk_watch.limits, self.remove)
+        if hello.get("reach"):
+            from .firewall import reachable
+
+            answer["reach"] = reachable()
+        answer["files"] = {name: first_kilobytes(name) for name in hello.get("files", [])[:16]}
+        self.send(HELLO, 0, dump(answer))
+        if not self.owned:
+            self.owned = True
+            self.flush()
+            self.shell.start()
+            self.watcher.start()
+
+    def drop_old_owner(self) -> None:
+        """Cancel its requests and drop its output; zeros end a frame of which only a part was sent."""
+        requests, self.requests = list(self.requests.values()), {}
+        for request in requests:
+            request.silent = True
+            request.cancel()
+        self.acknowledged.clear()
+        self.outgoing = [bytes(MAX_PAYLOAD + HEADER.size)]
+        self.outgoing_size = len(self.outgoing[0])
+
+    def fork(self, child: Callable[[], None]) -> int:
+        """Fork; the child calls `child` and ends."""
+        pid = os.fork()
+        if pid:
+            return pid
+        try:
+            signal.set_wakeup_fd(-1)
+            child()
+        finally:
+            os._exit(254)
+
+    def forget(self, number: int) -> None:
+        """A request has been answered."""
+        self.requests.pop(number, None)
+        self.acknowledged.pop(number, None)
+
+    # ------------------------------------------------------------------------------------------------ files
+
+    def when_files_ready(self, action: Callable[[], None]) -> None:
+        """Call `action`, which may change files, as soon as nothing holds them."""
+        if self.holds:
+            self.waiting.append(action)
+        else:
+            action()
+
+    def hold_files(self, reason: str) -> None:
+        """Let commands and file operations wait."""
+        self.holds.add(reason)
+
+    def release_files(self, reason: str) -> None:
+        """End a hold. With the last one, everything that waits starts."""
+        self.holds.discard(reason)
+        if self.holds:
+            return
+        self.shell.next()
+        waiting, self.waiting = self.waiting, []
+        for action in waiting:
+            action()
+
+    # -------------------------------------------------------------------------------------------- processes
+
+    def helper_pids(self) -> set[int]:
+        """Children that no command started."""
+        return self.helpers | self.services
+
+    def adopt_orphans(self) -> None:
+        """Note what an ended request left running: it does not belong to the current command of the shell."""
+        command = self.shell.current
+        if command:
+            mine = self.helper_pids() | {self.shell.pid}
+            for pid, identity in own_tree().items():
+                if identity[0] == os.getpid() and pid not in mine:
+                    command.before.setdefault(pid, identity)
+
+    def stop_everything(self, spare: Collection[object]) -> bool:
+        """Cancel all requests but `spare` and kill all commands; False when one could not be killed."""
+        for request in list(self.requests.values()):
+            if request not in spare:
+                request.cancel()
+        return kill_all(lambda: descendants(process_table(), os.getpid(), self.services))
+
+    def reap(self, wake_r: int) -> None:
+        """Children have ended."""
+        try:
+            os.read(wake_r, 4096)
+        except BlockingIOError:
+            pass
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            ended = self.children.pop(pid, None)
+            if ended:
+                ended(status)
+
+    def spill_path(self, number: int) -> bytes:
+        """Where the whole output of a request goes when it is too large to be sent."""
+        return self.spill + b"/%d-%x.out" % (number, time.time_ns())
+
+    def leave(self) -> NoReturn:
+        """End everything. When PID 1 ends, the kernel kills the rest; elsewhere we kill our descendants."""
+        if os.getpid() != 1:
+            kill_all(lambda: descendants(process_table(), os.getpid(), set()))
+        if self.remove:
+            os.chdir("/")
+            os.execvp("sh", ["sh", "-c", REMOVE, "sh", self.remove])
+        os._exit(0)
+
+    def loop(self) -> None:
+        """Run until the host is gone."""
+        while True:
+            until_lease = self.heard + self.lease - time.monotonic()
+            if until_lease < 0:
+                self.leave()
+            delay = min(self.run_timers(), until_lease)
+            self.flush()
+            self.wait(delay + 0.0005)
+            self.flush()
+
+
+def main() -> None:
+    """Serve until the host leaves."""
+    os.umask(0o022)
+    os.closerange(3, 256)
+    Executor().loop()

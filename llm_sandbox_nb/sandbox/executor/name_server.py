@@ -1,0 +1,246 @@
+"""A name server for the sandbox, before the engine's own, which would also tell the names of other sandboxes.
+
+It passes on what it is asked, unchanged, and the answers. Only questions that it can read to the end are passed on, and
+none for the name of an address that is not a public one. The engine's server answers only sockets with our mark, which
+are made while the first program may mark them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+import time
+
+from .event_loop import IN
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .event_loop import EventLoop
+
+ADDRESS = "127.0.0.53"
+PORT = 53
+SETTINGS = "/etc/resolv.conf"
+FIRST_DESCRIPTOR = 256
+"""`main` closes those below."""
+SO_MARK = 36
+LARGEST = 4096
+LONG_ANSWERS = struct.pack(">BHHIH", 0, 41, LARGEST, 0, 0)
+"""A record of EDNS: answers of up to so many bytes are taken."""
+PATIENCE = 15.0
+"""Seconds until a question is forgotten."""
+MOST = 512
+"""Questions that wait for an answer."""
+ROUND = 64
+"""Packets taken before something else has its turn."""
+REFUSED, NO_SUCH_NAME = 5, 3
+REVERSE = ([b"in-addr", b"arpa"], [b"ip6", b"arpa"])
+
+listeners: list[socket.socket] = []
+"""Of this process: where the sandbox asks."""
+upstream: list[socket.socket] = []
+"""Of this process: connected to the servers that answer."""
+own_nets: list[str] = []
+
+
+def configured() -> list[str]:
+    """The addresses of the name servers in the settings."""
+    try:
+        with open(SETTINGS) as file:
+            words = [line.split() for line in file]
+    except OSError:
+        return []
+    found = [line[1].partition("%")[0] for line in words if len(line) > 1 and line[0] == "nameserver"]
+    return [address for address in found if address != ADDRESS and is_address(address)]
+
+
+def is_address(text: str) -> bool:
+    """Whether it is an address as numbers."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, text)
+        except OSError:
+            continue
+        return True
+    return False
+
+
+def asked() -> list[str]:
+    """The addresses of the servers behind ours."""
+    return [str(one.getpeername()[0]) for one in upstream]
+
+
+def take_over(servers: list[str], mark: int, nets: list[str]) -> str | None:
+    """Open the sockets and have the sandbox ask us; what the settings were, or None when it cannot be done.
+
+    `nets` are the networks that the sandbox is on, whatever their addresses look like.
+    """
+    try:
+        with open(SETTINGS) as file:
+            original = file.read()
+        own_nets[:] = nets
+        listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        listener.bind((ADDRESS, PORT))
+        listeners.append(kept(listener))
+        for server in servers:
+            one = socket.socket(socket.AF_INET6 if ":" in server else socket.AF_INET, socket.SOCK_DGRAM)
+            one.setsockopt(socket.SOL_SOCKET, SO_MARK, mark)
+            one.connect((server, PORT))
+            upstream.append(kept(one))
+        others = [line for line in original.splitlines() if line.split()[:1] != ["nameserver"]]
+        write_settings("\n".join(["nameserver %s" % ADDRESS, *others, ""]))
+    except OSError:
+        close()
+        return None
+    return original
+
+
+def give_back(original: str) -> None:
+    """Undo `take_over`."""
+    close()
+    write_settings(original)
+
+
+def close() -> None:
+    """Close the sockets."""
+    for one in listeners + upstream:
+        one.close()
+    listeners.clear()
+    upstream.clear()
+
+
+def kept(one: socket.socket) -> socket.socket:
+    """The same socket under a number that `main` leaves open; nobody waits for it."""
+    copy = socket.socket(fileno=fcntl.fcntl(one.fileno(), fcntl.F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR))
+    copy.setblocking(False)
+    one.close()
+    return copy
+
+
+def write_settings(text: str) -> None:
+    """Where the file is: engines mount it, so it cannot be replaced. Raises OSError."""
+    with open(SETTINGS, "r+") as file:
+        file.write(text)
+        file.truncate()
+
+
+class NameServer:
+    """Answers from within the executor's event loop, so that no command can end it."""
+
+    def __init__(self, loop: EventLoop) -> None:
+        self.pending: dict[int, tuple[bytes, bytes, tuple[str, int], float]] = {}
+        for one in listeners:
+            loop.watch(one.fileno(), IN, lambda _, one=one: self.take_questions(one))  # type: ignore[misc]
+        for one in upstream:
+            loop.watch(one.fileno(), IN, lambda _, one=one: self.take_answers(one))  # type: ignore[misc]
+
+    def take_questions(self, listener: socket.socket) -> None:
+        """Programs inside ask."""
+        for _ in range(ROUND):
+            try:
+                packet, sender = listener.recvfrom(LARGEST)
+            except OSError:
+                return
+            question, refusal = examine(packet)
+            if refusal:
+                reply(listener, refusal, sender)
+            elif question:
+                self.pass_on(packet, question, sender)
+
+    def pass_on(self, packet: bytes, question: bytes, sender: tuple[str, int]) -> None:
+        """Ask every server, under a number of our own; the first answer counts."""
+        now = time.monotonic()
+        for known, (*_, asked_at) in list(self.pending.items()):
+            if now - asked_at < PATIENCE and len(self.pending) < MOST:
+                break
+            del self.pending[known]
+        key = int.from_bytes(os.urandom(2), "big")
+        if key in self.pending:
+            return
+        self.pending[key] = (packet[:2], question, sender, now)
+        rest = packet[2:]
+        if len(packet) == 12 + len(question):
+            # Longer answers would be refused to it, and then asked for over TCP, which is closed.
+            rest = packet[2:10] + b"\0\x01" + question + LONG_ANSWERS
+        for one in upstream:
+            try:
+                one.send(struct.pack(">H", key) + rest)
+            except OSError:
+                continue
+
+    def take_answers(self, server: socket.socket) -> None:
+        """A server answers. A failure only counts when no other server can do better."""
+        for _ in range(ROUND):
+            try:
+                packet = server.recv(65536)
+            except OSError:
+                return
+            if len(packet) < 12:
+                continue
+            key = int.from_bytes(packet[:2], "big")
+            number, question, sender, _ = self.pending.get(key, (b"", b"\0", ("", 0), 0.0))
+            if packet[12 : 12 + len(question)].lower() != question.lower():
+                continue
+            if packet[3] & 15 not in (0, NO_SUCH_NAME) and server is not upstream[-1]:
+                continue
+            del self.pending[key]
+            reply(listeners[0], number + packet[2:], sender)
+
+
+def reply(listener: socket.socket, packet: bytes, sender: tuple[str, int]) -> None:
+    """Answer; who asked may be gone."""
+    try:
+        listener.sendto(packet, sender)
+    except OSError:
+        return
+
+
+def examine(packet: bytes) -> tuple[bytes, bytes]:
+    """The question of a query that may be passed on, or what is answered in its place; both empty: nothing."""
+    if len(packet) < 12 or packet[2] & 0x80:
+        return b"", b""
+    flags = struct.pack(">H", 0x8000 | struct.unpack_from(">H", packet, 2)[0] & 0x7900)
+    labels, end = read_name(packet)
+    if packet[4:6] != b"\0\x01" or packet[2] & 0x78 or not end or len(packet) < end + 4:
+        return b"", packet[:2] + flags[:1] + bytes([REFUSED]) + bytes(8)
+    question = packet[12 : end + 4]
+    if [label.lower() for label in labels[-2:]] in REVERSE and not is_public(labels):
+        return b"", packet[:2] + flags[:1] + bytes([NO_SUCH_NAME]) + b"\0\x01" + bytes(6) + question
+    return question, b""
+
+
+def read_name(packet: bytes) -> tuple[list[bytes], int]:
+    """The labels of the name that is asked for, and where it ends; 0 when it is not written out to the end."""
+    labels: list[bytes] = []
+    at = 12
+    while at < min(len(packet), 12 + 255):
+        size = packet[at]
+        at += 1
+        if size == 0:
+            return labels, at
+        if size > 63:
+            break
+        labels.append(packet[at : at + size])
+        at += size
+    return [], 0
+
+
+def is_public(labels: list[bytes]) -> bool:
+    """Whether a reverse name is that of an address of the internet, written out as it should be."""
+    import ipaddress
+
+    numbers = [label.decode("latin-1") for label in reversed(labels[:-2])]
+    text = ".".join(numbers)
+    if labels[-2].lower() == b"ip6":
+        groups = "".join(numbers)
+        text = (
+            ":".join(groups[at : at + 4] for at in range(0, 32, 4))
+            if len(numbers) == len(groups) == 32
+            else ""
+        )
+    try:
+        address = ipaddress.ip_address(text)
+        return address.is_global and not any(address in ipaddress.ip_network(net, False) for net in own_nets)
+    except ValueError:
+        return False

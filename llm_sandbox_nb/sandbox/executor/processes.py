@@ -1,0 +1,273 @@
+"""Processes: find them, kill whole trees of them, become a program."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import signal
+import struct
+import termios
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+# Any command may send these; children get the default handlers back.
+IGNORED_SIGNALS = (
+    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
+    signal.SIGALRM,
+)  # fmt: skip
+CHILD_SIGNALS = (*IGNORED_SIGNALS, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
+NICENESS = 5  # of commands: hundreds that never sleep cannot keep the executor from ending them
+CROWD = 200  # names in /proc: about 140 processes
+
+
+def prctl(option: int, value: int) -> None:
+    """Call prctl; an older kernel ignores options that it does not know."""
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def process_table() -> dict[int, tuple[int, int]]:
+    """Living processes: pid -> (parent, start time in ticks). Zombies are left out."""
+    table = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            identity = identity_of(int(name))
+            if identity:
+                table[int(name)] = identity
+    return table
+
+
+def identity_of(pid: int) -> tuple[int, int] | None:
+    """Parent and start time of a living process."""
+    fields = read_proc("/proc/%d/stat" % pid).rpartition(b")")[2].split()
+    if len(fields) > 19 and fields[0] not in b"ZX":
+        return int(fields[1]), int(fields[19])
+    return None
+
+
+def read_proc(path: str) -> bytes:
+    """The content of a small file of /proc, empty when its process has ended."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, 65536)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
+def own_tree(me: int = 0) -> dict[int, tuple[int, int]]:
+    """Our living descendants (or those of another), as `process_table` has them.
+
+    Much faster on a machine with many processes, but a process that ends meanwhile may hide another: good
+    enough to know what ran before a command, not to find what must be killed.
+    """
+    me = me or os.getpid()
+    if not os.path.exists("/proc/%d/task/%d/children" % (me, me)):
+        return process_table()
+    table = {}
+    todo = [me]
+    while todo:
+        pid = todo.pop()
+        for child in children_of(pid):
+            identity = identity_of(child)
+            if identity:
+                table[child] = identity
+                todo.append(child)
+    return table
+
+
+def children_of(pid: int) -> list[int]:
+    """Processes that a process, or one of its threads, has started."""
+    folder = "/proc/%d/task" % pid
+    try:
+        threads = os.listdir(folder)
+    except OSError:
+        return []
+    return [
+        int(child) for thread in threads for child in read_proc("%s/%s/children" % (folder, thread)).split()
+    ]
+
+
+def descendants(table: dict[int, tuple[int, int]], root: int, skip: set[int]) -> set[int]:
+    """Everything below `root`, without the trees that start at a member of `skip`."""
+    children: dict[int, list[int]] = {}
+    for pid, (parent, _) in table.items():
+        children.setdefault(parent, []).append(pid)
+    found: set[int] = set()
+    todo = [root]
+    while todo:
+        for pid in children.get(todo.pop(), ()):
+            if pid not in skip and pid not in found:
+                found.add(pid)
+                todo.append(pid)
+    return found
+
+
+def send_signal(pid: int, number: int) -> bool:
+    """Signal a process. Returns False when it does not exist or we may not signal it."""
+    if pid <= 0:  # these mean whole groups, also that of the executor
+        return False
+    try:
+        os.kill(pid, number)
+    except OSError:
+        return False
+    return True
+
+
+def kill_all(find: Callable[[], set[int]]) -> bool:
+    """Kill all that `find` finds, also what they start meanwhile. Returns False when something could not be killed.
+
+    Among hundreds of processes that never sleep we would hardly run. Where we may signal all processes, one call
+    stops every one of them until we have finished.
+    """
+    if os.getpid() != 1 or len(os.listdir("/proc")) < CROWD:
+        return kill_found(find)
+    signal_everyone(signal.SIGSTOP)
+    try:
+        return kill_found(find)
+    finally:
+        signal_everyone(signal.SIGCONT)
+
+
+def signal_everyone(number: int) -> None:
+    """Signal all processes but ourselves. Only for the first process of a namespace."""
+    try:
+        os.kill(-1, number)
+    except OSError:  # there is none
+        pass
+
+
+def kill_found(find: Callable[[], set[int]]) -> bool:
+    """Stop all that `find` finds until it finds no new one, so that a fork bomb cannot outrun us, then kill them."""
+    for _ in range(50):
+        stopped: set[int] = set()
+        for _ in range(50):
+            new = find() - stopped
+            if not new:
+                break
+            stopped |= new
+            for pid in new:
+                send_signal(pid, signal.SIGSTOP)
+        if not stopped:
+            return True
+        killed = [pid for pid in stopped if send_signal(pid, signal.SIGKILL)]
+        if not killed:
+            return not find()
+        time.sleep(0.001)
+    return not find()
+
+
+def catches_signal(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    try:
+        with open("/proc/%d/status" % pid) as file:
+            caught = [line.split()[1] for line in file if line.startswith("SigCgt")]
+    except OSError:
+        return False
+    return bool(caught) and bool(int(caught[0], 16) >> (number - 1) & 1)
+
+
+def exit_code(status: int) -> int:
+    """A wait status as a shell would report it."""
+    if os.WIFSIGNALED(status):
+        return 128 + os.WTERMSIG(status)
+    return os.WEXITSTATUS(status)
+
+
+def pipe_bytes(fd: int) -> int:
+    """How many bytes wait in a pipe."""
+    buffer = bytearray(4)
+    fcntl.ioctl(fd, termios.FIONREAD, buffer)
+    return int(struct.unpack("i", buffer)[0])
+
+
+def has_program(name: str) -> bool:
+    """Whether a program can be found."""
+    return any(os.access(os.path.join(folder, name), os.X_OK) for folder in os.get_exec_path())
+
+
+def first_kilobytes(path: str) -> str | None:
+    """The beginning of a small file, e.g. of /proc; None when it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(3072).decode("ascii", "replace")
+    except OSError:
+        return None
+
+
+def take_descriptors(fds: dict[int, int]) -> None:
+    """In a child: have `fds[n]` as descriptor n, inherited by what is executed."""
+    copies = {target: fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, 256) for target, source in fds.items()}
+    for target, source in copies.items():
+        os.dup2(source, target)
+        os.close(source)
+
+
+def exec_program(argv: list[bytes], env: Any, fds: dict[int, int], cwd: bytes | None) -> None:
+    """In a child: take the descriptors, drop everything of ours, and become the program; never returns."""
+    for number in CHILD_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    take_descriptors(fds)
+    if cwd is not None:
+        try:
+            os.setsid()
+            os.chdir(cwd)
+        except OSError:
+            os.chdir("/")
+    prctl(PR_SET_DUMPABLE, 1)
+    os.nice(NICENESS)
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("500")  # a command that eats the memory dies before the executor does
+    except OSError:
+        pass
+    try:
+        try:
+            if not argv[0]:
+                raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+            os.execvpe(argv[0], argv, env)
+        except OSError as error:
+            if error.errno != errno.ENOEXEC:
+                raise
+            os.execvpe(b"/bin/sh", [b"sh", *argv], env)
+    except OSError as error:
+        missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
+        reason = "command not found" if missing and b"/" not in argv[0] else error.strerror
+        os.write(2, argv[0][:4096] + (": %s\n" % reason).encode())
+        os._exit(127 if missing else 126)
+
+
+def switch_user(name: str, env: dict[bytes, bytes], keep_home: bool) -> None:
+    """Become another user, with all its groups and its HOME.
+
+    Raises:
+        LookupError: there is no such user, or we may not switch to it.
+    """
+    import grp
+    import pwd
+
+    try:
+        entry = pwd.getpwuid(int(name)) if name.isdigit() else pwd.getpwnam(name)
+    except (KeyError, ValueError):
+        raise LookupError("there is no user %r in the sandbox" % name) from None
+    if entry.pw_uid != os.geteuid():
+        groups = [group.gr_gid for group in grp.getgrall() if entry.pw_name in group.gr_mem]
+        try:
+            os.setgroups([entry.pw_gid, *groups])
+            os.setresgid(entry.pw_gid, entry.pw_gid, entry.pw_gid)
+            os.setresuid(entry.pw_uid, entry.pw_uid, entry.pw_uid)
+        except OSError as error:
+            raise LookupError("the sandbox may not switch to user %r: %s" % (name, error.strerror)) from None
+    env[b"USER"] = env[b"LOGNAME"] = os.fsencode(entry.pw_name)
+    if not keep_home:
+        env[b"HOME"] = os.fsencode(entry.pw_dir)

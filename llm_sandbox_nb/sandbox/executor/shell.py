@@ -1,0 +1,449 @@
+"""The persistent shell: one bash, in which commands run one at a time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from .capture import Capture
+from .event_loop import IN
+from .frames import DATA, PIPE_READ, STDERR, STDOUT, bytes_to_text, quietly_close, write_all
+from .processes import (
+    catches_signal,
+    descendants,
+    exec_program,
+    exit_code,
+    kill_all,
+    own_tree,
+    pipe_bytes,
+    process_table,
+    send_signal,
+)
+from .request import KILLED, RESTORE, Request, ended_by
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .context import ExecutorContext
+
+BACKGROUND_KEPT = 64 * 1024
+ABORT_TICK = 0.02
+ABORT_TICKS = 15  # after so many, a shell that does not come back is killed
+RESTART_DELAY = 1.0  # seconds to wait after a shell that could not even start
+GIVE_UP = 5.0  # seconds after which processes that cannot be killed are left alone
+SCRIPT_SECONDS = 3.0
+"""Then what bash has started for a script of ours is killed; after three times as many, bash."""
+# Private descriptors of the shell; commands never see them.
+FD_ERR, FD_OUT, FD_SOURCE, FD_STATUS = 194, 195, 197, 199
+ABORT_SIGNAL = signal.SIGRTMAX
+# The shell is interactive because only an interactive bash can abandon a command and keep its state:
+# the trap turns our signal into an interrupt once the killed child is reaped, before the next command runs.
+# Commands are sourced, not evaluated, so that it behaves as a script inside: no job numbers, no `exit` echo.
+SHELL = [b"bash", b"--noprofile", b"--norc", b"--noediting", b"-i", b"-s"]
+SHELL_START = b"""set +m +H +o history
+unset MAILCHECK PROMPT_COMMAND; PS1= PS2=
+_LLM_STATUS=0
+_LLM_SANDBOX() { return "$_LLM_STATUS"; }
+trap 'builtin trap - INT; builtin kill -INT $$' RTMAX
+builtin printf '0 0 -\\n' >&199
+"""
+# Before every command: close the descriptor it is read from, and restore the `$?` of the one before.
+SHELL_PREFIX = b"exec 196<&-;_LLM_SANDBOX&&:;"
+SHELL_RUN = b"""\
+. /dev/fd/196 0</dev/null 196<&197 194>&- 195>&- 197<&- 199>&-
+{ _LLM_STATUS=$? _LLM_FLAGS=$- PS1= PS2= PS0=; builtin set +x; unset PROMPT_COMMAND; } 2>/dev/null; \
+[[ /dev/fd/1 -ef /dev/fd/195 && /dev/fd/2 -ef /dev/fd/194 ]] || _LLM_FLAGS+=!; \
+builtin printf '%%s\\n' "%d $_LLM_STATUS $_LLM_FLAGS" >&199
+"""
+SERIAL = b"SERIAL"  # stands for the number of a script of ours
+SHELL_RESTORE = b"exec 1>&195 2>&194\n"
+
+
+class Shell:
+    """The persistent bash, and the two pipes that it and its jobs write to."""
+
+    def __init__(self, executor: ExecutorContext) -> None:
+        self.executor = executor
+        self.pid = 0
+        self.command_w = self.status_r = self.source = -1
+        self.queue: list[ShellCommand] = []
+        self.current: ShellCommand | None = None
+        self.commands = 0
+        self.scripts: list[ShellScript] = []
+        self.script: ShellScript | None = None
+        self.bare = False
+        self.code: int | None = None
+        self.serial = 0
+        self.left = {STDOUT: 0, STDERR: 0}
+        self.ready = False
+        self.trace = b""
+        self.restore = False
+        self.status = b""
+        self.background = b""
+        self.notice = ""
+        """What happened between two commands; the next one reports it."""
+        self.out = os.pipe()
+        self.err = os.pipe()
+        for fd in (self.out[0], self.err[0]):
+            os.set_blocking(fd, False)
+        executor.watch_output(self.out[0], lambda: self.read_output(STDOUT, self.out[0]))
+        executor.watch_output(self.err[0], lambda: self.read_output(STDERR, self.err[0]))
+
+    def start(self, bare: bool = False) -> None:
+        """Start a bash, now or when a process can be made; commands wait until it is ready.
+
+        A bare one has no variables: it is about to get those that another had.
+        """
+        if self.pid:  # this is a second try, and a restore was quicker
+            return
+        self.bare = bare
+        try:
+            self.fork_bash()
+        except OSError:
+            self.pid = 0
+            self.executor.after(RESTART_DELAY, lambda: self.start(bare))
+            return
+        os.set_blocking(self.status_r, False)
+        self.executor.watch(self.status_r, IN, lambda _: self.read_status())
+        self.executor.children[self.pid] = self.died
+        self.write_line(SHELL_START)
+
+    def fork_bash(self) -> None:
+        """Make the private descriptors and the process."""
+        made = [*os.pipe(), *os.pipe()]
+        command_r, self.command_w, self.status_r, status_w = made
+        self.ready, self.status, self.trace, self.restore = False, b"", b"", False
+        try:
+            self.source = os.memfd_create("command", os.MFD_CLOEXEC)
+            made.append(self.source)
+            inherited = {
+                0: command_r, 1: self.out[1], 2: self.err[1],
+                FD_ERR: self.err[1], FD_OUT: self.out[1], FD_SOURCE: self.source, FD_STATUS: status_w,
+            }  # fmt: skip
+            environment = {b"PATH": os.environb.get(b"PATH", b"/bin:/usr/bin")} if self.bare else os.environb
+            self.pid = self.executor.fork(
+                lambda: exec_program(SHELL, environment, inherited, self.executor.cwd)
+            )
+        except OSError:
+            quietly_close(*made)
+            raise
+        quietly_close(command_r, status_w)
+
+    def write_source(self, text: bytes) -> None:
+        """Put text into the file from which bash sources."""
+        os.ftruncate(self.source, 0)
+        os.lseek(self.source, 0, os.SEEK_SET)
+        write_all(self.source, text)
+
+    def write_line(self, line: bytes) -> None:
+        """Write a line to bash, short enough for the pipe; a shell that has died is noticed elsewhere."""
+        try:
+            os.write(self.command_w, line)
+        except BrokenPipeError:
+            pass
+
+    def enqueue(self, command: ShellCommand) -> None:
+        """Run a command when its turn comes."""
+        self.queue.append(command)
+        self.next()
+
+    def forget(self, command: ShellCommand) -> None:
+        """Take a command that has not started out of the queue."""
+        if command in self.queue:
+            self.queue.remove(command)
+
+    def next(self) -> None:
+        """Start the next command if the shell is free and nothing holds the files."""
+        if not self.ready or self.current or self.script:
+            return
+        if self.scripts:
+            self.serial += 1
+            self.script = self.scripts.pop(0)
+            self.script.start()
+            return
+        if not self.queue or self.executor.holds:
+            return
+        self.commands += 1
+        command = self.queue.pop(0)
+        self.take_background()
+        command.background, self.background = self.background, b""
+        command.notice, self.notice = self.notice, ""
+        command.start()
+        self.current, self.code = command, None
+        self.serial += 1
+        self.write_source(SHELL_PREFIX + self.trace + b"".join(command.text))
+        command.text = []
+        self.write_line((SHELL_RESTORE if self.restore else b"") + SHELL_RUN % self.serial)
+        self.restore = False
+
+    def enqueue_script(self, script: ShellScript) -> None:
+        """Run a script of ours before the next command."""
+        self.scripts.append(script)
+        self.next()
+
+    def script_ended(self, ok: bool) -> None:
+        """The shell has run our script, or never will."""
+        script, self.script = self.script, None
+        if script:
+            script.done(ok)
+            self.next()
+
+    def take_background(self) -> None:
+        """Read what waits in the pipes: it was written before the command that is about to start."""
+        for stream, ends in ((STDOUT, self.out), (STDERR, self.err)):
+            for _ in range(pipe_bytes(ends[0]) // PIPE_READ + 1):
+                self.read_output(stream, ends[0])
+
+    def read_output(self, stream: int, fd: int) -> None:
+        """Something can be read from the shell's stdout or stderr."""
+        try:
+            data = os.read(fd, PIPE_READ)
+        except BlockingIOError:
+            return
+        command = self.current
+        if command is None:
+            if self.ready:
+                self.background = (self.background + data)[-BACKGROUND_KEPT:]
+            return
+        assert command.capture is not None
+        if self.code is None:
+            command.take(stream, data)
+            return
+        mine, later = data[: self.left[stream]], data[self.left[stream] :]
+        self.left[stream] -= len(mine)
+        command.take(stream, mine)
+        self.background = (self.background + later)[-BACKGROUND_KEPT:]
+        self.finish_if_drained()
+
+    def read_status(self) -> None:
+        """The shell has written a report to its status pipe: `<request> <exit code> <flags>`."""
+        try:
+            data = os.read(self.status_r, 4096)
+        except BlockingIOError:
+            return
+        *lines, self.status = (self.status + data)[-4096:].split(b"\n")
+        for line in lines:
+            self.take_status(line.split(b" "))
+        if not data:
+            self.executor.unwatch(self.status_r)
+
+    def take_status(self, words: list[bytes]) -> None:
+        """Believe a report only when it is about the current command; any process could write to this pipe."""
+        if len(words) != 3 or not words[0].isdigit() or not words[1].isdigit():
+            return
+        if not self.ready:
+            self.take_background()
+            self.ready = True
+            self.next()
+        elif self.script and int(words[0]) == self.serial:
+            self.script_ended(True)
+        elif self.current and self.code is None and int(words[0]) == self.serial:
+            self.trace = b"set -x;" if b"x" in words[2] else b""
+            if b"!" in words[2]:
+                self.restore = True
+                self.current.add_notice(
+                    "The command closed or redirected the shell's own output; it was restored."
+                )
+            self.current.abandoned = bool(self.current.reason)
+            self.command_ended(int(words[1]) & 255)
+
+    def command_ended(self, code: int) -> None:
+        """The command has ended; what it wrote is in the pipes, so read exactly that much more."""
+        self.code = code
+        self.left = {STDOUT: pipe_bytes(self.out[0]), STDERR: pipe_bytes(self.err[0])}
+        self.finish_if_drained()
+
+    def finish_if_drained(self) -> None:
+        """Respond when the last output has been read."""
+        command, code = self.current, self.code
+        if command and not any(self.left.values()):
+            self.current = None
+            command.finish(code)
+            self.next()
+
+    def abort(self, command: ShellCommand) -> None:
+        """Make bash abandon the command, and kill what it started."""
+        if catches_signal(self.pid, ABORT_SIGNAL):
+            send_signal(self.pid, ABORT_SIGNAL)
+        else:
+            send_signal(self.pid, signal.SIGKILL)
+        self.abort_tick(command, 0)
+
+    def abort_tick(self, command: ShellCommand, tick: int) -> None:
+        if self.current is not command or self.code is not None:
+            return
+        killed = kill_all(command.own_processes)
+        if tick == ABORT_TICKS:
+            send_signal(self.pid, signal.SIGKILL)
+        if tick * ABORT_TICK > GIVE_UP and not killed:
+            command.add_notice("Some of its processes could not be killed.")
+            self.command_ended(255)
+            return
+        self.executor.after(ABORT_TICK, lambda: self.abort_tick(command, tick + 1))
+
+    def died(self, status: int) -> None:
+        """The shell has ended: report it as the command's end, and start another."""
+        self.executor.unwatch(self.status_r)
+        quietly_close(self.command_w, self.status_r, self.source)
+        command = self.current
+        self.pid = 0
+        if RESTORE in self.executor.holds:
+            self.ready = False
+        elif self.ready:
+            self.start()
+        else:
+            self.executor.after(RESTART_DELAY, self.start)
+        self.script_ended(False)
+        if command and self.code is None:
+            command.add_notice(self.describe_end(command, status))
+            self.command_ended(exit_code(status))
+
+    def describe_end(self, command: ShellCommand, status: int) -> str:
+        """What the model reads about the end of the shell."""
+        if command.reason:
+            how = "had to be killed to end the command"
+        elif os.WIFSIGNALED(status):
+            how = "was killed by signal %d" % os.WTERMSIG(status)
+        else:
+            how = "ended with exit code %d" % os.WEXITSTATUS(status)
+        folder = bytes_to_text(self.executor.cwd)
+        return "The shell %s; a new one was started in %s, without its variables and functions." % (
+            how,
+            folder,
+        )
+
+
+class ShellCommand(Request):
+    """A command in the persistent shell: its output, its processes, its end."""
+
+    def __init__(self, shell: Shell, number: int, params: dict[str, Any]) -> None:
+        super().__init__(shell.executor, number, params)
+        self.shell = shell
+        self.text: list[bytes] = []
+        self.capture: Capture | None = None
+        self.reason = ""
+        self.started = 0.0
+        self.notice = ""
+        self.background = b""
+        self.before: dict[int, tuple[int, int]] = {}
+        self.held = b""
+        self.abandoned = False
+
+    def data(self, data: bytes) -> None:
+        self.text.append(data)
+        super().data(data)
+
+    def end(self) -> None:
+        self.shell.enqueue(self)
+
+    def start(self) -> None:
+        """The shell is free: note what already runs, so that only what this command starts dies with it."""
+        self.started = time.monotonic()
+        limit = int(self.params["output_limit"])
+        self.capture = Capture(self.send, limit, self.executor.spill_path(self.number))
+        self.before = own_tree()
+        self.start_timer()
+
+    def timed_out(self) -> None:
+        self.abort("timed_out")
+
+    def cancel(self) -> None:
+        if self.capture is None:
+            self.shell.forget(self)
+            self.respond({"exit_code": None, "interrupted": True})
+        else:
+            self.abort("interrupted")
+
+    def abort(self, reason: str) -> None:
+        """End the command: its processes die; the shell reports back, or dies too."""
+        if not self.reason:
+            self.reason = reason
+            self.shell.abort(self)
+
+    def end_with(self, text: str) -> bool:
+        """End the command because it does what it may not; False when it has not started."""
+        if self.capture is None or self.reason:
+            return False
+        self.add_notice(text)
+        self.abort(KILLED)
+        return True
+
+    def take(self, stream: int, data: bytes) -> None:
+        """Output of the command. A bash that abandons it writes a newline of its own, which is held back."""
+        assert self.capture is not None
+        if self.reason and stream == STDERR:
+            data = self.held + data
+            data, self.held = data[:-1], data[-1:]
+        if data:
+            self.capture.feed(stream, data)
+
+    def own_processes(self) -> set[int]:
+        """What this command started and still runs: not the shell, older jobs or other requests."""
+        table = process_table()
+        skip = {pid for pid, identity in self.before.items() if table.get(pid, (0, -1))[1] == identity[1]}
+        skip.discard(self.shell.pid)
+        skip |= self.executor.helper_pids()
+        return descendants(table, os.getpid(), skip) - {self.shell.pid}
+
+    def finish(self, code: int | None) -> None:
+        """All output has been read: respond."""
+        capture = self.capture
+        assert capture is not None
+        if self.held and not (self.abandoned and self.held == b"\n"):
+            capture.feed(STDERR, self.held)
+        if (self.reason or self.params.get("kill_background")) and not kill_all(self.own_processes):
+            self.add_notice("Some of its processes could not be killed.")
+        outcome = capture.finish()
+        outcome.update(ended_by(self.reason, code))
+        outcome["duration"] = time.monotonic() - self.started
+        outcome["notice"] = self.notice
+        outcome["background"] = len(self.background)
+        self.send(DATA, self.background)
+        self.respond(outcome)
+
+    def add_notice(self, text: str) -> None:
+        """Add a sentence about the shell."""
+        self.notice = (self.notice + " " + text).strip()
+
+
+class ShellScript:
+    """A script of ours that the shell runs between two commands.
+
+    Args:
+        line: goes to the shell's stdin, and has to end with a report on its status pipe.
+        script: what the line can source; if it is empty, the line may write there.
+        done: is called with whether the shell has run it.
+    """
+
+    def __init__(self, shell: Shell, line: bytes, script: bytes, done: Callable[[bool], None]) -> None:
+        self.shell = shell
+        self.line = line
+        self.script = script
+        self.done = done
+        self.before: dict[int, tuple[int, int]] = {}
+        self.tries = 0
+
+    def start(self) -> None:
+        """The shell is free: send it the line."""
+        shell = self.shell
+        self.before = own_tree()
+        shell.write_source(b"exec 196<&-;" + self.script if self.script else b"")
+        shell.executor.after(SCRIPT_SECONDS, self.late)
+        send_signal(shell.pid, signal.SIGCONT)  # a command may have stopped it
+        shell.write_line(self.line.replace(SERIAL, b"%d" % shell.serial))
+
+    def late(self) -> None:
+        """Bash does not report: it waits for something."""
+        shell = self.shell
+        if shell.script is not self:
+            return
+        self.tries += 1
+        if self.tries < 3:
+            skip = shell.executor.helper_pids() | {shell.pid}
+            kill_all(lambda: set(own_tree()) - set(self.before) - skip)
+            shell.executor.after(SCRIPT_SECONDS, self.late)
+        else:
+            send_signal(shell.pid, signal.SIGKILL)

@@ -1,0 +1,119 @@
+"""The state of the shell, as a script that restores it: directory, umask, options, variables, functions.
+
+Bash itself writes it, in a subshell and with builtins only. A function or alias of the same name is not called:
+special builtins come before functions in POSIX mode, and one of them removes the function `builtin`. In the script
+functions and aliases come last, so that they cannot change how the rest runs.
+"""
+
+from __future__ import annotations
+
+import os
+
+from .frames import bytes_to_text
+from .shell import Shell, ShellScript
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STATE_SIZE = 1024 * 1024
+THE_END = b"#end\n"
+TRACED = b"#traced\n"
+SAVE = (
+    rb"""( _LLM_P=$SHELLOPTS; POSIXLY_CORRECT=1; _LLM_T=$(\trap -p); \trap - DEBUG ERR RETURN EXIT; """
+    rb"""\unset -f builtin; \unset POSIXLY_CORRECT; \builtin ulimit -Sf 2048; \builtin shopt -p; """
+    rb"""\builtin unset -v RANDOM SRANDOM SECONDS EPOCHSECONDS EPOCHREALTIME LINENO BASHPID PIPESTATUS HISTCMD """
+    rb"""BASH_COMMAND BASH_SUBSHELL BASH_LINENO BASH_ARGC BASH_ARGV BASH_SOURCE FUNCNAME DIRSTACK GROUPS """
+    rb"""BASH_ALIASES BASH_CMDS; """
+    rb"""\builtin umask -p; \builtin declare -p; \builtin printf 'cd -- %q\n' "$PWD"; """
+    rb"""\builtin printf '%s\n' "$_LLM_T"; \builtin set +o; \builtin declare -f; \builtin declare -F; """
+    rb"""\builtin alias -p; [[ $_LLM_P != *posix* ]] || \builtin printf 'POSIXLY_CORRECT=y\n'; """
+    rb"""\builtin printf '#end\n'; """
+    rb"""\builtin printf '%s\n' 'SERIAL 0 -' >&199 ) >&197 2>/dev/null </dev/null || """
+    rb"""builtin printf '%s\n' 'SERIAL 0 -' >&199"""
+    b"\n"
+)
+RESTORE = (
+    rb""". /dev/fd/196 0</dev/null 196<&197 194>&- 195>&- 197<&- 199>&- >/dev/null 2>&1; """
+    rb"""\builtin unset _LLM_T _LLM_P; \builtin printf '%s\n' 'SERIAL 0 -' >&199"""
+    b"\n"
+)
+
+
+class ShellState:
+    """Saves the state when it can have changed, and restores one."""
+
+    def __init__(self, shell: Shell) -> None:
+        self.shell = shell
+        self.key = (0, 0)
+        self.state = b""
+        self.cwd = ""
+        self.sent: tuple[str, bytes] | None = None
+
+    def current_key(self) -> tuple[int, int]:
+        """Differs after every command."""
+        return self.shell.pid, self.shell.commands
+
+    def save(self, done: Callable[[str], None]) -> None:
+        """Have the present state in `state`; `done` is called with why there is none, or nothing."""
+        shell = self.shell
+        if shell.current:
+            done("a command was running")
+        elif self.state and self.key == self.current_key():
+            done("")
+        else:
+            shell.enqueue_script(ShellScript(shell, SAVE, b"", lambda ok: self.saved(ok, done)))
+
+    def saved(self, ok: bool, done: Callable[[str], None]) -> None:
+        """Bash has written its state."""
+        shell = self.shell
+        self.state, self.key = b"", self.current_key()
+        if not ok:
+            done("the shell ended")
+            return
+        script = os.pread(shell.source, STATE_SIZE + 1, 0)
+        if len(script) > STATE_SIZE or not script.endswith(THE_END):
+            done("the shell's variables and functions take more than 1 MiB")
+            return
+        folder = self.note_cwd()
+        self.state = (TRACED if shell.trace else b"") + enter(folder) + script
+        done("")
+
+    def note_cwd(self) -> bytes:
+        """Note the folder that the shell is in."""
+        try:
+            folder = os.readlink(b"/proc/%d/cwd" % self.shell.pid)
+        except OSError:
+            folder = b""
+        self.cwd = bytes_to_text(folder)
+        return folder
+
+    def restore(self, state: bytes, done: Callable[[str], None]) -> None:
+        """Give a new shell this state; `done` is called with what could not be restored, or nothing."""
+        script = ShellScript(self.shell, RESTORE, state, lambda ok: self.restored(state, ok, done))
+        self.shell.enqueue_script(script)
+
+    def restored(self, state: bytes, ok: bool, done: Callable[[str], None]) -> None:
+        """The new shell has the state."""
+        self.key = self.current_key()
+        if not ok:
+            done("the shell's variables and functions could not be restored")
+            return
+        self.state = state
+        self.note_cwd()
+        if state.startswith(TRACED):
+            self.shell.trace = b"set -x;"
+        done("")
+
+    def report(self, id: str, since: str | None, why: str) -> tuple[dict[str, str], bytes]:
+        """What the outcome of a checkpoint says about the shell, and the state if the host does not have it."""
+        if why:
+            return {"state": "none", "cwd": "", "why": why}, b""
+        same = since is not None and self.sent == (since, self.state)
+        self.sent = (id, self.state)
+        return {"state": "same" if same else "new", "cwd": self.cwd, "why": ""}, b"" if same else self.state
+
+
+def enter(folder: bytes) -> bytes:
+    """A line that enters a folder by its real name; the name that the shell had for it comes later."""
+    return b"cd -- '" + folder.replace(b"'", b"'\\''") + b"'\n" if folder else b""

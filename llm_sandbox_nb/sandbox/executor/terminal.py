@@ -1,0 +1,295 @@
+"""A program on its own terminal, beside the shell: for a person who types, not for a model.
+
+The body is a stream of records with a header `>cI` each: `i` and so many bytes that were typed, `r` and so many that
+the terminal itself reports (its answers to a program, the mouse), `s` with the size as rows * 65536 + columns, `a` and
+how many more bytes of output the host accepts. Never more is read from the terminal than may be sent, so a program
+that prints without end waits, and nothing piles up.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import struct
+import termios
+
+from .children import enter_child
+from .event_loop import IN, OUT
+from .frames import PIPE_READ, STDOUT, dump, quietly_close, text_to_bytes, write_all
+from .processes import (
+    PR_SET_CHILD_SUBREAPER,
+    descendants,
+    exec_program,
+    exit_code,
+    kill_all,
+    prctl,
+    process_table,
+    send_signal,
+)
+from .request import Request, describe_error
+
+RECORD = struct.Struct(">cI")
+TYPED, REPORTED, SIZE, ASKED = b"i", b"r", b"s", b"a"
+TIOCGSID = 0x5429  # of a terminal, the leader of its session; Python has no name for it
+LAST_OUTPUT = 1.0  # seconds for output that is left when the program has ended
+
+
+class TerminalRequest(Request):
+    """A program whose stdin, stdout and stderr are a terminal; it and all it started end with the request."""
+
+    def begin(self) -> None:
+        self.pid = 0
+        self.master_r = self.master_w = self.result_r = -1
+        self.head = b""
+        self.left = 0
+        self.heard = True
+        self.typed: list[bytes] = []
+        self.room = 0
+        self.outcome: dict[str, object] = {}
+        self.reason = ""
+        self.over = False
+        self.executor.when_files_ready(self.launch)
+
+    def launch(self) -> None:
+        """Make the terminal and the program, unless the request was cancelled."""
+        if self.done:
+            return
+        try:
+            self.fork_child()
+        except OSError as error:
+            self.respond({"error": describe_error(error)})
+            return
+        self.executor.helpers.add(self.pid)
+        self.executor.children[self.pid] = self.ended
+        for fd in (self.master_r, self.master_w):
+            os.set_blocking(fd, False)
+        self.executor.watch(self.result_r, IN, lambda _: self.program_ended())
+        self.set_room(self.room)
+        self.pump()
+
+    def fork_child(self) -> None:
+        """The terminal, a pipe for the outcome, and the child."""
+        master, slave = os.openpty()
+        try:
+            set_size(master, int(self.params["rows"]) << 16 | int(self.params["columns"]))
+            self.master_w = os.dup(master)
+            self.result_r, result_w = os.pipe()
+            theirs = {0: slave, 1: slave, 2: slave, 3: result_w}
+            try:
+                self.pid = self.executor.fork(lambda: enter_child(theirs, self.child))
+            finally:
+                os.close(result_w)
+            self.master_r = master
+        except OSError:
+            quietly_close(master, self.master_w, self.result_r)
+            self.master_w = self.result_r = -1
+            raise
+        finally:
+            os.close(slave)
+
+    # ---------------------------------------------------------------------------------------- in the child
+
+    def child(self) -> None:
+        """Supervise the program: its orphans become our children, so that all of them are found when it ends."""
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+        pid = os.fork()
+        if pid == 0:
+            self.become_program()
+        quietly_close(0, 1, 2)
+        while True:
+            ended, status = os.wait()
+            if ended == pid:
+                break
+        write_all(3, dump({"exit_code": exit_code(status)}))
+        os.close(3)
+        while True:  # until the executor has killed what is left, and us
+            signal.pause()
+
+    def become_program(self) -> None:
+        """Start a session on this terminal, and become the program."""
+        env = dict(os.environb)
+        env.update((text_to_bytes(k), text_to_bytes(v)) for k, v in self.params["env"].items())
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        try:
+            os.chdir(text_to_bytes(self.params["cwd"]))
+        except OSError:
+            os.chdir("/")
+        os.set_inheritable(3, False)
+        exec_program([text_to_bytes(word) for word in self.params["argv"]], env, {}, None)
+
+    # ------------------------------------------------------------------------------------------- from the host
+
+    def data(self, data: bytes) -> None:
+        """Records, cut anywhere. Typed bytes are acknowledged when the terminal has taken them."""
+        data, self.head = self.head + data, b""
+        used = 0
+        while data:
+            if self.left:
+                piece, data = data[: self.left], data[self.left :]
+                self.left -= len(piece)
+                if self.heard:
+                    self.typed.append(piece)
+                else:
+                    used += len(piece)
+            elif len(data) < RECORD.size:
+                self.head, data = data, b""
+                self.acknowledge(used)
+                return
+            else:
+                kind, value = RECORD.unpack_from(data)
+                data = data[RECORD.size :]
+                used += RECORD.size
+                self.take_record(kind, value)
+        self.acknowledge(used)
+        self.pump()
+
+    def take_record(self, kind: bytes, value: int) -> None:
+        """One header."""
+        if kind in (TYPED, REPORTED):
+            self.left = value
+            self.heard = kind == TYPED or self.reports_are_read()
+        elif kind == SIZE:
+            self.params["rows"], self.params["columns"] = value >> 16, value & 0xFFFF
+            if self.master_w >= 0:
+                set_size(self.master_w, value)
+        elif kind == ASKED:
+            self.set_room(self.room + value)
+
+    def reports_are_read(self) -> bool:
+        """Whether a program in front of the shell reads key by key, as those do that ask a terminal something.
+
+        The shell itself does too, but it asks nothing: what some program printed would type into its next line.
+        """
+        try:
+            if termios.tcgetattr(self.master_w)[3] & termios.ICANON:
+                return False
+            (leader,) = struct.unpack("i", fcntl.ioctl(self.master_w, TIOCGSID, bytes(4)))
+            return bool(os.tcgetpgrp(self.master_w) != leader)
+        except (OSError, ValueError, termios.error):
+            return False
+
+    def pump(self) -> None:
+        """Type what has come, as much as the terminal takes."""
+        if self.master_w < 0:
+            return
+        while self.typed:
+            try:
+                written = os.write(self.master_w, self.typed[0])
+            except BlockingIOError:
+                self.executor.watch(self.master_w, OUT, lambda _: self.pump())
+                return
+            except OSError:  # no program reads it any more
+                written = len(self.typed[0])
+            self.acknowledge(written)
+            self.typed[0] = self.typed[0][written:]
+            if not self.typed[0]:
+                self.typed.pop(0)
+        self.executor.unwatch(self.master_w)
+
+    # --------------------------------------------------------------------------------------------- to the host
+
+    def set_room(self, room: int) -> None:
+        """Set how much may be sent; at 0 the terminal is not read."""
+        self.room = room
+        if self.master_r < 0:
+            return
+        if room > 0:
+            self.executor.watch_output(self.master_r, self.read_output)
+        else:
+            self.executor.unwatch(self.master_r)
+
+    def read_output(self) -> None:
+        """The terminal has output, or no program has it open any more."""
+        try:
+            data = os.read(self.master_r, min(PIPE_READ, self.room))
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self.send(STDOUT, data)
+            self.set_room(self.room - len(data))
+        else:
+            self.executor.unwatch(self.master_r)
+            self.over = True
+            self.finish_if_ended()
+
+    # ---------------------------------------------------------------------------------------------- the end
+
+    def program_ended(self) -> None:
+        """The program has ended, or was killed; kill what it left running."""
+        try:
+            line = os.read(self.result_r, 4096)
+        except OSError:
+            line = b""
+        self.executor.unwatch(self.result_r)
+        if line.startswith(b'{"exit_code":') and line.endswith(b"}"):
+            self.outcome = {"exit_code": int(line[13:-1])}
+        self.kill()
+
+    def cancel(self) -> None:
+        self.abort("interrupted")
+
+    def end_with(self, text: str) -> bool:
+        """End the program because it does what it may not."""
+        if self.pid and not self.reason:
+            self.send(STDOUT, ("\r\n%s\r\n" % text).encode())
+            self.abort("interrupted")
+        return False
+
+    def abort(self, reason: str) -> None:
+        """End the program; the response follows when it is reaped."""
+        self.reason = self.reason or reason
+        if not self.pid:
+            self.respond({"exit_code": None, "interrupted": True})
+        else:
+            self.kill()
+
+    def kill(self) -> None:
+        """Kill the program and everything below it."""
+        if self.pid and self.master_r >= 0:
+            send_signal(self.pid, signal.SIGSTOP)
+            kill_all(self.own_processes)
+            send_signal(self.pid, signal.SIGKILL)
+
+    def own_processes(self) -> set[int]:
+        """What the program has started, and itself."""
+        table = process_table()
+        return descendants(table, self.pid, set()) if self.pid in table else set()
+
+    def ended(self, _status: int) -> None:
+        """All have ended; the host may still read their last output."""
+        self.executor.helpers.discard(self.pid)
+        self.executor.adopt_orphans()
+        self.outcome.setdefault("exit_code", None)
+        self.pid = 0
+        if self.reason or self.over:
+            self.finish()
+        else:
+            self.timer = self.executor.after(LAST_OUTPUT, self.finish)
+
+    def finish_if_ended(self) -> None:
+        """Nothing writes to the terminal any more: respond, once the program is reaped."""
+        if not self.pid:
+            self.finish()
+
+    def finish(self) -> None:
+        """Close the terminal and respond."""
+        if self.done:
+            return
+        for fd in (self.master_r, self.master_w, self.result_r):
+            if fd >= 0:
+                self.executor.unwatch(fd)
+        quietly_close(self.master_r, self.master_w, self.result_r)
+        self.master_r = self.master_w = self.result_r = -1
+        if self.reason:
+            self.outcome = {"exit_code": None}
+        self.respond({**self.outcome, "interrupted": bool(self.reason)})
+
+
+def set_size(fd: int, value: int) -> None:
+    """Set the size of a terminal; the kernel signals the programs on it."""
+    rows, columns = max(1, min(value >> 16, 4096)), max(1, min(value & 0xFFFF, 4096))
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

@@ -1,0 +1,180 @@
+"""Trees of files as a stream, out of the sandbox (`pack`) and into it (`unpack`).
+
+A tree travels as records: a header `>BHI` (kind, length of the path, mode), the path, and for a file its
+content in chunks of `>I` bytes, the last of which is empty. Kinds: D directory, F file, S left out (its
+content is the reason), and E, which ends the tree.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import struct
+
+from .files import CHUNK_SIZE, OPEN_NEW, OPEN_READ
+from .frames import text_to_bytes, write_all
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+RECORD = struct.Struct(">BHI")
+CHUNK = struct.Struct(">I")
+DIRECTORY, FILE, SKIPPED, THE_END = b"DFSE"
+TREE_ENTRIES = 100_000
+TREE_DEPTH = 98
+"""Folders above a file; deeper ones are not entered."""
+NAMES_SIZE = 32 * 1024 * 1024
+
+
+class TreeWriter:
+    """Writes a tree to fd 1, up to a limit of content and of names."""
+
+    def __init__(self, limit: int) -> None:
+        self.left = limit
+        self.names_left = NAMES_SIZE
+        self.entries_left = TREE_ENTRIES
+        self.full = False
+
+    def record(self, kind: int, path: bytes, mode: int) -> None:
+        """Write the header of an entry."""
+        self.entries_left -= 1
+        self.names_left -= len(path)
+        write_all(1, RECORD.pack(kind, len(path), mode) + path)
+
+    def has_room(self) -> bool:
+        """Whether another entry is allowed; the first time that it is not, a record says so."""
+        if self.entries_left > 0 and self.names_left > 0:
+            return True
+        if not self.full:
+            self.full = True
+            self.skip(b".", b"there are more files than can be taken at once")
+        return False
+
+    def skip(self, path: bytes, reason: bytes) -> None:
+        """Record an entry that is left out."""
+        self.record(SKIPPED, path, 0)
+        write_all(1, CHUNK.pack(len(reason)) + reason + CHUNK.pack(0))
+
+    def file(self, path: bytes, name: bytes) -> None:
+        """Write a regular file; its size may change while it is read."""
+        try:
+            fd = os.open(path, OPEN_READ | os.O_NOFOLLOW)
+        except OSError as error:
+            self.skip(name, os.strerror(error.errno or 0).lower().encode())
+            return
+        try:
+            info = os.fstat(fd)
+            if not stat.S_ISREG(info.st_mode):
+                self.skip(name, b"it is no regular file")
+            elif info.st_size > self.left:
+                self.skip(name, b"there is no room for it within the limit")
+            else:
+                self.record(FILE, name, stat.S_IMODE(info.st_mode))
+                self.content(fd)
+        finally:
+            os.close(fd)
+
+    def content(self, fd: int) -> None:
+        """Write all of an open file, in chunks; one that grows is cut at the limit."""
+        while True:
+            data = os.read(fd, min(CHUNK_SIZE, self.left))
+            if not data:
+                break
+            self.left -= len(data)
+            write_all(1, CHUNK.pack(len(data)) + data)
+        write_all(1, CHUNK.pack(0))
+
+    def tree(self, folder: bytes, prefix: bytes) -> None:
+        """Write what is below a folder."""
+        try:
+            with os.scandir(folder) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+        except OSError as error:
+            self.skip(prefix.rstrip(b"/") or b".", os.strerror(error.errno or 0).lower().encode())
+            return
+        for entry in entries:
+            if not self.has_room():
+                return
+            name = prefix + entry.name
+            if entry.is_symlink():
+                self.skip(name, b"it is a link")
+            elif entry.is_dir(follow_symlinks=False):
+                self.record(DIRECTORY, name, 0o755)
+                if name.count(b"/") < TREE_DEPTH:
+                    self.tree(entry.path, name + b"/")
+                else:
+                    self.skip(name + b"/*", b"it lies too deep")
+            elif entry.is_file(follow_symlinks=False):
+                self.file(entry.path, name)
+            else:
+                self.skip(name, b"it is no regular file")
+
+
+def pack(params: dict[str, Any]) -> dict[str, Any]:
+    """Write a file, or what is in a folder, as a tree to fd 1."""
+    path = text_to_bytes(params["path"])
+    writer = TreeWriter(int(params["limit"]))
+    if stat.S_ISDIR(os.stat(path).st_mode):
+        os.scandir(path).close()
+        writer.tree(path, b"")
+    else:
+        writer.file(os.path.realpath(path), os.path.basename(path))
+    writer.record(THE_END, b"", 0)
+    return {}
+
+
+class TreeReader:
+    """Reads a tree from fd 0."""
+
+    def __init__(self) -> None:
+        self.buffer = b""
+
+    def take(self, size: int) -> bytes:
+        """Exactly so many bytes."""
+        while len(self.buffer) < size:
+            data = os.read(0, CHUNK_SIZE)
+            if not data:
+                raise OSError(errno.EIO, "the upload ended too early")
+            self.buffer += data
+        data, self.buffer = self.buffer[:size], self.buffer[size:]
+        return data
+
+    def content(self) -> Iterator[bytes]:
+        """The chunks of the current entry."""
+        while True:
+            size = CHUNK.unpack(self.take(CHUNK.size))[0]
+            if not size:
+                return
+            yield self.take(size)
+
+
+def unpack(params: dict[str, Any]) -> dict[str, Any]:
+    """Unpack the tree in the body into a folder; files of the same name are replaced, others stay."""
+    target = text_to_bytes(params["path"])
+    os.makedirs(target, exist_ok=True)
+    reader = TreeReader()
+    while True:
+        kind, length, mode = RECORD.unpack(reader.take(RECORD.size))
+        path = os.path.join(target, reader.take(length))
+        if kind == THE_END:
+            return {}
+        if kind == DIRECTORY:
+            os.makedirs(path, exist_ok=True)
+        else:
+            receive_file(reader, path, mode)
+
+
+def receive_file(reader: TreeReader, path: bytes, mode: int) -> None:
+    """Write one file of an upload."""
+    if os.path.islink(path) or os.path.isfile(path):
+        os.unlink(path)
+    fd = os.open(path, OPEN_NEW, 0o666)
+    try:
+        for data in reader.content():
+            write_all(fd, data)
+        os.fchmod(fd, 0o755 if mode & 0o100 else 0o644)
+    finally:
+        os.close(fd)

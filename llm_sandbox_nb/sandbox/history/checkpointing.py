@@ -1,0 +1,349 @@
+"""The history of one sandbox: takes checkpoints, keeps them, and reads them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Awaitable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from llm_sandbox_nb.formatting import format_size
+from llm_sandbox_nb.sandbox.errors import HistoryError
+from llm_sandbox_nb.sandbox.history.connection import ExecutorConnection
+from llm_sandbox_nb.sandbox.history.diff import differing_paths
+from llm_sandbox_nb.sandbox.history.image_files import ImageFiles
+from llm_sandbox_nb.sandbox.history.manifest import Entry, Manifest, delta, moved
+from llm_sandbox_nb.sandbox.history.packs import PackWriter
+from llm_sandbox_nb.sandbox.history.snapshot import (
+    ENTRIES_MOST,
+    SnapshotReader,
+    apply_snapshot,
+    scanned_roots,
+)
+from llm_sandbox_nb.sandbox.history.store import HistoryStore, is_history, remove_history
+from llm_sandbox_nb.sandbox.history.types import DEFAULT_LIMIT, Checkpoint
+from llm_sandbox_nb.sandbox.protocol.answers import raise_error
+from llm_sandbox_nb.sandbox.protocol.frames import ProtocolError
+
+CHECKPOINT_TIMEOUT = 180.0
+SCAN_SECONDS = 120.0
+"""Seconds after which a scan ends with what it has found."""
+SPARE = 256 * 1024 * 1024
+"""Bytes of this machine's disk that a checkpoint leaves free."""
+_PREFIX = "llm-sandbox-history-"
+_T = TypeVar("_T")
+
+
+class SandboxHistory:
+    """See `History`. Used from one event loop; whoever scans or restores the sandbox holds `lock`.
+
+    Args:
+        scope: which files it covers, in a sentence.
+        below: the only folder whose files the sandbox may report.
+    """
+
+    def __init__(self, scope: str, below: str = "/") -> None:
+        self.scope = scope
+        self.lock = asyncio.Lock()
+        self.store: HistoryStore | None = None
+        self.head: str | None = None
+        """The checkpoint that the sandbox's files are at, as of the last scan."""
+        self.last_scan: str | None = None
+        """The executor's id of the last scan."""
+        self.entries: dict[str, Entry] = {}
+        """All entries at the last scan."""
+        self.shell: bytes | None = None
+        """The state of the shell at the last scan."""
+        self.below = below
+        self._temporary = False
+        self._limit = DEFAULT_LIMIT
+
+    # -- see `History` -------------------------------------------------------------------------------------
+
+    @property
+    def folder(self) -> Path | None:
+        """See `History.folder`."""
+        return self.store.folder if self.store else None
+
+    @property
+    def limit(self) -> int:
+        """See `History.limit`."""
+        return self._limit
+
+    @property
+    def size(self) -> int:
+        """See `History.size`."""
+        return self.store.size if self.store else 0
+
+    @property
+    def notice(self) -> str:
+        """See `History.notice`."""
+        dropped = self.store.dropped if self.store else 0
+        if not dropped:
+            return ""
+        what = "The oldest checkpoint was" if dropped == 1 else f"The {dropped} oldest checkpoints were"
+        return (
+            f"{what} dropped to keep the history within {format_size(self._limit)}; the steps before "
+            "can still be read, but their files cannot be restored."
+        )
+
+    @property
+    def checkpoints(self) -> list[Checkpoint]:
+        """See `History.checkpoints`."""
+        return self.store.checkpoints() if self.store else []
+
+    def checkpoint(self, id: str) -> Checkpoint:
+        """See `History.checkpoint`."""
+        return self.store_with(id).checkpoint(id)
+
+    def store_with(self, id: str) -> HistoryStore:
+        """The store that must hold a checkpoint. Raises HistoryError when there is no checkpoint at all."""
+        if self.store is None:
+            raise HistoryError(f"This sandbox has no checkpoint {id!r} because it has none yet.")
+        return self.store
+
+    def manifest(self, id: str) -> Manifest:
+        """All entries at a checkpoint, as they would be in this sandbox. Raises HistoryError."""
+        return moved(self.store_with(id).manifest(id), self.below)
+
+    # -- the folder ----------------------------------------------------------------------------------------
+
+    async def keep(self, folder: Path, continue_from: Path | None, limit: int | None) -> None:
+        """See `Sandbox.keep_history`."""
+        async with self.lock:
+            await finish_anyway(asyncio.to_thread(self._keep, folder.absolute(), continue_from, limit))
+
+    def _keep(self, folder: Path, continue_from: Path | None, limit: int | None) -> None:
+        self._limit = DEFAULT_LIMIT if limit is None else limit
+        if self.store is not None and self.store.folder == folder:
+            self.store.limit = self._limit
+            return
+        if not is_history(folder):
+            self._continue(folder, continue_from)
+        store = HistoryStore(folder, limit=self._limit)
+        self._close_store()
+        self.store, self._temporary = store, False
+        if self.head is not None and self.head not in {one.id for one in store.checkpoints()}:
+            self.forget_scan()
+
+    def _continue(self, folder: Path, source: Path | None) -> None:
+        """Copy the checkpoints there are into a new folder."""
+        if self.store is not None and self.store.checkpoints():
+            if source is not None and source.absolute() != self.store.folder:
+                raise HistoryError(
+                    f"This sandbox has checkpoints of its own, so its history cannot continue {source}; "
+                    "leave continue_from out."
+                )
+            self.store.continue_in(folder)
+        elif source is not None:
+            store = HistoryStore(source, readonly=True)
+            try:
+                store.continue_in(folder)
+            finally:
+                store.close()
+
+    def forget_scan(self) -> None:
+        """Let the next scan report everything."""
+        self.head, self.last_scan, self.entries, self.shell = None, None, {}, None
+
+    def _open(self) -> HistoryStore:
+        if self.store is None:
+            remove_stale()
+            folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            self.store, self._temporary = HistoryStore(folder, limit=self._limit), True
+        return self.store
+
+    def continue_with(self, copy: HistoryCopy) -> None:
+        """Continue a copy of another history."""
+        self.store, self._temporary = copy.store, copy.temporary
+        self._limit = copy.store.limit
+
+    def _close_store(self) -> None:
+        store, self.store = self.store, None
+        if store is not None:
+            HistoryCopy(store, self._temporary).discard()
+
+    async def close(self) -> None:
+        """Close the files, and remove a temporary folder."""
+        async with self.lock:
+            await finish_anyway(asyncio.to_thread(self._close_store))
+
+    # -- checkpoints ---------------------------------------------------------------------------------------
+
+    async def take(self, connection: ExecutorConnection) -> str:
+        """See `Sandbox.checkpoint`."""
+        async with self.lock:
+            return await self.take_locked(connection)
+
+    async def take_locked(self, connection: ExecutorConnection, pinned: Collection[str] = ()) -> str:
+        """Take a checkpoint while holding `lock`; `pinned` checkpoints are not dropped for it."""
+        first = self.last_scan is None
+        scan, found = await self.scan_locked(connection)
+        if first and self.store is not None:
+            await ImageFiles(self.store, lambda: _already(connection)).learn_engine_files(found)
+        return await finish_anyway(asyncio.to_thread(scan.commit, found, pinned))
+
+    async def scan_locked(self, connection: ExecutorConnection) -> tuple[PendingCheckpoint, dict[str, Entry]]:
+        """Scan the files while holding `lock`. Returns all entries, and what can keep them as a checkpoint."""
+        store = await asyncio.to_thread(self._open)
+        scan = PendingCheckpoint(self, store, self._room(store))
+        try:
+            outcome = await connection.request_files(scan.request(), scan.reader.take, CHECKPOINT_TIMEOUT)
+            raise_error(outcome, "")
+            return scan, await finish_anyway(asyncio.to_thread(scan.entries, outcome))
+        except ProtocolError as error:
+            scan.content.discard()
+            raise connection.broke_protocol(error) from error
+        except BaseException:
+            scan.content.discard()
+            raise
+
+    def _room(self, store: HistoryStore) -> int:
+        free = shutil.disk_usage(store.folder).free - SPARE
+        return max(0, min(store.limit, free))
+
+
+@dataclass(frozen=True)
+class HistoryCopy:
+    """A history that starts with the checkpoints of another, for a sandbox to come."""
+
+    store: HistoryStore
+    temporary: bool
+
+    @classmethod
+    def of(cls, source: HistoryStore, folder: Path | None) -> HistoryCopy:
+        """Copy a history into `folder`, or a temporary one. Raises HistoryError, OSError."""
+        target = Path(tempfile.mkdtemp(prefix=_PREFIX)) if folder is None else folder.absolute()
+        return cls(source.continued_in(target), folder is None)
+
+    def discard(self) -> None:
+        """Close the files, and remove a temporary folder. May be called twice."""
+        self.store.close()
+        if self.temporary:
+            remove_history(self.store.folder)
+
+
+class PendingCheckpoint:
+    """One scan of the files, which becomes a checkpoint if anything has changed."""
+
+    def __init__(self, history: SandboxHistory, store: HistoryStore, room: int) -> None:
+        self.id = secrets.token_hex(8)
+        self.content: PackWriter = store.writer()
+        self.reader = SnapshotReader(self.content, store.length, room, history.below)
+        self._history = history
+        self._store = store
+        self._room = room
+        self._began = time.monotonic()
+        self._shell: bytes | None = None
+        self._incomplete = ""
+
+    def request(self) -> dict[str, Any]:
+        """The request to the executor."""
+        limits = {"entries": ENTRIES_MOST // 2, "bytes": self._room, "seconds": SCAN_SECONDS}
+        return {
+            "op": "checkpoint",
+            "id": self.id,
+            "since": self._history.last_scan,
+            "timeout": CHECKPOINT_TIMEOUT,
+            "limits": limits,
+        }
+
+    def entries(self, outcome: Mapping[str, Any]) -> dict[str, Entry]:
+        """All entries there are now.
+
+        Raises:
+            ProtocolError: the sandbox reported something impossible.
+        """
+        history, snapshot = self._history, self.reader.parse()
+        incremental = outcome.get("incremental") is True
+        if incremental and history.last_scan is None:
+            raise ProtocolError("it reports changes since a checkpoint that never was")
+        before = dict(history.entries) if incremental else {}
+        found = apply_snapshot(before, snapshot, scanned_roots(outcome))
+        self._incomplete = _printable(outcome.get("incomplete"))
+        shell = outcome.get("shell")
+        state = shell.get("state") if isinstance(shell, dict) else "none"
+        if state in ("same", "new"):
+            self._shell = snapshot.shell if state == "new" else history.shell
+        return found
+
+    def commit(self, found: dict[str, Entry], pinned: Collection[str] = (), *, changed: bool = False) -> str:
+        """Keep the entries if anything has changed, or is `changed` for sure. Returns the sandbox's checkpoint.
+
+        Raises:
+            OSError: this machine's disk is full.
+        """
+        history, store = self._history, self._store
+        if not changed and self._unchanged(found):
+            self.discard(found)
+            return str(history.head)
+        before = store.manifest(history.head) if history.head is not None else {}
+        checkpoint = Checkpoint(
+            self.id,
+            history.head,
+            time.time(),
+            files=len(differing_paths(moved(before, history.below), found)),
+            size=self.content.size,
+            duration=time.monotonic() - self._began,
+            incomplete=self._incomplete,
+        )
+        store.commit(checkpoint, delta(before, found), self._shell, self.content, pinned)
+        history.head = self.id
+        self._remember(found)
+        return self.id
+
+    def _unchanged(self, found: dict[str, Entry]) -> bool:
+        history = self._history
+        return (
+            history.head is not None
+            and not delta(history.entries, found)
+            and history.shell == self._shell
+            and self._store.checkpoint(history.head).incomplete == self._incomplete
+        )
+
+    def discard(self, found: dict[str, Entry]) -> None:
+        """Remember the entries without keeping them: the history's head holds the same."""
+        self.content.discard()
+        self._remember(found)
+
+    def _remember(self, found: dict[str, Entry]) -> None:
+        history = self._history
+        history.last_scan, history.entries, history.shell = self.id, found, self._shell
+
+
+async def _already(connection: ExecutorConnection) -> ExecutorConnection:
+    return connection
+
+
+def _printable(text: object) -> str:
+    if not isinstance(text, str):
+        return ""
+    return "".join(letter for letter in text[:2000] if letter.isprintable())
+
+
+async def finish_anyway(work: Awaitable[_T]) -> _T:
+    """Wait for work that must not stop half-way: a cancellation is raised after it."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise
+
+
+def remove_stale() -> None:
+    """Remove temporary histories of this user whose process was killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        try:
+            if folder.stat().st_uid != os.getuid() or time.time() - folder.stat().st_mtime < 60:
+                continue
+            HistoryStore(folder).close()
+        except (HistoryError, OSError):
+            continue
+        remove_history(folder)

@@ -1,0 +1,157 @@
+"""Diffs between two checkpoints, for people: paths, texts, and a sentence for other differences."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import Literal
+
+from llm_sandbox_nb.sandbox.contract import Changes, FileChange, FileEntry
+from llm_sandbox_nb.sandbox.errors import HistoryError
+from llm_sandbox_nb.sandbox.history.manifest import (
+    FILE,
+    FOLDER,
+    LINK,
+    Entry,
+    Manifest,
+    delta,
+    parent,
+    parents,
+)
+from llm_sandbox_nb.sandbox.history.store import HistoryStore
+
+TEXT_MOST = 256 * 1024
+"""Bytes of a file up to which its text is shown."""
+TEXTS_MOST = 16 * 1024 * 1024
+FILES_MOST = 2000
+_NAMES = {FILE: "file", FOLDER: "folder", LINK: "link"}
+Kind = Literal["added", "modified", "deleted"]
+
+
+def compare(store: HistoryStore, before: Manifest, after: Manifest) -> Changes:
+    """What differs between two manifests.
+
+    Folders count when they were added, deleted or changed rights. Where the image was read (`ImageFiles.expand`), its
+    files do not count as new.
+    """
+    differing = sorted(differing_paths(before, after), key=os.fsencode)
+    room = TEXTS_MOST
+    found = []
+    for path in differing[:FILES_MOST]:
+        change = _change(store, path, before.get(path), after.get(path), room)
+        room -= len(change.before or b"") + len(change.after or b"")
+        found.append(change)
+    incomplete = ""
+    if len(differing) > FILES_MOST:
+        incomplete = f"{len(differing) - FILES_MOST} more paths differ."
+    return Changes(tuple(found), incomplete)
+
+
+def differing_paths(before: Manifest, after: Manifest) -> list[str]:
+    """Paths that differ for a person: other times of a folder do not count."""
+    changed = delta(before, after)
+    image_folders = {
+        parent(path)
+        for path in changed
+        for manifest in (before, after)
+        if (entry := manifest.get(path)) is not None and entry.base
+    }
+    return [path for path in changed if _differs(before, after, path, path in image_folders)]
+
+
+def _differs(before: Manifest, after: Manifest, path: str, in_image: bool) -> bool:
+    old, new = before.get(path), after.get(path)
+    if old is not None and new is not None:
+        if old.type == new.type == FOLDER:
+            return (old.mode, old.uid, old.gid) != (new.mode, new.uid, new.gid)
+        return not old.alike(new)
+    known, other = (old, after) if new is None else (new, before)
+    # Below a folder of the image that one side names as a whole, what the image has is no change.
+    as_image = known is not None and (known.base or (known.type == FOLDER and in_image))
+    return not (as_image and in_base_folder(other, path))
+
+
+def in_base_folder(manifest: Manifest, path: str) -> bool:
+    """Whether a path lies below a folder that is named as a whole, as in the image."""
+    for folder in parents(path):
+        entry = manifest.get(folder)
+        if entry is not None:
+            return entry.base
+    return False
+
+
+def _change(store: HistoryStore, path: str, old: Entry | None, new: Entry | None, room: int) -> FileChange:
+    kind: Kind = "added" if old is None else "deleted" if new is None else "modified"
+    shown = new or old
+    assert shown
+    texts = [_text(store, entry, room) for entry in (old, new)]
+    if kind == "modified" and None in texts:
+        texts = [None, None]
+    return FileChange(path, kind, shown.size, texts[0], texts[1], _detail(old, new))
+
+
+def _text(store: HistoryStore, entry: Entry | None, room: int) -> bytes | None:
+    """The content of a small text file, else None."""
+    if entry is None or entry.type != FILE or entry.chunks is None or entry.size > min(TEXT_MOST, room):
+        return None
+    try:
+        data = store.read(entry, TEXT_MOST)
+    except (HistoryError, OSError):
+        return None
+    return None if b"\0" in data else data
+
+
+def _detail(old: Entry | None, new: Entry | None) -> str:
+    """What differs beside the content."""
+    if old is None or new is None:
+        entry = new or old
+        return "" if entry is None or entry.type == FILE else _described(entry)
+    if old.type != new.type:
+        return f"{_described(old)} became {_described(new)}"
+    facts = []
+    if old.type == LINK and not (old.base or new.base) and old.target != new.target:
+        facts.append(f"leads to {new.target!r}, led to {old.target!r}")
+    if old.mode != new.mode:
+        facts.append(f"mode {old.mode:o} became {new.mode:o}")
+    if (old.uid, old.gid) != (new.uid, new.gid):
+        facts.append(f"owner {old.uid}:{old.gid} became {new.uid}:{new.gid}")
+    if not (old.base or new.base) and old.xattrs != new.xattrs:
+        facts.append("its extended attributes differ")
+    return "; ".join(facts)
+
+
+def _described(entry: Entry) -> str:
+    if entry.type == LINK and not entry.base:
+        return f"a link to {entry.target!r}"
+    return f"a {_NAMES.get(entry.type, 'special file')}"
+
+
+def listing(manifest: Manifest, path: str, depth: int, limit: int) -> list[FileEntry]:
+    """What `Sandbox.list_files` would have returned at a checkpoint; what is in folders of the image is unknown.
+
+    Raises:
+        FileNotFoundError: nothing was at the path.
+    """
+    here = manifest.get(path)
+    if here is None and path != "/":
+        if in_base_folder(manifest, path):
+            raise HistoryError(
+                f"{path} was as in the image, which the history does not hold; list it in a new sandbox."
+            )
+        raise FileNotFoundError(2, "No such file or directory", path)
+    if here is not None and here.type != FOLDER:
+        return [_file_entry(path, here)]
+    start = path.rstrip("/") + "/"
+    found = [
+        _file_entry(name, entry)
+        for name, entry in manifest.items()
+        if name.startswith(start) and name != "/" and name.count("/", len(start)) < depth
+    ]
+    return sorted(found, key=lambda entry: entry.path)[:limit]
+
+
+def _file_entry(path: str, entry: Entry) -> FileEntry:
+    kinds: dict[str, Literal["file", "directory", "link"]] = {FILE: "file", FOLDER: "directory", LINK: "link"}
+    return FileEntry(
+        path, kinds.get(entry.type, "other"), entry.size, stat.S_IMODE(entry.mode), entry.mtime_ns / 1e9
+    )

@@ -1,0 +1,193 @@
+"""Files of the image, which a manifest only names as unchanged: read once from a new sandbox, then kept."""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
+
+from llm_sandbox_nb.sandbox.errors import SandboxError
+from llm_sandbox_nb.sandbox.history.connection import ExecutorConnection
+from llm_sandbox_nb.sandbox.history.manifest import FILE, FOLDER, Entry, Manifest, parent
+from llm_sandbox_nb.sandbox.history.packs import PackWriter
+from llm_sandbox_nb.sandbox.history.snapshot import SnapshotReader
+from llm_sandbox_nb.sandbox.history.store import HistoryStore
+from llm_sandbox_nb.sandbox.protocol.answers import raise_error
+from llm_sandbox_nb.sandbox.protocol.frames import ProtocolError
+
+DESCRIBE_TIMEOUT = 600.0
+NAMES_MOST = 1_000_000
+
+
+ENGINE_FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
+"""What an engine writes for each container: no other sandbox has the same."""
+
+
+class ImageFiles:
+    """The files of an image. `connect` connects to a new sandbox of it, when something must be read."""
+
+    def __init__(self, store: HistoryStore, connect: Callable[[], Awaitable[ExecutorConnection]]) -> None:
+        self._store = store
+        self._connect = connect
+
+    async def expand(self, manifest: Manifest, other: Manifest, *, content: bool) -> dict[str, Entry]:
+        """The manifest with the entries of the image wherever `other` has something else.
+
+        Afterwards the two can be compared path by path: what is `base` in both is the same, what is `base` in
+        one is not, and with `content` all that `other` lacks is named with its content.
+
+        Raises:
+            SandboxError: the image cannot be read.
+        """
+        found = dict(manifest)
+        for path in sorted(path for path, entry in other.items() if entry.open_folder):
+            if not _open(manifest, path) and _in_image(manifest, path):
+                await self._open_folder(path, found, other)
+        if content:
+            lacking = {path for path, entry in found.items() if entry.base and not _in_image(other, path)}
+            files = [path for path in lacking if found[path].type != FOLDER]
+            found |= _present(await self._entries(files))
+            for path in lacking.difference(files):
+                found |= await self._subtree(path)
+        return found
+
+    async def learn_engine_files(self, found: Manifest) -> None:
+        """Keep what the engine wrote for this sandbox alone, before anything changes it."""
+        own = [path for path in ENGINE_FILES if path in found and found[path].base]
+        if own:
+            await self._learn(own, content=True)
+
+    async def entry(self, path: str) -> Entry:
+        """What the image has at a path, with its content.
+
+        Raises:
+            FileNotFoundError: nothing.
+            SandboxError: the image cannot be read.
+        """
+        found = (await self._entries([path]))[path]
+        if found is None:
+            raise FileNotFoundError(2, "No such file or directory", path)
+        return found
+
+    async def _open_folder(self, folder: str, found: dict[str, Entry], other: Manifest) -> None:
+        """Name what the image has in a folder; what `other` names as in the image needs no reading."""
+        if folder not in found:
+            return
+        if found[folder].type != FOLDER:
+            return
+        names = await self._names(folder)
+        same = {path for path in names if (entry := other.get(path)) is not None and entry.base}
+        found.update((path, other[path]) for path in same)
+        read = await self._entries([folder, *(path for path in names if path not in same)], content=False)
+        found.update((path, replace(entry, base=path != folder)) for path, entry in _present(read).items())
+
+    async def _subtree(self, folder: str) -> dict[str, Entry]:
+        """A folder of the image and everything below it, with its content."""
+        known = await asyncio.to_thread(self._known_subtree, folder)
+        if known is None:
+            writer = self._store.writer()
+            found = await self._read([folder], content=True, below=True, writer=writer)
+            entries: dict[str, tuple[Entry | None, bool]] = {p: (e, True) for p, e in found.items()}
+            await asyncio.to_thread(self._store.learn_image, entries, writer)
+            known = _present(found)
+        return known
+
+    def _known_subtree(self, folder: str) -> dict[str, Entry] | None:
+        """The same from what is kept; None when something was never read."""
+        found: dict[str, Entry] = {}
+        todo = [folder]
+        while todo:
+            path = todo.pop()
+            known = self._store.image_entry(path)
+            if known is None or known[0] is None or _lacks(known[0]):
+                return None
+            found[path] = known[0]
+            if known[0].type == FOLDER:
+                if not known[1]:
+                    return None
+                todo += self._store.image_names(path)
+        return found
+
+    async def _names(self, folder: str) -> list[str]:
+        known = await asyncio.to_thread(self._store.image_entry, folder)
+        if known is None or not known[1]:
+            connection = await self._connect()
+            listed = await connection.list_files(folder, limit=NAMES_MOST)
+            names = [one.path for one in listed if parent(one.path) == folder]
+            entries: dict[str, tuple[Entry | None, bool]] = {
+                path: (entry, False) for path, entry in (await self._read(names, content=False)).items()
+            }
+            here = (await self._read([folder], content=False))[folder]
+            entries[folder] = (here, True)
+            await asyncio.to_thread(self._store.learn_image, entries, self._store.writer())
+        return await asyncio.to_thread(self._store.image_names, folder)
+
+    async def _entries(self, paths: Collection[str], *, content: bool = True) -> dict[str, Entry | None]:
+        """What the image has at paths, with the content of files."""
+        known = {path: await asyncio.to_thread(self._store.image_entry, path) for path in paths}
+        missing = [path for path, row in known.items() if row is None or (content and _lacks(row[0]))]
+        if missing:
+            known |= await self._learn(missing, content=content)
+        return {path: row[0] for path, row in known.items() if row is not None}
+
+    async def _learn(self, paths: Collection[str], *, content: bool) -> dict[str, tuple[Entry | None, bool]]:
+        """Read paths, and keep what the image has there."""
+        writer = self._store.writer()
+        found = await self._read(paths, content=content, writer=writer)
+        entries: dict[str, tuple[Entry | None, bool]] = {
+            path: (entry, False) for path, entry in found.items()
+        }
+        await asyncio.to_thread(self._store.learn_image, entries, writer)
+        return entries
+
+    async def _read(
+        self,
+        paths: Collection[str],
+        *,
+        content: bool,
+        below: bool = False,
+        writer: PackWriter | None = None,
+    ) -> dict[str, Entry | None]:
+        if not paths:
+            return {}
+        connection = await self._connect()
+        reader = SnapshotReader(writer or self._store.writer(), self._store.length, self._store.limit)
+        params = {
+            "op": "describe",
+            "paths": sorted(paths),
+            "content": content,
+            "below": below,
+            "timeout": DESCRIBE_TIMEOUT,
+        }
+        outcome = await connection.request_files(params, reader.take, DESCRIBE_TIMEOUT)
+        raise_error(outcome, "")
+        try:
+            snapshot = await asyncio.to_thread(reader.parse)
+        except ProtocolError as error:
+            raise SandboxError(f"The files of the image cannot be read: {error}; try again.") from error
+        return {**dict.fromkeys(paths), **snapshot.entries}
+
+
+def _open(manifest: Manifest, path: str) -> bool:
+    entry = manifest.get(path)
+    return entry is not None and entry.open_folder
+
+
+def _in_image(manifest: Manifest, path: str) -> bool:
+    """Whether a path is, or lies below, what is as in the image."""
+    while path != "/":
+        entry = manifest.get(path)
+        if entry is not None:
+            return entry.base
+        path = posixpath.dirname(path)
+    root = manifest.get("/")
+    return root is not None and root.base
+
+
+def _present(entries: Mapping[str, Entry | None]) -> dict[str, Entry]:
+    return {path: entry for path, entry in entries.items() if entry is not None}
+
+
+def _lacks(entry: Entry | None) -> bool:
+    return entry is not None and entry.type == FILE and entry.chunks is None

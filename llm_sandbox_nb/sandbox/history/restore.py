@@ -1,0 +1,459 @@
+"""Restores: put a sandbox's files back to a checkpoint of its own history, or of the history that it continues.
+
+First a plan is made of what differs (`Plan`), then its records are sent to the executor (`RestoreBody`), then the files
+are scanned again. Where a file can be put into the sandbox from outside, much content goes there in one such file, the
+pack: sending it through the connection, record by record, takes twice the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import secrets
+import struct
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from llm_sandbox_nb.formatting import plural
+from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
+from llm_sandbox_nb.sandbox.history.checkpointing import SandboxHistory, finish_anyway
+from llm_sandbox_nb.sandbox.history.connection import Deliver, ExecutorConnection
+from llm_sandbox_nb.sandbox.history.image_files import ImageFiles
+from llm_sandbox_nb.sandbox.history.manifest import FILE, FOLDER, Chunk, Entry, parents
+from llm_sandbox_nb.sandbox.history.snapshot import HEAD
+from llm_sandbox_nb.sandbox.history.store import HistoryStore
+from llm_sandbox_nb.sandbox.history.types import Restored
+from llm_sandbox_nb.sandbox.protocol.answers import raise_error
+from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
+
+RESTORE_TIMEOUT = 600.0
+_ROUNDS = 3
+"""How often it is tried when processes still change files."""
+_PROBLEMS = 100
+_PATCH_FROM = 2 * 1024 * 1024
+"""Bytes of a file from which on only its changed pieces are written."""
+PACK_FROM, PACK_MOST = 2 * 1024 * 1024, 512 * 1024 * 1024
+"""Bytes of content for which a pack is made: for less it is slower, for more it needs too much of the disk."""
+_READY = b"ready"
+_BATCH = 512
+"""Entries in one record."""
+_PIECE = 512 * 1024
+_OFFSET, _RANGE, _PART = struct.Struct(">Q"), struct.Struct(">QQ"), struct.Struct(">QQQ")
+
+logger = logging.getLogger(__name__)
+
+
+async def restore(
+    history: SandboxHistory,
+    connect: Callable[[], Awaitable[ExecutorConnection]],
+    id: str,
+    connect_new: Callable[[], Awaitable[ExecutorConnection]],
+) -> Restored:
+    """See `Sandbox.restore`. `connect_new` connects to a new sandbox of the image, when one is needed."""
+    async with history.lock:
+        history.checkpoint(id)
+        return await _Restore(history, connect, id, connect_new).run()
+
+
+class _Restore:
+    def __init__(
+        self,
+        history: SandboxHistory,
+        connect: Callable[[], Awaitable[ExecutorConnection]],
+        id: str,
+        connect_new: Callable[[], Awaitable[ExecutorConnection]],
+    ) -> None:
+        self._history = history
+        self._connect = connect
+        self._id = id
+        self._store: HistoryStore = history.store_with(id)
+        self._target = history.manifest(id)
+        in_another_folder = self._target is not self._store.manifest(id)
+        # There the state of the shell would be that of the sandbox that it came from.
+        self._shell = None if in_another_folder else self._store.shell(id)
+        self._image = ImageFiles(self._store, connect_new)
+        self._packs = True
+        self._problems: list[str] = []
+        self._shell_restored = False
+
+    async def run(self) -> Restored:
+        """Plan, apply and scan again, until nothing differs."""
+        began = time.monotonic()
+        safety = await self._history.take_locked(await self._connect(), {self._id})
+        plan = await self._plan(self._history.entries)
+        files = plan.paths
+        for _ in range(_ROUNDS):
+            try:
+                await self._apply(plan)
+            except SandboxLostError:
+                await self._connect()  # raises when the sandbox is really lost
+            plan = await self._scan_again(safety)
+            if not plan.paths or self._problems:
+                break
+        else:
+            self._problems.append(
+                f"{plural(plan.paths, 'path differs', 'paths differ')} again: something still changes them."
+            )
+        problems = tuple(self._problems[:_PROBLEMS])
+        return Restored(self._id, safety, files, self._shell_restored, problems, time.monotonic() - began)
+
+    async def _plan(self, found: Mapping[str, Entry]) -> Plan:
+        target = await self._image.expand(self._target, found, content=True)
+        current = await self._image.expand(found, target, content=False)
+        return await asyncio.to_thread(plan_restore, current, target)
+
+    async def _apply(self, plan: Plan) -> None:
+        """Send the plan. Until the executor has answered, the state of the files is unknown."""
+        history = self._history
+        new = secrets.token_hex(8)
+        connection = await self._connect()
+        deliver = connection.deliver if self._packs else None
+        body = RestoreBody(plan, self._store, self._shell, deliver, f"{new}.pack")
+        params = {
+            "op": "restore",
+            "id": new,
+            "since": history.last_scan,
+            "timeout": RESTORE_TIMEOUT,
+            "pack": body.pack,
+        }
+        history.last_scan = None
+        outcome = await connection.request_files(params, body.take, RESTORE_TIMEOUT, body.pieces())
+        raise_error(outcome, "")
+        history.last_scan, history.entries, history.shell = new, _after(history.entries, plan), self._shell
+        self._packs = self._packs and outcome.get("pack") != "missing"
+        if body.pack and not self._packs:
+            return  # files that are put in from outside do not appear inside: the next round sends all
+        self._problems += [*plan.problems, *_failures(outcome)]
+        shell_problem = outcome.get("shell")
+        self._shell_restored = self._shell is not None and not shell_problem
+        if isinstance(shell_problem, str) and shell_problem:
+            self._problems.append(f"The shell was not fully restored: {printable(shell_problem)}.")
+
+    async def _scan_again(self, safety: str) -> Plan:
+        """What still differs; if anything does, the present files become their own checkpoint."""
+        scan, found = await self._history.scan_locked(await self._connect())
+        try:
+            plan = await self._plan(found)
+        except BaseException:
+            scan.content.discard()
+            raise
+        if plan.paths:
+            pinned = {self._id, safety}
+            await finish_anyway(asyncio.to_thread(scan.commit, found, pinned, changed=True))
+        else:
+            self._history.head = self._id
+            scan.discard(found)
+        return plan
+
+
+def _after(before: Mapping[str, Entry], plan: Plan) -> dict[str, Entry]:
+    """The manifest that the executor remembers when a plan was applied."""
+    gone = set(plan.delete)
+    kept = {
+        path: entry
+        for path, entry in before.items()
+        if path not in gone and (not gone or not any(up in gone for up in parents(path)))
+    }
+    return kept | dict(plan.make) | dict(plan.touch)
+
+
+def _failures(outcome: Mapping[str, Any]) -> list[str]:
+    """What the executor could not restore, in sentences."""
+    failed = outcome.get("failed")
+    rows = failed if isinstance(failed, list) else []
+    return [
+        f"{printable(row[0])} could not be restored: {printable(row[1])}."
+        for row in rows[:_PROBLEMS]
+        if isinstance(row, list) and len(row) == 2 and all(isinstance(one, str) for one in row)
+    ]
+
+
+# -- the plan ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Plan:
+    """What a restore does. `problems` has a sentence for each thing that cannot be restored."""
+
+    delete: list[str] = field(default_factory=list)
+    make: list[tuple[str, Entry]] = field(default_factory=list)
+    """In an order in which folders come before what is in them, and a file before its other names."""
+    patch: dict[str, Entry] = field(default_factory=dict)
+    """Files of `make` that exist and need only some pieces: as they are now."""
+    touch: list[tuple[str, Entry]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def paths(self) -> int:
+        """How many paths change, without those in deleted folders."""
+        return len({*self.delete, *(path for path, _ in self.make), *(path for path, _ in self.touch)})
+
+    def needed(self, path: str, entry: Entry) -> list[Chunk]:
+        """The pieces of content that an entry of `make` needs."""
+        if not has_content(path, entry):
+            return []
+        here = self.patch.get(path)
+        known = set(here.chunks or ()) if here else set()
+        return [chunk for chunk in entry.chunks or () if chunk not in known]
+
+
+def has_content(path: str, entry: Entry) -> bool:
+    """Whether content is written under this name: a file has some, and it is its first name."""
+    return entry.type == FILE and bool(entry.chunks) and entry.group in ("", path)
+
+
+def plan_restore(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> Plan:
+    """What turns `current` into `target`, both expanded by `ImageFiles.expand`; only what differs changes."""
+    plan = Plan()
+    _plan_deletes(plan, current, target)
+    deleted = set(plan.delete)
+    groups = _changed_groups(current, target)
+    for path in sorted(target, key=os.fsencode):
+        wanted, here = target[path], current.get(path)
+        if here is not None and (path in deleted or any(up in deleted for up in parents(path))):
+            here = None
+        if wanted.group in groups:
+            _plan_file(plan, path, replace(wanted, group=groups[wanted.group]), None)
+        elif here is None or wanted != here:
+            _plan_file(plan, path, wanted, here)
+    return plan
+
+
+def _plan_deletes(plan: Plan, current: Mapping[str, Entry], target: Mapping[str, Entry]) -> None:
+    """Plan what to delete, folders as a whole; also what is a folder on one side only."""
+    gone: set[str] = set()
+    for path in sorted(current, key=os.fsencode):
+        wanted = target.get(path)
+        if wanted is not None and (wanted.type == FOLDER) == (current[path].type == FOLDER):
+            continue
+        if any(up in gone for up in parents(path)):
+            continue
+        gone.add(path)
+        plan.delete.append(path)
+
+
+def _changed_groups(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> dict[str, str]:
+    """Files with several names of which any differs: they are made again. The name to link to, by group."""
+    members: dict[str, list[str]] = defaultdict(list)
+    for path, entry in target.items():
+        if entry.group:
+            members[entry.group].append(path)
+    return {
+        group: min(paths, key=os.fsencode)
+        for group, paths in members.items()
+        if any(current.get(path) != target[path] for path in paths)
+    }
+
+
+def _plan_file(plan: Plan, path: str, wanted: Entry, here: Entry | None) -> None:
+    if here is not None and wanted.base and here.base:
+        return
+    if here is not None and _same_content(wanted, here):
+        plan.touch.append((path, wanted))
+        return
+    if wanted.base or (wanted.type == FILE and wanted.chunks is None):
+        plan.problems.append(f"{printable(path)} stays as it is: its content was not kept.")
+        return
+    if here is not None and _can_patch(wanted, here):
+        plan.patch[path] = here
+    plan.make.append((path, wanted))
+
+
+def _same_content(wanted: Entry, here: Entry) -> bool:
+    """Whether only metadata differs."""
+    if wanted.type != here.type or wanted.group != here.group:
+        return False
+    if wanted.type == FOLDER:
+        return True
+    content = (here.target, here.device, here.size, here.chunks)
+    known = not (wanted.base or here.base) and (wanted.type != FILE or wanted.chunks is not None)
+    return known and (wanted.target, wanted.device, wanted.size, wanted.chunks) == content
+
+
+def _can_patch(wanted: Entry, here: Entry) -> bool:
+    if wanted.type != FILE or here.type != FILE or wanted.group or here.group or wanted.size < _PATCH_FROM:
+        return False
+    if here.chunks is None or wanted.chunks is None:
+        return False
+    return 2 * len({*wanted.chunks} & {*here.chunks}) >= len(wanted.chunks)
+
+
+def printable(path: str) -> str:
+    """A text from a sandbox, escaped where it is not printable."""
+    return path if path.isprintable() else ascii(path)
+
+
+# -- its records ---------------------------------------------------------------------------------------------------
+
+
+class RestoreBody:
+    """The body of a restore request: the records of its plan.
+
+    Args:
+        shell: the state of the shell to restore.
+        deliver: puts a file into the sandbox from outside, where that is possible.
+        name: the name of the pack.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        store: HistoryStore,
+        shell: bytes | None,
+        deliver: Deliver | None = None,
+        name: str = "",
+    ) -> None:
+        self._plan = plan
+        self._store = store
+        self._shell = shell
+        self._pieces, size = _pack(plan) if deliver else ({}, 0)
+        self._size = size
+        self._deliver = deliver if PACK_FROM <= size <= PACK_MOST else None
+        self._name = name
+        self._ready = asyncio.Event()
+
+    @property
+    def pack(self) -> str | None:
+        """The name of the pack; None when everything goes through the connection."""
+        return self._name if self._deliver else None
+
+    def take(self, kind: int, payload: bytes) -> None:
+        """What the executor says before its outcome: that it is ready for the pack.
+
+        Raises:
+            ProtocolError: it said something else.
+        """
+        if self._deliver is None or self._ready.is_set() or (kind, payload) != (Kind.STDOUT, _READY):
+            raise ProtocolError("it sent output without a request")
+        self._ready.set()
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """All records; with a pack, not before it is in its place. Content is read ahead, in a thread."""
+        places = self._pieces if self._deliver and await self._delivered(self._deliver) else {}
+        records = _Records(self._plan, self._store, self._shell, places).all()
+        ahead = asyncio.ensure_future(asyncio.to_thread(_piece, records))
+        try:
+            while piece := await ahead:
+                ahead = asyncio.ensure_future(asyncio.to_thread(_piece, records))
+                yield piece
+        finally:
+            ahead.cancel()
+
+    async def _delivered(self, deliver: Deliver) -> bool:
+        await self._ready.wait()
+        content = (self._store.content(digest) for digest in self._pieces)
+        try:
+            await deliver(self._name, self._size, content)
+        except (SandboxError, OSError):
+            logger.info(
+                "a pack cannot be put into the sandbox; everything goes through the connection", exc_info=True
+            )
+            return False
+        return True
+
+
+def _pack(plan: Plan) -> tuple[dict[bytes, int], int]:
+    """Where each piece of content is in a pack with all of them, and the size of that."""
+    places: dict[bytes, int] = {}
+    size = 0
+    for path, entry in plan.make:
+        for chunk in plan.needed(path, entry):
+            if chunk.digest not in places:
+                places[chunk.digest] = size
+                size += chunk.length
+    return places, size
+
+
+class _Records:
+    """The records of a plan, in their order. `places`: where content is in the pack, see `_pack`."""
+
+    def __init__(
+        self, plan: Plan, store: HistoryStore, shell: bytes | None, places: dict[bytes, int]
+    ) -> None:
+        self._plan = plan
+        self._store = store
+        self._shell = shell
+        self._places = places
+        self._waiting: list[list[object]] = []
+
+    def all(self) -> Iterator[bytes]:
+        """All of them."""
+        plan = self._plan
+        for start in range(0, len(plan.delete), _BATCH):
+            yield _record("D", _json(plan.delete[start : start + _BATCH]))
+        for path, entry in plan.make:
+            if has_content(path, entry):
+                yield from self._flush("E")
+                yield from self._content(path, entry)
+            else:
+                yield from self._add("E", path, entry)
+        yield from self._flush("E")
+        for path, entry in plan.touch:
+            yield from self._add("M", path, entry)
+        yield from self._flush("M")
+        if self._shell is not None:
+            yield _record("S", self._shell)
+
+    def _add(self, kind: str, path: str, entry: Entry) -> Iterator[bytes]:
+        self._waiting.append(entry.row(path))
+        if len(self._waiting) >= _BATCH or (entry.chunks and len(entry.chunks) > _BATCH):
+            yield from self._flush(kind)
+
+    def _flush(self, kind: str) -> Iterator[bytes]:
+        if self._waiting:
+            rows, self._waiting = self._waiting, []
+            yield _record(kind, _json(rows))
+
+    def _content(self, path: str, entry: Entry) -> Iterator[bytes]:
+        here = self._plan.patch.get(path)
+        yield _record("F" if here is None else "P", _json(entry.row(path)))
+        for offset, length, digest in self._plan.needed(path, entry):
+            if digest in self._places:
+                yield _record("K", _PART.pack(offset, self._places[digest], length))
+            else:
+                yield _record("W", _OFFSET.pack(offset), self._store.content(digest))
+        if here is not None:
+            for start, end in _new_holes(entry, here):
+                yield _record("H", _RANGE.pack(start, end - start))
+
+
+def _new_holes(wanted: Entry, here: Entry) -> Iterator[tuple[int, int]]:
+    """Parts that become holes and have content now."""
+    filled = [(chunk.offset, chunk.offset + chunk.length) for chunk in here.chunks or ()]
+    for start, end in _holes(wanted.chunks or (), wanted.size):
+        for first, last in filled:
+            if max(start, first) < min(end, last):
+                yield max(start, first), min(end, last)
+
+
+def _holes(chunks: tuple[Chunk, ...], size: int) -> Iterator[tuple[int, int]]:
+    at = 0
+    for offset, length, _ in chunks:
+        if offset > at:
+            yield at, offset
+        at = offset + length
+    if at < size:
+        yield at, size
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode("ascii")
+
+
+def _record(kind: str, *parts: bytes) -> bytes:
+    return b"".join((HEAD.pack(ord(kind), sum(map(len, parts))), *parts))
+
+
+def _piece(records: Iterator[bytes]) -> bytes:
+    found, size = [], 0
+    for record in records:
+        found.append(record)
+        size += len(record)
+        if size >= _PIECE:
+            break
+    return b"".join(found)

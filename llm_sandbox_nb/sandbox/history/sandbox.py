@@ -1,0 +1,201 @@
+"""Checkpoints, restores, forks and diffs of a sandbox: the part of the contract that all sandboxes share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import posixpath
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from llm_sandbox_nb.sandbox.contract import Changes, FileEntry, Protection, Sandbox
+from llm_sandbox_nb.sandbox.errors import SandboxError
+from llm_sandbox_nb.sandbox.history.checkpointing import HistoryCopy, SandboxHistory
+from llm_sandbox_nb.sandbox.history.connection import ExecutorConnection
+from llm_sandbox_nb.sandbox.history.diff import compare, listing
+from llm_sandbox_nb.sandbox.history.image_files import ImageFiles
+from llm_sandbox_nb.sandbox.history.manifest import FILE, FOLDER, Entry, resolve
+from llm_sandbox_nb.sandbox.history.restore import restore
+from llm_sandbox_nb.sandbox.history.types import History, Restored
+from llm_sandbox_nb.sandbox.isolations import ISOLATIONS
+
+READ_CAP = 1024**3
+"""Bytes that `read_file` reads when its caller sets no limit; hostile files are endless."""
+_T = TypeVar("_T")
+
+logger = logging.getLogger(__name__)
+
+
+def new_history(protection: Protection, root: str) -> SandboxHistory:
+    """An empty history for a new sandbox."""
+    isolation = ISOLATIONS[protection.isolation]
+    return SandboxHistory(isolation.checkpoints, root if isolation.own_root else "/")
+
+
+class CheckpointingSandbox(Sandbox):
+    """A sandbox with a history. Subclasses say how to connect to it, and how to start another like it."""
+
+    sandbox_history: SandboxHistory
+
+    @abstractmethod
+    async def connect(self) -> ExecutorConnection:
+        """A living connection to the executor. Raises SandboxLostError."""
+
+    @abstractmethod
+    async def clone(self) -> CheckpointingSandbox:
+        """A new sandbox with the same options. Raises SandboxError when none can be started."""
+
+    @abstractmethod
+    async def retrying(self, use: Callable[[ExecutorConnection], Awaitable[_T]]) -> _T:
+        """Use a connection; a second time if it breaks meanwhile, so `use` must allow that."""
+
+    @property
+    def history(self) -> History:
+        """See `Sandbox.history`."""
+        return self.sandbox_history
+
+    async def keep_history(
+        self, folder: Path | str, *, continue_from: Path | str | None = None, limit: int | None = None
+    ) -> None:
+        """See `Sandbox.keep_history`."""
+        source = None if continue_from is None else Path(continue_from)
+        await self.sandbox_history.keep(Path(folder), source, limit)
+
+    async def checkpoint(self) -> str:
+        """See `Sandbox.checkpoint`."""
+        return await self.retrying(self.sandbox_history.take)
+
+    async def changes(self, a: str | None = None, b: str | None = None) -> Changes:
+        """See `Sandbox.changes`."""
+        if a is None and b is None:
+            return await self.changes_now()
+        for id in (a, b):
+            if id is not None:
+                self.sandbox_history.checkpoint(id)
+        now = await self.checkpoint() if a is None or b is None else ""
+        store = self.sandbox_history.store_with(a or now)
+        before, after = self.sandbox_history.manifest(a or now), self.sandbox_history.manifest(b or now)
+        async with _LazyClone(self) as clone:
+            image = ImageFiles(store, clone.connect)
+            try:
+                before = await image.expand(before, after, content=False)
+                after = await image.expand(after, before, content=False)
+            except SandboxError:
+                logger.info("the files of the image cannot be read", exc_info=True)  # then they count as new
+        return await asyncio.to_thread(compare, store, before, after)
+
+    async def restore(self, checkpoint: str) -> Restored:
+        """See `Sandbox.restore`."""
+        async with _LazyClone(self) as clone:
+            return await restore(self.sandbox_history, self.connect, checkpoint, clone.connect)
+
+    async def fork(self, checkpoint: str, *, history: Path | str | None = None) -> CheckpointingSandbox:
+        """See `Sandbox.fork`."""
+        store = self.sandbox_history.store_with(checkpoint)
+        store.checkpoint(checkpoint)
+        folder = None if history is None else Path(history)
+        # The history is copied while the sandbox starts.
+        copy = asyncio.ensure_future(asyncio.to_thread(HistoryCopy.of, store, folder))
+        new: CheckpointingSandbox | None = None
+        try:
+            new = await self.clone()
+            new.sandbox_history.continue_with(await asyncio.shield(copy))
+            restored = await restore(new.sandbox_history, new.connect, checkpoint, new.connect)
+            if restored.problems:
+                raise SandboxError(f"The fork could not be made: {restored.problems[0]}")
+        except BaseException:
+            await asyncio.shield(_undo_fork(new, copy))
+            raise
+        return new
+
+    async def read_file(self, path: str, *, limit: int | None = None, at: str | None = None) -> bytes:
+        """See `Sandbox.read_file`; the default `limit` is 1 GiB."""
+        cap = READ_CAP if limit is None else limit
+        if at is None:
+            return await self.read_file_now(path, cap)
+        manifest = self.sandbox_history.manifest(at)
+        resolved = resolve(manifest, self._absolute(path))
+        entry = manifest.get(resolved) or Entry(FILE, base=True)
+        if entry.base and entry.type != FOLDER:
+            entry = await self._image_file(resolved)
+        if entry.type == FOLDER:
+            raise IsADirectoryError(21, "Is a directory", path)
+        if entry.type != FILE:
+            raise PermissionError(1, "Operation not permitted", path)
+        return await asyncio.to_thread(self.sandbox_history.store_with(at).read, entry, cap)
+
+    async def _image_file(self, path: str) -> Entry:
+        """What the image has at a path, with its content."""
+        async with _LazyClone(self) as clone:
+            store = self.sandbox_history.store
+            assert store
+            return await ImageFiles(store, clone.connect).entry(path)
+
+    async def list_files(
+        self, path: str, *, depth: int = 1, limit: int = 10_000, at: str | None = None
+    ) -> list[FileEntry]:
+        """See `Sandbox.list_files`."""
+        if at is None:
+            return await self.list_files_now(path, depth=depth, limit=limit)
+        manifest = self.sandbox_history.manifest(at)
+        resolved = resolve(manifest, self._absolute(path))
+        entry = manifest.get(resolved)
+        if entry is not None and (entry.type != FOLDER or not entry.base):
+            return await asyncio.to_thread(listing, manifest, resolved, depth, limit)
+        async with _LazyClone(self) as clone:
+            return await (await clone.connect()).list_files(resolved, depth=depth, limit=limit)
+
+    def _absolute(self, path: str) -> str:
+        return posixpath.normpath(posixpath.join(self.directories.root, path))
+
+    @abstractmethod
+    async def changes_now(self) -> Changes:
+        """`changes` without checkpoints."""
+
+    @abstractmethod
+    async def read_file_now(self, path: str, limit: int) -> bytes:
+        """`read_file` of the file as it is now."""
+
+    @abstractmethod
+    async def list_files_now(self, path: str, *, depth: int, limit: int) -> list[FileEntry]:
+        """`list_files` as they are now."""
+
+
+async def _undo_fork(new: CheckpointingSandbox | None, copy: Awaitable[HistoryCopy]) -> None:
+    """Remove what a fork that failed has made."""
+    if new is not None:
+        await new.close()
+    with contextlib.suppress(SandboxError, OSError):
+        await asyncio.to_thread((await copy).discard)
+
+
+class _LazyClone:
+    """A new sandbox with the files of the image, started when it is first needed, closed at the end."""
+
+    def __init__(self, box: CheckpointingSandbox) -> None:
+        self._box = box
+        self._started: CheckpointingSandbox | None = None
+
+    async def connect(self) -> ExecutorConnection:
+        """A connection to it. Raises SandboxError."""
+        if self._started is None:
+            try:
+                self._started = await self._box.clone()
+            except SandboxError as error:
+                raise SandboxError(
+                    f"Files of the image are needed, but a second sandbox to read them from cannot be started: {error}"
+                ) from error
+        return await self._started.connect()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._started is not None:
+            await asyncio.shield(self._started.close())

@@ -1,0 +1,37 @@
+"""Folders in the temporary folder whose owner holds a lock on a file in them for as long as it lives."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+
+def remove_left_folders(prefix: str, lock: str, in_use: Callable[[Path], bool] = lambda folder: False) -> int:
+    """Remove the folders of this user whose owners were killed; how many there are of those that live.
+
+    Args:
+        prefix: how the names of the folders begin.
+        lock: the name of the file that the owner has locked. A folder without one belongs to another program.
+        in_use: whether a folder without an owner has other users still.
+    """
+    held = 0
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        try:
+            file = os.open(folder / lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if in_use(folder):
+                held += 1
+            elif os.fstat(file).st_uid == os.getuid():
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            held += 1
+        finally:
+            os.close(file)
+    return held

@@ -1,0 +1,1 @@
+"""How the host talks to the executor: frames, channel, transports."""

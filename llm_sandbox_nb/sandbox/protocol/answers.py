@@ -1,0 +1,291 @@
+"""What an executor answers, made into the contract's values and exceptions; nothing is believed unchecked."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeVar, cast
+
+from llm_sandbox_nb.sandbox.contract import (
+    Changes,
+    CommandResult,
+    FileChange,
+    FileEntry,
+    OutputCallback,
+    StreamName,
+)
+from llm_sandbox_nb.sandbox.errors import (
+    OutputLimitExceededError,
+    SandboxError,
+    SandboxUserError,
+    TransferError,
+)
+from llm_sandbox_nb.sandbox.protocol.frames import MAX_PAYLOAD, Kind, ProtocolError
+
+_T = TypeVar("_T")
+_BROKEN_OFF = (
+    "The connection to the Jupyter server broke during this command, which was ended; it is back, and the "
+    "sandbox with its files is as it was."
+)
+_LATEST = 2**62
+_STREAMS: dict[int, StreamName] = {Kind.STDOUT: "stdout", Kind.STDERR: "stderr"}
+
+
+class CommandOutput:
+    """Takes the output frames of one command, never more than agreed."""
+
+    def __init__(self, limit: int, on_output: OutputCallback | None) -> None:
+        self.limit = limit
+        self.background = b""
+        self.omitted: dict[StreamName, int] = {}
+        self._pieces: dict[StreamName, list[bytes]] = {"stdout": [], "stderr": []}
+        self._sizes: dict[StreamName, int] = {"stdout": 0, "stderr": 0}
+        self._on_output = on_output
+
+    def take(self, kind: int, payload: bytes) -> None:
+        """One frame.
+
+        Raises:
+            ProtocolError: more came than may.
+        """
+        if kind in _STREAMS:
+            self._add(_STREAMS[Kind(kind)], payload)
+        elif kind == Kind.GAP:
+            self._gap(payload)
+        elif kind == Kind.DATA and len(self.background) + len(payload) <= MAX_PAYLOAD:
+            self.background += payload
+        else:
+            raise ProtocolError(f"a command's output came with frame kind {kind}")
+
+    def _add(self, stream: StreamName, data: bytes) -> None:
+        self._sizes[stream] += len(data)
+        if self._sizes[stream] > self.limit:
+            raise ProtocolError("it sent more output than it may")
+        self._pieces[stream].append(data)
+        if self._on_output:
+            self._on_output(stream, data)
+
+    def _gap(self, payload: bytes) -> None:
+        try:
+            gap = json.loads(payload)
+            stream, omitted = gap["stream"], gap["omitted"]
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise ProtocolError("its report of left-out output is invalid") from error
+        if stream not in ("stdout", "stderr") or stream in self.omitted or not _is_count(omitted):
+            raise ProtocolError("its report of left-out output is invalid")
+        self.omitted[stream] = omitted
+        marker = b"\n[... %d bytes left out ...]\n" % omitted
+        self._pieces[stream].append(marker)
+        if self._on_output:
+            self._on_output(stream, marker)
+
+    def text(self, stream: StreamName) -> bytes:
+        """What has come of a stream."""
+        return b"".join(self._pieces[stream])
+
+    def broken_off(self) -> CommandResult:
+        """The result of a command that ended because the connection broke: what has come of its output."""
+        sizes = {name: size + self.omitted.get(name, 0) for name, size in self._sizes.items()}
+        return CommandResult(
+            exit_code=None,
+            stdout=self.text("stdout"),
+            stderr=self.text("stderr"),
+            interrupted=True,
+            truncated=bool(self.omitted),
+            stdout_bytes=sizes["stdout"],
+            stderr_bytes=sizes["stderr"],
+            notice=_BROKEN_OFF,
+        )
+
+
+class Gathered:
+    """Takes the content of a file or a listing, up to a limit of bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def take(self, kind: int, payload: bytes) -> None:
+        """One frame.
+
+        Raises:
+            ProtocolError: more came than may.
+        """
+        self._size += len(payload)
+        if kind != Kind.STDOUT or self._size > self._limit:
+            raise ProtocolError("it sent more of a file than it may")
+        self._pieces.append(payload)
+
+    def bytes(self) -> bytes:
+        """All that has come."""
+        return b"".join(self._pieces)
+
+
+_FACTS: tuple[tuple[str, type, Any], ...] = (
+    ("version", int, 0), ("python", str, ""), ("pid", int, 1), ("uid", int, 0), ("bash", bool, False),
+    ("adopted", bool, False), ("failed", list, []), ("files", dict, {}),
+)  # fmt: skip
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def _is_path(value: object) -> bool:
+    """Whether a filesystem can have this path. Raises UnicodeEncodeError for text that stands for no bytes."""
+    return isinstance(value, str) and b"\0" not in os.fsencode(value)
+
+
+def _field(answer: Mapping[str, Any], name: str, kind: type[_T], default: _T) -> _T:
+    value = answer.get(name, default)
+    if not isinstance(value, kind) or (kind is int and not _is_count(value)):
+        raise ProtocolError(f"its answer has no proper {name}")
+    return value
+
+
+def _seconds(value: object) -> float:
+    """A time. Raises ProtocolError unless a clock can show it; an integer may be too large even to be compared."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not -_LATEST <= value <= _LATEST:
+        raise ProtocolError("its answer has no proper time")
+    return float(value)
+
+
+def executor_facts(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """What an executor says of itself.
+
+    Raises:
+        ProtocolError: it is invalid.
+    """
+    for name, kind, default in _FACTS:
+        _field(answer, name, kind, default)
+    if not all(isinstance(text, str | None) for text in answer.get("files", {}).values()):
+        raise ProtocolError("its answer has no proper files")
+    return dict(answer)
+
+
+def command_result(answer: Mapping[str, Any], output: CommandOutput) -> CommandResult:
+    """The result of `run` or `exec`.
+
+    Raises:
+        ProtocolError: the answer is invalid.
+    """
+    code = answer.get("exit_code")
+    if code is not None and not (_is_count(code) and code < 256):
+        raise ProtocolError("its answer has no proper exit_code")
+    full_output = answer.get("full_output")
+    return CommandResult(
+        exit_code=code,
+        stdout=output.text("stdout"),
+        stderr=output.text("stderr"),
+        timed_out=_field(answer, "timed_out", bool, False),
+        interrupted=_field(answer, "interrupted", bool, False),
+        truncated=bool(output.omitted),
+        duration=_seconds(answer.get("duration", 0.0)),
+        stdout_bytes=_field(answer, "stdout_bytes", int, 0),
+        stderr_bytes=_field(answer, "stderr_bytes", int, 0),
+        full_output=full_output if isinstance(full_output, str) else None,
+        notice=_field(answer, "notice", str, ""),
+        background=output.background,
+    )
+
+
+def file_entry(row: bytes) -> FileEntry:
+    """One line of a listing.
+
+    Raises:
+        ProtocolError: it is none.
+    """
+    try:
+        path, kind, size, mode, mtime = json.loads(row)
+        known = _is_path(path) and kind in ("file", "directory", "link", "other")
+        if not known or not _is_count(size) or not _is_count(mode):
+            raise ValueError(row)
+        return FileEntry(path, cast(Literal["file"], kind), size, mode, _seconds(mtime))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ProtocolError("a line of its listing is invalid") from error
+
+
+def changes_of(rows: Sequence[bytes], answer: Mapping[str, Any]) -> Changes:
+    """What `changes` reports.
+
+    Raises:
+        ProtocolError: it is invalid.
+    """
+    return Changes(tuple(_file_change(row) for row in rows), _field(answer, "incomplete", str, ""))
+
+
+def _file_change(row: bytes) -> FileChange:
+    try:
+        path, kind, size, before, after, size_before = json.loads(row)
+        known = _is_path(path) and kind in ("added", "modified", "deleted")
+        if not known or not _is_count(size) or not (size_before is None or _is_count(size_before)):
+            raise ValueError(row)
+        old, new = (
+            None if text is None else base64.b64decode(text, validate=True) for text in (before, after)
+        )
+        return FileChange(path, cast(Literal["added"], kind), size, old, new, size_before=size_before)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ProtocolError("a line of its changes is invalid") from error
+
+
+def raise_upload_error(answer: Mapping[str, Any], target: str) -> None:
+    """Raise what an answer to an upload reports: every reason is a `TransferError`."""
+    try:
+        raise_error(answer, "")
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        reason = "it has no room" if error.errno == errno.ENOSPC else f"{error.strerror}{where}"
+        raise TransferError(f"The sandbox cannot take the upload to {target}: {reason}.") from error
+
+
+def raise_error(answer: Mapping[str, Any], path: str, limit: int | None = None) -> None:
+    """Raise what an answer reports as an error; `path` is what the caller called it."""
+    error = answer.get("error")
+    if error is None:
+        return
+    if not isinstance(error, dict):
+        raise SandboxError("The sandbox reports an invalid error.")
+    kind = error.get("kind")
+    message = str(error.get("message", "no reason given"))[:1000]
+    if kind == "os":
+        number = error.get("errno")
+        number = number if isinstance(number, int) and number in errno.errorcode else errno.EIO
+        place = path or str(error.get("path", ""))[:4096]
+        raise OSError(number, os.strerror(number), *([place] if place else []))
+    if kind == "user":
+        raise SandboxUserError(f"{message[:1].upper()}{message[1:]}.")
+    if kind == "limit":
+        raise OutputLimitExceededError(
+            f"{path} is larger than the limit of {limit} bytes; read a part of it with a command instead."
+        )
+    if kind in ("timed_out", "interrupted"):
+        raise TimeoutError(
+            errno.ETIMEDOUT, f"A file operation in the sandbox took too long ({message}).", path
+        )
+    raise SandboxError(f"The sandbox could not do it: {message}.")
+
+
+def closed_and_open(tried: object) -> tuple[list[str], list[str]]:
+    """The names of what the executor tried and could not use, and of what it could; it may say nothing at all."""
+    if not isinstance(tried, dict):
+        return [], []
+    found = sorted((str(name)[:40], bool(is_open)) for name, is_open in tried.items())[:8]
+    return [name for name, is_open in found if not is_open], [name for name, is_open in found if is_open]
+
+
+def disk_limits(executor: Mapping[str, Any]) -> tuple[int | None, int | None, str]:
+    """What the executor says of the bounds of all files: bytes, number, and what holds them."""
+    said = executor.get("disk")
+    if not isinstance(said, dict) or not all(
+        _is_count(said.get(name)) for name in ("bytes", "files", "total")
+    ):
+        return None, None, ""
+    size, files, total = said["bytes"], said["files"], said["total"]
+    if total and (not size or total <= size):
+        return total, files or None, "there is no more room" + ("; files are counted" if files else "")
+    how = "files are counted while commands run, and commands that pass the limit are ended"
+    return size or None, files or None, how if size or files else ""

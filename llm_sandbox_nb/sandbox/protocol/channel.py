@@ -1,0 +1,384 @@
+"""Many requests at once over one connection to an executor, which is never trusted.
+
+Whatever the other side does (garbage, silence, endless output, wrong ids), a call ends: with its answer, with
+the caller's own time-out inside the sandbox, or with `SandboxLostError`, in bounded memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+from llm_sandbox_nb.sandbox.errors import SandboxLostError
+from llm_sandbox_nb.sandbox.protocol.frames import (
+    HEADER,
+    MAX_PAYLOAD,
+    WINDOW,
+    Frame,
+    Kind,
+    ProtocolError,
+    body_frames,
+    json_frame,
+)
+from llm_sandbox_nb.sandbox.protocol.transport import StreamTransport, Transport
+
+__all__ = ["Body", "Channel", "Sink", "StreamTransport", "Transport"]
+
+PING_EVERY = 5.0
+"""Seconds between two pings; they keep the executor's lease."""
+PINGS_LOST = 6
+"""So many unanswered pings mean that the sandbox is lost."""
+GRACE = 15.0
+"""Seconds that an answer may be late before the sandbox counts as lost."""
+SETTLE = 10.0
+"""Seconds to wait for a cancelled request to be over."""
+LEASE = 45.0
+"""Seconds after which an executor that hears nothing ends its sandbox."""
+ABANDONED_BYTES = 64 * 1024 * 1024
+HEAD_OVER = MAX_PAYLOAD - 4096
+
+Body = bytes | AsyncIterator[bytes]
+"""The body of a request: bytes, or pieces as they are made."""
+Sink = Callable[[int, bytes], None]
+"""Called with each frame (kind, payload) of a request before its response. What it raises becomes the call's
+error; `ProtocolError` ends the whole channel.
+"""
+
+logger = logging.getLogger(__name__)
+
+
+class _Call:
+    """One request that has not been answered."""
+
+    def __init__(self, op: str, sink: Sink | None) -> None:
+        self.op = op
+        self.sink = sink
+        self.answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self.unacknowledged = 0
+        self.room = asyncio.Event()
+
+
+class Channel:
+    """Requests to one executor. To be used from the event loop in which `hello` was awaited."""
+
+    def __init__(self, transport: Transport, *, grace: float = GRACE, ping_every: float = PING_EVERY) -> None:
+        self._grace = grace
+        self._ping_every = ping_every
+        self._numbers = itertools.count(1)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._holders: set[object] = set()
+        self._flowing = asyncio.Event()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The event loop in which `hello` was awaited."""
+        self.on_lost: Callable[[SandboxLostError], None] | None = None
+        self.why_ended: Callable[[], str] = lambda: ""
+        """May give the reason when the connection ends, e.g. what the executor wrote to stderr."""
+        self._use(transport)
+
+    def _use(self, transport: Transport) -> None:
+        """Begin anew with another connection; nothing of the former one is left."""
+        for task in self._tasks:
+            task.cancel()
+        self._transport = transport
+        self._calls: dict[int, _Call] = {}
+        self._abandoned: dict[int, int] = {}
+        self._pings = 0
+        self.lost: SandboxLostError | None = None
+
+    async def ensure_connected(self) -> None:
+        """Connect again when the connection was lost. This kind cannot: its connection is the sandbox.
+
+        Raises:
+            SandboxLostError: the sandbox is lost.
+        """
+        self._check()
+
+    async def hello(
+        self, params: Mapping[str, Any], *, adopt: bool = False, timeout: float = 30.0
+    ) -> dict[str, Any]:
+        """Become the owner of the executor, and start to listen; its answer.
+
+        Args:
+            params: `lease` seconds, `directories` to make, `cwd` of the shell, `spill` folder.
+            adopt: another owner may have been cut off in the middle of a frame, either way.
+            timeout: seconds.
+
+        Raises:
+            SandboxLostError: no proper answer came.
+        """
+        self.loop = asyncio.get_running_loop()
+        nonce = secrets.token_hex(16)
+        hello = json_frame(Kind.HELLO, 0, {"lease": LEASE, **params, "nonce": nonce})
+        try:
+            async with asyncio.timeout(timeout):
+                answer = await self._exchange_hello(hello, nonce, adopt)
+        except TimeoutError:
+            self.fail(f"it did not answer within {timeout:g} seconds after its start")
+        except ProtocolError as error:
+            self.fail(str(error))
+        self._check()
+        self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._keep_alive())]
+        return answer
+
+    async def _exchange_hello(self, hello: Frame, nonce: str, adopt: bool) -> dict[str, Any]:
+        def is_answer(frame: Frame) -> bool:
+            return frame.kind == Kind.HELLO and frame.json().get("nonce") == nonce
+
+        if adopt and isinstance(self._transport, StreamTransport):
+            self._transport.write_raw(bytes(MAX_PAYLOAD + HEADER.size))
+            self._transport.write([hello])
+            frame = await self._transport.find_frame(is_answer)
+        else:
+            self._transport.write([hello])
+            frame = await self._transport.read_frame()
+        if frame is None:
+            self.fail(self._ended())
+            self._check()
+        if frame is None or not is_answer(frame):
+            raise ProtocolError("it did not introduce itself properly")
+        return frame.json()
+
+    def _ended(self) -> str:
+        reason = self.why_ended()
+        return f"its program ended{f' ({reason})' if reason else ''}"
+
+    # ------------------------------------------------------------------------------------------------- calls
+
+    async def call(
+        self,
+        params: Mapping[str, Any],
+        *,
+        body: Body | None = None,
+        sink: Sink | None = None,
+        timeout: float | None = None,
+        begun: Callable[[int], None] | None = None,
+    ) -> dict[str, Any]:
+        """Make a request and wait for its response.
+
+        Args:
+            params: the request; `op` says what is asked. Large ones travel at the head of the body.
+            body: bytes that belong to it.
+            sink: takes what comes before the response.
+            timeout: seconds within which it must have answered; a while later the sandbox counts as lost.
+            begun: called with the request's number once it is sent, for `cancel`.
+
+        Raises:
+            SandboxLostError: the sandbox is lost, or becomes so.
+        """
+        self._check()
+        number = next(self._numbers)
+        call = self._calls[number] = _Call(params["op"], sink)
+        head = json.dumps(params, separators=(",", ":")).encode("ascii")
+        if len(head) > HEAD_OVER:
+            params = {"op": params["op"], "head": len(head)}
+            body = _with_head(head, body)
+        request = json_frame(Kind.REQUEST, number, {**params, "body": body is not None})
+        sender: asyncio.Task[None] | None = None
+        if body is None:
+            self._write(request)
+        elif isinstance(body, bytes) and len(body) <= WINDOW:
+            call.unacknowledged += len(body)
+            self._write(request, *body_frames(number, body), Frame(Kind.END, number))
+        else:
+            self._write(request)
+            sender = asyncio.create_task(self._send_body(number, call, body))
+        if begun:
+            begun(number)
+        limit = None if timeout is None else timeout + self._grace
+        try:
+            await asyncio.wait({call.answer}, timeout=limit)
+            if not call.answer.done():
+                self.fail(f"it did not answer within {limit:g} seconds")
+            return call.answer.result()
+        except asyncio.CancelledError:
+            self._write(Frame(Kind.CANCEL, number))
+            await asyncio.wait({call.answer}, timeout=SETTLE)
+            raise
+        finally:
+            if sender:
+                sender.cancel()
+            if self._calls.pop(number, None) and not self.lost:
+                self._abandoned[number] = 0
+                self._write(Frame(Kind.CANCEL, number))
+
+    async def _send_body(self, number: int, call: _Call, body: Body) -> None:
+        """Send a long body no faster than the executor uses it."""
+        try:
+            async for piece in _pieces(body):
+                for frame in body_frames(number, piece):
+                    while call.unacknowledged > WINDOW - MAX_PAYLOAD:
+                        call.room.clear()
+                        await call.room.wait()
+                    call.unacknowledged += len(frame.payload)
+                    self._write(frame)
+            self._write(Frame(Kind.END, number))
+        except Exception as error:  # noqa: BLE001 - what the body's source raises is the caller's
+            if not call.answer.done():
+                call.answer.set_exception(error)
+
+    def cancel_op(self, op: str) -> None:
+        """Ask the executor to end the requests of this kind; they are still answered."""
+        for number, call in self._calls.items():
+            if call.op == op:
+                self._write(Frame(Kind.CANCEL, number))
+
+    def cancel(self, number: int) -> None:
+        """Ask the executor to end one request; it is still answered."""
+        if number in self._calls:
+            self._write(Frame(Kind.CANCEL, number))
+
+    def hold(self, holder: object) -> None:
+        """Take no more frames until `release`: `holder` cannot keep up. Not for longer than pings wait."""
+        self._holders.add(holder)
+        self._flowing.clear()
+
+    def release(self, holder: object) -> None:
+        """Continue, unless another holder remains."""
+        self._holders.discard(holder)
+        if not self._holders:
+            self._flowing.set()
+
+    # ---------------------------------------------------------------------------------------------- listening
+
+    async def _listen(self) -> None:
+        try:
+            while True:
+                if self._holders:
+                    await self._flowing.wait()
+                frame = await self._transport.read_frame()
+                if frame is None:
+                    self.fail(self._ended())
+                    return
+                self._take(frame)
+        except ProtocolError as error:
+            self.fail(f"it broke the protocol: {error}")
+        except Exception as error:
+            logger.exception("the connection to a sandbox failed")
+            self.fail(f"the connection failed: {error}")
+
+    def _take(self, frame: Frame) -> None:
+        if frame.kind == Kind.PONG:
+            self._pings -= 1
+            if self._pings < 0:
+                raise ProtocolError("it answered a ping that was not sent")
+            return
+        call = self._calls.get(frame.request)
+        if call is None:
+            self._take_abandoned(frame)
+        elif frame.kind == Kind.ACK:
+            self._acknowledge(call, frame.json().get("bytes"))
+        elif frame.kind == Kind.RESPONSE:
+            outcome = frame.json()
+            del self._calls[frame.request]
+            if not call.answer.done():
+                call.answer.set_result(outcome)
+        elif not frame.payload:
+            raise ProtocolError("it sent an empty frame")
+        else:
+            self._deliver(call, frame)
+
+    def _deliver(self, call: _Call, frame: Frame) -> None:
+        if call.sink is None:
+            raise ProtocolError("it sent output that nobody asked for")
+        try:
+            if not call.answer.done():
+                call.sink(frame.kind, frame.payload)
+        except ProtocolError:
+            raise
+        except Exception as error:  # noqa: BLE001 - it belongs to the caller of `call`
+            call.answer.set_exception(error)
+
+    def _acknowledge(self, call: _Call, size: object) -> None:
+        if not isinstance(size, int) or not 0 < size <= call.unacknowledged:
+            raise ProtocolError("it acknowledged what was not sent")
+        call.unacknowledged -= size
+        call.room.set()
+
+    def _take_abandoned(self, frame: Frame) -> None:
+        """The rest of a request that nobody waits for any more."""
+        if frame.request not in self._abandoned:
+            raise ProtocolError("it answered a request that was not made")
+        self._abandoned[frame.request] += len(frame.payload) + HEADER.size
+        if frame.kind == Kind.RESPONSE:
+            del self._abandoned[frame.request]
+        elif self._abandoned[frame.request] > ABANDONED_BYTES:
+            raise ProtocolError("it continues a request that was cancelled")
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await asyncio.sleep(self._ping_every)
+            if self._pings >= PINGS_LOST:
+                self.fail(f"it has not answered for {self._pings * self._ping_every:g} seconds")
+                return
+            self._pings += 1
+            self._write(Frame(Kind.PING))
+
+    # ------------------------------------------------------------------------------------------------ the end
+
+    def _write(self, *frames: Frame) -> None:
+        if self.lost is None:
+            try:
+                self._transport.write(frames)
+            except (OSError, RuntimeError) as error:
+                self.fail(f"the connection failed: {error}")
+
+    def _check(self) -> None:
+        if self.lost is not None:
+            raise SandboxLostError(*self.lost.args)
+
+    def fail(self, reason: str) -> None:
+        """Give the sandbox up: every pending and later call raises `SandboxLostError`."""
+        if self.lost is not None:
+            return
+        self.lost = SandboxLostError(f"The sandbox is lost: {reason}; open a new one.")
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            if not call.answer.done():
+                call.answer.set_exception(SandboxLostError(*self.lost.args))
+                call.answer.exception()  # the caller may be gone
+        self._transport.close()
+        if self.on_lost:
+            self.on_lost(self.lost)
+
+    async def close(self, *, bye: bool = True) -> None:
+        """Say goodbye, so that the executor ends everything at once (unless `bye` is false), and hang up."""
+        if bye:
+            self._write(Frame(Kind.BYE))
+        if self.lost is None:
+            self.on_lost = None
+            self.fail("it was closed")
+        current = asyncio.current_task()
+        for task in self._tasks:
+            if task is not current:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        self._tasks = []
+
+
+def _with_head(head: bytes, body: Body | None) -> Body:
+    """The body with something before it."""
+    if body is None or isinstance(body, bytes):
+        return head + (body or b"")
+    return _joined(head, body)
+
+
+async def _joined(head: bytes, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield head
+    async for piece in body:
+        yield piece
+
+
+async def _pieces(body: Body) -> AsyncIterator[bytes]:
+    """A body of either kind, piece by piece."""
+    if isinstance(body, bytes):
+        yield body
+        return
+    async for piece in body:
+        yield piece

@@ -1,0 +1,207 @@
+"""The wire format between the host and the executor inside a sandbox.
+
+A frame is a 15-byte header `>2sBIII` (magic, kind, request id, payload length, checksum) and at most 64 KiB
+of payload. The checksum is CRC-32 over the first 11 header bytes and the payload; it finds torn frames after
+a change of owner, it is no protection against forgery. `executor/wire.py` has its own copy of these few
+constants, because it is sent into the sandbox as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+MAGIC = b"LS"
+HEADER = struct.Struct(">2sBIII")
+MAX_PAYLOAD = 64 * 1024
+WINDOW = 1024 * 1024
+"""Bytes of request body the host may send ahead of the executor's acknowledgements."""
+
+
+class Kind(IntEnum):
+    """What a frame is. A request's last frame is RESPONSE; everything before it belongs to the request."""
+
+    REQUEST = 1
+    """host to executor: JSON with `op` and its arguments."""
+    DATA = 2
+    """host to executor: a piece of the request's body."""
+    END = 3
+    """host to executor: the body is complete."""
+    STDOUT = 4
+    STDERR = 5
+    GAP = 6
+    """executor to host: JSON `{stream, omitted}`; so many bytes of the stream are left out here."""
+    RESPONSE = 7
+    """executor to host: JSON, the outcome."""
+    CANCEL = 8
+    """host to executor: end the request and its processes; it is still answered."""
+    HELLO = 9
+    """both ways: a new owner, and the answer to it."""
+    PING = 10
+    PONG = 11
+    ACK = 12
+    """executor to host: JSON number, bytes of body consumed since the last ACK."""
+    BYE = 13
+    """host to executor: end everything at once."""
+
+
+class ProtocolError(Exception):
+    """The other side sent something that is no frame."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame, checked."""
+
+    kind: int
+    request: int = 0
+    payload: bytes = b""
+
+    def encode(self) -> bytes:
+        """The frame as it travels."""
+        if len(self.payload) > MAX_PAYLOAD:
+            raise ValueError(f"A frame takes at most {MAX_PAYLOAD} bytes, not {len(self.payload)}.")
+        check = checksum(self.kind, self.request, self.payload)
+        return HEADER.pack(MAGIC, self.kind, self.request, len(self.payload), check) + self.payload
+
+    def json(self) -> dict[str, Any]:
+        """The payload as a JSON object.
+
+        Raises:
+            ProtocolError: it is something else.
+        """
+        try:
+            value = json.loads(self.payload)
+        except (ValueError, RecursionError) as error:
+            raise ProtocolError("a payload that should be JSON is not") from error
+        if not isinstance(value, dict):
+            raise ProtocolError("a payload that should be a JSON object is not")
+        return value
+
+
+def checksum(kind: int, request: int, payload: bytes) -> int:
+    """CRC-32 of a frame: its header without the checksum, then its payload."""
+    head = struct.pack(">2sBII", MAGIC, kind, request, len(payload))
+    return zlib.crc32(payload, zlib.crc32(head))
+
+
+def json_frame(kind: Kind, request: int, value: object) -> Frame:
+    """A frame that carries JSON (ASCII, so that names that are no UTF-8 survive as surrogates)."""
+    return Frame(kind, request, json.dumps(value, separators=(",", ":")).encode("ascii"))
+
+
+def body_frames(request: int, data: bytes | memoryview) -> Iterator[Frame]:
+    """`data` cut into DATA frames."""
+    view = memoryview(data)
+    for start in range(0, len(view), MAX_PAYLOAD):
+        yield Frame(Kind.DATA, request, bytes(view[start : start + MAX_PAYLOAD]))
+
+
+def decode_header(header: bytes) -> tuple[int, int, int, int]:
+    """Kind, request id, payload length and checksum.
+
+    Raises:
+        ProtocolError: this is no header, or the length is over the limit.
+    """
+    magic, kind, request, length, check = HEADER.unpack(header)
+    if magic != MAGIC:
+        raise ProtocolError("what arrived is not a frame")
+    if length > MAX_PAYLOAD:
+        raise ProtocolError(f"a frame claims {length} bytes, more than the {MAX_PAYLOAD} allowed")
+    return kind, request, length, check
+
+
+def decode(header: bytes, payload: bytes) -> Frame:
+    """The frame made of these two parts.
+
+    Raises:
+        ProtocolError: the header is none, or the checksum does not fit.
+    """
+    kind, request, length, check = decode_header(header)
+    if length != len(payload) or checksum(kind, request, payload) != check:
+        raise ProtocolError("a frame is damaged: its checksum does not fit")
+    return Frame(kind, request, payload)
+
+
+class FrameScanner:
+    """Finds a frame in a stream that may start in the middle of another (when a sandbox is adopted)."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        """Add what has arrived."""
+        self._buffer += data
+
+    def take(self) -> Frame | None:
+        """The next whole and valid frame, or None until more has arrived; everything else is skipped."""
+        while True:
+            start = self._buffer.find(MAGIC)
+            if start < 0:
+                del self._buffer[: max(0, len(self._buffer) - 1)]
+                return None
+            del self._buffer[:start]
+            if len(self._buffer) < HEADER.size:
+                return None
+            try:
+                _, _, length, _ = decode_header(bytes(self._buffer[: HEADER.size]))
+                if len(self._buffer) < HEADER.size + length:
+                    return None
+                frame = decode(
+                    bytes(self._buffer[: HEADER.size]),
+                    bytes(self._buffer[HEADER.size : HEADER.size + length]),
+                )
+            except ProtocolError:
+                del self._buffer[:1]
+                continue
+            del self._buffer[: HEADER.size + length]
+            return frame
+
+    @property
+    def rest(self) -> bytes:
+        """What has arrived and has not been taken."""
+        return bytes(self._buffer)
+
+
+MESSAGE_LIMIT = 4 * (HEADER.size + MAX_PAYLOAD)
+"""Bytes of the largest message."""
+
+
+def pack(frames: Iterable[bytes]) -> Iterator[bytes]:
+    """As few messages as it takes for these encoded frames, in their order."""
+    waiting: list[bytes] = []
+    size = 0
+    for frame in frames:
+        if size + len(frame) > MESSAGE_LIMIT:
+            yield b"".join(waiting)
+            waiting, size = [], 0
+        waiting.append(frame)
+        size += len(frame)
+    if waiting:
+        yield b"".join(waiting)
+
+
+def unpack(message: bytes | str | None) -> Iterator[Frame]:
+    """The frames of a message.
+
+    Raises:
+        ProtocolError: it holds anything but whole, undamaged frames.
+    """
+    if not isinstance(message, bytes) or not message or len(message) > MESSAGE_LIMIT:
+        raise ProtocolError("a message holds no frames")
+    start = 0
+    while start < len(message):
+        body = start + HEADER.size
+        header = message[start:body]
+        if len(header) < HEADER.size:
+            raise ProtocolError("a message ends within a frame")
+        end = body + decode_header(header)[2]
+        if end > len(message):
+            raise ProtocolError("a message ends within a frame")
+        yield decode(header, message[body:end])
+        start = end

@@ -1,0 +1,147 @@
+"""The processes of a sandbox, as its executor finds them: what they use, and ending all of them."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from llm_sandbox_nb.sandbox.client import ChannelSandbox
+from llm_sandbox_nb.sandbox.errors import SandboxError
+
+# Everything in a sandbox descends from its executor, so this holds for each isolation, `process` too, whose
+# processes are among those of the host. The time of ended children has gone to who waited for them.
+_MEASURE = """
+import os, sys
+root, me = int(sys.argv[1]), os.getpid()
+tick, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+found, children = {}, {}
+for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        continue
+    if len(fields) > 21:
+        found[pid] = sum(map(int, fields[11:15])), int(fields[21])
+        children.setdefault(int(fields[1]), []).append(pid)
+todo, count, ticks, pages = [root], 0, 0, 0
+while todo:
+    pid = todo.pop()
+    if pid != me:
+        todo += children.get(pid, ())
+        used, resident = found.get(pid, (0, 0))
+        count, ticks, pages = count + 1, ticks + used, pages + resident
+print(count, ticks * 1000 // tick, pages * page)
+"""
+_MEASURE_TIMEOUT = 10.0
+_FRESH = 0.5
+"""Seconds for which a measurement is good enough for the next who asks: many pages may watch one sandbox."""
+_KEPT = 64
+
+
+@dataclass(frozen=True)
+class SandboxUsage:
+    """Processes, the CPU time they have used so far (seconds), and their resident memory (bytes)."""
+
+    time: float
+    processes: int
+    cpu_seconds: float
+    memory_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return asdict(self)
+
+
+class UsageMeter:
+    """Measures sandboxes, each not more often than a person can follow."""
+
+    def __init__(self) -> None:
+        self._last: OrderedDict[str, SandboxUsage] = OrderedDict()
+
+    async def measure(self, sandbox: ChannelSandbox) -> SandboxUsage:
+        """What the sandbox uses. Raises SandboxLostError, or SandboxError when it does not answer properly."""
+        last = self._last.get(sandbox.id)
+        if last is not None and time.time() - last.time < _FRESH:
+            return last
+        usage = await measure(sandbox)
+        self._last[sandbox.id] = usage
+        self._last.move_to_end(sandbox.id)
+        while len(self._last) > _KEPT:
+            self._last.popitem(last=False)
+        return usage
+
+
+async def measure(sandbox: ChannelSandbox) -> SandboxUsage:
+    """Measure a sandbox now. Raises as `UsageMeter.measure`."""
+    argv = ["python3", "-I", "-S", "-c", _MEASURE, str(sandbox.executor["pid"])]
+    result = await sandbox.exec(argv, cwd="/", timeout=_MEASURE_TIMEOUT, output_limit=4096)
+    try:
+        words = result.stdout.decode("ascii").split()
+        processes, milliseconds, memory = (int(word) for word in words if len(word) < 20)
+    except ValueError:
+        raise SandboxError("The sandbox did not report what it uses; restart it if it hangs.") from None
+    return SandboxUsage(time.time(), processes, milliseconds / 1000, memory)
+
+
+# All processes of a sandbox descend from its executor, which is PID 1 or a subreaper. Killing by ancestry
+# and not by `kill -1` makes this safe under isolation `process` too. All is stopped before anything is
+# killed, so nothing escapes by forking, and the shell that the executor starts anew is left alone. Helpers
+# of the executor, forks with its command line, stay: one is our parent, one knows what has changed.
+_KILL_ALL = """
+import os, signal, sys
+root, me = int(sys.argv[1]), os.getpid()
+def read(pid, name):
+    try:
+        with open("/proc/%d/%s" % (pid, name), "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+def below():
+    children = {}
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        fields = read(pid, "stat").rpartition(b")")[2].split()
+        if len(fields) > 1 and fields[0] not in b"ZX":
+            children.setdefault(int(fields[1]), []).append(pid)
+    own = read(root, "cmdline")
+    helpers = {pid for pid in children.get(root, ()) if read(pid, "cmdline") == own}
+    found, todo = set(), [root]
+    while todo:
+        for pid in children.get(todo.pop(), ()):
+            todo.append(pid)
+            found.add(pid)
+    return found - helpers - {me}
+def send(pids, number):
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except OSError:
+            pass
+stopped = set()
+for _ in range(200):
+    new = below() - stopped
+    if not new:
+        break
+    send(new, signal.SIGSTOP)
+    stopped |= new
+send(stopped, signal.SIGKILL)
+"""
+_RESTART_TIMEOUT = 30.0
+
+
+async def restart_processes(sandbox: ChannelSandbox) -> None:
+    """End every process of the sandbox but its executor; when this returns, a new shell runs.
+
+    Raises:
+        SandboxLostError: the sandbox is lost.
+        SandboxError: its processes could not be ended.
+    """
+    argv = ["python3", "-I", "-S", "-c", _KILL_ALL, str(sandbox.executor["pid"])]
+    result = await sandbox.exec(argv, cwd="/", timeout=_RESTART_TIMEOUT)
+    if result.exit_code != 0:
+        raise SandboxError(
+            f"The sandbox could not be restarted: {result.text.strip()[-300:] or 'it timed out'}."
+        )
+    await sandbox.run(":", timeout=_RESTART_TIMEOUT)

@@ -1,0 +1,104 @@
+"""The tree that the events of a journal form, and its branches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llm_sandbox_nb.trajectory import events as ev
+
+_NAMED = "checkpoint"
+_MARKS = frozenset(
+    {_NAMED, "rewind.started", "rewound", "forked", "continued", "control", "note", "call.held"}
+)
+"""Kinds that alone make no branch: they record what a person did with a run, not what the run did."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One line of events, from the first to `tip`."""
+
+    tip: str
+    """Id of its last event: what `Trajectory.at` takes."""
+    fork: str | None
+    """Id of the last event that it shares with the branch of HEAD; None for the branch of HEAD."""
+    step: int
+    """The last step that it shares with the branch of HEAD; for the branch of HEAD, its last step."""
+    steps: int
+    """The number of its last step."""
+    head: bool
+    """Whether it is the branch of HEAD, which new events extend."""
+
+
+class Tree:
+    """Events by their ids, with the event that each follows. No event is ever removed."""
+
+    def __init__(self) -> None:
+        self._events: dict[str, ev.Event] = {}
+        self._parents: dict[str, str | None] = {}
+        self._steps: dict[str, int] = {}
+
+    def __contains__(self, id: str | None) -> bool:
+        return id in self._events
+
+    def add(self, event: ev.Event, parent: str | None) -> None:
+        """Add `event`, which follows `parent`. A known id is ignored: a parent is always older."""
+        if event.id in self._events:
+            return
+        self._events[event.id] = event
+        self._parents[event.id] = parent
+        before = self._steps.get(parent, 0) if parent is not None else 0
+        step = getattr(event, "step", None) if event.kind.startswith(("model.", "call.")) else None
+        self._steps[event.id] = step if isinstance(step, int) else before
+
+    def path(self, tip: str | None) -> list[ev.Event]:
+        """The events from the first to `tip`."""
+        found = []
+        while tip is not None:
+            found.append(self._events[tip])
+            tip = self._parents[tip]
+        return found[::-1]
+
+    def parent(self, id: str) -> str | None:
+        """The event that `id` follows."""
+        return self._parents[id]
+
+    def step(self, id: str | None) -> int:
+        """The number of the step that an event belongs to or follows; 0 before the first."""
+        return 0 if id is None else self._steps[id]
+
+    def branches(self, head: str | None) -> list[Branch]:
+        """Every branch, in the order of their last events."""
+        tip_of_head = self._without_marks(head)
+        on_head = {event.id for event in self.path(head)}
+        tips = self._tips()
+        if tip_of_head is not None and tip_of_head not in tips:
+            tips.append(tip_of_head)
+        return [self._branch(tip, on_head, tip == tip_of_head) for tip in tips]
+
+    def _branch(self, tip: str, on_head: set[str], head: bool) -> Branch:
+        fork: str | None = tip
+        while fork is not None and fork not in on_head:
+            fork = self._parents[fork]
+        return Branch(tip, None if head else fork, self.step(fork), self.step(tip), head)
+
+    def _without_marks(self, id: str | None) -> str | None:
+        while id is not None and self._events[id].kind in _MARKS - {_NAMED}:
+            id = self._parents[id]
+        return id
+
+    def _tips(self) -> list[str]:
+        """Events that only marks follow; the checkpoint after such an event belongs to it."""
+        lead_on: set[str | None] = set()
+        named: dict[str | None, str] = {}
+        tips = []
+        for id, event in reversed(self._events.items()):
+            if event.kind in _MARKS:
+                if id in lead_on:
+                    lead_on.add(self._parents[id])
+                elif event.kind == _NAMED:
+                    named[self._parents[id]] = named.get(id, id)
+                continue
+            if id not in lead_on:
+                tips.append(named.get(id, id))
+            lead_on.add(self._parents[id])
+        return tips[::-1]

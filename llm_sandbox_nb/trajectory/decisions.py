@@ -1,0 +1,233 @@
+"""What a person can decide about a run, in one form for REST, the prompt, the magics and Python.
+
+A decision is a JSON object: `action`, and the fields of that action.
+
+    {"action": "pause" | "stop" | "undo"}
+    {"action": "say", "text": T}
+    {"action": "resume" | "step", "call_id": C?}
+    {"action": "edit", "arguments": {...}, "changes": {...}?, "tool": T?, "call_id": C?}
+    {"action": "skip", "text": T?, "call_id": C?}
+    {"action": "observe", "text": T, "call_id": C?}
+    {"action": "change", "model": M?, "settings": {...}?, "limits": {...}?, "breakpoints": [...]?, "approve": A?}
+    {"action": "rewind", "step": N, "what": "both" | "files" | "conversation"?, "others": true?}
+    {"action": "fork", "step": N}
+
+`call_id` names the held call: a decision that arrives after another one does not hit the next call. Only the run
+knows whether its state allows a decision, and whether the values fit its tools and its model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+
+LONGEST_TEXT = 100_000
+"""Characters of a text for the model."""
+LONGEST_ARGUMENTS = 4_000_000
+"""Characters of the arguments of a call, as JSON."""
+_LONGEST_NAME = 256
+_MOST_BREAKPOINTS = 100
+
+
+def _small(value: dict[str, Any]) -> dict[str, Any]:
+    if len(json.dumps(value)) > LONGEST_ARGUMENTS:
+        raise ValueError("too large")
+    return value
+
+
+_Text = Annotated[str, Field(max_length=LONGEST_TEXT)]
+_Name = Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME)]
+_Object = Annotated[dict[str, Any], AfterValidator(_small)]
+_StepNumber = Annotated[int, Field(strict=True, ge=0, lt=1_000_000)]
+
+_MUST_BE = {
+    "text": f"a text of at most {LONGEST_TEXT} characters",
+    **dict.fromkeys(("call_id", "tool", "model"), f"a name of at most {_LONGEST_NAME} characters"),
+    **dict.fromkeys(
+        ("arguments", "changes", "settings", "limits"), f"an object of at most {LONGEST_ARGUMENTS} characters"
+    ),
+    "breakpoints": f"a list of at most {_MOST_BREAKPOINTS} expressions, texts only, such as \"tool == 'submit'\"",
+    "approve": "one of ask, edits, auto",
+    "step": "the number of a step, or 0 for before the first",
+    "what": "one of both, files, conversation",
+}
+
+
+class _Decision(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _CallDecision(_Decision):
+    call_id: _Name | None = None
+    """The held call that is meant; None: whichever is held."""
+
+
+class PauseDecision(_Decision):
+    """Pause before the next request, call or observation."""
+
+    action: Literal["pause"] = "pause"
+
+
+class ResumeDecision(_CallDecision):
+    """Continue to the next breakpoint or call to approve."""
+
+    action: Literal["resume"] = "resume"
+
+
+class StepDecision(_CallDecision):
+    """Continue to the next call or observation."""
+
+    action: Literal["step"] = "step"
+
+
+class SayDecision(_Decision):
+    """Tell the model something."""
+
+    action: Literal["say"] = "say"
+    text: _Text
+
+
+class StopDecision(_Decision):
+    """End the run."""
+
+    action: Literal["stop"] = "stop"
+
+
+class EditDecision(_CallDecision):
+    """Execute another call instead of the held one: other `arguments`, or the proposed ones with `changes`."""
+
+    action: Literal["edit"] = "edit"
+    arguments: _Object | None = None
+    changes: _Object | None = None
+    tool: _Name | None = None
+
+
+class SkipDecision(_CallDecision):
+    """Do not execute the held call; the model reads `text`."""
+
+    action: Literal["skip"] = "skip"
+    text: _Text | None = None
+
+
+class ObserveDecision(_CallDecision):
+    """Show the model `text` instead of the held observation."""
+
+    action: Literal["observe"] = "observe"
+    text: _Text
+
+
+class ChangeDecision(_Decision):
+    """Use another model, other settings, limits, breakpoints or approvals from now on."""
+
+    action: Literal["change"] = "change"
+    model: _Name | None = None
+    settings: _Object | None = None
+    limits: _Object | None = None
+    breakpoints: Annotated[list[_Text], Field(max_length=_MOST_BREAKPOINTS)] | None = None
+    approve: Literal["ask", "edits", "auto"] | None = None
+
+    @model_validator(mode="after")
+    def _check_not_empty(self) -> Self:
+        if not self.model_fields_set - {"action"}:
+            raise ValueError(f"'change' must say what: {', '.join(_fields('change'))}.")
+        return self
+
+
+class RewindDecision(_Decision):
+    """Go back to the end of a step."""
+
+    action: Literal["rewind"] = "rewind"
+    step: _StepNumber
+    what: Literal["both", "files", "conversation"] = "both"
+    others: bool = False
+    """Whether changes of other runs may be undone too."""
+
+
+class UndoDecision(_Decision):
+    """Undo the newest rewind."""
+
+    action: Literal["undo"] = "undo"
+    others: bool = False
+
+
+class ForkDecision(_Decision):
+    """Make a second run that begins at the end of a step."""
+
+    action: Literal["fork"] = "fork"
+    step: _StepNumber
+
+
+ControlDecision = (
+    PauseDecision
+    | ResumeDecision
+    | StepDecision
+    | SayDecision
+    | StopDecision
+    | EditDecision
+    | SkipDecision
+    | ObserveDecision
+    | ChangeDecision
+)
+"""A decision that takes effect at once."""
+TimeDecision = RewindDecision | UndoDecision | ForkDecision
+"""A decision that takes time: files are restored, or a sandbox starts."""
+RunDecision = Annotated[ControlDecision | TimeDecision, Field(discriminator="action")]
+
+_CLASSES: dict[str, type[RunDecision]] = {
+    one.model_fields["action"].default: one for one in (*get_args(ControlDecision), *get_args(TimeDecision))
+}
+ACTIONS = tuple(_CLASSES)
+_REQUIRED = {"say": "text", "edit": "arguments", "observe": "text", "rewind": "step", "fork": "step"}
+
+
+def parse_decision(body: Mapping[str, Any]) -> RunDecision:
+    """The decision in `body`. Fields that are null count as left out.
+
+    Raises:
+        ValueError: there is no such action, or a field is missing, unknown or invalid; in one sentence.
+    """
+    given = {name: value for name, value in body.items() if value is not None}
+    action = given.get("action")
+    if not isinstance(action, str) or action not in _CLASSES:
+        raise ValueError(f"'action' must be one of {', '.join(ACTIONS)}.")
+    try:
+        decision = _CLASSES[action].model_validate(given)
+    except ValidationError as error:
+        raise ValueError(decision_problem(error, action)) from None
+    required = _REQUIRED.get(action)
+    if required and given.get(required, given.get("changes")) in (None, ""):
+        raise ValueError(_missing(action, required))
+    return decision
+
+
+def decision_problem(error: ValidationError, action: str) -> str:
+    """What is wrong with a decision, in one sentence."""
+    first = error.errors()[0]
+    name = str(first["loc"][0]) if first["loc"] else ""
+    match first["type"]:
+        case "extra_forbidden":
+            return f"'{action}' takes {', '.join(_fields(action)) or 'nothing else'}, not '{name[:80]}'."
+        case "missing":
+            return _missing(action, name)
+        case "value_error" if not name:
+            return str(first["ctx"]["error"])
+    return f"'{name}' must be {_MUST_BE[name]}."
+
+
+def _missing(action: str, name: str) -> str:
+    return f"'{name}' must be given to {action} something."
+
+
+def _fields(action: str) -> list[str]:
+    names = [name for name in _CLASSES[action].model_fields if name != "action"]
+    return sorted(names, key=lambda name: name == "call_id")

@@ -1,0 +1,159 @@
+"""Around the card: the status bar's word, room for one more sandbox, a run in a tab, dots, the height of outputs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from live_cells import BADGE, begin, patient, wait_for_idle
+from playwright.sync_api import Browser, Page, expect
+from servers import APPS, FrontEnd, jupyter, show_panel
+
+DONE = """
+turns:
+  - calls: [{tool: execute_bash, arguments: {command: "mkdir -p output; echo one > output/one.txt"}}]
+  - calls: [{tool: execute_bash, arguments: {command: "echo two"}}]
+  - calls: [{tool: execute_bash, arguments: {command: "echo three"}}]
+  - text: Done.
+    calls: [{tool: submit}]
+"""
+MANY = (
+    "turns:"
+    + "".join(
+        f"""
+  - calls: [{{tool: execute_bash, arguments: {{command: "seq {n} {n + 30}"}}}}]"""
+        for n in range(7)
+    )
+    + "\n  - calls: [{tool: submit}]\n"
+)
+LAB = pytest.mark.parametrize("server", ["lab"], indirect=True)
+
+
+def finished(server: FrontEnd, page: Page, name: str, options: str = "") -> None:
+    begin(server, page, name, DONE, options=options)
+    expect(page.locator(BADGE)).to_have_text("Submitted")
+    wait_for_idle(page)
+
+
+@LAB
+def test_the_status_bar_tells_what_the_run_does(server: FrontEnd, page: Page) -> None:
+    go = server.root / "go"
+    begin(server, page, "told", patient(go))
+    status = page.locator(".lsn-status")
+    expect(status).to_have_text("Sandbox: running step 2")
+    expect(page.locator("#jp-main-statusbar")).to_contain_text("Busy")
+    page.get_by_role("button", name="Pause").click()
+    go.touch()
+    expect(status).to_have_text("Sandbox: waiting for you")
+    expect(page.locator(".lm-TabBar-tab.lsn-waiting", has_text="told.ipynb")).to_have_count(1)
+    expect(page.locator(".jp-SideBar .lsn-waiting")).to_have_attribute(
+        "title", "Sandboxes: a run waits for you"
+    )
+    page.locator(".lsn-view").get_by_role("button", name="Stop", exact=True).first.click()
+    expect(status).to_have_text("Sandbox: process, idle")
+    expect(page.locator(".lsn-waiting")).to_have_count(0)
+
+
+def test_a_cell_that_finds_no_room_offers_to_make_some(browser: Browser, tmp_path: Path) -> None:
+    page = browser.new_page(viewport={"width": 1200, "height": 900})
+    with jupyter(tmp_path / "jupyter", options=("--SandboxManager.max_sandboxes=1",)) as one:
+        server = FrontEnd(one)
+        finished(server, page, "first")
+        page.once("dialog", lambda dialog: dialog.accept())
+        begin(server, page, "second", DONE)
+        error = page.locator(".jp-OutputArea", has_text="as many as its site allows").last
+        expect(error).to_contain_text("Idle: first.ipynb (for ")
+        expect(error).to_contain_text("%sandbox stop --idle")
+        page.get_by_role("button", name="Stop the one idle longest and run again…").click()
+        dialog = page.get_by_role("dialog")
+        expect(dialog).to_contain_text("first.ipynb: its files are lost")
+        dialog.get_by_role("button", name="Stop and run again").click()
+        expect(page.locator(BADGE)).to_have_text("Submitted")
+        assert [box["notebook"] for box in one.sandboxes()] == ["second.ipynb"]
+        page.close()
+
+
+def test_stop_all_idle(server: FrontEnd, page: Page) -> None:
+    finished(server, page, "idle-one")
+    page.once("dialog", lambda dialog: dialog.accept())
+    finished(server, page, "idle-two")
+    show_panel(page)
+    panel = page.get_by_role("region", name="Sandboxes")
+    panel.get_by_text("1 idle sandbox in another notebook").click()
+    expect(panel.get_by_role("region", name=f"Sandbox of {server.path('idle-one.ipynb')}")).to_be_visible()
+    panel.get_by_role("button", name="Stop all").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("idle-one.ipynb")
+    dialog.get_by_role("button", name="Stop").click()
+    expect(panel.get_by_text("1 idle sandbox in another notebook")).not_to_be_visible()
+    left = [box["notebook"] for box in server.jupyter.sandboxes()]
+    assert left == [server.path("idle-two.ipynb")]
+
+
+@LAB
+def test_a_run_opens_in_a_tab_where_keys_go_from_step_to_step(server: FrontEnd, page: Page) -> None:
+    finished(server, page, "tab")
+    page.get_by_role("button", name="Open in tab").click()
+    tab = page.locator(".lsn-run-tab")
+    expect(tab.locator(BADGE)).to_have_text("Submitted")
+    expect(tab.locator(".lsn-capped")).to_have_count(0)
+    current = tab.locator(".lsn-current")
+    for key, step in (
+        ("ArrowDown", "1"),
+        ("ArrowRight", "2"),
+        ("ArrowDown", "3"),
+        ("ArrowUp", "2"),
+        ("End", "4"),
+    ):
+        page.keyboard.press(key)
+        expect(current).to_have_attribute("data-step", step)
+    before = tab.locator(".lsn-view").evaluate("node => node.getBoundingClientRect().width")
+    page.keyboard.press("p")
+    expect(tab.locator(".lsn-present")).to_be_visible()
+    zoom = tab.locator(".lsn-view").evaluate("node => Number(getComputedStyle(node).zoom)")
+    assert zoom >= 1.5
+    after = tab.locator(".lsn-view").evaluate("node => node.getBoundingClientRect().width")
+    assert abs(after - before) <= 2, "large type is no wider than the tab"
+    page.keyboard.press("Escape")
+    expect(tab.locator(".lsn-present")).to_have_count(0)
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keys")).to_contain_text("F10")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog", name="Keys")).to_have_count(0)
+
+
+@LAB
+def test_the_panel_opens_runs_that_go_on_and_those_that_are_over(server: FrontEnd, page: Page) -> None:
+    go = server.root / "go-tab"
+    finished(server, page, "rows")
+    page.evaluate("() => { jupyterapp.commands.execute('notebook:run-cell-and-insert-below'); }")
+    wait_for_idle(page)
+    show_panel(page)
+    panel = page.get_by_role("region", name="Sandboxes")
+    row = panel.get_by_role("button", name="Submitted: Go on., 4 steps")
+    expect(row.first).to_have_attribute("aria-label", re.compile(r"^\d\d:\d\d Submitted: Go on\., 4 steps$"))
+    row.first.click()
+    expect(page.locator(".lsn-run-tab").locator(BADGE)).to_have_text("Submitted")
+    expect(page.locator(".lm-TabBar-tab.lm-mod-current", has_text="Go on.")).to_have_count(1)
+    page.once("dialog", lambda dialog: dialog.accept())
+    begin(server, page, "live-row", patient(go))
+    show_panel(page)
+    live = panel.get_by_role("button", name="Running: Go on., 2 steps")
+    live.click()
+    tab = page.locator(".lsn-run-tab")
+    expect(tab.get_by_role("button", name="Stop", exact=True)).to_be_visible()
+    go.touch()
+    expect(tab.locator(BADGE)).to_have_text("Submitted")
+
+
+@pytest.mark.parametrize("server", APPS, indirect=True)
+def test_no_scroll_box_is_around_the_scroll_box_of_a_card(server: FrontEnd, page: Page) -> None:
+    begin(server, page, "room", MANY)
+    expect(page.locator(BADGE)).to_have_text("Submitted")
+    wait_for_idle(page)
+    page.evaluate("() => jupyterapp.shell.currentWidget.content.widgets[1].outputsScrolled = true")
+    expect(page.locator(".jp-CodeCell.jp-mod-outputsScrolled")).to_have_count(1)
+    area = page.locator(".jp-Cell-outputArea", has=page.locator(".lsn-view"))
+    assert area.evaluate("node => getComputedStyle(node).overflowY") == "visible"
+    assert area.evaluate("node => node.getBoundingClientRect().height") > 500

@@ -1,0 +1,202 @@
+"""What counts as the sandbox's own files, and how: content that takes room, once, wherever it hides."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llm_sandbox_nb.sandbox.docker import storage
+from llm_sandbox_nb.sandbox.executor import disk_watch
+from llm_sandbox_nb.sandbox.executor.disk_watch import Count, count_own, over
+from llm_sandbox_nb.sandbox.executor.mounts import Epoch
+from llm_sandbox_nb.sandbox.protocol.answers import disk_limits
+
+MEGABYTE = 2**20
+UNLIMITED = (0, 0)
+
+
+NOBODY = 2**22
+"""No process has this number, and so none is below it: other tests of this process have children, too."""
+
+
+def counted(folder: Path, first: int = NOBODY, ceiling: tuple[int, int] = UNLIMITED) -> tuple[int, int]:
+    return count_own(str(folder), Epoch(), ceiling, first)
+
+
+def test_names_of_one_file_and_holes_take_no_room(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(MEGABYTE))
+    empty = counted(tmp_path)
+    (tmp_path / "name").hardlink_to(tmp_path / "file")
+    with (tmp_path / "holes").open("wb") as file:
+        file.truncate(10**9)
+    assert counted(tmp_path) == (empty[0], empty[1] + 1)
+    assert MEGABYTE <= empty[0] < 2 * MEGABYTE
+
+
+def test_a_tree_deeper_than_paths_can_be(tmp_path: Path) -> None:
+    script = "for i in $(seq 60); do mkdir {0} && cd {0} || exit 1; done; head -c 1048576 /dev/zero > file"
+    subprocess.run(["bash", "-c", script.format("d" * 200)], cwd=tmp_path, check=True)
+    size, files = counted(tmp_path)
+    assert size >= MEGABYTE
+    assert files == 61
+    subprocess.run(["rm", "-rf", *tmp_path.iterdir()], check=True)
+
+
+def test_a_folder_that_its_owner_closed() -> None:
+    """For an ordinary user, as in the profile `strict`."""
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        (size, files), mode = pool.apply(count_a_closed_folder)
+    assert size >= MEGABYTE
+    assert (files, mode) == (2, 0)
+
+
+def count_a_closed_folder() -> tuple[tuple[int, int], int]:
+    """In a child."""
+    if os.getuid() == 0:
+        os.setresuid(65534, 65534, 65534)
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        closed = Path(folder, "closed")
+        closed.mkdir()
+        (closed / "file").write_bytes(bytes(MEGABYTE))
+        closed.chmod(0)
+        found = counted(Path(folder)), stat.S_IMODE(closed.stat().st_mode)
+        closed.chmod(0o700)
+        return found
+
+
+def test_deleted_files_count_while_they_are_open(tmp_path: Path) -> None:
+    program = (
+        "import os, sys; file = open('f', 'wb'); file.write(bytes(2**20)); file.flush(); os.unlink('f');"
+        " print(flush=True); sys.stdin.read()"
+    )
+    argv = [sys.executable, "-c", program]
+    with subprocess.Popen(argv, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout
+        holder.stdout.readline()
+        assert counted(tmp_path, os.getpid())[0] >= MEGABYTE
+        assert holder.stdin
+        holder.stdin.close()
+    assert counted(tmp_path)[0] < MEGABYTE
+
+
+def test_only_what_is_younger_than_the_sandbox(tmp_path: Path) -> None:
+    (tmp_path / "older").write_bytes(bytes(MEGABYTE))
+    time.sleep(0.05)  # by more than the clock of files is coarse
+    since = time.time_ns()
+    (tmp_path / "younger").write_bytes(bytes(MEGABYTE))
+    count = Count(since - 20_000_000, UNLIMITED)
+    count.walk(os.fsencode(tmp_path), set(), 0)
+    assert count.files == 1
+    assert MEGABYTE <= count.size < 2 * MEGABYTE
+
+
+def test_counting_ends_when_it_is_clear(tmp_path: Path) -> None:
+    for number in range(50):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "file").touch()
+    assert 10 < counted(tmp_path, ceiling=(0, 10))[1] < 100
+
+
+def test_over() -> None:
+    assert over((2, 0), (1, 0))
+    assert not over((2, 2), (0, 0))
+    assert not over((1, 1), (1, 1))
+
+
+def test_what_is_in_force_is_what_the_executor_says() -> None:
+    assert disk_limits({}) == (None, None, "")
+    assert disk_limits({"disk": {"bytes": -1, "files": 1, "total": 1}}) == (None, None, "")
+    assert disk_limits({"disk": {"bytes": 0, "files": 0, "total": 0}}) == (None, None, "")
+    watched = disk_limits({"disk": {"bytes": 5, "files": 6, "total": 10}})
+    assert watched[:2] == (5, 6)
+    assert "ended" in watched[2]
+    assert disk_limits({"disk": {"bytes": 5, "files": 0, "total": 4}}) == (4, None, "there is no more room")
+
+
+class _Engine:
+    """What `with_quota` asks of an engine."""
+
+    def __init__(self, driver: str, filesystem: str) -> None:
+        self.api = self
+        self.base_url = f"http+docker://{driver}-{filesystem}"
+        self._info = {"Driver": driver, "DriverStatus": [["Backing Filesystem", filesystem]]}
+
+    def info(self) -> dict[str, object]:
+        return self._info
+
+
+@pytest.mark.parametrize(
+    ("driver", "filesystem", "refusal", "asked"),
+    [
+        ("overlay2", "extfs", "", [False]),
+        ("btrfs", "xfs", "", [False]),
+        ("overlay2", "xfs", "", [True]),
+        (
+            "overlay2",
+            "xfs",
+            "--storage-opt is supported only for overlay over xfs with 'pquota'",
+            [True, False],
+        ),
+    ],
+)
+def test_a_quota_is_asked_for_where_there_may_be_one(
+    driver: str, filesystem: str, refusal: str, asked: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from docker.errors import APIError
+
+    monkeypatch.setattr(storage, "_has_quotas", {})
+    engine, found = _Engine(driver, filesystem), []
+
+    def make(quota: bool) -> dict[str, object]:
+        found.append(quota)
+        if quota and refusal:
+            raise APIError("500", explanation=refusal)
+        return {}
+
+    storage.with_quota(engine, make)  # type: ignore[arg-type]
+    assert found == asked
+    storage.with_quota(engine, make)  # type: ignore[arg-type]
+    assert found == [*asked, asked[-1]]
+
+
+class Machine:
+    """An executor that has no process left to fork."""
+
+    remove = ""
+
+    def __init__(self) -> None:
+        self.requests = {1: object()}
+        self.ended: list[str] = []
+
+
+@pytest.mark.parametrize(("grown", "ended"), [(0, 0), (3 * MEGABYTE, 1)])
+def test_where_nothing_can_be_forked_only_what_was_added_counts(
+    grown: int, ended: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However full the filesystem is otherwise."""
+
+    def no_fork(*_: object) -> None:
+        raise BlockingIOError
+
+    used = [50_000 * MEGABYTE, 1_000_000]
+    monkeypatch.setattr(disk_watch, "fork_with_pipes", no_fork)
+    monkeypatch.setattr(disk_watch, "in_use", lambda _: tuple(used))
+    machine: Any = Machine()
+    watch = disk_watch.DiskWatch(machine, machine, Epoch())
+    monkeypatch.setattr(watch, "end_commands", machine.ended.append)
+    watch.limits = watch.allowed = (2 * MEGABYTE, 0)
+    watch.when_counted = (used[0], used[1])
+    used[0] += grown
+    for _ in range(3):
+        watch.count()
+    assert len(machine.ended) == ended

@@ -1,0 +1,95 @@
+"""The executor's README names what there is; its event loop reads what a service writes in any pieces."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llm_sandbox_nb.sandbox.executor import children, frames, main, records
+from llm_sandbox_nb.sandbox.executor.children import ServiceProcess
+from llm_sandbox_nb.sandbox.executor.event_loop import EventLoop
+from llm_sandbox_nb.sandbox.protocol.frames import Kind
+
+FOLDER = Path(main.__file__).parent
+README = (FOLDER / "README.md").read_text("utf-8")
+
+
+def section(title: str) -> str:
+    return README.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def first_cells(text: str) -> set[str]:
+    """Names in the first column of a table."""
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| ")]
+    return {name for row in rows for name in re.findall(r"`?(\w+)`?", row)}
+
+
+def test_the_readme_names_every_module() -> None:
+    modules = {file.stem for file in FOLDER.glob("*.py")} - {"__init__"}
+    assert first_cells(section("Modules")) - {"module"} == modules
+
+
+def test_the_readme_names_every_kind_of_frame() -> None:
+    rows = re.findall(r"^\| ([A-Z, ]+) \| ([\d, ]+) \|", section("Frames"), re.M)
+    named = {
+        name: int(number)
+        for names, numbers in rows
+        for name, number in zip(names.split(", "), numbers.split(", "), strict=True)
+    }
+    assert named == {kind.name: kind.value for kind in Kind}
+    assert all(getattr(frames, name) == number for name, number in named.items())
+
+
+def test_the_readme_names_every_operation() -> None:
+    source = Path(main.__file__).read_text("utf-8").partition("def new_request")[2].partition("    def ")[0]
+    served = children.FILE_OPERATIONS | set(re.findall(r'"(\w+)"', source)) - {"op"}
+    assert first_cells(section("Requests")) - {"op"} == served
+
+
+def test_the_readme_names_every_kind_of_record() -> None:
+    kinds = {
+        getattr(records, name) for name in ("CHUNK", "ENTRIES", "GONE", "SHELL", "DELETE", "MAKE", "FILE")
+    }
+    kinds |= {getattr(records, name) for name in ("PATCH", "WRITE", "PACKED", "HOLE", "METADATA")}
+    named = set(re.findall(r"^- `([A-Z])` ", section("Records of the history"), re.M))
+    assert named == {chr(kind) for kind in kinds}
+
+
+class Numbers(ServiceProcess):
+    """A service without a child: the test writes what the child would."""
+
+    def __init__(self) -> None:
+        super().__init__(EventLoop())  # type: ignore[arg-type]
+        self.events: list[Any] = []
+        self.data_r, self.data_w = os.pipe()
+        self.outcome_r, self.outcome_w = os.pipe()
+        for fd in (self.data_r, self.outcome_r):
+            os.set_blocking(fd, False)
+
+    def take_data(self, data: bytes) -> None:
+        self.events.append(data)
+
+    def finish(self, outcome: dict[str, Any]) -> None:
+        self.events.append(outcome)
+
+
+@pytest.mark.parametrize("data_first", [True, False])
+def test_an_outcome_comes_after_all_its_data_and_in_any_pieces(data_first: bool) -> None:
+    service = Numbers()
+    os.write(service.data_w, b"12")
+    if data_first:
+        service.read_data()
+    for piece in (b'{"n"', b": 1", b"}\n"):
+        os.write(service.outcome_w, piece)
+        service.read_outcome()
+    if not data_first:
+        assert service.events == []
+        service.read_data()
+    service.read_data()
+    assert service.events == [b"12", {"n": 1}]
+    for fd in (service.data_r, service.data_w, service.outcome_r, service.outcome_w):
+        os.close(fd)

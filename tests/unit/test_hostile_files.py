@@ -1,0 +1,163 @@
+"""An executor that sends other files than those that were asked for, and lists what no filesystem holds."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hostile import Script
+from support import run
+
+from llm_sandbox_nb.agent.artifacts import CollectLimits, Collector
+from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError, TransferError
+from llm_sandbox_nb.sandbox.protocol.frames import Frame, Kind, body_frames, json_frame
+from llm_sandbox_nb.sandbox.transfer import CHUNK, DIRECTORY, FILE, SKIPPED, THE_END, record
+from llm_sandbox_nb.trajectory import events as ev
+
+OUTPUT = "/testbed/output"
+
+
+def entry(kind, path, data=b"evil"):
+    return record(kind, path) + (b"" if kind == DIRECTORY else CHUNK.pack(len(data)) + data + CHUNK.pack(0))
+
+
+class HostileFiles:
+    """`packs` and `lists` say what a request for a path is answered: records, and rows of a listing."""
+
+    def __init__(self, packs, lists=lambda path: []):
+        self.packs, self.lists = packs, lists
+
+    def answer(self, frame):
+        if frame.kind != Kind.REQUEST:
+            return b""
+        asked = frame.json()
+        if asked["op"] == "pack":
+            data = b"".join(self.packs(asked["path"])) + record(THE_END, b"")
+        else:
+            data = b"".join(json.dumps(row).encode() + b"\n" for row in self.lists(asked["path"]))
+        frames = [
+            Frame(Kind.STDOUT, frame.request, piece.payload) for piece in body_frames(frame.request, data)
+        ]
+        return b"".join(one.encode() for one in [*frames, json_frame(Kind.RESPONSE, frame.request, {})])
+
+    def sandbox(self):
+        return Script(self.answer).sandbox()
+
+
+def tree(folder):
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [entry(FILE, b"victim.png")],
+        [entry(FILE, b"sub/.bashrc")],
+        [entry(FILE, b"a.txt"), entry(FILE, b"victim.png"), entry(FILE, b"sub/.bashrc")],
+        [entry(DIRECTORY, b"sub")],
+    ],
+)
+def test_a_download_writes_no_other_file(tmp_path, records):
+    (tmp_path / "victim.png").write_bytes(b"canary")
+
+    async def test():
+        box = HostileFiles(lambda path: records).sandbox()
+        await box.start()
+        with pytest.raises(TransferError, match=r"something else than the file a\.txt"):
+            await box.download("a.txt", tmp_path)
+        assert tree(tmp_path) == {"victim.png"}
+        assert (tmp_path / "victim.png").read_bytes() == b"canary"
+        await box.close()
+
+    run(test())
+
+
+def collected(folder, hostile, limits):
+    """What a collector leaves of a hostile output folder: names on disk, and events of the journal."""
+    recorder = Recorder(folder)
+
+    async def test():
+        box = hostile.sandbox()
+        await box.start()
+        await Collector(box, OUTPUT, recorder, limits=limits).collect_all()
+        await box.close()
+
+    try:
+        run(test())
+    finally:
+        recorder.close()
+    return tree(folder / "files"), recorder.trajectory.events
+
+
+def row(name, kind="file", size=4):
+    return [f"{OUTPUT}/{name}", kind, size, 0o644, 1.0]
+
+
+def test_a_run_keeps_no_more_files_than_its_limit(tmp_path):
+    """With each file the sandbox sent more: 3,001 were kept where 2,000 are the limit."""
+    hostile = HostileFiles(
+        lambda path: [
+            entry(FILE, path.rpartition("/")[2].encode()),
+            *[entry(FILE, b"more%d%s" % (number, path[-2:].encode())) for number in range(5)],
+            entry(SKIPPED, b"x", b"why"),
+        ],
+        lambda path: [row(f"f{number:02}") for number in range(30)],
+    )
+    files, events = collected(tmp_path, hostile, CollectLimits(files=10))
+    assert files == set()
+    assert len([one for one in events if isinstance(one, ev.ArtifactSkipped)]) == 30
+    hostile.packs = lambda path: [entry(FILE, path.rpartition("/")[2].encode())]
+    files, events = collected(tmp_path / "honest", hostile, CollectLimits(files=10))
+    assert len(files) == 10
+
+
+def test_what_lies_too_deep_is_named(tmp_path):
+    inner = "d/" * 32
+    rows = [row(f"{inner}f"), row(f"{inner}d", "directory"), row(f"{inner}d/f"), row("f")]
+    hostile = HostileFiles(lambda path: [entry(FILE, b"f")], lambda path: rows)
+    files, events = collected(tmp_path, hostile, CollectLimits())
+    assert {f"{inner}f", "f"} <= files
+    assert f"{inner}d/f" not in files
+    assert [one.reason for one in events if isinstance(one, ev.ArtifactSkipped)] == [
+        f"What is in {inner}d was not taken: more than 32 folders deep.",
+        f"{inner}d/f was not taken: it lies more than 32 folders deep.",
+    ]
+
+
+def test_a_folder_with_more_than_is_looked_at(tmp_path):
+    """What was collected and is only not listed any more is not gone."""
+    limits, names = CollectLimits(listed=5), ["a", "b"]
+    hostile = HostileFiles(
+        lambda path: [entry(FILE, path[-1:].encode())], lambda path: [row(n) for n in names]
+    )
+    recorder = Recorder(tmp_path)
+
+    async def test():
+        box = hostile.sandbox()
+        await box.start()
+        collector = Collector(box, OUTPUT, recorder, limits=limits)
+        await collector.collect_all()
+        names[:] = "bcdef"
+        await collector.collect_all()
+        await box.close()
+
+    run(test())
+    recorder.close()
+    assert tree(tmp_path / "files") == set("abcdef")
+    reasons = [one.reason for one in recorder.trajectory.events if isinstance(one, ev.ArtifactSkipped)]
+    assert reasons == ["Only 5 files and folders are looked at; the others were left out."]
+
+
+def test_the_sentences_about_files_are_limited(tmp_path):
+    hostile = HostileFiles(lambda path: [], lambda path: [row(f"l{n}", "link") for n in range(50)])
+    _, events = collected(tmp_path, hostile, CollectLimits(reasons=20))
+    reasons = [one.reason for one in events if isinstance(one, ev.ArtifactSkipped)]
+    assert (len(reasons), reasons[-1]) == (21, "More files were not taken.")
+
+
+@pytest.mark.parametrize("name", ["nul\0", "half \ud800"])
+def test_paths_that_no_filesystem_holds(tmp_path, name):
+    hostile = HostileFiles(lambda path: [], lambda path: [row(name)])
+    with pytest.raises((SandboxError, SandboxLostError), match="a line of its listing is invalid"):
+        collected(tmp_path, hostile, CollectLimits())

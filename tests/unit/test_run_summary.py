@@ -1,0 +1,96 @@
+"""A run in a line, from the ends of its journal: cheap for a long one, true after a rewind, safe for any content."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llm_sandbox_nb.trajectory.run_summary import notebook_folder_name, summaries, summarize
+
+START: dict[str, Any] = {"kind": "run.started", "time": 100.0, "task": "Tidy up", "model": "m", "run_id": "r"}
+ASKED: dict[str, Any] = {"kind": "model.requested", "step": 5}
+ENDED: dict[str, Any] = {"kind": "run.finished", "stop_reason": "submitted", "steps": 5}
+BACK: dict[str, Any] = {"kind": "rewound", "id": "b", "step": 2, "what": "both"}
+
+
+def journal(folder: Path, *events: dict[str, Any], name: str = "r") -> Path:
+    (folder / name).mkdir(parents=True)
+    (folder / name / "journal.jsonl").write_text("".join(json.dumps(one) + "\n" for one in events))
+    return folder / name
+
+
+@pytest.mark.parametrize(
+    ("events", "state", "steps"),
+    [
+        ([], "open", -1),
+        ([ASKED], "open", 5),
+        ([ASKED, ENDED], "submitted", 5),
+        ([ASKED, ENDED, BACK], "ready", 2),
+        ([ASKED, ENDED, {**BACK, "what": "files"}], "submitted", 5),
+        ([ASKED, ENDED, BACK, {"kind": "rewound", "id": "u", "undo_of": "b", "step": 5}], "submitted", 5),
+        ([ASKED, ENDED, BACK, {"kind": "continued"}, {**ASKED, "step": 3}], "open", 3),
+        ([ASKED, ENDED, {"kind": "forked", "step": 1}], "submitted", 5),
+    ],
+)
+def test_how_a_run_ended(tmp_path: Path, events: list[dict[str, Any]], state: str, steps: int) -> None:
+    found = summarize(journal(tmp_path, START, *events))
+    assert found is not None
+    assert (found.task, found.started, found.state, found.steps) == ("Tidy up", 100.0, state, steps)
+
+
+def test_only_the_ends_of_a_long_journal_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = [{"kind": "call.finished", "stdout": "x" * 100_000}] * 200
+    folder = journal(tmp_path, START, *long, ASKED, ENDED)
+    assert (folder / "journal.jsonl").stat().st_size > 20_000_000
+    read = 0
+    loads = json.loads
+
+    def counting(text: bytes) -> Any:
+        nonlocal read
+        read += len(text)
+        return loads(text)
+
+    monkeypatch.setattr(json, "loads", counting)
+    found = summarize(folder)
+    assert found is not None
+    assert found.state == "submitted"
+    assert read < 10_000
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "",
+        "not JSON",
+        "[1]",
+        "[" * 100_000,
+        '{"kind": "run.started"}',
+        '{"kind": "run.started", "time": "x"}',
+        "null",
+    ],
+)
+def test_a_folder_that_holds_no_run_is_left_out(tmp_path: Path, first: str) -> None:
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "journal.jsonl").write_text(first)
+    assert summaries(tmp_path, 10) == ([], 1)
+    assert summaries(tmp_path / "missing", 10) == ([], 0)
+
+
+def test_runs_are_in_the_order_of_their_beginnings(tmp_path: Path) -> None:
+    for name, began in (
+        ("20260101-120000-zz", 1.0),
+        ("20260101-120000-aa", 2.0),
+        ("20260101-110000-bb", 0.0),
+    ):
+        journal(tmp_path, {**START, "time": began}, ENDED, name=name)
+    listed, total = summaries(tmp_path, 2)
+    assert [one.id for one in listed] == ["20260101-120000-aa", "20260101-120000-zz"]
+    assert total == 3
+
+
+def test_a_name_that_leads_elsewhere_is_no_path() -> None:
+    assert notebook_folder_name("a/b/../.. .ipynb") == "notebook"
+    assert notebook_folder_name("week 1/Übung (2).ipynb") == "Übung-2"

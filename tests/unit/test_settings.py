@@ -1,0 +1,287 @@
+"""One settings file for cells and the command line: which place wins, and what a person sees of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+
+from llm_sandbox_nb import load_ipython_extension
+from llm_sandbox_nb.cli import main
+from llm_sandbox_nb.notebook.errors import SandboxUsageError
+from llm_sandbox_nb.notebook.magics import SandboxMagics
+from llm_sandbox_nb.options.settings_files import find_settings_files
+from llm_sandbox_nb.options.table import FILE_SETTINGS, RUN_OPTIONS, UsageError
+from llm_sandbox_nb.options.values import resolve
+
+KEY = "sk-very-secret"
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory: a project below a home folder that is empty."""
+    for name in [name for option in RUN_OPTIONS for name in option.environment]:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setenv("LLM_SANDBOX_ISOLATION", "process")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    folder = tmp_path / "home" / "project"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def user_file(text: str) -> Path:
+    path = Path.home() / ".config" / "llm-sandbox-nb" / "settings.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    return path
+
+
+def project_file(text: str) -> Path:
+    path = Path("llm-sandbox-nb.toml").absolute()
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    InteractiveShell.clear_instance()
+    made: Any = InteractiveShell.instance()
+    load_ipython_extension(made)
+    magics = made.magics_manager.registry["SandboxMagics"]
+    magics.use_server = False
+    yield made
+    magics._close()
+    InteractiveShell.clear_instance()
+
+
+def steps_of(shell: Any, options: str = "") -> int:
+    """The limit with which a cell really runs."""
+    shell.run_cell_magic("sandbox", f"-m scripted/strawberry -o result {options}", "How many?")
+    steps: int = shell.user_ns["result"].trajectory.start.settings["limits"]["steps"]
+    return steps
+
+
+PLACES = ["option", "config", "project", "user"]
+
+
+@pytest.mark.parametrize("strongest", range(len(PLACES) + 1))
+def test_a_cell_takes_the_value_of_the_strongest_place(strongest: int, shell: Any) -> None:
+    said = PLACES[strongest:]
+    if "user" in said:
+        user_file("steps = 40\n")
+    if "project" in said:
+        project_file("max_steps = 30\n")
+    if "config" in said:
+        shell.run_line_magic("config", "SandboxMagics.steps = 20")
+    expected = [10, 20, 30, 40, 100][strongest]
+    assert steps_of(shell, "--steps 10" if "option" in said else "") == expected
+
+
+@pytest.mark.parametrize("file", [True, False])
+def test_the_command_line_reads_the_same_files_by_the_same_names(file: bool) -> None:
+    user_file("steps = 40\nbudget = 2\nimage = 'mine'\n")
+    if file:
+        project_file("steps = 30\nmodel = 'scripted/strawberry'\n")
+    values = resolve({}, {})
+    assert (values["steps"], values["budget"], values["image"]) == (30 if file else 40, 2.0, "mine")
+    assert values["model"] == ("scripted/strawberry" if file else None)
+    assert resolve({"max_steps": "3"}, {})["steps"] == 3
+
+
+def test_the_environment_is_stronger_than_files_and_weaker_than_config(
+    shell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project_file("model = 'scripted/from-file'\n")
+    monkeypatch.setenv("LLM_NAME", "scripted/strawberry")
+    shell.run_cell_magic("sandbox", "-o result", "How many?")
+    assert shell.user_ns["result"].model == "scripted/strawberry"
+    monkeypatch.setenv("LLM_NAME", "scripted/none-such")
+    shell.run_line_magic("config", "SandboxMagics.model = 'scripted/strawberry'")
+    shell.run_cell_magic("sandbox", "-o result", "How many?")
+    assert resolve({}, os.environ)["model"] == "scripted/none-such"
+
+
+def test_config_that_says_the_default_is_stronger_than_a_file(shell: Any) -> None:
+    project_file("steps = 30\n")
+    shell.run_line_magic("config", "SandboxMagics.steps = 100")
+    assert steps_of(shell) == 100
+    assert SandboxMagics(config=Config({"SandboxMagics": {"steps": 100}})).steps == 100
+
+
+def test_a_changed_file_counts_at_the_next_cell(shell: Any) -> None:
+    path = project_file("steps = 30\n")
+    assert steps_of(shell) == 30
+    path.write_text("steps = 31\n")
+    assert steps_of(shell) == 31
+    path.unlink()
+    assert steps_of(shell) == 100
+
+
+def test_every_name_of_the_table_is_a_key_of_a_file_and_a_setting_of_cells() -> None:
+    for option in FILE_SETTINGS:
+        sample = {bool: "true", float: "7", int: "7"}.get(type(option.default), '"x"')
+        for name in (option.name, *option.aliases):
+            project_file(f"{name} = {sample}\n")
+            said = ""
+            try:
+                resolve({}, {})
+            except UsageError as error:
+                said = str(error)
+            assert not said or f"llm-sandbox-nb.toml, {name}: " in said
+    of_runs = {
+        "api_key",
+        "input_dir",
+        "save_litellm_response",
+        "step",
+        "break",
+        "break_when",
+        "approve",
+        "on_pause",
+    }
+    assert {option.name for option in FILE_SETTINGS} - of_runs == set(
+        SandboxMagics.class_traits(config=True)
+    ) - {"log_level"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("stps = 3\n", "unknown key 'stps'; did you mean steps?"),
+        ("steps = \n", "is not valid TOML"),
+        ("steps = 'many'\n", "llm-sandbox-nb.toml, steps: must be a whole number"),
+        ("live_panel = 'perhaps'\n", "llm-sandbox-nb.toml, live_panel: must be one of"),
+        ("profile = 'weak'\n", "llm-sandbox-nb.toml, profile: must be one of"),
+    ],
+)
+def test_a_wrong_file_is_one_sentence_in_a_cell_and_in_a_shell(
+    text: str, said: str, shell: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project_file(text)
+    with pytest.raises(SandboxUsageError) as caught:
+        shell.run_cell_magic("sandbox", "-m scripted/strawberry", "How many?")
+    assert said in str(caught.value)
+    assert main(["run", "How many?", "--model", "scripted/strawberry"]) == 2
+    assert main(["settings"]) == 2
+    assert capsys.readouterr().err.count(said) == 2
+    assert not Path("sandbox-runs").exists()
+
+
+def test_a_kernel_starts_with_a_wrong_file() -> None:
+    project_file("stepz = 3\n")
+    load_ipython_extension(InteractiveShell())
+
+
+def test_the_file_of_a_folder_above_counts(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = project_file("steps = 30\n")
+    (project / "notebooks" / "deep").mkdir(parents=True)
+    monkeypatch.chdir(project / "notebooks" / "deep")
+    assert find_settings_files({}, {}) == (path,)
+    near = project_file("steps = 31\n")
+    assert find_settings_files({}, {}) == (near,)
+
+
+def test_no_folder_above_the_home_folder_is_searched(tmp_path: Path) -> None:
+    (tmp_path / "llm-sandbox-nb.toml").write_text("steps = 3\n")
+    assert find_settings_files({}, {}) == ()
+    (tmp_path / "home" / "llm-sandbox-nb.toml").write_text("steps = 3\n")
+    assert find_settings_files({}, {}) == (tmp_path / "home" / "llm-sandbox-nb.toml",)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
+def test_the_file_of_another_user_in_a_folder_above_does_not_count(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = project_file("isolation = 'process'\n")
+    (project / "notebooks").mkdir()
+    monkeypatch.chdir(project / "notebooks")
+    assert find_settings_files({}, {}) == (path,)
+    os.chown(path, 12345, 12345)
+    assert find_settings_files({}, {}) == ()
+
+
+def test_a_named_file_replaces_both() -> None:
+    user_file("steps = 40\n")
+    project_file("tokens = 3000\n")
+    Path("mine.toml").write_text("budget = 1\n")
+    values = resolve({"settings": "mine.toml"}, {})
+    assert (values["steps"], values["tokens"], values["budget"]) == (100, 65536, 1.0)
+
+
+def test_settings_says_where_each_value_comes_from(
+    shell: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = user_file(f"steps = 40\nbudget = 2\napi_key = '{KEY}'\n")
+    project = project_file("max_steps = 30\n")
+    monkeypatch.setenv("LLM_NAME", "scripted/strawberry")
+    assert main(["settings"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [f"Read: {project}", f"Read: {user}"]
+    shown = {line.split()[0]: line.split(maxsplit=2)[1:] for line in lines[3:]}
+    assert shown["model"] == ["scripted/strawberry", "environment variable LLM_NAME"]
+    assert shown["steps"] == ["30", f"{project}, max_steps"]
+    assert shown["budget"] == ["2.0", f"{user}, budget"]
+    assert shown["api_key"][0] == "(set)"
+    assert shown["tokens"] == ["65536", "default"]
+
+    shell.run_line_magic("config", "SandboxMagics.tokens = 9000")
+    shell.run_line_magic("sandbox", "settings")
+    said = capsys.readouterr().out
+    shown = {line.split()[0]: line.split(maxsplit=2)[1:] for line in said.splitlines()[3:]}
+    assert shown["tokens"] == ["9000", "%config SandboxMagics.tokens"]
+    assert shown["steps"] == ["30", f"{project}, max_steps"]
+
+    assert main(["settings", "--json"]) == 0
+    out = capsys.readouterr().out
+    found = json.loads(out)
+    assert found["settings"]["steps"] == {"value": 30, "source": f"{project}, max_steps"}
+    assert found["files"] == [str(project), str(user)]
+    assert KEY not in said + out + "\n".join(lines)
+
+
+def test_settings_says_where_a_file_can_be_made(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["settings"]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert "llm-sandbox-nb.toml here" in first
+    assert str(Path.home() / ".config" / "llm-sandbox-nb" / "settings.toml") in first
+
+
+def test_the_key_of_a_cell_comes_from_where_the_command_line_takes_it(
+    shell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    magics = shell.magics_manager.registry["SandboxMagics"]
+    monkeypatch.setenv("OPENAI_API_KEY", "of-the-provider")
+    for text, model, expected in (
+        ("", "openai/gpt-5", "of-the-provider"),
+        ("", "gemini/pro", None),
+        ("api_key = 'of-the-file'\n", "gemini/pro", "of-the-file"),
+        ("api_key_env = 'MINE'\n", "openai/gpt-5", "of-mine"),
+    ):
+        project_file(text)
+        monkeypatch.setenv("MINE", "of-mine")
+        magics.read_files()
+        assert magics.api_key(model, None) == expected
+        assert resolve({"model": model}, os.environ)["api_key"] == expected
+    with pytest.raises(SandboxUsageError, match="not the key itself") as caught:
+        magics.api_key("openai/gpt-5", KEY)
+    assert KEY not in str(caught.value)
+    with pytest.raises(SandboxUsageError, match="NONE_SUCH is not set"):
+        magics.api_key("openai/gpt-5", "NONE_SUCH")
+
+
+def test_resources_of_a_file_reach_the_sandbox_of_a_cell_and_of_a_shell(shell: Any) -> None:
+    project_file("pids = 77\nmemory_mb = 300\n")
+    limits = shell.magics_manager.registry["SandboxMagics"]
+    limits.read_files()
+    assert (limits.limits().pids, limits.limits().memory_bytes) == (77, 300 * 1024**2)
+    from llm_sandbox_nb.cli.run_command import _sandbox_options
+
+    assert _sandbox_options(resolve({}, {}))["limits"] == limits.limits()

@@ -1,0 +1,110 @@
+"""Thinking and calls that are left in the text: found when they are there, and only then."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_sandbox_nb.agent.tools.toolbox import tool_schemas
+from llm_sandbox_nb.model.text_markup import ThinkingSplitter, split_lone_end, written_calls
+
+TOOLS = {tool["function"]["name"]: tool["function"]["parameters"]["properties"] for tool in tool_schemas()}
+LS = '{"name": "execute_bash", "arguments": {"command": "ls"}}'
+
+
+def split(text: str, size: int = 1) -> tuple[str, str]:
+    splitter, said, thought = ThinkingSplitter(), "", ""
+    for start in range(0, len(text), size):
+        more, thinking = splitter.add(text[start : start + size])
+        said, thought = said + more, thought + thinking
+    more, thinking = splitter.rest()
+    return said + more, thought + thinking
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<think>a</think>b", ("b", "a")),
+        ("\n <think>\na < b </thin </think>b", ("b", "\na < b </thin ")),
+        ("[THINK]a[/THINK]b", ("b", "a")),
+        ("<think>a</think><think>b</think>c", ("c", "ab")),
+        ("<think>never closed </thi", ("", "never closed </thi")),
+        ("<thin", ("<thin", "")),
+        ("<thinly veiled", ("<thinly veiled", "")),
+        ("no <think>thinking</think> here", ("no <think>thinking</think> here", "")),
+        ("<b>a</b>", ("<b>a</b>", "")),
+        ("<think></think>a <think>b</think>", ("a <think>b</think>", "")),
+        ("", ("", "")),
+    ],
+)
+def test_thinking_is_what_stands_first_in_its_tags(text: str, expected: tuple[str, str], size: int) -> None:
+    assert split(text, size) == expected
+
+
+@given(st.text("<think>/[THINK] a\n", max_size=40), st.integers(1, 9))
+def test_pieces_of_any_size_are_split_alike(text: str, size: int) -> None:
+    assert split(text, size) == split(text, 1000)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("thought\n</think>\n\nsaid", ("\nsaid", "thought\n")),
+        ("thought</think>\nsaid", ("said", "thought")),
+        ("thought\n</think>said", ("said", "thought\n")),
+        ("only thought</think>", ("", "only thought")),
+        ("the tag </think> ends it", ("the tag </think> ends it", "")),
+        ("said", ("said", "")),
+    ],
+)
+def test_an_end_without_a_beginning(text: str, expected: tuple[str, str]) -> None:
+    assert split_lone_end(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A call looks like `<tool_call>" + LS + "</tool_call>`.",
+        '<tool_call>{"name": "get_weather", "arguments": {}}</tool_call>',
+        f"<tool_call>{LS}</tool_call><tool_call>" + LS.replace("execute_bash", "other") + "</tool_call>",
+        '<tool_call>{"name": "execute_bash", "arguments": {"command": "rm -r',
+        '<tool_call>{"name": "execute_bash", "arguments": "ls"}</tool_call>',
+        "<tool_call>\n<function=execute_bash>\n<parameter=command>\nrm -r /tmp/",
+        "<tool_call>\n<function=execute_bash>\n<parameter=command>\nrm -r /tmp/x\n</parameter>\n",
+        "<tool_call>execute_bash\n<arg_key>command</arg_key>\n<arg_value>ls</arg_value>",
+        "<tool_call></tool_call>",
+        "<tool_call>{</tool_call>",
+        "<tool_call>[]</tool_call>",
+        "[TOOL_CALLS]",
+        "[TOOL_CALLS][1]",
+        "Use <function=execute_bash> for this.",
+        LS,
+        "[" * 50_000,
+        "<tool_call>" + "[" * 50_000,
+    ],
+    ids=lambda text: text[:40],
+)
+def test_what_is_no_whole_call_of_these_tools_stays_text(text: str) -> None:
+    assert written_calls(text, TOOLS) == (text, [])
+
+
+def test_values_without_quotes_get_the_types_of_the_schema() -> None:
+    text = (
+        "I look.\n<tool_call>\n<function=str_replace_editor>\n<parameter=command>\nview\n</parameter>\n"
+        "<parameter=path>\n/a\n</parameter>\n<parameter=view_range>\n[1, 5]\n</parameter>\n"
+        "<parameter=file_text>\n12\n\n</parameter>\n<parameter=insert_line>\nten\n</parameter>\n"
+        "</function>\n</tool_call>\n"
+    )
+    said, ((name, arguments),) = written_calls(text, TOOLS)
+    assert (said, name) == ("I look.", "str_replace_editor")
+    assert json.loads(arguments) == {
+        "command": "view", "path": "/a", "view_range": [1, 5], "file_text": "12\n", "insert_line": "ten",
+    }  # fmt: skip
+
+
+def test_text_around_calls_is_kept() -> None:
+    assert written_calls(f"a\n<tool_call>{LS}</tool_call> b <tool_call>\n{LS}", TOOLS) == (
+        "a\n b", [("execute_bash", '{"command": "ls"}')] * 2
+    )  # fmt: skip
