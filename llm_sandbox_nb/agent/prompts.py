@@ -107,7 +107,8 @@ def load_prompts(source: str | Path | PromptConfig | None = None) -> PromptConfi
     try:
         text = Path(source).expanduser().read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"The prompt configuration {source} cannot be read: {_reason(error)}.") from error
+        reason = getattr(error, "strerror", None) or _one_line(error)
+        raise InputError(f"The prompt configuration {source} cannot be read: {reason}.") from error
     return _parse(text, f"the prompt configuration {source}")
 
 
@@ -126,22 +127,11 @@ def _parse(text: str, name: str) -> PromptConfig:
         raise InputError(f"In {name}, {wrong[0]} has to be text.")
     if wrong := [key for key in chosen if key.endswith("_dir") and not chosen[key].startswith("/")]:
         raise InputError(f"In {name}, {wrong[0]} has to be a full path inside the sandbox, such as /testbed.")
-    if chosen.setdefault(
-        "braces", braces_of(chosen["system_prompt"], chosen.get("instance_prompt", ""))
-    ) not in (
-        "plain",
-        "doubled",
-    ):
+    chosen.setdefault("braces", braces_of(chosen["system_prompt"], chosen.get("instance_prompt", "")))
+    if chosen["braces"] not in ("plain", "doubled"):
         raise InputError(f"In {name}, braces can be plain or doubled, not {chosen['braces']!r}.")
-    return PromptConfig(**{key: _folder(key, value) for key, value in chosen.items()})
-
-
-def _folder(key: str, value: str) -> str:
-    return (value.rstrip("/") or "/") if key.endswith("_dir") else value
-
-
-def _reason(error: Exception) -> str:
-    return str(getattr(error, "strerror", None) or _one_line(error))
+    folders = {key: value.rstrip("/") or "/" for key, value in chosen.items() if key.endswith("_dir")}
+    return PromptConfig(**{**chosen, **folders})
 
 
 def _one_line(error: Exception) -> str:

@@ -38,30 +38,18 @@ _PAGE = """\
 <style>{style}</style>
 </head>
 <body>
+{body}
+</body>
+</html>
+"""
+
+_VIEW = """\
 <main id="llm-sandbox-view"><noscript>Allow scripts: this page shows the run with its own.</noscript></main>
 <script type="application/json" id="llm-sandbox-run">{run}</script>
-<script>{script}</script>
-</body>
-</html>
-"""
+<script>{script}</script>"""
 
+_CARD_STYLE = ":root{color-scheme:light dark}body{max-width:1100px;margin:16px auto;padding:0 12px}"
 
-_STATIC_PAGE = """\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="referrer" content="no-referrer">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>:root{{color-scheme:light dark}}body{{max-width:1100px;margin:16px auto;padding:0 12px}}</style>
-</head>
-<body>
-<main>{card}</main>
-</body>
-</html>
-"""
 NO_VIEW = (
     "The interactive view is not built in this installation, so pages and notebooks show the plain card: install a "
     "released wheel, or run `make labextension` in the checkout (it needs Node 20.19 or later)."
@@ -124,13 +112,13 @@ def page(run: RecordedRun, caps: Caps = CAPS) -> str:
         card = Card(caps, run.folder)
         for event in trajectory.events:
             card.add(event)
-        return _STATIC_PAGE.format(**head, card=card.final()["text/html"])
+        return _PAGE.format(**head, style=_CARD_STYLE, body=f"<main>{card.final()['text/html']}</main>")
     artifacts = load_artifacts(
         trajectory.artifacts.values(), run.folder, each=caps.artifact, together=caps.run
     )
     bundle = trajectory_json(trajectory, artifacts, caps)
-    style, script = _asset("page.css"), _asset("page.js")
-    return _PAGE.format(**head, style=style, run=json_for_script(bundle), script=script)
+    view = _VIEW.format(run=json_for_script(bundle), script=_asset("page.js"))
+    return _PAGE.format(**head, style=_asset("page.css"), body=view)
 
 
 def json_for_script(value: object) -> str:

@@ -212,7 +212,7 @@ class EndFiles:
     def engine_state(self, path: str) -> str | None:
         """The same for a file that the engine wrote, also where it counts as one of the image."""
         entry = self.entries.get(path)
-        if entry is not None and entry.base:
+        if entry is None or entry.base:
             entry = self._reader.of_image(path)
         return None if entry is None else self._described(entry)
 

@@ -45,6 +45,17 @@ def test_bytes_of_all_files_together(opener):
     with_sandbox(opener, test, limits=BOUNDED, timeout=250)
 
 
+def test_bytes_are_bounded_also_among_hundreds_of_processes(strong_opener):
+    """There the executor does not fork to count."""
+
+    async def test(box):
+        await box.run("for i in $(seq 250); do sleep 300 & done; disown -a")
+        result = await box.run(WRITE.format("large"), timeout=100)
+        assert (result.exit_code, "limit of 100.0 MB" in result.notice) == (137, True)
+
+    with_sandbox(strong_opener, test, limits=BOUNDED, timeout=200)
+
+
 def test_number_of_files(opener):
     async def test(box):
         result = await box.exec(["python3", "-c", MAKE], timeout=100)

@@ -179,16 +179,19 @@ class Machine:
         self.ended: list[str] = []
 
 
+@pytest.mark.parametrize("crowd", [False, True])
 @pytest.mark.parametrize(("grown", "ended"), [(0, 0), (3 * MEGABYTE, 1)])
 def test_where_nothing_can_be_forked_only_what_was_added_counts(
-    grown: int, ended: int, monkeypatch: pytest.MonkeyPatch
+    grown: int, ended: int, crowd: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However full the filesystem is otherwise."""
+    """However full the filesystem is otherwise. Among hundreds of processes no fork is tried: it would wait."""
 
     def no_fork(*_: object) -> None:
+        assert not crowd
         raise BlockingIOError
 
     used = [50_000 * MEGABYTE, 1_000_000]
+    monkeypatch.setattr(disk_watch, "is_crowd", lambda: crowd)
     monkeypatch.setattr(disk_watch, "fork_with_pipes", no_fork)
     monkeypatch.setattr(disk_watch, "in_use", lambda _: tuple(used))
     machine: Any = Machine()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -130,18 +131,28 @@ def _settings(options: SandboxOptions, labels: Mapping[str, str]) -> ContainerSe
 
 
 async def _created(settings: ContainerSettings, ca_bundle: Path | None, lease: float) -> Container:
-    """Make the container. When this task is cancelled meanwhile, what was made is removed."""
-    making = asyncio.ensure_future(in_thread(create_container, settings, ca_bundle, lease))
+    """Make the container. When this task is cancelled, what is made is removed, also without a loop."""
+    lock = threading.Lock()
+    made: list[Container] = []
+    cancelled = False
+
+    def create() -> Container:
+        container = create_container(settings, ca_bundle, lease)
+        with lock:
+            made.append(container)
+            late = cancelled
+        if late:
+            remove_container(container.id)
+        return container
+
     try:
-        return await asyncio.shield(making)
+        return await in_thread(create)
     except asyncio.CancelledError:
-        making.add_done_callback(_remove_late)
+        with lock:
+            cancelled = True
+        if made:
+            remove_container(made[0].id)
         raise
-
-
-def _remove_late(making: asyncio.Future[Container]) -> None:
-    if not making.cancelled() and making.exception() is None:
-        making.get_loop().run_in_executor(None, remove_container, making.result().id)
 
 
 async def _attached(

@@ -130,13 +130,18 @@ def kill_all(find: Callable[[], set[int]]) -> bool:
     Among hundreds of processes that never sleep we would hardly run. Where we may signal all processes, one call
     stops every one of them until we have finished.
     """
-    if os.getpid() != 1 or len(os.listdir("/proc")) < CROWD:
+    if not is_crowd():
         return kill_found(find)
     signal_everyone(signal.SIGSTOP)
     try:
         return kill_found(find)
     finally:
         signal_everyone(signal.SIGCONT)
+
+
+def is_crowd() -> bool:
+    """Whether hundreds of processes are in the namespace whose first process we are: a fork could wait for long."""
+    return os.getpid() == 1 and len(os.listdir("/proc")) >= CROWD
 
 
 def signal_everyone(number: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from llm_sandbox_nb.sandbox.history.image_files import ENGINE_FILES
 from llm_sandbox_nb.sandbox.history.manifest import Entry, Manifest, delta
 
 
@@ -20,8 +19,6 @@ def own_files(manifest: Manifest, others: Iterable[tuple[Manifest, Manifest]]) -
         for path, entry in delta(before, after).items():
             if own.get(path) != entry:
                 continue
-            if path in ENGINE_FILES and (path not in before or before[path].base):
-                continue  # what the engine wrote is no other sandbox's: without its content it cannot be compared
             if path in before:
                 own[path] = before[path]
             else:
