@@ -33,7 +33,14 @@ LONG = ("test_packaging.py", "test_litellm_range.py", "test_binder.py")
 """Files that install much: they start first, so that nobody waits for them alone when tests run in parallel."""
 LOCKS = TESTS.parent / ".cache"
 SEED_PACKAGES = ("llm-in-sandbox==0.2.0", "litellm<1.106", "tqdm")
-hypothesis.settings.register_profile("usual", max_examples=support.examples(100))
+# What a change is judged by is the same each time; `make test-all` looks for new examples.
+hypothesis.settings.register_profile(
+    "usual",
+    max_examples=support.examples(100),
+    deadline=None,
+    derandomize=not support.CAMPAIGN,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.load_profile("usual")
 
 

@@ -85,7 +85,7 @@ def test_an_unknown_cost_makes_the_sum_unknown() -> None:
     assert progress.rows()[0].cost is None
 
 
-@settings(deadline=None, max_examples=examples(60))
+@settings(max_examples=examples(60))
 @given(
     st.lists(
         st.tuples(st.integers(0, 3), st.integers(0, 2), st.sampled_from([0.0, 0.5, 1.0, None])), max_size=12
@@ -121,7 +121,7 @@ class Tags(HTMLParser):
 KNOWN = {"div", "style", "b", "span", "table", "thead", "tbody", "tr", "th", "td"}
 
 
-@settings(deadline=None, max_examples=examples(60))
+@settings(max_examples=examples(60))
 @given(st.text(), st.text(), st.text())
 def test_whatever_names_and_errors_hold_is_text(identity: str, kind: str, error: str) -> None:
     hostile = f"<img src=x onerror=alert(1)>'\"{identity}\x1b]8;;x\x07\u202e"

@@ -86,7 +86,7 @@ def pages(events: list[ev.Event]) -> list[str]:
     return [*shown, card.final()["text/html"]]
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(texts)
 def test_a_card_is_static_whatever_it_is_told(text: str) -> None:
     for page in pages(hostile_events(text)):
@@ -94,7 +94,7 @@ def test_a_card_is_static_whatever_it_is_told(text: str) -> None:
         assert "<script" not in page.lower()
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(st.one_of(texts, st.text(alphabet="[](){}<>!`*_#|&;:'\"/\\ \n\tjavscript", max_size=80)))
 def test_markdown_is_static(text: str) -> None:
     assert not not_static(markdown_html(text))
@@ -121,7 +121,7 @@ def test_artifacts_of_every_kind_are_static(tmp_path: Path, suffix: str, text: s
     assert "<script" not in page.lower()
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(names)
 def test_names_of_files_are_shown_as_they_are(name: str) -> None:
     from llm_sandbox_nb.card.artifacts import Artifact, artifact_html

@@ -254,7 +254,7 @@ def act(control: RunControl, held: Held, action: str, text: str) -> None:
         control.resume(**say)
 
 
-@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
 @given(TURNS, RULES, st.lists(st.tuples(ACTIONS, TEXTS), max_size=20))
 def test_any_decisions_leave_a_valid_history_and_the_record_of_what_was_seen(
     turns: list[Turn], rules: PauseRules, decisions: list[tuple[str, str]]

@@ -70,7 +70,7 @@ def test_many_files_are_counted_not_named() -> None:
     assert sum(len(diff.diff or "") for diff in diffs) < 2 * DIFF_CHARACTERS
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(st.text("ab\n\r\té\u2028", max_size=40), st.text("ab\n\r\té\u2028", max_size=40))
 def test_git_makes_the_new_file_from_the_old(tmp_path_factory: object, before: str, after: str) -> None:
     if before == after:

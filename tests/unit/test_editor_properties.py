@@ -91,7 +91,7 @@ def apply(command: str, name: str, data: bytes | None, *arguments: object) -> by
     return box.files.get(path)
 
 
-@settings(max_examples=examples(1500), deadline=None)
+@settings(max_examples=examples(1500))
 @given(text_and_part(), texts(), ENCODINGS, NAMES)
 def test_replace_is_the_model(pair: tuple[str, str], new: str, encoding: str, name: str) -> None:
     text, old = pair
@@ -100,7 +100,7 @@ def test_replace_is_the_model(pair: tuple[str, str], new: str, encoding: str, na
     assert result == (text if expected is None else expected).encode(encoding)
 
 
-@settings(max_examples=examples(1500), deadline=None)
+@settings(max_examples=examples(1500))
 @given(texts(), st.integers(-1, 10), texts(), ENCODINGS, NAMES)
 def test_insert_is_the_model(text: str, line: int, new: str, encoding: str, name: str) -> None:
     expected = model_insert(text, line, new)
@@ -108,19 +108,19 @@ def test_insert_is_the_model(text: str, line: int, new: str, encoding: str, name
     assert result == (text if expected is None else expected).encode(encoding)
 
 
-@settings(max_examples=examples(500), deadline=None)
+@settings(max_examples=examples(500))
 @given(texts(), NAMES)
 def test_create_is_the_text(text: str, name: str) -> None:
     assert apply("create", name, None, text) == text.encode()
 
 
-@settings(max_examples=examples(500), deadline=None)
+@settings(max_examples=examples(500))
 @given(st.binary(max_size=200), texts(), NAMES)
 def test_create_never_changes_what_is_there(data: bytes, text: str, name: str) -> None:
     assert apply("create", name, data, text) == data
 
 
-@settings(max_examples=examples(1500), deadline=None)
+@settings(max_examples=examples(1500))
 @given(st.binary(max_size=120))
 def test_what_is_read_as_text_is_written_back_the_same(data: bytes) -> None:
     try:
@@ -130,7 +130,7 @@ def test_what_is_read_as_text_is_written_back_the_same(data: bytes) -> None:
     assert file.encode() == data
 
 
-@settings(max_examples=examples(800), deadline=None)
+@settings(max_examples=examples(800))
 @given(st.binary(max_size=60), st.binary(max_size=60))
 def test_bytes_in_any_encoding_stay_where_nothing_was_edited(before: bytes, after: bytes) -> None:
     """Around a line that is replaced, every byte stays, whatever the encoding was taken for."""
@@ -142,7 +142,7 @@ def test_bytes_in_any_encoding_stay_where_nothing_was_edited(before: bytes, afte
     assert changed in (data, before + b"replaced" + after)
 
 
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=examples(400))
 @given(texts(), st.integers(1, 12), st.integers(1, 12))
 def test_view_shows_the_lines(text: str, first: int, last: int) -> None:
     box = MemorySandbox({"/testbed/file": text.encode()})

@@ -177,7 +177,7 @@ def grouped(entries: dict[str, Entry], contents: dict[str, bytes]) -> dict[str, 
 
 
 @given(st.lists(nodes, max_size=14), st.lists(nodes, max_size=14))
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(80))
 def test_any_files_become_any_others(now: list, then: list) -> None:
     (current, contents), (target, wanted) = tree(now), tree(then)
     with tempfile.TemporaryDirectory() as folder:
@@ -194,7 +194,7 @@ def test_any_files_become_any_others(now: list, then: list) -> None:
 
 
 @given(st.lists(nodes, max_size=14), st.lists(nodes, max_size=14))
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 def test_any_files_become_any_others_through_a_pack(now: list, then: list) -> None:
     (current, contents), (target, wanted) = tree(now), tree(then)
     with tempfile.TemporaryDirectory() as folder:

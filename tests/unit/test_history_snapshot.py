@@ -210,7 +210,7 @@ def test_roots_are_checked(roots: Any) -> None:
 
 
 @given(st.binary(max_size=300), st.integers(0, len(FINE)))
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 def test_any_garbage_is_refused_or_means_something(
     tmp_path_factory: pytest.TempPathFactory, noise: bytes, at: int
 ) -> None:

@@ -146,7 +146,7 @@ moves = st.lists(
 
 
 @given(moves, st.sampled_from([4_000, 20_000, 2**30]))
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(30))
 def test_any_tree_of_checkpoints_is_what_it_was(moves: list, limit: int) -> None:
     """Against dictionaries: branches from anywhere, with a limit that drops, and opened again at the end."""
     with tempfile.TemporaryDirectory() as folder:

@@ -180,7 +180,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=examples(500), deadline=None)
+@settings(max_examples=examples(500))
 @given(
     st.dictionaries(st.text(max_size=8), VALUES, max_size=4), st.text(st.characters(codec=None), max_size=40)
 )

@@ -156,7 +156,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(st.dictionaries(st.text(st.characters(codec="utf-8")), json_values))
 def test_any_json_value_comes_back(tmp_path_factory: pytest.TempPathFactory, value: dict[str, Any]) -> None:
     found = collect_inputs(["value"], {"value": value}, tmp_path_factory.mktemp("s"))

@@ -139,7 +139,7 @@ def test_the_executors_own_file_is_named_first() -> None:
     assert "all of it is in /tmp/llm-sandbox/7.out" in shown
 
 
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=examples(400))
 @given(
     st.binary(max_size=3000)
     | st.text(max_size=2000).map(str.encode)

@@ -118,7 +118,7 @@ KEYS = st.sampled_from(
 )
 
 
-@settings(max_examples=examples(500), deadline=None)
+@settings(max_examples=examples(500))
 @given(
     st.sampled_from(["execute_bash", "str_replace_editor", "submit", "other"]),
     st.text(max_size=30)

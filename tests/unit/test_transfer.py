@@ -257,7 +257,7 @@ def test_streams_that_are_none(tmp_path, stream):
 NAMES = st.binary(min_size=1, max_size=12)
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(
     st.lists(
         st.tuples(

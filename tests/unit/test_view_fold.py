@@ -156,7 +156,6 @@ STREAMS = st.lists(a_tree(), min_size=30, max_size=40)
 
 @settings(
     max_examples=4,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )
 @given(STREAMS)
