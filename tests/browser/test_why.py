@@ -16,7 +16,7 @@ import pytest
 from card_runs import start_event, step_events
 from chromium import PlaywrightLoop
 from planted_faults import Fault, faults, play
-from playwright.sync_api import Browser, Locator, Page
+from playwright.sync_api import Browser, Locator, Page, expect
 from view_page import bundle, page_html
 
 from llm_sandbox_nb.trajectory import events as ev
@@ -24,6 +24,7 @@ from llm_sandbox_nb.trajectory import events as ev
 MOST_ACTIONS = 4
 GIVEN_UP = 12
 BEFORE = "before the last rules"
+SHOWN = ".lsn-step:not([hidden])"
 
 
 class Person:
@@ -161,7 +162,7 @@ def show(page: Page, run: dict[str, Any]) -> None:
 def shown_steps(page: Page) -> list[int]:
     """The steps that are not filtered away."""
     return page.evaluate(
-        "() => [...document.querySelectorAll('.lsn-step:not([hidden])')].map(step => Number(step.dataset.step))"
+        "shown => [...document.querySelectorAll(shown)].map(step => Number(step.dataset.step))", SHOWN
     )
 
 
@@ -171,16 +172,18 @@ def test_steps_are_filtered_by_a_file_and_by_changed_files(
     show(blank, cards["wrong-filter"])
     blank.get_by_role("button", name="5 files changed").click()
     listed = blank.locator(".lsn-file-list .lsn-file")
-    assert listed.all_text_contents() == [
+    expect(listed).to_have_text([
         "notes.md: made 6, changed 12", "input/prices.csv: changed 7", "clean.csv: made 8", "mean.py: made 9",
         "output/mean.txt: made 13",
-    ]  # fmt: skip
+    ])  # fmt: skip
     row = blank.locator(".lsn-file-row", has_text="notes.md")
     row.get_by_role("button", name="Only these steps").click()
+    expect(blank.locator(SHOWN)).to_have_count(2)
     assert shown_steps(blank) == [6, 12]
     blank.get_by_role("button", name="Show all steps again, not only those of notes.md").click()
-    assert len(shown_steps(blank)) == 14
+    expect(blank.locator(SHOWN)).to_have_count(14)
     blank.get_by_label("changed files").check()
+    expect(blank.locator(SHOWN)).to_have_count(6)
     assert shown_steps(blank) == [6, 7, 8, 9, 12, 13]
 
 
@@ -189,10 +192,10 @@ def test_a_step_that_loses_data_is_amber_and_the_key_w_leads_to_it(
 ) -> None:
     show(blank, cards["wrong-filter"])
     chip = blank.locator(".lsn-step[data-step='7'] .lsn-chip[data-kind='human']")
-    assert chip.all_inner_texts() == ["prices.csv −886 lines"]
+    expect(chip).to_have_text(["prices.csv −886 lines"])
     blank.locator(".lsn-view").focus()
     blank.keyboard.press("w")
-    assert blank.locator(".lsn-step.lsn-current").get_attribute("data-step") == "7"
+    expect(blank.locator(".lsn-step.lsn-current")).to_have_attribute("data-step", "7")
     assert "input/prices.csv" not in "".join(
         blank.locator(".lsn-step[data-step='7'] .lsn-chip[data-kind='plain']").all_inner_texts()
     )
@@ -206,23 +209,24 @@ def test_a_step_shows_what_the_model_saw_and_how_full_its_context_was(
     step.locator(".lsn-step-head").click()
     step.get_by_text("What the model saw").click()
     messages = step.locator(".lsn-messages > li")
-    roles = [message.get_attribute("data-role") for message in messages.all()]
-    assert roles == ["system", "user", *["assistant", "tool"] * 4]
-    assert "cut -d, -f2 input/prices.csv" in messages.nth(8).inner_text()
-    assert step.get_by_text("What the model saw (10)").is_visible()
-    assert re.fullmatch(
-        r"[\d,]+ of 65,536 tokens that the run may use \(\d %\)",
-        step.locator(".lsn-context-fill").inner_text(),
+    expect(messages).to_have_count(10)  # they are made when the list is opened
+    for place, role in enumerate(["system", "user", *["assistant", "tool"] * 4]):
+        expect(messages.nth(place)).to_have_attribute("data-role", role)
+    expect(messages.nth(8)).to_contain_text("cut -d, -f2 input/prices.csv")
+    expect(step.get_by_text("What the model saw (10)")).to_be_visible()
+    expect(step.locator(".lsn-context-fill")).to_have_text(
+        re.compile(r"^[\d,]+ of 65,536 tokens that the run may use \(\d %\)$")
     )
 
 
 def test_after_a_rewind_a_step_shows_what_the_earlier_attempt_did(blank: Page) -> None:
     blank.evaluate("run => void (window.shown = lsn.show(run))", bundle(attempts(), {}))
     step = blank.locator(".lsn-step[data-step='2']")
-    step.locator(".lsn-earlier").wait_for()
-    assert step.locator(".lsn-earlier").inner_text() == "Earlier attempt, step 2:\nawk '$5 < 25' cities.csv"
-    assert step.locator(".lsn-earlier mark").inner_text() == "<"
-    assert blank.locator(".lsn-step[data-step='1'] .lsn-earlier").count() == 0
+    expect(step.locator(".lsn-earlier")).to_have_text(
+        "Earlier attempt, step 2:\nawk '$5 < 25' cities.csv", use_inner_text=True
+    )
+    expect(step.locator(".lsn-earlier mark")).to_have_text("<")
+    expect(blank.locator(".lsn-step[data-step='1'] .lsn-earlier")).to_have_count(0)
 
 
 def attempts() -> list[ev.Event]:
