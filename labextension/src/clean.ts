@@ -28,11 +28,12 @@ let purifier: DOMPurify | null = null;
 /** The harmless part of `html`, as nodes. */
 export function cleanHtml(html: string): DocumentFragment {
   purifier ??= makePurifier();
-  return purifier.sanitize(html, CONFIG) as unknown as DocumentFragment;
+  return purifier.sanitize(html) as unknown as DocumentFragment;
 }
 
 function makePurifier(): DOMPurify {
   const made = createDOMPurify(window);
+  made.setConfig(CONFIG); // read once, not for each text
   made.addHook('uponSanitizeAttribute', (node, data) => {
     if (data.attrName === 'class') {
       data.attrValue = data.attrValue

@@ -13,16 +13,31 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 from scale_run import long_run
-from test_scale import ADDED, HELPERS, OUTPUT, STEPS, keep, later_steps  # noqa: F401 - `keep` is a fixture
+from test_scale import HELPERS, OUTPUT, STEPS, keep, later_steps  # noqa: F401 - `keep` is a fixture
 from view_page import ROOT, build, bundle, page_html
 
 from llm_sandbox_nb.card.export import json_for_script
 
 pytestmark = [pytest.mark.campaign, pytest.mark.alone, pytest.mark.timeout(600)]
 
-BEFORE = "21724acf9e59b287cd4d0087e1e2e50792bc3b84"
+BEFORE = "ea9a73b6d5a42cc9a31da41dfd9b5f807148bdef"
 """The last commit with the view as it was before."""
+ENTRY = """
+import { PlainHost } from '../src/plain-host';
+import { TrajectoryView } from '../src/view/view';
+function show(bundle) {
+  const view = new TrajectoryView(Object.assign(new PlainHost(bundle), { trusted: true }));
+  view.add(...bundle.events);
+  document.getElementById('view').replaceChildren(view.node);
+  view.flush();
+  return { view };
+}
+Object.assign(window, { lsn: { show } });
+"""
+"""That commit has no file for this."""
 TURNS = 9
+MORE = 160
+"""Steps that are added."""
 MOST = 1.1
 
 SETTLED = """
@@ -53,7 +68,7 @@ def package_before() -> Path:
     """The `labextension` of that commit, unpacked once and kept."""
     folder = ROOT / ".cache" / f"view-{BEFORE[:12]}"
     if not (folder / "labextension" / "src").is_dir():
-        paths = ["labextension/src", "labextension/style", "labextension/tests"]
+        paths = ["labextension/src", "labextension/style"]
         found = subprocess.run(["git", "archive", BEFORE, *paths], cwd=ROOT, capture_output=True, check=False)
         if found.returncode:
             pytest.fail(
@@ -63,6 +78,8 @@ def package_before() -> Path:
             )
         with tarfile.open(fileobj=BytesIO(found.stdout)) as archive:
             archive.extractall(folder, filter="data")
+        (folder / "labextension" / "tests").mkdir()
+        (folder / "labextension" / "tests" / "entry.ts").write_text(ENTRY, "utf-8")
     return folder / "labextension"
 
 
@@ -104,15 +121,15 @@ def test_an_added_step_is_as_quick_as_before(pages: dict[str, Page], keep: Any) 
             "async () => { place.replaceChildren(); window.shown = lsn.show(run).view; shown.setLive(true);"
             " await frame(); scrollTo(0, document.body.scrollHeight); await frame(); await frame(); }"
         )
-    groups = later_steps(ADDED)
+    groups = later_steps(MORE)
     times: dict[str, list[float]] = {name: [] for name in pages}
     add = "groups => added(groups, events => { shown.add(...events); shown.flush(); })"
-    for start in range(0, ADDED, 4):
+    for start in range(0, MORE, 4):
         for name, page in pages.items():
             page.bring_to_front()
             times[name] += [layout for _, layout in page.evaluate(add, groups[start : start + 4])]
     for page in pages.values():
-        assert page.locator(".lsn-step").count() == STEPS + ADDED
+        assert page.locator(".lsn-step").count() == STEPS + MORE
     check("a step added, script and layout", {name: found[4:] for name, found in times.items()}, keep)
 
 

@@ -21,7 +21,7 @@ export class CallView {
   readonly node: HTMLElement;
   private _code = h('div', { class: 'lsn-code', role: 'group' });
   private _box = h('div', { class: 'lsn-box' });
-  private _live: OutputBox;
+  private _live: OutputBox | null = null;
   private _changes = h('div', { class: 'lsn-changes' });
   private _decisions = h('div', { class: 'lsn-decisions' });
   private _shown: ICallFinished | null = null;
@@ -33,9 +33,8 @@ export class CallView {
     private _host: IHost,
     private _root: string
   ) {
-    this._live = new OutputBox('live', _host, _host.trans('Output'));
     this._code.setAttribute('aria-label', _host.trans('Call'));
-    this._box.append(this._code, this._live.node);
+    this._box.append(this._code);
     this.node = h('div', { class: 'lsn-call' }, this._decisions, this._box, this._changes);
     this.update();
   }
@@ -54,9 +53,17 @@ export class CallView {
     if (result) {
       this._finish(result);
     } else {
-      this._live.show(this._call.liveOutput);
+      this._showLive(this._call.liveOutput);
     }
     this._box.hidden = [...this._box.children].every(part => (part as HTMLElement).hidden);
+  }
+
+  private _showLive(text: string): void {
+    if (!this._live) {
+      this._live = new OutputBox('live', this._host, this._host.trans('Output'));
+      this._box.append(this._live.node);
+    }
+    this._live.show(text);
   }
 
   /** The command, or what the editor is to write while no diff shows it. */

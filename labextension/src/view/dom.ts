@@ -10,7 +10,8 @@ export function h<K extends keyof HTMLElementTagNameMap>(
   ...children: Child[]
 ): HTMLElementTagNameMap[K] {
   const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
+  for (const name in attributes) {
+    const value = attributes[name];
     if (typeof value === 'function') {
       element.addEventListener(name.slice(2), value);
     } else if (value === true) {
@@ -19,7 +20,11 @@ export function h<K extends keyof HTMLElementTagNameMap>(
       element.setAttribute(name, String(value));
     }
   }
-  element.append(...children.filter((child): child is Node | string => !!child));
+  for (const child of children) {
+    if (child) {
+      element.append(child);
+    }
+  }
   return element;
 }
 

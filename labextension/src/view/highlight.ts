@@ -7,7 +7,7 @@ import xml from 'highlight.js/lib/languages/xml';
 import yaml from 'highlight.js/lib/languages/yaml';
 import { createLowlight } from 'lowlight';
 import { suffix } from '../artifacts/names';
-import { h } from './dom';
+import { h, setText } from './dom';
 
 /** Characters that are highlighted; longer code stays plain, for a hostile one can take its time. */
 const LONGEST = 20_000;
@@ -34,13 +34,22 @@ export function languageOf(path: string): string | null {
   return LANGUAGES.get(suffix(path)) ?? null;
 }
 
-/** Put `code` into `node`, coloured where its language is known. */
+/** Put `code` into `node`, coloured where its language is known. The colours come when the page has time for them. */
 export function highlight(code: string, language: string | null, node: HTMLElement): void {
+  setText(node, code);
   if (!language || code.length > LONGEST) {
-    node.replaceChildren(h('span', {}, code));
     return;
   }
-  node.replaceChildren(...lowlight.highlight(language, code).children.map(element));
+  const colour = () => {
+    if (node.textContent === code) {
+      node.replaceChildren(...lowlight.highlight(language, code).children.map(element));
+    }
+  };
+  if ('requestIdleCallback' in window) {
+    window.requestIdleCallback(colour, { timeout: 500 });
+  } else {
+    colour(); // Safari
+  }
 }
 
 type Token = ReturnType<typeof lowlight.highlight>['children'][number];
@@ -48,7 +57,7 @@ type Token = ReturnType<typeof lowlight.highlight>['children'][number];
 /** The classes are those of the highlighter, never of the code. */
 function element(token: Token): Node | string {
   if (token.type !== 'element') {
-    return token.type === 'text' ? h('span', {}, token.value) : '';
+    return token.type === 'text' ? token.value : '';
   }
   const { className } = token.properties;
   const names = Array.isArray(className) ? className.join(' ') : '';

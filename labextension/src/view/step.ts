@@ -286,12 +286,11 @@ function renderChip(chip: IChip): HTMLElement {
 
 class StepBody {
   readonly node: HTMLElement;
-  private _reasoning: HTMLElement;
-  private _reasoningBox: HTMLDetailsElement;
-  private _thought: HTMLElement;
-  private _failures: HTMLElement;
-  private _calls: HTMLElement;
-  private _nudge: HTMLElement;
+  private _reasoning: HTMLElement | null = null;
+  private _thought = h('div', { class: 'lsn-thought' });
+  private _failures = h('div', { class: 'lsn-failures' });
+  private _calls = h('div');
+  private _nudge: HTMLElement | null = null;
   private _cause: HTMLElement | null = null;
   private _views: CallView[] = [];
   private _rendered = false;
@@ -300,22 +299,16 @@ class StepBody {
     private _step: IStep,
     private _context: IStepContext
   ) {
-    const { trans } = _context.host;
-    this._reasoning = h('div', { class: 'lsn-reasoning' });
-    this._reasoningBox = h('details', {}, h('summary', {}, trans('Reasoning')), this._reasoning);
-    this._thought = h('div', { class: 'lsn-thought' });
-    this._failures = h('div', { class: 'lsn-failures' });
-    this._calls = h('div', {});
-    this._nudge = h('div', { class: 'lsn-note' });
-    this.node = h('div', {}, this._reasoningBox, this._thought, this._failures, this._calls, this._nudge);
+    this.node = h('div', {}, this._thought, this._failures, this._calls);
   }
 
   /** Show the step as it is now; `causes`: also what led to it. */
   update(causes: boolean): void {
     const { host } = this._context;
     const { reasoning, failures, calls, nudge } = this._step;
-    setText(this._reasoning, reasoning);
-    this._reasoningBox.hidden = !reasoning;
+    if (reasoning) {
+      this._showReasoning(reasoning);
+    }
     this._updateThought();
     for (const failure of failures.slice(this._failures.childElementCount)) {
       const wait =
@@ -328,12 +321,23 @@ class StepBody {
       this._calls.append(view.node);
     }
     this._views.forEach(view => view.update());
-    setText(this._nudge, nudge);
-    this._nudge.hidden = !nudge;
+    if (nudge && !this._nudge) {
+      this._nudge = h('div', { class: 'lsn-note' }, nudge);
+      this._calls.after(this._nudge);
+    }
     if (causes && !this._cause && this._context.cause && this._step.replied && calls.every(call => call.result)) {
       this._cause = this._context.cause.render(this._step);
       this.node.append(this._cause);
     }
+  }
+
+  private _showReasoning(text: string): void {
+    if (!this._reasoning) {
+      this._reasoning = h('div', { class: 'lsn-reasoning' });
+      const { trans } = this._context.host;
+      this.node.prepend(h('details', {}, h('summary', {}, trans('Reasoning')), this._reasoning));
+    }
+    setText(this._reasoning, text);
   }
 
   private _updateThought(): void {
