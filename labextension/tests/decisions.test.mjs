@@ -45,7 +45,7 @@ const HISTORY = {
     ...{ total: 2, incomplete: EVIL },
     changes: [
       { path: `/${EVIL}`, kind: 'modified', size: 1 },
-      { path: '/x', kind: EVIL, size: 1, others: true }
+      { path: '/x', kind: EVIL, size: 1 }
     ]
   }),
   diff: async (from, to) => ({ diff: `--- a\n+++ b\n-${EVIL}\n+${from} to ${to}\n`, note: EVIL })
@@ -77,12 +77,12 @@ function rewoundRun(at = 'call') {
   return chained(events);
 }
 
-function show(events, server = true) {
+function show(events, server = true, travel = {}) {
   done = [];
   const options = {
     controls: sends('stop', 'pause', 'resume', 'say'),
     decisions: sends('continue', 'step', 'edit', 'skip', 'observe', 'change'),
-    timeTravel: { ...sends('rewind', 'undo'), fork: made('fork', { folder: EVIL }), resume: made('resume') },
+    timeTravel: { ...sends('rewind', 'undo'), fork: made('fork', { folder: EVIL }), resume: made('resume'), ...travel },
     linkRun: (link, folder) => link.setAttribute('href', `#${encodeURIComponent(folder)}`),
     history: HISTORY
   };
@@ -267,8 +267,23 @@ test('the timeline, its files and what can be done at a step', async () => {
   assert.deepEqual(done, [['undo', false]]);
 });
 
-test('a rewind says what it undoes of this run and of others, before it is done', async () => {
+test('without the kernel a rewind says what the checkpoints differ in', async () => {
   show(rewoundRun());
+  within(place).getByRole('button', { name: 'Rewind to the end of step 3' }).click();
+  const panel = within(place.querySelector('.lsn-history'));
+  await until(() => panel.getByText(/^Undoes 2 steps, restores 2 files\. You can undo this\./));
+  place.querySelector('.lsn-history button.lsn-primary').click();
+  await until(() => done.length === 1);
+  assert.deepEqual(done, [['rewind', 3, 'both', false]]);
+});
+
+test('a rewind says what it undoes of this run and of others, before it is done', async () => {
+  const preview = async () => ({
+    ...{ steps_left: 2, other_runs: [], by: 'by another run or by you', incomplete: '' },
+    own: { total: 1, paths: [{ path: `/${EVIL}`, kind: 'modified' }] },
+    others: { total: 1, paths: [{ path: '/x', kind: EVIL }] }
+  });
+  show(rewoundRun(), true, { preview });
   within(place).getByRole('button', { name: 'Rewind to the end of step 3' }).click();
   const panel = within(place.querySelector('.lsn-history'));
   panel.getByText('Rewind to the end of step 3?');

@@ -23,7 +23,7 @@ from llm_sandbox_nb.benchmark.swe import score_patch
 from llm_sandbox_nb.benchmark.task import Task
 from llm_sandbox_nb.benchmark.text_scorers import Score
 from llm_sandbox_nb.formats.responses import RESPONSES, save_responses
-from llm_sandbox_nb.model.contract import ModelError
+from llm_sandbox_nb.model.contract import Checkable, Model, ModelError
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import ImageError, IsolationUnavailableError, SandboxError
 
@@ -74,6 +74,19 @@ class Backend(Protocol):
         ...
 
 
+async def check_model(model: Model) -> None:
+    """Find out before anything is started whether a model can be asked.
+
+    Raises:
+        FatalError: its provider is unknown or its key is missing.
+    """
+    if isinstance(model, Checkable):
+        try:
+            await model.check()
+        except ModelError as error:
+            raise FatalError(str(error)) from error
+
+
 class LocalBackend:
     """Runs items in this process; records go below `out`, a failed item is tried `attempts` times."""
 
@@ -84,6 +97,8 @@ class LocalBackend:
         self._scoring = Scoring(scorers)
 
     async def __aenter__(self) -> Self:
+        """Raises FatalError when the model cannot be asked at all."""
+        await check_model(self.how.model)
         return self
 
     async def __aexit__(self, *exc: object) -> None:

@@ -16,6 +16,7 @@ from llm_sandbox_nb.benchmark.item_pipeline import (
     FatalError,
     Item,
     LocalBackend,
+    check_model,
     is_to_be_judged,
     judged,
     scored_again,
@@ -95,6 +96,8 @@ class Runner:
         waiting = self.open_items(items)
         async with Scoring() as scoring:
             await self._check_scorers(waiting, scoring)
+            if self.judge is not None and any(item.task.scorer == "judge" for item in waiting):
+                await check_model(self.judge.model)
             waiting = await self._scored_again(waiting, scoring)
         waiting.reverse()
         results: list[Result] = []

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,16 @@ from support import run
 from llm_sandbox_nb.analysis.load import load_runs
 from llm_sandbox_nb.benchmark.attempt import HowToAsk
 from llm_sandbox_nb.benchmark.item_pipeline import FatalError
+from llm_sandbox_nb.benchmark.judge import Judge
 from llm_sandbox_nb.benchmark.report import as_html, as_text, summary
 from llm_sandbox_nb.benchmark.results import FILE, Result, read_results, write_result
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, make_opener, plan
 from llm_sandbox_nb.benchmark.statistics import bootstrap, tables
-from llm_sandbox_nb.benchmark.task import load_task
+from llm_sandbox_nb.benchmark.task import Task, load_task
 from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.model.contract import ModelSettings, Reply
+from llm_sandbox_nb.model.litellm_model import make_model
 from llm_sandbox_nb.model.retries import RetryPolicy
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "benchmark.md"
@@ -156,6 +159,34 @@ def test_without_a_key_it_stops_early(mode: str, tmp_path: Path) -> None:
         run(runner(tmp_path, model, workers=2).run(items((mode,))), 60)
     assert len(model.asked) <= 2
     assert read_results(tmp_path) == []
+
+
+def test_a_missing_key_is_found_before_a_sandbox_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    opened: list[str] = []
+
+    def opener(task: Task, row: Row) -> Any:
+        opened.append(row.id)
+        return make_opener("process")(task, row)
+
+    how = HowToAsk(make_model("openai/gpt-5"), ModelSettings(), RetryPolicy(attempts=1))
+    with pytest.raises(FatalError, match=r"^No API key: "):
+        run(Runner(how, opener, RunnerOptions(tmp_path)).run(items()), 60)
+    assert (opened, read_results(tmp_path), list(tmp_path.rglob("journal.jsonl"))) == ([], [], [])
+
+
+def test_a_missing_key_of_the_judge_is_found_before_the_model_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    model, judge = FunctionModel(planted), Judge(make_model("openai/gpt-5"), tmp_path / "judge")
+    judged_task = replace(load_task("demo"), scorer="judge")
+    one = Runner(HowToAsk(model), make_opener("process"), RunnerOptions(tmp_path), judge)
+    with pytest.raises(FatalError, match=r"^No API key: "):
+        run(one.run(plan([(judged_task, ROWS)], ("llm",))), 60)
+    assert model.asked == []
 
 
 def test_without_an_engine_it_stops_early(tmp_path: Path) -> None:

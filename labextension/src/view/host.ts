@@ -76,8 +76,6 @@ export interface IFileChange {
   path: string;
   kind: 'added' | 'modified' | 'deleted';
   size: number;
-  /** Whether it was changed by others than the steps of the run. */
-  others?: boolean;
 }
 
 export interface IFileChanges {

@@ -87,7 +87,7 @@ export class RewindForm {
     }
   }
 
-  /** By the kernel, which knows the sandbox; else by what the record has. */
+  /** By the kernel, which knows what others have changed; else by the run's own checkpoints. */
   private async _preview(): Promise<IRewindPreview | null> {
     const { head, number, checkpoint } = this._place;
     const known = await this._travel.preview?.(number, this.what);
@@ -99,14 +99,12 @@ export class RewindForm {
       return null;
     }
     const found = await history.changes(head.files, checkpoint);
-    const others = found.changes.filter(change => change.others);
-    const mine = found.changes.filter(change => !change.others);
     return {
       steps_left: 0,
-      own: { total: found.total - others.length, paths: mine },
-      others: { total: others.length, paths: others },
+      own: { total: found.total, paths: found.changes },
+      others: { total: 0, paths: [] },
       other_runs: [],
-      by: this._host.trans('by another run or by you'),
+      by: '',
       incomplete: found.incomplete
     };
   }
