@@ -61,3 +61,14 @@ test('names of files and folders are text, and so is what an error says of them'
   assert.equal(view.node.querySelector('.lsn-files-place').textContent, `testbed/directory${SHOWN}`);
   assertHarmless(view.node);
 });
+
+test('the words of a server that refuses are shown with their hidden letters', async () => {
+  const { Sandboxes } = await load('lab/sandboxes');
+  const refuses = async () => {
+    throw new Error('No \u202egnp.\u2066exe');
+  };
+  const sandboxes = new Sandboxes({ list: refuses }, { list: refuses });
+  await sandboxes.refresh();
+  assert.equal(sandboxes.problem, 'No \\u202egnp.\\u2066exe');
+  sandboxes.dispose();
+});

@@ -1,7 +1,7 @@
 /** The files of a sandbox: look into folders, open, download, and drop files to hand them in. */
 
 import { visibleName } from '../artifacts/names';
-import { h } from '../view/dom';
+import { errorText, h } from '../view/dom';
 import { oneLine } from '../view/one-line';
 import { formatSize } from '../formatting';
 import { IFile } from './api';
@@ -159,7 +159,7 @@ export class FilesView {
   }
 
   private _say(error: unknown): void {
-    const said = error instanceof Error ? error.message : String(error);
+    const said = errorText(error);
     this._note.textContent = visibleName(oneLine(said, SAID));
   }
 }

@@ -5,7 +5,7 @@ import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 
 import { visibleName } from '../artifacts/names';
-import { h } from '../view/dom';
+import { errorText, h } from '../view/dom';
 import { ISandbox } from './api';
 import { RunsView } from './runs';
 import { Sandboxes } from './sandboxes';
@@ -194,7 +194,7 @@ export class SandboxPanel extends Widget {
       try {
         await this._host.api.stopIdle(this._sandboxes.of(this._notebook)?.kernel_id ?? '');
       } catch (error) {
-        this._problem.textContent = error instanceof Error ? error.message : String(error);
+        this._problem.textContent = errorText(error);
       }
       await this._sandboxes.refresh();
     }

@@ -3,6 +3,7 @@
 import { ISignal, Signal } from '@lumino/signaling';
 
 import { ISandbox, SandboxApi } from './api';
+import { errorText } from '../view/dom';
 import { IRunState, isLive, RunApi } from './run-api';
 
 const LIVE = 1000;
@@ -97,7 +98,7 @@ export class Sandboxes {
         this.problem = '';
       }
     } catch (error) {
-      this.problem = error instanceof Error ? error.message : String(error);
+      this.problem = errorText(error);
     }
     if (!this.isDisposed) {
       this._timer = window.setTimeout(() => void this.refresh(), this._pause());

@@ -3,7 +3,7 @@
 import { PathExt } from '@jupyterlab/coreutils';
 
 import { visibleName } from '../artifacts/names';
-import { h } from '../view/dom';
+import { errorText, h } from '../view/dom';
 import { formatSize } from '../formatting';
 import { IFile, IProtection, ISandbox, IUsage, SandboxApi } from './api';
 import { FilesView } from './files';
@@ -227,7 +227,7 @@ export class SandboxSection {
       await action();
       await this._files?.refresh();
     } catch (error) {
-      this._problem.textContent = error instanceof Error ? error.message : String(error);
+      this._problem.textContent = errorText(error);
     } finally {
       buttons.forEach(button => (button.disabled = false));
       this._host.done();

@@ -2,7 +2,7 @@
 
 import { visibleName } from '../artifacts/names';
 import { renderDiff } from './diff';
-import { h, plainText } from './dom';
+import { errorText, h, plainText } from './dom';
 import { formatSize } from '../formatting';
 import { IFileChange, IFileChanges, IHistory, IHost } from './host';
 
@@ -31,7 +31,7 @@ export class CheckpointChangesView {
       }
     } catch (error) {
       if (asked === this._asked) {
-        this._note.textContent = error instanceof Error ? error.message : String(error);
+        this._note.textContent = errorText(error);
       }
     }
   }
@@ -72,7 +72,7 @@ export class CheckpointChangesView {
         place.append(renderDiff(found.diff, this._host));
       }
     } catch (error) {
-      note.textContent = error instanceof Error ? error.message : String(error);
+      note.textContent = errorText(error);
     }
   }
 }

@@ -2,7 +2,7 @@
 
 import { renderArtifact } from '../artifacts';
 import { visibleName } from '../artifacts/names';
-import { h } from './dom';
+import { errorText, h } from './dom';
 import { formatSize } from '../formatting';
 import { IHistory, IHost, IOldFile, IOldFolder } from './host';
 
@@ -42,7 +42,7 @@ export class CheckpointFilesView {
       }
     } catch (error) {
       if (asked === this._asked) {
-        this._note.textContent = error instanceof Error ? error.message : String(error);
+        this._note.textContent = errorText(error);
       }
     }
   }
@@ -102,7 +102,7 @@ export class CheckpointFilesView {
       try {
         shown = this._render(file, await this._history.read(this._checkpoint, file.path));
       } catch (error) {
-        note = error instanceof Error ? error.message : String(error);
+        note = errorText(error);
       }
     }
     if (asked === this._asked) {

@@ -1,6 +1,6 @@
 /** Stop, pause, resume, and say something, while a run can be controlled. */
 
-import { h } from './dom';
+import { errorText, h } from './dom';
 import { IControlled } from '../generated/events';
 import { IControls, IHost } from './host';
 
@@ -93,7 +93,7 @@ export class ControlBar {
     try {
       await action();
     } catch (error) {
-      this._status.textContent = error instanceof Error ? error.message : String(error);
+      this._status.textContent = errorText(error);
       return false;
     }
     this._status.textContent = told;

@@ -4,7 +4,7 @@ import { ArgumentsEditor, editArea } from './arguments';
 import { callText, toolOf } from './call-summary';
 import { IMessage } from './conversation';
 import { dangersOf, IDanger, LOOKED_AT } from './danger';
-import { h, plainText } from './dom';
+import { errorText, h, plainText } from './dom';
 import { ICallHeld } from '../generated/events';
 import { ICall } from './fold';
 import { IControls, IDecisions, IHost } from './host';
@@ -276,7 +276,7 @@ export class PausePanel {
   }
 
   private _tell(error: unknown): void {
-    this._status.textContent = plainText(error instanceof Error ? error.message : String(error));
+    this._status.textContent = errorText(error);
   }
 
   /** For pages without commands of their own; elsewhere these keys are commands. */

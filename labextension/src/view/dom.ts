@@ -57,3 +57,8 @@ export function plainText(text: string): string {
       .replace(/[\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, letter => `\\u${letter.charCodeAt(0).toString(16)}`)
   );
 }
+
+/** The message of what was thrown, which may be the words of a server or of the sandbox. */
+export function errorText(error: unknown): string {
+  return plainText(error instanceof Error ? error.message : String(error));
+}

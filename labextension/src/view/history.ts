@@ -3,7 +3,7 @@
 import { CheckpointChangesView } from './checkpoint-changes';
 import { CheckpointFilesView } from './checkpoint-files';
 import { renderComparison } from './compare';
-import { h, plainText } from './dom';
+import { errorText, h, plainText } from './dom';
 import { IStep, Trajectory } from './fold';
 import { IHost, ITimeTravel } from './host';
 import { RewindForm } from './rewind-form';
@@ -233,7 +233,7 @@ export class HistoryPanel {
         told.textContent = trans('It runs in a new cell below.');
         travel.resume!({ run: folder }).catch(error => {
           resume.disabled = false;
-          told.textContent = plainText(error instanceof Error ? error.message : String(error));
+          told.textContent = errorText(error);
         });
       });
       banner.append(resume);

@@ -1,7 +1,7 @@
 /** After a rewind: what became of the steps that followed, and the ways to continue from here. */
 
 import { ArgumentsEditor, editArea } from './arguments';
-import { h, plainText } from './dom';
+import { errorText, h, plainText } from './dom';
 import { ICall, Trajectory } from './fold';
 import { IRewound } from '../generated/events';
 import { IHost } from './host';
@@ -184,7 +184,7 @@ export class ReadyBanner {
       await this._host.refresh?.();
       this._status.textContent = '';
     } catch (error) {
-      this._status.textContent = plainText(error instanceof Error ? error.message : String(error));
+      this._status.textContent = errorText(error);
     }
     this._busy = false;
     button.disabled = false;

@@ -1,7 +1,7 @@
 /** Asks before a rewind: what it undoes of this run and, apart from that, of others. Nothing is rewound before that is shown. */
 
 import { visibleName } from '../artifacts/names';
-import { h, plainText } from './dom';
+import { errorText, h, plainText } from './dom';
 import { Trajectory } from './fold';
 import { IHost, IRewindPaths, IRewindPreview, ITimeTravel, RewindWhat } from './host';
 
@@ -82,7 +82,7 @@ export class RewindForm {
       }
     } catch (error) {
       if (asked === this._asked) {
-        this._told.textContent = plainText(error instanceof Error ? error.message : String(error));
+        this._told.textContent = errorText(error);
       }
     }
   }
@@ -155,7 +155,7 @@ export class RewindForm {
       await this._host.refresh?.();
       this._done('');
     } catch (error) {
-      const words = plainText(error instanceof Error ? error.message : String(error));
+      const words = errorText(error);
       this._told.textContent = words;
       this._rewind.disabled = false;
       this._done(words);

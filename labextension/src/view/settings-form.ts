@@ -1,6 +1,6 @@
 /** Another model, temperature or limits from here on. */
 
-import { h } from './dom';
+import { errorText, h } from './dom';
 import { IChangedSettings, IHost } from './host';
 
 /** Fields with the part of the change that each goes into; a number unless it is the model. */
@@ -73,7 +73,7 @@ export class SettingsForm {
       this._status.textContent = trans('This holds from the next request on.');
     };
     this._change(changed).then(done, error => {
-      this._status.textContent = error instanceof Error ? error.message : String(error);
+      this._status.textContent = errorText(error);
     });
   }
 
