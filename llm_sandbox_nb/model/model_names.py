@@ -27,11 +27,19 @@ def model_names(begun: str, environment: Mapping[str, str]) -> list[str]:
     scripts = [f"scripted/{name}" for name in script_names()]
     provider, slash, _ = begun.partition("/")
     if not slash:
-        with_key = [name for name, variable in _KEYS.items() if environment.get(variable)]
-        offered = [f"{name}/" for name in with_key or _KEYS]
+        offered = [f"{name}/" for name in _with_key(environment) or _KEYS]
         return [name for name in (*offered, *scripts) if name.startswith(begun)]
     found = scripts if provider == "scripted" else list(provider_models(provider))
     return [name for name in found if name.startswith(begun)]
+
+
+def configured_models(environment: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """The models of the providers whose keys are set, by provider."""
+    return {provider: provider_models(provider) for provider in _with_key(environment)}
+
+
+def _with_key(environment: Mapping[str, str]) -> list[str]:
+    return [name for name, variable in _KEYS.items() if environment.get(variable)]
 
 
 def script_names() -> list[str]:

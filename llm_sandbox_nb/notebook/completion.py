@@ -29,6 +29,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "runs": ("--prune", "--older-than", "--keep", "--yes", "--json"),
     "stop": ("--idle",),
     "benchmark": ("list", "run", "report"),
+    "model": ("--local", "--api-base"),
 }
 """Words that may follow a subcommand of `%sandbox`."""
 _TAKES_RUNS = ("load", "export", "compare")
@@ -82,7 +83,7 @@ def complete_line(line: str, magics: Names) -> Completion:
         return word, _runs(word, magics)
     if name in _TAKES_FILES:
         return word, _files(word)
-    if name == "benchmark" and previous == "--model":
+    if (name == "benchmark" and previous == "--model") or (name == previous == "model" and word[:1] != "-"):
         return word, _values("model", word, magics)
     return word, _beginning(word, _WORDS.get(name, ()))
 

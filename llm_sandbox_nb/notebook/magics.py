@@ -31,6 +31,7 @@ _DECISIONS = ("held", "pause", "continue", "step", "edit", "skip", "observe", "s
 _SUBCOMMANDS = (
     *_SANDBOX_COMMANDS,
     *_RUN_COMMANDS[:3],
+    "model",
     "settings",
     "benchmark",
     *_RUN_COMMANDS[3:],
@@ -131,6 +132,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         %sandbox runs             the runs of this notebook; --prune --older-than DAYS | --keep N removes some
         %sandbox load RUN [-o NAME]   show a run again, and keep it in a variable
         %sandbox export RUN [FILE]    write a run as one HTML file that opens anywhere
+        %sandbox model [NAME]     choose a model, or list them; --local: also those of servers here
         %sandbox settings         every setting and where its value comes from
 
         Measure a model on many problems; the options are those of `llm-sandbox-nb benchmark`:
@@ -179,6 +181,10 @@ class SandboxMagics(SandboxSettings, magic.Magics):
             from llm_sandbox_nb.notebook.run_decisions import execute_line_command
 
             print(execute_line_command(self._live, name, rest))
+        elif name == "model":
+            from llm_sandbox_nb.notebook.model_command import ModelCommand
+
+            ModelCommand(self._background, self)(rest)
         elif name == "settings":
             split_words("settings", rest, 0, 0)
             print(plain(self.listed()))

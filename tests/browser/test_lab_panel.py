@@ -50,6 +50,30 @@ def test_the_button_inserts_a_cell_as_the_settings_say(server: FrontEnd, page: P
     expect(page.locator(".lsn-header .lsn-badge").first).to_have_text("Submitted")
 
 
+def test_a_model_is_chosen_in_the_panel(server: FrontEnd, page: Page) -> None:
+    cell = "%%sandbox\nHow many?"
+    open_notebook(page, server, server.notebook("choose.ipynb", "%load_ext llm_sandbox_nb", cell))
+    show_panel(page)
+    picker = page.locator(".lsn-panel-model")
+    picker.locator("summary").click()
+    expect(picker.get_by_role("alert")).to_have_text("First run %load_ext llm_sandbox_nb in this notebook.")
+    picker.locator("summary").click()
+    page.evaluate("() => { jupyterapp.shell.currentWidget.content.activeCellIndex = 0; }")
+    command(page, "notebook:run-cell")
+    picker.locator("summary").click()
+    expect(picker.locator("summary")).to_have_text("Model: none is chosen")
+    expect(picker.locator("option[value='scripted/strawberry']")).to_have_count(1)
+    picker.get_by_label("Model").fill("scripted/no-such")
+    picker.get_by_role("button", name="Use").click()
+    expect(picker.get_by_role("alert")).to_contain_text("There is no script")
+    picker.get_by_label("Model").fill("scripted/strawberry")
+    picker.get_by_role("button", name="Use").click()
+    expect(picker.get_by_role("status")).to_contain_text("Cells of this notebook now use scripted/strawberry.")
+    expect(picker.locator("summary")).to_have_text("Model: scripted/strawberry")
+    command(page, "notebook:run-all-cells")
+    expect(page.locator(".lsn-header .lsn-badge").first).to_have_text("Submitted")
+
+
 def test_the_panel_shows_the_sandbox_and_its_files(server: FrontEnd, page: Page, tmp_path: Path) -> None:
     cell = """%%sandbox -m "scripted/./it's.yaml"\nGo."""
     open_notebook(page, server, server.notebook("panel.ipynb", "%load_ext llm_sandbox_nb", cell))

@@ -285,3 +285,55 @@ def test_resources_of_a_file_reach_the_sandbox_of_a_cell_and_of_a_shell(shell: A
     from llm_sandbox_nb.cli.run_command import _sandbox_options
 
     assert _sandbox_options(resolve({}, {}))["limits"] == limits.limits()
+
+
+def test_a_chosen_model_is_that_of_the_next_cell(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    project_file("model = 'scripted/none-such'\napi_base = 'http://127.0.0.1:9/v1'\n")
+    shell.run_line_magic("sandbox", "model scripted/strawberry")
+    said = capsys.readouterr().out
+    assert "%config SandboxMagics.model = 'scripted/strawberry'" in said
+    assert "The api_base set before is not used any more" in said
+    shell.run_cell_magic("sandbox", "-o result", "How many?")
+    assert shell.user_ns["result"].model == "scripted/strawberry"
+    shell.run_line_magic("sandbox", "model openai/qwen3 --api-base http://127.0.0.1:8000/v1")
+    magics = shell.magics_manager.registry["SandboxMagics"]
+    assert (magics.model, magics.api_base) == ("openai/qwen3", "http://127.0.0.1:8000/v1")
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("scripted/none-such", "There is no script"),
+        ("openai/x --api-base nonsense", "is not the address of a model server"),
+        ("a b", "is how to call it"),
+        ("a --local", "is how to call it"),
+        ("--api-base", "is how to call it"),
+        ("'a", "is how to call it"),
+    ],
+)
+def test_a_model_that_cannot_be_chosen_changes_nothing(line: str, sentence: str, shell: Any) -> None:
+    magics = shell.magics_manager.registry["SandboxMagics"]
+    before = magics.model
+    with pytest.raises(SandboxUsageError, match=sentence):
+        shell.run_line_magic("sandbox", f"model {line}")
+    assert magics.model == before
+
+
+def test_models_are_listed_without_keys(
+    shell: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MISTRAL_API_KEY", KEY)
+    monkeypatch.setenv("OPENAI_API_KEY", "")
+    project_file(f"api_base = 'http://user:{KEY}@127.0.0.1:9/v1'\n")
+    shell.run_line_magic("sandbox", "model")
+    told = capsys.readouterr().out
+    shell.run_line_magic("sandbox", "model --json")
+    listed = capsys.readouterr().out
+    found = json.loads(listed)
+    assert "mistral (its key is set): mistral/" in told
+    assert "openai (" not in told
+    assert "mistral/mistral-large-latest" in found["providers"]["mistral"]
+    assert "openai" not in found["providers"]
+    assert "scripted/strawberry" in found["scripted"]
+    assert found["local"] is None
+    assert KEY not in told + listed

@@ -7,6 +7,7 @@ import { Widget } from '@lumino/widgets';
 import { visibleName } from '../artifacts/names';
 import { errorText, h } from '../view/dom';
 import { ISandbox } from './api';
+import { ModelPicker } from './model-picker';
 import { RunsView } from './runs';
 import { Sandboxes } from './sandboxes';
 import { ISectionHost, SandboxSection } from './section';
@@ -34,7 +35,8 @@ export class SandboxPanel extends Widget {
   constructor(
     private _sandboxes: Sandboxes,
     private _host: ISectionHost,
-    private _runs: RunsView
+    private _runs: RunsView,
+    private _models: ModelPicker
   ) {
     super();
     this.addClass('lsn-panel');
@@ -54,6 +56,7 @@ export class SandboxPanel extends Widget {
       this._problem,
       this._none,
       this._front,
+      _models.node,
       _runs.node,
       this._others,
       this._idle
@@ -69,6 +72,7 @@ export class SandboxPanel extends Widget {
     if (path !== this._notebook) {
       this._notebook = path;
       this._used = '';
+      this._models.clear();
       this._draw();
     }
   }
@@ -170,6 +174,7 @@ export class SandboxPanel extends Widget {
   private _showFront(own: ISandbox | undefined): void {
     const { trans } = this._host;
     this._none.hidden = !!own || !this._notebook;
+    this._models.node.hidden = !this._notebook;
     const run = this._sandboxes.liveRun(this._notebook);
     this._name.textContent = visibleName(PathExt.basename(this._notebook ?? ''));
     this._state.textContent = run ? runWords(run, trans) : trans('no sandbox');

@@ -17,6 +17,8 @@ import { IShownRun, offerShell, setPagesRun } from '../live';
 import { SandboxApi } from './api';
 import { ICellSettings, insertCell } from './cell';
 import { sandboxIcon } from './icon';
+import { executeMagic } from './kernel';
+import { ModelPicker } from './model-picker';
 import { SandboxPanel } from './panel';
 import { downloadFile, previewFile } from './preview';
 import { INotebookRun, isLive, RunApi } from './run-api';
@@ -78,7 +80,8 @@ function activate(
   const tabs = new RunTabs(app, sandboxes, notebooks, rendermime, !!labShell);
   const current = () => notebooks?.currentWidget?.context.path ?? null;
   const runs = new RunsView(sandboxes.runApi, run => void tabs.open(run), trans);
-  const panel = new SandboxPanel(sandboxes, host, runs);
+  const models = new ModelPicker(line => inNotebook(notebooks, line, trans), trans);
+  const panel = new SandboxPanel(sandboxes, host, runs, models);
   panel.id = PANEL;
   panel.title.icon = sandboxIcon;
   panel.title.caption = trans('Sandboxes');
@@ -117,6 +120,23 @@ function activate(
   });
   labShell?.layoutModified.connect(follow);
   follow();
+}
+
+/** What a subcommand of `%sandbox` prints in the kernel of the notebook in front. Rejects with a sentence. */
+async function inNotebook(notebooks: INotebookTracker | null, line: string, trans: Trans): Promise<string> {
+  const kernel = notebooks?.currentWidget?.sessionContext.session?.kernel;
+  if (!kernel) {
+    throw new Error(trans('This notebook has no kernel: start one, then choose a model.'));
+  }
+  if (kernel.status === 'busy') {
+    throw new Error(trans('The kernel is busy: choose a model when its cell has ended.'));
+  }
+  try {
+    return await executeMagic(kernel, line);
+  } catch (error) {
+    const missing = /magic function .* not found/.test(String(error));
+    throw missing ? new Error(trans('First run %load_ext llm_sandbox_nb in this notebook.')) : error;
+  }
 }
 
 /** Commands about runs: of the notebook in front, and in a tab of their own. */

@@ -1,9 +1,9 @@
 /** Rewinds, resumes and forks a run with the kernel that ran it: what `%sandbox rewind` and the others do, by a button. */
 
 import { INotebookTracker, NotebookActions, NotebookPanel } from '@jupyterlab/notebook';
-import { Kernel, KernelMessage } from '@jupyterlab/services';
 
 import type { IForkMade, IResumeOptions, IRewindPreview, ITimeTravel, RewindWhat } from '../view/host';
+import { executeMagic, quoted } from './kernel';
 import { IRunState, RunApi } from './run-api';
 
 type Trans = (text: string, ...args: (string | number)[]) => string;
@@ -71,9 +71,8 @@ export class KernelTimeTravel implements ITimeTravel {
 
   /** Run a subcommand in the kernel of the run's notebook; what it printed. Rejects with what went wrong. */
   private async _execute(run: IRunState, line: string): Promise<string> {
-    const words = pythonText(`${line} --run ${checked(this._runId)}`);
-    const code = `get_ipython().run_line_magic('sandbox', ${words})`;
-    return execute(this._notebook(run).sessionContext.session!.kernel!, code);
+    const { kernel } = this._notebook(run).sessionContext.session!;
+    return executeMagic(kernel!, `${line} --run ${checked(this._runId)}`);
   }
 
   /** Run a line in a new cell below the active one, where its card stays. */
@@ -105,37 +104,4 @@ function checked(name: string): string {
     throw new Error(name);
   }
   return name;
-}
-
-/** As one word of a line that is split as a shell does it. */
-function quoted(text: string): string {
-  return `'${text.replace(/'/g, `'"'"'`)}'`;
-}
-
-/** As a literal of Python; JSON's escapes are Python's, but a half of a pair of surrogates is no text. */
-function pythonText(text: string): string {
-  const whole = text.replace(/[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g, '\ufffd');
-  return JSON.stringify(whole).replace(
-    /[\u007f-\u009f\u2028\u2029]/g,
-    one => `\\u${one.charCodeAt(0).toString(16).padStart(4, '0')}`
-  );
-}
-
-/** Run code without a cell; what it printed. Its displays appear where the run's card is. */
-async function execute(kernel: Kernel.IKernelConnection, code: string): Promise<string> {
-  const future = kernel.requestExecute({ code, store_history: false, stop_on_error: false, allow_stdin: false });
-  let printed = '';
-  let problem = '';
-  future.onIOPub = message => {
-    if (KernelMessage.isStreamMsg(message)) {
-      printed += message.content.text;
-    } else if (KernelMessage.isErrorMsg(message)) {
-      problem = message.content.evalue || message.content.ename;
-    }
-  };
-  const reply = await future.done;
-  if (reply.content.status !== 'ok') {
-    throw new Error(problem || printed || reply.content.status);
-  }
-  return printed.trim();
 }
