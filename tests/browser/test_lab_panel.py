@@ -68,7 +68,9 @@ def test_a_model_is_chosen_in_the_panel(server: FrontEnd, page: Page) -> None:
     expect(picker.get_by_role("alert")).to_contain_text("There is no script")
     picker.get_by_label("Model").fill("scripted/strawberry")
     picker.get_by_role("button", name="Use").click()
-    expect(picker.get_by_role("status")).to_contain_text("Cells of this notebook now use scripted/strawberry.")
+    expect(picker.get_by_role("status")).to_contain_text(
+        "Cells of this notebook now use scripted/strawberry."
+    )
     expect(picker.locator("summary")).to_have_text("Model: scripted/strawberry")
     command(page, "notebook:run-all-cells")
     expect(page.locator(".lsn-header .lsn-badge").first).to_have_text("Submitted")
