@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from axe import violations
 from playwright.sync_api import Page, expect
 from servers import FrontEnd, command, open_notebook, show_panel
 
@@ -24,6 +26,11 @@ def server(server: FrontEnd) -> Iterator[FrontEnd]:
     (server.root / "it's.yaml").write_text(SCRIPT)
     yield server
     server.jupyter.set("llm-sandbox-nb/plugin", None)
+
+
+def set_theme(page: Page, theme: str) -> None:
+    page.evaluate("theme => jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
+    page.wait_for_function("theme => document.body.dataset.jpThemeName === theme", arg=theme)
 
 
 def sources(page: Page) -> list[str]:
@@ -92,6 +99,11 @@ def test_the_panel_shows_the_sandbox_and_its_files(server: FrontEnd, page: Page,
     expect(section.get_by_role("group", name="Memory").locator("output")).to_contain_text("MB")
     expect(section.get_by_role("group", name="CPU").locator("output")).to_contain_text("%")
     expect(panel.get_by_role("region", name="Runs of this notebook").get_by_role("listitem")).to_have_count(1)
+    panel.locator(".lsn-panel-model > summary").click()
+    expect(panel.locator(".lsn-panel-model > summary")).to_have_text(re.compile("^Model: "))
+    for theme in ("JupyterLab Dark", "JupyterLab Light"):
+        set_theme(page, theme)
+        assert violations(page, ".lsn-panel") == []
     if server.app == "lab":
         expect(page.locator(".lsn-status")).to_have_text("Sandbox: process, idle")
     files_of(page, section, tmp_path)

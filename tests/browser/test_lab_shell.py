@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from axe import violations
 from live_cells import BADGE, begin, patient, wait_for_idle
 from playwright.sync_api import Browser, Page, expect
 from servers import APPS, FrontEnd, jupyter, show_panel
@@ -111,6 +112,7 @@ def test_a_run_opens_in_a_tab_where_keys_go_from_step_to_step(server: FrontEnd, 
     before = tab.locator(".lsn-view").evaluate("node => node.getBoundingClientRect().width")
     page.keyboard.press("p")
     expect(tab.locator(".lsn-present")).to_be_visible()
+    assert violations(page, ".lsn-run-tab") == []
     zoom = tab.locator(".lsn-view").evaluate("node => Number(getComputedStyle(node).zoom)")
     assert zoom >= 1.5
     after = tab.locator(".lsn-view").evaluate("node => node.getBoundingClientRect().width")

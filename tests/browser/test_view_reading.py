@@ -8,20 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from axe import violations
 from card_runs import PROTECTION, start_event, step_events
 from playwright.sync_api import Browser, Page, expect
 from test_debugger_view import _HOST, chained
-from view_page import PACKAGE, bundle, page_html
+from view_page import bundle, page_html
 
 from llm_sandbox_nb.card.export import export_html
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
-AXE = PACKAGE / "node_modules/axe-core/axe.min.js"
-RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
-OF_THE_PAGE = ["landmark-one-main", "page-has-heading-one", "region", "html-has-lang", "document-title"]
-"""Rules about the page around the view, of which a bare test page has nothing."""
 SCREENS: dict[str, dict[str, Any]] = {
     "light": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "light"},
     "dark": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "dark"},
@@ -234,25 +231,6 @@ def in_sight(page: Page, selector: str) -> bool:
         and box["y"] + box["height"] <= size["height"]
         and box["x"] + box["width"] <= size["width"]
     )
-
-
-def violations(page: Page) -> list[str]:
-    """What axe finds, a line each."""
-    page.add_script_tag(path=AXE)
-    found = page.evaluate(
-        """async ([tags, off]) => {
-          const rules = Object.fromEntries(off.map(rule => [rule, { enabled: false }]));
-          rules['target-size'] = { enabled: true };
-          const { violations } = await axe.run(document.body, {
-            runOnly: { type: 'tag', values: tags }, rules, iframes: false });
-          const said = node => [...node.any, ...node.all, ...node.none].map(one => one.message).join('; ');
-          return violations.flatMap(({ id, nodes }) =>
-            nodes.map(node => `${id}: ${node.target.join(' ')}: ${said(node)}`));
-        }""",
-        [RULES, OF_THE_PAGE],
-    )
-    assert isinstance(found, list)
-    return found
 
 
 @pytest.mark.parametrize(

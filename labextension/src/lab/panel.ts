@@ -42,7 +42,7 @@ export class SandboxPanel extends Widget {
     this.addClass('lsn-panel');
     const { trans } = _host;
     const refresh = h('button', { type: 'button', onclick: () => void this.refresh() }, trans('Refresh'));
-    this._none = h('div', { class: 'lsn-panel-section' }, h('header', {}, this._name, this._state));
+    this._none = h('section', { class: 'lsn-panel-section' }, h('header', {}, this._name, this._state));
     const stopAll = h('button', { type: 'button', onclick: () => void this.stopIdle() }, trans('Stop all'));
     this._idle = h(
       'div',
@@ -51,7 +51,7 @@ export class SandboxPanel extends Widget {
       stopAll
     );
     this.node.append(
-      h('header', { class: 'lsn-panel-head' }, h('h2', {}, trans('Sandboxes')), refresh),
+      h('div', { class: 'lsn-panel-head' }, h('h2', {}, trans('Sandboxes')), refresh),
       this._note,
       this._problem,
       this._none,
