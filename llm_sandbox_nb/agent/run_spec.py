@@ -52,6 +52,8 @@ class RunSpec:
     """For a replay: observations of calls that are not executed, by the ids of the calls."""
     replies: int | None = None
     """For a replay: the largest number of replies."""
+    nudges: int = 2
+    """Replies in a row without a call that get a request for one."""
     provenance: Mapping[str, str] = field(default_factory=dict)
     """For the record: which run it replays, or whose files it begins with."""
 

@@ -214,6 +214,7 @@ class Session:
             spec.pause_rules,
             given=spec.given,
             replies=spec.replies,
+            nudges=spec.nudges,
             tools=tool_schemas(spec.command_timeout),
         )
 

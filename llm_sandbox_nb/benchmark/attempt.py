@@ -42,6 +42,8 @@ class HowToAsk:
     limits: RunLimits | None = None
     """Replace those of the task."""
     command_timeout: float = 120.0
+    nudges: int = 2
+    """Replies in a row without a call that get a request for one."""
     reply_tokens: int | None = None
     """Most tokens of the one reply in mode `llm`; None: as in the settings."""
     save_responses: bool = False
@@ -87,6 +89,7 @@ async def in_sandbox(
                 settings=how.settings,
                 retries=how.retries,
                 command_timeout=how.command_timeout,
+                nudges=how.nudges,
                 show=False,
             )
         except RunError as error:

@@ -86,6 +86,7 @@ async def solve(
     settings: ModelSettings | Mapping[str, Any] | None = None,
     retries: RetryPolicy | None = None,
     command_timeout: float = DEFAULT_TIMEOUT,
+    nudges: int = 2,
     api_base: str | None = None,
     api_key: str | None = None,
     listeners: Iterable[Listener] = (),
@@ -115,6 +116,7 @@ async def solve(
         limits, settings: as in `{"steps": 20}` and `{"temperature": 0}`; see `RunLimits` and `ModelSettings`.
         retries: see `RetryPolicy`.
         command_timeout: seconds for a command that does not name its own.
+        nudges: replies in a row without a call that get a request for one, before the run ends with `answered`.
         api_base, api_key: where the model is, and its key, which is never written anywhere.
         listeners: called with every event, also the transient ones.
         on_run: called with the run, which is returned in the end, once its folder exists.
@@ -151,6 +153,7 @@ async def solve(
         settings=with_given(ModelSettings(), settings),
         retries=retries or RetryPolicy(),
         command_timeout=command_timeout,
+        nudges=nudges,
         pause_rules=checked_pause_rules(step, breakpoints, break_when, approve),
         make_model=lambda name: _other_model(name, model, api_base, api_key),
         provenance=provenance,

@@ -391,8 +391,23 @@ class Continued(EventBase):
     source: str = ""
 
 
+class Rewarded(EventBase):
+    """What training made of the run. It follows the end, when the other runs of its group have ended too."""
+
+    kind: Literal["rewarded"] = "rewarded"
+    training_step: int
+    group: str
+    """The row that the runs of its group worked on."""
+    reward: float | None = None
+    """None: it could not be scored, and is no part of the training."""
+    advantage: float | None = None
+    """How much better it is than the other runs of its group."""
+    detail: str = ""
+    """What the scorer says."""
+
+
 class RunFinished(EventBase):
-    """Last event of a run."""
+    """Last event of a run, unless it is a rollout of a training."""
 
     kind: Literal["run.finished"] = "run.finished"
     stop_reason: StopReason
@@ -413,7 +428,7 @@ _EVENTS = (
     RunStarted, SandboxReady, MessageAdded, ModelRequested, ModelDelta, ModelFailed, ModelReplied,
     CallProposed, CallStarted, CallOutput, CallFinished, ArtifactSaved, ArtifactSkipped, ArtifactRemoved,
     Noted, Controlled, CallHeld, CallDecided, SettingsChanged, Checkpointed, RewindStarted, Rewound, Forked,
-    Continued, RunFinished,
+    Continued, Rewarded, RunFinished,
 )  # fmt: skip
 _KINDS = {cls.model_fields["kind"].default for cls in _EVENTS}
 TRANSIENT = frozenset({"model.delta", "call.output"})
@@ -450,6 +465,7 @@ Event = Annotated[
     | Annotated[Rewound, Tag("rewound")]
     | Annotated[Forked, Tag("forked")]
     | Annotated[Continued, Tag("continued")]
+    | Annotated[Rewarded, Tag("rewarded")]
     | Annotated[RunFinished, Tag("run.finished")]
     | Annotated[UnknownEvent, Tag("unknown")],
     Discriminator(_tag),

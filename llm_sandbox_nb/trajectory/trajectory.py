@@ -116,6 +116,8 @@ class Trajectory:
         self.path: list[ev.Event] = []
         """The events of the branch."""
         self.finish: ev.RunFinished | None = None
+        self.reward: ev.Rewarded | None = None
+        """What training made of it, when it is a rollout."""
         self.steps: list[Step] = []
         self.artifacts: dict[str, ev.ArtifactSaved] = {}
         self.skipped: list[str] = []
@@ -307,6 +309,8 @@ class Trajectory:
                 self.held = self.held if event.action in ("pause", "paused", "say") else None
             case ev.Continued():
                 self.finish = None
+            case ev.Rewarded():
+                self.reward = event
             case ev.RunFinished():
                 self.finish = event
                 self.paused, self.held = False, None

@@ -283,7 +283,17 @@ export interface IContinued extends IEventBase {
   source: string;
 }
 
-/** Last event of a run. */
+/** What training made of the run. It follows the end, when the other runs of its group have ended too. */
+export interface IRewarded extends IEventBase {
+  kind: 'rewarded';
+  training_step: number;
+  group: string;
+  reward: number | null;
+  advantage: number | null;
+  detail: string;
+}
+
+/** Last event of a run, unless it is a rollout of a training. */
 export interface IRunFinished extends IEventBase {
   kind: 'run.finished';
   stop_reason: string;
@@ -320,6 +330,7 @@ export type IEvent =
   | IRewound
   | IForked
   | IContinued
+  | IRewarded
   | IRunFinished;
 
 /** The fields of what events hold, as the types above. */
@@ -459,6 +470,13 @@ export const EVENTS: Record<string, Record<string, string>> = {
   },
   forked: { run_id: 'string', folder: 'string', step: 'number', checkpoint: 'string | null' },
   continued: { source: 'string' },
+  rewarded: {
+    training_step: 'number',
+    group: 'string',
+    reward: 'number | null',
+    advantage: 'number | null',
+    detail: 'string'
+  },
   'run.finished': {
     stop_reason: 'string',
     answer: 'string | null',

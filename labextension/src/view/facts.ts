@@ -90,7 +90,7 @@ export class Facts {
   }
 
   private _figures(): string {
-    const { steps, usage, finish } = this._trajectory;
+    const { steps, usage, finish, reward } = this._trajectory;
     const { trans } = this._host;
     const tokens = usage.prompt_tokens + usage.completion_tokens;
     const open = steps.length && !steps[steps.length - 1].replied ? 1 : 0;
@@ -100,6 +100,10 @@ export class Facts {
     }
     if (finish?.wall_time) {
       parts.push(formatDuration(finish.wall_time));
+    }
+    if (reward) {
+      const worth = reward.reward === null ? trans('not scored') : trans('reward %1', reward.reward.toFixed(2));
+      parts.push(`${worth} · ${trans('training step %1', reward.training_step)}`);
     }
     return parts.join(' · ');
   }

@@ -20,6 +20,7 @@ import {
   IModelReplied,
   IModelRequested,
   IRewindStarted,
+  IRewarded,
   IRewound,
   IRunFinished,
   IRunStarted,
@@ -93,6 +94,8 @@ export class Trajectory {
   readonly forks: IForked[] = [];
   readonly rewinds: IRewound[] = [];
   finish: IRunFinished | null = null;
+  /** What training made of it, when it is a rollout. */
+  reward: IRewarded | null = null;
   steps: IStep[] = [];
   artifacts = new Map<string, IArtifactSaved>();
   skipped: string[] = [];
@@ -185,6 +188,7 @@ export class Trajectory {
   /** HEAD is at `event` now: what its branch did up to there, and nothing of what came after. */
   private _goTo(event: string | null): void {
     this.finish = null;
+    this.reward = null;
     this.steps = [];
     this.artifacts = new Map();
     this.skipped = [];
@@ -257,6 +261,9 @@ export class Trajectory {
       case 'rewound':
         return this._addFiles(event);
       case 'forked':
+        return { header: true };
+      case 'rewarded':
+        this.reward = event;
         return { header: true };
       case 'continued':
         this.finish = null;

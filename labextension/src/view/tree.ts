@@ -11,7 +11,8 @@ const MARKS = new Set<string>([
   'continued',
   'control',
   'note',
-  'call.held'
+  'call.held',
+  'rewarded'
 ]);
 
 /** One line of events, from the first to `tip`. */

@@ -1,0 +1,1 @@
+"""LLM-in-Sandbox-RL: policies that learn from files, in sandboxes."""

@@ -1,0 +1,308 @@
+"""The configuration of a training: a YAML file, checked, with every key documented where it is defined."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+CONFIGS = Path(__file__).with_name("configs")
+"""The configurations that come with the package."""
+MODES = ("sandbox", "sandbox-prompt", "llm")
+ENGINES = ("transformers", "vllm", "vllm-server")
+
+
+class ConfigError(ValueError):
+    """A configuration cannot be used. The message is one sentence that says what to do."""
+
+
+def key(default: Any, text: str) -> Any:
+    """A key of the configuration, with the text that documents it."""
+    return field(default=default, metadata={"text": text})
+
+
+def section(kind: type[Any], text: str) -> Any:
+    """A key that holds keys."""
+    return field(default_factory=kind, metadata={"text": text})
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """Train small matrices beside the weights, with PEFT."""
+
+    rank: int = key(0, "rank of the matrices; 0 trains all weights")
+    alpha: float = key(32.0, "scale of the matrices")
+    targets: str = key("all-linear", "which layers get matrices: as `target_modules` of PEFT")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The policy."""
+
+    path: str = key("", "name on the Hugging Face hub, or folder; empty makes a tiny model with random weights")
+    dtype: str = key("float32", "type of the weights: `float32`, `bfloat16`, `float16` or `auto`")
+    layers: int = key(2, "of a tiny model: layers")
+    width: int = key(96, "of a tiny model: width")
+    heads: int = key(4, "of a tiny model: heads of attention")
+    vocabulary: int = key(640, "of a tiny model: tokens that its tokenizer learns, beside one for each fixed line of the prompt")
+    lora: LoraConfig = section(LoraConfig, "LoRA")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """The rows to learn from."""
+
+    task: str = key("instruct_pretrain", "a benchmark task, by its name or folder: its prompts, its scorer, its data")
+    rows: str = key("", "a file of rows (.jsonl, .json, .parquet); empty takes the task's own, `notes` makes the tiny task")
+    count: int = key(0, "the most rows to use; of the tiny task how many are made. 0: all")
+    scorer: str = key("", "a scorer by name, or a Python file with `score(answer, gold, **row)`; empty takes the task's")
+
+
+@dataclass(frozen=True)
+class WarmUpConfig:
+    """Supervised learning before the reinforcement learning: from runs, of any model or scripted."""
+
+    steps: int = key(0, "steps; 0 leaves it out")
+    runs: str = key("", "a folder of recorded runs to learn from; empty makes scripted ones of the tiny task")
+    count: int = key(192, "the most runs to learn from")
+    batch: int = key(16, "runs in a step")
+    learning_rate: float = key(2e-3, "learning rate")
+    least_reward: float = key(0.0, "runs that were rewarded with less are left out")
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """How the policy works on rows."""
+
+    mode: str = key("sandbox", "`sandbox`; `sandbox-prompt`: documents in the prompt in spite of one; `llm`: without a sandbox")
+    rows_per_step: int = key(8, "rows of a step")
+    per_row: int = key(8, "rollouts of each row: the group whose mean is the baseline")
+    turns: int = key(100, "the most turns of a rollout")
+    prompt_tokens: int = key(16_384, "the most tokens of the first prompt")
+    completion_tokens: int = key(65_536, "the most tokens after it, observations included")
+    reply_tokens: int = key(0, "the most tokens of one reply; 0: as many as are left")
+    time: float = key(5400.0, "deadline of a rollout, in seconds")
+    command_timeout: float = key(120.0, "seconds for a command that names no time-out")
+    temperature: float = key(1.0, "temperature of sampling")
+    top_p: float = key(1.0, "top-p of sampling")
+    top_k: int = key(0, "top-k of sampling; 0: all")
+    nudges: int = key(1_000_000, "replies in a row without a call that are answered with a request for one")
+    zero_reward_for: tuple[str, ...] = key(("steps", "tokens"), "stop reasons that make the reward 0: the rollout was too long")
+    attempts: int = key(3, "how often a rollout that was lost (its sandbox died) is tried before it is masked")
+    at_once: int = key(0, "the most rollouts at once; 0: all of a step")
+    isolation: str = key("auto", "`docker`, `bubblewrap`, `process`, or `auto`")
+    profile: str = key("standard", "protection profile of the sandbox")
+    image: str = key("", "image of the sandbox; empty: ours")
+    network: str = key("none", "`none`, `open`, or empty for the profile's own")
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """The objective, in TRL's own terms."""
+
+    learning_rate: float = key(1e-6, "learning rate, constant after its warm-up")
+    warmup_steps: int = key(0, "steps in which the learning rate rises")
+    epsilon: float = key(0.2, "lower bound of the clip: ratios below 1 - epsilon get no gradient")
+    epsilon_high: float = key(0.28, "upper bound of the clip")
+    beta: float = key(0.0, "weight of the KL divergence from the first policy; 0 needs no reference model")
+    max_grad_norm: float = key(1.0, "gradients with a larger norm are scaled down to it")
+    micro_batch: int = key(0, "rollouts whose gradient is computed at once; 0: all of a process's share")
+    weight_decay: float = key(0.0, "weight decay of AdamW")
+    activation_checkpointing: bool = key(False, "compute activations twice in place of keeping them")
+
+
+@dataclass(frozen=True)
+class GenerationConfig:
+    """Where replies are sampled."""
+
+    engine: str = key("transformers", "`transformers` (CPU or GPU), `vllm` (in the trainer's process), `vllm-server`")
+    patience: float = key(30.0, "seconds after which a batch is sampled although a rollout still executes a command")
+    server: str = key("http://127.0.0.1:8000", "address of the vLLM server")
+    memory: float = key(0.3, "share of the GPU's memory for vLLM in process")
+
+
+@dataclass(frozen=True)
+class RecordConfig:
+    """What stays on disk."""
+
+    keep: int = key(20, "the newest steps whose rollouts are kept; 0: all. The figures of every step stay")
+    checkpoint_every: int = key(10, "steps between two checkpoints")
+    checkpoints: int = key(2, "the newest checkpoints that are kept; 0: all")
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """A training."""
+
+    name: str = key("training", "how the policy is called in records")
+    seed: int = key(42, "seed of weights, order of rows and sampling")
+    steps: int = key(100, "steps of the policy gradient")
+    device: str = key("auto", "`cpu`, or `auto` for a GPU where there is one")
+    model: ModelConfig = section(ModelConfig, "the policy")
+    data: DataConfig = section(DataConfig, "the rows")
+    warm_up: WarmUpConfig = section(WarmUpConfig, "supervised learning before")
+    rollouts: RolloutConfig = section(RolloutConfig, "how the policy works")
+    objective: ObjectiveConfig = section(ObjectiveConfig, "what is optimised")
+    generation: GenerationConfig = section(GenerationConfig, "where replies are sampled")
+    record: RecordConfig = section(RecordConfig, "what stays on disk")
+
+    @property
+    def batch(self) -> int:
+        """Rollouts of a step."""
+        return self.rollouts.rows_per_step * self.rollouts.per_row
+
+    def as_yaml(self) -> str:
+        """All keys with their values."""
+        return yaml.safe_dump(_plain(dataclasses.asdict(self)), sort_keys=False)
+
+
+def config_names() -> list[str]:
+    """The configurations that come with the package."""
+    return sorted(path.name for path in CONFIGS.glob("*.yaml"))
+
+
+def load_config(name: str | Path, changes: Mapping[str, Any] | None = None) -> TrainingConfig:
+    """A configuration from a YAML file, or one of the package by its name.
+
+    `changes` replace keys, as in `{"rollouts.per_row": 4}`; texts are read as YAML.
+
+    Raises:
+        ConfigError: there is no such file, or it holds a key or value that does not fit.
+    """
+    path = Path(name).expanduser()
+    if not path.is_file() and (CONFIGS / str(name)).is_file():
+        path = CONFIGS / str(name)
+    try:
+        content = yaml.safe_load(path.read_text("utf-8")) or {}
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"There is no configuration {name}: give a YAML file, or one of {', '.join(config_names())}."
+        ) from error
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}.") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} has to hold keys such as `steps:` and `rollouts:`.")
+    for dotted, value in (changes or {}).items():
+        _change(content, dotted, value)
+    return make_config(content)
+
+
+def make_config(content: Mapping[str, Any]) -> TrainingConfig:
+    """A configuration from what YAML gives. Raises ConfigError."""
+    config: TrainingConfig = _made(TrainingConfig, content, "")
+    _check(config)
+    return config
+
+
+def documented_keys() -> list[tuple[str, str, str]]:
+    """Every key with its default and its text, for the documentation."""
+    return list(_documented(TrainingConfig, ""))
+
+
+def _documented(kind: type[Any], prefix: str) -> typing.Iterator[tuple[str, str, str]]:
+    for one, inner in _fields(kind):
+        if dataclasses.is_dataclass(inner):
+            yield from _documented(typing.cast(type[Any], inner), f"{prefix}{one.name}.")
+        else:
+            default = _plain(one.default)
+            shown = yaml.safe_dump(default, default_flow_style=True).removesuffix("\n...\n").strip()
+            yield f"{prefix}{one.name}", shown, one.metadata["text"]
+
+
+def _fields(kind: type[Any]) -> list[tuple[dataclasses.Field[Any], Any]]:
+    hints = typing.get_type_hints(kind)
+    return [(one, hints[one.name]) for one in dataclasses.fields(kind)]
+
+
+def _change(content: dict[str, Any], dotted: str, value: Any) -> None:
+    *folders, last = dotted.split(".")
+    for name in folders:
+        inner = content.setdefault(name, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"{dotted} is no key of a training: {name} holds no keys.")
+        content = inner
+    content[last] = yaml.safe_load(value) if isinstance(value, str) else value
+
+
+def _made(kind: type[Any], content: Any, where: str) -> Any:
+    if not isinstance(content, Mapping):
+        raise ConfigError(f"{where.rstrip('.') or 'The configuration'} has to hold keys, not {content!r}.")
+    known = dict((one.name, inner) for one, inner in _fields(kind))
+    for name in content:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, 1)
+            hint = f"did you mean {where}{near[0]}?" if near else f"known are {', '.join(known)}."
+            raise ConfigError(f"There is no key {where}{name}; {hint}")
+    return kind(**{name: _value(known[name], value, f"{where}{name}") for name, value in content.items()})
+
+
+def _value(kind: Any, value: Any, name: str) -> Any:
+    if dataclasses.is_dataclass(kind):
+        return _made(typing.cast(type[Any], kind), value or {}, f"{name}.")
+    if typing.get_origin(kind) is tuple:
+        if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
+            raise ConfigError(f"{name} has to be a list of texts, not {value!r}.")
+        return tuple(value)
+    if kind is float and isinstance(value, str):
+        try:  # YAML reads 1e-6 as a text
+            value = float(value)
+        except ValueError as error:
+            raise ConfigError(f"{name} has to be a number, not {value!r}.") from error
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        words: Mapping[Any, str] = types.MappingProxyType(
+            {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+        )
+        raise ConfigError(f"{name} has to be {words[kind]}, not {value!r}.")
+    return value
+
+
+def _check(config: TrainingConfig) -> None:
+    rollouts = config.rollouts
+    one_of = {
+        "rollouts.mode": (rollouts.mode, MODES),
+        "generation.engine": (config.generation.engine, ENGINES),
+        "device": (config.device, ("auto", "cpu")),
+        "model.dtype": (config.model.dtype, ("float32", "bfloat16", "float16", "auto")),
+    }
+    for name, (value, known) in one_of.items():
+        if value not in known:
+            raise ConfigError(f"{name} has to be {', '.join(known[:-1])} or {known[-1]}, not {value!r}.")
+    positive = {
+        "steps": config.steps,
+        "rollouts.rows_per_step": rollouts.rows_per_step,
+        "rollouts.turns": rollouts.turns,
+        "rollouts.prompt_tokens": rollouts.prompt_tokens,
+        "rollouts.completion_tokens": rollouts.completion_tokens,
+        "rollouts.time": rollouts.time,
+        "rollouts.attempts": rollouts.attempts,
+        "rollouts.temperature": rollouts.temperature,
+        "objective.learning_rate": config.objective.learning_rate,
+        "record.checkpoint_every": config.record.checkpoint_every,
+    }
+    for name, number in positive.items():
+        if not number > 0:
+            raise ConfigError(f"{name} has to be more than zero, not {number}.")
+    if rollouts.per_row < 2:
+        raise ConfigError(
+            f"rollouts.per_row has to be at least 2, not {rollouts.per_row}: the others of a group are the baseline."
+        )
+    micro = config.objective.micro_batch
+    if micro and config.batch % micro:
+        raise ConfigError(f"objective.micro_batch has to divide the {config.batch} rollouts of a step; {micro} does not.")
+    if not config.model.path and config.data.rows != "notes":
+        raise ConfigError("A tiny model is for the tiny task: set data.rows to notes, or model.path to a model.")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _plain(inner) for name, inner in value.items()}
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,135 @@
+"""Where the tokens of replies come from: one call for many rollouts at once, or a server that is asked by each."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Generated:
+    """The ids of one reply, with the one that ends it when it came to its end. `logprobs` are those of sampling."""
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...] | None = None
+
+
+class Generator(Protocol):
+    """Writes replies."""
+
+    async def generate(self, prompt: Sequence[int], limit: int, order: int = 0) -> Generated:
+        """The reply to `prompt`, of at most `limit` ids.
+
+        `order` is the place of this request among those that are answered together.
+        """
+        ...
+
+
+BatchFunction = Callable[[list[list[int]], list[int]], list[Generated]]
+"""Takes prompts and the most ids of each reply; one `Generated` for each prompt."""
+
+
+@dataclass
+class _Request:
+    order: int
+    prompt: list[int]
+    limit: int
+    answer: asyncio.Future[Generated]
+    loop: asyncio.AbstractEventLoop
+
+
+@dataclass
+class BatchGenerator:
+    """Collects the requests of rollouts in an event loop and answers them together in another thread.
+
+    A batch is complete when every rollout that is `active` waits for a reply, or when the oldest request has waited
+    for `patience` seconds. So one slow command does not stop all others, and a batch has the same rows in the same
+    order whenever commands answer in time: sampling can be repeated from a seed.
+    """
+
+    patience: float = 30.0
+    seconds: float = 0.0
+    """Time that was spent in generation."""
+    batches: int = 0
+    _waiting: list[_Request] = field(default_factory=list)
+    _active: int = 0
+    _since: float = 0.0
+    _closed: bool = False
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """A rollout that batches wait for."""
+        with self._changed:
+            self._active += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._active -= 1
+                self._changed.notify_all()
+
+    async def generate(self, prompt: Sequence[int], limit: int, order: int = 0) -> Generated:
+        """See `Generator`."""
+        loop = asyncio.get_running_loop()
+        request = _Request(order, list(prompt), limit, loop.create_future(), loop)
+        with self._changed:
+            if not self._waiting:
+                self._since = time.monotonic()
+            self._waiting.append(request)
+            self._changed.notify_all()
+        try:
+            return await request.answer
+        finally:
+            with self._changed:
+                if request in self._waiting:
+                    self._waiting.remove(request)
+                    self._changed.notify_all()
+
+    def close(self) -> None:
+        """Let `serve` return."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def serve(self, answer: BatchFunction) -> None:
+        """Answer requests in this thread until `close`. What `answer` raises is raised here and in every request."""
+        while batch := self._next_batch():
+            started = time.monotonic()
+            try:
+                made = answer([one.prompt for one in batch], [one.limit for one in batch])
+            except BaseException as error:
+                for one in batch:
+                    one.loop.call_soon_threadsafe(_fail, one.answer, error)
+                raise
+            finally:
+                self.seconds += time.monotonic() - started
+                self.batches += 1
+            for one, reply in zip(batch, made, strict=True):
+                one.loop.call_soon_threadsafe(_fulfil, one.answer, reply)
+
+    def _next_batch(self) -> list[_Request]:
+        with self._changed:
+            while not self._closed:
+                late = self._since + self.patience - time.monotonic()
+                if self._waiting and (len(self._waiting) >= self._active or late <= 0):
+                    batch, self._waiting = sorted(self._waiting, key=lambda one: one.order), []
+                    return batch
+                self._changed.wait(max(0.01, late) if self._waiting else None)
+            return []
+
+
+def _fulfil(answer: asyncio.Future[Generated], reply: Generated) -> None:
+    if not answer.done():
+        answer.set_result(reply)
+
+
+def _fail(answer: asyncio.Future[Generated], error: BaseException) -> None:
+    if not answer.done():
+        answer.set_exception(RuntimeError(f"Generation failed: {error}"))

@@ -1,0 +1,210 @@
+"""The policy gradient, by TRL's GRPOTrainer in its own configuration; nothing here computes a loss.
+
+This is the only file that knows TRL's trainer. `generate_together` uses a method of it that is not public, and is
+tested against the versions that the extra `[rl]` allows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llm_sandbox_nb.training.config import TrainingConfig
+from llm_sandbox_nb.training.generation import Generated
+from llm_sandbox_nb.training.rollouts import LOST, Rollout
+
+if TYPE_CHECKING:
+    from trl import GRPOTrainer
+
+RunRollouts = Callable[[list[str], Any, bool], list[Rollout]]
+"""Takes the ids of rows, each as often as it has rollouts, the trainer, and whether it learns from them."""
+OnAdvantages = Callable[[list[float]], None]
+
+
+class MissingPackageError(ImportError):
+    """The extra `[rl]` is not installed."""
+
+
+def require_packages() -> None:
+    """Raise MissingPackageError unless torch and TRL are there."""
+    import importlib.util
+
+    if missing := [name for name in ("torch", "trl") if importlib.util.find_spec(name) is None]:
+        raise MissingPackageError(
+            f"Training needs {' and '.join(missing)}: run `pip install 'llm-sandbox-nb[rl]'`."
+        )
+
+
+def grpo_config(config: TrainingConfig, output: Path, processes: int = 1) -> Any:
+    """TRL's configuration of the paper's objective.
+
+    - Leave-one-out baseline: a reward less the mean of its group is (G - 1)/G times a reward less the mean of the
+      others, so the weight G/(G - 1) makes one the other. Nothing is divided by the standard deviation.
+    - Sequence sum of token terms, mean over sequences: `luspo` with ratios per token.
+    - Clip at 1 - epsilon and 1 + epsilon_high, no KL divergence.
+    """
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+    from trl import GRPOConfig
+
+    rollouts, objective, generation = config.rollouts, config.objective, config.generation
+    share, rest = divmod(config.batch, processes)
+    micro = objective.micro_batch or share
+    if rest or share % micro:
+        raise ValueError(
+            f"The {config.batch} rollouts of a step do not divide into {processes} processes with micro-batches of "
+            f"{micro}: change rollouts.rows_per_step or objective.micro_batch."
+        )
+    group = rollouts.per_row
+    more: dict[str, Any] = {}
+    if generation.engine != "transformers":
+        more = {
+            "use_vllm": True,
+            "vllm_mode": "server" if generation.engine == "vllm-server" else "colocate",
+            "vllm_max_model_length": rollouts.prompt_tokens + rollouts.completion_tokens,
+            "vllm_gpu_memory_utilization": generation.memory,
+        }
+        if generation.engine == "vllm-server":
+            more |= {"vllm_server_base_url": generation.server}
+    return GRPOConfig(
+        output_dir=str(output),
+        seed=config.seed,
+        data_seed=config.seed,
+        max_steps=config.steps,
+        use_cpu=config.device == "cpu",
+        bf16=config.model.dtype == "bfloat16",
+        fp16=config.model.dtype == "float16",
+        per_device_train_batch_size=micro,
+        gradient_accumulation_steps=share // micro,
+        num_generations=group,
+        num_iterations=1,
+        max_completion_length=rollouts.completion_tokens,
+        temperature=rollouts.temperature,
+        top_p=rollouts.top_p,
+        top_k=rollouts.top_k,
+        learning_rate=objective.learning_rate,
+        lr_scheduler_type="constant_with_warmup",
+        warmup_steps=objective.warmup_steps,
+        weight_decay=objective.weight_decay,
+        max_grad_norm=objective.max_grad_norm,
+        activation_checkpointing=objective.activation_checkpointing,
+        reward_weights=[group / (group - 1)],
+        scale_rewards="none",
+        loss_type="luspo",
+        importance_sampling_level="token",
+        epsilon=objective.epsilon,
+        epsilon_high=objective.epsilon_high,
+        beta=objective.beta,
+        mask_truncated_completions=False,
+        remove_unused_columns=False,
+        shuffle_dataset=True,
+        logging_steps=1,
+        save_strategy="steps",
+        save_steps=config.record.checkpoint_every,
+        save_total_limit=config.record.checkpoints or None,
+        report_to=[],
+        disable_tqdm=True,
+        dataloader_num_workers=0,
+        dataloader_pin_memory=False,
+        **more,
+    )
+
+
+def reward(rewards: Sequence[float | None], **_: Any) -> list[float | None]:
+    """The rewards that the rollouts came with, as TRL's reward function. None leaves a rollout out."""
+    return list(rewards)
+
+
+def make_trainer(
+    config: TrainingConfig,
+    model: Any,
+    tokenizer: Any,
+    rows: Sequence[str],
+    output: Path,
+    run: RunRollouts,
+    on_advantages: OnAdvantages,
+    callbacks: Sequence[Any] = (),
+    processes: int = 1,
+) -> GRPOTrainer:
+    """The trainer of `model` on the rows with these ids."""
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+    from datasets import Dataset
+    from transformers import PrinterCallback
+    from trl import GRPOTrainer
+
+    class Trainer(GRPOTrainer):  # type: ignore[misc]
+        """Tells the advantages as it has computed them."""
+
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            made = super()._generate_and_score_completions(inputs)
+            if self.model.training:
+                on_advantages(made["advantages"].tolist())
+            return made
+
+    def rollout_func(prompts: list[list[dict[str, Any]]], trainer: Any) -> dict[str, Any]:
+        ids = [str(messages[-1]["row"]) for messages in prompts]
+        return as_training_data(
+            run(ids, trainer, bool(trainer.model.training)), int(tokenizer.eos_token_id), trainer.use_vllm
+        )
+
+    # The loop renders the prompts, from rows that it knows by their ids.
+    dataset = Dataset.from_list([{"prompt": [{"role": "user", "content": one, "row": one}]} for one in rows])
+    lora = config.model.lora
+    peft_config = None
+    if lora.rank:
+        from peft import LoraConfig
+
+        targets = lora.targets if lora.targets == "all-linear" else lora.targets.split()
+        peft_config = LoraConfig(
+            r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, task_type="CAUSAL_LM"
+        )
+    made = Trainer(
+        model=model,
+        args=grpo_config(config, output, processes),
+        reward_funcs=[reward],
+        train_dataset=dataset,
+        processing_class=tokenizer,
+        rollout_func=rollout_func,
+        callbacks=list(callbacks),
+        peft_config=peft_config,
+    )
+    made.remove_callback(PrinterCallback)  # the figures of a step are told by who asked for the training
+    return made
+
+
+def as_training_data(rollouts: Sequence[Rollout], end: int, with_logprobs: bool) -> dict[str, Any]:
+    """The rollouts as TRL takes them. One without a reward, or without a reply, gets no gradient on any token."""
+    prompts, completions, masks, logprobs = [], [], [], []
+    for rollout in rollouts:
+        conversation = rollout.conversation
+        length = _last_sampled(conversation.mask)
+        used = length > 0 and rollout.stop_reason != LOST and rollout.reward is not None
+        prompts.append(conversation.prompt or [end])
+        completions.append(conversation.completion[:length] or [end])
+        masks.append(conversation.mask[:length] if used else [0] * max(1, length))
+        logprobs.append(conversation.logprobs[:length] or [0.0])
+    return {
+        "prompt_ids": prompts,
+        "completion_ids": completions,
+        "env_mask": masks,
+        "logprobs": logprobs if with_logprobs else None,
+        "rewards": [rollout.reward for rollout in rollouts],
+    }
+
+
+def _last_sampled(mask: Sequence[int]) -> int:
+    """How many ids there are up to the last that was sampled."""
+    return next((place for place in range(len(mask), 0, -1) if mask[place - 1]), 0)
+
+
+def generate_together(trainer: Any, prompts: list[list[int]], limits: list[int]) -> list[Generated]:
+    """One reply for each prompt, sampled together by the trainer's engine: Transformers, or vLLM in this process."""
+    if hasattr(trainer, "generation_config"):
+        trainer.generation_config.max_new_tokens = max(limits)
+    ids, logprobs = trainer._generate_single_turn(prompts, None, {}, 1)
+    made = []
+    for place, (reply, limit) in enumerate(zip(ids, limits, strict=True)):
+        told = None if logprobs is None else tuple(float(one or 0.0) for one in logprobs[place][:limit])
+        made.append(Generated(tuple(int(one) for one in reply[:limit]), told))
+    return made

@@ -1,0 +1,262 @@
+"""What a training leaves on disk: its configuration, a line for each step, and the rollouts as runs like any other.
+
+RUN/
+  config.yaml         every key with its value
+  steps.jsonl         the figures of each step
+  rollouts/step-0001/ rollouts.jsonl (the table), and the folder of each rollout's run
+  checkpoints/        weights, optimizer and random numbers, to resume from
+  start/, end/        the policy before the first and after the last step
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from llm_sandbox_nb.analysis.behaviour import behaviour_of
+from llm_sandbox_nb.analysis.capability_rules import CAPABILITIES
+from llm_sandbox_nb.benchmark.json_lines import append_line, read_lines
+from llm_sandbox_nb.training.config import TrainingConfig, load_config
+from llm_sandbox_nb.training.rollouts import LOST, Rollout
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.journal import Journal
+
+CONFIG = "config.yaml"
+STEPS = "steps.jsonl"
+ROLLOUTS = "rollouts"
+TABLE = "rollouts.jsonl"
+CHECKPOINTS = "checkpoints"
+START, END = "start", "end"
+COMPLETE = "complete"
+"""A file in a checkpoint that was written whole."""
+_STEP = re.compile(r"step-(\d+)$")
+
+
+class RecordError(ValueError):
+    """The folder of a training cannot be used. The message is one sentence that says what to do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RolloutRow:
+    """One rollout in the table of its step."""
+
+    step: int
+    place: int
+    group: str
+    reward: float | None
+    advantage: float | None
+    stop_reason: str
+    turns: int
+    model_tokens: int
+    environment_tokens: int
+    tool_time: float
+    seconds: float
+    attempts: int
+    answer: str
+    detail: str
+    run: str
+    """The run's folder, seen from that of the training; empty when it was lost."""
+
+
+class TrainingRecord:
+    """The folder of one training."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def begin(cls, folder: Path, config: TrainingConfig) -> TrainingRecord:
+        """The folder of a training that begins, or that resumes with the same configuration.
+
+        The number of steps may differ, and what stays on disk.
+
+        Raises:
+            RecordError: it holds a training with another configuration, or something else.
+        """
+        record = cls(folder)
+        file = folder / CONFIG
+        if file.is_file():
+            before = load_config(file)
+            same = dataclasses.replace(before, steps=config.steps, record=config.record)
+            if same != config:
+                raise RecordError(
+                    f"{folder} holds a training with another configuration: give another --out, or that one's "
+                    f"{CONFIG} to resume it."
+                )
+        elif folder.is_dir() and any(folder.iterdir()):
+            raise RecordError(f"{folder} is not empty and holds no training: give another --out.")
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_text(config.as_yaml(), "utf-8")
+        return record
+
+    @classmethod
+    def load(cls, folder: str | Path) -> TrainingRecord:
+        """The folder of a training that exists. Raises RecordError."""
+        path = Path(folder).expanduser()
+        if not (path / CONFIG).is_file():
+            raise RecordError(f"There is no training in {path}: give the folder that `train run` printed.")
+        return cls(path)
+
+    @property
+    def config(self) -> TrainingConfig:
+        """Its configuration."""
+        return load_config(self.folder / CONFIG)
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the checkpoints are."""
+        return self.folder / CHECKPOINTS
+
+    def newest_checkpoint(self) -> tuple[int, Path] | None:
+        """The newest checkpoint that was written whole, and its step."""
+        found = [
+            (int(path.name.rpartition("-")[2]), path)
+            for path in self.checkpoints.glob("checkpoint-*")
+            if (path / COMPLETE).is_file() and path.name.rpartition("-")[2].isdigit()
+        ]
+        return max(found, default=None)
+
+    # --- steps ---
+
+    def steps(self) -> list[dict[str, Any]]:
+        """The figures of all steps."""
+        return [dict(one) for one in read_lines(self.folder / STEPS)]
+
+    def add_step(self, figures: Mapping[str, Any]) -> None:
+        """Write the figures of a step; they have reached the system when this returns."""
+        append_line(self.folder / STEPS, dict(figures))
+
+    def forget_after(self, step: int) -> None:
+        """Remove what was recorded of later steps: they are repeated from a checkpoint."""
+        kept = [figures for figures in self.steps() if figures["step"] <= step]
+        partial = self.folder / f"{STEPS}.partial"
+        partial.write_text("".join(json.dumps(one) + "\n" for one in kept), "utf-8")
+        partial.replace(self.folder / STEPS)
+        for number, folder in self._step_folders():
+            if number > step:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    # --- rollouts ---
+
+    def step_folder(self, step: int) -> Path:
+        """Where the rollouts of a step are."""
+        return self.folder / ROLLOUTS / f"step-{step:04d}"
+
+    def add_rollouts(
+        self, step: int, rollouts: Sequence[Rollout], advantages: Sequence[float]
+    ) -> list[RolloutRow]:
+        """Write reward and advantage of each rollout into its own journal, and all into the table of the step."""
+        rows = []
+        for place, (rollout, advantage) in enumerate(zip(rollouts, advantages, strict=True)):
+            told = None if rollout.reward is None else advantage
+            if rollout.folder is not None:
+                _reward_run(rollout, step, told)
+            row = self._row(step, place, rollout, told)
+            append_line(self.step_folder(step) / TABLE, dataclasses.asdict(row))
+            rows.append(row)
+        return rows
+
+    def rollouts(self, step: int) -> list[RolloutRow]:
+        """The table of a step; empty when it is not kept."""
+        names = {one.name for one in dataclasses.fields(RolloutRow)}
+        path = self.step_folder(step) / TABLE
+        if not path.is_file():
+            return []
+        return [RolloutRow(**{key: one[key] for key in names}) for one in read_lines(path)]
+
+    def prune(self, keep: int) -> None:
+        """Remove the rollouts of all but the newest `keep` steps; 0 keeps all."""
+        folders = sorted(self._step_folders())
+        for _, folder in folders[: -keep or len(folders)] if keep else ():
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _step_folders(self) -> Iterator[tuple[int, Path]]:
+        for path in (self.folder / ROLLOUTS).glob("step-*"):
+            if match := _STEP.search(path.name):
+                yield int(match[1]), path
+
+    def _row(self, step: int, place: int, rollout: Rollout, advantage: float | None) -> RolloutRow:
+        mask = rollout.conversation.mask
+        return RolloutRow(
+            step=step,
+            place=place,
+            group=rollout.row.id,
+            reward=rollout.reward,
+            advantage=advantage,
+            stop_reason=rollout.stop_reason,
+            turns=rollout.turns,
+            model_tokens=sum(mask),
+            environment_tokens=len(mask) - sum(mask),
+            tool_time=rollout.tool_time,
+            seconds=rollout.seconds,
+            attempts=rollout.attempts,
+            answer=(rollout.answer or "")[:500],
+            detail=rollout.detail[:500],
+            run="" if rollout.folder is None else rollout.folder.relative_to(self.folder.absolute()).as_posix(),
+        )
+
+
+def _reward_run(rollout: Rollout, step: int, advantage: float | None) -> None:
+    """Add the reward to the run's own journal."""
+    assert rollout.folder is not None
+    event = ev.Rewarded(
+        parent=rollout.trajectory.head if rollout.trajectory else None,
+        training_step=step,
+        group=rollout.row.id,
+        reward=rollout.reward,
+        advantage=advantage,
+        detail=str(ev.clean_text(rollout.detail[:2000])),
+    )
+    journal = Journal(rollout.folder)
+    try:
+        journal.append(event)
+    finally:
+        journal.close()
+
+
+def step_figures(step: int, rollouts: Sequence[Rollout]) -> dict[str, Any]:
+    """What the rollouts of a step say together: reward, turns, tokens, capability use, stop reasons."""
+    rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
+    ended = [rollout for rollout in rollouts if rollout.stop_reason != LOST]
+    groups: dict[str, list[float]] = {}
+    for rollout in rollouts:
+        if rollout.reward is not None:
+            groups.setdefault(rollout.row.id, []).append(rollout.reward)
+    figures: dict[str, Any] = {
+        "step": step,
+        "rollouts": len(rollouts),
+        "reward": _mean(rewards),
+        "reward_std": statistics.pstdev(rewards) if rewards else None,
+        "reward_min": min(rewards, default=None),
+        "reward_max": max(rewards, default=None),
+        "groups_alike": sum(len(set(group)) == 1 for group in groups.values()),
+        "turns": _mean([rollout.turns for rollout in ended]),
+        "turns_max": max((rollout.turns for rollout in ended), default=0),
+        "model_tokens": _mean([sum(rollout.conversation.mask) for rollout in ended]),
+        "environment_tokens": _mean(
+            [len(rollout.conversation.mask) - sum(rollout.conversation.mask) for rollout in ended]
+        ),
+        "stops": dict(Counter(rollout.stop_reason for rollout in rollouts)),
+        "lost": len(rollouts) - len(ended),
+        "unscored": len(ended) - len(rewards),
+        "tool_time_max": max((rollout.tool_time for rollout in ended), default=0.0),
+    }
+    behaviours = [behaviour_of(rollout.trajectory) for rollout in ended if rollout.trajectory is not None]
+    turns = [turn for behaviour in behaviours for turn in behaviour.turns]
+    figures["capabilities"] = {
+        name: sum(name in turn.attempted for turn in turns) / len(turns) if turns else 0.0
+        for name in CAPABILITIES
+    }
+    figures["tools"] = dict(Counter(tool for behaviour in behaviours for tool in behaviour.tool_mix.elements()))
+    return figures
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

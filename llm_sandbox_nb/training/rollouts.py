@@ -1,0 +1,242 @@
+"""Rollouts: the policy works on rows in sandboxes, all at once, with the loop and the record of every other run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from llm_sandbox_nb.agent.errors import InputError
+from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.analysis.load import Loaded
+from llm_sandbox_nb.analysis.timing import times_of
+from llm_sandbox_nb.benchmark.attempt import Attempt, HowToAsk, in_sandbox, with_one_reply
+from llm_sandbox_nb.benchmark.rows import Row
+from llm_sandbox_nb.benchmark.scoring_pool import Scoring
+from llm_sandbox_nb.benchmark.task import Task
+from llm_sandbox_nb.benchmark.text_scorers import Score
+from llm_sandbox_nb.model.contract import ModelSettings
+from llm_sandbox_nb.model.retries import RetryPolicy
+from llm_sandbox_nb.sandbox.contract import Sandbox
+from llm_sandbox_nb.sandbox.errors import ImageError, IsolationUnavailableError, SandboxError
+from llm_sandbox_nb.sandbox.open import open_sandbox
+from llm_sandbox_nb.training.chat_tokens import ChatTokens
+from llm_sandbox_nb.training.config import RolloutConfig
+from llm_sandbox_nb.training.generation import BatchGenerator, Generator
+from llm_sandbox_nb.training.sandbox_pool import OpenSandbox, SandboxPool
+from llm_sandbox_nb.training.token_model import TokenConversation, TokenModel
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
+
+logger = logging.getLogger(__name__)
+LOST = "lost"
+"""The stop reason of a rollout that came to no end of its own in any attempt: it is masked, and never scored 0."""
+_GRACE = 120.0
+"""Seconds beyond its deadline after which a rollout is lost, whatever it waits for."""
+
+
+class RolloutError(Exception):
+    """No rollout can work: no engine, no image, no scorer. The message is one sentence that says what to do."""
+
+
+@dataclass
+class Rollout:
+    """One rollout. Times are seconds."""
+
+    row: Row
+    conversation: TokenConversation
+    folder: Path | None = None
+    """The run's folder."""
+    stop_reason: str = LOST
+    answer: str | None = None
+    reward: float | None = None
+    """None: it was lost or could not be scored, and is no part of the training."""
+    detail: str = ""
+    """What the scorer says, or why it was lost."""
+    turns: int = 0
+    tool_time: float = 0.0
+    seconds: float = 0.0
+    attempts: int = 0
+    trajectory: Trajectory | None = None
+
+
+@dataclass
+class RolloutSetting:
+    """What all rollouts of a training have in common."""
+
+    name: str
+    task: Task
+    chat: ChatTokens
+    config: RolloutConfig
+    scorer: str = ""
+    """Empty: the task's."""
+    open: OpenSandbox | None = None
+    """Opens the sandboxes, in place of the options in `config`."""
+    limits: RunLimits = field(init=False)
+
+    def __post_init__(self) -> None:
+        config = self.config
+        tokens = config.prompt_tokens + config.completion_tokens
+        self.limits = RunLimits(steps=config.turns, tokens=tokens, time=config.time)
+
+
+def open_sandboxes(config: RolloutConfig) -> OpenSandbox:
+    """Opens a sandbox with the options of the configuration."""
+    named = {"profile": config.profile, "image": config.image, "network": config.network}
+    options = {name: value for name, value in named.items() if value}
+
+    async def opened() -> Sandbox:
+        return await open_sandbox(config.isolation, **options)  # type: ignore[arg-type]
+
+    return opened
+
+
+class RolloutWorkers:
+    """Runs rollouts in an event loop; `async with` closes their sandboxes and the processes of scorers."""
+
+    def __init__(self, setting: RolloutSetting, at_once: int) -> None:
+        self.setting = setting
+        self.pool = SandboxPool(setting.open or open_sandboxes(setting.config), at_once)
+        self._at_once = asyncio.Semaphore(at_once)
+        self._scoring = Scoring(2)
+
+    async def __aenter__(self) -> Self:
+        await self.pool.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._scoring.close()
+        await self.pool.__aexit__(kind, error, trace)
+
+    async def check(self) -> None:
+        """Raise RolloutError when a scorer of one's own cannot be loaded."""
+        scorer = self._scorer
+        if scorer.endswith(".py") and (problem := await self._scoring.check(scorer)):
+            raise RolloutError(f"The reward cannot be computed: {problem}; correct {scorer}.")
+        if scorer in ("judge", "swe"):
+            raise RolloutError(
+                f"The scorer {scorer} is no reward: name another in data.scorer, or a Python file of your own."
+            )
+
+    async def run(self, rows: Sequence[Row], generator: Generator, folder: Path) -> list[Rollout]:
+        """One rollout for each row, all at once, in the order of the rows; their records are below `folder`.
+
+        Raises:
+            RolloutError: no sandbox can be opened at all.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(self._one(row, generator, folder, order))
+                    for order, row in enumerate(rows)
+                ]
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from failures
+        done = [task.result() for task in tasks]
+        if done and all(rollout.stop_reason == LOST for rollout in done):
+            raise RolloutError(f"No rollout came to an end: {done[0].detail.rstrip('.')}.")
+        if done and all(rollout.stop_reason == "tokens" and not rollout.turns for rollout in done):
+            finish = done[0].trajectory.finish if done[0].trajectory else None
+            raise RolloutError(f"No prompt fits: {finish.error if finish else 'raise rollouts.prompt_tokens.'}")
+        return done
+
+    async def _one(self, row: Row, generator: Generator, folder: Path, order: int) -> Rollout:
+        async with self._at_once:
+            for attempt in range(1, self.setting.config.attempts + 1):
+                rollout = await self._attempt(row, generator, folder, order)
+                rollout.attempts = attempt
+                if rollout.stop_reason != LOST:
+                    break
+                logger.info("A rollout of row %s was lost: %s", row.id, rollout.detail)
+            return await self._rewarded(rollout)
+
+    async def _attempt(self, row: Row, generator: Generator, folder: Path, order: int) -> Rollout:
+        setting = self.setting
+        model = TokenModel(
+            f"policy/{setting.name}",
+            setting.chat,
+            generator,
+            prompt_limit=setting.config.prompt_tokens,
+            completion_limit=setting.config.completion_tokens,
+            order=order,
+        )
+        started = time.monotonic()
+        rollout = Rollout(row, model.conversation)
+        own = folder / f"{order:04d}"
+        if own.exists():  # an attempt that was lost
+            await asyncio.to_thread(shutil.rmtree, own, ignore_errors=True)
+        waited_for = contextlib.ExitStack()
+        if isinstance(generator, BatchGenerator):
+            waited_for.enter_context(generator.active())
+        try:
+            async with asyncio.timeout(setting.config.time + _GRACE):
+                made = await self._work(row, model, own, waited_for)
+        except (ImageError, IsolationUnavailableError, InputError) as error:
+            raise RolloutError(str(error)) from error
+        except (SandboxError, OSError, TimeoutError) as error:
+            rollout.detail = str(error) or "it did not end in time"
+            return rollout
+        finally:
+            waited_for.close()
+            rollout.seconds = time.monotonic() - started
+        trajectory = made.run.trajectory
+        times = times_of(Loaded("", "", "journal", made.run.journal, trajectory))
+        rollout.folder, rollout.trajectory = made.run.folder, trajectory
+        rollout.turns = len(model.conversation.replies)
+        rollout.tool_time = times.tools or 0.0
+        rollout.answer = made.answer
+        if made.error_kind:
+            rollout.detail = made.error
+            return rollout
+        rollout.stop_reason = str(made.run.stop_reason)
+        if setting.config.mode == "llm" and model.cut:
+            rollout.stop_reason = "tokens"
+        return rollout
+
+    async def _work(
+        self, row: Row, model: TokenModel, folder: Path, waited_for: contextlib.ExitStack
+    ) -> Attempt:
+        setting, config = self.setting, self.setting.config
+        how = HowToAsk(
+            model,
+            ModelSettings(max_tokens=config.reply_tokens or config.completion_tokens, timeout=config.time),
+            RetryPolicy(attempts=1),
+            setting.limits,
+            config.command_timeout,
+            config.nudges,
+        )
+        if config.mode == "llm":
+            return await with_one_reply(setting.task, row, how, folder)
+
+        @asynccontextmanager
+        async def lease(task: Task, row: Row) -> AsyncIterator[Sandbox]:
+            async with self.pool.lease() as box:
+                yield box
+                waited_for.close()  # the reset of the sandbox keeps no other rollout waiting
+
+        documents = "prompt" if config.mode == "sandbox-prompt" else "files"
+        return await in_sandbox(setting.task, row, how, lease, folder, documents=documents)
+
+    @property
+    def _scorer(self) -> str:
+        return self.setting.scorer or self.setting.task.scorer
+
+    async def _rewarded(self, rollout: Rollout) -> Rollout:
+        if rollout.stop_reason == LOST:
+            rollout.reward = None
+        elif rollout.stop_reason in self.setting.config.zero_reward_for:
+            rollout.reward, rollout.detail = 0.0, f"the limit of {rollout.stop_reason} was reached"
+        else:
+            score: Score = await self._scoring.score(self._scorer, rollout.answer, rollout.row)
+            rollout.reward, rollout.detail = score.value, score.detail
+        return rollout

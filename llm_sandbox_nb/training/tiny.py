@@ -1,0 +1,167 @@
+"""A training that fits a laptop: a task that only reading solves, scripted runs to imitate, a model of some 100,000 weights.
+
+The task: four notes, of which one is in force, each with a code of four digits. The prompt says neither code nor
+name. The scripted runs look for one of four words, chosen at random, so that a quarter of them is right: what is
+left to learn is which word.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from llm_sandbox_nb.benchmark.rows import Row
+from llm_sandbox_nb.benchmark.task import Task
+from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply, ToolCall
+from llm_sandbox_nb.model.request import assistant_message
+from llm_sandbox_nb.model.stream import Assembly
+from llm_sandbox_nb.training.config import ModelConfig
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
+
+WORDS = ("valid", "draft", "expired", "sample")
+"""What a note can be. The first is in force."""
+PROBLEM = "Which code is in force today? The documents tell it. Answer with its four digits."
+
+
+def notes_rows(count: int, seed: int) -> list[Row]:
+    """Rows of the tiny task: the same for the same seed."""
+    chance = random.Random(f"notes-{seed}")
+    rows = []
+    for number in range(count):
+        codes = chance.sample(range(1000, 10_000), len(WORDS))
+        places = chance.sample(range(1, len(WORDS) + 1), len(WORDS))
+        files = {
+            f"note-{place}.txt": f"{word}: the code is {code}\n"
+            for place, word, code in zip(places, WORDS, codes, strict=True)
+        }
+        rows.append(
+            Row(
+                f"notes-{number}",
+                PROBLEM,
+                str(codes[0]),
+                input_files=dict(sorted(files.items())),
+                qa_type="free form",
+            )
+        )
+    return rows
+
+
+def notes_task(task: Task) -> Task:
+    """The task with the scorer of the tiny rows."""
+    return replace(task, name="notes", scorer="exact")
+
+
+class NotesDemonstrator:
+    """Plays the tiny task by a script with choices by chance: what a tiny model imitates before it learns."""
+
+    name = "scripted/notes"
+    scripted = True
+
+    def __init__(self, seed: str) -> None:
+        chance = random.Random(seed)
+        word = chance.choice(WORDS)
+        commands = ["ls documents"] if chance.random() < 0.5 else []
+        commands.append(f"grep -h {word} documents/* | grep -o '[0-9]*' > answer.txt")
+        commands += ["cat answer.txt"] if chance.random() < 0.5 else []
+        self._calls = [("execute_bash", {"command": command}) for command in commands] + [("submit", {})]
+        self._replies = itertools.count(1)
+
+    async def reply(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]],
+        settings: ModelSettings,
+        on_delta: DeltaCallback | None = None,
+    ) -> Reply:
+        """The next call of the script."""
+        number = next(self._replies)
+        name, arguments = self._calls[number - 1]
+        calls = (ToolCall(f"call_{number}_0", name, json.dumps(arguments)),)
+        return Reply(assistant_message(Assembly(), calls, "none"), calls=calls, finish_reason="tool_calls")
+
+
+def rendered(template: str, run: Trajectory) -> str:
+    """A whole run as text, as the template writes it."""
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    tools = run.start.tools if run.start else []
+    (text,), _ = render_jinja_template([list(run.messages())], tools=tools, chat_template=template)
+    return str(text)
+
+
+def fixed_lines(texts: Sequence[str]) -> list[str]:
+    """The long lines that all these texts have in common, the longest first."""
+    counted = Counter(line for text in texts for line in set(text.split("\n")))
+    return sorted((line for line, count in counted.items() if count == len(texts) and len(line) > 20), key=len)[::-1]
+
+
+def make_tokenizer(texts: Sequence[str], lines: Iterable[str], size: int, template: str) -> Any:
+    """A byte-level BPE tokenizer that learns from `texts`; each of `lines` becomes one token of its own.
+
+    Without the one token a line, most of what a tiny model reads would be the same prompt again and again.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    marks = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
+    own = [AddedToken(line, normalized=False, special=False) for line in (*marks, *lines)]
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        max_token_length=64,
+        show_progress=False,
+    )
+    made.train_from_iterator(_without(texts, [*special, *marks, *lines]), trainer)
+    made.add_tokens(own)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=made, eos_token="<|im_end|>", pad_token="<|endoftext|>", padding_side="left"
+    )
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def _without(texts: Iterable[str], pieces: Sequence[str]) -> list[str]:
+    """The texts, split where a piece stands that has a token of its own."""
+    parts = list(texts)
+    for piece in pieces:
+        parts = [part for text in parts for part in text.split(piece) if part]
+    return parts
+
+
+def chat_template() -> str:
+    """The template of Qwen3 instruct models, as TRL ships it."""
+    from importlib import resources
+
+    return resources.files("trl").joinpath("chat_templates/qwen3_instruct_2507.jinja").read_text("utf-8")
+
+
+def make_model(config: ModelConfig, tokenizer: Any, tokens: int) -> Any:
+    """A Qwen3 model of the given size with random weights, for at most `tokens` tokens."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    return Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=len(tokenizer),
+            hidden_size=config.width,
+            intermediate_size=3 * config.width,
+            num_hidden_layers=config.layers,
+            num_attention_heads=config.heads,
+            num_key_value_heads=config.heads,
+            head_dim=config.width // config.heads,
+            max_position_embeddings=tokens,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )

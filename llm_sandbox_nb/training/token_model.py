@@ -1,0 +1,187 @@
+"""A model that the loop asks like any other, and that keeps the ids of its conversation: what training needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from llm_sandbox_nb.model.contract import (
+    ContextOverflowError,
+    DeltaCallback,
+    ModelError,
+    ModelSettings,
+    Reply,
+    ToolCall,
+)
+from llm_sandbox_nb.model.request import assistant_message
+from llm_sandbox_nb.model.stream import Assembly
+from llm_sandbox_nb.training.chat_tokens import ChatTokens
+from llm_sandbox_nb.training.generation import Generator
+from llm_sandbox_nb.trajectory.events import Usage
+
+
+@dataclass
+class TokenConversation:
+    """The ids of one conversation: the first prompt, then replies and what stands between them."""
+
+    prompt: list[int] = field(default_factory=list)
+    completion: list[int] = field(default_factory=list)
+    mask: list[int] = field(default_factory=list)
+    """1 for each id of the completion that the model sampled, 0 for one that the environment added."""
+    logprobs: list[float] = field(default_factory=list)
+    """Those of sampling, 0.0 where the environment added an id; empty when the generator tells none."""
+    replies: list[tuple[int, ...]] = field(default_factory=list)
+    """The ids of each reply as they came."""
+
+    def add_environment(self, ids: Sequence[int]) -> None:
+        """Add what stands between two replies."""
+        self.completion += ids
+        self.mask += [0] * len(ids)
+        self.logprobs += [0.0] * len(ids)
+
+    def add_reply(self, ids: tuple[int, ...], logprobs: tuple[float, ...] | None) -> None:
+        """Add what the model sampled."""
+        self.completion += ids
+        self.mask += [1] * len(ids)
+        self.logprobs += logprobs if logprobs is not None else [0.0] * len(ids)
+        self.replies.append(ids)
+
+    @property
+    def ids(self) -> list[int]:
+        """All ids so far."""
+        return [*self.prompt, *self.completion]
+
+
+class TokenModel:
+    """One conversation with a policy. Begin another conversation with another object.
+
+    Args:
+        name: how the record calls the policy.
+        chat: renders the messages.
+        generator: writes the replies.
+        prompt_limit: most ids of the first prompt.
+        completion_limit: most ids after it, those of the environment included.
+        order: the place of its requests among those that are answered together.
+    """
+
+    scripted = False
+
+    def __init__(
+        self,
+        name: str,
+        chat: ChatTokens,
+        generator: Generator,
+        *,
+        prompt_limit: int,
+        completion_limit: int,
+        order: int = 0,
+    ) -> None:
+        self.name = name
+        self.chat, self.generator = chat, generator
+        self.prompt_limit, self.completion_limit, self.order = prompt_limit, completion_limit, order
+        self.conversation = TokenConversation()
+        self.cut = False
+        """Whether the newest reply reached a limit before its end."""
+        self._seen: list[dict[str, Any]] = []
+        """The messages that the ids stand for, the newest reply included."""
+        self._calls: tuple[ToolCall, ...] = ()
+
+    async def reply(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]],
+        settings: ModelSettings,
+        on_delta: DeltaCallback | None = None,
+    ) -> Reply:
+        """See `Model.reply`; of the settings only `max_tokens` counts, the generator samples as it is set up.
+
+        Raises:
+            ContextOverflowError: the conversation has reached its limit of ids.
+            ModelError: earlier messages have changed, so that the ids would be those of another conversation.
+        """
+        new = self._new_ids(messages, tools)
+        conversation = self.conversation
+        room = self.completion_limit - len(conversation.completion) - (len(new) if self._seen else 0)
+        if room <= 0:
+            raise ContextOverflowError(f"The conversation has reached its limit of {self.completion_limit} tokens.")
+        if self._seen:
+            conversation.add_environment(new)
+        else:
+            conversation.prompt = new
+        self._seen = list(messages)
+        limit = min(room, settings.max_tokens or room)
+        made = await self.generator.generate(conversation.ids, limit, self.order)
+        before = len(conversation.ids)
+        conversation.add_reply(made.ids, made.logprobs)
+        self.cut = not made.ids or made.ids[-1] != self.chat.end
+        return self._read(made.ids, tools, before)
+
+    def _new_ids(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> list[int]:
+        """The ids that stand for messages which are new since the newest reply."""
+        if not self._seen:
+            ids = self.chat.first(messages, tools)
+            if len(ids) > self.prompt_limit:
+                raise ContextOverflowError(
+                    f"The prompt has {len(ids)} tokens and the limit is {self.prompt_limit}: "
+                    "raise rollouts.prompt_tokens or leave the row out.",
+                    prompt_tokens=len(ids),
+                )
+            return ids
+        known, rest = messages[: len(self._seen)], messages[len(self._seen) :]
+        if known != self._seen or not rest or rest[0].get("role") != "assistant":
+            raise ModelError(
+                "The conversation was changed, so its tokens are not those that were sampled: begin a new one.",
+                kind="bad_request",
+            )
+        ids = self.chat.between(_named(rest[1:], self._calls), calls=self._calls)
+        return [self.chat.end, *ids] if self.cut else ids
+
+    def _read(self, ids: tuple[int, ...], tools: list[dict[str, Any]], prompt: int) -> Reply:
+        text, reasoning, calls = self.chat.read(ids, tools, len(self.conversation.replies))
+        self._calls = calls
+        return Reply(
+            message=assistant_message(Assembly(text=text, reasoning=reasoning), calls, "none"),
+            text=text,
+            reasoning=reasoning or None,
+            calls=calls,
+            usage=Usage(prompt_tokens=prompt, completion_tokens=len(ids)),
+            finish_reason="length" if self.cut else "tool_calls" if calls else "stop",
+            context_window=self.prompt_limit + self.completion_limit,
+        )
+
+
+def _named(messages: Sequence[dict[str, Any]], calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
+    """The messages; results have the names of their tools, which some templates write."""
+    names = {call.id: call.name for call in calls}
+    return [
+        {**message, "name": names.get(message["tool_call_id"], "")} if message["role"] == "tool" else message
+        for message in messages
+    ]
+
+
+def conversation_ids(
+    chat: ChatTokens, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]
+) -> TokenConversation:
+    """The ids of a recorded conversation, of any model, as if this policy had written its replies.
+
+    What follows the last reply is left out.
+    """
+    found = TokenConversation()
+    first = next((place for place, one in enumerate(messages) if one["role"] == "assistant"), len(messages))
+    found.prompt = chat.first(messages[:first], tools)
+    calls: tuple[ToolCall, ...] = ()
+    waiting: list[dict[str, Any]] = []
+    for message in messages[first:]:
+        if message["role"] != "assistant":
+            waiting.append(message)
+            continue
+        if waiting:
+            found.add_environment(chat.between(_named(waiting, calls), calls=calls))
+            waiting = []
+        found.add_reply(tuple(chat.reply(message)), None)
+        calls = tuple(
+            ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
+            for call in message.get("tool_calls") or ()
+        )
+    return found

@@ -1,0 +1,289 @@
+"""`train run`: from a configuration to a trained policy, resumed where a killed training left off."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from llm_sandbox_nb.benchmark.data import load_rows
+from llm_sandbox_nb.benchmark.rows import Row
+from llm_sandbox_nb.benchmark.task import Task, load_task
+from llm_sandbox_nb.runs.run_sync import EventLoops
+from llm_sandbox_nb.training import grpo, tiny, warm_up
+from llm_sandbox_nb.training.chat_tokens import ChatTokens
+from llm_sandbox_nb.training.config import ConfigError, TrainingConfig
+from llm_sandbox_nb.training.demonstrations import scripted_runs
+from llm_sandbox_nb.training.generation import BatchGenerator, Generated
+from llm_sandbox_nb.training.record import COMPLETE, END, START, TrainingRecord, step_figures
+from llm_sandbox_nb.training.rollouts import Rollout, RolloutSetting, RolloutWorkers
+
+_T = TypeVar("_T")
+OnFigures = Callable[[Mapping[str, Any]], None]
+NOTES = "notes"
+"""As `data.rows`: the tiny task."""
+
+
+def task_and_rows(config: TrainingConfig) -> tuple[Task, list[Row]]:
+    """The task of a training and its rows.
+
+    Raises:
+        ConfigError: there are no rows, or one has no answer, or its answer stands in its prompt.
+    """
+    data = config.data
+    try:
+        task = load_task(data.task)
+        if data.rows == NOTES:
+            return tiny.notes_task(task), tiny.notes_rows(data.count or 64, config.seed)
+        rows = load_rows(task, data.rows or None)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    rows = rows[: data.count or None]
+    for row in rows:
+        if not row.ground_truth.strip():
+            raise ConfigError(f"Row {row.id} has no answer, so nothing can be learned from it: leave it out.")
+        if any(not text.strip() for text in row.input_files.values()):
+            raise ConfigError(f"Row {row.id} has an empty document: leave it out or fill it in.")
+        if _tells_answer(row):
+            raise ConfigError(f"The answer of row {row.id} stands in its prompt: take it out there.")
+    if len(rows) < config.rollouts.rows_per_step:
+        raise ConfigError(
+            f"There are {len(rows)} rows and a step takes {config.rollouts.rows_per_step}: give more, or lower "
+            "rollouts.rows_per_step."
+        )
+    return task, rows
+
+
+def _tells_answer(row: Row) -> bool:
+    """Whether the prompt holds the answer, where it is long enough not to stand there by chance or as an option."""
+    return len(row.ground_truth.strip()) > 20 and row.ground_truth.strip() in row.problem_statement
+
+
+class TrainingRun:
+    """One training, from its configuration to the end.
+
+    Args:
+        config: what to train.
+        folder: where everything goes; one that holds a training with this configuration is resumed.
+        on_figures: called with the figures of each step when it is done.
+        say: called with a sentence when a part begins.
+    """
+
+    def __init__(
+        self,
+        config: TrainingConfig,
+        folder: Path,
+        on_figures: OnFigures = lambda figures: None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.config, self.on_figures, self.say = config, on_figures, say
+        self.task, rows = task_and_rows(config)
+        self.rows = {row.id: row for row in rows}
+        grpo.require_packages()
+        self.record = TrainingRecord.begin(folder.expanduser().absolute(), config)
+        self._workers: RolloutWorkers | None = None
+        self._rollouts: list[Rollout] = []
+        self._figures: dict[str, Any] = {}
+        self._began = time.monotonic()
+        self._rank = int(os.environ.get("RANK", "0"))
+        self._processes = int(os.environ.get("WORLD_SIZE", "1"))
+
+    def run(self) -> Path:
+        """Train. Returns the folder of the trained policy.
+
+        Raises:
+            ConfigError, RolloutError, TemplateError: it cannot begin; one sentence says why.
+        """
+        from transformers import set_seed
+        from transformers.utils import logging as transformers_logging
+
+        transformers_logging.disable_progress_bar()
+        set_seed(self.config.seed)
+        model, tokenizer = self._start_policy()
+        workers = self._workers = self._make_workers(ChatTokens(tokenizer))
+        self._in_loop(workers.__aenter__())
+        try:
+            self._in_loop(workers.check())
+            return self._train(model, tokenizer)
+        finally:
+            self._in_loop(workers.__aexit__(None, None, None))
+
+    def _make_workers(self, chat: ChatTokens) -> RolloutWorkers:
+        config = self.config
+        setting = RolloutSetting(config.name, self.task, chat, config.rollouts, config.data.scorer)
+        share = config.batch // self._processes
+        return RolloutWorkers(setting, config.rollouts.at_once or share)
+
+    # --- the policy before the first step ---
+
+    def _start_policy(self) -> tuple[Any, Any]:
+        """Model and tokenizer to begin with: what an earlier start of this training made, else a new one."""
+        config, folder = self.config, self.record.folder / START
+        if (folder / COMPLETE).is_file():
+            return load_policy(str(folder), config)
+        if not config.model.path:
+            model, tokenizer = self._tiny_policy()
+        else:
+            model, tokenizer = load_policy(config.model.path, config)
+            if config.warm_up.steps:
+                chat = ChatTokens(tokenizer)
+                found = warm_up.conversations(chat, warm_up.runs_to_imitate(config))
+                self._imitate(model, tokenizer, found)
+        if self._rank == 0 and (config.warm_up.steps or not config.model.path):
+            save_policy(model, tokenizer, folder)
+        return model, tokenizer
+
+    def _tiny_policy(self) -> tuple[Any, Any]:
+        config = self.config
+        if config.warm_up.runs:
+            found = warm_up.runs_to_imitate(config)
+        else:
+            self.say(f"{config.warm_up.count} scripted runs to imitate")
+            found = self._in_loop(
+                scripted_runs(self.task, config, self.record.folder / "warm-up", config.warm_up.count)
+            )
+        template = tiny.chat_template()
+        texts = [tiny.rendered(template, one) for one in found]
+        tokenizer = tiny.make_tokenizer(texts, tiny.fixed_lines(texts), config.model.vocabulary, template)
+        tokens = config.rollouts.prompt_tokens + config.rollouts.completion_tokens
+        model = tiny.make_model(config.model, tokenizer, tokens)
+        self.say(f"A model with {model.num_parameters():,} weights, {len(tokenizer):,} tokens")
+        if config.warm_up.steps:
+            self._imitate(model, tokenizer, warm_up.conversations(ChatTokens(tokenizer), found))
+        return model, tokenizer
+
+    def _imitate(self, model: Any, tokenizer: Any, data: Sequence[Any]) -> None:
+        self.say(f"Supervised learning from {len(data)} runs, {self.config.warm_up.steps} steps")
+        losses = warm_up.imitate(self.config, model, tokenizer, data, self.record.folder / "warm-up" / "sft")
+        self.say(f"The loss went from {losses[0]:.3f} to {losses[-1]:.3f}" if losses else "No loss was logged")
+
+    # --- the policy gradient ---
+
+    def _train(self, model: Any, tokenizer: Any) -> Path:
+        found = self.record.newest_checkpoint()
+        step = found[0] if found else 0
+        if self._rank == 0:
+            self.record.forget_after(step)
+        if step:
+            self.say(f"Resuming after step {step}")
+        trainer = grpo.make_trainer(
+            self.config,
+            model,
+            tokenizer,
+            list(self.rows),
+            self.record.checkpoints,
+            self._run_rollouts,
+            self._take_advantages,
+            [self._callback()],
+            self._processes,
+        )
+        self._began = time.monotonic()
+        trainer.train(resume_from_checkpoint=str(found[1]) if found else None)
+        end = self.record.folder / END
+        if self._rank == 0:
+            save_policy(trainer.accelerator.unwrap_model(trainer.model), tokenizer, end)
+        return end
+
+    def _callback(self) -> Any:
+        from transformers import TrainerCallback
+
+        run = self
+
+        class Callback(TrainerCallback):  # type: ignore[misc]
+            """Completes the figures of a step, and marks checkpoints that are whole."""
+
+            def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+                if logs and "loss" in logs:
+                    run._end_step(state.global_step, logs)
+
+            def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+                (Path(args.output_dir) / f"checkpoint-{state.global_step}" / COMPLETE).touch()
+
+        return Callback()
+
+    def _run_rollouts(self, ids: list[str], trainer: Any, learns: bool) -> list[Rollout]:
+        """Run a rollout for each id; this thread samples while they run in the event loop."""
+        assert self._workers is not None
+        rows = [self.rows[one] for one in ids]
+        step = trainer.state.global_step + 1
+        started = time.monotonic()
+        generator = BatchGenerator(self.config.generation.patience)
+        folder = self.record.step_folder(step) / (f"rank-{self._rank}" if self._processes > 1 else "")
+
+        def answer(prompts: list[list[int]], limits: list[int]) -> list[Generated]:
+            return grpo.generate_together(trainer, prompts, limits)
+
+        future = asyncio.run_coroutine_threadsafe(
+            self._workers.run(rows, generator, folder), EventLoops.own()
+        )
+        future.add_done_callback(lambda _: generator.close())
+        try:
+            generator.serve(answer)
+        except BaseException:
+            future.cancel()
+            raise
+        self._rollouts = future.result()
+        self._figures = step_figures(step, self._rollouts) | {
+            "generation_time": generator.seconds,
+            "batches": generator.batches,
+            "rollout_time": time.monotonic() - started,
+        }
+        return self._rollouts
+
+    def _take_advantages(self, advantages: list[float]) -> None:
+        self.record.add_rollouts(int(self._figures["step"]), self._rollouts, advantages)
+
+    def _end_step(self, step: int, logs: Mapping[str, Any]) -> None:
+        now = time.monotonic()
+        self._figures |= {
+            "loss": float(logs["loss"]),
+            "grad_norm": float(logs.get("grad_norm", 0.0)),
+            "learning_rate": float(logs.get("learning_rate", 0.0)),
+            "entropy": float(logs["entropy"]) if "entropy" in logs else None,
+            "seconds": now - self._began,
+        }
+        self._began = now
+        if self._rank == 0:
+            self.record.add_step(self._figures)
+            self.record.prune(self.config.record.keep)
+            self.on_figures(self._figures)
+
+    def _in_loop(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """The result of a coroutine in the event loop of the sandboxes."""
+        future = asyncio.run_coroutine_threadsafe(work, EventLoops.own())
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+
+def load_policy(path: str, config: TrainingConfig) -> tuple[Any, Any]:
+    """Model and tokenizer from a folder, or from the hub.
+
+    Raises:
+        ConfigError: they cannot be loaded.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=config.model.dtype)
+    except (OSError, ValueError) as error:
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise ConfigError(f"The model {path} cannot be loaded ({reason[:200]}): check model.path.") from error
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return model, tokenizer
+
+
+def save_policy(model: Any, tokenizer: Any, folder: Path) -> None:
+    """Write model and tokenizer; the folder counts when it is complete."""
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    (folder / COMPLETE).touch()
+
+

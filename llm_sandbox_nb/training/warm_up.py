@@ -1,0 +1,101 @@
+"""Supervised learning before the policy gradient: the policy imitates recorded runs, on the ids of the replies alone."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from llm_sandbox_nb.analysis.load import load_runs
+from llm_sandbox_nb.training.chat_tokens import ChatTokens
+from llm_sandbox_nb.training.config import ConfigError, TrainingConfig
+from llm_sandbox_nb.training.token_model import TokenConversation, conversation_ids
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
+
+logger = logging.getLogger(__name__)
+IGNORED = -100
+"""The label of an id that is not learned."""
+
+
+def runs_to_imitate(config: TrainingConfig) -> list[Trajectory]:
+    """The recorded runs to learn from: those that submitted, and were rewarded with enough where they were rewarded.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    warm_up = config.warm_up
+    try:
+        reading = load_runs([warm_up.runs])
+    except FileNotFoundError as error:
+        raise ConfigError(f"warm_up.runs: {error}") from error
+    found = [run.trajectory for run in reading.runs if _is_good(run.trajectory, warm_up.least_reward)]
+    if not found:
+        raise ConfigError(
+            f"No run below {warm_up.runs} was submitted and rewarded with {warm_up.least_reward:g} or more: "
+            "give other runs in warm_up.runs, or lower warm_up.least_reward."
+        )
+    return found[: warm_up.count]
+
+
+def _is_good(trajectory: Trajectory, least: float) -> bool:
+    rewarded = trajectory.reward is None or (trajectory.reward.reward or 0.0) >= least
+    return trajectory.stop_reason == "submitted" and rewarded
+
+
+def conversations(chat: ChatTokens, trajectories: Iterable[Trajectory]) -> list[TokenConversation]:
+    """The ids of recorded runs."""
+    return [
+        conversation_ids(chat, list(one.messages()), one.start.tools if one.start else []) for one in trajectories
+    ]
+
+
+def imitate(
+    config: TrainingConfig, model: Any, tokenizer: Any, data: Sequence[TokenConversation], output: Path
+) -> list[float]:
+    """Train `model` in place on the replies of these conversations, by TRL's SFTTrainer. Returns the losses."""
+    from datasets import Dataset
+    from transformers import PrinterCallback
+    from trl import SFTConfig, SFTTrainer
+
+    warm_up = config.warm_up
+    longest = config.rollouts.prompt_tokens + config.rollouts.completion_tokens
+    rows = [
+        {
+            "input_ids": one.ids,
+            "labels": [IGNORED] * len(one.prompt)
+            + [id if kept else IGNORED for id, kept in zip(one.completion, one.mask, strict=True)],
+        }
+        for one in data
+        if len(one.ids) <= longest
+    ]
+    if not rows:
+        raise ConfigError(f"All runs to imitate are longer than {longest} tokens: raise rollouts.completion_tokens.")
+    if len(rows) < len(data):
+        logger.warning("%d runs are longer than %d tokens and left out.", len(data) - len(rows), longest)
+    trainer = SFTTrainer(
+        model=model,
+        args=SFTConfig(
+            output_dir=str(output),
+            seed=config.seed,
+            data_seed=config.seed,
+            max_steps=warm_up.steps,
+            use_cpu=config.device == "cpu",
+            bf16=config.model.dtype == "bfloat16",
+            per_device_train_batch_size=warm_up.batch,
+            learning_rate=warm_up.learning_rate,
+            lr_scheduler_type="cosine",
+            max_length=None,
+            activation_checkpointing=config.objective.activation_checkpointing,
+            logging_steps=max(1, warm_up.steps // 10),
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            dataloader_pin_memory=False,
+        ),
+        train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer,
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    return [float(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]
