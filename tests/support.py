@@ -95,6 +95,23 @@ def child_pids() -> set[int]:
     return found
 
 
+def descendants(pid: int) -> set[int]:
+    """All living descendants of a process."""
+    parents = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = entry.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if fields[0] != "Z":
+            parents[int(entry.parent.name)] = int(fields[1])
+    found, before = {pid}, set[int]()
+    while found != before:
+        before = set(found)
+        found |= {child for child, parent in parents.items() if parent in found}
+    return found - {pid}
+
+
 def _state_and_parent(pid: int) -> tuple[str, int]:
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -48,23 +48,6 @@ def start_owner(profile: str, marker: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 
-def tree(pid: int) -> set[int]:
-    """All living descendants of a process."""
-    parents = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = entry.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if fields[0] != "Z":
-            parents[int(entry.parent.name)] = int(fields[1])
-    found, before = {pid}, set[int]()
-    while found != before:
-        before = set(found)
-        found |= {child for child, parent in parents.items() if parent in found}
-    return found - {pid}
-
-
 def is_running(pid: int, started: str) -> bool:
     return start_of(pid) == started != ""
 
@@ -97,7 +80,7 @@ def test_the_sandbox_dies_with_its_owner(profile: str, number: signal.Signals) -
         owner = start_owner(profile, str(round))
         assert owner.stdout
         assert owner.stdout.readline() == "ready\n"
-        inside = {pid: start_of(pid) for pid in tree(owner.pid)}
+        inside = {pid: start_of(pid) for pid in support.descendants(owner.pid)}
         assert len(inside) >= 4
         owner.send_signal(number)
         owner.wait(5)
@@ -115,7 +98,7 @@ def test_an_owner_killed_while_it_starts_leaves_nothing() -> None:
         seen: dict[int, str] = {}
         deadline = time.monotonic() + 0.08 + 0.02 * step
         while time.monotonic() < deadline:
-            seen |= {pid: start_of(pid) for pid in tree(owner.pid)}
+            seen |= {pid: start_of(pid) for pid in support.descendants(owner.pid)}
             time.sleep(0.002)
         owner.kill()
         owner.wait(5)
@@ -156,8 +139,8 @@ def waiting_bubblewrap() -> int:
         stdin=subprocess.DEVNULL,
         pass_fds=[full],
     )
-    assert eventually(lambda: bool(tree(outside.pid)))
-    (inside,) = tree(outside.pid)
+    assert eventually(lambda: bool(support.descendants(outside.pid)))
+    (inside,) = support.descendants(outside.pid)
     outside.kill()
     outside.wait()
     os.close(told)
@@ -197,19 +180,19 @@ def test_a_start_that_is_cancelled_ends_at_once() -> None:
             lasted.append(time.perf_counter() - began)
         return lasted
 
-    others = tree(os.getpid())
+    others = support.descendants(os.getpid())
     assert max(support.run(cancel())) < 10
-    assert eventually(lambda: not tree(os.getpid()) - others)
+    assert eventually(lambda: not support.descendants(os.getpid()) - others)
     reap()
     assert not groups_of(os.getpid())
 
 
 def test_closing_ends_everything_at_once() -> None:
     async def close() -> tuple[dict[int, str], float]:
-        others = tree(os.getpid())
+        others = support.descendants(os.getpid())
         box = await open_sandbox("bubblewrap")
         await box.run("for i in 1 2 3; do setsid sleep 1000 & done; trap '' TERM")
-        inside = {pid: start_of(pid) for pid in tree(os.getpid()) - others}
+        inside = {pid: start_of(pid) for pid in support.descendants(os.getpid()) - others}
         began = time.perf_counter()
         await box.close()
         await box.close()
@@ -226,9 +209,9 @@ def test_closing_ends_everything_at_once() -> None:
 
 def test_a_sandbox_killed_from_outside_is_lost_and_says_so() -> None:
     async def lose() -> str:
-        others = tree(os.getpid())
+        others = support.descendants(os.getpid())
         async with open_sandbox("bubblewrap") as box:
-            for pid in tree(os.getpid()) - others:
+            for pid in support.descendants(os.getpid()) - others:
                 with contextlib.suppress(ProcessLookupError):  # it died with one before it
                     os.kill(pid, signal.SIGKILL)
             with pytest.raises(SandboxLostError) as caught:
