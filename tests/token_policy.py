@@ -100,6 +100,8 @@ def mixed(place: int, number: int) -> str:
         "Ünïcode 🎈 and no call",
         bash("printf 'ä\\377\\n%.0s' 1 2 3; false") + "\n" + SUBMIT,
         bash("echo " + "long " * 400),
-        written_call("str_replace_editor", {"command": "view", "path": "documents/a.txt"}) + "\n" + bash("pwd"),
+        written_call("str_replace_editor", {"command": "view", "path": "documents/a.txt"})
+        + "\n"
+        + bash("pwd"),
     ]
     return SUBMIT if number > 3 and chance.random() < 0.4 else chance.choice(kinds)

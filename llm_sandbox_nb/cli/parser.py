@@ -8,6 +8,7 @@ from llm_sandbox_nb.benchmark.options import add_benchmark_actions, benchmark_wo
 from llm_sandbox_nb.options.parser import RUN_EPILOG, Parser
 from llm_sandbox_nb.options.runs import add_runs_options
 from llm_sandbox_nb.options.table import GROUPS, QUERY, SETTINGS
+from llm_sandbox_nb.training.options import add_training_actions
 
 
 def make_parser() -> tuple[Parser, dict[str, Parser]]:
@@ -20,7 +21,7 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
     made = {"": parser}
     for add in (
         _add_run, _add_image, _add_doctor, _add_settings, _add_runs, _add_show, _add_export, _add_analyze,
-        _add_benchmark,
+        _add_benchmark, _add_train,
     ):  # fmt: skip
         made.update(add(commands))
     return parser, made
@@ -146,3 +147,10 @@ def _add_benchmark(commands: argparse._SubParsersAction[Parser]) -> dict[str, Pa
     )
     parts = add_benchmark_actions(benchmark)
     return {"benchmark": benchmark} | {f"benchmark {name}": part for name, part in parts.items()}
+
+
+def _add_train(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
+    train = commands.add_parser("train", help="train a model to work in sandboxes, by reinforcement learning")
+    actions = train.add_subparsers(dest="action", metavar="ACTION", parser_class=Parser, required=True)
+    parts = add_training_actions(actions)
+    return {"train": train} | {f"train {name}": part for name, part in parts.items()}

@@ -118,12 +118,18 @@ class ChatTokens:
             )
         tool = {
             "type": "function",
-            "function": {"name": "probe_tool", "description": "", "parameters": {"type": "object", "properties": {}}},
+            "function": {
+                "name": "probe_tool",
+                "description": "",
+                "parameters": {"type": "object", "properties": {}},
+            },
         }
         try:
             shown = self._text(_PROBE, [tool], reply=True)
             calls = (ToolCall("call_0_0", "probe_tool", "{}"),)
-            after = self._text([*_PROBE, _asked(_MARK, calls), _result(calls[0], "probe result")], (), reply=True)
+            after = self._text(
+                [*_PROBE, _asked(_MARK, calls), _result(calls[0], "probe result")], (), reply=True
+            )
         except Exception as error:
             raise TemplateError(
                 f"The tokenizer's chat template cannot write calls of tools ({_first_line(error)}): use a model "
@@ -146,7 +152,8 @@ def _asked(text: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": text}
     if calls:
         message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": {}}} for call in calls
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": {}}}
+            for call in calls
         ]
     return message
 
@@ -174,4 +181,6 @@ def _parsed(arguments: Any) -> Any:
 
 
 def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:200]
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[
+        :200
+    ]

@@ -28,11 +28,6 @@ def key(default: Any, text: str) -> Any:
     return field(default=default, metadata={"text": text})
 
 
-def section(kind: type[Any], text: str) -> Any:
-    """A key that holds keys."""
-    return field(default_factory=kind, metadata={"text": text})
-
-
 @dataclass(frozen=True)
 class LoraConfig:
     """Train small matrices beside the weights, with PEFT."""
@@ -46,23 +41,34 @@ class LoraConfig:
 class ModelConfig:
     """The policy."""
 
-    path: str = key("", "name on the Hugging Face hub, or folder; empty makes a tiny model with random weights")
+    path: str = key(
+        "", "name on the Hugging Face hub, or folder; empty makes a tiny model with random weights"
+    )
     dtype: str = key("float32", "type of the weights: `float32`, `bfloat16`, `float16` or `auto`")
     layers: int = key(2, "of a tiny model: layers")
     width: int = key(96, "of a tiny model: width")
     heads: int = key(4, "of a tiny model: heads of attention")
-    vocabulary: int = key(640, "of a tiny model: tokens that its tokenizer learns, beside one for each fixed line of the prompt")
-    lora: LoraConfig = section(LoraConfig, "LoRA")
+    vocabulary: int = key(
+        640, "of a tiny model: tokens that are learned, beside one for each fixed line of a prompt"
+    )
+    lora: LoraConfig = field(default_factory=LoraConfig, metadata={"text": "LoRA"})
 
 
 @dataclass(frozen=True)
 class DataConfig:
     """The rows to learn from."""
 
-    task: str = key("instruct_pretrain", "a benchmark task, by its name or folder: its prompts, its scorer, its data")
-    rows: str = key("", "a file of rows (.jsonl, .json, .parquet); empty takes the task's own, `notes` makes the tiny task")
+    task: str = key(
+        "instruct_pretrain", "a benchmark task, by its name or folder: its prompts, its scorer, its data"
+    )
+    rows: str = key(
+        "",
+        "a file of rows (.jsonl, .json, .parquet); empty: the task's own; `notes`: the tiny task",
+    )
     count: int = key(0, "the most rows to use; of the tiny task how many are made. 0: all")
-    scorer: str = key("", "a scorer by name, or a Python file with `score(answer, gold, **row)`; empty takes the task's")
+    scorer: str = key(
+        "", "a scorer by name, or a Python file with `score(answer, gold, **row)`; empty: the task's"
+    )
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,10 @@ class WarmUpConfig:
 class RolloutConfig:
     """How the policy works on rows."""
 
-    mode: str = key("sandbox", "`sandbox`; `sandbox-prompt`: documents in the prompt in spite of one; `llm`: without a sandbox")
+    mode: str = key(
+        "sandbox",
+        "`sandbox`; `sandbox-prompt`: with documents in the prompt; `llm`: without a sandbox",
+    )
     rows_per_step: int = key(8, "rows of a step")
     per_row: int = key(8, "rollouts of each row: the group whose mean is the baseline")
     turns: int = key(100, "the most turns of a rollout")
@@ -94,8 +103,12 @@ class RolloutConfig:
     top_p: float = key(1.0, "top-p of sampling")
     top_k: int = key(0, "top-k of sampling; 0: all")
     nudges: int = key(1_000_000, "replies in a row without a call that are answered with a request for one")
-    zero_reward_for: tuple[str, ...] = key(("steps", "tokens"), "stop reasons that make the reward 0: the rollout was too long")
-    attempts: int = key(3, "how often a rollout that was lost (its sandbox died) is tried before it is masked")
+    zero_reward_for: tuple[str, ...] = key(
+        ("steps", "tokens"), "stop reasons that make the reward 0: too long"
+    )
+    attempts: int = key(
+        3, "how often a rollout that was lost (its sandbox died) is tried before it is masked"
+    )
     at_once: int = key(0, "the most rollouts at once; 0: all of a step")
     isolation: str = key("auto", "`docker`, `bubblewrap`, `process`, or `auto`")
     profile: str = key("standard", "protection profile of the sandbox")
@@ -122,8 +135,12 @@ class ObjectiveConfig:
 class GenerationConfig:
     """Where replies are sampled."""
 
-    engine: str = key("transformers", "`transformers` (CPU or GPU), `vllm` (in the trainer's process), `vllm-server`")
-    patience: float = key(30.0, "seconds after which a batch is sampled although a rollout still executes a command")
+    engine: str = key(
+        "transformers", "`transformers` (CPU or GPU), `vllm` (in the trainer's process), `vllm-server`"
+    )
+    patience: float = key(
+        30.0, "seconds after which a batch is sampled although a rollout still executes a command"
+    )
     server: str = key("http://127.0.0.1:8000", "address of the vLLM server")
     memory: float = key(0.3, "share of the GPU's memory for vLLM in process")
 
@@ -145,13 +162,17 @@ class TrainingConfig:
     seed: int = key(42, "seed of weights, order of rows and sampling")
     steps: int = key(100, "steps of the policy gradient")
     device: str = key("auto", "`cpu`, or `auto` for a GPU where there is one")
-    model: ModelConfig = section(ModelConfig, "the policy")
-    data: DataConfig = section(DataConfig, "the rows")
-    warm_up: WarmUpConfig = section(WarmUpConfig, "supervised learning before")
-    rollouts: RolloutConfig = section(RolloutConfig, "how the policy works")
-    objective: ObjectiveConfig = section(ObjectiveConfig, "what is optimised")
-    generation: GenerationConfig = section(GenerationConfig, "where replies are sampled")
-    record: RecordConfig = section(RecordConfig, "what stays on disk")
+    model: ModelConfig = field(default_factory=ModelConfig, metadata={"text": "the policy"})
+    data: DataConfig = field(default_factory=DataConfig, metadata={"text": "the rows"})
+    warm_up: WarmUpConfig = field(
+        default_factory=WarmUpConfig, metadata={"text": "supervised learning before"}
+    )
+    rollouts: RolloutConfig = field(default_factory=RolloutConfig, metadata={"text": "how the policy works"})
+    objective: ObjectiveConfig = field(
+        default_factory=ObjectiveConfig, metadata={"text": "what is optimised"}
+    )
+    generation: GenerationConfig = field(default_factory=GenerationConfig, metadata={"text": "sampling"})
+    record: RecordConfig = field(default_factory=RecordConfig, metadata={"text": "what stays on disk"})
 
     @property
     def batch(self) -> int:
@@ -234,7 +255,7 @@ def _change(content: dict[str, Any], dotted: str, value: Any) -> None:
 def _made(kind: type[Any], content: Any, where: str) -> Any:
     if not isinstance(content, Mapping):
         raise ConfigError(f"{where.rstrip('.') or 'The configuration'} has to hold keys, not {content!r}.")
-    known = dict((one.name, inner) for one, inner in _fields(kind))
+    known = {one.name: inner for one, inner in _fields(kind)}
     for name in content:
         if name not in known:
             near = difflib.get_close_matches(str(name), known, 1)
@@ -297,9 +318,13 @@ def _check(config: TrainingConfig) -> None:
         )
     micro = config.objective.micro_batch
     if micro and config.batch % micro:
-        raise ConfigError(f"objective.micro_batch has to divide the {config.batch} rollouts of a step; {micro} does not.")
+        raise ConfigError(
+            f"objective.micro_batch has to divide the {config.batch} rollouts of a step, not {micro}."
+        )
     if not config.model.path and config.data.rows != "notes":
-        raise ConfigError("A tiny model is for the tiny task: set data.rows to notes, or model.path to a model.")
+        raise ConfigError(
+            "A tiny model is for the tiny task: set data.rows to notes, or model.path to a model."
+        )
 
 
 def _plain(value: Any) -> Any:

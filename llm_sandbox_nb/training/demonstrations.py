@@ -21,9 +21,7 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 _AT_ONCE = 16
 
 
-async def scripted_runs(
-    task: Task, config: TrainingConfig, folder: Path, count: int
-) -> list[Trajectory]:
+async def scripted_runs(task: Task, config: TrainingConfig, folder: Path, count: int) -> list[Trajectory]:
     """`count` runs of the script, recorded below `folder`. Their rows are others than those of the training."""
     limits = RunLimits(steps=config.rollouts.turns, tokens=None)
     rollouts = config.rollouts

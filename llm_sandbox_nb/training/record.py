@@ -199,7 +199,9 @@ class TrainingRecord:
             attempts=rollout.attempts,
             answer=(rollout.answer or "")[:500],
             detail=rollout.detail[:500],
-            run="" if rollout.folder is None else rollout.folder.relative_to(self.folder.absolute()).as_posix(),
+            run=""
+            if rollout.folder is None
+            else rollout.folder.relative_to(self.folder.absolute()).as_posix(),
         )
 
 
@@ -254,7 +256,9 @@ def step_figures(step: int, rollouts: Sequence[Rollout]) -> dict[str, Any]:
         name: sum(name in turn.attempted for turn in turns) / len(turns) if turns else 0.0
         for name in CAPABILITIES
     }
-    figures["tools"] = dict(Counter(tool for behaviour in behaviours for tool in behaviour.tool_mix.elements()))
+    figures["tools"] = dict(
+        Counter(tool for behaviour in behaviours for tool in behaviour.tool_mix.elements())
+    )
     return figures
 
 

@@ -118,7 +118,7 @@ class RolloutWorkers:
         await self.pool.__aexit__(kind, error, trace)
 
     async def check(self) -> None:
-        """Raise RolloutError when a scorer of one's own cannot be loaded."""
+        """Raise RolloutError when a scorer from a file cannot be loaded."""
         scorer = self._scorer
         if scorer.endswith(".py") and (problem := await self._scoring.check(scorer)):
             raise RolloutError(f"The reward cannot be computed: {problem}; correct {scorer}.")
@@ -147,7 +147,9 @@ class RolloutWorkers:
             raise RolloutError(f"No rollout came to an end: {done[0].detail.rstrip('.')}.")
         if done and all(rollout.stop_reason == "tokens" and not rollout.turns for rollout in done):
             finish = done[0].trajectory.finish if done[0].trajectory else None
-            raise RolloutError(f"No prompt fits: {finish.error if finish else 'raise rollouts.prompt_tokens.'}")
+            raise RolloutError(
+                f"No prompt fits: {finish.error if finish else 'raise rollouts.prompt_tokens.'}"
+            )
         return done
 
     async def _one(self, row: Row, generator: Generator, folder: Path, order: int) -> Rollout:

@@ -1,4 +1,4 @@
-"""A training that fits a laptop: a task that only reading solves, scripted runs to imitate, a model of some 100,000 weights.
+"""A training that fits a laptop: a task that only reading solves, scripted runs to imitate, a very small model.
 
 The task: four notes, of which one is in force, each with a code of four digits. The prompt says neither code nor
 name. The scripted runs look for one of four words, chosen at random, so that a quarter of them is right: what is
@@ -97,7 +97,9 @@ def rendered(template: str, run: Trajectory) -> str:
 def fixed_lines(texts: Sequence[str]) -> list[str]:
     """The long lines that all these texts have in common, the longest first."""
     counted = Counter(line for text in texts for line in set(text.split("\n")))
-    return sorted((line for line, count in counted.items() if count == len(texts) and len(line) > 20), key=len)[::-1]
+    return sorted(
+        (line for line, count in counted.items() if count == len(texts) and len(line) > 20), key=len
+    )[::-1]
 
 
 def make_tokenizer(texts: Sequence[str], lines: Iterable[str], size: int, template: str) -> Any:

@@ -104,7 +104,9 @@ class TokenModel:
         conversation = self.conversation
         room = self.completion_limit - len(conversation.completion) - (len(new) if self._seen else 0)
         if room <= 0:
-            raise ContextOverflowError(f"The conversation has reached its limit of {self.completion_limit} tokens.")
+            raise ContextOverflowError(
+                f"The conversation has reached its limit of {self.completion_limit} tokens."
+            )
         if self._seen:
             conversation.add_environment(new)
         else:

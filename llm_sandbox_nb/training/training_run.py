@@ -158,7 +158,9 @@ class TrainingRun:
     def _imitate(self, model: Any, tokenizer: Any, data: Sequence[Any]) -> None:
         self.say(f"Supervised learning from {len(data)} runs, {self.config.warm_up.steps} steps")
         losses = warm_up.imitate(self.config, model, tokenizer, data, self.record.folder / "warm-up" / "sft")
-        self.say(f"The loss went from {losses[0]:.3f} to {losses[-1]:.3f}" if losses else "No loss was logged")
+        self.say(
+            f"The loss went from {losses[0]:.3f} to {losses[-1]:.3f}" if losses else "No loss was logged"
+        )
 
     # --- the policy gradient ---
 
@@ -273,7 +275,9 @@ def load_policy(path: str, config: TrainingConfig) -> tuple[Any, Any]:
         tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
         model = AutoModelForCausalLM.from_pretrained(path, dtype=config.model.dtype)
     except (OSError, ValueError) as error:
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        reason = next(
+            (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
+        )
         raise ConfigError(f"The model {path} cannot be loaded ({reason[:200]}): check model.path.") from error
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
@@ -285,5 +289,3 @@ def save_policy(model: Any, tokenizer: Any, folder: Path) -> None:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     (folder / COMPLETE).touch()
-
-

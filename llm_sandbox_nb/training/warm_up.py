@@ -1,4 +1,4 @@
-"""Supervised learning before the policy gradient: the policy imitates recorded runs, on the ids of the replies alone."""
+"""Supervised learning before the policy gradient: the policy imitates the replies of recorded runs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def _is_good(trajectory: Trajectory, least: float) -> bool:
 def conversations(chat: ChatTokens, trajectories: Iterable[Trajectory]) -> list[TokenConversation]:
     """The ids of recorded runs."""
     return [
-        conversation_ids(chat, list(one.messages()), one.start.tools if one.start else []) for one in trajectories
+        conversation_ids(chat, list(one.messages()), one.start.tools if one.start else [])
+        for one in trajectories
     ]
 
 
@@ -70,7 +71,9 @@ def imitate(
         if len(one.ids) <= longest
     ]
     if not rows:
-        raise ConfigError(f"All runs to imitate are longer than {longest} tokens: raise rollouts.completion_tokens.")
+        raise ConfigError(
+            f"All runs to imitate are longer than {longest} tokens: raise rollouts.completion_tokens."
+        )
     if len(rows) < len(data):
         logger.warning("%d runs are longer than %d tokens and left out.", len(data) - len(rows), longest)
     trainer = SFTTrainer(

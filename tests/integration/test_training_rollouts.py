@@ -26,13 +26,20 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 TASK = replace(load_task("instruct_pretrain"), scorer="exact")
 CONFIG = RolloutConfig(
-    isolation="bubblewrap", turns=6, prompt_tokens=20_000, completion_tokens=12_000, reply_tokens=1500, time=120.0
+    isolation="bubblewrap",
+    turns=6,
+    prompt_tokens=20_000,
+    completion_tokens=12_000,
+    reply_tokens=1500,
+    time=120.0,
 )
 TOKENIZER = PlainTokenizer()
 
 
 def rows(count: int) -> list[Row]:
-    return [Row(f"row-{n}", "What is in a.txt?", f"{n}", input_files={"a.txt": f"{n}\n"}) for n in range(count)]
+    return [
+        Row(f"row-{n}", "What is in a.txt?", f"{n}", input_files={"a.txt": f"{n}\n"}) for n in range(count)
+    ]
 
 
 def setting(config: RolloutConfig = CONFIG, **more: object) -> RolloutSetting:
@@ -78,14 +85,18 @@ def test_trained_part_is_exactly_what_was_sampled(bubblewrap_engine: None, tmp_p
     assert {"submitted", "steps", "tokens"} <= reasons, reasons
     cut = [one for one in done if any(reply[-1] != END for reply in one.conversation.replies)]
     assert cut, "no reply reached its limit"
-    several = [one for one in done if one.trajectory and any(len(step.calls) > 1 for step in one.trajectory.steps)]
+    several = [
+        one for one in done if one.trajectory and any(len(step.calls) > 1 for step in one.trajectory.steps)
+    ]
     assert several, "no reply had several calls"
 
 
 @pytest.mark.bubblewrap
 def test_ids_are_those_of_the_template(bubblewrap_engine: None, tmp_path: Path) -> None:
     def play(place: int, number: int) -> str:
-        return [bash("cp documents/a.txt answer.txt") + "\n" + bash("cat answer.txt"), "Well.", SUBMIT][number]
+        return [bash("cp documents/a.txt answer.txt") + "\n" + bash("cat answer.txt"), "Well.", SUBMIT][
+            number
+        ]
 
     (done,) = asyncio.run(rollouts_of(PlayedPolicy(play), rows(1), tmp_path, setting()))
     assert done.trajectory is not None
@@ -117,7 +128,9 @@ def test_too_long_is_zero_and_a_talker_is_asked_again(bubblewrap_engine: None, t
 @pytest.mark.bubblewrap
 def test_deadline_ends_a_rollout_that_gets_no_reply(bubblewrap_engine: None, tmp_path: Path) -> None:
     config = replace(CONFIG, time=2.0)
-    done = asyncio.run(rollouts_of(PlayedPolicy(lambda place, number: None), rows(2), tmp_path, setting(config)))
+    done = asyncio.run(
+        rollouts_of(PlayedPolicy(lambda place, number: None), rows(2), tmp_path, setting(config))
+    )
     assert [one.stop_reason for one in done] == ["time", "time"]
 
 
@@ -254,7 +267,7 @@ def test_broken_reward_is_found_before_the_first_rollout(bubblewrap_engine: None
         async with RolloutWorkers(setting(scorer=str(file)), 1) as workers:
             await workers.check()
 
-    with pytest.raises(RolloutError, match="The reward cannot be computed: .*SyntaxError"):
+    with pytest.raises(RolloutError, match=r"The reward cannot be computed: .*SyntaxError"):
         asyncio.run(check())
 
 
@@ -276,7 +289,9 @@ def test_baselines_read_documents_in_the_prompt(bubblewrap_engine: None, tmp_pat
 @pytest.mark.bubblewrap
 def test_record_is_of_runs_like_any_other(bubblewrap_engine: None, tmp_path: Path) -> None:
     def play(place: int, number: int) -> str:
-        return [bash("cp documents/a.txt answer.txt") if place % 2 else bash("echo x > answer.txt"), SUBMIT][number]
+        return [bash("cp documents/a.txt answer.txt") if place % 2 else bash("echo x > answer.txt"), SUBMIT][
+            number
+        ]
 
     record = TrainingRecord(tmp_path)
     for step in (1, 2, 3):
@@ -295,5 +310,3 @@ def test_record_is_of_runs_like_any_other(bubblewrap_engine: None, tmp_path: Pat
     assert trajectory.start is not None
     assert trajectory.start.model == "policy/test"
     assert LOST not in {one.stop_reason for one in record.rollouts(3)}
-
-

@@ -1,0 +1,75 @@
+"""`llm-sandbox-nb train run | watch`."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from llm_sandbox_nb.cli.exit_codes import ENDED_WELL, FAILED, INTERRUPTED
+from llm_sandbox_nb.cli.printer import harmless
+from llm_sandbox_nb.options.table import UsageError
+from llm_sandbox_nb.training.options import config_of, watch_lines
+
+
+def train_command(arguments: argparse.Namespace) -> int:
+    """Train a policy, or show a training.
+
+    Raises:
+        UsageError: something named is not there or cannot be used; nothing was started.
+    """
+    if arguments.action == "watch":
+        return _watch(vars(arguments))
+    return _run(vars(arguments))
+
+
+def _run(arguments: Mapping[str, Any]) -> int:
+    from llm_sandbox_nb.training.chat_tokens import TemplateError
+    from llm_sandbox_nb.training.config import ConfigError
+    from llm_sandbox_nb.training.grpo import MissingPackageError
+    from llm_sandbox_nb.training.record import RecordError
+    from llm_sandbox_nb.training.rollouts import RolloutError
+    from llm_sandbox_nb.training.training_run import TrainingRun
+    from llm_sandbox_nb.training.watch import heading, step_line
+
+    config, folder = config_of(arguments)
+    signal.signal(signal.SIGTERM, _interrupt)
+
+    def say(text: str) -> None:
+        print(harmless(text), file=sys.stderr, flush=True)
+
+    try:
+        training = TrainingRun(config, folder, lambda figures: print(step_line(figures), flush=True), say)
+        print(heading(), flush=True)
+        end = training.run()
+    except (ConfigError, MissingPackageError, RecordError, TemplateError) as error:
+        raise UsageError(str(error)) from error
+    except RolloutError as error:
+        print(error, file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        print(
+            f"Interrupted; the same command resumes after the last checkpoint in {folder}.", file=sys.stderr
+        )
+        return INTERRUPTED
+    print(end)
+    return ENDED_WELL
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _watch(arguments: Mapping[str, Any]) -> int:
+    from llm_sandbox_nb.training.record import TrainingRecord
+    from llm_sandbox_nb.training.watch import follow, is_over
+
+    lines = watch_lines(arguments)
+    record = TrainingRecord.load(arguments["folder"])
+    if arguments["step"] is not None or arguments["once"] or is_over(record):
+        print(harmless("\n".join(lines)))
+        return ENDED_WELL
+    follow(record, lambda line: print(harmless(line), flush=True))
+    return ENDED_WELL

@@ -1,0 +1,80 @@
+"""The flags of `train run`, `train watch` and `train evaluate`, for the command line and for cells."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from llm_sandbox_nb.options.parser import Parser
+from llm_sandbox_nb.options.table import UsageError
+from llm_sandbox_nb.training.config import ConfigError, TrainingConfig, config_names, load_config
+
+RUNS = "training-runs"
+"""Where trainings go that are given no folder."""
+
+
+def add_training_actions(actions: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
+    """Add the actions to the parser of `train`."""
+    run = actions.add_parser("run", help="train a policy, or resume a training that was stopped")
+    run.add_argument(
+        "--config", metavar="FILE", required=True, help=f"a YAML file, or one of {', '.join(config_names())}"
+    )
+    run.add_argument(
+        "--out", metavar="FOLDER", help=f"where it goes (default: {RUNS}/NAME); resumes what is there"
+    )
+    run.add_argument("--seed", metavar="N", type=int, help="seed, in place of the file's")
+    run.add_argument("--steps", metavar="N", type=int, help="steps, in place of the file's")
+    run.add_argument(
+        "--keep",
+        metavar="N",
+        type=int,
+        help="the newest steps whose rollouts stay on disk; 0: all (default: 20)",
+    )
+    run.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="any key of the file, as rollouts.turns=20",
+    )
+    watch = actions.add_parser(
+        "watch", help="show a training: reward, turns, tokens, capability use, stop reasons"
+    )
+    watch.add_argument("folder", metavar="RUN", help="the folder of the training")
+    watch.add_argument("--step", metavar="N", type=int, help="the rollouts of this step")
+    watch.add_argument("--once", action="store_true", help="show what is there and do not wait for more")
+    return {"run": run, "watch": watch}
+
+
+def config_of(arguments: Mapping[str, Any]) -> tuple[TrainingConfig, Path]:
+    """The configuration that the flags of `run` name, and its folder. Raises UsageError."""
+    changes: dict[str, Any] = dict(_assignment(text) for text in arguments.get("set") or ())
+    flags = {"seed": "seed", "steps": "steps", "keep": "record.keep"}
+    changes |= {key: arguments[flag] for flag, key in flags.items() if arguments.get(flag) is not None}
+    try:
+        config = load_config(arguments["config"], changes)
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
+    return config, Path(arguments.get("out") or f"{RUNS}/{config.name}").expanduser()
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UsageError(f"--set takes KEY=VALUE, as rollouts.turns=20, not {text!r}.")
+    return name.strip(), value
+
+
+def watch_lines(arguments: Mapping[str, Any]) -> Sequence[str]:
+    """What `watch` shows at once. Raises UsageError."""
+    from llm_sandbox_nb.training.record import RecordError, TrainingRecord
+    from llm_sandbox_nb.training.watch import overview, step_text
+
+    try:
+        record = TrainingRecord.load(arguments["folder"])
+        step = arguments.get("step")
+        return list(overview(record) if step is None else step_text(record, step))
+    except (RecordError, ConfigError) as error:
+        raise UsageError(str(error)) from error

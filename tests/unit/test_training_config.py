@@ -1,0 +1,145 @@
+"""The configuration of a training: files, keys, sentences."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from llm_sandbox_nb.training.config import (
+    ConfigError,
+    config_names,
+    documented_keys,
+    load_config,
+    make_config,
+)
+from llm_sandbox_nb.training.record import RecordError, TrainingRecord
+from llm_sandbox_nb.training.training_run import TrainingRun, task_and_rows
+
+
+def test_packaged_configurations_load_and_return_from_yaml() -> None:
+    assert {"tiny-cpu.yaml", "qwen3-4b.yaml"} <= set(config_names())
+    for name in config_names():
+        config = load_config(name)
+        assert make_config(yaml.safe_load(config.as_yaml())) == config
+
+
+def test_papers_recipe() -> None:
+    config = load_config("qwen3-4b.yaml")
+    rollouts, objective = config.rollouts, config.objective
+    assert (rollouts.rows_per_step, rollouts.per_row, rollouts.turns) == (8, 8, 100)
+    assert (rollouts.prompt_tokens, rollouts.completion_tokens, rollouts.time) == (16_384, 65_536, 5400.0)
+    assert (objective.learning_rate, objective.epsilon_high, objective.beta) == (1e-6, 0.28, 0.0)
+    assert (rollouts.temperature, rollouts.zero_reward_for) == (1.0, ("steps", "tokens"))
+
+
+def test_every_key_is_documented() -> None:
+    keys = documented_keys()
+    assert len({name for name, _, _ in keys}) == len(keys) > 50
+    assert all(text for _, _, text in keys)
+    assert ("rollouts.per_row", "8", "rollouts of each row: the group whose mean is the baseline") in keys
+
+
+def test_changes_replace_keys() -> None:
+    config = load_config(
+        "tiny-cpu.yaml", {"rollouts.per_row": "4", "objective.learning_rate": "1e-5", "steps": 3}
+    )
+    assert (config.rollouts.per_row, config.objective.learning_rate, config.steps) == (4, 1e-5, 3)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"stepz": 3}, "There is no key stepz; did you mean steps?"),
+        ({"rollouts": {"perrow": 3}}, r"There is no key rollouts\.perrow; did you mean rollouts\.per_row\?"),
+        ({"steps": "many"}, "steps has to be a whole number, not 'many'"),
+        ({"steps": 0}, "steps has to be more than zero, not 0"),
+        ({"steps": True}, "steps has to be a whole number, not True"),
+        ({"rollouts": 7}, "rollouts has to hold keys, not 7"),
+        ({"rollouts": {"per_row": 1}}, "per_row has to be at least 2, not 1"),
+        ({"rollouts": {"mode": "vm"}}, "rollouts.mode has to be sandbox, sandbox-prompt or llm, not 'vm'"),
+        ({"objective": {"micro_batch": 7}}, "micro_batch has to divide the 64 rollouts of a step, not 7"),
+        ({"objective": {"learning_rate": "fast"}}, "learning_rate has to be a number, not 'fast'"),
+        ({"rollouts": {"zero_reward_for": "steps"}}, "zero_reward_for has to be a list of texts"),
+        ({}, "A tiny model is for the tiny task: set data.rows to notes, or model.path to a model"),
+    ],
+)
+def test_mistakes_are_one_sentence(content: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make_config(content)
+
+
+def test_files_that_are_no_configuration(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"There is no configuration .*none\.yaml: give a YAML file, or one of"
+    ):
+        load_config(tmp_path / "none.yaml")
+    file = tmp_path / "bad.yaml"
+    file.write_text("a: [")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(file)
+    file.write_text("- a\n")
+    with pytest.raises(ConfigError, match="has to hold keys"):
+        load_config(file)
+
+
+DATA = {"model": {"path": "some/model"}, "rollouts": {"rows_per_step": 1}}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"id": "a", "problem_statement": "?", "ground_truth": ""}', "Row a has no answer"),
+        (
+            '{"id": "a", "problem_statement": "?", "ground_truth": "x", "input_files": {"a.txt": " "}}',
+            "Row a has an empty document",
+        ),
+        (
+            '{"id": "a", "problem_statement": "Is it the long answer of all answers?",'
+            ' "ground_truth": "the long answer of all answers"}',
+            "The answer of row a stands in its prompt",
+        ),
+    ],
+)
+def test_rows_that_teach_nothing(tmp_path: Path, line: str, said: str) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(line + "\n")
+    with pytest.raises(ConfigError, match=said):
+        task_and_rows(make_config({**DATA, "data": {"rows": str(file)}}))
+
+
+def test_missing_or_too_little_data(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="There is no data at"):
+        task_and_rows(make_config({**DATA, "data": {"rows": str(tmp_path / "none.jsonl")}}))
+    config = load_config("tiny-cpu.yaml")
+    _, rows = task_and_rows(config)
+    assert rows == task_and_rows(config)[1]
+    assert all(row.ground_truth not in row.problem_statement for row in rows)
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"id": "a", "problem_statement": "?", "ground_truth": "x"}\n')
+    with pytest.raises(ConfigError, match="There are 1 rows and a step takes 8"):
+        task_and_rows(make_config({"model": {"path": "m"}, "data": {"rows": str(file)}}))
+
+
+def test_without_torch_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(
+        ImportError, match=r"Training needs torch and trl: run `pip install 'llm-sandbox-nb\[rl\]'`"
+    ):
+        TrainingRun(load_config("tiny-cpu.yaml"), tmp_path)
+
+
+def test_a_folder_holds_one_training(tmp_path: Path) -> None:
+    config = load_config("tiny-cpu.yaml")
+    TrainingRecord.begin(tmp_path / "a", config)
+    longer = load_config("tiny-cpu.yaml", {"steps": 99, "record.keep": 1})
+    assert TrainingRecord.begin(tmp_path / "a", longer).config == longer
+    with pytest.raises(RecordError, match="holds a training with another configuration"):
+        TrainingRecord.begin(tmp_path / "a", load_config("tiny-cpu.yaml", {"seed": 5}))
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "mine.txt").write_text("x")
+    with pytest.raises(RecordError, match="is not empty and holds no training"):
+        TrainingRecord.begin(tmp_path / "b", config)
+    with pytest.raises(RecordError, match="There is no training in"):
+        TrainingRecord.load(tmp_path / "c")

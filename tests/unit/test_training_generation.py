@@ -1,0 +1,96 @@
+"""Requests of many rollouts are answered together."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from llm_sandbox_nb.training.generation import BatchGenerator, Generated
+
+
+def answered(
+    work: Callable[[BatchGenerator], Any], patience: float = 60.0, fail: bool = False
+) -> tuple[list[list[list[int]]], Any]:
+    """The batches that a trainer's thread saw while `work` ran in another thread's event loop, and its result."""
+    generator, batches, results = BatchGenerator(patience), [], []
+
+    def answer(prompts: list[list[int]], limits: list[int]) -> list[Generated]:
+        if fail:
+            raise ValueError("no memory")
+        batches.append(prompts)
+        return [Generated((prompt[0] * 10, limit)) for prompt, limit in zip(prompts, limits, strict=True)]
+
+    def loop() -> None:
+        try:
+            results.append(asyncio.run(work(generator)))
+        finally:
+            generator.close()
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    try:
+        generator.serve(answer)
+    finally:
+        thread.join(30)
+    return batches, results[0]
+
+
+def test_a_batch_waits_for_all_and_has_their_order() -> None:
+    async def rollout(generator: BatchGenerator, place: int, turns: int) -> list[tuple[int, ...]]:
+        with generator.active():
+            made = []
+            for turn in range(turns):
+                await asyncio.sleep(0.01 * ((7 * place + turn) % 5))
+                made.append((await generator.generate([place, turn], 3, place)).ids)
+            return made
+
+    async def work(generator: BatchGenerator) -> Any:
+        return await asyncio.gather(*(rollout(generator, place, 1 + place % 3) for place in range(6)))
+
+    batches, results = answered(work)
+    assert batches == [
+        [[0, 0], [1, 0], [2, 0], [3, 0], [4, 0], [5, 0]],
+        [[1, 1], [2, 1], [4, 1], [5, 1]],
+        [[2, 2], [5, 2]],
+    ]
+    assert results[2] == [(20, 3)] * 3
+
+
+def test_one_that_does_not_come_holds_up_nobody_for_long() -> None:
+    async def work(generator: BatchGenerator) -> Any:
+        with generator.active(), generator.active():  # the second executes a long command
+            return (await generator.generate([4], 1)).ids
+
+    assert answered(work, patience=0.05)[1] == (40, 1)
+
+
+def test_a_request_that_was_cancelled_is_in_no_batch() -> None:
+    async def work(generator: BatchGenerator) -> Any:
+        with generator.active():
+            first = asyncio.ensure_future(generator.generate([1], 1))
+            with generator.active():
+                await asyncio.sleep(0)
+                first.cancel()
+                await asyncio.gather(first, return_exceptions=True)
+            return (await generator.generate([2], 1)).ids
+
+    assert answered(work) == ([[[2]]], (20, 1))
+
+
+def test_what_fails_is_raised_on_both_sides() -> None:
+    told: list[BaseException] = []
+
+    async def work(generator: BatchGenerator) -> None:
+        with generator.active():
+            try:
+                await generator.generate([1], 1)
+            except RuntimeError as error:
+                told.append(error)
+
+    with pytest.raises(ValueError, match="no memory"):
+        answered(work, fail=True)
+    assert "no memory" in str(told[0])

@@ -1,0 +1,124 @@
+"""A training as text."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from llm_sandbox_nb.benchmark.json_lines import append_line
+from llm_sandbox_nb.cli import main
+from llm_sandbox_nb.training.config import load_config
+from llm_sandbox_nb.training.record import END, TABLE, RolloutRow, TrainingRecord
+from llm_sandbox_nb.training.watch import follow
+
+
+def figures(step: int, reward: float | None = 0.5) -> dict[str, object]:
+    return {
+        "step": step, "reward": reward, "reward_std": 0.25, "turns": 3.0, "model_tokens": 20.5,
+        "environment_tokens": 1200.0, "seconds": 4.25, "stops": {"steps": 1, "submitted": 3},
+        "capabilities": {"external": 0.0, "files": 0.75, "computation": 0.1},
+    }  # fmt: skip
+
+
+def row(place: int, group: str, reward: float | None) -> RolloutRow:
+    advantage = None if reward is None else reward - 0.5
+    return RolloutRow(
+        2, place, group, reward, advantage, "lost" if reward is None else "submitted", 3, 20, 30, 0.1, 1.5, 1,
+        "a\nb", "", f"rollouts/step-0002/{place:04d}/run",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> TrainingRecord:
+    made = TrainingRecord.begin(tmp_path / "run", load_config("tiny-cpu.yaml", {"steps": 3}))
+    for step in (1, 2):
+        made.add_step(figures(step, None if step == 2 else 0.5))
+    made.step_folder(2).mkdir(parents=True)
+    for place, group, reward in ((0, "b", 1.0), (1, "a", None), (2, "b", 0.0)):
+        append_line(made.step_folder(2) / TABLE, asdict(row(place, group, reward)))
+    return made
+
+
+def test_steps_have_reward_spread_use_and_stops(
+    record: TrainingRecord, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "watch", str(record.folder), "--once"]) == 0
+    title, head, first, second = capsys.readouterr().out.splitlines()
+    assert title == "tiny-cpu: 2 of 3 steps, 24 rollouts each"
+    assert " ".join(head.split()) == "step reward turns tokens read external files computation seconds stops"
+    assert first.split()[:4] == ["1", "0.500", "±", "0.25"]
+    assert "█" * 6 in first
+    assert first.endswith("3 submitted, 1 steps")
+    assert "75.0%" in first
+    assert second.split()[:2] == ["2", "none"]
+
+
+def test_rollouts_of_a_step_by_row(record: TrainingRecord, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "watch", str(record.folder), "--step", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert [line.split()[0] for line in lines] == ["rollout", "row", "1", "row", "0", "2", "Show"]
+    assert "+0.500" in lines[4]
+    assert "a b" in lines[4]
+    assert lines[2].split()[1:3] == ["none", "none"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere"], "There is no training in nowhere: give the folder that `train run` printed."),
+        (["RUN", "--step", "7"], "There is no step 7 in"),
+        (["RUN", "--step", "1"], "The rollouts of step 1 are no longer kept"),
+    ],
+)
+def test_what_is_not_there(
+    record: TrainingRecord, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    words = [str(record.folder) if word == "RUN" else word for word in words]
+    assert main(["train", "watch", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_following_tells_new_steps_until_the_end(record: TrainingRecord) -> None:
+    told: list[str] = []
+
+    def tell(line: str) -> None:
+        told.append(line)
+        if told[-1].startswith("2 "):  # the training goes further while somebody watches
+            record.add_step(figures(3))
+            (record.folder / END).mkdir()
+
+    follow(record, tell, pause=0.0)
+    assert [line.split()[0] for line in told[2:]] == ["1", "2", "3"]
+
+
+def test_steps_after_a_checkpoint_are_forgotten(record: TrainingRecord) -> None:
+    record.forget_after(1)
+    assert [one["step"] for one in record.steps()] == [1]
+    assert not record.step_folder(2).exists()
+
+
+def test_a_checkpoint_counts_when_it_is_whole(record: TrainingRecord) -> None:
+    for step, whole in ((2, True), (10, True), (12, False)):
+        folder = record.checkpoints / f"checkpoint-{step}"
+        folder.mkdir(parents=True)
+        if whole:
+            (folder / "complete").touch()
+    assert record.newest_checkpoint() == (10, record.checkpoints / "checkpoint-10")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--config", "none.yaml"], "There is no configuration none.yaml"),
+        (["--config", "tiny-cpu.yaml", "--set", "rollouts"], "--set takes KEY=VALUE"),
+        (["--config", "tiny-cpu.yaml", "--set", "rollouts.tunrs=3"], "did you mean rollouts.turns?"),
+        ([], "--config"),
+    ],
+)
+def test_run_refuses_mistakes_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert main(["train", "run", *words]) == 2
+    assert said in capsys.readouterr().err
