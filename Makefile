@@ -48,7 +48,8 @@ test: $(VENV)/.test
 	$(call pytest,not campaign)
 
 test-all: export LLM_SANDBOX_TESTS := $(or $(LLM_SANDBOX_TESTS),campaign)
-test-all: $(VENV)/.test
+# The tests of training install torch, which is large: only when all campaigns run, or one of theirs is named.
+test-all: $(VENV)/.test $(if $(if $(PYTEST),$(findstring training,$(PYTEST)),all),$(VENV)/.rl)
 	$(call labextension_if_node,tests in a browser cannot pass)
 	$(call pytest,)
 
@@ -114,6 +115,11 @@ $(VENV)/.lab: pyproject.toml | $(PY)
 
 $(VENV)/.test: pyproject.toml | $(PY)
 	$(call install,test$(,)conformance)
+
+# torch comes first, alone and in this version: the index's own build of it is that for the CPU.
+$(VENV)/.rl: pyproject.toml | $(PY)
+	@$(PIP) install torch==2.13.0
+	$(call install,rl)
 
 $(VENV)/.lint: pyproject.toml | $(PY)
 	$(call install,lint)
