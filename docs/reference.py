@@ -19,6 +19,7 @@ from llm_sandbox_nb.sandbox.isolations import ISOLATIONS
 from llm_sandbox_nb.server.manager import SandboxManager
 from llm_sandbox_nb.server.policy import SandboxPolicy
 from llm_sandbox_nb.server.runs import RunRegistry
+from llm_sandbox_nb.training.config import documented_keys
 
 HERE = Path(__file__).parent
 _BLOCK = re.compile(r"(<!-- (\w+): begin -->\n).*?(<!-- \2: end -->)", re.DOTALL)
@@ -59,6 +60,13 @@ def subcommands() -> str:
     return f"```\n{listed}\n```"
 
 
+def training() -> str:
+    """Every key of a training's configuration, as a table."""
+    lines = ["| key | default | |", "|---|---|---|"]
+    lines += [f"| `{name}` | `{default}` | {_cell(text)} |" for name, default, text in documented_keys()]
+    return "\n".join(lines)
+
+
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
@@ -69,6 +77,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "options": options,
     "subcommands": subcommands,
     "isolations": isolations,
+    "training": training,
 }
 
 

@@ -1,4 +1,4 @@
-"""`llm-sandbox-nb train run | watch`."""
+"""`llm-sandbox-nb train run | watch | evaluate`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from llm_sandbox_nb.training.options import config_of, watch_lines
 
 
 def train_command(arguments: argparse.Namespace) -> int:
-    """Train a policy, or show a training.
+    """Train a policy, show a training, or evaluate its policy.
 
     Raises:
         UsageError: something named is not there or cannot be used; nothing was started.
     """
     if arguments.action == "watch":
         return _watch(vars(arguments))
+    if arguments.action == "evaluate":
+        return _evaluate(vars(arguments))
     return _run(vars(arguments))
 
 
@@ -73,3 +75,27 @@ def _watch(arguments: Mapping[str, Any]) -> int:
         return ENDED_WELL
     follow(record, lambda line: print(harmless(line), flush=True))
     return ENDED_WELL
+
+
+def _evaluate(arguments: Mapping[str, Any]) -> int:
+    from llm_sandbox_nb.benchmark.item_pipeline import FatalError
+    from llm_sandbox_nb.training.chat_tokens import TemplateError
+    from llm_sandbox_nb.training.config import ConfigError
+    from llm_sandbox_nb.training.evaluation import evaluate, evaluation_text, plan_evaluation
+    from llm_sandbox_nb.training.grpo import MissingPackageError
+
+    names = ("task", "data", "rows", "repeats", "before", "temperature", "out")
+    modes = [mode.strip() for mode in arguments["mode"].split(",") if mode.strip()]
+    try:
+        plan = plan_evaluation(
+            arguments["checkpoint"], modes=modes, **{name: arguments[name] for name in names}
+        )
+        cells = evaluate(plan, lambda text: print(harmless(text), file=sys.stderr, flush=True))
+    except (ConfigError, MissingPackageError, TemplateError) as error:
+        raise UsageError(str(error)) from error
+    except FatalError as error:
+        print(error, file=sys.stderr)
+        return FAILED
+    print(harmless("\n".join(evaluation_text(plan))))
+    print(plan.out)
+    return FAILED if any(cell.errors for cell in cells) else ENDED_WELL

@@ -45,7 +45,25 @@ def add_training_actions(actions: argparse._SubParsersAction[Parser]) -> dict[st
     watch.add_argument("folder", metavar="RUN", help="the folder of the training")
     watch.add_argument("--step", metavar="N", type=int, help="the rollouts of this step")
     watch.add_argument("--once", action="store_true", help="show what is there and do not wait for more")
-    return {"run": run, "watch": watch}
+    evaluate = actions.add_parser(
+        "evaluate", help="score a policy before and after its training, with a sandbox and without"
+    )
+    evaluate.add_argument(
+        "checkpoint", metavar="CHECKPOINT", help="the folder of a training, or of its checkpoint"
+    )
+    evaluate.add_argument("--mode", metavar="MODES", default="sandbox,llm", help="default: sandbox,llm")
+    evaluate.add_argument("--task", metavar="TASK", help="a benchmark task (default: that of the training)")
+    evaluate.add_argument("--data", metavar="FILE", help="the rows (default: those of the task)")
+    evaluate.add_argument("--rows", metavar="N", type=int, help="the most rows")
+    evaluate.add_argument(
+        "--repeats", metavar="N", type=int, default=1, help="how often each row (default: 1)"
+    )
+    evaluate.add_argument(
+        "--before", metavar="MODEL", help="compare with this policy, not the one it began with"
+    )
+    evaluate.add_argument("--temperature", metavar="T", type=float, help="default: that of the training")
+    evaluate.add_argument("--out", metavar="FOLDER", help="where results go (default: below the training)")
+    return {"run": run, "watch": watch, "evaluate": evaluate}
 
 
 def config_of(arguments: Mapping[str, Any]) -> tuple[TrainingConfig, Path]:

@@ -119,6 +119,11 @@ class TokenModel:
         self.cut = not made.ids or made.ids[-1] != self.chat.end
         return self._read(made.ids, tools, before)
 
+    def take_over(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> None:
+        """Continue a conversation that another model began; `messages` end with its newest reply."""
+        self.conversation = conversation_ids(self.chat, messages, tools)
+        self._seen, self._calls = list(messages[:-1]), _calls_of(messages[-1])
+
     def _new_ids(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> list[int]:
         """The ids that stand for messages which are new since the newest reply."""
         if not self._seen:
@@ -182,8 +187,13 @@ def conversation_ids(
             found.add_environment(chat.between(_named(waiting, calls), calls=calls))
             waiting = []
         found.add_reply(tuple(chat.reply(message)), None)
-        calls = tuple(
-            ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
-            for call in message.get("tool_calls") or ()
-        )
+        calls = _calls_of(message)
     return found
+
+
+def _calls_of(message: dict[str, Any]) -> tuple[ToolCall, ...]:
+    """The calls of a recorded reply."""
+    return tuple(
+        ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
+        for call in message.get("tool_calls") or ()
+    )

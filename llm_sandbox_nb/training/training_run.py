@@ -18,6 +18,7 @@ from llm_sandbox_nb.training.chat_tokens import ChatTokens
 from llm_sandbox_nb.training.config import ConfigError, TrainingConfig
 from llm_sandbox_nb.training.demonstrations import scripted_runs
 from llm_sandbox_nb.training.generation import BatchGenerator, Generated
+from llm_sandbox_nb.training.policy import load_policy, save_policy
 from llm_sandbox_nb.training.record import COMPLETE, END, START, TrainingRecord, step_figures
 from llm_sandbox_nb.training.rollouts import Rollout, RolloutSetting, RolloutWorkers
 
@@ -123,11 +124,11 @@ class TrainingRun:
         """Model and tokenizer to begin with: what an earlier start of this training made, else a new one."""
         config, folder = self.config, self.record.folder / START
         if (folder / COMPLETE).is_file():
-            return load_policy(str(folder), config)
+            return load_policy(str(folder), config.model.dtype)
         if not config.model.path:
             model, tokenizer = self._tiny_policy()
         else:
-            model, tokenizer = load_policy(config.model.path, config)
+            model, tokenizer = load_policy(config.model.path, config.model.dtype)
             if config.warm_up.steps:
                 chat = ChatTokens(tokenizer)
                 found = warm_up.conversations(chat, warm_up.runs_to_imitate(config))
@@ -261,31 +262,3 @@ class TrainingRun:
         except BaseException:
             future.cancel()
             raise
-
-
-def load_policy(path: str, config: TrainingConfig) -> tuple[Any, Any]:
-    """Model and tokenizer from a folder, or from the hub.
-
-    Raises:
-        ConfigError: they cannot be loaded.
-    """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=config.model.dtype)
-    except (OSError, ValueError) as error:
-        reason = next(
-            (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
-        )
-        raise ConfigError(f"The model {path} cannot be loaded ({reason[:200]}): check model.path.") from error
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    return model, tokenizer
-
-
-def save_policy(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Write model and tokenizer; the folder counts when it is complete."""
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    (folder / COMPLETE).touch()

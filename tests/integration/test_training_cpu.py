@@ -84,6 +84,16 @@ def test_reward_rises(bubblewrap_engine: None, tmp_path: Path, seed: int, record
         advantages = [row.advantage for row in rows if row.group == group]
         assert sum(one or 0.0 for one in advantages) == pytest.approx(0.0, abs=1e-5)
 
+    # Without the sandbox the same policy stays at chance; the four cells come from one command, once.
+    cells = {
+        (one[0], one[1]): float(one[2])
+        for one in evaluated(tmp_path / "run", "--rows", "24")
+        if "-" not in one
+    }
+    assert set(cells) == {(policy, mode) for policy in ("before", "after") for mode in ("sandbox", "llm")}
+    assert cells["after", "sandbox"] >= cells["before", "sandbox"] + 0.3
+    assert max(cells["before", "llm"], cells["after", "llm"]) <= 0.1
+
 
 @pytest.mark.bubblewrap
 def test_killed_trainer_resumes_with_the_same_rows_and_loss(bubblewrap_engine: None, tmp_path: Path) -> None:
@@ -128,3 +138,11 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def evaluated(out: Path, *words: str) -> list[list[str]]:
+    """The cells that `train evaluate` prints: a list of words for each."""
+    command = [str(Path(sys.executable).with_name("llm-sandbox-nb")), "train", "evaluate", str(out), *words]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=1200)
+    assert done.returncode == 0, done.stderr
+    return [line.split() for line in done.stdout.splitlines() if line.startswith(("before", "after "))]

@@ -30,7 +30,7 @@ def reference() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["notebook.md", "sandbox.md", "server.md"])
+@pytest.mark.parametrize("name", ["notebook.md", "sandbox.md", "server.md", "training.md"])
 def test_a_page_has_the_tables_of_the_code(reference: ModuleType, name: str) -> None:
     page = (ROOT / "docs" / name).read_text("utf-8")
     assert reference.filled(page) == page, "run python docs/reference.py"

@@ -1,0 +1,255 @@
+"""A policy before and after its training, with a sandbox and without: four cells over any benchmark task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.analysis.load import load_runs
+from llm_sandbox_nb.benchmark.attempt import HowToAsk
+from llm_sandbox_nb.benchmark.data import load_rows
+from llm_sandbox_nb.benchmark.results import Result, cell_folder, read_results
+from llm_sandbox_nb.benchmark.rows import Row
+from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, make_opener
+from llm_sandbox_nb.benchmark.runner import plan as plan_items
+from llm_sandbox_nb.benchmark.statistics import Interval, bootstrap, item_scores
+from llm_sandbox_nb.benchmark.task import Task, load_task
+from llm_sandbox_nb.formatting import format_percent
+from llm_sandbox_nb.model.contract import ModelSettings
+from llm_sandbox_nb.training import grpo, tiny
+from llm_sandbox_nb.training.chat_tokens import ChatTokens
+from llm_sandbox_nb.training.config import ConfigError, TrainingConfig
+from llm_sandbox_nb.training.policy import LocalGenerator, PolicyModel, Sampling, load_policy
+from llm_sandbox_nb.training.record import CONFIG, END, START, TrainingRecord
+from llm_sandbox_nb.training.training_run import NOTES, task_and_rows
+
+EVALUATION = "evaluation"
+BEFORE, AFTER = "before", "after"
+
+
+@dataclass(frozen=True)
+class EvaluationPlan:
+    """What is evaluated, and how."""
+
+    policies: Mapping[str, str]
+    """`before` and `after`, and where each is."""
+    task: Task
+    rows: Sequence[Row]
+    modes: Sequence[str]
+    repeats: int
+    config: TrainingConfig
+    out: Path
+    sampling: Sampling
+    workers: int = 8
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One policy in one mode. Figures of behaviour are means over its runs, or shares of their turns."""
+
+    policy: str
+    mode: str
+    score: Interval | None
+    results: int
+    errors: int
+    turns: float
+    tokens: float
+    calls: float
+    capabilities: Mapping[str, float]
+    verification: float
+    structure: float
+
+
+def plan_evaluation(
+    checkpoint: str | Path,
+    *,
+    modes: Sequence[str] = ("sandbox", "llm"),
+    task: str | None = None,
+    data: str | None = None,
+    rows: int | None = None,
+    repeats: int = 1,
+    before: str | None = None,
+    temperature: float | None = None,
+    out: str | Path | None = None,
+) -> EvaluationPlan:
+    """What `train evaluate` does for a training, or for one of its checkpoints.
+
+    Args:
+        checkpoint: the folder of a training (its newest policy), or a checkpoint in it.
+        modes: `sandbox`, `sandbox-prompt`, `llm`.
+        task, data: a benchmark task and its rows; without them rows of the training's task. Of the tiny task these are
+            others than those that it learned from.
+        rows: the most rows.
+        before: the policy to compare with, in place of the one that the training began with.
+        out: where the results go. What has a result there is not run again.
+
+    Raises:
+        ConfigError: one of these is not there.
+    """
+    folder = Path(checkpoint).expanduser().absolute()
+    run = next((one for one in (folder, *folder.parents[:2]) if (one / CONFIG).is_file()), None)
+    if run is None:
+        raise ConfigError(f"There is no training in {checkpoint}: give the folder that `train run` printed.")
+    record = TrainingRecord(run)
+    config = record.config
+    after = _newest_policy(record) if folder == run else folder
+    start = run / START
+    begun = before or (str(start) if start.is_dir() else config.model.path)
+    if unknown := [mode for mode in modes if mode not in ("sandbox", "sandbox-prompt", "llm")]:
+        raise ConfigError(f"There is no mode {unknown[0]!r}: the modes are sandbox, sandbox-prompt and llm.")
+    found, given = _task_and_rows(config, task, data, rows)
+    chance = config.rollouts
+    sampling = Sampling(
+        chance.temperature if temperature is None else temperature, chance.top_p, chance.top_k
+    )
+    name = "-".join(dict.fromkeys((found.name, after.name)))
+    target = Path(out).expanduser() if out else run / EVALUATION / name
+    return EvaluationPlan(
+        {BEFORE: begun, AFTER: str(after)}, found, given, modes, repeats, config, target, sampling
+    )
+
+
+def _newest_policy(record: TrainingRecord) -> Path:
+    if (record.folder / END).is_dir():
+        return record.folder / END
+    newest = record.newest_checkpoint()
+    if newest is None:
+        raise ConfigError(f"The training in {record.folder} has no checkpoint yet: wait for one.")
+    return newest[1]
+
+
+def _task_and_rows(
+    config: TrainingConfig, task: str | None, data: str | None, count: int | None
+) -> tuple[Task, list[Row]]:
+    if task is None and data is None and config.data.rows == NOTES:
+        return tiny.notes_task(load_task(config.data.task)), tiny.notes_rows(count or 64, config.seed + 2)
+    if task is None and data is None:
+        found, rows = task_and_rows(config)
+    else:
+        try:
+            found = load_task(task or config.data.task)
+            rows = load_rows(found, data)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+    if config.data.scorer and task is None:
+        found = replace(found, scorer=config.data.scorer)
+    return found, rows[: count or None]
+
+
+def evaluate(plan: EvaluationPlan, say: Callable[[str], None] = lambda text: None) -> list[Cell]:
+    """Run what has no result yet, and return all cells.
+
+    Raises:
+        ConfigError, TemplateError: a policy cannot be loaded.
+        FatalError: no sandbox can be opened, or a scorer does not load.
+    """
+    grpo.require_packages()
+    for name, path in plan.policies.items():
+        say(f"{name}: {path}")
+        _evaluate_one(plan, name, path)
+    return list(cells(plan))
+
+
+def _evaluate_one(plan: EvaluationPlan, name: str, path: str) -> None:
+    rollouts = plan.config.rollouts
+    options = RunnerOptions(plan.out / name, plan.workers)
+    limits = RunLimits(
+        rollouts.turns, rollouts.prompt_tokens + rollouts.completion_tokens, None, rollouts.time
+    )
+    task = replace(plan.task, limits=limits)
+    items = plan_items([(task, list(plan.rows))], plan.modes, plan.repeats)
+    model, tokenizer = load_policy(path, plan.config.model.dtype)
+    with LocalGenerator(model, tokenizer, plan.sampling, plan.config.seed) as generator:
+        policy = PolicyModel(
+            f"policy/{plan.config.name}-{name}",
+            ChatTokens(tokenizer),
+            generator,
+            prompt_limit=rollouts.prompt_tokens,
+            completion_limit=rollouts.completion_tokens,
+        )
+        settings = ModelSettings(max_tokens=rollouts.reply_tokens or rollouts.completion_tokens)
+        how = HowToAsk(policy, settings, command_timeout=rollouts.command_timeout)
+        named = {"profile": rollouts.profile, "image": rollouts.image, "network": rollouts.network}
+        opener = make_opener(rollouts.isolation, **{key: value for key, value in named.items() if value})
+        asyncio.run(Runner(how, opener, options).run(items))
+
+
+def cells(plan: EvaluationPlan) -> Iterator[Cell]:
+    """The cells that have results."""
+    for policy in plan.policies:
+        results = read_results(plan.out / policy)
+        for mode in plan.modes:
+            found = [one for one in results if one.mode == mode and one.task == plan.task.name]
+            if found:
+                yield _cell(plan, policy, mode, found)
+
+
+def _cell(plan: EvaluationPlan, policy: str, mode: str, results: Sequence[Result]) -> Cell:
+    from llm_sandbox_nb.analysis.capability_rules import CAPABILITIES
+    from llm_sandbox_nb.analysis.frames import run_row
+
+    good = [one for one in results if not one.error_kind]
+    folder = cell_folder(plan.out / policy, plan.task.name, mode)
+    rows = [run_row(run) for run in load_runs([folder / "runs"]).runs]
+    turns = sum(row["turns"] for row in rows) or 1
+    return Cell(
+        policy,
+        mode,
+        bootstrap(list(item_scores(results).values())),
+        len(results),
+        len(results) - len(good),
+        _mean([one.turns for one in good]),
+        _mean([one.model_tokens for one in good]),
+        _mean([row["calls"] for row in rows]),
+        {name: sum(row[f"{name}_rate"] * row["turns"] for row in rows) / turns for name in CAPABILITIES},
+        _mean([row["verification"] for row in rows]),
+        _mean([row["structure"] for row in rows]),
+    )
+
+
+def differences(plan: EvaluationPlan) -> Iterator[tuple[str, Interval]]:
+    """After less before in each mode, over the rows that both have scores for."""
+    scores = {
+        (policy, mode): item_scores(one for one in read_results(plan.out / policy) if one.mode == mode)
+        for policy in plan.policies
+        for mode in plan.modes
+    }
+    for mode in plan.modes:
+        first, last = scores[BEFORE, mode], scores[AFTER, mode]
+        found = bootstrap([last[item] - first[item] for item in sorted(first.keys() & last.keys())])
+        if found is not None:
+            yield mode, found
+
+
+def evaluation_text(plan: EvaluationPlan) -> Iterator[str]:
+    """The table of cells, and what the training changed."""
+    heads = ("policy", "mode", "score (95 %)", "turns", "calls", "tokens", "external", "files", "computation",
+             "verification", "structure", "errors")  # fmt: skip
+    yield "  ".join(head.ljust(width) for head, width in zip(heads, _WIDTHS, strict=True)).rstrip()
+    for cell in cells(plan):
+        shown = (
+            cell.policy,
+            cell.mode,
+            _interval(cell.score),
+            *(f"{value:.1f}" for value in (cell.turns, cell.calls, cell.tokens)),
+            *(f"{format_percent(value)}%" for value in cell.capabilities.values()),
+            *(f"{value:.2f}" for value in (cell.verification, cell.structure)),
+            str(cell.errors),
+        )
+        yield "  ".join(text.ljust(width) for text, width in zip(shown, _WIDTHS, strict=True)).rstrip()
+    for mode, change in differences(plan):
+        yield f"after - before, {mode}: {_interval(change)} over {len(plan.rows)} rows"
+
+
+_WIDTHS = (6, 14, 22, 5, 5, 6, 8, 6, 11, 12, 9, 6)
+
+
+def _interval(found: Interval | None) -> str:
+    return "none" if found is None else f"{found.mean:.3f} [{found.low:.3f}, {found.high:.3f}]"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

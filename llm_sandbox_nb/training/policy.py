@@ -1,0 +1,174 @@
+"""A policy outside of its training: loaded from a folder, and asked like any other model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply
+from llm_sandbox_nb.training.chat_tokens import ChatTokens
+from llm_sandbox_nb.training.config import ConfigError
+from llm_sandbox_nb.training.generation import BatchGenerator, Generated, Generator
+from llm_sandbox_nb.training.record import COMPLETE
+from llm_sandbox_nb.training.token_model import TokenModel
+
+
+def load_policy(path: str, dtype: str = "auto") -> tuple[Any, Any]:
+    """Model and tokenizer from a folder, or from the hub.
+
+    Raises:
+        ConfigError: they cannot be loaded.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
+        model = _model(Path(path), dtype) or AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+    except (OSError, ValueError) as error:
+        reason = next(
+            (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
+        )
+        raise ConfigError(
+            f"The model {path} cannot be loaded ({reason[:200].rstrip('.')}): check the path."
+        ) from error
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return model, tokenizer
+
+
+def _model(path: Path, dtype: str) -> Any:
+    """The model of a folder that holds LoRA matrices, on the model that they are for; None of any other folder."""
+    if not (path / "adapter_config.json").is_file():
+        return None
+    from peft import AutoPeftModelForCausalLM
+
+    return AutoPeftModelForCausalLM.from_pretrained(str(path), dtype=dtype).merge_and_unload()
+
+
+def save_policy(model: Any, tokenizer: Any, folder: Path) -> None:
+    """Write model and tokenizer; the folder counts when it is complete."""
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    (folder / COMPLETE).touch()
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How replies are sampled. A temperature of 0 takes the likeliest token."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+
+class LocalGenerator(BatchGenerator):
+    """Samples with a model of this process, in a thread of its own; requests that wait are answered together.
+
+    `with` ends the thread.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, sampling: Sampling, seed: int = 0) -> None:
+        super().__init__(patience=0.0)
+        self._model, self._tokenizer, self._sampling, self._seed = model, tokenizer, sampling, seed
+        self._thread = threading.Thread(target=self._serve, name="llm-sandbox-policy", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        import torch
+
+        torch.manual_seed(self._seed)
+        self._model.eval()
+        while not self._closed:
+            try:
+                self.serve(self._sample)
+            except (RuntimeError, ValueError):
+                continue  # who asked was told
+
+    def _sample(self, prompts: list[list[int]], limits: list[int]) -> list[Generated]:
+        import torch
+
+        width, end = max(map(len, prompts)), self._tokenizer.eos_token_id
+        padding = self._tokenizer.pad_token_id
+        ids = torch.tensor([[padding] * (width - len(one)) + one for one in prompts]).to(self._model.device)
+        mask = torch.tensor([[0] * (width - len(one)) + [1] * len(one) for one in prompts]).to(ids.device)
+        chance = self._sampling
+        how = {"temperature": chance.temperature, "top_p": chance.top_p, "top_k": chance.top_k}
+        with torch.no_grad():
+            made = self._model.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                max_new_tokens=max(limits),
+                do_sample=chance.temperature > 0,
+                **(how if chance.temperature > 0 else {}),
+                pad_token_id=padding,
+                eos_token_id=end,
+            )[:, width:].tolist()
+        return [
+            Generated(tuple(reply[: reply.index(end) + 1] if end in reply else reply)[:limit])
+            for reply, limit in zip(made, limits, strict=True)
+        ]
+
+
+class PolicyModel:
+    """A policy as a model for `solve`, for benchmarks, and to resume a rollout with; for any number of conversations.
+
+    The ids of a conversation are kept between its requests, so that nothing is turned into ids twice. Those of a
+    conversation that another model began are made from its messages.
+    """
+
+    scripted = False
+
+    def __init__(
+        self, name: str, chat: ChatTokens, generator: Generator, *, prompt_limit: int, completion_limit: int
+    ) -> None:
+        self.name = name
+        self._chat, self._generator = chat, generator
+        self._limits = {"prompt_limit": prompt_limit, "completion_limit": completion_limit}
+        self._open: dict[str, TokenModel] = {}
+        """Conversations that may continue, by their messages up to the newest reply."""
+
+    async def reply(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]],
+        settings: ModelSettings,
+        on_delta: DeltaCallback | None = None,
+    ) -> Reply:
+        """See `Model.reply`. The generator samples as it was set up: of the settings only `max_tokens` counts."""
+        conversation = self._conversation(messages, tools)
+        reply = await conversation.reply(messages, tools, settings)
+        self._open[_fingerprint([*messages, reply.message])] = conversation
+        if len(self._open) > 10_000:
+            del self._open[next(iter(self._open))]
+        return reply
+
+    def _conversation(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> TokenModel:
+        replied = _newest_reply(messages)
+        known = None if replied is None else self._open.pop(_fingerprint(messages[: replied + 1]), None)
+        if known is not None:
+            return known
+        made = TokenModel(self.name, self._chat, self._generator, **self._limits)
+        if replied is not None:
+            made.take_over(messages[: replied + 1], tools)
+        return made
+
+
+def _newest_reply(messages: Sequence[dict[str, Any]]) -> int | None:
+    places = [place for place, one in enumerate(messages) if one["role"] == "assistant"]
+    return places[-1] if places else None
+
+
+def _fingerprint(messages: Sequence[dict[str, Any]]) -> str:
+    return hashlib.sha256(json.dumps(messages, sort_keys=True).encode("utf-8", "replace")).hexdigest()
