@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from card_runs import PROTECTION, start_event, step_events
 from playwright.sync_api import Browser, Page, expect
 from test_debugger_view import _HOST, chained
 from view_page import bundle, page_html
+from waiting import eventually, wait_until_in_sight
 
 from llm_sandbox_nb.card.export import export_html
 from llm_sandbox_nb.runs.run import Run
@@ -220,19 +220,6 @@ def show(page: Page, events: list[ev.Event], live: bool = False, capped: bool = 
     page.wait_for_function("() => !document.querySelector('[aria-busy=true]')")
 
 
-def in_sight(page: Page, selector: str) -> bool:
-    """Whether all of the first such element is in the window."""
-    box = page.locator(selector).first.bounding_box()
-    size = page.viewport_size
-    assert box is not None
-    assert size is not None
-    return (
-        box["y"] >= 0
-        and box["y"] + box["height"] <= size["height"]
-        and box["x"] + box["width"] <= size["width"]
-    )
-
-
 @pytest.mark.parametrize(
     ("state", "screen"),
     [
@@ -279,18 +266,13 @@ def test_answer_outcome_and_first_error_are_in_sight_at_once(
         ".lsn-bars",
         ".lsn-step",
     ):
-        assert in_sight(page, part), part
+        wait_until_in_sight(page, part)
     expect(page.locator(".lsn-header .lsn-badge")).to_have_text("Submitted")
     expect(page.locator(".lsn-answer")).to_have_text("The mean price is 12.50.")
     page.get_by_role("button", name="First error: step 9 →").click()
     step = page.locator(".lsn-step[data-step='9']")
     expect(step.locator(".lsn-stderr")).to_contain_text("KeyError: 'pop'")
-    assert in_sight(page, ".lsn-step[data-step='9'] .lsn-step-head")
-    top = page.locator(".lsn-sticky").bounding_box()
-    head = step.locator(".lsn-step-head").bounding_box()
-    assert top is not None
-    assert head is not None
-    assert head["y"] >= top["y"] + top["height"] - 1, "the timeline does not cover it"
+    wait_until_in_sight(page, ".lsn-step[data-step='9'] .lsn-step-head")
 
 
 def test_an_exported_page_of_sixty_steps_answers_at_once(browser: Browser, tmp_path: Path) -> None:
@@ -299,7 +281,7 @@ def test_an_exported_page_of_sixty_steps_answers_at_once(browser: Browser, tmp_p
     page = context.new_page()
     page.goto(path.as_uri())
     for part in (".lsn-header .lsn-badge", ".lsn-answer", ".lsn-facts button.lsn-chip"):
-        assert in_sight(page, part), part
+        wait_until_in_sight(page, part)
     context.close()
 
 
@@ -313,7 +295,7 @@ def test_the_card_in_a_notebook_scrolls_by_itself_and_its_timeline_stays(
     assert box is not None
     assert box["height"] <= 640
     view.evaluate("node => { node.scrollTop = node.scrollHeight / 2; }")
-    assert in_sight(page, ".lsn-bars")
+    wait_until_in_sight(page, ".lsn-bars")
     page.wait_for_function("() => document.querySelector('.lsn-view').scrollTop > 400")
 
 
@@ -333,13 +315,13 @@ def test_five_hundred_steps_fit_in_the_width_and_keys_lead_to_each(open_page: Ca
     picture.focus()
     page.keyboard.press("End")
     page.keyboard.press("ArrowLeft")
-    active = picture.get_attribute("aria-activedescendant")
-    assert page.locator(f"#{active}").get_attribute("aria-label") == "Step 499"
+    active = page.locator(f"#{picture.get_attribute('aria-activedescendant')}")
+    expect(active).to_have_attribute("aria-label", "Step 499")
     page.keyboard.press("Enter")
-    assert in_sight(page, ".lsn-step[data-step='499'] .lsn-step-head")
+    wait_until_in_sight(page, ".lsn-step[data-step='499'] .lsn-step-head")
     expect(page.locator(".lsn-step[data-step='499'] .lsn-call")).to_be_visible()
     page.locator(".lsn-bars rect[data-step='250']").click()
-    assert in_sight(page, ".lsn-step[data-step='250'] .lsn-step-head")
+    wait_until_in_sight(page, ".lsn-step[data-step='250'] .lsn-step-head")
     expect(page.locator(".lsn-bars [data-kind='failed']")).to_have_attribute("data-step", "9")
 
 
@@ -355,11 +337,9 @@ def test_the_height_of_the_bars_is_that_of_what_is_chosen(open_page: Callable[..
     page = open_page(**SCREENS["light"])
     show(page, events)
     heights = "() => [...document.querySelectorAll('.lsn-bars rect')].map(bar => Number(bar.getAttribute('height')))"
-    one, two, three = page.evaluate(heights)
-    assert one < two < three
+    page.wait_for_function(f"() => (([one, two, three]) => one < two && two < three)(({heights})())")
     page.get_by_label("Height of the bars").select_option("time")
-    one, two, three = page.evaluate(heights)
-    assert one > two > three
+    page.wait_for_function(f"() => (([one, two, three]) => one > two && two > three)(({heights})())")
 
 
 def test_attempts_that_were_left_have_lanes(open_page: Callable[..., Page]) -> None:
@@ -379,10 +359,9 @@ def test_a_thumbnail_leads_to_the_file(open_page: Callable[..., Page]) -> None:
     page = open_page(**SCREENS["light"])
     show(page, finished())
     page.wait_for_function("() => document.querySelector('.lsn-pic img')?.naturalWidth === 1")
-    names = page.locator(".lsn-out b").all_text_contents()
-    assert names == ["poster.png", "plan.svg", "table.csv", "notes.txt"]
+    expect(page.locator(".lsn-out b")).to_have_text(["poster.png", "plan.svg", "table.csv", "notes.txt"])
     page.get_by_role("button", name="table.csv").first.click()
-    assert in_sight(page, ".lsn-artifact:has(.lsn-table) figcaption")
+    wait_until_in_sight(page, ".lsn-artifact:has(.lsn-table) figcaption")
     expect(page.get_by_role("figure", name="File table.csv")).to_be_focused()
 
 
@@ -390,15 +369,17 @@ def test_the_frame_of_a_drawing_has_its_size(open_page: Callable[..., Page]) -> 
     page = open_page(**SCREENS["light"])
     show(page, finished())
     page.locator(".lsn-frame-place").scroll_into_view_if_needed()
-    box = page.locator(".lsn-frame-place").bounding_box()
-    assert box is not None
-    assert 100 <= box["height"] <= 140
-    assert 200 <= box["width"] <= 240
     inner = page.frame_locator(".lsn-frame").frame_locator("iframe").locator("svg")
-    drawn = inner.bounding_box()
-    assert drawn is not None
-    assert drawn["y"] + drawn["height"] <= box["y"] + box["height"], "all of it is in sight"
-    assert drawn["width"] == 200
+    expect(inner).to_be_visible()
+
+    def fits() -> bool:
+        box, drawn = page.locator(".lsn-frame-place").bounding_box(), inner.bounding_box()
+        assert box is not None
+        assert drawn is not None
+        size = 100 <= box["height"] <= 140 and 200 <= box["width"] <= 240 and drawn["width"] == 200
+        return size and drawn["y"] + drawn["height"] <= box["y"] + box["height"]
+
+    assert eventually(page, fits), "all of it is in sight, and nothing around it"
 
 
 def test_the_whole_is_read_by_the_keyboard(open_page: Callable[..., Page]) -> None:
@@ -414,4 +395,4 @@ def test_the_whole_is_read_by_the_keyboard(open_page: Callable[..., Page]) -> No
     page.keyboard.press("Enter")
     expect(page.locator(".lsn-current")).to_have_attribute("data-step", "17")
     expect(page.locator(".lsn-step:visible")).to_have_count(1)
-    assert json.loads(page.evaluate("JSON.stringify(document.activeElement.className)")) == "lsn-search"
+    expect(page.locator(".lsn-search")).to_be_focused()
