@@ -55,7 +55,7 @@ export class StepList {
     this.node.replaceChildren();
   }
 
-  /** Hear now what the browser has seen and not yet told: later it would put away a step that a reader has gone to since. */
+  /** Hear now what the browser has seen and not yet told: later it would remove a step that a reader has gone to since. */
   catchUp(): void {
     this._groupsMoved(this._groupObserver.takeRecords());
     this._stepsMoved(this._stepObserver.takeRecords());
