@@ -40,6 +40,7 @@ export function h(tag: any, attributes: any = {}, ...children: any[]): any {
 }
 export const setText = (node: HTMLElement, text: string) => { node.replaceChildren(parsed(text)); };
 export const plainText = (text: string) => text;
+export const errorText = (error: any) => String(error?.message ?? error);
 """
 UNPROTECTED = {
     "view/dom.ts": _UNSAFE_DOM,
