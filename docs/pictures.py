@@ -2,6 +2,7 @@
 
     make labextension && python docs/pictures.py [--isolation NAME] [--theme light|dark] [--out FOLDER]
     python docs/pictures.py --moving      # only the moving picture: a live run, a rewind, a compare
+    python docs/pictures.py --states --out FOLDER   # the view in each of its states; their records are made up
 
 Needs what the browser tests need: JupyterLab, Playwright, Pillow and Chromium.
 """
@@ -12,7 +13,7 @@ import argparse
 import io
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from PIL import Image, ImageChops
@@ -23,7 +24,12 @@ sys.path[:0] = [str(HERE.parent / "tests"), str(HERE.parent / "tests" / "browser
 
 from programs import require_program  # noqa: E402 - the tests know how to start a JupyterLab
 from servers import PATIENCE, FrontEnd, jupyter, open_notebook, run_all, show_panel  # noqa: E402
+from test_debugger_view import chained  # noqa: E402
+from view_page import build  # noqa: E402
+from view_states import STATES, finished, show_state, state_page  # noqa: E402
 
+from llm_sandbox_nb.card.bundle import Caps  # noqa: E402
+from llm_sandbox_nb.card.card import Card  # noqa: E402
 from llm_sandbox_nb.sandbox.isolations import ISOLATIONS  # noqa: E402
 
 THEMES = {"light": False, "dark": True}
@@ -42,6 +48,7 @@ MOVING_CELLS = (
 )
 MOVING_FRAMES, EACH_FRAME, LAST_FRAME = 40, 350, 2600
 """Most frames of a cell while it runs; milliseconds that they are shown, and that the last one is."""
+_PAGE_OF_CARD = "<!doctype html><style>:root {{ color-scheme: light dark }}</style><body>{card}"
 TALLEST = 760
 """Pixels of a picture's height; what is longer is cut at its lower end."""
 
@@ -52,6 +59,9 @@ def main() -> None:
     parser.add_argument("--isolation", choices=tuple(ISOLATIONS), default="docker")
     parser.add_argument("--theme", choices=tuple(THEMES), action="append", help="default: both")
     parser.add_argument("--moving", action="store_true", help="only the moving picture")
+    parser.add_argument(
+        "--states", action="store_true", help="only the states of the view, in a page of their own"
+    )
     parser.add_argument("--out", type=Path, default=HERE / "images")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -64,6 +74,11 @@ def main() -> None:
                 jupyter(Path(folder), dark=False, isolation=arguments.isolation) as server,
             ):
                 save_moving(frames(FrontEnd(server), browser), arguments.out / "run.webp")
+            browser.close()
+            return
+        if arguments.states:
+            for name, data in states(browser, arguments.theme or list(THEMES)):
+                (arguments.out / f"{name}.png").write_bytes(data)
             browser.close()
             return
         for theme in arguments.theme or THEMES:
@@ -91,6 +106,24 @@ def pictures(server: FrontEnd, browser: Browser) -> Iterator[tuple[str, bytes]]:
     yield "card", taken(view)
     yield "panel", panel(page)
     page.close()
+
+
+def states(browser: Browser, themes: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    """The view in each of its states, and the card of an untrusted notebook, by name and theme."""
+    with tempfile.TemporaryDirectory() as folder:
+        html = state_page(*build(Path(folder) / "view"))
+    card = Card(Caps(), Path())
+    for event in chained(finished()):
+        card.add(event)
+    static = _PAGE_OF_CARD.format(card=card.final()["text/html"])
+    for theme in themes:
+        for name, width in [*((name, 1000) for name in STATES), ("narrow", 640), ("untrusted", 1000)]:
+            page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)
+            page.set_content(static if name == "untrusted" else html)
+            if name != "untrusted":
+                show_state(page, "finished" if name == "narrow" else name)
+            yield f"{name.replace(' ', '-')}-{theme}", page.screenshot()
+            page.close()
 
 
 def frames(server: FrontEnd, browser: Browser) -> list[tuple[Image.Image, int]]:

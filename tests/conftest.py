@@ -205,7 +205,7 @@ def no_child_left() -> Iterator[None]:
     """No test leaves a child process; a fixture of wider scope names its own in `support.KEPT_PIDS`."""
     before = support.child_pids()
     yield
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while left := support.child_pids() - before - support.KEPT_PIDS:
         if time.monotonic() > deadline:
             pytest.fail(f"left running: {[support.command_line(pid) for pid in left]}", pytrace=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import secrets
 import signal
 import socket
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_client.blocking.client import BlockingKernelClient
-from support import QUICK_IMPORTS
+from support import PATIENCE, QUICK_IMPORTS
 from warm_kernels import renew
 
 _ANY_CERTIFICATE = ssl.create_default_context()
@@ -29,11 +30,12 @@ _XSRF = {"Cookie": "_xsrf=aa", "X-XSRFToken": "aa"}
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody listens on now, and that the system gives to nobody who asks for any port."""
+    while True:
+        port = random.SystemRandom().randrange(10_240, 32_768)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class JupyterProcess:
@@ -80,7 +82,7 @@ class JupyterProcess:
         """What the server has logged."""
         return (self.folder / "server.log").read_text("utf-8", "replace")
 
-    def start(self, timeout: float = 60) -> JupyterProcess:
+    def start(self, timeout: float = PATIENCE) -> JupyterProcess:
         """Start it and wait until it answers."""
         folders = {
             f"JUPYTER_{name.upper()}_DIR": str(self.folder / name) for name in ("config", "data", "runtime")
@@ -113,7 +115,7 @@ class JupyterProcess:
             assert self.process is not None
             assert self.process.poll() is None, self.log
             with contextlib.suppress(OSError):
-                self.get(self.answers_at, timeout=5)
+                self.get(self.answers_at, timeout=30)
                 return
             assert time.monotonic() < deadline, self.log
             time.sleep(0.1)
@@ -131,13 +133,15 @@ class JupyterProcess:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(20)
+                self.process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
                 self.kill()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
-    def ask(self, path: str, method: str = "GET", body: Any = None, timeout: float = 60) -> tuple[int, Any]:
+    def ask(
+        self, path: str, method: str = "GET", body: Any = None, timeout: float = PATIENCE
+    ) -> tuple[int, Any]:
         """A request; status and JSON, also of refusals."""
         request = urllib.request.Request(
             self.url + path,
@@ -151,13 +155,13 @@ class JupyterProcess:
         except urllib.error.HTTPError as error:
             return error.code, _json(error.read())
 
-    def get(self, path: str, timeout: float = 60) -> Any:
+    def get(self, path: str, timeout: float = PATIENCE) -> Any:
         """The JSON at `path`; any refusal is a failure."""
         status, answer = self.ask(path, timeout=timeout)
         assert status == 200, (status, answer)
         return answer
 
-    def post(self, path: str, body: Any = None, timeout: float = 60) -> Any:
+    def post(self, path: str, body: Any = None, timeout: float = PATIENCE) -> Any:
         """The same for a POST."""
         status, answer = self.ask(path, "POST", body or {}, timeout)
         assert status in (200, 201), (status, answer)
@@ -202,7 +206,7 @@ class JupyterProcess:
         finally:
             client.stop_channels()
 
-    def execute(self, kernel_id: str, code: str, timeout: float = 90) -> str:
+    def execute(self, kernel_id: str, code: str, timeout: float = 2 * PATIENCE) -> str:
         """Run code in a kernel; what it prints. An exception there is a failure here."""
         printed: list[str] = []
 
@@ -232,7 +236,7 @@ class JupyterProcess:
         return found
 
 
-def _wait_until_ready(client: BlockingKernelClient, timeout: float = 60) -> None:
+def _wait_until_ready(client: BlockingKernelClient, timeout: float = PATIENCE) -> None:
     """A kernel that was just started again answers no heartbeat at first, which the client takes for dead."""
     deadline = time.monotonic() + timeout
     while True:

@@ -15,7 +15,7 @@ import support
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.open import open_sandbox
 
-LONGEST = 10.0
+LONGEST = 60.0
 """Seconds to clean a sandbox; one that takes longer is replaced."""
 LOOK = """
 import json, os, sys
@@ -85,7 +85,7 @@ class SharedSandboxes:
     async def _run(self, isolation: str, test: Callable[[Any], Awaitable[None]], timeout: float) -> None:
         shared = self._open.pop(isolation, None) or await _Shared.open(isolation)
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(support.BUSY * timeout):
                 await test(shared.box)
             usable = await shared.clean()
         except BaseException:

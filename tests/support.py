@@ -6,11 +6,13 @@ import asyncio
 import base64
 import functools
 import os
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import psutil
 import pytest
 
 from llm_sandbox_nb.card.bundle import held_by, unpacked
@@ -23,6 +25,10 @@ T = TypeVar("T")
 MIME = "application/vnd.llm-sandbox.trajectory+json"
 QUICK_IMPORTS = Path(__file__).parent / "data" / "quick_imports"
 """To be put on the path of processes that import jsonschema."""
+BUSY = 4
+"""How many times as long things may take where others work too."""
+PATIENCE = 150.0
+"""Seconds to wait for what takes one or two on a machine that does nothing else."""
 WHOLE = os.environ.get("LLM_SANDBOX_TESTS") == "whole"
 """Whether tests that take samples (random instants, sequences, pairs of versions) take as many as is promised."""
 CAMPAIGN = WHOLE or os.environ.get("LLM_SANDBOX_TESTS") == "campaign"
@@ -56,13 +62,34 @@ def record_of(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run(coroutine: Coroutine[Any, Any, T], timeout: float = 60.0) -> T:
-    """Run an async test body in a loop of its own; it may take `timeout` seconds."""
+    """Run an async test body in a loop of its own; it may take `BUSY` times `timeout` seconds."""
 
     async def bounded() -> T:
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(BUSY * timeout):
             return await coroutine
 
     return asyncio.run(bounded())
+
+
+def until(condition: Callable[[], object], what: str = "it did not become so in time") -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+async def eventually(condition: Callable[[], object], what: str = "it did not become so in time") -> None:
+    """The same in a coroutine."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, what
+        await asyncio.sleep(0.02)
+
+
+def processes_with(word: str) -> list[int]:
+    """The processes of this machine that were started with this word among their arguments."""
+    return [one.pid for one in psutil.process_iter(["cmdline"]) if word in (one.info["cmdline"] or [])]
 
 
 @functools.cache

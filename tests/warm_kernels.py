@@ -12,7 +12,7 @@ from typing import Any
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 from nbclient.exceptions import CellExecutionError
-from support import KEPT_PIDS
+from support import KEPT_PIDS, PATIENCE
 
 ROOT = Path(__file__).parents[1]
 
@@ -27,7 +27,7 @@ def _renew(folder, environment):
     old = magics.registry.pop("SandboxMagics", None)
     if old is not None:
         if old._sandboxes._keeper is not None:
-            old._background.run(old._sandboxes.stop(), timeout=30)
+            old._background.run(old._sandboxes.stop(), timeout=120)
         old._close()
         atexit.unregister(old._close)
         shell.configurables.remove(old)
@@ -60,7 +60,12 @@ def renew(
     code = _RENEW.replace("FOLDER", repr(folder and str(folder)))
     code = code.replace("ENVIRONMENT", repr(environment and dict(environment)))
     reply: dict[str, Any] = client.execute_interactive(
-        code, silent=True, store_history=False, allow_stdin=False, timeout=60, output_hook=lambda _: None
+        code,
+        silent=True,
+        store_history=False,
+        allow_stdin=False,
+        timeout=PATIENCE,
+        output_hook=lambda _: None,
     )
     assert reply["content"]["status"] == "ok", reply["content"]
 
@@ -96,7 +101,7 @@ def connected(manager: KernelManager) -> Iterator[BlockingKernelClient]:
     client = BlockingKernelClient(parent=manager, **manager.get_connection_info(session=True))
     client.start_channels()
     try:
-        client.wait_for_ready(timeout=60)
+        client.wait_for_ready(timeout=PATIENCE)
         yield client
     finally:
         client.stop_channels()

@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
+import { cpuTime } from './cpu.mjs';
 import { lsn, place, until } from './dom.mjs';
 import { bundle, event } from './runs.mjs';
 
@@ -52,9 +53,9 @@ const MIDI = {
 
 for (const [name, [data, notes, damaged]] of Object.entries(MIDI)) {
   test(`a MIDI file with ${name}`, () => {
-    const from = performance.now();
+    const from = cpuTime();
     const score = lsn.parseMidi(data);
-    assert.ok(performance.now() - from < 1000);
+    assert.ok(cpuTime() - from < 3000);
     assert.deepEqual([score.notes.length, score.damaged], [notes, damaged]);
     assert.ok(Number.isFinite(score.seconds));
   });
@@ -96,9 +97,9 @@ const TABLES = {
 
 for (const [name, text] of Object.entries(TABLES)) {
   test(`a huge table of ${name} costs little`, async () => {
-    const from = performance.now();
+    const from = cpuTime();
     await show('t.csv', bytes(text));
-    assert.ok(performance.now() - from < 5000);
+    assert.ok(cpuTime() - from < 15_000);
     assert.ok(all('*').length < 12_000);
   });
 }

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { cpuTime } from './cpu.mjs';
 import { load } from './load.mjs';
 
 const { FileHistory } = await load('view/file-history');
@@ -116,9 +117,9 @@ test('hostile names and commands take no time', () => {
   const name = 'a'.repeat(300);
   const history = historyOf(step(1, bash('make', { changes: [change(`${name}.b`, 'added')] })));
   const command = `${'*a'.repeat(3)}! ${'a*'.repeat(20_000)} ${'('.repeat(9999)} ${'{'.repeat(9999)}`;
-  const started = performance.now();
+  const started = cpuTime();
   madeWith(step(2, bash(command)), history);
-  assert.ok(performance.now() - started < 500);
+  assert.ok(cpuTime() - started < 2000);
 });
 
 test('what the model saw is what came before the newest request of the step, with calls that a card keeps elsewhere', () => {

@@ -19,6 +19,9 @@ class AlwaysNear {
   }
   unobserve() {}
   disconnect() {}
+  takeRecords() {
+    return [];
+  }
 }
 
 for (const name of Object.getOwnPropertyNames(window)) {
@@ -55,7 +58,7 @@ export async function until(check) {
       }
       throw new Error(`It did not happen: ${check}`);
     } catch (error) {
-      if (tries > 200) {
+      if (tries > 6000) {
         throw error;
       }
       await new Promise(done => setTimeout(done, 10));

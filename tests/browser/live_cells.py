@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 from playwright.sync_api import Locator, Page, expect
 from servers import PATIENCE, FrontEnd, bundles, open_notebook
+from waiting import eventually
 
 MARK = f"86391.{os.getpid()}"
 """Seconds that a command sleeps, by which it is told from all others."""
@@ -20,13 +21,6 @@ turns:
   - calls: [{{tool: execute_bash, arguments: {{command: "echo kept"}}}}]
   - calls: [{{tool: execute_bash, arguments: {{command: "echo begun; sleep {MARK}"}}}}]
   - calls: [{{tool: submit}}]
-"""
-SLOW = """
-turns:
-  - calls: [{tool: execute_bash, arguments: {command: "echo one; sleep 1"}}]
-  - calls: [{tool: execute_bash, arguments: {command: "echo two; sleep 1"}}]
-  - calls: [{tool: execute_bash, arguments: {command: "echo three"}}]
-  - calls: [{tool: submit}]
 """
 PATIENT = """
 turns:
@@ -91,7 +85,8 @@ def patient(go: Path) -> str:
 def journal(server: FrontEnd, name: str) -> list[dict[str, Any]]:
     """What the newest run of a notebook has written down."""
     newest = max((server.root / "sandbox-runs" / name).glob("*/journal.jsonl"))
-    return [json.loads(line) for line in newest.read_text().splitlines()]
+    whole, _, _ = newest.read_text().rpartition("\n")  # what follows the last line end is being written
+    return [json.loads(line) for line in whole.splitlines()]
 
 
 def actions(server: FrontEnd, name: str) -> list[str]:
@@ -111,14 +106,23 @@ def wait_until_held(server: FrontEnd, page: Page, name: str) -> None:
     assert [kind for kind in actions(server, name) if kind != "say"] == kinds
 
 
+def wait_until_noted(server: FrontEnd, page: Page, name: str, action: str) -> None:
+    """Until the run knows what a person pressed: the page says so once the server does, which is earlier."""
+    assert eventually(page, lambda: action in actions(server, name)), actions(server, name)
+
+
 def wait_for_idle(page: Page) -> None:
     """Until the cell is done and its last word is in the notebook."""
     status = "jupyterapp.shell.currentWidget.sessionContext.session.kernel.status"
     page.wait_for_function(f"() => {status} === 'idle'")
 
 
-def sleepers() -> int:
-    """Commands of `ENDLESS` that run."""
+def wait_for_sleepers(page: Page, count: int) -> None:
+    """Until so many commands of `ENDLESS` run: a shell says "begun" before it starts the next command."""
+    assert eventually(page, lambda: _sleepers() == count), f"{_sleepers()} commands run, not {count}"
+
+
+def _sleepers() -> int:
     return sum(MARK in (one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"]))
 
 
@@ -135,12 +139,12 @@ def seconds_to_stop(server: FrontEnd, page: Page, name: str, kernel: str) -> flo
     """Stop during an endless command: seconds until the card tells of the end, and nothing runs any more."""
     begin(server, page, name, ENDLESS, kernel=kernel)
     expect(page.locator(".lsn-output", has_text="begun")).to_be_visible()
-    assert sleepers() == 1
+    wait_for_sleepers(page, 1)
     pressed = time.monotonic()
     page.get_by_role("button", name="Stop", exact=True).first.click()
     expect(page.locator(BADGE)).to_have_text("Stopped by you")
+    wait_for_sleepers(page, 0)
     taken = time.monotonic() - pressed
-    assert not sleepers()
     wait_for_idle(page)
     (record,) = bundles(page)
     assert record["events"][-1]["stop_reason"] == "interrupted"
@@ -155,15 +159,18 @@ def going_on(page: Page) -> Locator:
 
 def pause_and_say(server: FrontEnd, page: Page, kernel: str = "python3") -> None:
     """Pause a run, say something to it, and let it go on."""
-    name = f"slow-{kernel}"
-    begin(server, page, name, SLOW, kernel=kernel)
-    page.get_by_role("button", name="Pause").click()
+    name = f"patient-{kernel}"
+    go = server.root / f"go-{kernel}"
+    begin(server, page, name, patient(go), kernel=kernel)
+    expect(page.locator(".lsn-output", has_text="two")).to_be_visible()
+    page.get_by_role("button", name="Pause", exact=True).click()
     page.get_by_label("Say something to the model").fill("Count in French.")
     page.get_by_label("Say something to the model").press("Enter")
     expect(page.get_by_label("Say something to the model")).to_have_value("")
     expect(going_on(page)).to_be_visible()
+    wait_until_noted(server, page, name, "pause")
+    go.touch()
     wait_until_held(server, page, name)
-    assert page.locator(BADGE).text_content() != "Submitted"
     going_on(page).click()
     expect(page.locator(BADGE)).to_have_text("Submitted")
     wait_for_idle(page)

@@ -76,6 +76,7 @@ class Jupyter(JupyterProcess):
             env={"LLM_SANDBOX_ISOLATION": isolation, "JUPYTERLAB_SETTINGS_DIR": str(self.settings)},
         )
         self.set("@jupyterlab/apputils-extension/notification", NO_NEWS)
+        self.set("@jupyterlab/docmanager-extension/plugin", {"autosave": False})
         if dark:
             self.set("@jupyterlab/apputils-extension/themes", {"theme": "JupyterLab Dark"})
         if not extension:

@@ -11,16 +11,19 @@ import json
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from chromium import ARGUMENTS
 from playwright.sync_api import Page, Playwright
 from programs import require_program
+from servers import PATIENCE
 from test_hostile import UNPROTECTED
 from view_page import build, bundle, page_html
+from waiting import eventually
 
 from llm_sandbox_nb.card.artifacts import sandboxed_frame
 from llm_sandbox_nb.trajectory import events as ev
@@ -103,6 +106,12 @@ def sockets() -> Sockets:
     return Sockets()
 
 
+@pytest.fixture(scope="module")
+def bare_sockets() -> Sockets:
+    """Those of the canary: what it reaches late is not taken for a leak of the test that follows."""
+    return Sockets()
+
+
 @contextmanager
 def observed(playwright: Playwright, log: Path) -> Iterator[Page]:
     """A page of a browser that resolves the zone to this machine and writes all that its network does to `log`."""
@@ -111,18 +120,11 @@ def observed(playwright: Playwright, log: Path) -> Iterator[Page]:
         executable_path=require_program("chromium"), args=[*ARGUMENTS, *arguments]
     )
     try:
-        yield browser.new_page(viewport={"width": 1000, "height": 16_000})
+        page = browser.new_page(viewport={"width": 1000, "height": 16_000})
+        page.set_default_timeout(PATIENCE)
+        yield page
     finally:
         browser.close()
-
-
-def eventually(page: Page, condition: Callable[[], bool]) -> bool:
-    """Whether it holds within a time that a busy machine keeps too."""
-    for _ in range(300):
-        if condition():
-            return True
-        page.wait_for_timeout(100)
-    return False
 
 
 def named(log: Path) -> set[str]:
@@ -131,24 +133,21 @@ def named(log: Path) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def pages(sockets: Sockets, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def pages(
+    sockets: Sockets, bare_sockets: Sockets, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
     """All ways as they are shown: by the view, by a saved card, and by nothing that protects."""
     folder = tmp_path_factory.mktemp("leaks")
     files = {f"{way}.html": sockets.page(way) for way in WAYS}
-    saved = [
-        ev.ArtifactSaved(step=None, path=path, mime="text/html", size=len(data), sha256="0" * 64)
-        for path, data in files.items()
-    ]
-    run = bundle([ev.RunStarted(run_id="r1", task="t", model="m"), *saved], files)
     shows = "lsn.show(RUN, { trusted: TRUSTED }); window.shown = true;"
     made = {}
-    for name, replaced, trusted in (
-        ("view", {}, "true"),
-        ("untrusted", {}, "false"),
-        ("bare", UNPROTECTED, "true"),
+    for name, replaced, trusted, reached in (
+        ("view", {}, "true", sockets),
+        ("untrusted", {}, "false", sockets),
+        ("bare", UNPROTECTED, "true", bare_sockets),
     ):
         script, style = build(folder / name / "built", replaced)
-        extra = shows.replace("RUN", json.dumps(run)).replace("TRUSTED", trusted)
+        extra = shows.replace("RUN", json.dumps(run_with_pages(reached))).replace("TRUSTED", trusted)
         made[name] = folder / f"{name}.html"
         made[name].write_text(page_html(script, style, extra), encoding="utf-8")
     made["card"] = folder / "card.html"
@@ -156,6 +155,16 @@ def pages(sockets: Sockets, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         "<body>" + "".join(sandboxed_frame(data) for data in files.values()), encoding="utf-8"
     )
     return made
+
+
+def run_with_pages(sockets: Sockets) -> dict[str, Any]:
+    """A run that made the page of each way."""
+    files = {f"{way}.html": sockets.page(way) for way in WAYS}
+    saved = [
+        ev.ArtifactSaved(step=None, path=path, mime="text/html", size=len(data), sha256="0" * 64)
+        for path, data in files.items()
+    ]
+    return bundle([ev.RunStarted(run_id="r1", task="t", model="m"), *saved], files)
 
 
 @pytest.mark.parametrize("shown", ["view", "untrusted", "card"])
@@ -172,14 +181,13 @@ def test_a_page_that_nobody_runs_reaches_no_host(
 
 
 def test_without_the_protection_each_way_reaches_its_host(
-    playwright: Playwright, sockets: Sockets, pages: dict[str, Path], tmp_path: Path
+    playwright: Playwright, bare_sockets: Sockets, pages: dict[str, Path], tmp_path: Path
 ) -> None:
     """The canary."""
-    sockets.reached.clear()
     with observed(playwright, tmp_path / "net.json") as page:
         page.goto(pages["bare"].as_uri(), wait_until="commit")
-        eventually(page, lambda: sockets.reached == set(WAYS))
-    assert sockets.reached == set(WAYS)
+        eventually(page, lambda: bare_sockets.reached == set(WAYS))
+    assert bare_sockets.reached == set(WAYS)
     assert named(tmp_path / "net.json") >= set(WAYS) - {"turn"}
 
 

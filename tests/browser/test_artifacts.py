@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 from view_page import bundle, page_html
+from waiting import eventually
 
 from llm_sandbox_nb.trajectory import events as ev
 
@@ -76,26 +77,22 @@ def show(page: Page, path: str, data: bytes, **options: Any) -> None:
     page.wait_for_selector(".lsn-artifact-body:not([aria-busy])", state="attached")
 
 
-def text(page: Page) -> str:
-    return page.inner_text(".lsn-artifact")
-
-
 def test_a_picture_fits_and_is_zoomed_with_mouse_and_keys(view: Page) -> None:
     show(view, "plots/a.png", png(2000, 1000))
     stage = view.locator(".lsn-picture")
     view.wait_for_function("document.querySelector('.lsn-picture').dataset.zoom === 'fit'")
     width = "document.querySelector('.lsn-picture img').clientWidth"
-    assert view.evaluate(width) < 1000
+    view.wait_for_function(f"{width} < 1000")
     view.click(".lsn-picture img")
-    assert view.evaluate(width) == 2000
+    view.wait_for_function(f"{width} === 2000")
     view.click(".lsn-picture img")
-    assert view.evaluate(width) == 6000
+    view.wait_for_function(f"{width} === 6000")
     stage.press("0")
-    assert view.evaluate(width) < 1000
+    view.wait_for_function(f"{width} < 1000")
     stage.press("Enter")
     stage.press("+")
-    assert view.evaluate(width) == 3000
-    assert "2000 × 1000" in text(view)
+    view.wait_for_function(f"{width} === 3000")
+    expect(view.locator(".lsn-artifact")).to_contain_text("2000 × 1000")
 
 
 @pytest.mark.parametrize("format", ["JPEG", "GIF", "WEBP"])
@@ -119,7 +116,7 @@ def test_sound_plays_and_has_a_waveform(view: Page) -> None:
       return c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(x => x) }"""
     view.wait_for_function(drawn)
     view.click(".lsn-wave", position={"x": 300, "y": 20})
-    assert view.evaluate("document.querySelector('audio').currentTime") > 0.3
+    view.wait_for_function("document.querySelector('audio').currentTime > 0.3")
 
 
 def test_what_cannot_be_played_says_so(view: Page) -> None:
@@ -131,7 +128,7 @@ def test_what_cannot_be_played_says_so(view: Page) -> None:
 
 def test_midi_is_a_piano_roll(view: Page) -> None:
     show(view, "song.mid", midi(*NOTES, END))
-    assert "3 notes, 1 track, 1.5 s" in text(view)
+    expect(view.locator(".lsn-artifact")).to_contain_text("3 notes, 1 track, 1.5 s")
     drawn = """() => { const c = document.querySelector('.lsn-roll');
       return c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(x => x) }"""
     view.wait_for_function(drawn)
@@ -149,8 +146,7 @@ def test_a_picture_opens_in_a_tab_under_its_own_type(view: Page) -> None:
     show(view, "a.png", b"<script>document.title = 'ran'</script>")
     with view.context.expect_page() as waiting:
         view.click("text=Open in a new tab")
-    waiting.value.wait_for_load_state()
-    assert waiting.value.evaluate("document.contentType") == "image/png"
+    waiting.value.wait_for_function("document.contentType === 'image/png'")
     waiting.value.close()
 
 
@@ -164,7 +160,7 @@ def test_a_page_opens_in_a_tab_within_its_frame(view: Page) -> None:
         with view.context.expect_page() as waiting:
             view.click("text=Open in a new tab")
         tab = waiting.value
-        assert tab.frame_locator("iframe").locator("#p").inner_text(timeout=10_000) == expected
+        expect(tab.frame_locator("iframe").locator("#p")).to_have_text(expected)
         if expected == "hello":
             tab.close()
             view.click("text=Run this page")
@@ -209,22 +205,22 @@ def test_the_network_is_allowed_for_one_file_of_one_run(view: Page) -> None:
 
 def test_an_untrusted_page_is_shown_without_its_scripts(view: Page) -> None:
     show(view, "a.html", b"<p id=p>static</p><script>p.textContent='ran'</script>", trusted=False)
-    assert inner(view).locator("#p").inner_text() == "static"
-    assert view.get_attribute(".lsn-frame", "sandbox") == ""
+    expect(inner(view).locator("#p")).to_have_text("static")
+    expect(view.locator(".lsn-frame")).to_have_attribute("sandbox", "")
     assert not view.locator("text=Allow this file").count()
     assert not view.locator("text=Run this page").count()
-    assert "scripts do not run" in text(view)
+    expect(view.locator(".lsn-artifact")).to_contain_text("scripts do not run")
 
 
 def test_scripts_of_a_trusted_page_run_after_a_click(view: Page) -> None:
     show(view, "a.html", b"<p id=p>static</p><script>p.textContent='ran'</script>")
-    assert inner(view).locator("#p").inner_text() == "static"
-    assert view.get_attribute(".lsn-frame", "sandbox") == ""
+    expect(inner(view).locator("#p")).to_have_text("static")
+    expect(view.locator(".lsn-frame")).to_have_attribute("sandbox", "")
     button = view.locator("text=Run this page")
     assert "few bytes in the host name" in (button.get_attribute("title") or "")
     button.click()
     inner(view).locator("text=ran").wait_for()
-    assert view.get_attribute(".lsn-frame", "sandbox") == "allow-scripts"
+    expect(view.locator(".lsn-frame")).to_have_attribute("sandbox", "allow-scripts")
     view.click("text=Stop this page")
     inner(view).locator("text=static").wait_for()
 
@@ -241,17 +237,25 @@ def test_a_page_that_takes_the_keyboard_is_stopped(view: Page, pointer: str) -> 
         addEventListener('keydown', event => { keys += event.key; document.querySelector('h1').textContent = keys });
         setTimeout(() => setInterval(() => window.focus(), 5), 1200)</script>"""
     show(view, "a.html", thief)
-    view.evaluate("document.body.insertAdjacentHTML('afterbegin', '<textarea id=cell></textarea>')")
+    cell = "<textarea id=cell></textarea>"
+    view.evaluate("html => document.getElementById('view').insertAdjacentHTML('afterbegin', html)", cell)
     view.click("text=Run this page")
     view.click("#cell")
     if pointer == "on the artifact":
         view.locator(".lsn-frame").hover()
-    for key in "secret words":
-        view.keyboard.press(key if key != " " else "Space")
-        view.wait_for_timeout(100)
-    assert view.input_value("#cell") == "secret words"
-    assert inner(view).locator("h1").inner_text() == "hello"
-    assert "took the keyboard" in text(view)
+    told = view.get_by_text("took the keyboard")
+
+    def is_told() -> bool:
+        view.keyboard.press(
+            "s"
+        )  # it gets the key that is on its way while it takes the keyboard, and no other
+        return told.count() > 0
+
+    assert eventually(view, is_told), "it is told while a person types"
+    before = view.input_value("#cell")
+    view.keyboard.type("secret words")
+    expect(view.locator("#cell")).to_have_value(f"{before}secret words")
+    expect(inner(view).locator("h1")).to_have_text("hello")
 
 
 def test_the_policy_is_that_of_the_static_card(view: Page) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
-import time
 from typing import Any
 
 from playwright.sync_api import Locator, Page, expect
-from servers import PATIENCE, ROOT, FrontEnd, bundles, open_notebook
+from servers import ROOT, FrontEnd, bundles, open_notebook
+from waiting import eventually
 
 SCRIPT = """
 turns:
@@ -58,14 +58,15 @@ def step_panel(page: Page, step: int) -> Locator:
 def wait_for_the_end(page: Page, reason: str = "Submitted") -> list[dict[str, Any]]:
     """The events of the one run, when it is over and its last word is in the notebook."""
     expect(page.locator(".lsn-header .lsn-badge")).to_have_text(reason)
-    deadline = time.monotonic() + PATIENCE / 1000
-    while True:
+    events: list[dict[str, Any]] = []
+
+    def are_whole() -> bool:
         (record,) = bundles(page)
-        events: list[dict[str, Any]] = record["events"]
-        if events and events[-1]["kind"] == "run.finished":
-            return events
-        assert time.monotonic() < deadline, events
-        page.wait_for_timeout(100)
+        events[:] = record["events"]
+        return bool(events) and events[-1]["kind"] == "run.finished"
+
+    assert eventually(page, are_whole), events
+    return events
 
 
 def test_keys_step_and_continue_and_are_bound_only_then(server: FrontEnd, page: Page) -> None:
@@ -95,7 +96,7 @@ def test_a_call_is_edited_another_skipped_and_an_observation_changed(server: Fro
     expect(first.locator("li[data-role='system']")).to_be_visible()
     expect(first.locator("li[data-role='user']")).to_contain_text("Go on.")
     expect(first.locator("li[data-role='assistant']")).to_contain_text("I write <b>a file</b>.")
-    assert not first.locator(".lsn-messages b").count(), "what the model wrote is text"
+    expect(first.locator(".lsn-messages b")).to_have_count(0)  # what the model wrote is text
     first.get_by_role("button", name="Edit…").click()
     expect(first.get_by_role("button", name="Run edited")).to_be_disabled()
     first.get_by_label("Argument command").fill("echo edited > notes.txt; cat notes.txt")
@@ -204,7 +205,6 @@ def test_the_notebook_about_time_with_its_buttons(server: FrontEnd, page: Page) 
     """Back before the mistake by a button, undone by another, a fork; then the notebook's own way to its end."""
     shutil.copytree(ROOT / "notebooks" / "data", server.root / "data", dirs_exist_ok=True)
     shutil.copy(ROOT / "notebooks" / "02-time-travel.ipynb", server.root)
-    page.set_default_timeout(120_000)
     page.set_viewport_size({"width": 1200, "height": 1600})
     open_notebook(page, server, "02-time-travel.ipynb")
     run_cells(page, 1, 3)
@@ -305,10 +305,11 @@ def test_a_rewound_run_continues_in_its_card(server: FrontEnd, page: Page) -> No
     card.get_by_role("button", name="Run the edited call and continue").click()
     expect(badge).to_have_text("Submitted")
     expect(card.get_by_text("edited by you").first).to_be_visible()
-    (record,) = bundles(page)
-    text = str(record["events"])
-    assert "It's {not}" in text.replace("\\'", "'")
-    assert "three {x}" in text
+
+    def text() -> str:
+        return "".join(str(record["events"]) for record in bundles(page)).replace("\\'", "'")
+
+    assert eventually(page, lambda: "It's {not}" in text() and "three {x}" in text()), text()
     card.get_by_role("button", name="Compare attempts").click()
     table = card.locator(".lsn-comparison")
     expect(table.locator("tbody tr").first).to_have_text("11 step is the same")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from card_runs import PROTECTION, start_event, step_events
 from playwright.sync_api import Browser, Page
-from view_page import bundle, page_html
+from test_hostile import UNPROTECTED
+from view_page import build, bundle, page_html
 
 from llm_sandbox_nb.trajectory import events as ev
 
@@ -71,6 +72,42 @@ def rewound_run(at: str = "call") -> list[ev.Event]:
     return chained([*events, fork, *shown, held, ev.Controlled(action="paused")])
 
 
+def ready_run() -> list[ev.Event]:
+    """The same, paused where the rewind has led."""
+    events = rewound_run()
+    place, back = next((at, event) for at, event in enumerate(events) if isinstance(event, ev.Rewound))
+    return [*events[: place + 1], ev.Controlled(action="paused", parent=back.to)]
+
+
+def dangerous_run() -> list[ev.Event]:
+    """A command that deletes files waits for a person."""
+    events = rewound_run()
+    proposed = [event for event in events if isinstance(event, ev.CallProposed)][-1]
+    proposed.tool, proposed.arguments = "execute_bash", {"command": f"rm -rf {EVIL}"}
+    return events
+
+
+def press(name: str) -> Callable[[Page], None]:
+    return lambda page: page.get_by_role("button", name=name).first.click()
+
+
+PLACES: dict[str, tuple[Callable[[], list[ev.Event]], Callable[[Page], None], str]] = {
+    "after a rewind": (
+        ready_run,
+        press("Say and continue"),
+        ".lsn-ready-form textarea, .lsn-ready-form input",
+    ),
+    "a marked command": (
+        dangerous_run,
+        lambda page: None,
+        ".lsn-stop-panel mark, .lsn-held-call :is(b, mark, strong)",
+    ),
+    "compare": (ready_run, press("Compare attempts"), ".lsn-compare-view"),
+    "preview of a rewind": (ready_run, press("Rewind to the end of step 3"), ".lsn-history .lsn-primary"),
+}
+"""A record, what is pressed, and what shows that the place is drawn."""
+
+
 @pytest.fixture(scope="module")
 def html(assets: tuple[str, str]) -> str:
     return page_html(*assets, f"const EVIL = {json.dumps(EVIL)};{_HOST}")
@@ -101,6 +138,38 @@ def test_the_canary_fires_when_it_is_parsed(browser: Browser) -> None:
     page.set_content(
         f"<div id=a></div><script>a.innerHTML = {json.dumps(EVIL).replace('/', chr(92) + '/')}</script>"
     )
+    page.wait_for_function("() => window.hit === 1")
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def unprotected(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page with its protection taken off."""
+    script, style = build(tmp_path_factory.mktemp("bare") / "built", UNPROTECTED)
+    return page_html(script, style, f"const EVIL = {json.dumps(EVIL)};{_HOST}")
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_hostile_words_stay_text_after_a_rewind_and_in_comparisons(view: Page, place: str) -> None:
+    make, act, drawn = PLACES[place]
+    show(view, make())
+    act(view)
+    view.locator(drawn).first.wait_for(state="attached")
+    assert view.evaluate("() => document.body.innerText.includes('onerror')"), "the words are there"
+
+
+@pytest.mark.parametrize("place", ["a marked command", "compare"])
+def test_without_the_protection_they_are_parsed(browser: Browser, unprotected: str, place: str) -> None:
+    make, act, _ = PLACES[place]
+    page = browser.new_page()
+    page.set_content(unprotected)
+    show(page, make())
+    page.wait_for_function("() => window.hit === 1")
+    page.evaluate("() => { window.hit = 0; }")
+    if place == "a marked command":
+        show(page, make())
+    else:
+        act(page)
     page.wait_for_function("() => window.hit === 1")
     page.close()
 

@@ -12,7 +12,9 @@ import pytest
 from chromium import chromium
 from hostile_server import PAGE, Canary, canary_server
 from playwright.sync_api import Browser, BrowserContext, Frame, Page, Playwright
+from servers import PATIENCE
 from view_page import PACKAGE, build, bundle, page_html
+from waiting import eventually
 
 from llm_sandbox_nb.trajectory import events as ev
 
@@ -38,6 +40,7 @@ export function h(tag: any, attributes: any = {}, ...children: any[]): any {
 }
 export const setText = (node: HTMLElement, text: string) => { node.replaceChildren(parsed(text)); };
 export const plainText = (text: string) => text;
+export const errorText = (error: any) => String(error?.message ?? error);
 """
 UNPROTECTED = {
     "view/dom.ts": _UNSAFE_DOM,
@@ -173,7 +176,9 @@ def browser(playwright: Playwright) -> Iterator[Browser]:
 @pytest.fixture
 def context(browser: Browser) -> BrowserContext:
     """A window so high that all is in sight, hence loaded. It ends with the browser."""
-    return browser.new_context(viewport={"width": 1000, "height": 16_000})
+    context = browser.new_context(viewport={"width": 1000, "height": 16_000})
+    context.set_default_timeout(PATIENCE)
+    return context
 
 
 def serve(canary: Canary, name: str, payloads: list[Payload]) -> None:
@@ -215,13 +220,13 @@ def watch(context: BrowserContext, page: Page) -> Seen:
 def wait_for_frames(page: Page, count: int) -> None:
     """Until so many documents are there, each in its two frames."""
     inner: list[Frame] = []
-    for _ in range(200):
+
+    def are_there() -> bool:
         outer = [frame for frame in page.frames if frame.parent_frame == page.main_frame]
-        inner = [frame for frame in page.frames if frame.parent_frame in outer and frame.url]
-        if len(inner) >= count:
-            return
-        page.wait_for_timeout(50)
-    pytest.fail(f"{len(inner)} of {count} frames are there")
+        inner[:] = [frame for frame in page.frames if frame.parent_frame in outer and frame.url]
+        return len(inner) >= count
+
+    assert eventually(page, are_there), f"{len(inner)} of {count} frames are there"
 
 
 @pytest.mark.parametrize("trusted", ["yes", "no"])
@@ -257,7 +262,7 @@ def test_without_the_protection_each_payload_gets_through(canary: Canary, contex
         fire(canary, context, f"some-{number}", batch, 6)
     silent = [payload for payload in payloads if set(payload.names) - canary.names()]
     for number, payload in enumerate(silent):
-        fire(canary, context, f"one-{number}", [payload], 8)
+        fire(canary, context, f"one-{number}", [payload], 90)
     missing = names_of(payloads) - canary.names()
     assert not missing
 

@@ -8,6 +8,7 @@ import pytest
 from live_cells import begin, journal
 from playwright.sync_api import Page, WebSocketRoute, expect
 from servers import FrontEnd
+from waiting import eventually
 
 pytestmark = pytest.mark.parametrize("server", ["lab"], indirect=True)
 SCRIPT = """
@@ -53,8 +54,7 @@ def test_the_card_says_so_and_catches_up(server: FrontEnd, page: Page) -> None:
     line.cut_off()
     expect(badge).to_have_text("The server does not answer")
     (server.root / "go-1").touch()
-    while "echo two" not in str(journal(server, "run")):
-        page.wait_for_timeout(100)
+    assert eventually(page, lambda: "echo two" in str(journal(server, "run")))
     expect(page.locator(".lsn-step", has_text="echo two")).to_have_count(0)
     line.cut = False
     expect(badge).to_have_text(re.compile("^Running"))

@@ -10,6 +10,7 @@ import pytest
 from axe import violations
 from playwright.sync_api import Page, expect
 from servers import FrontEnd, command, open_notebook, show_panel
+from waiting import eventually
 
 SCRIPT = """
 turns:
@@ -17,6 +18,7 @@ turns:
   - text: Done.
     calls: [{tool: submit}]
 """
+TASK = "Write the task here."
 SETTINGS = {"model": "scripted/./it's.yaml", "isolation": "process", "steps": 7, "time": "10m"}
 
 
@@ -33,11 +35,16 @@ def set_theme(page: Page, theme: str) -> None:
     page.wait_for_function("theme => document.body.dataset.jpThemeName === theme", arg=theme)
 
 
-def sources(page: Page) -> list[str]:
-    found: list[str] = page.evaluate(
-        "() => jupyterapp.shell.currentWidget.context.model.toJSON().cells.map(cell => [cell.source].flat().join(''))"
+def wait_for_cells(page: Page, *sources: str) -> None:
+    """Until the notebook's last cells are these."""
+    page.wait_for_function(
+        """sources => {
+          const cells = jupyterapp.shell.currentWidget.context.model.toJSON().cells;
+          const last = cells.slice(-sources.length).map(cell => [cell.source].flat().join(''));
+          return JSON.stringify(last) === JSON.stringify(sources);
+        }""",
+        arg=sources,
     )
-    return found
 
 
 def test_the_button_inserts_a_cell_as_the_settings_say(server: FrontEnd, page: Page) -> None:
@@ -45,14 +52,17 @@ def test_the_button_inserts_a_cell_as_the_settings_say(server: FrontEnd, page: P
     button = page.locator("[data-command='llm-sandbox:insert-cell']").first
     expect(button).to_be_visible()
     button.click()
-    page.wait_for_function("() => document.activeElement.closest('.cm-content')")
+    page.wait_for_function(
+        f"() => String(getSelection()) === '{TASK}' && document.activeElement.closest('.cm-content')"
+    )
     line = """%%sandbox -m 'scripted/./it'"'"'s.yaml' --isolation process --steps 7 --time 10m"""
-    assert sources(page) == ["1 + 1", "%load_ext llm_sandbox_nb", f"{line}\nWrite the task here."]
+    before = ("1 + 1", "%load_ext llm_sandbox_nb")
+    wait_for_cells(page, *before, f"{line}\n{TASK}")
     page.keyboard.type("Say hello")
-    assert sources(page)[2] == f"{line}\nSay hello", "the placeholder is selected"
+    wait_for_cells(page, *before, f"{line}\nSay hello")  # the placeholder was selected
     page.keyboard.press("Escape")
     page.keyboard.press("Control+Alt+s")
-    assert len(sources(page)) == 4, "the extension is loaded once"
+    wait_for_cells(page, *before, f"{line}\nSay hello", f"{line}\n{TASK}")  # the extension is loaded once
     command(page, "notebook:run-all-cells")
     expect(page.locator(".lsn-header .lsn-badge").first).to_have_text("Submitted")
 
@@ -110,7 +120,8 @@ def test_the_panel_shows_the_sandbox_and_its_files(server: FrontEnd, page: Page,
     section.get_by_role("button", name="Stop").click()
     page.get_by_role("dialog").get_by_role("button", name="Stop").click()
     expect(section).to_have_count(0)
-    assert not [one for one in server.jupyter.sandboxes() if one["notebook"] == server.path("panel.ipynb")]
+    path = server.path("panel.ipynb")
+    assert eventually(page, lambda: path not in [one["notebook"] for one in server.jupyter.sandboxes()])
 
 
 def files_of(page: Page, section: object, tmp_path: Path) -> None:

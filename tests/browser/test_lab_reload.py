@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
 from live_cells import BADGE, begin, journal, patient, wait_for_idle
 from playwright.sync_api import Page, expect
-from servers import APPS, PATIENCE, FrontEnd, bundles, command, open_notebook
+from servers import APPS, FrontEnd, bundles, command, open_notebook
 from support import MIME
+from waiting import eventually
 
 
 def reload(server: FrontEnd, page: Page, name: str) -> None:
@@ -26,11 +26,8 @@ def saved_outputs(server: FrontEnd, name: str) -> list[dict[str, Any]]:
     return outputs
 
 
-def wait_until_over(server: FrontEnd, name: str) -> None:
-    deadline = time.monotonic() + PATIENCE / 1000
-    while journal(server, name)[-1]["kind"] != "run.finished":
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+def is_over(server: FrontEnd, name: str) -> bool:
+    return any(event["kind"] == "run.finished" for event in journal(server, name))
 
 
 @pytest.mark.parametrize("server", APPS, indirect=True)
@@ -66,7 +63,7 @@ def test_the_card_of_a_run_that_ended_meanwhile_comes_back(server: FrontEnd, pag
     page.once("dialog", lambda dialog: dialog.accept())
     page.goto("about:blank")
     go.touch()
-    wait_until_over(server, "meanwhile")
+    assert eventually(page, lambda: is_over(server, "meanwhile"))
     reload(server, page, "meanwhile")
     expect(page.locator(BADGE)).to_have_text("Submitted")
     page.wait_for_function(

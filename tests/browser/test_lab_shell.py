@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 from axe import violations
-from live_cells import BADGE, begin, patient, wait_for_idle
+from live_cells import BADGE, begin, patient, wait_for_idle, wait_until_noted
 from playwright.sync_api import Browser, Page, expect
-from servers import APPS, FrontEnd, jupyter, show_panel
+from servers import APPS, PATIENCE, FrontEnd, jupyter, show_panel
+from waiting import eventually
 
 DONE = """
 turns:
@@ -44,7 +45,8 @@ def test_the_status_bar_tells_what_the_run_does(server: FrontEnd, page: Page) ->
     status = page.locator(".lsn-status")
     expect(status).to_have_text("Sandbox: running step 2")
     expect(page.locator("#jp-main-statusbar")).to_contain_text("Busy")
-    page.get_by_role("button", name="Pause").click()
+    page.get_by_role("button", name="Pause", exact=True).click()
+    wait_until_noted(server, page, "told", "pause")
     go.touch()
     expect(status).to_have_text("Sandbox: waiting for you")
     expect(page.locator(".lm-TabBar-tab.lsn-waiting", has_text="told.ipynb")).to_have_count(1)
@@ -58,6 +60,7 @@ def test_the_status_bar_tells_what_the_run_does(server: FrontEnd, page: Page) ->
 
 def test_a_cell_that_finds_no_room_offers_to_make_some(browser: Browser, tmp_path: Path) -> None:
     page = browser.new_page(viewport={"width": 1200, "height": 900})
+    page.set_default_timeout(PATIENCE)
     with jupyter(tmp_path / "jupyter", options=("--SandboxManager.max_sandboxes=1",)) as one:
         server = FrontEnd(one)
         finished(server, page, "first")
@@ -88,8 +91,8 @@ def test_stop_all_idle(server: FrontEnd, page: Page) -> None:
     expect(dialog).to_contain_text("idle-one.ipynb")
     dialog.get_by_role("button", name="Stop").click()
     expect(panel.get_by_text("1 idle sandbox in another notebook")).not_to_be_visible()
-    left = [box["notebook"] for box in server.jupyter.sandboxes()]
-    assert left == [server.path("idle-two.ipynb")]
+    left = [server.path("idle-two.ipynb")]
+    assert eventually(page, lambda: [box["notebook"] for box in server.jupyter.sandboxes()] == left)
 
 
 @LAB
@@ -99,6 +102,7 @@ def test_a_run_opens_in_a_tab_where_keys_go_from_step_to_step(server: FrontEnd, 
     tab = page.locator(".lsn-run-tab")
     expect(tab.locator(BADGE)).to_have_text("Submitted")
     expect(tab.locator(".lsn-capped")).to_have_count(0)
+    expect(tab.locator(".lsn-view")).to_be_focused()
     current = tab.locator(".lsn-current")
     for key, step in (
         ("ArrowDown", "1"),
@@ -109,14 +113,17 @@ def test_a_run_opens_in_a_tab_where_keys_go_from_step_to_step(server: FrontEnd, 
     ):
         page.keyboard.press(key)
         expect(current).to_have_attribute("data-step", step)
-    before = tab.locator(".lsn-view").evaluate("node => node.getBoundingClientRect().width")
+    view = tab.locator(".lsn-view")
+    before = view.evaluate("node => node.getBoundingClientRect().width")
     page.keyboard.press("p")
     expect(tab.locator(".lsn-present")).to_be_visible()
     assert violations(page, ".lsn-run-tab") == []
-    zoom = tab.locator(".lsn-view").evaluate("node => Number(getComputedStyle(node).zoom)")
-    assert zoom >= 1.5
-    after = tab.locator(".lsn-view").evaluate("node => node.getBoundingClientRect().width")
-    assert abs(after - before) <= 2, "large type is no wider than the tab"
+
+    def is_large() -> bool:
+        zoom = view.evaluate("node => Number(getComputedStyle(node).zoom)")
+        return zoom >= 1.5 and abs(view.evaluate("node => node.getBoundingClientRect().width") - before) <= 2
+
+    assert eventually(page, is_large), "large type is no wider than the tab"
     page.keyboard.press("Escape")
     expect(tab.locator(".lsn-present")).to_have_count(0)
     page.keyboard.press("?")
@@ -129,8 +136,6 @@ def test_a_run_opens_in_a_tab_where_keys_go_from_step_to_step(server: FrontEnd, 
 def test_the_panel_opens_runs_that_go_on_and_those_that_are_over(server: FrontEnd, page: Page) -> None:
     go = server.root / "go-tab"
     finished(server, page, "rows")
-    page.evaluate("() => { jupyterapp.commands.execute('notebook:run-cell-and-insert-below'); }")
-    wait_for_idle(page)
     show_panel(page)
     panel = page.get_by_role("region", name="Sandboxes")
     row = panel.get_by_role("button", name="Submitted: Go on., 4 steps")
@@ -157,5 +162,5 @@ def test_no_scroll_box_is_around_the_scroll_box_of_a_card(server: FrontEnd, page
     page.evaluate("() => jupyterapp.shell.currentWidget.content.widgets[1].outputsScrolled = true")
     expect(page.locator(".jp-CodeCell.jp-mod-outputsScrolled")).to_have_count(1)
     area = page.locator(".jp-Cell-outputArea", has=page.locator(".lsn-view"))
-    assert area.evaluate("node => getComputedStyle(node).overflowY") == "visible"
-    assert area.evaluate("node => node.getBoundingClientRect().height") > 500
+    expect(area).to_have_css("overflow-y", "visible")
+    assert eventually(page, lambda: area.evaluate("node => node.getBoundingClientRect().height") > 500)

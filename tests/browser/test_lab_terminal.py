@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import psutil
 import pytest
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 from servers import IN_FULL, FrontEnd, Jupyter, command, jupyter, open_notebook, show_panel
+from waiting import eventually
 
 NAME = "work.ipynb"
 WIDGET = "[...jupyterapp.shell.widgets('main'), ...jupyterapp.shell.widgets('down')]"
@@ -77,8 +78,9 @@ def sees(page: Page, text: str) -> None:
     page.wait_for_function(f"text => ({SCREEN})().includes(text)", arg=text)
 
 
-def running(mark: str) -> bool:
-    return any(mark in (one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"]))
+def running(mark: str) -> int:
+    """How many `sleep` there are for so long."""
+    return sum(one.info["cmdline"] == ["sleep", mark] for one in psutil.process_iter(["cmdline"]))
 
 
 def test_a_person_works_in_it(page: Page, section: Locator) -> None:
@@ -94,24 +96,21 @@ def test_a_person_works_in_it(page: Page, section: Locator) -> None:
     sees(page, f"{rows} {columns}")
     page.set_viewport_size({"width": 900, "height": 700})
     page.wait_for_function(f"before => {TERMINALS}[0]._term.cols !== before", arg=columns)
-    resized = page.evaluate(f"() => {TERMINALS}[0]._term.cols")
-    enter(page, "stty size")
-    sees(page, f" {resized}")
+    enter(page, "while sleep 0.2; do stty size; done")  # it may be resized more than once
+    size = f"(one => `${{one.rows}} ${{one.cols}}`)({TERMINALS}[0]._term)"
+    page.wait_for_function(f"() => ({SCREEN})().split('\\n').includes({size})")
+    page.keyboard.press("Control+c")
     enter(page, "exit 3")
     sees(page, "[The shell has ended with exit code 3.]")
 
 
 def test_closing_the_tab_ends_what_runs_in_it(page: Page, section: Locator) -> None:
     open_terminal(page, section)
-    enter(page, "setsid sleep 86391.75 & sleep 86391.75")
-    deadline = time.monotonic() + 20
-    while not running("86391.75"):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    mark = f"86392.{os.getpid()}"  # by which it is told from what others run on this machine
+    enter(page, f"setsid sleep {mark} & sleep {mark}")
+    assert eventually(page, lambda: running(mark) == 2)
     page.evaluate(f"() => {{ {TERMINALS}.at(-1).parent.close(); }}")
-    while running("86391.75"):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    assert eventually(page, lambda: running(mark) == 0)
 
 
 HEAR = f"""() => {{
@@ -163,10 +162,9 @@ def test_what_it_prints_stays_in_it(server: FrontEnd, page: Page, section: Locat
     labels = page.evaluate(f"() => {TERMINALS}.flatMap(one => [one.title.label, one.parent.title.label])")
     assert set(labels) == {f"Sandbox of {server.path(NAME)}"}
     assert page.title() == title
-    assert page.get_by_text("Your bank", exact=True).count() == 0
+    expect(page.get_by_text("Your bank", exact=True)).to_have_count(0)
     assert page.evaluate("() => window.hit") is None
-    inside = page.locator(".lsn-terminal script, .lsn-terminal img")
-    assert inside.count() == 0
+    expect(page.locator(".lsn-terminal script, .lsn-terminal img")).to_have_count(0)
 
 
 def test_what_it_asks_types_nothing(page: Page, section: Locator) -> None:

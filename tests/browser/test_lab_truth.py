@@ -8,7 +8,16 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from live_cells import BADGE, ENDLESS, SLOW, begin, going_on, patient, sleepers, wait_until_held
+from live_cells import (
+    BADGE,
+    ENDLESS,
+    begin,
+    going_on,
+    patient,
+    wait_for_sleepers,
+    wait_until_held,
+    wait_until_noted,
+)
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 from servers import PATIENCE, FrontEnd, command, open_notebook
 
@@ -25,14 +34,6 @@ def other(browser: Browser) -> Iterator[Page]:
     context.set_default_timeout(PATIENCE)
     yield context.new_page()
     context.close()
-
-
-def steps(page: Page) -> list[str]:
-    """The numbers of the steps, as they stand there."""
-    found: list[str] = page.evaluate(
-        "() => [...document.querySelectorAll('.lsn-view .lsn-step')].map(step => step.dataset.step)"
-    )
-    return found
 
 
 def record(server: FrontEnd, name: str) -> Run:
@@ -52,10 +53,9 @@ def assert_shows(page: Page, run: Run) -> None:
     expect(page.locator(BADGE)).to_have_text(end_words(run))
     expect(page.locator(".lsn-view")).to_have_count(1)
     wanted = [str(step.number) for step in run.steps]
-    page.wait_for_function(
-        "wanted => document.querySelectorAll('.lsn-view .lsn-step').length >= wanted", arg=len(wanted)
-    )
-    assert steps(page) == wanted
+    expect(page.locator(".lsn-view .lsn-step")).to_have_count(len(wanted))
+    for place, number in enumerate(wanted):
+        expect(page.locator(".lsn-view .lsn-step").nth(place)).to_have_attribute("data-step", number)
     for step in run.steps:
         node = page.locator(f".lsn-step[data-step='{step.number}']")
         node.scroll_into_view_if_needed()
@@ -70,14 +70,16 @@ def test_two_browsers_see_and_steer_one_run(server: FrontEnd, page: Page, other:
     command(page, "docmanager:save")
     open_notebook(other, server, "shared.ipynb", kernel=False)
     expect(other.locator(".lsn-output", has_text="two")).to_be_visible()
-    other.get_by_role("button", name="Pause").click()
+    other.get_by_role("button", name="Pause", exact=True).click()
     expect(going_on(page)).to_be_visible()
     page.get_by_label("Say something to the model").fill("Both of us see this.")
     page.get_by_label("Say something to the model").press("Enter")
     expect(page.get_by_label("Say something to the model")).to_have_value("")
+    wait_until_noted(server, page, "shared", "say")
     go.touch()
     wait_until_held(server, page, "shared")
-    assert len(steps(page)) == len(steps(other)) == 2, "it is held before its next request"
+    for one in (page, other):
+        expect(one.locator(".lsn-view .lsn-step")).to_have_count(2)  # it is held before its next request
     going_on(page).click()
     for one in (page, other):
         expect(one.locator(BADGE)).to_have_text("Submitted")
@@ -97,8 +99,10 @@ def test_a_kernel_that_is_restarted_in_a_run(server: FrontEnd, page: Page) -> No
     expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
     run = record(server, "kernel")
     assert_shows(page, run)
-    assert not sleepers()
-    (server.root / "kernel.yaml").write_text(SLOW)
+    wait_for_sleepers(page, 0)
+    go = server.root / "go"
+    go.touch()
+    (server.root / "kernel.yaml").write_text(patient(go))
     command(page, "notebook:run-all-cells")
     expect(page.locator(BADGE)).to_have_text("Submitted")
     assert_shows(page, record(server, "kernel"))
@@ -112,7 +116,7 @@ def test_a_kernel_that_is_killed_in_a_run(server: FrontEnd, page: Page) -> None:
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     assert_shows(page, record(server, "killed"))
-    assert not sleepers()
+    wait_for_sleepers(page, 0)
 
 
 def test_a_server_that_goes_with_its_kernel(server: FrontEnd, page: Page) -> None:
@@ -122,7 +126,7 @@ def test_a_server_that_goes_with_its_kernel(server: FrontEnd, page: Page) -> Non
     expect(page.locator(BADGE)).to_have_text("The server does not answer")
     server.jupyter.start()
     assert_shows(page, record(server, "gone"))
-    assert not sleepers()
+    wait_for_sleepers(page, 0)
 
 
 def test_a_server_that_is_restarted_under_a_kernel_that_lives_on(server: FrontEnd, page: Page) -> None:
@@ -133,12 +137,13 @@ def test_a_server_that_is_restarted_under_a_kernel_that_lives_on(server: FrontEn
     kernel = page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.id")
     pid = server.jupyter.kernel_pid(kernel)
     assert pid is not None
-    server.jupyter.kill()
-    expect(page.locator(BADGE)).to_have_text("The server does not answer")
-    go.touch()
-    server.jupyter.start()
-    expect(page.locator(BADGE)).not_to_have_text("The server does not answer")
-    expect(page.locator(BADGE)).not_to_have_text(re.compile("^Running"))
-    run = record(server, "lives")
-    assert_shows(page, run)
-    os.kill(pid, signal.SIGKILL)
+    try:
+        server.jupyter.kill()
+        expect(page.locator(BADGE)).to_have_text("The server does not answer")
+        go.touch()
+        server.jupyter.start()
+        expect(page.locator(BADGE)).not_to_have_text("The server does not answer")
+        expect(page.locator(BADGE)).not_to_have_text(re.compile("^Running"))
+        assert_shows(page, record(server, "lives"))
+    finally:
+        os.kill(pid, signal.SIGKILL)

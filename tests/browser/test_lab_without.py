@@ -93,6 +93,6 @@ def test_the_static_page_tells_everything(server: FrontEnd, page: Page) -> None:
             (server.root / name).write_text(copied.replace("cell-04", "cell-44"))
         open_notebook(reopened, server, name, kernel=False)
         reopened.keyboard.press("Escape")
-        assert reopened.locator(".lsn-view").count() == 0
+        expect(reopened.locator(".lsn-view")).to_have_count(0)
         assert_reads(reopened, events)
         reopened.close()

@@ -40,16 +40,16 @@ def corrected(server: FrontEnd, page: Page, name: str) -> None:
     open_notebook(page, server, path, kernel=False)
 
 
-def commands(page: Page) -> list[str]:
-    """The commands that the first card shows."""
-    card = page.locator(".lsn-host").first
-    for step in range(1, 4):
-        expect(card.locator(f".lsn-step[data-step='{step}']")).to_be_attached()
-    found: list[str] = card.evaluate(
-        """card => [...card.querySelectorAll('.lsn-step')].map(step => step.textContent)
-             .map(text => ['corrected', 'wrong', 'wc', 'one'].find(word => text.includes(word)) ?? '')"""
+def expect_commands(page: Page, *words: str) -> None:
+    """Wait until the first card shows these commands: the lines of its steps are drawn after the steps are there."""
+    page.wait_for_function(
+        """words => {
+          const steps = [...document.querySelector('.lsn-host').querySelectorAll('.lsn-step')];
+          const word = text => ['corrected', 'wrong', 'wc', 'one'].find(one => text.includes(one));
+          return words.every((one, place) => one === word(steps[place]?.textContent ?? ''));
+        }""",
+        arg=words,
     )
-    return found[:3]
 
 
 def test_a_saved_card_offers_a_newer_attempt_and_does_not_turn_into_it(server: FrontEnd, page: Page) -> None:
@@ -58,14 +58,14 @@ def test_a_saved_card_offers_a_newer_attempt_and_does_not_turn_into_it(server: F
     card = page.locator(".lsn-host").first
     newer = card.get_by_text("This run has a newer attempt.")
     expect(newer).to_be_visible()
-    assert commands(page) == ["one", "wrong", "wc"]
+    expect_commands(page, "one", "wrong", "wc")
     with page.expect_response(lambda response: "/history/journal" in response.url):
         card.get_by_role("option", name="Step 1").first.click()
     page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-    assert commands(page) == ["one", "wrong", "wc"], "the card is as it was saved"
+    expect_commands(page, "one", "wrong", "wc")  # the card is as it was saved
     card.get_by_role("button", name="Show it").click()
     expect(card.locator(".lsn-step", has_text="corrected")).to_be_attached()
-    assert commands(page) == ["one", "corrected", "wc"]
+    expect_commands(page, "one", "corrected", "wc")
     card.get_by_role("button", name="Show the saved attempt").click()
     expect(newer).to_be_visible()
-    assert commands(page) == ["one", "wrong", "wc"]
+    expect_commands(page, "one", "wrong", "wc")

@@ -166,7 +166,7 @@ class CommandLine:
         self.home.mkdir()
 
     def __call__(
-        self, *words: str, timeout: float = 120, stdin: str | None = None, **environment: str
+        self, *words: str, timeout: float = 280, stdin: str | None = None, **environment: str
     ) -> Done:
         """Run a command to its end, in a process that has imported LiteLLM already."""
         known = _warm.pids() | child_pids()
@@ -185,7 +185,7 @@ class CommandLine:
         }
         return _warm.start(request)
 
-    def fresh(self, *words: str, timeout: float = 120, **environment: str) -> Done:
+    def fresh(self, *words: str, timeout: float = 280, **environment: str) -> Done:
         """Run a command to its end in a new interpreter, with the imports of its own."""
         return self.program(*self.words(*words), timeout=timeout, **environment)
 
@@ -217,14 +217,14 @@ class CommandLine:
         out = self._stream("out")
         return out.read_text("utf-8") if out.exists() else ""
 
-    def program(self, *words: str, timeout: float = 120, **environment: str) -> Done:
+    def program(self, *words: str, timeout: float = 280, **environment: str) -> Done:
         """Run any program to its end."""
         before = child_pids()
         process = self.start(*words, **environment)
         return self.finish(process, before, timeout)
 
     def finish(
-        self, process: subprocess.Popen[bytes] | _Forked, before: set[int], timeout: float = 60
+        self, process: subprocess.Popen[bytes] | _Forked, before: set[int], timeout: float = 240
     ) -> Done:
         """Wait for a program that was started; `before` are the children there were before."""
         try:
@@ -246,7 +246,7 @@ def open_command_line(folder: Path) -> Iterator[CommandLine]:
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 0)
 
 
-def _left(known: set[int], patience: float = 3.0) -> list[str]:
+def _left(known: set[int], patience: float = 30.0) -> list[str]:
     """What new children there are after some patience; they are ended."""
     deadline = time.monotonic() + patience
     while (new := child_pids() - known) and time.monotonic() < deadline:

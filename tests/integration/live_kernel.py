@@ -11,6 +11,7 @@ from typing import Any
 
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
+from support import PATIENCE
 from warm_kernels import connected, kernel_environment, warm_kernel
 
 from notebooks import LOAD
@@ -30,7 +31,7 @@ class LiveKernel:
         return str(self.client.execute(code))
 
     def messages(
-        self, cell: str, *, until: Callable[[Message], bool] | None = None, timeout: float = 60
+        self, cell: str, *, until: Callable[[Message], bool] | None = None, timeout: float = PATIENCE
     ) -> list[Message]:
         """The messages of a cell until it is done, or until one is as asked."""
         seen: list[Message] = []
@@ -50,7 +51,7 @@ class LiveKernel:
         kinds = [message["msg_type"] for message in seen[-20:]]
         raise AssertionError(f"nothing as asked came in {timeout} s; last seen: {kinds}")
 
-    def run(self, code: str, timeout: float = 60) -> list[Message]:
+    def run(self, code: str, timeout: float = PATIENCE) -> list[Message]:
         """A whole cell."""
         return self.messages(self.start(code), timeout=timeout)
 

@@ -18,7 +18,7 @@ import pytest
 import yaml
 from agent_scripts import bash, script_text, turn
 from benchmark_models import FunctionModel, calls, fails, says, turn_of
-from support import run
+from support import eventually, run
 
 from llm_sandbox_nb.analysis.load import load_runs
 from llm_sandbox_nb.benchmark.attempt import HowToAsk
@@ -107,13 +107,11 @@ def test_the_report_says_it_all_and_escapes(tmp_path: Path) -> None:
 
 
 def test_many_are_under_way_at_once(tmp_path: Path) -> None:
-    model = FunctionModel(planted, delay=0.5)
+    model = FunctionModel(planted, delay=3)
     rows = [Row(f"r{n}", ROWS[n % 6].problem_statement, ROWS[n % 6].ground_truth) for n in range(300)]
-    started = time.monotonic()
     results = run(runner(tmp_path, model, workers=300).run(items(("llm",), rows=rows)), 240)
     assert len(results) == 300
-    assert model.most >= 200
-    assert time.monotonic() - started < 300 * 0.5 / 2
+    assert model.most >= 100, "asked at the same time"
 
 
 def test_it_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -233,10 +231,8 @@ def test_cancelling_leaves_nothing_behind(tmp_path: Path) -> None:
 
     async def body() -> None:
         work = asyncio.create_task(runner(tmp_path, FunctionModel(lambda messages: hang)).run(items()))
-        for _ in range(1000):
-            if any(b'"call.started"' in one.read_bytes() for one in tmp_path.rglob("journal.jsonl")):
-                break
-            await asyncio.sleep(0.05)
+        journals = lambda: [one.read_bytes() for one in tmp_path.rglob("journal.jsonl")]  # noqa: E731
+        await eventually(lambda: any(b'"call.started"' in text for text in journals()))
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
             await work

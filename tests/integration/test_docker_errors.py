@@ -163,8 +163,9 @@ def test_limits_that_the_engine_refuses() -> None:
 def test_container_removed_in_use() -> None:
     async def body() -> str:
         async with docker_box() as box:
-            running = asyncio.create_task(box.run("sleep 60"))
-            await asyncio.sleep(0.2)
+            begun = asyncio.Event()
+            running = asyncio.create_task(box.run("echo begun; sleep 600", on_output=lambda *_: begun.set()))
+            await begun.wait()
             connect().api.remove_container(box.protection.details["container"], force=True)
             with pytest.raises(SandboxLostError) as caught:
                 await running

@@ -154,7 +154,7 @@ def test_files_that_never_hold_still(opener):
         for _ in range(10):
             begun = time.monotonic()
             told = await host.checkpoint()
-            assert time.monotonic() - begun < 30
+            assert time.monotonic() - begun < 120
             assert told.outcome["entries"] > 4
         await box.run("kill %1 %2 %3", kill_background=True)
         await box.run("true", kill_background=True)

@@ -169,8 +169,8 @@ def test_a_shell_whose_folder_is_gone(opener):
 def test_a_stopped_shell_answers_all_the_same(process_opener):
     async def test(box):
         host = Host(box)
-        await box.run("v=1; (sleep 0.3; kill -STOP $$) & ")
-        await asyncio.sleep(1)
+        await box.run("v=1; shell=$$; (sleep 0.3; kill -STOP $shell; touch stopped) & ")
+        await box.exec(["sh", "-c", "until [ -e stopped ]; do sleep 0.05; done"])
         told = await host.checkpoint()
         assert told.outcome["shell"]["state"] == "new"
         assert b"v=" in told.shell

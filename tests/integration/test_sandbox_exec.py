@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 
 import pytest
 from support import with_sandbox as body
@@ -91,12 +90,13 @@ def test_stdin(opener):
 
 def test_stdin_that_nobody_reads_blocks_nobody_else(opener):
     async def test(box):
-        stuck = asyncio.ensure_future(box.exec(["sleep", "511"], stdin=b"x" * 30 * 2**20, timeout=2))
+        unread = b"x" * 30 * 2**20
+        stuck = asyncio.ensure_future(box.exec(["sleep", "511"], stdin=unread))
         await asyncio.sleep(0.2)
-        started = time.monotonic()
         assert (await box.run("echo free")).stdout == b"free\n"
-        assert time.monotonic() - started < 1.7
-        assert (await stuck).timed_out
+        assert not stuck.done()
+        stuck.cancel()
+        assert (await box.exec(["sleep", "511"], stdin=unread, timeout=1)).timed_out
 
     body(opener, test)
 
@@ -175,9 +175,7 @@ def test_unknown_user(opener):
 def test_time_out_kills_the_whole_tree(opener, script):
     async def test(box):
         await box.run("sleep 531 & kept=$!")
-        started = time.monotonic()
-        result = await box.exec(["sh", "-c", f"echo out; echo err >&2; {script}"], timeout=0.5)
-        assert time.monotonic() - started < 15
+        result = await box.exec(["sh", "-c", f"echo out; echo err >&2; {script}"], timeout=2)
         assert (result.timed_out, result.exit_code) == (True, None)
         assert (result.stdout, result.stderr) == (b"out\n", b"err\n")
         left = await box.run(
@@ -205,13 +203,15 @@ def test_cancelling_kills_the_whole_tree(opener):
 def test_time_out_in_the_shell_spares_exec_and_the_reverse(opener):
     async def test(box):
         beside = asyncio.ensure_future(
-            box.exec(["sh", "-c", "(setsid sleep 1.2; echo orphan >&2) & sleep 1.5; echo whole"])
+            box.exec(["sh", "-c", "(setsid sleep 1.2; echo orphan >&2) & sleep 1.5; wait; echo whole"])
         )
         await asyncio.sleep(0.2)
         assert (await box.run("sleep 551", timeout=0.3)).timed_out
         result = await beside
         assert (result.stdout, result.stderr, result.timed_out) == (b"whole\n", b"orphan\n", False)
-        shell = asyncio.ensure_future(box.run("(setsid sleep 0.9; echo orphan >&2) & sleep 1.2; echo whole"))
+        shell = asyncio.ensure_future(
+            box.run("(setsid sleep 0.9; echo orphan >&2) & sleep 1.2; wait $!; echo whole")
+        )
         await asyncio.sleep(0.2)
         assert (await box.exec(["sleep", "552"], timeout=0.3)).timed_out
         result = await shell
@@ -222,9 +222,7 @@ def test_time_out_in_the_shell_spares_exec_and_the_reverse(opener):
 
 def test_what_exec_leaves_running_is_not_waited_for(opener):
     async def test(box):
-        started = time.monotonic()
         result = await box.exec(["sh", "-c", "sleep 561 & echo $!"])
-        assert time.monotonic() - started < 15
         pid = int(result.stdout)
         assert (await box.run(f"kill -0 {pid} && echo lives; kill {pid}")).stdout == b"lives\n"
 

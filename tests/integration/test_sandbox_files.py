@@ -67,7 +67,7 @@ def test_errors_of_reading(opener):
             started = time.monotonic()
             with pytest.raises(PermissionError):
                 await box.read_file(special)
-            assert time.monotonic() - started < 10
+            assert time.monotonic() - started < 60
         with pytest.raises(OSError, match="loop"):
             await box.read_file("loop")
         with pytest.raises(OSError, match="too long"):

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support import run
+from support import PATIENCE, eventually, processes_with, run, until
 
 from llm_sandbox_nb.sandbox.bootstrap import bootstrap_argv, executor_source
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
@@ -20,6 +20,8 @@ from llm_sandbox_nb.sandbox.errors import SandboxLostError
 from llm_sandbox_nb.sandbox.protocol.channel import Channel
 from llm_sandbox_nb.sandbox.protocol.transport import StreamTransport
 
+MARK = f"700.{os.getpid()}"
+"""Seconds that a command sleeps, by which it is told from all others."""
 PROTECTION = Protection("process", "standard", "0", (), False, "none", "open", False, None, None, None)
 
 
@@ -73,7 +75,7 @@ class Pipe:
 
     def end(self):
         os.close(self.write_fd)
-        self.process.wait(5)
+        self.process.wait(PATIENCE)
         os.close(self.read_fd)
 
 
@@ -94,16 +96,16 @@ def test_adoption_keeps_the_shell_and_ends_what_was_under_way(pipe):
         word = f"owner-{os.getpid()}"
         under_way = asyncio.ensure_future(first.run(f"yes {word}; touch AFTER"))
         beside = asyncio.ensure_future(first.exec(["sh", "-c", f"yes {word} >&2"], stdin=bytes(3 * 2**20)))
-        await asyncio.sleep(0.3)
+        await eventually(lambda: len(processes_with(word)) >= 2)
         await pipe.abandon(first)
         for task in (under_way, beside):
             with pytest.raises(SandboxLostError):
                 await task
-        await asyncio.sleep(0.2)
         second = await pipe.owner(adopt=True)
         assert second.executor["adopted"] is True
-        result = await second.run(f"echo $x; pwd; kill -0 {job} && echo job; pgrep -f '[y]es {word}'")
+        result = await second.run(f"echo $x; pwd; kill -0 {job} && echo job")
         assert result.stdout == b"kept\n/tmp\njob\n"
+        await eventually(lambda: not processes_with(word))
         assert await second.read_file("file") == b"kept"
         assert [entry.kind for entry in await second.list_files("file")] == ["file"]
         await second.run("kill $!")
@@ -148,63 +150,47 @@ def test_adoption_a_hundred_times_under_load(pipe):
 def test_without_an_owner_it_ends_after_its_lease(pipe):
     async def test():
         box = await pipe.owner(lease=1.0)
-        await box.run("setsid sleep 721 & sleep 722 &")
+        await box.run(f"setsid sleep {MARK} & sleep {MARK} &")
+        started = time.monotonic()
         await pipe.abandon(box)
+        return started
 
-    run(test())
-    started = time.monotonic()
-    pipe.process.wait(10)
-    assert 0.3 < time.monotonic() - started < 8
-    assert "sleep 72" not in processes()
+    started = run(test())
+    pipe.process.wait(PATIENCE)
+    assert time.monotonic() - started > 0.3
+    until(lambda: not processes_with(MARK))
 
 
 def test_pings_keep_the_lease(pipe):
     async def test():
-        box = await pipe.owner(lease=1.0, ping_every=0.2)
-        assert (await box.run("sleep 2.5; echo fine", timeout=10)).stdout == b"fine\n"
+        box = await pipe.owner(lease=4.0, ping_every=0.2)
+        assert (await box.run("sleep 6; echo fine", timeout=60)).stdout == b"fine\n"
         await box.close()
 
     run(test())
-
-
-def processes():
-    return "\n".join(
-        path.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-        for path in Path("/proc").glob("[0-9]*/cmdline")
-        if readable(path)
-    )
-
-
-def readable(path):
-    try:
-        path.read_bytes()
-    except OSError:
-        return False
-    return True
 
 
 def test_the_end_of_its_pipe_is_its_end(pipe):
     async def test():
         box = await pipe.owner()
-        await box.run("setsid sleep 731 & (trap '' TERM HUP; sleep 732) &")
+        await box.run(f"setsid sleep {MARK} & (trap '' TERM HUP; sleep {MARK}) &")
+        await eventually(lambda: len(processes_with(MARK)) == 2)
         await pipe.abandon(box)
 
     run(test())
     pipe.end()
-    assert "sleep 73" not in processes()
+    until(lambda: not processes_with(MARK))
 
 
 def test_goodbye_ends_everything(pipe):
     async def test():
         box = await pipe.owner()
-        await box.run("setsid sleep 741 & echo")
+        await box.run(f"setsid sleep {MARK} & echo")
         await box.close()
 
     run(test())
-    started = time.monotonic()
-    assert pipe.process.wait(5) == 0
-    assert time.monotonic() - started < 5
-    assert "sleep 74" not in processes()
+    assert pipe.process.wait(PATIENCE) == 0
+    until(lambda: not processes_with(MARK))
 
 
 def test_signals_from_outside_do_not_hurt_it(pipe):
@@ -223,22 +209,17 @@ import asyncio, os, sys
 from llm_sandbox_nb import open_sandbox
 async def main():
     box = await open_sandbox("process")
-    await box.run("setsid sleep 751 & (trap '' TERM; sleep 752) & echo")
     print(box.directories.root, flush=True)
-    await box.run("sleep 753")
+    await box.run("setsid sleep MARK & (trap '' TERM; sleep MARK) & sleep MARK")
 asyncio.run(main())
-"""
+""".replace("MARK", MARK)
 
 
 def test_kill_minus_nine_of_the_host_leaves_nothing():
     with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True) as host:
         root = host.stdout.readline().strip()
-        time.sleep(0.3)
-        assert "sleep 751" in processes()
+        until(lambda: len(processes_with(MARK)) == 3)
         assert Path(root).is_dir()
         host.kill()
-    deadline = time.monotonic() + 5
-    while ("sleep 75" in processes() or Path(root).exists()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert "sleep 75" not in processes()
-    assert not Path(root).parent.exists()
+    until(lambda: not processes_with(MARK))
+    until(lambda: not Path(root).parent.exists())

@@ -61,7 +61,7 @@ def test_streams_apart_and_live(opener):
         def on_output(stream, data):
             seen.append((stream, data, time.monotonic()))
 
-        result = await box.run("echo out; echo err >&2; sleep 0.5; echo late", on_output=on_output)
+        result = await box.run("echo out; echo err >&2; sleep 2; echo late", on_output=on_output)
         assert (result.stdout, result.stderr) == (b"out\nlate\n", b"err\n")
         assert b"".join(data for stream, data, _ in seen if stream == "stdout") == result.stdout
         first = next(when for _, data, when in seen if data.startswith(b"out"))
@@ -147,11 +147,7 @@ LEFT = "ps -eo args 2>/dev/null | grep -c '[s]leep 4[0-9][0-9]'"
 def test_time_out_ends_everything_and_keeps_the_shell(process_opener, command):
     async def test(box):
         await box.run("kept=yes; cd /tmp")
-        started = time.monotonic()
-        result = await box.run(
-            f"echo before; echo error >&2; {command}; echo AFTER; touch AFTER", timeout=0.5
-        )
-        assert time.monotonic() - started < 15
+        result = await box.run(f"echo before; echo error >&2; {command}; echo AFTER; touch AFTER", timeout=2)
         assert result.timed_out
         assert result.exit_code is None
         assert (result.stdout, result.stderr) == (b"before\n", b"error\n")
@@ -174,7 +170,7 @@ def test_time_out_ends_everything_and_keeps_the_shell(process_opener, command):
 )
 def test_time_out_of_a_shell_that_does_not_come_back(process_opener, command):
     async def test(box):
-        result = await box.run(f"echo before; {command}; echo AFTER", timeout=0.3)
+        result = await box.run(f"echo before; {command}; echo AFTER", timeout=2)
         assert result.timed_out
         assert result.stdout == b"before\n"
         assert "new one was started" in result.notice
@@ -187,7 +183,7 @@ def test_time_out_of_a_shell_that_does_not_come_back(process_opener, command):
 def test_time_out_everywhere(opener):
     async def test(box):
         command = "echo before; setsid sleep 441 & sh -c \"trap '' TERM; sleep 442\" & sleep 443; echo AFTER"
-        result = await box.run(command, timeout=0.5)
+        result = await box.run(command, timeout=2)
         assert (result.timed_out, result.stdout) == (True, b"before\n")
         await box.run("command -v ps")
         left = await box.run(
@@ -201,7 +197,7 @@ def test_time_out_everywhere(opener):
 def test_background_job_of_an_earlier_call_survives_a_time_out(opener):
     async def test(box):
         await box.run("sleep 451 & old=$!; (while :; do sleep 0.05; done) & old2=$!")
-        result = await box.run("sleep 452 & echo $!; sleep 453", timeout=0.4)
+        result = await box.run("sleep 452 & echo $!; sleep 453", timeout=2)
         young = int(result.stdout)
         alive = await box.run(
             f"kill -0 $old && kill -0 $old2 && echo old; kill -0 {young} 2>/dev/null && echo young"
@@ -225,10 +221,10 @@ def test_kill_background_is_for_this_call_only(opener):
 
 def test_background_output_is_told_apart(opener):
     async def test(box):
-        result = await box.run("(sleep 0.2; echo from the background; echo and error >&2) & echo at once")
+        late = "(until [ -e go ]; do sleep 0.05; done; echo from the background; echo and error >&2; touch said) &"
+        result = await box.run(f"{late} echo at once")
         assert result.stdout == b"at once\n"
-        assert result.duration < 0.2
-        await asyncio.sleep(0.6)
+        await box.exec(["sh", "-c", "touch go; until [ -e said ]; do sleep 0.05; done; sleep 0.5"])
         result = await box.run("echo second")
         assert result.stdout == b"second\n"
         assert result.background == b"from the background\nand error\n"
@@ -315,17 +311,19 @@ def test_private_descriptors_are_out_of_reach(opener):
         await box.run('for fd in {3..255}; do eval "exec $fd>&-"; done')
         assert (await box.run("echo still")).stdout == b"still\n"
         await box.run("exec 10>x 11>x 12>x 13>x 14>x 15>x 194>x 195>x 197>x 199>x")
-        assert (await box.run("echo here", timeout=10)).stdout == b"here\n"
+        assert (await box.run("echo here", timeout=60)).stdout == b"here\n"
 
     body(opener, test)
 
 
 def test_interrupt(opener):
     async def test(box):
-        task = asyncio.ensure_future(box.run("echo started; x=kept; sleep 471; echo AFTER"))
-        await asyncio.sleep(0.3)
+        began = asyncio.Event()
+        command = "x=kept; echo started; sleep 471; echo AFTER"
+        task = asyncio.ensure_future(box.run(command, on_output=lambda *_: began.set()))
+        await began.wait()
         await box.interrupt()
-        result = await asyncio.wait_for(task, 5)
+        result = await task
         assert (result.interrupted, result.timed_out, result.exit_code) == (True, False, None)
         assert result.stdout == b"started\n"
         assert (await box.run("echo $x")).stdout == b"kept\n"
@@ -340,7 +338,7 @@ def test_cancelling_the_task_ends_the_command(opener):
         task = asyncio.ensure_future(
             box.run("echo $BASHPID > pid; sleep 472 & echo $! >> pid; wait; touch AFTER")
         )
-        await asyncio.sleep(0.4)
+        await box.exec(["sh", "-c", "until [ $(cat pid | wc -l) = 2 ]; do sleep 0.05; done"])
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -354,8 +352,8 @@ def test_a_second_command_waits_for_the_first(opener):
     async def test(box):
         first = asyncio.ensure_future(box.run("sleep 0.3; echo a >> order"))
         await asyncio.sleep(0.05)
-        beside = await box.exec(["echo", "beside"], timeout=5)
-        second = await box.run("echo b >> order; cat order", timeout=1)
+        beside = await box.exec(["echo", "beside"], timeout=60)
+        second = await box.run("echo b >> order; cat order", timeout=60)
         assert beside.stdout == b"beside\n"
         assert second.stdout == b"a\nb\n"
         assert (await first).exit_code == 0

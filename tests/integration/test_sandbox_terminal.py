@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from support import with_sandbox
+from support import PATIENCE, with_sandbox
 
 from llm_sandbox_nb.sandbox.errors import SandboxLostError
 from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
@@ -32,7 +32,7 @@ class Person:
         if self.looks:
             self.terminal.ask(len(data))
 
-    async def sees(self, text: bytes, timeout: float = 20) -> None:
+    async def sees(self, text: bytes, timeout: float = PATIENCE) -> None:
         deadline = time.monotonic() + timeout
         while text not in self.shown:
             assert not self.task.done(), self.shown[-500:]
@@ -51,7 +51,7 @@ async def count(box: Any, mark: str) -> int:
     return int(found.stdout)
 
 
-async def until(true: Callable[[], Awaitable[bool]], timeout: float = 20) -> None:
+async def until(true: Callable[[], Awaitable[bool]], timeout: float = PATIENCE) -> None:
     deadline = time.monotonic() + timeout
     while not await true():
         assert time.monotonic() < deadline

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from relay_wire import Wire
-from support import run
+from support import PATIENCE, run
 
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.protocol.frames import (
@@ -83,7 +83,7 @@ def test_a_client_that_goes_has_its_requests_cancelled_and_no_others(process_ope
         with pytest.raises(Exception, match="lost"):
             await lost
         assert (await kept).stdout == b"done\n"
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         while (await box.exec(["pgrep", "-f", "[s]leep 1234.5"])).exit_code == 0:
             assert time.monotonic() < deadline
         await staying.close()
@@ -94,8 +94,9 @@ def test_a_client_that_goes_has_its_requests_cancelled_and_no_others(process_ope
 def test_interrupting_and_cancelling_reach_the_sandbox(process_opener: Any) -> None:
     async def body(box: ChannelSandbox) -> None:
         client = await Wire(box).sandbox(box)
-        running = asyncio.create_task(client.run("echo begun; sleep 1000"))
-        await asyncio.sleep(0.3)
+        began = asyncio.Event()
+        running = asyncio.create_task(client.run("echo begun; sleep 1000", on_output=lambda *_: began.set()))
+        await began.wait()
         await client.interrupt()
         result = await running
         assert result.interrupted
@@ -260,7 +261,7 @@ def test_too_many_requests_are_refused_one_by_one(process_opener: Any) -> None:
         waiting |= {"output_limit": 1000, "body": True}
         requests = [json_frame(Kind.REQUEST, n, waiting) for n in range(1, 100)]
         wire.write(requests)
-        frames = [await asyncio.wait_for(wire.read_frame(), 10) for _ in range(99 - relay.MAX_REQUESTS)]
+        frames = [await asyncio.wait_for(wire.read_frame(), PATIENCE) for _ in range(99 - relay.MAX_REQUESTS)]
         assert all(frame and b"only 64 pending requests" in frame.payload for frame in frames)
         assert wire.closed is None
         wire.client.leave()
@@ -292,7 +293,7 @@ def test_messages_hold_what_was_packed() -> None:
         list(unpack(messages[0][:-1]))
 
 
-async def _until(condition: Callable[[], bool], timeout: float = 10) -> None:
+async def _until(condition: Callable[[], bool], timeout: float = PATIENCE) -> None:
     async with asyncio.timeout(timeout):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)

@@ -21,13 +21,23 @@ turns:
   - text: I wait.
     calls:
       - tool: execute_bash
-        arguments: {command: "for n in 1 2 3 4 5; do echo line $n; sleep 0.4; done; echo done > output/answer.txt"}
+        arguments:
+          command: |
+            seq -f 'line %g' 1 2; until [ -e GO ]; do sleep 0.1; done
+            seq -f 'line %g' 3 5; echo done > output/answer.txt
   - calls: [{tool: submit}]
 """
 
 
 def solving(model: str = "scripted/strawberry", more: str = "") -> str:
     return f"await solve('How many?', model={model!r}, isolation='process'{more})"
+
+
+def slow(folder: Path) -> Path:
+    """The file for which the script waits, after its second line of output."""
+    go = folder / "go"
+    (folder / "slow.yaml").write_text(SLOW.replace("GO", str(go)))
+    return go
 
 
 def cells_of(tmp_path: Path, *cells: str, loaded: bool = True) -> list[NotebookNode]:
@@ -59,10 +69,13 @@ def test_a_cell_shows_the_run_that_it_awaits_its_record_and_its_files(loaded: bo
 
 
 def test_the_card_is_updated_while_the_cell_runs(tmp_path: Path) -> None:
-    (tmp_path / "slow.yaml").write_text(SLOW)
+    go = slow(tmp_path)
     with live_kernel(tmp_path) as kernel:
         kernel.run(IMPORT)
-        messages = cards_of(kernel.run(f"result = {solving('scripted/./slow.yaml')}"))
+        cell = kernel.start(f"result = {solving('scripted/./slow.yaml')}")
+        seen = kernel.messages(cell, until=lambda m: "line 2" in str(m["content"].get("data", "")))
+        go.touch()
+        messages = cards_of(seen + kernel.messages(cell))
     assert len({message["content"]["transient"]["display_id"] for message in messages}) == 1
     pages = [message["content"]["data"]["text/html"] for message in messages]
     assert any("line 2" in page and "line 4" not in page for page in pages)
@@ -80,7 +93,7 @@ def test_a_run_that_is_the_last_value_of_its_cell_is_shown_once(tmp_path: Path) 
 
 
 def test_a_resumed_run_is_shown_once(tmp_path: Path) -> None:
-    (tmp_path / "slow.yaml").write_text(SLOW)
+    slow(tmp_path).touch()
     options = "--isolation process -o result --steps 1"
     notebook = notebook_of(
         f"%%sandbox -m scripted/./slow.yaml {options}\nWork.", "result.resume(limits={'steps': 9})", "result"

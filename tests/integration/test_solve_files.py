@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_scripts import SUBMIT, bash, check_record, edit, outputs, results, script, solved, turn
+from agent_scripts import SUBMIT, bash, check_record, edit, outputs, results, solved, turn
 from support import run
+from talking_model import TalkingModel
 
 from llm_sandbox_nb.agent.artifacts import CollectLimits
 from llm_sandbox_nb.agent.errors import InputError
+from llm_sandbox_nb.model.contract import Reply
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.sandbox.contract import Sandbox
@@ -88,7 +89,12 @@ def test_artifacts_are_taken_as_they_come_and_follow_the_folder(tmp_path: Path, 
                 "mkdir was_dir && touch was_dir/x; rm 'a file'; mkdir 'a file'; printf z >'a file/inner.json'"
             )
         ),
-        turn(bash("rm -r was_dir; printf f > was_dir; (sleep 0.2; printf late > late.csv) & sleep 0.5")),
+        turn(
+            bash(
+                "rm -r was_dir; printf f > was_dir; (sleep 0.2; printf late > ../l; mv ../l late.csv) &"
+                " until [ -e late.csv ]; do sleep 0.05; done"
+            )
+        ),
     ]
     result = run(solved(tmp_path, *turns, SUBMIT, listeners=[listen], isolation=isolation))
     assert artifacts(result) == {
@@ -278,34 +284,32 @@ def test_a_sandbox_used_again_keeps_files_and_each_run_takes_only_its_own(tmp_pa
     assert len({one.folder for one in (first, second, third)}) == 3
 
 
-def test_the_sandbox_opens_while_the_model_thinks(tmp_path: Path) -> None:
-    """With a model that takes longer than the sandbox, the first call does not wait any more."""
-    times: dict[str, float] = {}
+@pytest.mark.bubblewrap
+def test_the_sandbox_opens_while_the_model_thinks(tmp_path: Path, bubblewrap_engine: str) -> None:
+    """A model that replies only when the sandbox is there: who opened it after the reply would wait for ever."""
 
-    def listen(event: ev.Event) -> None:
-        times.setdefault(event.kind, time.monotonic())
+    class Waiting(TalkingModel):
+        async def reply(self, *given: Any, **more: Any) -> Reply:
+            asked.set()
+            await there.wait()
+            return await super().reply(*given, **more)
 
-    async def slow() -> Sandbox:
-        await asyncio.sleep(0.5)
-        return await open_sandbox("process", directories=None)
+    asked, there = asyncio.Event(), asyncio.Event()
+    opened: list[Sandbox] = []
+
+    async def opening() -> Sandbox:
+        await asked.wait()
+        opened.append(await open_sandbox(bubblewrap_engine))
+        there.set()
+        return opened[0]
 
     async def work() -> Run:
-        model = script(tmp_path, turn(bash("true"), delay=1.5), SUBMIT)
-        box = asyncio.ensure_future(slow())
-        try:
-            return await solve(
-                "A task.",
-                model=model,
-                sandbox=box,
-                isolation="process",
-                output_dir=tmp_path,
-                listeners=[listen],
-            )
-        finally:
-            await (await box).close()
+        options: dict[str, Any] = {"sandbox": opening(), "isolation": bubblewrap_engine}
+        result = await solve("A task.", model=Waiting(1), output_dir=tmp_path, **options)
+        await opened[0].close()
+        return result
 
-    run(work())
-    assert times["call.started"] - times["model.replied"] < 0.05
+    assert run(work()).stop_reason == "submitted"
 
 
 def test_a_run_as_a_table(tmp_path: Path) -> None:

@@ -110,8 +110,8 @@ def test_a_name_that_was_a_file_and_a_folder_stops_no_collecting(tmp_path: Path)
         turn(bash("mkdir -p output/p; echo q > output/p/q; echo f > output/f")),
         turn(bash("rm -r output/*; echo p > output/p; mkdir output/f; echo g > output/f/g")),
         SUBMIT,
-        turn(bash("(sleep 0.5; echo late > output/late.txt) & echo ok")),
-        turn({"tool": "submit"}, delay=1.5),
+        turn(bash("(sleep 0.2; echo late > output/late.txt) & echo ok")),
+        turn({"tool": "submit"}, delay=5),
     ]
 
     async def body() -> None:

@@ -148,7 +148,7 @@ def test_a_slow_function_does_not_hold_up_the_loop() -> None:
 
     async def go() -> int:
         ticks = 0
-        asked = asyncio.ensure_future(pause_rules(break_when=lambda moment: time.sleep(0.5)).why(RM))
+        asked = asyncio.ensure_future(pause_rules(break_when=lambda moment: time.sleep(1.5)).why(RM))
         while not asked.done():
             ticks += 1
             await asyncio.sleep(0.01)

@@ -150,11 +150,11 @@ def test_an_update_costs_the_same_at_any_step() -> None:
     costs: list[float] = []
     sizes: list[int] = []
     for number in range(1, 221):
-        started = time.perf_counter()
+        started = time.process_time()
         for event in step_events(number, output="some output\n" * 200):
             card.add(event)
         bundle = card.live()
-        costs.append(time.perf_counter() - started)
+        costs.append(time.process_time() - started)
         sizes.append(len(bundle["text/html"]))
     assert sizes[200] < sizes[20] * 1.2
     early, late = sorted(costs[20:40])[10], sorted(costs[200:220])[10]

@@ -151,9 +151,9 @@ def test_a_frame_holds_the_document_twice_wrapped() -> None:
     "text", ["\x90" * 200_000 + "\x1bA", "\x1b]" * 100_000, ("\x90" * 50_000 + "\x1b") * 4]
 )
 def test_hostile_control_sequences_take_no_time(text: str) -> None:
-    begun = time.monotonic()
+    begun = time.process_time()
     assert set(card_text.plain(text)) <= set("A")
-    assert time.monotonic() - begun < 10
+    assert time.process_time() - begun < 10
 
 
 def test_a_control_string_ends_at_the_next_escape() -> None:

@@ -117,7 +117,7 @@ def test_a_pause_holds_the_next_call_and_is_not_counted(tmp_path: Path) -> None:
             SUBMIT,
             control=control,
             listeners=listeners,
-            limits=RunLimits(time=20),
+            limits=RunLimits(time=120),
         )
     )
     assert done.stop_reason == "submitted"
@@ -151,7 +151,7 @@ def test_stop_ends_the_run_as_interrupted(where: str, tmp_path: Path) -> None:
     }[where]
     first = turn(bash("true" if where == "model" else "echo begun; sleep 600"))
     done = run(solved(tmp_path, first, slow, control=control, listeners=[at(when, stop)]))
-    assert time.monotonic() - stamps["stop"] < 15
+    assert time.monotonic() - stamps["stop"] < 120
     assert done.stop_reason == "interrupted"
     assert actions(done)[-1] == "stop"
     if where == "command":
@@ -204,7 +204,7 @@ def test_a_cancelled_task_is_still_cancelled(tmp_path: Path) -> None:
 
 
 def test_the_model_is_told_the_command_timeout_in_force(tmp_path: Path) -> None:
-    done = run(solved(tmp_path, turn(bash("sleep 60")), SUBMIT, command_timeout=1.5))
+    done = run(solved(tmp_path, turn(bash("sleep 600")), SUBMIT, command_timeout=1.5))
     assert done.trajectory.start
     [told] = [
         tool["function"]["parameters"]["properties"]["timeout"]["description"]
@@ -215,7 +215,7 @@ def test_the_model_is_told_the_command_timeout_in_force(tmp_path: Path) -> None:
     result = done.steps[0].calls[0].result
     assert result
     assert result.timed_out
-    assert 1 < result.duration < 30
+    assert 1 < result.duration < 300
 
 
 class Interrupted:

@@ -57,9 +57,9 @@ def test_hostile_files_do_not_take_long() -> None:
         (b"ab" * 100_000, b"ba" * 100_000),
     ]
     for before, after in pairs:
-        started = time.perf_counter()
+        started = time.process_time()
         file_diff(modified(before, after))
-        assert time.perf_counter() - started < 3
+        assert time.process_time() - started < 3
 
 
 def test_many_files_are_counted_not_named() -> None:

@@ -311,7 +311,7 @@ def test_a_character_that_the_encoding_lacks_is_refused() -> None:
 def test_five_megabytes_are_edited_fast() -> None:
     data = b"".join(b"line %d\twith a tab\r\n" % number for number in range(220_000))
     assert len(data) > 5_000_000
-    started = time.perf_counter()
+    started = time.process_time()
     assert replaced(data, "line 199999\t", "changed\t") == data.replace(b"line 199999\t", b"changed\t")
     assert inserted(data, 100_000, "new") == data.replace(b"line 100000\t", b"new\r\nline 100000\t", 1)
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5

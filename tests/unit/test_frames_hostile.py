@@ -89,7 +89,7 @@ def test_a_lie_ends_the_sandbox(lie):
         beside = asyncio.ensure_future(box.channel.call({"op": "beside"}))
         await asyncio.sleep(0)
         with pytest.raises(SandboxLostError, match=r"^The sandbox is lost: .*; open a new one\.$"):
-            await box.run("true", output_limit=1000, timeout=5)
+            await box.run("true", output_limit=1000, timeout=60)
         with pytest.raises(SandboxLostError):
             await beside
         with pytest.raises(SandboxLostError):
@@ -98,7 +98,7 @@ def test_a_lie_ends_the_sandbox(lie):
         await box.close()
         assert script.killed == 1
 
-    run(test(), 10)
+    run(test(), 60)
 
 
 def test_endless_output_in_bounded_memory():
@@ -116,7 +116,7 @@ def test_endless_output_in_bounded_memory():
         flooding = asyncio.ensure_future(flood())
         tracemalloc.start()
         with pytest.raises(SandboxLostError, match="more output than it may"):
-            await box.run("true", timeout=20)
+            await box.run("true", timeout=120)
         assert tracemalloc.get_traced_memory()[1] < 40 * MiB
         tracemalloc.stop()
         await flooding
@@ -218,7 +218,7 @@ def test_odd_facts_of_a_greeting(name):
             script.facts = {name: odd}
             box = script.sandbox()
             with contextlib.suppress(SandboxError):
-                await box.start(timeout=5)
+                await box.start(timeout=60)
                 int(box.executor.get("pid", 1)), box.executor.get("files", {}).get("x")
             await box.close()
 
@@ -283,7 +283,7 @@ def test_silence_ends_by_the_watchdog():
         started = time.monotonic()
         with pytest.raises(SandboxLostError, match="did not answer within"):
             await box.run("true", timeout=0.2)
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 120
         await box.close()
         assert script.killed == 1
 
@@ -299,7 +299,7 @@ def test_silence_ends_by_pings_even_without_a_time_out():
             await box.run("true", timeout=None)
         await box.close()
 
-    run(test(), 10)
+    run(test(), 60)
 
 
 def test_a_body_that_is_never_acknowledged():
@@ -314,7 +314,7 @@ def test_a_body_that_is_never_acknowledged():
         tracemalloc.stop()
         await box.close()
 
-    run(test(), 10)
+    run(test(), 60)
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_a_bad_greeting(greeting):
         await box.close()
         assert script.killed == 1
 
-    run(test(), 10)
+    run(test(), 60)
 
 
 def test_directories_that_cannot_be_made():
@@ -352,7 +352,7 @@ def test_directories_that_cannot_be_made():
             await script.sandbox().start()
         assert script.killed == 1
 
-    run(test(), 10)
+    run(test(), 60)
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,7 @@ def test_errors_are_made_of_what_is_known(error, kind):
         assert box.lost is None
         await box.close()
 
-    run(test(), 10)
+    run(test(), 60)
 
 
 @pytest.mark.parametrize(
@@ -391,7 +391,7 @@ def test_a_listing_of_nonsense(row):
             await box.list_files("x")
         await box.close()
 
-    run(test(), 10)
+    run(test(), 60)
 
 
 def test_the_end_of_the_connection_is_said():
@@ -409,4 +409,4 @@ def test_the_end_of_the_connection_is_said():
         await box.close()
         assert script.killed == 1
 
-    run(test(), 10)
+    run(test(), 60)

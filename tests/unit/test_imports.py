@@ -104,7 +104,7 @@ class Slow:
     def find_spec(self, name, path=None, target=None):
         if name == "docker.api":
             halfway.set()
-            time.sleep(0.3)
+            time.sleep(2)
 sys.meta_path.insert(0, Slow())
 {first}
 {second}

@@ -26,7 +26,7 @@ def node(*words: str, given: str = "") -> str:
             pytest.fail("the packages of labextension/ are required: call `make labextension`", pytrace=False)
         pytest.skip("the packages of labextension/ are not installed: `make labextension` does it")
     done = subprocess.run(
-        ["node", *words], cwd=PACKAGE, input=given, capture_output=True, text=True, timeout=120
+        ["node", *words], cwd=PACKAGE, input=given, capture_output=True, text=True, timeout=280
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout

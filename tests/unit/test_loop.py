@@ -186,7 +186,7 @@ def test_waiting_for_two_things() -> None:
         with pytest.raises(OSError, match="failed"):
             await unless_failed(work(10), asyncio.ensure_future(fail(0.01)))
         assert cancelled == [True]
-        late = asyncio.ensure_future(fail(0.05))
+        late = asyncio.ensure_future(fail(0.5))
         assert await unless_failed(work(0), late) == "done"
         with pytest.raises(OSError, match="failed"):
             await late

@@ -32,7 +32,7 @@ def test_a_key_or_a_paste(text: str) -> None:
 
 @pytest.mark.parametrize("start", ["\x1b[", "\x1b[<", "\x1bP0$r", "\x1b]1;rgb:", "\x1b]"])
 def test_a_long_paste_is_told_at_once(start: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     for filler in ("1", "1;", "\x1b["):
         assert not REPORT.fullmatch(start + filler * (TYPED_AHEAD // len(filler)))
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5

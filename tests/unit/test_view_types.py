@@ -12,7 +12,7 @@ TARGET = GENERATOR.parent / "src" / "generated" / "events.ts"
 
 def check(generator: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(generator), "--check"], capture_output=True, text=True, timeout=60
+        [sys.executable, str(generator), "--check"], capture_output=True, text=True, timeout=280
     )
 
 

@@ -55,6 +55,12 @@ export class StepList {
     this.node.replaceChildren();
   }
 
+  /** Hear now what the browser has seen and not yet told: later it would remove a step that a reader has gone to since. */
+  catchUp(): void {
+    this._groupsMoved(this._groupObserver.takeRecords());
+    this._stepsMoved(this._stepObserver.takeRecords());
+  }
+
   /** Look at nothing any more. */
   dispose(): void {
     this._groupObserver.disconnect();

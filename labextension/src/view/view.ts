@@ -263,6 +263,7 @@ export class TrajectoryView {
   /** Bring a step into sight, and open it. */
   private _goTo(view: StepView | undefined): void {
     if (view) {
+      this._list.catchUp();
       this._list.node.querySelector('.lsn-current')?.classList.remove('lsn-current');
       view.node.classList.add('lsn-current');
       view.reveal();
