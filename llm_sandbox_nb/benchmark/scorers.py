@@ -13,13 +13,15 @@ from llm_sandbox_nb.benchmark.math_equality import math_equal
 from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score, exact, letter, rouge_l, set_f1
 
 RowRule = Callable[[str, str, Mapping[str, Any]], Score]
+REWARDED_BY_DOMAIN = ("math", "physics", "chem", "biomed", "instruct_follow")
+"""Domains whose rows `routed` scores by the domain, whatever kind of question they are."""
 
 
 def routed(answer: str, gold: str, row: Mapping[str, Any]) -> Score:
     """As the paper rewards: by domain, then by the kind of question.
 
     mathematics and physics by equality, chemistry and biomedicine by letter, instructions by their
-    constraints; else a single choice by letter, several items by F1, free text by equality or ROUGE-L.
+    constraints; else a single choice by letter, several items and extraction by F1, free text by equality or ROUGE-L.
     """
     domain = str(row.get("domain") or "").removesuffix("_mini")
     if domain in ("math", "physics"):
@@ -31,7 +33,7 @@ def routed(answer: str, gold: str, row: Mapping[str, Any]) -> Score:
     kind = str(row.get("qa_type") or "").lower()
     if "free" in kind or "open" in kind:
         return _free(answer, gold)
-    if "," in gold or "multi" in kind:
+    if "," in gold or "multi" in kind or "extract" in kind:
         return set_f1(answer, gold)
     return letter(answer, gold) if "choice" in kind or len(gold.strip("() .")) == 1 else _free(answer, gold)
 

@@ -1,4 +1,4 @@
-"""`llm-sandbox-nb train run | watch | evaluate`."""
+"""`llm-sandbox-nb train run | watch | evaluate | data`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import signal
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from llm_sandbox_nb.cli.exit_codes import ENDED_WELL, FAILED, INTERRUPTED
@@ -15,7 +16,7 @@ from llm_sandbox_nb.training.options import config_of, watch_lines
 
 
 def train_command(arguments: argparse.Namespace) -> int:
-    """Train a policy, show a training, or evaluate its policy.
+    """Train a policy, show a training, evaluate its policy, or build its data.
 
     Raises:
         UsageError: something named is not there or cannot be used; nothing was started.
@@ -24,6 +25,8 @@ def train_command(arguments: argparse.Namespace) -> int:
         return _watch(vars(arguments))
     if arguments.action == "evaluate":
         return _evaluate(vars(arguments))
+    if arguments.action == "data":
+        return _data(vars(arguments))
     return _run(vars(arguments))
 
 
@@ -99,3 +102,24 @@ def _evaluate(arguments: Mapping[str, Any]) -> int:
     print(harmless("\n".join(evaluation_text(plan))))
     print(plan.out)
     return FAILED if any(cell.errors for cell in cells) else ENDED_WELL
+
+
+def _data(arguments: Mapping[str, Any]) -> int:
+    from llm_sandbox_nb.benchmark.rows import DataError
+    from llm_sandbox_nb.training.data.build import ROWS, BuildOptions, build_rows
+    from llm_sandbox_nb.training.data.show import row_lines, statistics_lines
+
+    try:
+        if arguments["data_action"] == "show":
+            folder = Path(arguments["folder"]).expanduser()
+            print(harmless("\n".join([*statistics_lines(folder), "", *row_lines(folder, arguments["row"])])))
+            return ENDED_WELL
+        options = BuildOptions(*(arguments[name] for name in ("seed", "part", "distractors", "examples")))
+        questions = arguments["questions"] and Path(arguments["questions"]).expanduser()
+        out = Path(arguments["out"]).expanduser()
+        build_rows(Path(arguments["folder"]).expanduser(), questions, out, options)
+        print(harmless("\n".join(statistics_lines(out))))
+    except DataError as error:
+        raise UsageError(str(error)) from error
+    print(out / ROWS)
+    return ENDED_WELL

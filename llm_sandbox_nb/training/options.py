@@ -1,4 +1,4 @@
-"""The flags of `train run`, `train watch` and `train evaluate`, for the command line and for cells."""
+"""The flags of `train`, for the command line and for cells."""
 
 from __future__ import annotations
 
@@ -63,7 +63,48 @@ def add_training_actions(actions: argparse._SubParsersAction[Parser]) -> dict[st
     )
     evaluate.add_argument("--temperature", metavar="T", type=float, help="default: that of the training")
     evaluate.add_argument("--out", metavar="FOLDER", help="where results go (default: below the training)")
-    return {"run": run, "watch": watch, "evaluate": evaluate}
+    data = actions.add_parser("data", help="build rows to train on from documents and questions, or show them")
+    parts = data.add_subparsers(dest="data_action", metavar="ACTION", parser_class=Parser, required=True)
+    build = _add_build(parts)
+    show = parts.add_parser("show", help="show what was built, and a row as the policy gets it")
+    show.add_argument("folder", metavar="FOLDER", help="the folder that `train data build` was told as --out")
+    show.add_argument("--row", metavar="ID", help="the row to show (default: the first)")
+    return {
+        "run": run,
+        "watch": watch,
+        "evaluate": evaluate,
+        "data": data,
+        "data build": build,
+        "data show": show,
+    }
+
+
+def _add_build(parts: argparse._SubParsersAction[Parser]) -> Parser:
+    build = parts.add_parser("build", help="build rows from documents (.txt, .md, .html, .epub, .pdf) and questions")
+    build.add_argument("folder", metavar="FOLDER", help="the documents; folders in it are their domains")
+    build.add_argument(
+        "--questions", metavar="FILE", help="questions and answers (default: questions.jsonl in the folder)"
+    )
+    build.add_argument("--out", metavar="FOLDER", required=True, help="where rows and statistics go")
+    build.add_argument("--seed", metavar="N", type=int, default=42, help="the same seed gives the same rows (default: 42)")
+    build.add_argument(
+        "--part", metavar="N", type=int, default=20_000, help="the most characters of a file (default: 20000)"
+    )
+    build.add_argument(
+        "--distractors",
+        metavar="N",
+        type=int,
+        default=3,
+        help="files from other documents, beside a context of one file (default: 3)",
+    )
+    build.add_argument(
+        "--examples",
+        metavar="N",
+        type=int,
+        default=2,
+        help="earlier questions on the same documents that the prompt shows with their answers (default: 2)",
+    )
+    return build
 
 
 def config_of(arguments: Mapping[str, Any]) -> tuple[TrainingConfig, Path]:

@@ -16,6 +16,7 @@ from llm_sandbox_nb.runs.run_sync import EventLoops
 from llm_sandbox_nb.training import grpo, tiny, warm_up
 from llm_sandbox_nb.training.chat_tokens import ChatTokens
 from llm_sandbox_nb.training.config import ConfigError, TrainingConfig
+from llm_sandbox_nb.training.data.leaks import tells
 from llm_sandbox_nb.training.demonstrations import scripted_runs
 from llm_sandbox_nb.training.generation import BatchGenerator, Generated
 from llm_sandbox_nb.training.policy import load_policy, save_policy
@@ -60,7 +61,7 @@ def task_and_rows(config: TrainingConfig) -> tuple[Task, list[Row]]:
 
 def _tells_answer(row: Row) -> bool:
     """Whether the prompt holds the answer, where it is long enough not to stand there by chance or as an option."""
-    return len(row.ground_truth.strip()) > 20 and row.ground_truth.strip() in row.problem_statement
+    return len(row.ground_truth.strip()) > 20 and tells(row.problem_statement, row.ground_truth)
 
 
 class TrainingRun:

@@ -1,0 +1,293 @@
+"""Rows to train on, from documents and questions: the construction that the paper describes and does not release.
+
+What the paper says (arXiv 2601.16206, section 3): a context is stored as files; documents of a context with several, and
+parts of a long one, become files of their own; a context of one file gets distractor files from the same source; earlier
+tasks on the same context stand in the prompt as examples; the answer goes into a file. Where it says no more, the rules
+below are ours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import random
+import tempfile
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from string import ascii_uppercase
+from typing import Any
+
+from llm_sandbox_nb.benchmark.rows import DataError
+from llm_sandbox_nb.benchmark.scorers import REWARDED_BY_DOMAIN
+from llm_sandbox_nb.training.data.documents import Document, Unread, file_name, read_documents
+from llm_sandbox_nb.training.data.leaks import tells
+from llm_sandbox_nb.training.data.questions import QUESTIONS, Question, read_questions
+from llm_sandbox_nb.training.data.split import split_text
+
+TASK = "instruct_pretrain"
+"""The benchmark task whose prompts and rewards the rows are for."""
+ROWS = f"{TASK}.jsonl"
+STATISTICS = "statistics.json"
+_CANDIDATES = 40
+"""How many documents are tried as distractors of one row, for each that is wanted."""
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How rows are built."""
+
+    seed: int = 42
+    part: int = 20_000
+    """The most characters of a file."""
+    distractors: int = 3
+    """Files from other documents, beside a context of one file."""
+    examples: int = 2
+    """Earlier questions on the same documents that stand in the prompt with their answers."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("part", 200), ("distractors", 0), ("examples", 0)):
+            if (value := getattr(self, name)) < least:
+                raise DataError(f"{name} must be at least {least}, not {value}.")
+
+
+@dataclass
+class Statistics:
+    """What was built, and what was left out."""
+
+    options: dict[str, Any]
+    documents: int = 0
+    rows: int = 0
+    types: Counter[str] = field(default_factory=Counter)
+    domains: Counter[str] = field(default_factory=Counter)
+    forms: Counter[str] = field(default_factory=Counter)
+    """`one document` or `several documents`."""
+    files: Counter[int] = field(default_factory=Counter)
+    """Rows by their number of files, distractors included."""
+    distractors: Counter[int] = field(default_factory=Counter)
+    examples: Counter[int] = field(default_factory=Counter)
+    verbatim: int = 0
+    """Rows whose answer stands in their documents word by word."""
+    characters: int = 0
+    """Of all files together."""
+    unread: list[dict[str, str]] = field(default_factory=list)
+    """Documents that could not be read: the first hundred."""
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Questions that no row was made of, by reason."""
+    sha256: str = ""
+    """Of the file of rows: the same documents, questions and options give the same."""
+
+    def as_json(self) -> str:
+        """For `statistics.json`."""
+        return json.dumps(vars(self), indent=1, sort_keys=True) + "\n"
+
+
+class _LeftOut(Exception):
+    """A question that no row is made of; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A document, or one of its parts."""
+
+    title: str
+    text: str
+    part: int = 0
+    """From 1; 0 for a whole document."""
+
+
+_EXAMPLES = "Earlier questions on the same documents, with their answers:"
+_NOW = "Now answer this question:"
+_HINTS = {
+    "single_choice": "Answer with the letter of the right option.",
+    "multiple_choice": "Answer with the letters of all right options, with commas between them.",
+    "extraction": "Answer with the words of the documents; several answers have commas between them.",
+}
+
+
+def build_rows(folder: Path, questions: Path | None, out: Path, options: BuildOptions) -> Statistics:
+    """Build rows from the documents in `folder` and the questions on them; rows and statistics go into `out`.
+
+    One document is in memory at a time. The same input gives the same bytes.
+
+    Raises:
+        DataError: there are no documents or no questions, a line is no question, or no row could be made.
+    """
+    statistics = Statistics(asdict(options))
+    questions = questions or folder / QUESTIONS
+    out.mkdir(parents=True, exist_ok=True)
+    partial = out / f"{ROWS}.partial"
+    digest = hashlib.sha256()
+    with tempfile.TemporaryDirectory(prefix="llm-sandbox-nb-data-") as converted:
+        library = _Library(folder, Path(converted), statistics)
+        with partial.open("w", encoding="utf-8", newline="\n") as file:
+            for row in _rows(library, questions, options, statistics):
+                line = json.dumps(row, ensure_ascii=False) + "\n"
+                file.write(line)
+                digest.update(line.encode("utf-8"))
+    if not statistics.rows:
+        partial.unlink()
+        reasons = "; ".join(f"{count}: {reason}" for reason, count in statistics.left_out.most_common())
+        raise DataError(f"No row could be made of {questions} ({reasons or 'it has no questions'}).")
+    statistics.sha256 = digest.hexdigest()
+    partial.replace(out / ROWS)
+    (out / STATISTICS).write_text(statistics.as_json(), "utf-8")
+    return statistics
+
+
+class _Library:
+    """The documents by name and by domain."""
+
+    def __init__(self, folder: Path, converted: Path, statistics: Statistics) -> None:
+        self.documents: dict[str, Document] = {}
+        self.unread: dict[str, str] = {}
+        self.by_domain: dict[str, list[str]] = {}
+        for one in read_documents(folder, converted):
+            if isinstance(one, Unread):
+                self.unread[one.name] = one.reason
+                continue
+            self.documents[one.name] = one
+            self.by_domain.setdefault(one.domain, []).append(one.name)
+        if not self.documents:
+            raise DataError(
+                f"There is no document with text in {folder}: put .txt, .md, .html, .epub or .pdf files there."
+            )
+        self.names = list(self.documents)
+        statistics.documents = len(self.documents)
+        first = list(self.unread.items())[:100]
+        statistics.unread = [{"name": name, "reason": reason} for name, reason in first]
+
+    def others(self, question: Question, chance: random.Random, most: int) -> Iterator[Document]:
+        """Documents that the question is not about, those of its domain first, in the order of chance."""
+        domain = self.documents[question.documents[0]].domain
+        given = set(question.documents)
+        for names in (self.by_domain[domain], self.names):
+            for place in chance.sample(range(len(names)), min(most, len(names))):
+                if names[place] not in given:
+                    given.add(names[place])
+                    yield self.documents[names[place]]
+
+
+def _rows(
+    library: _Library, questions: Path, options: BuildOptions, statistics: Statistics
+) -> Iterator[Mapping[str, Any]]:
+    earlier: dict[tuple[str, ...], deque[str]] = {}  # by documents
+    for question in read_questions(questions):
+        before = earlier.setdefault(question.documents, deque(maxlen=4 * options.examples))
+        try:
+            row, told = _row(library, question, list(before), options, statistics)
+        except _LeftOut as reason:
+            statistics.left_out[str(reason)] += 1
+            continue
+        before.append(told)
+        statistics.rows += 1
+        yield row
+
+
+def _row(
+    library: _Library,
+    question: Question,
+    before: Sequence[str],
+    options: BuildOptions,
+    statistics: Statistics,
+) -> tuple[Mapping[str, Any], str]:
+    """The row of a question, and how later rows show it as an example."""
+    chance = random.Random(f"{options.seed}-{question.id}")
+    pieces = _context(library, question, options.part)
+    whole = "\n".join(piece.text for piece in pieces)
+    _check(question, whole)
+    distractors = _distractors(library, question, chance, options) if len(pieces) == 1 else []
+    files = _named([*pieces, *distractors], question.answers)
+    asked, gold = _asked(question, chance)
+    examples = [one for one in before if not any(tells(one, answer) for answer in question.answers)]
+    shown = examples[len(examples) - min(options.examples, len(examples)) :]
+    domain = question.domain or library.documents[question.documents[0]].domain
+    statistics.types[question.type] += 1
+    statistics.domains[domain] += 1
+    statistics.forms["several documents" if len(question.documents) > 1 else "one document"] += 1
+    statistics.files[len(files)] += 1
+    statistics.distractors[len(distractors)] += 1
+    statistics.examples[len(shown)] += 1
+    statistics.verbatim += all(tells(whole, answer) for answer in question.answers)
+    statistics.characters += sum(map(len, files.values()))
+    row = {
+        "id": question.id,
+        "domain": f"{domain} documents" if domain in REWARDED_BY_DOMAIN else domain,
+        "problem_statement": "\n\n".join([*([_EXAMPLES, *shown, _NOW] if shown else []), asked]),
+        "ground_truth": gold,
+        "qa_type": question.type,
+        "input_files": dict(sorted(files.items())),
+    }
+    return row, f"Question: {asked}\nAnswer: {gold}"
+
+
+def _check(question: Question, whole: str) -> None:
+    """Raise _LeftOut for a question that its prompt answers, or that its documents do not."""
+    if not question.options and any(tells(question.question, answer) for answer in question.answers):
+        raise _LeftOut("its answer stands in the question")
+    quotes = question.evidence or (question.answers if question.type == "extraction" else ())
+    if not all(tells(whole, quote) for quote in quotes):
+        what = "its evidence" if question.evidence else "its answer"
+        raise _LeftOut(f"{what} is not in its documents")
+
+
+def _context(library: _Library, question: Question, size: int) -> list[_Piece]:
+    """The documents of a question; a long one in parts."""
+    pieces = []
+    for name in question.documents:
+        document = library.documents.get(name)
+        if document is None:
+            reason = library.unread.get(name)
+            raise _LeftOut(f"its document {name} is not there" if reason is None else f"of its document {name}: {reason}")
+        pieces += _parts(document, size)
+    return pieces
+
+
+def _parts(document: Document, size: int) -> list[_Piece]:
+    parts = [part for part in split_text(document.text(), size) if part.strip()]
+    if len(parts) == 1:
+        return [_Piece(document.title, parts[0])]
+    return [_Piece(document.title, part, number) for number, part in enumerate(parts, 1)]
+
+
+def _distractors(
+    library: _Library, question: Question, chance: random.Random, options: BuildOptions
+) -> list[_Piece]:
+    """Pieces of other documents that tell none of the answers; fewer where there are not enough."""
+    found: list[_Piece] = []
+    if not options.distractors:
+        return found
+    for document in library.others(question, chance, _CANDIDATES * options.distractors):
+        piece = chance.choice(_parts(document, options.part))
+        if not any(tells(piece.text, quote) for quote in (*question.answers, *question.evidence)):
+            found.append(piece)
+        if len(found) == options.distractors:
+            break
+    return found
+
+
+def _named(pieces: Sequence[_Piece], answers: Sequence[str]) -> dict[str, str]:
+    """The files: named by the titles of the documents, unless a title tells an answer."""
+    files: dict[str, str] = {}
+    for piece in pieces:
+        telling = any(tells(file_name(piece.title), answer) for answer in answers)
+        name = "document" if telling else file_name(piece.title)
+        part = f"-part-{piece.part:03d}" if piece.part else ""
+        file, again = f"{name}{part}.txt", itertools.count(2)
+        while file in files:
+            file = f"{name}-{next(again)}{part}.txt"
+        files[file] = piece.text
+    return files
+
+
+def _asked(question: Question, chance: random.Random) -> tuple[str, str]:
+    """The question as the prompt shows it, and its gold answer. Options are in the order of chance."""
+    if not question.options:
+        hint = f"\n{_HINTS['extraction']}" if question.type == "extraction" else ""
+        return f"{question.question}{hint}", ", ".join(question.answers)
+    options = chance.sample(question.options, len(question.options))
+    listed = [f"{letter}. {option}" for letter, option in zip(ascii_uppercase, options, strict=False)]
+    gold = sorted(ascii_uppercase[options.index(answer)] for answer in set(question.answers))
+    return "\n".join([question.question, *listed, _HINTS[question.type]]), ", ".join(gold)

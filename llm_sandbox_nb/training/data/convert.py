@@ -1,0 +1,101 @@
+"""The text of an HTML page, an EPUB book or a PDF; a program of its own, so that a file can neither hang nor crash its caller.
+
+`python -m llm_sandbox_nb.training.data.convert FILE` prints JSON: `title` and `text`, or `problem`.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import sys
+import zipfile
+from pathlib import Path
+from urllib.parse import unquote
+
+MOST_BYTES = 64 * 2**20
+"""Of one document, also unpacked."""
+
+
+class ConversionError(ValueError):
+    """A document cannot be read. The message is a part of a sentence."""
+
+
+def convert(path: Path) -> tuple[str, str]:
+    """Title and text; the title is empty where the document tells none.
+
+    Raises:
+        ConversionError: it is too large, encrypted, broken, or no document of its kind.
+    """
+    if path.stat().st_size > MOST_BYTES:
+        raise ConversionError(f"it is larger than {MOST_BYTES // 2**20} MiB")
+    kind = path.suffix.lower()
+    if kind in (".html", ".htm", ".xhtml"):
+        return _html(path.read_bytes())
+    return _epub(path) if kind == ".epub" else _pdf(path)
+
+
+def _html(content: bytes) -> tuple[str, str]:
+    from bs4 import BeautifulSoup
+    from markdownify import MarkdownConverter
+
+    page = BeautifulSoup(content, "html.parser")
+    title = page.title.get_text(" ", strip=True) if page.title else ""
+    for tag in page(["script", "style", "template", "noscript", "head"]):
+        tag.decompose()
+    text = MarkdownConverter(heading_style="ATX", strip=["a", "img"], escape_misc=False).convert_soup(page)
+    return title, str(text)
+
+
+def _epub(path: Path) -> tuple[str, str]:
+    """The chapters in the order of the book's spine (EPUB 3.3, section 5)."""
+    from defusedxml import ElementTree
+
+    with zipfile.ZipFile(path) as book:
+        if sum(one.file_size for one in book.infolist()) > MOST_BYTES:
+            raise ConversionError(f"it is larger than {MOST_BYTES // 2**20} MiB when unpacked")
+        container = ElementTree.fromstring(book.read("META-INF/container.xml"))
+        package = next(node.attrib["full-path"] for node in container.iter() if _tag(node) == "rootfile")
+        root = ElementTree.fromstring(book.read(package))
+        title = next((node.text or "" for node in root.iter() if _tag(node) == "title"), "")
+        items = {node.attrib["id"]: node.attrib["href"] for node in root.iter() if _tag(node) == "item"}
+        names = [items[node.attrib["idref"]] for node in root.iter() if _tag(node) == "itemref"]
+        folder = posixpath.dirname(package)
+        chapters = [_html(book.read(posixpath.normpath(posixpath.join(folder, unquote(name)))))[1] for name in names]
+    return title.strip(), "\n\n".join(chapter.strip() for chapter in chapters if chapter.strip())
+
+
+def _tag(node: object) -> str:
+    return str(getattr(node, "tag", "")).rpartition("}")[2]
+
+
+def _pdf(path: Path) -> tuple[str, str]:
+    from pypdf import PdfReader
+
+    reader = PdfReader(path)
+    if reader.is_encrypted and not reader.decrypt(""):
+        raise ConversionError("it is encrypted")
+    title = str((reader.metadata or {}).get("/Title") or "").strip()
+    pages = []
+    size = 0
+    for page in reader.pages:
+        pages.append(page.extract_text().strip())
+        size += len(pages[-1])
+        if size > MOST_BYTES:
+            raise ConversionError(f"its text is larger than {MOST_BYTES // 2**20} MiB")
+    return title, "\n\n".join(page for page in pages if page)
+
+
+def main() -> None:
+    """Convert the file that the command line names."""
+    try:
+        title, text = convert(Path(sys.argv[1]))
+        said = {"title": title, "text": text}
+    except ImportError as error:
+        said = {"problem": f"{error.name} is missing: run `pip install 'llm-sandbox-nb[documents]'`"}
+    except Exception as error:
+        said = {"problem": " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__}
+    sys.stdout.buffer.write(json.dumps(said).encode("ascii"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""The documents of a folder: found, named, and read one at a time, so that memory does not grow with their number."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from llm_sandbox_nb.benchmark.rows import DataError
+
+PLAIN = (".txt", ".md")
+CONVERTED = (".html", ".htm", ".xhtml", ".epub", ".pdf")
+_MOST_BYTES = 64 * 2**20
+_DEADLINE = 120.0
+"""Seconds to convert one document."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document. Its text is read when it is used."""
+
+    name: str
+    """Its path in the folder, with `/`: how questions name it."""
+    title: str
+    domain: str
+    """The folder it lies in, empty at the top."""
+    path: Path
+    """A file of plain text: the document, or what was made of it."""
+
+    def text(self) -> str:
+        """The text, with line ends as `\\n`."""
+        return _decoded(self.path.read_bytes())
+
+
+@dataclass(frozen=True)
+class Unread:
+    """A document that cannot be used, and why."""
+
+    name: str
+    reason: str
+
+
+def read_documents(folder: Path, converted: Path) -> Iterator[Document | Unread]:
+    """The documents below `folder`, in the order of their names; texts of converted ones go into `converted`.
+
+    Raises:
+        DataError: the folder is not there.
+    """
+    if not folder.is_dir():
+        raise DataError(f"There is no folder {folder}: give the folder with the documents.")
+    paths = sorted(
+        (path for path in folder.rglob("*") if path.suffix.lower() in (*PLAIN, *CONVERTED) and path.is_file()),
+        key=lambda path: path.relative_to(folder).as_posix(),
+    )
+    for number, path in enumerate(paths):
+        name = path.relative_to(folder).as_posix()
+        domain = path.relative_to(folder).parent.as_posix()
+        title = path.stem
+        if path.stat().st_size > _MOST_BYTES:
+            yield Unread(name, f"it is larger than {_MOST_BYTES // 2**20} MiB")
+            continue
+        source = path
+        if path.suffix.lower() in CONVERTED:
+            said = _convert(path)
+            if "problem" in said:
+                yield Unread(name, said["problem"])
+                continue
+            source, title = converted / f"{number}.txt", said["title"] or title
+            source.write_text(said["text"], "utf-8", "replace", newline="\n")
+        if not _decoded(source.read_bytes()).strip():
+            yield Unread(name, "it is empty")
+            continue
+        yield Document(name, " ".join(title.split()), "" if domain == "." else domain, source)
+
+
+def _convert(path: Path) -> dict[str, str]:
+    command = [sys.executable, "-m", "llm_sandbox_nb.training.data.convert", str(path)]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_DEADLINE)
+        said: dict[str, str] = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        return {"problem": f"it took longer than {_DEADLINE:.0f} s to read"}
+    except ValueError:
+        return {"problem": "the program that reads it ended early"}
+    return said
+
+
+def _decoded(content: bytes) -> str:
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = content.decode("cp1252", "replace")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def file_name(title: str) -> str:
+    """A title as the name of a file, without its ending: letters, digits, `-`, `_` and `.`; at most 80."""
+    plain = unicodedata.normalize("NFKC", title)
+    name = re.sub(r"[^\w.-]+", "_", plain).strip("._-")[:80].rstrip("._-")
+    return name or "document"

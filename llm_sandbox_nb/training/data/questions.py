@@ -1,0 +1,127 @@
+"""Questions on documents, one JSON object in each line of a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from string import ascii_uppercase
+from typing import Any
+
+from llm_sandbox_nb.benchmark.rows import DataError
+
+QUESTIONS = "questions.jsonl"
+TYPES = ("free_form", "single_choice", "multiple_choice", "extraction")
+_KEYS = ("id", "documents", "document", "question", "answer", "type", "options", "evidence", "domain")
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question and its answer.
+
+    `free_form` is rewarded by equality or ROUGE-L, `single_choice` by its letter, `multiple_choice` and `extraction` by F1
+    of their items.
+    """
+
+    id: str
+    documents: tuple[str, ...]
+    """Names of the documents that it is about, as paths in their folder."""
+    question: str
+    answers: tuple[str, ...]
+    """One, or several; of a choice the texts of the options that are right."""
+    type: str
+    options: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
+    """Quotes that tell the answer; they stand in the documents. Empty: the answers are these quotes, where they are quotes."""
+    domain: str = ""
+
+
+def read_questions(path: Path) -> Iterator[Question]:
+    """The questions of a file, one at a time.
+
+    Raises:
+        DataError: the file is not there, or a line is no question.
+    """
+    try:
+        file = path.open(encoding="utf-8")
+    except OSError as error:
+        raise DataError(
+            f"There are no questions at {path}: write {QUESTIONS} beside the documents, or name a file with --questions."
+        ) from error
+    seen: set[str] = set()
+    with file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            where = f"Line {number} of {path.name}"
+            try:
+                record = json.loads(line)
+            except ValueError as error:
+                raise DataError(f"{where} is not JSON ({error}).") from error
+            if not isinstance(record, dict):
+                raise DataError(f"{where} has to be a JSON object with question, answer and document.")
+            question = _question(record, number, where)
+            if question.id in seen:
+                raise DataError(f"{where} has the id {question.id!r} of an earlier line: ids have to differ.")
+            seen.add(question.id)
+            yield question
+
+
+def _question(record: Mapping[str, Any], number: int, where: str) -> Question:
+    if unknown := [key for key in record if key not in _KEYS]:
+        raise DataError(f"{where} has the unknown key {unknown[0]!r}; known are {', '.join(_KEYS)}.")
+    texts = {key: _texts(record.get(key), f"{key} of line {number}") for key in _KEYS}
+    documents = texts["documents"] or texts["document"]
+    if not documents:
+        raise DataError(f"{where} names no document: add `document` or `documents`.")
+    if not texts["question"] or not texts["answer"]:
+        missing = "answer" if texts["question"] else "question"
+        raise DataError(f"{where} has no {missing}: add it or leave the line out.")
+    options = texts["options"]
+    kind = texts["type"][0] if texts["type"] else _kind(options, texts["answer"])
+    if kind not in TYPES:
+        raise DataError(f"{where} has the type {kind!r}; known are {', '.join(TYPES)}.")
+    answers = texts["answer"]
+    if "choice" in kind:
+        if not 2 <= len(options) <= 26:
+            raise DataError(f"{where} has {len(options)} options; a choice has 2 to 26.")
+        answers = tuple(_option(one, options, where) for one in answers)
+    elif options:
+        raise DataError(f"{where} has options, which {kind} has not: leave them out, or write type single_choice.")
+    if kind in ("single_choice", "free_form") and len(answers) != 1:
+        raise DataError(f"{where} has {len(answers)} answers, and {kind} has one.")
+    return Question(
+        id=texts["id"][0] if texts["id"] else str(number),
+        documents=documents,
+        question=texts["question"][0],
+        answers=answers,
+        type=kind,
+        options=options,
+        evidence=texts["evidence"],
+        domain=texts["domain"][0] if texts["domain"] else "",
+    )
+
+
+def _kind(options: Sequence[str], answers: Sequence[str]) -> str:
+    if options:
+        return "single_choice" if len(answers) == 1 else "multiple_choice"
+    return "free_form" if len(answers) == 1 else "extraction"
+
+
+def _texts(value: Any, what: str) -> tuple[str, ...]:
+    """The texts of a value: none, one, or those of a list."""
+    values = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(isinstance(one, str | int | float) and not isinstance(one, bool) for one in values):
+        raise DataError(f"The {what} has to be a text or a list of texts, not {value!r}.")
+    return tuple(text for one in values if (text := str(one).strip()))
+
+
+def _option(answer: str, options: Sequence[str], where: str) -> str:
+    """The option that an answer names, by its text or its letter."""
+    if answer in options:
+        return answer
+    place = ascii_uppercase.find(answer.upper()) if len(answer) == 1 else -1
+    if not 0 <= place < len(options):
+        raise DataError(f"{where} has the answer {answer!r}, which is none of its options.")
+    return options[place]
