@@ -63,7 +63,9 @@ def add_training_actions(actions: argparse._SubParsersAction[Parser]) -> dict[st
     )
     evaluate.add_argument("--temperature", metavar="T", type=float, help="default: that of the training")
     evaluate.add_argument("--out", metavar="FOLDER", help="where results go (default: below the training)")
-    data = actions.add_parser("data", help="build rows to train on from documents and questions, or show them")
+    data = actions.add_parser(
+        "data", help="build rows to train on from documents and questions, or show them"
+    )
     parts = data.add_subparsers(dest="data_action", metavar="ACTION", parser_class=Parser, required=True)
     build = _add_build(parts)
     show = parts.add_parser("show", help="show what was built, and a row as the policy gets it")
@@ -80,13 +82,17 @@ def add_training_actions(actions: argparse._SubParsersAction[Parser]) -> dict[st
 
 
 def _add_build(parts: argparse._SubParsersAction[Parser]) -> Parser:
-    build = parts.add_parser("build", help="build rows from documents (.txt, .md, .html, .epub, .pdf) and questions")
+    build = parts.add_parser(
+        "build", help="build rows from documents (.txt, .md, .html, .epub, .pdf) and questions"
+    )
     build.add_argument("folder", metavar="FOLDER", help="the documents; folders in it are their domains")
     build.add_argument(
         "--questions", metavar="FILE", help="questions and answers (default: questions.jsonl in the folder)"
     )
     build.add_argument("--out", metavar="FOLDER", required=True, help="where rows and statistics go")
-    build.add_argument("--seed", metavar="N", type=int, default=42, help="the same seed gives the same rows (default: 42)")
+    build.add_argument(
+        "--seed", metavar="N", type=int, default=42, help="the same seed gives the same rows (default: 42)"
+    )
     build.add_argument(
         "--part", metavar="N", type=int, default=20_000, help="the most characters of a file (default: 20000)"
     )

@@ -33,13 +33,13 @@ def test_conversations_at_once_keep_their_own_ids(bubblewrap_engine: None, tmp_p
             asked.append(list(prompt))
             text = TOKENIZER.decode(prompt)
             play = SUBMIT if "</tool_response>" in text else bash(f"echo run-{len(asked)}")
-            reply = tuple([*TOKENIZER.encode(play), 1])
+            reply = (*TOKENIZER.encode(play), 1)
             given.append(reply)
             return type(await super().generate(prompt, limit, order))(reply)
 
     async def both() -> list[Run]:
         model = policy(Odd(lambda place, number: SUBMIT))
-        one = dict(model=model, isolation="bubblewrap", output_dir=tmp_path, show=False)
+        one = {"model": model, "isolation": "bubblewrap", "output_dir": tmp_path, "show": False}
         return list(await asyncio.gather(solve("Say it.", **one), solve("Say it.", **one)))  # type: ignore[arg-type]
 
     runs = asyncio.run(both())

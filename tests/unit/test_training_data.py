@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-
 from llm_sandbox_nb.benchmark.data import load_rows
 from llm_sandbox_nb.benchmark.rows import DataError, Row
 from llm_sandbox_nb.benchmark.scorers import score_row
@@ -63,7 +62,10 @@ def corpus(folder: Path, count: int, *, long_every: int = 5) -> list[dict[str, A
             second = (number + 4) % count
             asked["question"] = f"Who are the keepers of {place} and of {facts[second][0]}?"
             asked["answer"] = [name, facts[second][1]]
-            asked["documents"] = [document, f"{KINDS[second % len(KINDS)]}/{second:04d} Report on {facts[second][0]}.txt"]
+            asked["documents"] = [
+                document,
+                f"{KINDS[second % len(KINDS)]}/{second:04d} Report on {facts[second][0]}.txt",
+            ]
             if "choice" in kind:
                 asked["options"] = [name, facts[second][1], *others[:2]]
         else:
@@ -88,7 +90,9 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Row], list[d
 
 def searched(row: Row, question: dict[str, Any]) -> str:
     """What a script answers that reads the files for the facts that the question names."""
-    places = [one.strip("?,") for one in question["question"].split() if any(letter.isdigit() for letter in one)]
+    places = [
+        one.strip("?,") for one in question["question"].split() if any(letter.isdigit() for letter in one)
+    ]
     found = []
     for place in places:
         for text in row.input_files.values():
@@ -157,7 +161,8 @@ def test_a_title_that_tells_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "Dorin Vale.txt").write_text("The keeper is Dorin Vale.\n")
     (tmp_path / "The life of DORIN-VALE.txt").write_text("He kept the light.\n")
     (tmp_path / "questions.jsonl").write_text(
-        json.dumps({"document": "Dorin Vale.txt", "question": "Who is the keeper?", "answer": "Dorin Vale"}) + "\n"
+        json.dumps({"document": "Dorin Vale.txt", "question": "Who is the keeper?", "answer": "Dorin Vale"})
+        + "\n"
     )
     rows, _ = built(tmp_path, tmp_path / "out")
     assert sorted(rows[0].input_files) == ["document-2.txt", "document.txt"]
@@ -205,7 +210,11 @@ def test_memory_does_not_grow_with_the_number_of_documents(tmp_path: Path) -> No
         with (folder / "questions.jsonl").open("w") as file:
             for number in range(count):
                 (folder / f"{number}.txt").write_text(f"{body}The keeper of {number} is K{number}.\n")
-                asked = {"document": f"{number}.txt", "question": f"Who keeps {number}?", "answer": f"K{number}"}
+                asked = {
+                    "document": f"{number}.txt",
+                    "question": f"Who keeps {number}?",
+                    "answer": f"K{number}",
+                }
                 if number % 10 == 0:
                     file.write(json.dumps(asked) + "\n")
         program = (
@@ -253,9 +262,13 @@ def pdf(text: str) -> bytes:
         places.append(len(out))
         out += b"%d 0 obj\n%s\nendobj\n" % (number, body)
     table = b"".join(b"%010d 00000 n \n" % place for place in places)
-    return out + b"xref\n0 5\n0000000000 65535 f \n%strailer << /Size 5 /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF" % (
-        table,
-        len(out),
+    return (
+        out
+        + b"xref\n0 5\n0000000000 65535 f \n%strailer << /Size 5 /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF"
+        % (
+            table,
+            len(out),
+        )
     )
 
 
@@ -288,7 +301,8 @@ def test_documents_of_every_kind_are_read(tmp_path: Path) -> None:
     (tmp_path / "e.pdf").write_bytes(pdf(said))
     (tmp_path / "questions.jsonl").write_text(
         "".join(
-            json.dumps({"document": name, "question": "Who?", "answer": "Dorin Vale", "evidence": said}) + "\n"
+            json.dumps({"document": name, "question": "Who?", "answer": "Dorin Vale", "evidence": said})
+            + "\n"
             for name in ("a.txt", "b.md", "c.html", "d.epub", "e.pdf")
         )
     )
@@ -308,7 +322,9 @@ def test_documents_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text(" \n")
     (tmp_path / "broken.pdf").write_bytes(b"%PDF-1.4 nothing")
     (tmp_path / "broken.epub").write_bytes(b"PK nothing")
-    bomb = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">]><package>&b;</package>'
+    bomb = (
+        '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">]><package>&b;</package>'
+    )
     epub(tmp_path / "entities.epub", "", bomb)
     epub(tmp_path / "large.epub", "<p>" + "x" * (65 * 2**20) + "</p>")
     asked = {"question": "Who?", "answer": "Dorin Vale"}
@@ -337,9 +353,18 @@ def test_documents_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         ({"document": "a.txt", "question": "Q?", "answer": " "}, "has no answer"),
         ({"document": "a.txt", "question": "Q?", "answer": {"a": 1}}, "answer of line 2 has to be a text"),
         ({"document": "a.txt", "question": "Q?", "answer": "A", "kind": "x"}, "unknown key 'kind'"),
-        ({"document": "a.txt", "question": "Q?", "answer": "A", "type": "essay"}, "the type 'essay'; known are"),
-        ({"document": "a.txt", "question": "Q?", "answer": "C", "options": ["x", "y"]}, "none of its options"),
-        ({"document": "a.txt", "question": "Q?", "answer": "x", "options": ["x"]}, "1 options; a choice has 2"),
+        (
+            {"document": "a.txt", "question": "Q?", "answer": "A", "type": "essay"},
+            "the type 'essay'; known are",
+        ),
+        (
+            {"document": "a.txt", "question": "Q?", "answer": "C", "options": ["x", "y"]},
+            "none of its options",
+        ),
+        (
+            {"document": "a.txt", "question": "Q?", "answer": "x", "options": ["x"]},
+            "1 options; a choice has 2",
+        ),
         ({"document": "a.txt", "question": "Q?", "answer": ["A", "B"], "type": "free_form"}, "has 2 answers"),
         ({"id": "1", "document": "a.txt", "question": "Q?", "answer": "A"}, "ids have to differ"),
     ],
@@ -374,10 +399,17 @@ def test_a_question_that_tells_or_cannot_be_answered_is_left_out(tmp_path: Path)
 def test_domains_with_a_reward_of_their_own_do_not_change_the_reward(tmp_path: Path) -> None:
     (tmp_path / "chem").mkdir()
     (tmp_path / "chem" / "a.txt").write_text("The colour is deep blue.")
-    asked = {"document": "chem/a.txt", "question": "Which colour?", "answer": "deep blue", "type": "extraction"}
+    asked = {
+        "document": "chem/a.txt",
+        "question": "Which colour?",
+        "answer": "deep blue",
+        "type": "extraction",
+    }
     (tmp_path / "questions.jsonl").write_text(json.dumps(asked) + "\n")
     (row,), _ = built(tmp_path, tmp_path / "out")
-    score = score_row(TASK.scorer, "Deep blue", row.ground_truth, {"domain": row.domain, "qa_type": row.qa_type})
+    score = score_row(
+        TASK.scorer, "Deep blue", row.ground_truth, {"domain": row.domain, "qa_type": row.qa_type}
+    )
     assert score.value == 1.0
 
 
@@ -405,7 +437,11 @@ def test_the_command_line_builds_and_shows(tmp_path: Path, capsys: pytest.Captur
     ],
 )
 def test_the_command_line_says_what_is_wrong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    said: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["train", "data", *words]) == 2

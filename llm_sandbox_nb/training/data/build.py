@@ -1,9 +1,9 @@
 """Rows to train on, from documents and questions: the construction that the paper describes and does not release.
 
-What the paper says (arXiv 2601.16206, section 3): a context is stored as files; documents of a context with several, and
-parts of a long one, become files of their own; a context of one file gets distractor files from the same source; earlier
-tasks on the same context stand in the prompt as examples; the answer goes into a file. Where it says no more, the rules
-below are ours.
+What the paper says (arXiv 2601.16206, section 3): a context is stored as files; documents of a context with several,
+and parts of a long one, become files of their own; a context of one file gets distractor files from the same source;
+earlier tasks on the same context stand in the prompt as examples; the answer goes into a file. Where it says no more,
+the rules below are ours.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Statistics:
         return json.dumps(vars(self), indent=1, sort_keys=True) + "\n"
 
 
-class _LeftOut(Exception):
+class _LeftOutError(Exception):
     """A question that no row is made of; the message is the reason."""
 
 
@@ -178,7 +178,7 @@ def _rows(
         before = earlier.setdefault(question.documents, deque(maxlen=4 * options.examples))
         try:
             row, told = _row(library, question, list(before), options, statistics)
-        except _LeftOut as reason:
+        except _LeftOutError as reason:
             statistics.left_out[str(reason)] += 1
             continue
         before.append(told)
@@ -224,13 +224,13 @@ def _row(
 
 
 def _check(question: Question, whole: str) -> None:
-    """Raise _LeftOut for a question that its prompt answers, or that its documents do not."""
+    """Raise _LeftOutError for a question that its prompt answers, or that its documents do not."""
     if not question.options and any(tells(question.question, answer) for answer in question.answers):
-        raise _LeftOut("its answer stands in the question")
+        raise _LeftOutError("its answer stands in the question")
     quotes = question.evidence or (question.answers if question.type == "extraction" else ())
     if not all(tells(whole, quote) for quote in quotes):
         what = "its evidence" if question.evidence else "its answer"
-        raise _LeftOut(f"{what} is not in its documents")
+        raise _LeftOutError(f"{what} is not in its documents")
 
 
 def _context(library: _Library, question: Question, size: int) -> list[_Piece]:
@@ -240,7 +240,9 @@ def _context(library: _Library, question: Question, size: int) -> list[_Piece]:
         document = library.documents.get(name)
         if document is None:
             reason = library.unread.get(name)
-            raise _LeftOut(f"its document {name} is not there" if reason is None else f"of its document {name}: {reason}")
+            raise _LeftOutError(
+                f"its document {name} is not there" if reason is None else f"of its document {name}: {reason}"
+            )
         pieces += _parts(document, size)
     return pieces
 

@@ -1,6 +1,7 @@
-"""The text of an HTML page, an EPUB book or a PDF; a program of its own, so that a file can neither hang nor crash its caller.
+"""The text of an HTML page, an EPUB book or a PDF.
 
-`python -m llm_sandbox_nb.training.data.convert FILE` prints JSON: `title` and `text`, or `problem`.
+A program of its own, so that a file can neither hang nor crash its caller: `python -m
+llm_sandbox_nb.training.data.convert FILE` prints JSON with `title` and `text`, or ends with a reason on stderr.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ def _epub(path: Path) -> tuple[str, str]:
         items = {node.attrib["id"]: node.attrib["href"] for node in root.iter() if _tag(node) == "item"}
         names = [items[node.attrib["idref"]] for node in root.iter() if _tag(node) == "itemref"]
         folder = posixpath.dirname(package)
-        chapters = [_html(book.read(posixpath.normpath(posixpath.join(folder, unquote(name)))))[1] for name in names]
+        chapters = [
+            _html(book.read(posixpath.normpath(posixpath.join(folder, unquote(name)))))[1] for name in names
+        ]
     return title.strip(), "\n\n".join(chapter.strip() for chapter in chapters if chapter.strip())
 
 
@@ -74,7 +77,7 @@ def _pdf(path: Path) -> tuple[str, str]:
     reader = PdfReader(path)
     if reader.is_encrypted and not reader.decrypt(""):
         raise ConversionError("it is encrypted")
-    title = str((reader.metadata or {}).get("/Title") or "").strip()
+    title = str(reader.metadata.title or "").strip() if reader.metadata else ""
     pages = []
     size = 0
     for page in reader.pages:
@@ -89,12 +92,9 @@ def main() -> None:
     """Convert the file that the command line names."""
     try:
         title, text = convert(Path(sys.argv[1]))
-        said = {"title": title, "text": text}
     except ImportError as error:
-        said = {"problem": f"{error.name} is missing: run `pip install 'llm-sandbox-nb[documents]'`"}
-    except Exception as error:
-        said = {"problem": " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__}
-    sys.stdout.buffer.write(json.dumps(said).encode("ascii"))
+        sys.exit(f"{error.name} is missing: run `pip install 'llm-sandbox-nb[documents]'`")
+    sys.stdout.buffer.write(json.dumps({"title": title, "text": text}).encode("ascii"))
 
 
 if __name__ == "__main__":

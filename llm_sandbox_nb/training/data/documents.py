@@ -54,7 +54,11 @@ def read_documents(folder: Path, converted: Path) -> Iterator[Document | Unread]
     if not folder.is_dir():
         raise DataError(f"There is no folder {folder}: give the folder with the documents.")
     paths = sorted(
-        (path for path in folder.rglob("*") if path.suffix.lower() in (*PLAIN, *CONVERTED) and path.is_file()),
+        (
+            path
+            for path in folder.rglob("*")
+            if path.suffix.lower() in (*PLAIN, *CONVERTED) and path.is_file()
+        ),
         key=lambda path: path.relative_to(folder).as_posix(),
     )
     for number, path in enumerate(paths):
@@ -82,11 +86,13 @@ def _convert(path: Path) -> dict[str, str]:
     command = [sys.executable, "-m", "llm_sandbox_nb.training.data.convert", str(path)]
     try:
         done = subprocess.run(command, capture_output=True, timeout=_DEADLINE)
-        said: dict[str, str] = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
         return {"problem": f"it took longer than {_DEADLINE:.0f} s to read"}
-    except ValueError:
-        return {"problem": "the program that reads it ended early"}
+    if done.returncode:
+        last = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        reason = last.removeprefix("__main__.").removeprefix("ConversionError: ")
+        return {"problem": reason[:200].rstrip(".") or "the program that reads it ended early"}
+    said: dict[str, str] = json.loads(done.stdout)
     return said
 
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 
 def tells(text: str, answer: str) -> bool:
-    """Whether `text` holds the words of `answer` in their order, whatever the case, blanks and punctuation between them."""
+    """Whether `text` holds the words of `answer` in their order; case, blanks and punctuation do not count."""
     wanted = _words(answer)
     return bool(wanted.strip()) and wanted in _words(text)
 

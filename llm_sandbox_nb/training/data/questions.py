@@ -20,8 +20,8 @@ _KEYS = ("id", "documents", "document", "question", "answer", "type", "options",
 class Question:
     """One question and its answer.
 
-    `free_form` is rewarded by equality or ROUGE-L, `single_choice` by its letter, `multiple_choice` and `extraction` by F1
-    of their items.
+    `free_form` is rewarded by equality or ROUGE-L, `single_choice` by its letter, `multiple_choice` and `extraction`
+    by F1 of their items.
     """
 
     id: str
@@ -33,7 +33,7 @@ class Question:
     type: str
     options: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
-    """Quotes that tell the answer; they stand in the documents. Empty: the answers are these quotes, where they are quotes."""
+    """Quotes that tell the answer and stand in the documents. Empty: those of an extraction are its answers."""
     domain: str = ""
 
 
@@ -47,7 +47,8 @@ def read_questions(path: Path) -> Iterator[Question]:
         file = path.open(encoding="utf-8")
     except OSError as error:
         raise DataError(
-            f"There are no questions at {path}: write {QUESTIONS} beside the documents, or name a file with --questions."
+            f"There are no questions at {path}: write {QUESTIONS} beside the documents, or name a file "
+            "with --questions."
         ) from error
     seen: set[str] = set()
     with file:
@@ -88,7 +89,9 @@ def _question(record: Mapping[str, Any], number: int, where: str) -> Question:
             raise DataError(f"{where} has {len(options)} options; a choice has 2 to 26.")
         answers = tuple(_option(one, options, where) for one in answers)
     elif options:
-        raise DataError(f"{where} has options, which {kind} has not: leave them out, or write type single_choice.")
+        raise DataError(
+            f"{where} has options, which {kind} has not: leave them out, or write type single_choice."
+        )
     if kind in ("single_choice", "free_form") and len(answers) != 1:
         raise DataError(f"{where} has {len(answers)} answers, and {kind} has one.")
     return Question(

@@ -39,7 +39,9 @@ def statistics_lines(folder: Path) -> Iterator[str]:
         ("examples", "examples in a prompt"),
     ):
         counts = found[name]
-        ordered = sorted(counts, key=lambda key: (not key.isdigit(), int(key) if key.isdigit() else -counts[key], key))
+        ordered = sorted(
+            counts, key=lambda key: (not key.isdigit(), int(key) if key.isdigit() else -counts[key], key)
+        )
         yield f"{label:<22}" + ", ".join(f"{key or 'none'}: {counts[key]}" for key in ordered)
     yield f"{'answer in documents':<22}{found['verbatim']} of {found['rows']}, word by word"
     for one in found["unread"]:
