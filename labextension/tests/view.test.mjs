@@ -52,11 +52,7 @@ const failing = {
 };
 
 test('a step that succeeded and printed an error is marked as a warning in line and timeline', () => {
-  show([
-    ...step(1),
-    ...ending(2, { observation: 'Traceback (most recent call last):\nValueError: no\n' }),
-    ...step(3)
-  ]);
+  show([...step(1), ...ending(2, { observation: 'Traceback (most recent call last):\nValueError: no\n' }), ...step(3)]);
   assert.deepEqual(
     all('.lsn-bars [data-kind="warn"]').map(bar => bar.getAttribute('aria-label')),
     ['Step 2, warning']
