@@ -51,6 +51,16 @@ const failing = {
   stderr: 'FATAL: no such column\n'
 };
 
+test('a step that succeeded and printed an error is marked as a warning in line and timeline', () => {
+  show([...step(1), ...ending(2, { observation: 'Traceback (most recent call last):\nValueError: no\n' }), ...step(3)]);
+  assert.deepEqual(
+    all('.lsn-bars [data-kind="warn"]').map(bar => bar.getAttribute('aria-label')),
+    ['Step 2, warning']
+  );
+  assert.deepEqual(texts('.lsn-legend span:not([hidden])'), ['command', 'warning'], 'only what there is');
+  assert.deepEqual(texts('.lsn-step[data-step="2"] .lsn-chip[data-kind="warn"]'), ['error printed, exit 0']);
+});
+
 test('the end of a long output is visible, with its errors and its exit code', () => {
   show(ending(1, failing));
   const [first, shown] = texts('.lsn-box .lsn-output');

@@ -60,5 +60,7 @@ _RULES = """
 .lsn.lsn td,.lsn.lsn th{border:1px solid var(--l);padding:1px 6px;text-align:left}
 """
 _PACKED = re.sub(r"\n *", "", _RULES)
-STYLE = f"<style>{_PACKED}</style>"
+# Each rule is for what is in a card: the live view beside it has classes of the same names.
+_SCOPED = re.sub(r"(?<=[},])(?=\.lsn-|\[open\])", ".lsn ", _PACKED)
+STYLE = f"<style>{_SCOPED}</style>"
 """To be put into each card: a notebook's outputs know nothing of one another."""

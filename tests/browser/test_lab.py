@@ -53,7 +53,11 @@ def assert_shows_all(page: Page, events: list[dict[str, Any]]) -> None:
 
 
 def assert_shows_files(page: Page) -> None:
-    """The picture has its pixels, the sound its length, the map its frame."""
+    """The picture has its pixels, the sound its length, the map its frame; their names begin where the answer does."""
+    edges = page.evaluate(
+        "() => ['.lsn-answer', '.lsn-out'].map(one => document.querySelector(one).getBoundingClientRect().x)"
+    )
+    assert edges[0] == edges[1] > 0
     for name in ("poster.png", "map.html", "chime.wav"):
         page.get_by_role("figure", name=f"File output/{name}").or_(
             page.locator(".lsn-artifact", has_text=name)

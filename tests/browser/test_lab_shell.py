@@ -123,7 +123,19 @@ def test_a_run_opens_in_a_tab_where_keys_go_from_step_to_step(server: FrontEnd, 
         zoom = view.evaluate("node => Number(getComputedStyle(node).zoom)")
         return zoom >= 1.5 and abs(view.evaluate("node => node.getBoundingClientRect().width") - before) <= 2
 
+    def is_in_sight() -> bool:
+        """The tools, the timeline and the chosen step stand below each other, none over another."""
+        boxes = (tab.locator(one).bounding_box() for one in (".lsn-tab-tools", ".lsn-sticky", ".lsn-current"))
+        tools, timeline, step = (box or {"y": 0, "height": 0} for box in boxes)
+        return (
+            tools["y"] + tools["height"]
+            <= timeline["y"] + 1
+            < timeline["y"] + timeline["height"]
+            <= step["y"] + 2
+        )
+
     assert eventually(page, is_large), "large type is no wider than the tab"
+    assert eventually(page, is_in_sight)
     page.keyboard.press("Escape")
     expect(tab.locator(".lsn-present")).to_have_count(0)
     page.keyboard.press("?")

@@ -13,6 +13,8 @@ from test_debugger_view import chained
 from view_states import ON_ALL, STATES, finished, long_run, rewound, show, show_state, state_page
 from waiting import eventually, wait_until_in_sight
 
+from llm_sandbox_nb.card.bundle import Caps
+from llm_sandbox_nb.card.card import Card
 from llm_sandbox_nb.card.export import export_html
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.trajectory import events as ev
@@ -108,6 +110,19 @@ def test_an_exported_page_of_sixty_steps_answers_at_once(browser: Browser, tmp_p
     for part in (".lsn-header .lsn-badge", ".lsn-answer", ".lsn-facts button.lsn-chip"):
         wait_until_in_sight(page, part)
     context.close()
+
+
+def test_the_plain_card_of_sixty_steps_answers_at_once(browser: Browser) -> None:
+    card = Card(Caps(), Path())
+    for event in chained(long_run(60, (9, 18))):
+        card.add(event)
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    page.set_content(card.final()["text/html"])
+    for part in (".lsn-answer", ".lsn-facts", ".lsn-row"):
+        wait_until_in_sight(page, part)
+    expect(page.locator(".lsn-answer")).to_contain_text("The mean price is")
+    expect(page.locator(".lsn-facts")).to_contain_text("First error: step 9")
+    page.close()
 
 
 def test_the_card_in_a_notebook_scrolls_by_itself_and_its_timeline_stays(

@@ -164,6 +164,8 @@ class CommandLine:
         self.folder = folder
         self.home = folder / "home"
         self.home.mkdir()
+        self.patience = 30.0
+        """Seconds that processes of a program have to end after it."""
 
     def __call__(
         self, *words: str, timeout: float = 280, stdin: str | None = None, **environment: str
@@ -232,7 +234,7 @@ class CommandLine:
         finally:
             process.kill()
             process.wait()
-            left = _left(before)
+            left = _left(before, self.patience)
         return Done(code, self.shown(), self._stream("err").read_text("utf-8"), left)
 
 
@@ -246,7 +248,7 @@ def open_command_line(folder: Path) -> Iterator[CommandLine]:
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 0)
 
 
-def _left(known: set[int], patience: float = 30.0) -> list[str]:
+def _left(known: set[int], patience: float) -> list[str]:
     """What new children there are after some patience; they are ended."""
     deadline = time.monotonic() + patience
     while (new := child_pids() - known) and time.monotonic() < deadline:

@@ -137,5 +137,6 @@ def test_a_good_request_passes_the_same_checks(command_line: CommandLine) -> Non
 
 
 def test_the_check_sees_what_is_left_running(command_line: CommandLine) -> None:
-    done = command_line.program("sh", "-c", "setsid sleep 30 & echo done")
+    command_line.patience = 1.0
+    done = command_line.program("sh", "-c", "setsid sleep 300 & echo done")
     assert len(done.left) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from support import record_of
 
 from llm_sandbox_nb.card.bundle import MIME, Caps
 from llm_sandbox_nb.card.card import Bundle, Card
+from llm_sandbox_nb.card.style import STYLE
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
@@ -294,3 +296,13 @@ def test_the_card_says_what_was_spent_of_the_budget_while_the_run_executes() -> 
         assert "$0.04 of $0.50" in bundle["text/html"]
     card.add(ev.SettingsChanged(limits={"cost": None}))
     assert " of $" not in card.live()["text/plain"]
+
+
+def test_the_style_is_for_what_is_in_a_card_alone() -> None:
+    """The live view beside a card has classes of the same names."""
+    rules = STYLE.removeprefix("<style>").removesuffix("</style>")
+    selectors = [
+        one for rule in re.findall(r"([^{}]+)\{[^{}]*\}", rules) for one in re.split(r",(?![^(]*\))", rule)
+    ]
+    assert len(selectors) > 60
+    assert [one for one in selectors if not re.match(r"(\.lsn[. {]|\.lsn$|[\[.][^ ]+ \.lsn$)", one)] == []

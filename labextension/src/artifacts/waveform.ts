@@ -54,5 +54,5 @@ export function fitted(canvas: HTMLCanvasElement): CanvasRenderingContext2D {
 export function colours(node: HTMLElement): [string, string] {
   const style = getComputedStyle(node);
   const read = (name: string, other: string) => style.getPropertyValue(name).trim() || other;
-  return [read('--jp-brand-color1', '#1976d2'), read('--jp-brand-color3', '#90bfe8')];
+  return [read('--jp-brand-color1', '#1976d2'), read('--jp-brand-color2', '#64a5e0')];
 }

@@ -77,7 +77,7 @@ export class Cause {
       shown.push(this._host.trans('and %1 more', warnings.length - CHIPS));
     }
     const others = chips.filter(chip => chip.kind !== 'plain' || !named.has(chip.text));
-    return [...shown.map(text => ({ kind: 'human' as const, text })), ...others];
+    return [...shown.map(text => ({ kind: 'warn' as const, text })), ...others];
   }
 
   /** What an open step says of its causes. */

@@ -101,7 +101,7 @@ export class FileFacts {
       {
         type: 'button',
         class: 'lsn-chip',
-        'data-kind': 'human',
+        'data-kind': 'warn',
         title: warned,
         onclick: () => this._actions.goTo(first)
       },

@@ -9,7 +9,7 @@ import { firstSentence, oneLine } from './one-line';
 import { visibleName } from '../artifacts/names';
 
 export interface IChip {
-  kind: 'bad' | 'human' | 'run' | 'plain';
+  kind: 'bad' | 'warn' | 'human' | 'run' | 'plain';
   text: string;
   added?: number;
   removed?: number;

@@ -26,6 +26,8 @@ const SLOTS = 9;
 const LONG = 200;
 const SPARE = 16;
 const LOWEST = 0.12;
+/** What the legend explains, once a bar has that colour. */
+const KINDS = ['bash', 'edit', 'submit', 'failed', 'warn', 'human'] as const;
 
 /** A step that was chosen: of the branch of HEAD, or of one that was left. */
 export interface IChosen {
@@ -55,6 +57,7 @@ export class Timeline {
   private _forks = h('div', { class: 'lsn-forks' });
   private _told = h('span', { class: 'lsn-told-bar', 'aria-hidden': 'true' });
   private _legend = h('span', { class: 'lsn-legend' });
+  private _words = new Map<string, HTMLElement>();
   private _measure: HTMLSelectElement;
   private _bars: IBar[] = [];
   private _byStep = new Map<IStep, IBar>();
@@ -70,7 +73,8 @@ export class Timeline {
   constructor(
     private _trajectory: Trajectory,
     private _host: IHost,
-    private _choose: (chosen: IChosen | null) => void
+    private _choose: (chosen: IChosen | null) => void,
+    private _warns: (step: IStep) => boolean
   ) {
     const { trans } = _host;
     this._picture.setAttribute('aria-label', trans('Steps; arrows move, Enter goes to the step'));
@@ -82,11 +86,12 @@ export class Timeline {
       h('option', { value: 'tokens' }, trans('tokens')),
       h('option', { value: 'time' }, trans('time'))
     );
-    this._legend.append(
-      ...(['bash', 'edit', 'submit', 'failed', 'human'] as const).map(kind =>
-        h('span', { 'data-kind': kind }, legendWord(kind, _host))
-      )
-    );
+    for (const kind of KINDS) {
+      const word = h('span', { 'data-kind': kind }, legendWord(kind, _host));
+      word.hidden = true;
+      this._words.set(kind, word);
+    }
+    this._legend.append(...this._words.values());
     this.node = h(
       'nav',
       { class: 'lsn-timeline', 'aria-label': trans('Timeline') },
@@ -114,6 +119,7 @@ export class Timeline {
     this._count = 0;
     this._largest = 0;
     this._rows = -1;
+    this._words.forEach(word => (word.hidden = true));
   }
 
   /** Show these steps as they are now. */
@@ -244,19 +250,27 @@ export class Timeline {
     }
     const wrong = stepFailed(step);
     const decided = stepDecided(step);
+    const warns = chosen.head && this._warns(step);
     const done = step.replied && step.calls.every(call => call.result);
     node.dataset.kind = wrong
       ? 'failed'
       : decided
         ? 'human'
-        : !done
-          ? 'live'
-          : step.calls[0]
-            ? toolOf(step.calls[0])
-            : 'other';
+        : warns
+          ? 'warn'
+          : !done
+            ? 'live'
+            : step.calls[0]
+              ? toolOf(step.calls[0])
+              : 'other';
+    const meaning = this._words.get(node.dataset.kind);
+    if (meaning) {
+      meaning.hidden = false;
+    }
     const words = [
       trans('Step %1', step.number),
       wrong && trans('failed'),
+      warns && trans('warning'),
       decided && trans('decided by a person'),
       chosen.trajectory.checkpoints.has(step.number) && trans('files kept')
     ];
@@ -404,12 +418,13 @@ export class Timeline {
   }
 }
 
-function legendWord(kind: 'bash' | 'edit' | 'submit' | 'failed' | 'human', { trans }: IHost): string {
+function legendWord(kind: (typeof KINDS)[number], { trans }: IHost): string {
   return {
     bash: trans('command'),
     edit: trans('edit'),
     submit: trans('submit'),
     failed: trans('failed'),
+    warn: trans('warning'),
     human: trans('you')
   }[kind];
 }

@@ -96,7 +96,12 @@ export class TrajectoryView {
     this._outcome = new Outcome(this.trajectory, _host, path => this._showFile(path));
     this._facts = new Facts(this.trajectory, _host, { show }, this._cause.facts.node);
     this._stops = new PausePoints(this.trajectory, _host);
-    this._timeline = new Timeline(this.trajectory, _host, chosen => this._choose(chosen));
+    this._timeline = new Timeline(
+      this.trajectory,
+      _host,
+      chosen => this._choose(chosen),
+      step => this._cause.warns(step)
+    );
     this._bar = new Bar(_host, {
       filter: () => this._filter(),
       anyOpen: () => this._anyOpen(),
@@ -123,9 +128,7 @@ export class TrajectoryView {
     this._bar.node.append(this._timeline.legend);
     this._header.actions.prepend(this._compare);
     this._sticky.append(this._timeline.node, this._bar.node);
-    this._stickyObserver = new ResizeObserver(() => {
-      this.node.style.setProperty('--lsn-sticky-height', `${this._sticky.offsetHeight}px`);
-    });
+    this._stickyObserver = new ResizeObserver(() => this._measureSticky());
     this._stickyObserver.observe(this._sticky);
     if (options.capped) {
       this.node.classList.add('lsn-capped');
@@ -260,6 +263,11 @@ export class TrajectoryView {
     view?.node.querySelector<HTMLElement>('button')?.focus({ preventScroll: true });
   }
 
+  /** Steps that are brought into sight stop below the timeline. */
+  private _measureSticky(): void {
+    this.node.style.setProperty('--lsn-sticky-height', `${this._sticky.offsetHeight}px`);
+  }
+
   /** Bring a step into sight, and open it. */
   private _goTo(view: StepView | undefined): void {
     if (view) {
@@ -267,6 +275,7 @@ export class TrajectoryView {
       this._list.node.querySelector('.lsn-current')?.classList.remove('lsn-current');
       view.node.classList.add('lsn-current');
       view.reveal();
+      this._measureSticky();
       view.node.scrollIntoView({ block: 'start' });
     }
   }
