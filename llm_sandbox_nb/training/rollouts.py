@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.limits import RunLimits
@@ -23,7 +23,7 @@ from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.scoring_pool import Scoring
 from llm_sandbox_nb.benchmark.task import Task
 from llm_sandbox_nb.benchmark.text_scorers import Score
-from llm_sandbox_nb.model.contract import ModelSettings
+from llm_sandbox_nb.model.contract import Model, ModelSettings
 from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import ImageError, IsolationUnavailableError, SandboxError
@@ -98,6 +98,14 @@ def open_sandboxes(config: RolloutConfig) -> OpenSandbox:
     return opened
 
 
+class RolloutModel(Model, Protocol):
+    """A model of one rollout, with the ids of its conversation."""
+
+    conversation: TokenConversation
+    cut: bool
+    """Whether the newest reply reached a limit before its end."""
+
+
 class RolloutWorkers:
     """Runs rollouts in an event loop; `async with` closes their sandboxes and the processes of scorers."""
 
@@ -154,15 +162,15 @@ class RolloutWorkers:
 
     async def _one(self, row: Row, generator: Generator, folder: Path, order: int) -> Rollout:
         async with self._at_once:
-            for attempt in range(1, self.setting.config.attempts + 1):
-                rollout = await self._attempt(row, generator, folder, order)
-                rollout.attempts = attempt
+            for number in range(1, self.setting.config.attempts + 1):
+                rollout = await self._sampled(row, generator, folder, order)
+                rollout.attempts = number
                 if rollout.stop_reason != LOST:
                     break
                 logger.info("A rollout of row %s was lost: %s", row.id, rollout.detail)
-            return await self._rewarded(rollout)
+            return await self.rewarded(rollout)
 
-    async def _attempt(self, row: Row, generator: Generator, folder: Path, order: int) -> Rollout:
+    async def _sampled(self, row: Row, generator: Generator, folder: Path, order: int) -> Rollout:
         setting = self.setting
         model = TokenModel(
             f"policy/{setting.name}",
@@ -172,17 +180,28 @@ class RolloutWorkers:
             completion_limit=setting.config.completion_tokens,
             order=order,
         )
-        started = time.monotonic()
-        rollout = Rollout(row, model.conversation)
-        own = folder / f"{order:04d}"
-        if own.exists():  # an attempt that was lost
-            await asyncio.to_thread(shutil.rmtree, own, ignore_errors=True)
         waited_for = contextlib.ExitStack()
         if isinstance(generator, BatchGenerator):
             waited_for.enter_context(generator.active())
+        return await self.attempt(row, model, folder / f"{order:04d}", waited_for)
+
+    async def attempt(
+        self, row: Row, model: RolloutModel, folder: Path, waited_for: contextlib.ExitStack | None = None
+    ) -> Rollout:
+        """One rollout without its reward; its record is below `folder`. `waited_for` is closed when it is over.
+
+        Raises:
+            RolloutError: no sandbox can be opened at all.
+        """
+        setting = self.setting
+        waited_for = waited_for or contextlib.ExitStack()
+        started = time.monotonic()
+        rollout = Rollout(row, model.conversation)
+        if folder.exists():  # an attempt that was lost
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         try:
             async with asyncio.timeout(setting.config.time + _GRACE):
-                made = await self._work(row, model, own, waited_for)
+                made = await self._work(row, model, folder, waited_for)
         except (ImageError, IsolationUnavailableError, InputError) as error:
             raise RolloutError(str(error)) from error
         except (SandboxError, OSError, TimeoutError) as error:
@@ -206,7 +225,7 @@ class RolloutWorkers:
         return rollout
 
     async def _work(
-        self, row: Row, model: TokenModel, folder: Path, waited_for: contextlib.ExitStack
+        self, row: Row, model: RolloutModel, folder: Path, waited_for: contextlib.ExitStack
     ) -> Attempt:
         setting, config = self.setting, self.setting.config
         how = HowToAsk(
@@ -233,7 +252,8 @@ class RolloutWorkers:
     def _scorer(self) -> str:
         return self.setting.scorer or self.setting.task.scorer
 
-    async def _rewarded(self, rollout: Rollout) -> Rollout:
+    async def rewarded(self, rollout: Rollout) -> Rollout:
+        """The same rollout with its reward: 0 when it was too long, None when it was lost or has no score."""
         if rollout.stop_reason == LOST:
             rollout.reward = None
         elif rollout.stop_reason in self.setting.config.zero_reward_for:

@@ -19,9 +19,10 @@ from llm_sandbox_nb.training.config import ConfigError, TrainingConfig
 from llm_sandbox_nb.training.data.leaks import tells
 from llm_sandbox_nb.training.demonstrations import scripted_runs
 from llm_sandbox_nb.training.generation import BatchGenerator, Generated
-from llm_sandbox_nb.training.policy import load_policy, save_policy
+from llm_sandbox_nb.training.policy import Sampling, load_policy, save_policy
 from llm_sandbox_nb.training.record import COMPLETE, END, START, TrainingRecord, step_figures
 from llm_sandbox_nb.training.rollouts import Rollout, RolloutSetting, RolloutWorkers
+from llm_sandbox_nb.training.vllm_server import ServerGenerator
 
 _T = TypeVar("_T")
 OnFigures = Callable[[Mapping[str, Any]], None]
@@ -209,13 +210,21 @@ class TrainingRun:
         return Callback()
 
     def _run_rollouts(self, ids: list[str], trainer: Any, learns: bool) -> list[Rollout]:
-        """Run a rollout for each id; this thread samples while they run in the event loop."""
-        assert self._workers is not None
+        """Run a rollout for each id."""
         rows = [self.rows[one] for one in ids]
         step = trainer.state.global_step + 1
         started = time.monotonic()
-        generator = BatchGenerator(self.config.generation.patience)
         folder = self.record.step_folder(step) / (f"rank-{self._rank}" if self._processes > 1 else "")
+        through = self._through_server if self.config.generation.engine == "vllm-server" else self._together
+        self._rollouts, figures = through(rows, folder, trainer)
+        figures["rollout_time"] = time.monotonic() - started
+        self._figures = step_figures(step, self._rollouts) | figures
+        return self._rollouts
+
+    def _together(self, rows: list[Row], folder: Path, trainer: Any) -> tuple[list[Rollout], dict[str, Any]]:
+        """The rollouts run in the event loop; this thread samples for those that wait, with the trainer's engine."""
+        assert self._workers is not None
+        generator = BatchGenerator(self.config.generation.patience)
 
         def answer(prompts: list[list[int]], limits: list[int]) -> list[Generated]:
             return grpo.generate_together(trainer, prompts, limits)
@@ -229,13 +238,23 @@ class TrainingRun:
         except BaseException:
             future.cancel()
             raise
-        self._rollouts = future.result()
-        self._figures = step_figures(step, self._rollouts) | {
-            "generation_time": generator.seconds,
-            "batches": generator.batches,
-            "rollout_time": time.monotonic() - started,
-        }
-        return self._rollouts
+        return future.result(), {"generation_time": generator.seconds, "batches": generator.batches}
+
+    def _through_server(
+        self, rows: list[Row], folder: Path, trainer: Any
+    ) -> tuple[list[Rollout], dict[str, Any]]:
+        """Each rollout asks the vLLM server, which has the newest weights from the trainer."""
+        workers, config = self._workers, self.config
+        assert workers is not None
+
+        async def work() -> tuple[list[Rollout], dict[str, Any]]:
+            how = config.rollouts
+            sampling = Sampling(how.temperature, how.top_p, how.top_k)
+            async with ServerGenerator(config.generation.server, sampling, how.time) as generator:
+                rollouts = await workers.run(rows, generator, folder)
+                return rollouts, {"generation_time": generator.seconds, "batches": generator.requests}
+
+        return self._in_loop(work())
 
     def _take_advantages(self, advantages: list[float]) -> None:
         self.record.add_rollouts(int(self._figures["step"]), self._rollouts, advantages)

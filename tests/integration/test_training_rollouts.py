@@ -17,10 +17,13 @@ from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.task import load_task
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.open import open_sandbox
+from llm_sandbox_nb.training import vllm_server
 from llm_sandbox_nb.training.chat_tokens import ChatTokens
 from llm_sandbox_nb.training.config import RolloutConfig
+from llm_sandbox_nb.training.policy import Sampling
 from llm_sandbox_nb.training.record import TrainingRecord, step_figures
 from llm_sandbox_nb.training.rollouts import LOST, Rollout, RolloutError, RolloutSetting, RolloutWorkers
+from llm_sandbox_nb.training.vllm_server import ServerGenerator
 from llm_sandbox_nb.trajectory.journal import read_journal
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
@@ -310,3 +313,18 @@ def test_record_is_of_runs_like_any_other(bubblewrap_engine: None, tmp_path: Pat
     assert trajectory.start is not None
     assert trajectory.start.model == "policy/test"
     assert LOST not in {one.stop_reason for one in record.rollouts(3)}
+
+
+@pytest.mark.bubblewrap
+def test_no_model_server_is_one_sentence(
+    bubblewrap_engine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm_server, "_PAUSE", 0.01)
+
+    async def work() -> None:
+        async with ServerGenerator("http://127.0.0.1:9", Sampling(), 5.0) as generator:
+            async with RolloutWorkers(setting(replace(CONFIG, attempts=1)), 2) as workers:
+                await workers.run(rows(2), generator, tmp_path)
+
+    with pytest.raises(RolloutError, match=r"No rollout came to an end: .*127\.0\.0\.1:9 cannot be reached"):
+        asyncio.run(work())

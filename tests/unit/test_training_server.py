@@ -1,0 +1,171 @@
+"""Replies from a vLLM server, played by a stand-in that speaks its protocol: ids in, ids and log-probabilities out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from llm_sandbox_nb.model.contract import ModelError
+from llm_sandbox_nb.training import vllm_server
+from llm_sandbox_nb.training.generation import Generated
+from llm_sandbox_nb.training.policy import Sampling
+from llm_sandbox_nb.training.vllm_server import ServerGenerator
+
+Answer = Callable[[dict[str, Any], int], tuple[int, Any]]
+"""Takes a request and its number; gives a status and what is answered as JSON."""
+
+
+class StandIn(ThreadingHTTPServer):
+    """A vLLM server by a script. `requests` are those for completions; `most` is how many ran at once."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answer, self.requests = answer, list[dict[str, Any]]()
+        self.running = self.most = 0
+        self.lock = threading.Lock()
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: StandIn
+
+    def do_GET(self) -> None:
+        self._send(200, {"data": [{"id": "policy"}]})
+
+    def do_POST(self) -> None:
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with self.server.lock:
+            self.server.requests.append(request)
+            number = len(self.server.requests)
+            self.server.running += 1
+            self.server.most = max(self.server.most, self.server.running)
+        try:
+            self._send(*self.server.answer(request, number))
+        finally:
+            with self.server.lock:
+                self.server.running -= 1
+
+    def _send(self, status: int, content: Any) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Callable[[Answer], StandIn]]:
+    made = []
+
+    def started(answer: Answer) -> StandIn:
+        one = StandIn(answer)
+        threading.Thread(target=one.serve_forever, daemon=True).start()
+        made.append(one)
+        return one
+
+    yield started
+    for one in made:
+        one.shutdown()
+        one.server_close()
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_server, "_PAUSE", 0.01)
+
+
+def told(ids: list[int]) -> dict[str, Any]:
+    return {"choices": [{"token_ids": ids, "logprobs": {"token_logprobs": [-0.5 for _ in ids]}}]}
+
+
+def generate(address: str, *prompts: list[int], limit: int = 20) -> list[Generated]:
+    async def ask() -> list[Generated]:
+        async with ServerGenerator(address, Sampling(0.7, 0.9, 20), 60.0) as generator:
+            return list(await asyncio.gather(*(generator.generate(prompt, limit) for prompt in prompts)))
+
+    return asyncio.run(ask())
+
+
+def test_ids_go_in_and_come_out_as_they_are(server: Callable[[Answer], StandIn]) -> None:
+    stand_in = server(lambda request, _: (200, told([*request["prompt"][::-1], 2])))
+    (made,) = generate(f"{stand_in.address}/v1/", [5, 6, 7])
+    assert made == Generated((7, 6, 5, 2), (-0.5, -0.5, -0.5, -0.5))
+    (request,) = stand_in.requests
+    assert request["model"] == "policy"
+    assert (request["prompt"], request["max_tokens"]) == ([5, 6, 7], 20)
+    assert (request["temperature"], request["top_p"], request["top_k"]) == (0.7, 0.9, 20)
+    assert request["return_token_ids"] is True
+
+
+def test_more_than_the_limit_is_never_taken(server: Callable[[Answer], StandIn]) -> None:
+    stand_in = server(lambda *_: (200, told(list(range(9)))))
+    (made,) = generate(stand_in.address, [1], limit=4)
+    assert made.ids == (0, 1, 2, 3)
+    assert made.logprobs is not None
+    assert len(made.logprobs) == 4
+
+
+def test_rollouts_ask_at_once(server: Callable[[Answer], StandIn]) -> None:
+    gate = threading.Barrier(8)
+
+    def wait(request: dict[str, Any], number: int) -> tuple[int, Any]:
+        gate.wait(60)
+        return 200, told([request["prompt"][0], 2])
+
+    stand_in = server(wait)
+    made = generate(stand_in.address, *([number] for number in range(8)))
+    assert [one.ids for one in made] == [(number, 2) for number in range(8)]
+    assert stand_in.most == 8
+
+
+def test_a_server_that_is_busy_is_asked_again(server: Callable[[Answer], StandIn]) -> None:
+    stand_in = server(lambda _, number: (503, {}) if number < 3 else (200, told([4])))
+    (made,) = generate(stand_in.address, [1])
+    assert made.ids == (4,)
+    assert len(stand_in.requests) == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ((500, {}), "answered 500: start it, or correct generation.server"),
+        ((400, {"message": "too long"}), r"refused a request .*too long"),
+        (
+            (200, {"choices": [{"text": "hello"}]}),
+            "tells no token ids: use a vLLM that knows `return_token_ids`",
+        ),
+        ((200, {"choices": [{"token_ids": [1, 2]}]}), "tells no log-probability for each token"),
+        ((200, {"choices": []}), "did not answer as vLLM does: check generation.server"),
+        ((200, ["x"]), "did not answer as vLLM does"),
+    ],
+)
+def test_what_cannot_be_used_is_one_sentence(
+    server: Callable[[Answer], StandIn], answer: tuple[int, Any], said: str
+) -> None:
+    stand_in = server(lambda *_: answer)
+    with pytest.raises(ModelError, match=said) as error:
+        generate(stand_in.address, [1])
+    assert stand_in.address in str(error.value)
+    assert str(error.value).count(". ") == 0
+
+
+def test_no_server_is_one_sentence() -> None:
+    began = time.monotonic()
+    with pytest.raises(
+        ModelError, match=r"127\.0\.0\.1:9 cannot be reached .*: start it, or correct generation"
+    ):
+        generate("http://127.0.0.1:9", [1])
+    assert time.monotonic() - began < 60
