@@ -62,7 +62,9 @@ class RayCluster:
     def hosts(self, folder: Path) -> list[int]:
         """The process ids of our actors on the node of this folder."""
         return [
-            pid for pid, words, mark in _processes() if words.startswith("ray::Host") and str(folder) in mark
+            pid
+            for pid, words, mark in _processes()
+            if words.startswith(("ray::Host", "ray::RolloutHost")) and str(folder) in mark
         ]
 
     def left(self) -> list[str]:

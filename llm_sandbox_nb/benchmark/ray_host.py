@@ -6,12 +6,9 @@ Records are made in a folder of the node and go back with the result, so that no
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import io
-import os
 import shutil
 import tarfile
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +19,7 @@ from llm_sandbox_nb.benchmark.backends import how_of, opener_of
 from llm_sandbox_nb.benchmark.item_pipeline import FatalError, Item, LocalBackend
 from llm_sandbox_nb.benchmark.results import Result
 from llm_sandbox_nb.sandbox import process
-from llm_sandbox_nb.sandbox.leftover_folders import remove_left_folders
+from llm_sandbox_nb.sandbox.leftover_folders import make_owned_folder, remove_left_folders
 from llm_sandbox_nb.version import __version__
 
 _PREFIX = "llm-sandbox-nb-host-"
@@ -46,7 +43,7 @@ class Host:
     """The actor of one node. It lasts as long as the benchmark; its sandboxes end with it, however it ends."""
 
     def __init__(self, values: Mapping[str, Any], attempts: int) -> None:
-        remove_left_folders(_PREFIX, _LOCK)
+        remove_leftovers()
         self._folder, self._lock = own_folder()
         self._backend = LocalBackend(how_of(values), opener_of(values), self._folder, attempts)
         self._work: set[asyncio.Task[ItemReply]] = set()
@@ -87,6 +84,11 @@ class Host:
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
 
+def remove_leftovers() -> None:
+    """Remove the folders of hosts that were killed on this node."""
+    remove_left_folders(_PREFIX, _LOCK)
+
+
 def tidy() -> None:
     """Remove what a host that was killed on this node has left, once its processes are gone."""
     deadline = time.monotonic() + _GOING
@@ -119,7 +121,4 @@ def unpack(record: bytes, out: Path) -> None:
 
 def own_folder() -> tuple[Path, int]:
     """A new folder, and a lock that shows that its process lives."""
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return folder, lock
+    return make_owned_folder(_PREFIX, _LOCK)

@@ -35,3 +35,11 @@ def remove_left_folders(prefix: str, lock: str, in_use: Callable[[Path], bool] =
         finally:
             os.close(file)
     return held
+
+
+def make_owned_folder(prefix: str, lock: str) -> tuple[Path, int]:
+    """A new folder, and the open file whose lock shows that its owner lives."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    file = os.open(folder / lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return folder, file

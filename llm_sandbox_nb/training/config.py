@@ -114,6 +114,9 @@ class RolloutConfig:
     profile: str = key("standard", "protection profile of the sandbox")
     image: str = key("", "image of the sandbox; empty: ours")
     network: str = key("none", "`none`, `open`, or empty for the profile's own")
+    ray: str = key(
+        "", "`auto` or HOST:PORT of a Ray cluster whose machines own the sandboxes; empty: this machine"
+    )
 
 
 @dataclass(frozen=True)

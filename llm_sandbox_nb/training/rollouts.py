@@ -109,9 +109,10 @@ class RolloutModel(Model, Protocol):
 class RolloutWorkers:
     """Runs rollouts in an event loop; `async with` closes their sandboxes and the processes of scorers."""
 
-    def __init__(self, setting: RolloutSetting, at_once: int) -> None:
+    def __init__(self, setting: RolloutSetting, at_once: int, folder: Path | None = None) -> None:
+        """`folder` is for what sandboxes need meanwhile; without one, a temporary folder."""
         self.setting = setting
-        self.pool = SandboxPool(setting.open or open_sandboxes(setting.config), at_once)
+        self.pool = SandboxPool(setting.open or open_sandboxes(setting.config), at_once, folder)
         self._at_once = asyncio.Semaphore(at_once)
         self._scoring = Scoring(2)
 
@@ -145,22 +146,19 @@ class RolloutWorkers:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
-                    group.create_task(self._one(row, generator, folder, order))
+                    group.create_task(self.one(row, generator, folder, order))
                     for order, row in enumerate(rows)
                 ]
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from failures
-        done = [task.result() for task in tasks]
-        if done and all(rollout.stop_reason == LOST for rollout in done):
-            raise RolloutError(f"No rollout came to an end: {done[0].detail.rstrip('.')}.")
-        if done and all(rollout.stop_reason == "tokens" and not rollout.turns for rollout in done):
-            finish = done[0].trajectory.finish if done[0].trajectory else None
-            raise RolloutError(
-                f"No prompt fits: {finish.error if finish else 'raise rollouts.prompt_tokens.'}"
-            )
-        return done
+        return check_ended([task.result() for task in tasks])
 
-    async def _one(self, row: Row, generator: Generator, folder: Path, order: int) -> Rollout:
+    async def one(self, row: Row, generator: Generator, folder: Path, order: int) -> Rollout:
+        """One rollout with its reward, tried again while it is lost. Its record is in `folder`, below its order.
+
+        Raises:
+            RolloutError: no sandbox can be opened at all.
+        """
         async with self._at_once:
             for number in range(1, self.setting.config.attempts + 1):
                 rollout = await self._sampled(row, generator, folder, order)
@@ -262,3 +260,17 @@ class RolloutWorkers:
             score: Score = await self._scoring.score(self._scorer, rollout.answer, rollout.row)
             rollout.reward, rollout.detail = score.value, score.detail
         return rollout
+
+
+def check_ended(rollouts: list[Rollout]) -> list[Rollout]:
+    """These rollouts of a step, of which at least one came to an end.
+
+    Raises:
+        RolloutError: none did.
+    """
+    if rollouts and all(rollout.stop_reason == LOST for rollout in rollouts):
+        raise RolloutError(f"No rollout came to an end: {rollouts[0].detail.rstrip('.')}.")
+    if rollouts and all(rollout.stop_reason == "tokens" and not rollout.turns for rollout in rollouts):
+        finish = rollouts[0].trajectory.finish if rollouts[0].trajectory else None
+        raise RolloutError(f"No prompt fits: {finish.error if finish else 'raise rollouts.prompt_tokens.'}")
+    return rollouts

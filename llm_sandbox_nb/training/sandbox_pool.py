@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,8 +16,11 @@ from typing import Self
 from llm_sandbox_nb.agent.run_context import disown_files
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
+from llm_sandbox_nb.sandbox.leftover_folders import make_owned_folder, remove_left_folders
 
 logger = logging.getLogger(__name__)
+_PREFIX = "llm-sandbox-nb-pool-"
+_LOCK = "lock"
 OpenSandbox = Callable[[], Awaitable[Sandbox]]
 
 
@@ -39,6 +42,8 @@ class SandboxPool:
 
     open: OpenSandbox
     size: int
+    folder: Path | None = None
+    """Where the histories go, which its owner removes; without one, a folder of the pool's own."""
     opened: int = 0
     """How many were opened."""
     resets: int = 0
@@ -46,13 +51,15 @@ class SandboxPool:
     _idle: list[_Place] = field(default_factory=list)
     _all: list[_Place] = field(default_factory=list)
     _room: asyncio.Semaphore = field(init=False)
-    _folder: Path = field(init=False)
+    _lock: int | None = None
 
     def __post_init__(self) -> None:
         self._room = asyncio.Semaphore(self.size)
 
     async def __aenter__(self) -> Self:
-        self._folder = Path(tempfile.mkdtemp(prefix="llm-sandbox-nb-pool-"))
+        if self.folder is None:
+            remove_left_folders(_PREFIX, _LOCK)
+            self.folder, self._lock = make_owned_folder(_PREFIX, _LOCK)
         return self
 
     async def __aexit__(
@@ -61,7 +68,10 @@ class SandboxPool:
         try:
             await asyncio.gather(*(self._close(place) for place in list(self._all)))
         finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            if self._lock is not None and self.folder is not None:
+                shutil.rmtree(self.folder, ignore_errors=True)
+                os.close(self._lock)
+                self.folder = self._lock = None
 
     @asynccontextmanager
     async def lease(self) -> AsyncIterator[Sandbox]:
@@ -82,7 +92,8 @@ class SandboxPool:
     async def _new(self) -> _Place:
         box = await self.open()
         self.opened += 1
-        history = self._folder / str(self.opened)
+        assert self.folder is not None
+        history = self.folder / str(self.opened)
         try:
             await box.keep_history(history)
             place = _Place(box, history, await box.checkpoint())

@@ -20,6 +20,7 @@ from llm_sandbox_nb.training.data.leaks import tells
 from llm_sandbox_nb.training.demonstrations import scripted_runs
 from llm_sandbox_nb.training.generation import BatchGenerator, Generated
 from llm_sandbox_nb.training.policy import Sampling, load_policy, save_policy
+from llm_sandbox_nb.training.ray_rollouts import RayRollouts
 from llm_sandbox_nb.training.record import COMPLETE, END, START, TrainingRecord, step_figures
 from llm_sandbox_nb.training.rollouts import Rollout, RolloutSetting, RolloutWorkers
 from llm_sandbox_nb.training.vllm_server import ServerGenerator
@@ -87,7 +88,7 @@ class TrainingRun:
         self.rows = {row.id: row for row in rows}
         grpo.require_packages()
         self.record = TrainingRecord.begin(folder.expanduser().absolute(), config)
-        self._workers: RolloutWorkers | None = None
+        self._workers: RolloutWorkers | RayRollouts | None = None
         self._rollouts: list[Rollout] = []
         self._figures: dict[str, Any] = {}
         self._began = time.monotonic()
@@ -114,11 +115,14 @@ class TrainingRun:
         finally:
             self._in_loop(workers.__aexit__(None, None, None))
 
-    def _make_workers(self, chat: ChatTokens) -> RolloutWorkers:
+    def _make_workers(self, chat: ChatTokens) -> RolloutWorkers | RayRollouts:
         config = self.config
         setting = RolloutSetting(config.name, self.task, chat, config.rollouts, config.data.scorer)
         share = config.batch // self._processes
-        return RolloutWorkers(setting, config.rollouts.at_once or share)
+        at_once = config.rollouts.at_once or share
+        if address := config.rollouts.ray:
+            return RayRollouts(address, setting, at_once)
+        return RolloutWorkers(setting, at_once)
 
     # --- the policy before the first step ---
 

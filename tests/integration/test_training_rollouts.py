@@ -322,9 +322,9 @@ def test_no_model_server_is_one_sentence(
     monkeypatch.setattr(vllm_server, "_PAUSE", 0.01)
 
     async def work() -> None:
-        async with ServerGenerator("http://127.0.0.1:9", Sampling(), 5.0) as generator:
-            async with RolloutWorkers(setting(replace(CONFIG, attempts=1)), 2) as workers:
-                await workers.run(rows(2), generator, tmp_path)
+        made = RolloutWorkers(setting(replace(CONFIG, attempts=1)), 2)
+        async with ServerGenerator("http://127.0.0.1:9", Sampling(), 5.0) as generator, made as workers:
+            await workers.run(rows(2), generator, tmp_path)
 
     with pytest.raises(RolloutError, match=r"No rollout came to an end: .*127\.0\.0\.1:9 cannot be reached"):
         asyncio.run(work())

@@ -6,13 +6,14 @@ import asyncio
 import io
 import os
 import tarfile
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support import run
 
-from llm_sandbox_nb.benchmark import ray_backend, ray_host
+from llm_sandbox_nb.benchmark import ray_host, ray_hosts
 from llm_sandbox_nb.benchmark.results import Result
 from llm_sandbox_nb.cli import main
 
@@ -25,7 +26,7 @@ def test_without_ray_one_sentence_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(ray_backend, "find_spec", lambda name: None)
+    monkeypatch.setattr(ray_hosts, "find_spec", lambda name: None)
     assert main(command("--ray", "auto")) == 2
     assert capsys.readouterr().err == "--ray needs Ray: run `pip install 'llm-sandbox-nb[ray]'`.\n"
     assert not (tmp_path / "results").exists()
@@ -71,7 +72,7 @@ def test_a_record_leads_nowhere_else(name: str, tmp_path: Path) -> None:
 def test_folders_of_dead_hosts_are_removed_and_those_of_living_ones_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_host.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(ray_host, "_GOING", 0.1)
     living, lock = ray_host.own_folder()
     dead, released = ray_host.own_folder()
@@ -105,7 +106,7 @@ def test_a_host_that_was_told_to_close_begins_nothing_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray may bring an item after the order to close that was sent later."""
-    monkeypatch.setattr(ray_host.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     backend = SlowBackend()
     monkeypatch.setattr(ray_host, "LocalBackend", lambda *_: backend)
     for name in ("how_of", "opener_of"):

@@ -1,0 +1,266 @@
+"""Rollouts on the nodes of a Ray cluster: their actors own the sandboxes and run the loop, the trainer samples.
+
+A request for a reply goes from the loop on a node to a relay, and from there to the trainer's own generator, so that
+rollouts of all nodes are sampled together. Records return with their rollouts; no shared file system is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import itertools
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from llm_sandbox_nb.benchmark.item_pipeline import FatalError
+from llm_sandbox_nb.benchmark.ray_host import own_folder, packed, remove_leftovers, unpack
+from llm_sandbox_nb.benchmark.ray_hosts import CallLostError, RayHosts
+from llm_sandbox_nb.benchmark.rows import Row
+from llm_sandbox_nb.model.contract import ModelError
+from llm_sandbox_nb.runs.run import Run
+from llm_sandbox_nb.training.generation import BatchGenerator, Generated, Generator
+from llm_sandbox_nb.training.rollouts import (
+    Rollout,
+    RolloutError,
+    RolloutSetting,
+    RolloutWorkers,
+    check_ended,
+)
+from llm_sandbox_nb.training.token_model import TokenConversation
+from llm_sandbox_nb.version import __version__
+
+_Request = tuple[int, list[int], int, int]
+"""Number, prompt, limit and order of a request for a reply."""
+
+
+class Relay:
+    """The actor between loops on nodes and the trainer: keeps requests until they are taken, and their answers."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._new: list[_Request] = []
+        self._open: dict[int, asyncio.Future[Generated | str]] = {}
+        self._arrived = asyncio.Event()
+
+    async def ask(self, prompt: list[int], limit: int, order: int) -> Generated | str:
+        """The reply to a prompt, once the trainer has answered; a text says why there is none."""
+        number = next(self._numbers)
+        answer: asyncio.Future[Generated | str] = asyncio.get_running_loop().create_future()
+        self._open[number] = answer
+        self._new.append((number, prompt, limit, order))
+        self._arrived.set()
+        try:
+            return await answer
+        finally:
+            del self._open[number]
+
+    async def take(self) -> list[_Request]:
+        """All requests that were not taken yet, as soon as there is one."""
+        await self._arrived.wait()
+        self._arrived.clear()
+        taken, self._new = self._new, []
+        return taken
+
+    async def answer(self, number: int, reply: Generated | str) -> None:
+        """Answer a request; nobody may wait for it any more."""
+        answer = self._open.get(number)
+        if answer is not None and not answer.done():
+            answer.set_result(reply)
+
+
+@dataclass
+class _ThroughRelay:
+    """A generator on a node."""
+
+    relay: Any
+
+    async def generate(self, prompt: Sequence[int], limit: int, order: int = 0) -> Generated:
+        """See `Generator`."""
+        made: Generated | str = await self.relay.ask.remote(list(prompt), limit, order)
+        if isinstance(made, str):
+            raise ModelError(made, kind="server")
+        return made
+
+
+@dataclass(frozen=True)
+class RolloutReply:
+    """What comes back from a node. `record` is a tar file whose names are seen from the rollout's own folder."""
+
+    rollout: Rollout | None = None
+    record: bytes = b""
+    folder: str = ""
+    """The run's folder in the record."""
+    fatal: str = ""
+    """Why no rollout can work."""
+
+
+class RolloutHost:
+    """The actor of one node. It lasts as long as the training; its sandboxes end with it, however it ends."""
+
+    def __init__(self, setting: RolloutSetting, at_once: int, relay: Any) -> None:
+        remove_leftovers()
+        self._folder, self._lock = own_folder()
+        self._workers = RolloutWorkers(setting, at_once, self._folder / "pool")
+        self._generator = _ThroughRelay(relay)
+        self._begun = False
+        self._work: set[asyncio.Task[RolloutReply]] = set()
+        self._closing = False
+
+    async def ready(self) -> str:
+        """The version of this package on the node, once the node is ready."""
+        if not self._begun:
+            self._begun = True
+            await self._workers.__aenter__()
+        return __version__
+
+    async def rollout(self, row: Row, order: int, name: str) -> RolloutReply:
+        """Run a rollout and score it. One that comes after the order to close is not run."""
+        if self._closing:
+            return RolloutReply(fatal="the node is closing")
+        work = asyncio.create_task(self._rollout(row, order, name))
+        self._work.add(work)
+        work.add_done_callback(self._work.discard)
+        return await work
+
+    async def _rollout(self, row: Row, order: int, name: str) -> RolloutReply:
+        folder = self._folder / name
+        try:
+            rollout = await self._workers.one(row, self._generator, folder, order)
+            inside = rollout.folder.relative_to(folder).as_posix() if rollout.folder else ""
+            record = await asyncio.to_thread(packed, folder)
+            return RolloutReply(dataclasses.replace(rollout, folder=None, trajectory=None), record, inside)
+        except RolloutError as error:
+            return RolloutReply(fatal=str(error))
+        finally:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+    async def check(self) -> str:
+        """Why no reward can be computed; empty when all is well."""
+        try:
+            await self._workers.check()
+        except RolloutError as error:
+            return str(error)
+        return ""
+
+    async def close(self) -> None:
+        """Cancel the rollouts that run; return when all sandboxes are closed and nothing is left."""
+        self._closing = True
+        for work in self._work:
+            work.cancel()
+        await asyncio.gather(*self._work, return_exceptions=True)
+        await self._workers.__aexit__(None, None, None)
+        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+
+
+class RayRollouts:
+    """Runs rollouts on a Ray cluster, as `RolloutWorkers` does on this machine.
+
+    Args:
+        address: of the cluster, see `RayHosts`.
+        setting: what all rollouts have in common; it goes to the nodes, without `open`.
+        at_once: the most rollouts on one node.
+
+    Raises:
+        UsageError: Ray is not installed, or the address is of a kind that does not work.
+    """
+
+    def __init__(self, address: str, setting: RolloutSetting, at_once: int) -> None:
+        self._setting, self._at_once = setting, at_once
+        self._names = itertools.count()
+        self._relay: Any = None
+        self._generator: Generator | None = None
+        self._answering: asyncio.Task[None] | None = None
+        self._hosts = RayHosts(address, RolloutHost, self._given, at_once, option="rollouts.ray")
+
+    def _given(self) -> tuple[Any, ...]:
+        import ray
+
+        if self._relay is None:
+            relay: Any = ray.remote(Relay)
+            self._relay = relay.options(num_cpus=0, max_concurrency=10_000).remote()
+        return self._setting, self._at_once, self._relay
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._hosts.__aenter__()
+        except FatalError as error:
+            raise RolloutError(str(error)) from error
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._answering is not None:
+            self._answering.cancel()
+            await asyncio.gather(self._answering, return_exceptions=True)
+        await self._hosts.__aexit__()
+        self._relay = None  # its actor ends with the last handle
+
+    async def check(self) -> None:
+        """Raise RolloutError when a scorer from a file cannot be loaded on a node."""
+        problem, address = await self._call("check")
+        if problem:
+            raise RolloutError(f"Node {address}: {problem}")
+
+    async def run(self, rows: Sequence[Row], generator: Generator, folder: Path) -> list[Rollout]:
+        """See `RolloutWorkers.run`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._generator = generator
+        if self._answering is None:
+            self._answering = asyncio.create_task(self._answer())
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(self._one(row, generator, folder, order))
+                    for order, row in enumerate(rows)
+                ]
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from failures
+        return check_ended([task.result() for task in tasks])
+
+    async def _one(self, row: Row, generator: Generator, folder: Path, order: int) -> Rollout:
+        waits = generator.active() if isinstance(generator, BatchGenerator) else contextlib.nullcontext()
+        with waits:
+            try:
+                reply, address = await self._call("rollout", row, order, str(next(self._names)))
+            except CallLostError as error:
+                return Rollout(row, TokenConversation(), detail=f"its nodes died: {error}")
+        assert isinstance(reply, RolloutReply)
+        if reply.rollout is None:
+            raise RolloutError(f"Node {address}: {reply.fatal}")
+        rollout = reply.rollout
+        if reply.folder:
+            # The name on the node says nothing here; the folder of a rollout is named by its order.
+            target = folder / f"{order:04d}"
+            await asyncio.to_thread(shutil.rmtree, target, ignore_errors=True)
+            await asyncio.to_thread(unpack, reply.record, folder)
+            rollout.folder = folder / reply.folder
+            rollout.trajectory = (await asyncio.to_thread(Run.load, rollout.folder)).trajectory
+        return rollout
+
+    async def _call(self, method: str, *arguments: Any) -> tuple[Any, str]:
+        try:
+            return await self._hosts.call(method, *arguments)
+        except FatalError as error:
+            raise RolloutError(str(error)) from error
+
+    async def _answer(self) -> None:
+        """Give the requests of all nodes to the generator, and its replies back.
+
+        One task does this for all steps: a request for requests that is cancelled would still take some.
+        """
+        async with asyncio.TaskGroup() as group:
+            while True:
+                for request in await self._relay.take.remote():
+                    group.create_task(self._answer_one(request))
+
+    async def _answer_one(self, request: _Request) -> None:
+        number, prompt, limit, order = request
+        assert self._generator is not None
+        try:
+            reply: Generated | str = await self._generator.generate(prompt, limit, order)
+        except (ModelError, RuntimeError) as error:
+            reply = str(error)
+        await self._relay.answer.remote(number, reply)
