@@ -29,6 +29,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "runs": ("--prune", "--older-than", "--keep", "--yes", "--json"),
     "stop": ("--idle",),
     "benchmark": ("list", "run", "report"),
+    "train": ("run", "watch", "evaluate", "data"),
     "model": ("--local", "--api-base"),
 }
 """Words that may follow a subcommand of `%sandbox`."""

@@ -41,6 +41,10 @@ class SandboxBenchmarkError(SandboxMagicError):
     """A benchmark cannot continue, or none of its items could be done. Results so far are on disk."""
 
 
+class SandboxTrainingError(SandboxMagicError):
+    """A training, or an evaluation of one, ended with an error. What was recorded is on disk."""
+
+
 @contextmanager
 def plain_errors() -> Iterator[None]:
     """Show errors of this package and interrupts that are raised inside in one sentence.

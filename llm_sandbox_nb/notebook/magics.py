@@ -34,6 +34,7 @@ _SUBCOMMANDS = (
     "model",
     "settings",
     "benchmark",
+    "train",
     *_RUN_COMMANDS[3:],
     *_DECISIONS,
 )
@@ -141,6 +142,12 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         %sandbox benchmark run TASK... --model NAME [--mode sandbox,llm] [--out FOLDER] ...
         %sandbox benchmark report FOLDER [--html FILE]   the results
 
+        Train a model to work in sandboxes; the options are those of `llm-sandbox-nb train`:
+
+        %sandbox train run --config FILE [--out FOLDER] ...     train, or resume, with live plots
+        %sandbox train watch FOLDER [--step N] [--once]         the plots, and the rollouts of a step
+        %sandbox train evaluate FOLDER | data build | data show
+
         Rewind, fork and compare the newest run, or the one named by --run RUN:
 
         %sandbox preview STEP [both|files|conversation]  what a rewind would change
@@ -192,6 +199,10 @@ class SandboxMagics(SandboxSettings, magic.Magics):
             from llm_sandbox_nb.notebook.benchmark_command import BenchmarkCommand
 
             BenchmarkCommand(self._background, self, self.shell)(rest)
+        elif name == "train":
+            from llm_sandbox_nb.notebook.train_command import TrainCommand
+
+            TrainCommand(self.shell)(rest)
         else:
             raise SandboxUsageError(unknown_subcommand(name, _SUBCOMMANDS))
 

@@ -251,15 +251,27 @@ class RolloutWorkers:
         return self.setting.scorer or self.setting.task.scorer
 
     async def rewarded(self, rollout: Rollout) -> Rollout:
-        """The same rollout with its reward: 0 when it was too long, None when it was lost or has no score."""
-        if rollout.stop_reason == LOST:
-            rollout.reward = None
-        elif rollout.stop_reason in self.setting.config.zero_reward_for:
-            rollout.reward, rollout.detail = 0.0, f"the limit of {rollout.stop_reason} was reached"
-        else:
-            score: Score = await self._scoring.score(self._scorer, rollout.answer, rollout.row)
-            rollout.reward, rollout.detail = score.value, score.detail
+        """The same rollout with its reward, None when it was lost or has no score."""
+        if rollout.stop_reason != LOST:
+            scored = await reward(
+                self._scoring,
+                self._scorer,
+                self.setting.config,
+                rollout.row,
+                rollout.stop_reason,
+                rollout.answer,
+            )
+            rollout.reward, rollout.detail = scored.value, scored.detail
         return rollout
+
+
+async def reward(
+    scoring: Scoring, scorer: str, config: RolloutConfig, row: Row, stop_reason: str, answer: str | None
+) -> Score:
+    """The reward of an answer: 0 when the rollout was too long, else what the scorer says."""
+    if stop_reason in config.zero_reward_for:
+        return Score(0.0, f"the limit of {stop_reason} was reached")
+    return await scoring.score(scorer, answer, row)
 
 
 def check_ended(rollouts: list[Rollout]) -> list[Rollout]:

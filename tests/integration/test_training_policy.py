@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,12 @@ from token_policy import SUBMIT, PlainTokenizer, PlayedPolicy, bash
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.training.chat_tokens import ChatTokens
+from llm_sandbox_nb.training.config import load_config
 from llm_sandbox_nb.training.policy import PolicyModel
+from llm_sandbox_nb.training.record import RecordError, TrainingRecord
+from llm_sandbox_nb.training.reward import reward_of
+from llm_sandbox_nb.training.rollouts import RolloutSetting, RolloutWorkers
+from llm_sandbox_nb.training.training_run import task_and_rows
 
 TOKENIZER = PlainTokenizer()
 
@@ -72,3 +79,36 @@ def test_a_rollout_resumes_with_an_edited_call(bubblewrap_engine: None, tmp_path
     result = run.steps[1].calls[0].result
     assert result is not None
     assert "right" in result.observation
+
+
+@pytest.mark.bubblewrap
+def test_a_rollout_with_an_edited_call_has_another_reward(bubblewrap_engine: None, tmp_path: Path) -> None:
+    """The wrong note is read; a person forks before the submit, and the policy reads the right one."""
+    config = load_config("tiny-cpu.yaml")
+    record = TrainingRecord.begin(tmp_path / "training", config)
+    task, rows = task_and_rows(config)
+    wrong, right = (
+        f"grep -h {word} documents/* | grep -o '[0-9]*' > answer.txt" for word in ("draft", "valid")
+    )
+
+    async def work() -> Run:
+        played = PlayedPolicy(lambda place, number: [bash(wrong), SUBMIT][number])
+        how = replace(config.rollouts, prompt_tokens=20_000, completion_tokens=20_000, reply_tokens=2000)
+        made = RolloutSetting("test", task, ChatTokens(TOKENIZER), how, config.data.scorer)
+        async with RolloutWorkers(made, 2) as workers:
+            done = await workers.run(rows[:2], played, record.step_folder(1))
+        record.add_rollouts(1, done, [0.0, 0.0])
+        rollout = Run.load(record.folder / record.rollouts(1)[1].run)
+        assert reward_of(rollout).value == 0.0
+        fork = await rollout.fork(1)
+        again = PlayedPolicy(lambda place, number: [bash(right), SUBMIT][number])
+        edited = await fork.resume(model=policy(again))
+        await fork.close()
+        return edited
+
+    edited = asyncio.run(work())
+    assert edited.answer == rows[1].ground_truth
+    assert reward_of(edited).value == 1.0
+    elsewhere = Run.load(shutil.copytree(edited.folder, tmp_path / "elsewhere" / edited.folder.name))
+    with pytest.raises(RecordError, match="is no rollout of a training"):
+        reward_of(elsewhere)

@@ -1,0 +1,162 @@
+"""`%sandbox train run | watch | evaluate | data`: as on the command line, with live plots in the cell.
+
+A training runs in a process of its own: its memory is free when it ends, and the kernel stays small.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from llm_sandbox_nb.card.text import plain
+from llm_sandbox_nb.notebook.display import UpdatedOutput, has_front_end
+from llm_sandbox_nb.notebook.errors import SandboxTrainingError, SandboxUsageError, in_one_sentence
+from llm_sandbox_nb.notebook.training_card import training_bundle
+from llm_sandbox_nb.options.parser import Parser
+from llm_sandbox_nb.options.table import UsageError
+from llm_sandbox_nb.training.config import ConfigError
+from llm_sandbox_nb.training.options import add_training_actions, config_of
+from llm_sandbox_nb.training.record import RecordError, TrainingRecord
+from llm_sandbox_nb.training.watch import is_over
+
+CLOSING = 120.0
+"""Seconds that a training which was interrupted may take to close its sandboxes."""
+_INTERVAL = 1.0
+"""Seconds between two looks at the training."""
+
+
+class TrainCommand:
+    """Call it with the words after `%sandbox train`."""
+
+    def __init__(self, shell: Any) -> None:
+        self._live = has_front_end(shell)
+
+    def __call__(self, rest: str) -> None:
+        """Train, watch, evaluate, or build data.
+
+        Raises:
+            SandboxUsageError: something named is not there or cannot be understood; nothing was started.
+            SandboxTrainingError: it ended with an error.
+            KeyboardInterrupt: it was interrupted, and its sandboxes are closed.
+        """
+        try:
+            words = shlex.split(rest)
+            parsed = _parsed(words)
+            if parsed is None:
+                return
+            if parsed.action == "run":
+                _, folder = config_of(vars(parsed))
+                self._run(words, folder.absolute())
+            elif parsed.action == "watch":
+                self._watch(parsed)
+            else:
+                self._execute(words)
+        except (UsageError, ConfigError, RecordError) as error:
+            raise SandboxUsageError(plain(str(error))) from error
+
+    def _run(self, words: list[str], folder: Path) -> None:
+        output = UpdatedOutput()
+        with tempfile.TemporaryFile() as said:
+            process = _start(words, said)
+
+            def show(state: str) -> None:
+                note = "" if state == "done" else _last_line(said)
+                if (record := _record(folder)) is None:
+                    output.publish({"text/plain": f"Training: {state}. {plain(note)}"})
+                else:
+                    output.publish(training_bundle(record, state, note))
+
+            try:
+                _follow(process, lambda: show("running") if self._live else None)
+            except KeyboardInterrupt as error:
+                _stop(process)
+                show("interrupted")
+                in_one_sentence(error, "The training was interrupted: run the cell again to resume it.")
+                raise
+            except BaseException:
+                _stop(process)
+                raise
+            show("failed" if process.returncode else "done")
+            if process.returncode:
+                raise SandboxTrainingError(plain(_last_line(said) or f"It ended with {process.returncode}."))
+
+    def _watch(self, parsed: argparse.Namespace) -> None:
+        record, output = TrainingRecord.load(parsed.folder), UpdatedOutput()
+        while True:
+            over = is_over(record)
+            output.publish(training_bundle(record, "done" if over else "running", step=parsed.step))
+            if over or parsed.once or parsed.step is not None:
+                return
+            time.sleep(_INTERVAL)
+
+    def _execute(self, words: list[str]) -> None:
+        """An action that prints: what it printed is shown when it is done."""
+        with tempfile.TemporaryFile() as said:
+            process = _start(words, said, subprocess.PIPE)
+            try:
+                printed, _ = process.communicate()
+            except BaseException:
+                _stop(process)
+                raise
+            print(plain(printed.decode("utf-8", "replace")).rstrip())
+            if process.returncode:
+                raise SandboxTrainingError(plain(_last_line(said) or f"It ended with {process.returncode}."))
+
+
+def _parsed(words: list[str]) -> argparse.Namespace | None:
+    """The words as options; None when they asked for help, which is printed."""
+    parser = Parser(prog="%sandbox train", description="Train a model to work in sandboxes.")
+    add_training_actions(parser.add_subparsers(dest="action", parser_class=Parser, required=True))
+    try:
+        return parser.parse_args(words)
+    except SystemExit:
+        return None
+
+
+def _start(words: list[str], said: IO[bytes], printed: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "llm_sandbox_nb", "train", *words]
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=printed, stderr=said, start_new_session=True
+    )
+
+
+def _follow(process: subprocess.Popen[bytes], show: Callable[[], None]) -> None:
+    while True:
+        show()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_INTERVAL)
+            return
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Interrupt a process as Ctrl-C would, so that it closes its sandboxes; end it when it does not."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGINT)
+    try:
+        process.wait(CLOSING)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _record(folder: Path) -> TrainingRecord | None:
+    try:
+        return TrainingRecord.load(folder)
+    except RecordError:
+        return None
+
+
+def _last_line(said: IO[bytes]) -> str:
+    said.seek(max(0, said.seek(0, os.SEEK_END) - 4000))
+    lines = said.read().decode("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else ""

@@ -1,0 +1,54 @@
+"""The reward of a run that a person made of a rollout: a fork, or the rollout itself with an edited call."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from llm_sandbox_nb.benchmark.scoring_pool import Scoring
+from llm_sandbox_nb.benchmark.text_scorers import Score
+from llm_sandbox_nb.runs.run import Run
+from llm_sandbox_nb.runs.run_sync import EventLoops
+from llm_sandbox_nb.training import rollouts
+from llm_sandbox_nb.training.record import CONFIG, RecordError, TrainingRecord
+from llm_sandbox_nb.training.training_run import task_and_rows
+
+
+def reward_of(run: Run) -> Score:
+    """Score a run that lies beside a rollout of a training, as the training scores its rollouts.
+
+    Raises:
+        RecordError: the run is no part of a training, or the table of its step is not kept.
+        ConfigError: the rows of the training are no longer there.
+    """
+    record, group = _group_of(run.folder.absolute())
+    config = record.config
+    task, rows = task_and_rows(config)
+    row = next(one for one in rows if one.id == group)
+
+    async def score() -> Score:
+        async with Scoring() as scoring:
+            scorer = config.data.scorer or task.scorer
+            return await rollouts.reward(
+                scoring, scorer, config.rollouts, row, str(run.stop_reason), run.answer
+            )
+
+    return asyncio.run_coroutine_threadsafe(score(), EventLoops.own()).result()
+
+
+def _group_of(folder: Path) -> tuple[TrainingRecord, str]:
+    """The training that a run belongs to, and the id of its row."""
+    training = next((one for one in folder.parents if (one / CONFIG).is_file()), None)
+    if training is None:
+        raise RecordError(f"The run in {folder} is no rollout of a training, so it has no reward.")
+    record = TrainingRecord(training)
+    beside = folder.parent.relative_to(training)
+    step = next(
+        (int(part[5:]) for part in beside.parts if part.startswith("step-") and part[5:].isdigit()), 0
+    )
+    for row in record.rollouts(step):
+        if Path(row.run).parent == beside:
+            return record, row.group
+    raise RecordError(
+        f"The rollouts of step {step} are not kept in {training}, so the row of {folder} is not known."
+    )
