@@ -60,7 +60,8 @@ def _table(record: TrainingRecord, step: int, rows: Sequence[RolloutRow]) -> str
     body = "".join(f"<tr>{''.join(_cells(record, row))}</tr>" for row in ordered)
     return (
         f"<details open style='padding:0 14px 8px'><summary>Rollouts of step {step}; a click opens the record</summary>"
-        f"<div style='overflow:auto;max-height:24em'><table class='lsn-table'><thead><tr>{head}</tr></thead>"
+        "<div role='region' tabindex='0' aria-label='Rollouts' style='overflow:auto;max-height:24em'>"
+        f"<table class='lsn-table'><thead><tr>{head}</tr></thead>"
         f"<tbody>{body}</tbody></table></div></details>"
     )
 

@@ -25,7 +25,9 @@ def load_policy(path: str, dtype: str = "auto") -> tuple[Any, Any]:
         ConfigError: they cannot be loaded.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
         model = _model(Path(path), dtype) or AutoModelForCausalLM.from_pretrained(path, dtype=dtype)

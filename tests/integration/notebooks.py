@@ -27,7 +27,7 @@ def execute(
 ) -> NotebookNode:
     """Run all cells in `folder`. Raises CellExecutionError as `jupyter execute` would."""
     with warm_kernel(folder, environment) as manager:
-        client = NotebookClient(notebook, km=manager, timeout=280, **options)
+        client = NotebookClient(notebook, km=manager, **{"timeout": 280, **options})
         try:
             client.execute()
         finally:
