@@ -211,6 +211,14 @@ class RayHosts:
         await asyncio.sleep(1)
 
 
+def make_actor(kind: type, at_once: int) -> Any:
+    """One actor anywhere in the cluster that this process is connected to; it ends with its last handle."""
+    import ray
+
+    actor: Any = ray.remote(kind)
+    return actor.options(num_cpus=0, max_concurrency=at_once).remote()
+
+
 async def _ready(host: _Host) -> bool:
     """Whether an actor can be used. Its node may have died since.
 

@@ -32,7 +32,7 @@ TASK = "instruct_pretrain"
 ROWS = f"{TASK}.jsonl"
 STATISTICS = "statistics.json"
 _CANDIDATES = 40
-"""How many documents are tried as distractors of one row, for each that is wanted."""
+"""How many documents are tried for each distractor of a row."""
 
 
 @dataclass(frozen=True)
