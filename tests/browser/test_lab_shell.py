@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import re
+import shutil
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from axe import violations
 from live_cells import BADGE, begin, patient, wait_for_idle, wait_until_noted
 from playwright.sync_api import Browser, Page, expect
-from servers import APPS, PATIENCE, FrontEnd, jupyter, show_panel
+from servers import APPS, PATIENCE, FrontEnd, jupyter, open_notebook, run_all, show_panel
+from training_records import figures, row
 from waiting import eventually
+
+from llm_sandbox_nb.benchmark.json_lines import append_line
+from llm_sandbox_nb.training.config import load_config
+from llm_sandbox_nb.training.record import TABLE, TrainingRecord
 
 DONE = """
 turns:
@@ -176,3 +183,26 @@ def test_no_scroll_box_is_around_the_scroll_box_of_a_card(server: FrontEnd, page
     area = page.locator(".jp-Cell-outputArea", has=page.locator(".lsn-view"))
     expect(area).to_have_css("overflow-y", "visible")
     assert eventually(page, lambda: area.evaluate("node => node.getBoundingClientRect().height") > 500)
+
+
+@LAB
+def test_a_rollout_of_a_training_opens_with_a_click(server: FrontEnd, page: Page) -> None:
+    finished(server, page, "rollout")
+    (journal,) = server.root.glob("sandbox-runs/rollout/*/journal.jsonl")
+    record = TrainingRecord.begin(server.root / "trained", load_config("tiny-cpu.yaml"))
+    record.add_step(figures(1) | {"turns_max": 4})
+    told = replace(row(0, "notes-1", 1.0), step=1, run="rollouts/step-0001/0000/run")
+    shutil.copytree(journal.parent, record.folder / told.run)
+    append_line(record.step_folder(1) / TABLE, asdict(told))
+    page.close()
+    page = page.context.new_page()
+    cells = ("%load_ext llm_sandbox_nb", "%sandbox train watch trained --once")
+    open_notebook(page, server, server.notebook("trained.ipynb", *cells))
+    run_all(page)
+    plot = page.get_by_role("img", name="Reward: mean")
+    expect(plot).to_be_visible()
+    assert violations(page, ".lsn") == []
+    page.locator(".lsn-table a", has_text="0").click()
+    opened = page.locator(".lsn-file .lsn-view")
+    expect(opened.locator(".lsn-step")).to_have_count(4)
+    expect(opened.locator(BADGE)).to_have_text("Submitted")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_training_watch import figures, row
+from training_records import figures, row
 
 from llm_sandbox_nb.benchmark.json_lines import append_line
 from llm_sandbox_nb.notebook import train_command
