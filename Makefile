@@ -24,7 +24,7 @@ PY := $(BIN)/python
 PIP := $(PY) -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lab labextension quick test test-all slowest check format build clean
+.PHONY: help setup demo docs lab labextension quick test test-all slowest check format build clean
 
 help:
 	@sed -n 's/^#  *\(make .*\)/\1/p' Makefile
@@ -52,6 +52,10 @@ test-all: export LLM_SANDBOX_TESTS := $(or $(LLM_SANDBOX_TESTS),campaign)
 test-all: $(VENV)/.test $(if $(if $(PYTEST),$(findstring training,$(PYTEST)),all),$(VENV)/.rl)
 	$(call labextension_if_node,tests in a browser cannot pass)
 	$(call pytest,)
+
+docs: $(VENV)/.docs
+	@$(PY) -m sphinx -W --keep-going -q -b html -d out/docs/doctrees docs out/docs/html
+	@echo 'The site is out/docs/html/index.html'
 
 slowest:
 	@$(PY) tests/slowest.py .cache/junit
@@ -120,6 +124,9 @@ $(VENV)/.test: pyproject.toml | $(PY)
 $(VENV)/.rl: pyproject.toml | $(PY)
 	@$(PIP) install torch==2.13.0
 	$(call install,rl)
+
+$(VENV)/.docs: pyproject.toml | $(PY)
+	$(call install,docs)
 
 $(VENV)/.lint: pyproject.toml | $(PY)
 	$(call install,lint)

@@ -97,9 +97,8 @@ def rendered(template: str, run: Trajectory) -> str:
 def fixed_lines(texts: Sequence[str]) -> list[str]:
     """The long lines that all these texts have in common, the longest first."""
     counted = Counter(line for text in texts for line in set(text.split("\n")))
-    return sorted(
-        (line for line, count in counted.items() if count == len(texts) and len(line) > 20), key=len
-    )[::-1]
+    common = (line for line, count in counted.items() if count == len(texts) and len(line) > 20)
+    return sorted(common, key=lambda line: (len(line), line), reverse=True)  # the same order in every process
 
 
 def make_tokenizer(texts: Sequence[str], lines: Iterable[str], size: int, template: str) -> Any:

@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 from server_variants import VARIANTS
 
+import llm_sandbox_nb
 from llm_sandbox_nb.benchmark.options import BENCHMARK_OPTIONS
 from llm_sandbox_nb.options.table import RUN_OPTIONS
 
@@ -146,3 +147,26 @@ def test_the_readme_and_the_notebooks_hold_no_marks_of_a_merge() -> None:
     assert [
         page.name for page in SHOWN if re.search(r"^[<>]{7} ", page.read_text("utf-8"), re.MULTILINE)
     ] == []
+
+
+def test_the_python_reference_has_every_public_name() -> None:
+    page = (ROOT / "docs" / "api.md").read_text()
+    public = [name for name in llm_sandbox_nb.__all__ if name != "__version__"]
+    shown = re.findall(r"^\.\. auto(?:function|class):: ([\w.]+)$", page, re.MULTILINE)
+    for path in shown:
+        module, _, name = path.rpartition(".")
+        assert hasattr(importlib.import_module(module), name), path
+    assert {path.rpartition(".")[2] for path in shown} >= set(public)
+
+
+def test_every_page_is_in_the_site() -> None:
+    """By a table of contents; Sphinx says which pages are in none, but runs in `make docs` only."""
+    contents = [
+        line
+        for page in PAGES
+        for block in re.findall(r"```\{toctree\}\n(.*?)```", page.read_text(), re.DOTALL)
+        for line in block.splitlines()
+        if line and not line.startswith(":")
+    ]
+    pages = {page.stem for page in (ROOT / "docs").glob("*.md")} - {"index"}
+    assert sorted(contents) == sorted(pages)
