@@ -39,7 +39,7 @@ def test_the_lesson(bubblewrap_engine: None, tmp_path: Path) -> None:
         output.data["text/html"] for output in code[2].outputs if "text/html" in output.get("data", {})
     )
     assert page.count("<svg ") == 5
-    (link,) = set(re.findall(r"<a href='(first-training/rollouts/step-0028/0000/[^']+)'>", page))
+    (link,) = set(re.findall(r"<a href='(first-training/rollouts/step-0040/0000/[^']+)'>", page))
     assert (tmp_path / link).is_file()
     assert "Rollouts of step 1;" in code[3].outputs[0].data["text/html"]
     assert printed(code[4]).rstrip().endswith("reward: 0.0")
