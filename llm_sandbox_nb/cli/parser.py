@@ -21,7 +21,7 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
     made = {"": parser}
     for add in (
         _add_run, _add_image, _add_doctor, _add_settings, _add_runs, _add_show, _add_export, _add_analyze,
-        _add_benchmark, _add_train,
+        _add_benchmark, _add_train, _add_examples,
     ):  # fmt: skip
         made.update(add(commands))
     return parser, made
@@ -49,11 +49,28 @@ def _add_run(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
     )
     run.add_option(run, QUERY)
     run.add_option(run, SETTINGS)
-    for title, options in GROUPS.items():
-        group = run.add_argument_group(title)
-        for option in options:
-            run.add_option(group, option)
+    _add_run_options(run)
     return {"run": run}
+
+
+def _add_examples(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
+    examples = commands.add_parser(
+        "examples",
+        help="list ten examples, or run one and check its result; without --model it is scripted and needs no key",
+        epilog=RUN_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    examples.add_argument("name", metavar="NAME", nargs="?", help="the example; without one they are listed")
+    examples.add_option(examples, SETTINGS)
+    _add_run_options(examples)
+    return {"examples": examples}
+
+
+def _add_run_options(parser: Parser) -> None:
+    for title, options in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for option in options:
+            parser.add_option(group, option)
 
 
 def _add_image(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:

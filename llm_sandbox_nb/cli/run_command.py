@@ -29,7 +29,15 @@ def run_command(arguments: argparse.Namespace) -> int:
     Raises:
         UsageError: an option, a settings file or an input is wrong; nothing was started.
     """
-    flags = vars(arguments)
+    return run_task(vars(arguments))[0]
+
+
+def run_task(flags: dict[str, Any]) -> tuple[int, Run | None]:
+    """Run the task of these flags and print what happens; the exit code, and the run when one was started.
+
+    Raises:
+        UsageError: an option, a settings file or an input is wrong; nothing was started.
+    """
     if (task := flags.pop("task", None)) is not None:
         if flags[QUERY.name] is not None:
             raise UsageError("The task was given twice: leave out --query or the other text.")
@@ -43,14 +51,14 @@ def run_command(arguments: argparse.Namespace) -> int:
         problem, code = _solve(values, started)
     except _NotStartedError as error:
         print(error, file=sys.stderr)
-        return error.code
+        return error.code, None
     (run,) = started
     if values["save_litellm_response"]:
         save_responses(run.trajectory, run.folder / RESPONSES)
     if problem:
         print(problem, file=sys.stderr, flush=True)
     _print_result(run)
-    return exit_code(run.stop_reason) if code is None else code
+    return exit_code(run.stop_reason) if code is None else code, run
 
 
 class _NotStartedError(Exception):

@@ -1,0 +1,1 @@
+"""Ten examples, after those of the paper's project: six domains, and four whose result is no text."""

@@ -1,0 +1,56 @@
+"""The examples: what each asks for, its files, and how its result is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from llm_sandbox_nb.examples import checks
+
+TASKS = Path(__file__).with_name("tasks")
+Check = Callable[[Mapping[str, bytes]], str]
+"""Takes the files of the output folder; gives what is wrong in one sentence, or an empty text."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One example. `scripted/NAME` plays a model that solves it after a mistake."""
+
+    name: str
+    title: str
+    check: Check
+
+    @property
+    def task(self) -> str:
+        """What the model is asked."""
+        return (TASKS / self.name / "task.md").read_text("utf-8").strip()
+
+    @property
+    def inputs(self) -> Path | None:
+        """The folder of its input files, where it has any."""
+        folder = TASKS / self.name / "input"
+        return folder if folder.is_dir() else None
+
+    @property
+    def model(self) -> str:
+        """The scripted model that plays it."""
+        return f"scripted/{self.name}"
+
+
+EXAMPLES: Final[Mapping[str, Example]] = {
+    one.name: one
+    for one in (
+        Example("math", "count numbers by the digits they have", checks.math),
+        Example("physics", "the period of a pendulum that swings far", checks.physics),
+        Example("chemistry", "the molar mass of caffeine", checks.chemistry),
+        Example("biomedicine", "the protein in a piece of DNA", checks.biomedicine),
+        Example("long-context", "a sum over four long reports", checks.long_context),
+        Example("instructions", "a poem under constraints", checks.instructions),
+        Example("map", "an interactive map (HTML)", checks.city_map),
+        Example("poster", "a poster (SVG and PNG)", checks.poster),
+        Example("countdown", "a video that counts down (MP4)", checks.countdown),
+        Example("piano", "a piano piece (MIDI and WAV)", checks.piano),
+    )
+}
