@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -206,13 +207,27 @@ async def _end(process: asyncio.subprocess.Process, folder: Path, name: str, own
 def _kill_marked(name: str) -> None:
     """Kill the processes of a sandbox whose executor was killed: they carry its id in their environment."""
     mark = f"{_MARK}={name}".encode()
-    for _ in range(20):
+    for _ in range(100):
         found = [pid for pid in _pids() if mark in _environ(pid)]
         for pid in found:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         if not found:
-            return
+            if not any(_begins(pid) for pid in _pids()):
+                return
+            time.sleep(0.02)
+
+
+def _begins(pid: int) -> bool:
+    """Whether a process of ours is between two programs, so that its environment is not there yet."""
+    folder = Path(f"/proc/{pid}")
+    try:
+        ours = folder.stat().st_uid == os.getuid() and bool(
+            (folder / "exe").readlink()
+        )  # a kernel thread has none
+        return ours and not (folder / "cmdline").read_bytes() and not (folder / "environ").read_bytes()
+    except OSError:
+        return False
 
 
 def _pids() -> list[int]:

@@ -191,7 +191,7 @@ def test_a_step_that_loses_data_is_amber_and_the_key_w_leads_to_it(
     blank: Page, cards: dict[str, dict[str, Any]]
 ) -> None:
     show(blank, cards["wrong-filter"])
-    chip = blank.locator(".lsn-step[data-step='7'] .lsn-chip[data-kind='human']")
+    chip = blank.locator(".lsn-step[data-step='7'] .lsn-chip[data-kind='warn']")
     expect(chip).to_have_text(["prices.csv −886 lines"])
     blank.locator(".lsn-view").focus()
     blank.keyboard.press("w")

@@ -14,6 +14,7 @@ import pytest
 from support import CAMPAIGN, child_pids, run
 from support import with_sandbox as body
 
+from llm_sandbox_nb.sandbox import process
 from llm_sandbox_nb.sandbox.contract import Directories
 from llm_sandbox_nb.sandbox.process import PASSED_ON
 
@@ -94,6 +95,21 @@ def test_nothing_is_left_when_the_executor_was_killed(process_opener):
     body(process_opener, test)
     assert not roots[0].parent.exists()
     assert "sleep 82" not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+
+
+def test_a_process_that_just_begins_is_found_too(monkeypatch):
+    """While it changes into its program, its environment reads as empty."""
+    started = subprocess.Popen(["sleep", "823"], env={process._MARK: "begins"})
+    looks, environ = [0], process._environ
+
+    def at_first_empty(pid):
+        looks[0] += pid == started.pid
+        return [b""] if pid == started.pid and looks[0] <= 3 else environ(pid)
+
+    monkeypatch.setattr(process, "_environ", at_first_empty)
+    monkeypatch.setattr(process, "_begins", lambda pid: pid == started.pid and looks[0] <= 3)
+    process._kill_marked("begins")
+    assert started.wait(10) == -signal.SIGKILL
 
 
 def test_a_folder_of_the_user_is_kept(process_opener, tmp_path):

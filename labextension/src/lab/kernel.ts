@@ -7,6 +7,20 @@ export function executeMagic(kernel: Kernel.IKernelConnection, line: string): Pr
   return execute(kernel, `get_ipython().run_line_magic('sandbox', ${pythonText(line)})`);
 }
 
+/** Wait until the kernel executes nothing: also when it has died, which the next request says. */
+export function whenIdle(kernel: Kernel.IKernelConnection): Promise<void> {
+  return new Promise(resolve => {
+    const look = () => {
+      if (kernel.status !== 'busy') {
+        kernel.statusChanged.disconnect(look);
+        resolve();
+      }
+    };
+    kernel.statusChanged.connect(look);
+    look();
+  });
+}
+
 /** As one word of a line that is split as a shell does it. */
 export function quoted(text: string): string {
   return `'${text.replace(/'/g, `'"'"'`)}'`;

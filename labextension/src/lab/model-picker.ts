@@ -33,9 +33,12 @@ export class ModelPicker {
   private _choices = new Map<string, IChoice>();
   private _asked = 0;
 
-  /** `_ask` executes a subcommand of `%sandbox` in the notebook's kernel, and rejects with a sentence when it cannot. */
+  /**
+   * `_ask` executes a subcommand of `%sandbox` in the notebook's kernel, and rejects with a sentence when it cannot.
+   * It calls `waits` when a cell has to end first.
+   */
   constructor(
-    private _ask: (line: string) => Promise<string>,
+    private _ask: (line: string, waits: () => void) => Promise<string>,
     private _trans: Trans
   ) {
     this._names = h('datalist', { id: 'lsn-panel-models' });
@@ -129,7 +132,14 @@ export class ModelPicker {
     this._status.textContent = told;
     this._use.disabled = this._look.disabled = true;
     try {
-      const printed = await this._ask(line);
+      const printed = await this._ask(line, () => {
+        if (asked === this._asked) {
+          this._status.textContent = this._trans('The kernel is busy: this waits until its cell has ended.');
+        }
+      });
+      if (asked === this._asked) {
+        this._status.textContent = '';
+      }
       return asked === this._asked ? printed : null;
     } catch (error) {
       if (asked === this._asked) {

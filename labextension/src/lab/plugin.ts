@@ -17,7 +17,7 @@ import { IShownRun, offerShell, setPagesRun } from '../live';
 import { SandboxApi } from './api';
 import { ICellSettings, insertCell } from './cell';
 import { sandboxIcon } from './icon';
-import { executeMagic } from './kernel';
+import { executeMagic, whenIdle } from './kernel';
 import { ModelPicker } from './model-picker';
 import { SandboxPanel } from './panel';
 import { downloadFile, previewFile } from './preview';
@@ -80,7 +80,7 @@ function activate(
   const tabs = new RunTabs(app, sandboxes, notebooks, rendermime, !!labShell);
   const current = () => notebooks?.currentWidget?.context.path ?? null;
   const runs = new RunsView(sandboxes.runApi, run => void tabs.open(run), trans);
-  const models = new ModelPicker(line => inNotebook(notebooks, line, trans), trans);
+  const models = new ModelPicker((line, waits) => inNotebook(notebooks, line, trans, waits), trans);
   const panel = new SandboxPanel(sandboxes, host, runs, models);
   panel.id = PANEL;
   panel.title.icon = sandboxIcon;
@@ -123,13 +123,19 @@ function activate(
 }
 
 /** What a subcommand of `%sandbox` prints in the kernel of the notebook in front. Rejects with a sentence. */
-async function inNotebook(notebooks: INotebookTracker | null, line: string, trans: Trans): Promise<string> {
+async function inNotebook(
+  notebooks: INotebookTracker | null,
+  line: string,
+  trans: Trans,
+  waits: () => void
+): Promise<string> {
   const kernel = notebooks?.currentWidget?.sessionContext.session?.kernel;
   if (!kernel) {
     throw new Error(trans('This notebook has no kernel: start one, then choose a model.'));
   }
   if (kernel.status === 'busy') {
-    throw new Error(trans('The kernel is busy: choose a model when its cell has ended.'));
+    waits();
+    await whenIdle(kernel);
   }
   try {
     return await executeMagic(kernel, line);
