@@ -96,15 +96,25 @@ def imported(node: ast.AST) -> list[str]:
     return [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
 
 
+# The first thread waits in the middle of its import until the second waits for an import too, or for PATIENCE seconds:
+# where a lock of ours keeps the second out, it never does.
 TWO_THREADS = """
-import sys, threading, time
+import importlib._bootstrap, sys, threading, time
+from importlib.machinery import PathFinder
 import requests
 halfway = threading.Event()
+def pause():
+    halfway.set()
+    end = time.monotonic() + {patience}
+    while time.monotonic() < end and not importlib._bootstrap._blocking_on.get(threads[1].ident):
+        time.sleep(0.01)
 class Slow:
     def find_spec(self, name, path=None, target=None):
         if name == "docker.api":
-            halfway.set()
-            time.sleep(2)
+            spec = PathFinder.find_spec(name, path)
+            execute = spec.loader.exec_module
+            spec.loader.exec_module = lambda module: (pause(), execute(module))
+            return spec
 sys.meta_path.insert(0, Slow())
 {first}
 {second}
@@ -131,6 +141,8 @@ OURS = (
 
 @pytest.mark.parametrize(("functions", "fails"), [(OURS, False), (PARTS, True)], ids=["ours", "canary"])
 def test_threads_that_need_docker_at_once_all_get_it(functions: tuple[str, str], fails: bool) -> None:
-    program = "import json\n" + TWO_THREADS.format(first=functions[0], second=functions[1])
+    program = "import json\n" + TWO_THREADS.format(
+        first=functions[0], second=functions[1], patience=60 if fails else 2
+    )
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert bool(json.loads(done.stdout)) is fails, done.stdout
