@@ -56,6 +56,11 @@ class Checkpoints:
         self._task = None
         self.waited.append(time.monotonic() - started)
 
+    async def complete(self) -> None:
+        """Wait until the checkpoint of the last call is complete; what it raises, `settle` raises."""
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
     async def abandon(self) -> None:
         """Stop, and ignore what the checkpoint raises."""
         task, self._task = self._task, None

@@ -43,6 +43,10 @@ class ActiveSession(Protocol):
         """
         ...
 
+    async def complete_checkpoint(self) -> None:
+        """Wait until the checkpoint of the last call is complete."""
+        ...
+
 
 @dataclass
 class RunContext:

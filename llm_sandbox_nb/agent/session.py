@@ -118,6 +118,11 @@ class Session:
         """See `RunControl.rewind`."""
         return await self.control.rewind(move)
 
+    async def complete_checkpoint(self) -> None:
+        """Wait until the checkpoint of the last call is complete."""
+        if self.checkpoints is not None:
+            await self.checkpoints.complete()
+
     # --- open the sandbox, restore or upload ---
 
     async def _set_up(self) -> Workspace:

@@ -19,6 +19,7 @@ from llm_sandbox_nb.runs.fork import fork
 from llm_sandbox_nb.runs.replay import ReplayReport, rebuild, replay
 from llm_sandbox_nb.runs.resume import ResumeOptions, resume
 from llm_sandbox_nb.runs.rewind import (
+    Destination,
     Preview,
     RewindResult,
     What,
@@ -105,8 +106,9 @@ class Run(RunRecord, Awaitable):
         Raises:
             InputError: there is no such step, or its files are not kept.
         """
-        destination = find_destination(self, step, what, before)
-        return self._do(lambda: preview(self, destination), f"result.preview({step})")
+        return self._travel(
+            lambda: find_destination(self, step, what, before), preview, f"result.preview({step})"
+        )
 
     def rewind(
         self,
@@ -133,9 +135,14 @@ class Run(RunRecord, Awaitable):
                 nothing was changed.
         """
         self._check_journal()
-        of = self if branch is None else self.at(branch)
-        destination = replace(find_destination(of, step, what, before), others=others)
-        return self._do(lambda: rewind(self, destination), f"result.rewind({step})")
+        return self._travel(
+            lambda: replace(
+                find_destination(self if branch is None else self.at(branch), step, what, before),
+                others=others,
+            ),
+            rewind,
+            f"result.rewind({step})",
+        )
 
     def undo(self, *, others: bool = False) -> RewindResult:
         """Undo the newest rewind, with the files as they were before it; again, the one before that.
@@ -279,8 +286,9 @@ class Run(RunRecord, Awaitable):
             SandboxError: no second sandbox can be started.
         """
         self._check_journal()
-        destination = find_destination(self, step, "both", before)
-        return self._do(lambda: fork(self, destination), f"result.fork({step})")
+        return self._travel(
+            lambda: find_destination(self, step, "both", before), fork, f"result.fork({step})"
+        )
 
     @property
     def branches(self) -> list[Branch]:
@@ -355,6 +363,23 @@ class Run(RunRecord, Awaitable):
 
     def _do(self, work: Callable[[], Coroutine[Any, Any, T]], call: str) -> T:
         return run_in_loop(self.context.loop, work, call)
+
+    def _travel(
+        self,
+        find: Callable[[], Destination],
+        work: Callable[[Run, Destination], Coroutine[Any, Any, T]],
+        call: str,
+    ) -> T:
+        """Do `work` with what `find` returns, once the checkpoint of a run's last call is complete."""
+        session = self.context.session
+        found = find() if session is None else None
+
+        async def travel() -> T:
+            if session is not None:
+                await session.complete_checkpoint()
+            return await work(self, found or find())
+
+        return self._do(travel, call)
 
     def _check_journal(self) -> None:
         if not self.has_journal:

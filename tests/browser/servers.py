@@ -25,12 +25,13 @@ IN_FULL = ["lab", pytest.param("notebook", marks=pytest.mark.campaign)]
 PATIENCE = 150_000
 """Milliseconds that a page may take for anything that is not measured: a busy machine takes a minute to start a run."""
 NO_NEWS = {"fetchNews": "false", "checkForUpdates": False, "doNotDisturbMode": True}
-_KERNEL = """async () => {
+_CURRENT = """async () => {
   await jupyterapp.restored;
   while (!jupyterapp.shell.currentWidget?.context) await new Promise(done => setTimeout(done, 50));
-  const widget = jupyterapp.shell.currentWidget;
-  await widget.context.ready;
-  const session = widget.context.sessionContext;
+  await jupyterapp.shell.currentWidget.context.ready;
+}"""
+_KERNEL = """async () => {
+  const session = jupyterapp.shell.currentWidget.context.sessionContext;
   await session.ready;
   while (!session.session?.kernel) await new Promise(done => setTimeout(done, 50));
   await session.session.kernel.info;
@@ -173,10 +174,11 @@ def jupyter(folder: Path, **options: Any) -> Iterator[Jupyter]:
 
 
 def open_notebook(page: Page, server: FrontEnd, path: str, *, kernel: bool = True) -> None:
-    """Open it and wait until its kernel answers."""
+    """Open it and wait until it is the current one, and its kernel answers."""
     page.goto(server.address(path))
     page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=PATIENCE)
     page.wait_for_function("() => !!window.jupyterapp")
+    page.evaluate(_CURRENT)
     if kernel:
         page.evaluate(_KERNEL)
 

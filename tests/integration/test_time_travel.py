@@ -73,6 +73,57 @@ def test_a_run_under_way_is_taken_back_and_halts_there(tmp_path: Path, isolation
     in_loop(body(), timeout=120)
 
 
+def test_travel_to_the_last_step_waits_for_its_checkpoint(
+    tmp_path: Path, isolation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint is taken beside the run, so a run that has just paused may not have the newest yet."""
+
+    async def body() -> None:
+        async with open_sandbox(isolation) as box:
+            take, may_take = box.checkpoint, asyncio.Event()
+
+            async def late() -> str:
+                if "log.txt" in await files_of(box):
+                    await may_take.wait()
+                return await take()
+
+            monkeypatch.setattr(box, "checkpoint", late)
+            started: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
+            finished = asyncio.Event()
+
+            def listen(event: ev.Event) -> None:
+                if isinstance(event, ev.CallFinished):
+                    started.result().pause()
+                    finished.set()
+
+            work = asyncio.ensure_future(
+                played_in(box, tmp_path, writes(1), on_run=started.set_result, listeners=[listen])
+            )
+            run = await started
+            await finished.wait()
+            travels = [
+                asyncio.ensure_future(_awaited(run.preview(1))),
+                asyncio.ensure_future(_awaited(run.fork(1))),
+            ]
+            await asyncio.sleep(0.2)
+            assert not any(travel.done() for travel in travels)
+            may_take.set()
+            preview, other = await asyncio.gather(*travels)
+            assert not preview.files
+            await run.rewind(1)
+            run.resume()
+            await asyncio.wait_for(work, 30)
+            assert [step.number for step in other.steps] == [1]
+            await other.close()
+            same_as_loaded(run)
+
+    in_loop(body(), timeout=120)
+
+
+async def _awaited(call: Any) -> Any:
+    return await call
+
+
 def test_forks_live_at_once_and_know_nothing_of_each_other(tmp_path: Path, isolation: str) -> None:
     async def body() -> None:
         async with open_sandbox(isolation) as box:

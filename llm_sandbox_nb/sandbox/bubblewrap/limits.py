@@ -256,13 +256,15 @@ class GroupOwner:
         return cls(namespace, pid, int(fields[19]))
 
     def is_alive(self) -> bool:
-        """Whether it runs; one of another pid namespace cannot be seen from here and counts as living."""
+        """Whether it runs; one that cannot be seen from here (of another pid namespace) counts as living."""
         if self.namespace != (PROC / "self/ns/pid").stat().st_ino:
             return True
         try:
             return GroupOwner.of_process(self.pid) == self
-        except OSError:
+        except (FileNotFoundError, ProcessLookupError):
             return False
+        except OSError:
+            return True
 
 
 def find_groups(proc: Path = PROC) -> list[Path]:
