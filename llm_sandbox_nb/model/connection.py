@@ -130,12 +130,10 @@ def _make_client(
     if route.provider == "openai":
         import openai
 
-        http_client = openai.DefaultAsyncHttpxClient(verify=_certificates(), event_hooks=hooks)
-        client = openai.AsyncOpenAI(
-            api_key=api_key, base_url=api_base, max_retries=0, http_client=http_client
-        )
-        request.send_through(client, http_client)
-        return client
+        # Of httpx also where OpenAI's client has one of httpx2: replies are rewritten with httpx's classes.
+        http_client = httpx.AsyncClient(verify=_certificates(), event_hooks=hooks, follow_redirects=True)
+        request.send_through(http_client)
+        return openai.AsyncOpenAI(api_key=api_key, base_url=api_base, max_retries=0, http_client=http_client)
     return _once_only()(event_hooks=hooks) if route.provider in _LITELLM_HTTP else None
 
 

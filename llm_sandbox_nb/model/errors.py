@@ -324,12 +324,17 @@ def examine(error: BaseException) -> Failure:
     parts = list(chain(error))
     response = next((found for part in reversed(parts) if (found := _answer(part)) is not None), None)
     body = next((found for part in reversed(parts) if (found := _body(part))), {})
-    texts = _texts(parts)
+    plain = next(
+        (said for part in parts if isinstance(said := getattr(part, "body", None), str) and said), ""
+    )
+    texts = [*_texts(parts), *filter(None, [plain])]
     return Failure(
         status=_status(parts, body) if response is None else int(response.status_code),
         headers={} if response is None else response.headers,
         text=" | ".join([str(body[key]) for key in _SAID if body.get(key)] or texts),
-        detail=tidy(str(body.get("message") or body.get("detail") or _innermost(parts) or texts[-1])),
+        detail=tidy(
+            str(body.get("message") or body.get("detail") or plain or _innermost(parts) or texts[-1])
+        ),
         types=frozenset(cls.__name__ for part in parts for cls in type(part).__mro__),
         parameter=body.get("param"),
     )

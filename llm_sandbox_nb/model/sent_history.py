@@ -7,13 +7,11 @@ these when the body is made. The bytes sent are the same.
 
 from __future__ import annotations
 
-import json
+import json as _json
 from dataclasses import dataclass, field
 from typing import Any
 
 from llm_sandbox_nb.model.known_history import Message, PerConversation, same_beginning
-
-_EMPTY = b'"messages":[]'
 
 
 @dataclass(frozen=True)
@@ -53,22 +51,21 @@ class NextRequest:
         self.new = messages[known:]
         self._converted = sent.converted[:known]
 
-    def send_through(self, client: Any, http_client: Any) -> None:
-        """Let the OpenAI `client`, which sends with `http_client`, put the new messages behind the known ones."""
-        create, build = client.chat.completions.create, http_client.build_request
+    def send_through(self, http_client: Any) -> None:
+        """Let `http_client`, with which OpenAI's client sends, put the new messages behind the known ones."""
+        build = http_client.build_request
 
-        def create_without(*, messages: list[Message], **rest: Any) -> Any:
-            self._converted += map(_as_json, messages)
-            return create(messages=[], **rest)
+        def build_whole(*args: Any, content: bytes | None = None, json: Any = None, **rest: Any) -> Any:
+            body = json if content is None else _json.loads(content)
+            self._converted += map(_as_json, body["messages"])
+            messages = b"[" + b",".join(self._converted) + b"]"
+            fields = [
+                _as_json(name) + b":" + (messages if name == "messages" else _as_json(value))
+                for name, value in body.items()
+            ]
+            return build(*args, content=b"{" + b",".join(fields) + b"}", **rest)
 
-        def build_with(*args: Any, content: bytes | None = None, json: Any = None, **rest: Any) -> Any:
-            body = _as_json(json) if content is None else content
-            before, _, after = body.partition(_EMPTY)
-            parts = (before, _EMPTY[:-1], b",".join(self._converted), b"]", after)
-            return build(*args, content=b"".join(parts), **rest)
-
-        client.chat.completions.create = create_without
-        http_client.build_request = build_with
+        http_client.build_request = build_whole
 
     def answered(self, prompt_tokens: int) -> None:
         """The server has taken the request, whose messages have so many tokens."""
@@ -79,4 +76,4 @@ class NextRequest:
 
 def _as_json(value: Any) -> bytes:
     """As OpenAI's client and httpx write it."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    return _json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
