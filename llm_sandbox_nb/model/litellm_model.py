@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from llm_sandbox_nb.model.connection import Access, request_client
+from llm_sandbox_nb.model.connection import SENDS_NEW_MESSAGES, Access, request_client
 from llm_sandbox_nb.model.contract import DeltaCallback, Model, ModelError, ModelSettings, Reply
 from llm_sandbox_nb.model.errors import Target, broken_off, refused_setting, to_model_error
 from llm_sandbox_nb.model.known_history import KnownHistories
@@ -234,7 +234,7 @@ def _needs_whole_history(litellm: Any, route: Route) -> bool:
     listening = {str(one) for listed in lists for one in listed} - (
         {"cache"} if litellm.cache is None else set()
     )
-    return route.provider != "openai" or bool(listening)
+    return route.provider not in SENDS_NEW_MESSAGES or bool(listening)
 
 
 def _usage(litellm: Any, route: Route, assembly: Assembly) -> Usage | None:

@@ -7,11 +7,17 @@ these when the body is made. The bytes sent are the same.
 
 from __future__ import annotations
 
-import json as _json
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from llm_sandbox_nb.model.known_history import Message, PerConversation, same_beginning
+
+
+def compact_json(value: Any) -> str:
+    """As OpenAI's client and httpx write it."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 @dataclass(frozen=True)
@@ -19,7 +25,7 @@ class _Sent:
     """What a server has answered to."""
 
     messages: list[Message] = field(default_factory=list)
-    converted: list[bytes] = field(default_factory=list)
+    converted: list[str] = field(default_factory=list)
     """Each of them as JSON."""
     ends: list[tuple[int, int]] = field(default_factory=list)
     """After how many messages a request ended, and the tokens of these messages."""
@@ -51,29 +57,22 @@ class NextRequest:
         self.new = messages[known:]
         self._converted = sent.converted[:known]
 
-    def send_through(self, http_client: Any) -> None:
-        """Let `http_client`, with which OpenAI's client sends, put the new messages behind the known ones."""
-        build = http_client.build_request
+    def whole_body(self, body: Mapping[str, Any], to_json: Callable[[Any], str] = compact_json) -> bytes:
+        """The JSON of `body`, in which the known messages stand before the new ones.
 
-        def build_whole(*args: Any, content: bytes | None = None, json: Any = None, **rest: Any) -> Any:
-            body = json if content is None else _json.loads(content)
-            self._converted += map(_as_json, body["messages"])
-            messages = b"[" + b",".join(self._converted) + b"]"
-            fields = [
-                _as_json(name) + b":" + (messages if name == "messages" else _as_json(value))
-                for name, value in body.items()
-            ]
-            return build(*args, content=b"{" + b",".join(fields) + b"}", **rest)
-
-        http_client.build_request = build_whole
+        `to_json` writes a value as the client would that sends it, so that the bytes are those that it would send.
+        """
+        self._converted += map(to_json, body["messages"])
+        comma, colon = (to_json([0, 0])[2:-2], to_json({"": 0})[3:-2])
+        messages = f"[{comma.join(self._converted)}]"
+        fields = (
+            to_json(name) + colon + (messages if name == "messages" else to_json(value))
+            for name, value in body.items()
+        )
+        return f"{{{comma.join(fields)}}}".encode()
 
     def answered(self, prompt_tokens: int) -> None:
         """The server has taken the request, whose messages have so many tokens."""
         if len(self._converted) == len(self._messages):  # else they were not sent through us, or were merged
             ends = [*self._ends, (len(self._messages), prompt_tokens)]
             self._kept.keep(self._messages, _Sent(list(self._messages), self._converted, ends))
-
-
-def _as_json(value: Any) -> bytes:
-    """As OpenAI's client and httpx write it."""
-    return _json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
