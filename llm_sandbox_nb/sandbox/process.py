@@ -20,14 +20,13 @@ from typing import IO, Any
 
 from llm_sandbox_nb.sandbox.bootstrap import FOLDER_VARIABLE, bootstrap_argv, executor_source
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
-from llm_sandbox_nb.sandbox.contract import Directories, Protection, Sandbox
+from llm_sandbox_nb.sandbox.contract import Directories, Protection, ResourceUsage, Sandbox
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError
 from llm_sandbox_nb.sandbox.leftover_folders import remove_left_folders
 from llm_sandbox_nb.sandbox.options import SandboxOptions, site_environment
 from llm_sandbox_nb.sandbox.protocol.answers import disk_limits
 from llm_sandbox_nb.sandbox.protocol.channel import Channel
-from llm_sandbox_nb.sandbox.protocol.transport import StreamTransport
-from llm_sandbox_nb.sandbox.resource_usage import ResourceUsage
+from llm_sandbox_nb.sandbox.protocol.frames import StreamTransport
 
 PASSED_ON = (
     "PATH",

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
+from llm_sandbox_nb.sandbox.contract import Checkpoint
 from llm_sandbox_nb.sandbox.errors import HistoryError
 from llm_sandbox_nb.sandbox.history.manifest import Entry
 from llm_sandbox_nb.sandbox.history.packs import PackWriter
-from llm_sandbox_nb.sandbox.history.types import Checkpoint
 
 VERSION = "1"
 _SCHEMA = """

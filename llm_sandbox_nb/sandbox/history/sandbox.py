@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from llm_sandbox_nb.sandbox.contract import Changes, FileEntry, Protection, Sandbox
+from llm_sandbox_nb.sandbox.contract import Changes, FileEntry, History, Protection, Restored, Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.sandbox.history.checkpointing import HistoryCopy, SandboxHistory
 from llm_sandbox_nb.sandbox.history.connection import ExecutorConnection
@@ -20,7 +20,6 @@ from llm_sandbox_nb.sandbox.history.diff import compare, listing
 from llm_sandbox_nb.sandbox.history.image_files import ImageFiles
 from llm_sandbox_nb.sandbox.history.manifest import FILE, FOLDER, Entry, resolve
 from llm_sandbox_nb.sandbox.history.restore import restore
-from llm_sandbox_nb.sandbox.history.types import History, Restored
 from llm_sandbox_nb.sandbox.isolations import ISOLATIONS
 
 READ_CAP = 1024**3
