@@ -147,15 +147,10 @@ def _fail(code: int) -> int:
     return _ERRNO | code
 
 
-def _argument_offset(index: int) -> int:
-    """Where the low word of a system call's argument lies; both machines are little-endian."""
-    return 16 + 8 * index
-
-
 def _argument_check(argument: int, tests: list[tuple[int, int, int]], otherwise: int) -> _Program:
     """Return the action of the first test (test, operand, action) that the argument's low word passes."""
     program = _Program()
-    program.load(_argument_offset(argument))
+    program.load(16 + 8 * argument)  # its low word: both machines are little-endian
     for test, operand, action in tests:
         program.answer_if(test, operand, action)
     program.answer(otherwise)

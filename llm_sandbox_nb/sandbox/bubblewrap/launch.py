@@ -125,7 +125,8 @@ def inner_arguments(
     arguments: list[Argument] = [f"--unshare-{kind}" for kind in kinds]
     if many_users:
         arguments += ["--uid", "0", "--gid", "0"]
-        arguments += [word for name in _capabilities(profile) for word in ("--cap-add", name)]
+        capabilities = ROOT_INSIDE if PROFILE_USERS[profile].uid == 0 else PREPARING_CAPABILITIES
+        arguments += [word for name in capabilities for word in ("--cap-add", name)]
     else:
         uid = str(PROFILE_USERS[profile].uid)
         arguments += ["--unshare-user", "--disable-userns", "--uid", uid, "--gid", uid, "--cap-drop", "ALL"]
@@ -137,10 +138,6 @@ def inner_arguments(
         # Root of some small user namespace: it may be the host's root, whose /proc/sys could be written.
         arguments += ["--ro-bind", "/proc/sys", "/proc/sys"]
     return [*arguments, "--chdir", view.root]
-
-
-def _capabilities(profile: str) -> tuple[str, ...]:
-    return ROOT_INSIDE if PROFILE_USERS[profile].uid == 0 else PREPARING_CAPABILITIES
 
 
 def outer_arguments(view: View, bwrap: str) -> list[Argument]:

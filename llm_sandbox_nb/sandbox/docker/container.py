@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import secrets
 import tarfile
@@ -212,17 +213,8 @@ def remove_container(container: str) -> None:
             # 409: it is about to be removed already; 500: and the engine stumbled over that itself.
             if error.status_code not in (409, 500):
                 raise unexpected(error, "remove a container") from error
-            _wait_until_removed(container)
-
-
-def _wait_until_removed(container: str) -> None:
-    """The engine is about to remove it already."""
-    from llm_sandbox_nb.sandbox.docker.api import NotFound
-
-    try:
-        connect().api.wait(container, timeout=REMOVAL_TIMEOUT, condition="removed")
-    except NotFound:
-        return
+            with contextlib.suppress(NotFound):
+                client.api.wait(container, timeout=REMOVAL_TIMEOUT, condition="removed")
 
 
 _PIECE = 64 * 1024

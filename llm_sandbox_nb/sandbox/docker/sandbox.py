@@ -301,7 +301,11 @@ def _create_administrator(container: str) -> str:
     """As root it gets the container's rights, of which the model's processes have none."""
     with lost_errors("its container is gone"):
         client = connect()
-        environment = _administrator_environment(client.api.inspect_container(container))
+        inspected = client.api.inspect_container(container)
+        # The container's own, but folders that only root writes come first where programs are searched.
+        pairs = (entry.partition("=") for entry in inspected["Config"].get("Env") or [])
+        environment = {name: value for name, _, value in pairs} | _ROOT_ENVIRONMENT
+        environment["PATH"] = ":".join(filter(None, (_SYSTEM_PATH, environment.get("PATH"))))
         made: dict[str, Any] = client.api.exec_create(
             container,
             bootstrap_argv(steps=[keep_only(ROOT_INSIDE), load_filter()]),
@@ -311,13 +315,6 @@ def _create_administrator(container: str) -> str:
             workdir="/",
         )
     return str(made["Id"])
-
-
-def _administrator_environment(inspected: Mapping[str, Any]) -> dict[str, str]:
-    """The container's own, but folders that only root writes come first where programs are searched."""
-    pairs = (entry.partition("=") for entry in inspected["Config"].get("Env") or [])
-    found = {name: value for name, _, value in pairs} | _ROOT_ENVIRONMENT
-    return found | {"PATH": ":".join(filter(None, (_SYSTEM_PATH, found.get("PATH"))))}
 
 
 async def _nothing_to_kill() -> None:

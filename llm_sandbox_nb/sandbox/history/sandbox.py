@@ -120,19 +120,13 @@ class CheckpointingSandbox(Sandbox):
         resolved = resolve(manifest, self._absolute(path))
         entry = manifest.get(resolved) or Entry(FILE, base=True)
         if entry.base and entry.type != FOLDER:
-            entry = await self._image_file(resolved)
+            async with _LazyClone(self) as clone:
+                entry = await ImageFiles(self.sandbox_history.store_with(at), clone.connect).entry(resolved)
         if entry.type == FOLDER:
             raise IsADirectoryError(21, "Is a directory", path)
         if entry.type != FILE:
             raise PermissionError(1, "Operation not permitted", path)
         return await asyncio.to_thread(self.sandbox_history.store_with(at).read, entry, cap)
-
-    async def _image_file(self, path: str) -> Entry:
-        """What the image has at a path, with its content."""
-        async with _LazyClone(self) as clone:
-            store = self.sandbox_history.store
-            assert store
-            return await ImageFiles(store, clone.connect).entry(path)
 
     async def list_files(
         self, path: str, *, depth: int = 1, limit: int = 10_000, at: str | None = None
