@@ -22,8 +22,10 @@ from llm_sandbox_nb.sandbox.contract import (
     TransferKind,
 )
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
+from llm_sandbox_nb.sandbox.history.checkpointing import SandboxHistory
 from llm_sandbox_nb.sandbox.history.connection import Deliver, ExecutorConnection
-from llm_sandbox_nb.sandbox.history.sandbox import CheckpointingSandbox, new_history
+from llm_sandbox_nb.sandbox.history.sandbox import CheckpointingSandbox
+from llm_sandbox_nb.sandbox.isolations import ISOLATIONS
 from llm_sandbox_nb.sandbox.protocol.answers import (
     CommandOutput,
     Gathered,
@@ -104,7 +106,8 @@ class ChannelSandbox(CheckpointingSandbox):
         """See `ExecutorConnection.deliver`."""
         self.start_clone: Callable[[], Awaitable[CheckpointingSandbox]] | None = None
         """Starts another sandbox like this one; set by who opens sandboxes."""
-        self.sandbox_history = new_history(protection, directories.root)
+        isolation = ISOLATIONS[protection.isolation]
+        self.history = SandboxHistory(isolation.checkpoints, directories.root if isolation.own_root else "/")
         self._kill = kill
         self._spill = spill
         self._hello = dict(hello or {})
@@ -375,7 +378,7 @@ class ChannelSandbox(CheckpointingSandbox):
         """See `Sandbox.close`."""
         await self.channel.close()
         await asyncio.shield(self._end())
-        await self.sandbox_history.close()
+        await self.history.close()
 
 
 class AdministeredSandbox(ChannelSandbox):

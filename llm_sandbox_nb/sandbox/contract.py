@@ -262,6 +262,8 @@ class Sandbox(ABC):
     id: str
     directories: Directories
     protection: Protection
+    history: History
+    """The history of the files: everything that commands can write, anywhere, kept outside of the sandbox."""
 
     @abstractmethod
     async def run(
@@ -391,13 +393,6 @@ class Sandbox(ABC):
         Raises:
             HistoryError: there is no such checkpoint.
         """
-
-    # The history of the files: everything that commands can write, anywhere, kept outside of the sandbox.
-
-    @property
-    @abstractmethod
-    def history(self) -> History:
-        """What is kept, where, and how much of it."""
 
     @abstractmethod
     async def keep_history(

@@ -33,7 +33,7 @@ def jail(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     async def start(options: SandboxOptions, *, labels: Mapping[str, str] | None = None) -> ChannelSandbox:
         box = await process.start(options)
         object.__setattr__(box.protection, "isolation", NAME)
-        box.sandbox_history.scope = ISOLATIONS[NAME].checkpoints
+        box.history.scope = ISOLATIONS[NAME].checkpoints
         return box
 
     async def why_unavailable(image: str | None) -> str:
