@@ -136,9 +136,6 @@ class _Program:
         self.instructions.append((test, 0, 1, operand))
         self.answer(action)
 
-    def skip_unless_equal(self, operand: int, instructions: int) -> None:
-        self.instructions.append((_JUMP_EQUAL, 0, instructions, operand))
-
     def to_bytes(self) -> bytes:
         return b"".join(struct.pack("=HBBI", *instruction) for instruction in self.instructions)
 
@@ -184,7 +181,7 @@ def filter_program(machine: str | None = None) -> bytes | None:
             if numbers[architecture.column] != _UNKNOWN:
                 program.answer_if(_JUMP_EQUAL, numbers[architecture.column], _fail(code))
     for number, check in _checks(architecture.column):
-        program.skip_unless_equal(number, len(check.instructions))
+        program.instructions.append((_JUMP_EQUAL, 0, len(check.instructions), number))
         program.instructions += check.instructions
     program.answer(_ALLOW)
     return program.to_bytes()

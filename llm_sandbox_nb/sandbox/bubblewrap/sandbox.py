@@ -72,8 +72,6 @@ _SYSTEM_FOLDERS = (
     "/sys",
     "/nix",
 )
-
-
 _has_worked = False
 
 
