@@ -140,7 +140,7 @@ class RunFileHandler(SandboxAPIHandler):
 
 
 class RunSocket(Socket):
-    """What both WebSockets have in common."""
+    """What both WebSockets have in common; no verbs."""
 
     max_message_size = MESSAGE_LIMIT
 
@@ -150,18 +150,18 @@ class RunSocket(Socket):
         runs: RunRegistry = self.settings["llm_sandbox_runs"]
         return runs
 
-    @ws_authenticated
-    async def get(self, run_id: str) -> None:
-        """Authorise before the protocol is switched."""
-        await self.authorise()
-        await super().get(run_id=run_id)
-
 
 class RunPublishHandler(RunSocket):
     """A kernel publishes its run here, and gets decisions."""
 
     _run_id = ""
     _run: PublishedRun | None = None
+
+    @ws_authenticated
+    async def get(self, run_id: str) -> None:
+        """Authorise before the protocol is switched."""
+        await self.authorise()
+        await super().get(run_id=run_id)
 
     def open(self, run_id: str) -> None:
         """Wait for the kernel's first message."""
@@ -225,6 +225,12 @@ class RunEventsHandler(RunSocket):
     """A page watches a run: all past events, then what comes, each once."""
 
     _pump: asyncio.Task[None] | None = None
+
+    @ws_authenticated
+    async def get(self, run_id: str) -> None:
+        """Authorise before the protocol is switched."""
+        await self.authorise()
+        await super().get(run_id=run_id)
 
     def open(self, run_id: str) -> None:
         """Begin with event number `since`."""
