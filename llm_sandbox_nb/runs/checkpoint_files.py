@@ -21,8 +21,7 @@ from llm_sandbox_nb.agent.starting_files import StartingFiles
 from llm_sandbox_nb.sandbox.contract import Changes, Directories
 from llm_sandbox_nb.sandbox.errors import HistoryError
 from llm_sandbox_nb.sandbox.history.diff import compare
-from llm_sandbox_nb.sandbox.history.manifest import FILE, Entry, moved
-from llm_sandbox_nb.sandbox.history.own_files import own_files
+from llm_sandbox_nb.sandbox.history.manifest import FILE, Entry, moved, own_files
 from llm_sandbox_nb.sandbox.history.store import HistoryStore, is_history
 from llm_sandbox_nb.sandbox.isolations import has_own_root
 from llm_sandbox_nb.trajectory import events as ev
