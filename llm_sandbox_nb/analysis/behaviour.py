@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-from llm_sandbox_nb.analysis.call_outcome import plain_output, succeeded
 from llm_sandbox_nb.analysis.capability_rules import call_uses
 from llm_sandbox_nb.analysis.code_fragments import SUBMIT_TOOLS
 from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
@@ -14,6 +14,7 @@ from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 WANDERING_SHARE = 0.5
 WANDERING_TURNS = 10
 """A run wanders when it has at least so many turns and at least that share of them brings nothing."""
+_COUNTER = re.compile(r"\[?Steps remaining: \d", re.IGNORECASE)
 
 
 @dataclass
@@ -73,6 +74,20 @@ def behaviour_of(trajectory: Trajectory) -> Behaviour:
     if found.turns and found.turns[-1].why == "no call" and trajectory.stop_reason == "answered":
         found.turns[-1].why = ""
     return found
+
+
+def succeeded(call: Call) -> bool | None:
+    """True when a command ended with 0 or an edit went well, False when not, None when the record ends before."""
+    result = call.result
+    if result is None:
+        return None
+    return not (result.error or result.timed_out or result.exit_code)
+
+
+def plain_output(call: Call) -> str:
+    """What the model was shown, without the line about the steps that remain."""
+    found = _COUNTER.search(call.output)
+    return call.output[: found.start() if found else None].strip()
 
 
 def _turn(step: Step, before: set[tuple[str, str, str]]) -> Turn:

@@ -108,10 +108,9 @@ def _value(option: Any, flags: Mapping[str, Any], environment: Mapping[str, str]
 
 
 def _prepare(names: list[str], flags: Mapping[str, Any], values: Mapping[str, Any]) -> Prepared:
-    from llm_sandbox_nb.benchmark.backends import how_of, opener_of
     from llm_sandbox_nb.benchmark.data import load_rows
     from llm_sandbox_nb.benchmark.results import check_config, check_rows
-    from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, plan
+    from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, how_of, opener_of, plan
     from llm_sandbox_nb.benchmark.task import TaskError, load_task
 
     out = Path(values["out"]).expanduser()
@@ -172,7 +171,7 @@ def _judge(values: Mapping[str, Any], out: Path) -> Judge | None:
     if not values["judge_model"]:
         return None
     from llm_sandbox_nb.benchmark.judge import Judge, JudgeOptions
-    from llm_sandbox_nb.model.litellm_model import make_model
+    from llm_sandbox_nb.model.model_names import make_model
 
     address = values["judge_base_url"] or values["api_base"]
     model = make_model(values["judge_model"], api_base=address, api_key=values["api_key"])
