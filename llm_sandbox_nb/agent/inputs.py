@@ -29,7 +29,11 @@ class Inputs:
         """Names below the input folder, for the record; at most the first thousand."""
         names = [name for name, _ in self.contents]
         for path in self.paths:
-            names += [path.name] if path.is_file() else [str(file.relative_to(path)) for file in _files(path)]
+            if path.is_file():
+                names.append(path.name)
+            else:
+                files = [file for file in path.rglob("*") if file.is_file()]
+                names += [str(file.relative_to(path)) for file in files[:_NAMED]]
         return [str(clean_text(name)) for name in sorted(names)[:_NAMED]]
 
     async def upload(self, box: Sandbox, folder: str) -> None:
@@ -133,10 +137,6 @@ def _check_unique(paths: tuple[Path, ...]) -> None:
                     f"{taken[entry.name]} and {entry} would have the same name in the sandbox: rename one."
                 )
             taken[entry.name] = entry
-
-
-def _files(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file()][:_NAMED]
 
 
 @dataclass(frozen=True)

@@ -99,16 +99,12 @@ def _turn(step: Step, before: set[tuple[str, str, str]]) -> Turn:
         attempted |= used
         if succeeded(call):
             well |= used
-        new.append(_identity(call))
+        new.append((call.tool, json.dumps(call.arguments, sort_keys=True, default=str), plain_output(call)))
     why = _why_barren(step.calls, new, before)
     before.update(new)
     return Turn(
         step.number, tuple(call.tool for call in step.calls), frozenset(attempted), frozenset(well), why
     )
-
-
-def _identity(call: Call) -> tuple[str, str, str]:
-    return call.tool, json.dumps(call.arguments, sort_keys=True, default=str), plain_output(call)
 
 
 def _why_barren(calls: list[Call], new: list[tuple[str, str, str]], before: set[tuple[str, str, str]]) -> str:

@@ -14,7 +14,7 @@ from llm_sandbox_nb.options.values import converted, resolve
 
 if TYPE_CHECKING:
     from llm_sandbox_nb.agent.limits import RunLimits
-    from llm_sandbox_nb.benchmark.item_pipeline import Backend, Item
+    from llm_sandbox_nb.benchmark.item_pipeline import Item
     from llm_sandbox_nb.benchmark.judge import Judge
     from llm_sandbox_nb.benchmark.runner import Runner
 
@@ -93,7 +93,7 @@ def prepare(names: list[str], flags: Mapping[str, Any], environment: Mapping[str
     if not values["model"]:
         raise UsageError("There is no model: name one with --model (for example openai/gpt-5) or $LLM_NAME.")
     try:
-        return _prepare(names, flags, values)
+        return _prepared_from(names, flags, values)
     except (ValueError, OSError, ModelError) as error:
         raise UsageError(str(error)) from error
 
@@ -107,7 +107,7 @@ def _value(option: Any, flags: Mapping[str, Any], environment: Mapping[str, str]
     return option.default
 
 
-def _prepare(names: list[str], flags: Mapping[str, Any], values: Mapping[str, Any]) -> Prepared:
+def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[str, Any]) -> Prepared:
     from llm_sandbox_nb.benchmark.data import load_rows
     from llm_sandbox_nb.benchmark.results import check_config, check_rows
     from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, how_of, opener_of, plan
@@ -136,7 +136,11 @@ def _prepare(names: list[str], flags: Mapping[str, Any], values: Mapping[str, An
         how_of(values),
         RunnerOptions(out, values["workers"], values["attempts"], values["retry_errors"]),
     )
-    backend = _ray(values, options) if values["ray"] else None
+    backend = None
+    if values["ray"]:
+        from llm_sandbox_nb.benchmark.ray_backend import RayBackend
+
+        backend = RayBackend(values["ray"], values, options)
     _check_out(out)
     check_config(out, _config(values, flags))
     check_rows(out, {(item.task.name, item.row.id): item.row.digest for item in items})
@@ -153,12 +157,6 @@ def _check_out(out: Path) -> None:
         raise UsageError(
             f"Results cannot be written to {out} ({error.strerror or error}): choose another --out."
         ) from error
-
-
-def _ray(values: Mapping[str, Any], options: Any) -> Backend:
-    from llm_sandbox_nb.benchmark.ray_backend import RayBackend
-
-    return RayBackend(values["ray"], values, options)
 
 
 def _limits(limits: RunLimits, flags: Mapping[str, Any], values: Mapping[str, Any]) -> RunLimits:

@@ -32,11 +32,7 @@ def plain(text: str) -> str:
     text = _ESCAPE_SEQUENCE.sub("", text)
     if "\r" in text:
         text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
-    return _UNUSUAL.sub(lambda found: _kept_or_visible(found[0]), text)
-
-
-def _kept_or_visible(character: str) -> str:
-    return character if character in _KEPT_FORMATS else visible(character)
+    return _UNUSUAL.sub(lambda found: found[0] if found[0] in _KEPT_FORMATS else visible(found[0]), text)
 
 
 def visible(character: str) -> str:

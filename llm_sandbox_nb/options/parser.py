@@ -53,7 +53,8 @@ class Parser(argparse.ArgumentParser):
         )
         if option.short:
             names = {f"-{option.short}": None} | names
-        default = "" if option.default in (None, []) else f" (default: {_shown(option.default)})"
+        shown = ",".join(option.default) if isinstance(option.default, tuple) else option.default
+        default = "" if option.default in (None, []) else f" (default: {shown})"
         environment = f" [${', $'.join(option.environment)}]" if option.environment else ""
         text = f"{option.help}{default}{environment}".replace("%", "%%")
         common: dict[str, Any] = {"dest": option.name, "metavar": option.metavar, "help": text}
@@ -69,19 +70,12 @@ class Parser(argparse.ArgumentParser):
         word = words[0].partition("=")[0]
         known = [name for action in self._actions for name in action.option_strings]
         if word.startswith("-"):
-            raise UsageError(f"Unknown option {word}{_hint(word, known)} see `{self.prog} --help`.")
+            near = nearest(word, known)
+            hint = f"; did you mean {near}?" if near else ";"
+            raise UsageError(f"Unknown option {word}{hint} see `{self.prog} --help`.")
         raise UsageError(
             f"Unexpected {word!r}; put quotes around a text of several words; see `{self.prog} --help`."
         )
-
-
-def _shown(default: Any) -> str:
-    return ",".join(default) if isinstance(default, tuple) else str(default)
-
-
-def _hint(word: str, known: list[str]) -> str:
-    near = nearest(word, known)
-    return f"; did you mean {near}?" if near else ";"
 
 
 def _sentence(message: str) -> str:

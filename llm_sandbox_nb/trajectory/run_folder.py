@@ -97,10 +97,9 @@ class RunFiles(Mapping[str, RunFile]):
 
 def run_folders(root: Path) -> list[Path]:
     """The folders of runs in `root` and in the folders of notebooks below it, newest last. Links are not followed."""
-    found = [
-        folder for folder in (root, *_subfolders(root)) for folder in _subfolders(folder) if _is_run(folder)
-    ]
-    return sorted(set(found), key=lambda folder: folder.name)
+    found = {run for folder in (root, *_subfolders(root)) for run in _subfolders(folder)}
+    journals = [run / JOURNAL for run in sorted(found, key=lambda run: run.name)]
+    return [journal.parent for journal in journals if journal.is_file() and not journal.is_symlink()]
 
 
 def _subfolders(folder: Path) -> Iterator[Path]:
@@ -109,11 +108,6 @@ def _subfolders(folder: Path) -> Iterator[Path]:
             yield from [folder / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return
-
-
-def _is_run(folder: Path) -> bool:
-    journal = folder / JOURNAL
-    return journal.is_file() and not journal.is_symlink()
 
 
 def short_ids(folders: Iterable[Path]) -> dict[Path, str]:
