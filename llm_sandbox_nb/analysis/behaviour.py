@@ -78,10 +78,7 @@ def behaviour_of(trajectory: Trajectory) -> Behaviour:
 
 def succeeded(call: Call) -> bool | None:
     """True when a command ended with 0 or an edit went well, False when not, None when the record ends before."""
-    result = call.result
-    if result is None:
-        return None
-    return not (result.error or result.timed_out or result.exit_code)
+    return None if call.result is None else not call.result.failed
 
 
 def plain_output(call: Call) -> str:
