@@ -13,7 +13,6 @@ from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.options.values import converted, resolve
 
 if TYPE_CHECKING:
-    from llm_sandbox_nb.agent.limits import RunLimits
     from llm_sandbox_nb.benchmark.item_pipeline import Item
     from llm_sandbox_nb.benchmark.judge import Judge
     from llm_sandbox_nb.benchmark.runner import Runner
@@ -119,7 +118,8 @@ def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[s
         raise TaskError(
             "Two of the tasks have the same name: give each folder's task.yaml a name of its own."
         )
-    tasks = [replace(task, limits=_limits(task.limits, flags, values)) for task in tasks]
+    given = {field: values[flag] for flag, field in _LIMITS.items() if flags.get(flag) is not None}
+    tasks = [replace(task, limits=replace(task.limits, **given)) for task in tasks]
     if not values["judge_model"] and (judged := [task.name for task in tasks if task.scorer == "judge"]):
         raise TaskError(
             f"Task {judged[0]} is scored by a judge: name a model with --judge_model (for example openai/gpt-5)."
@@ -157,12 +157,6 @@ def _check_out(out: Path) -> None:
         raise UsageError(
             f"Results cannot be written to {out} ({error.strerror or error}): choose another --out."
         ) from error
-
-
-def _limits(limits: RunLimits, flags: Mapping[str, Any], values: Mapping[str, Any]) -> RunLimits:
-    """The task's limits, but for those that were given as options."""
-    given = {field: values[flag] for flag, field in _LIMITS.items() if flags.get(flag) is not None}
-    return replace(limits, **given)
 
 
 def _judge(values: Mapping[str, Any], out: Path) -> Judge | None:

@@ -15,6 +15,7 @@ from llm_sandbox_nb.formatting import (
     format_duration,
     format_model_failure,
     format_short,
+    shorten,
 )
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Call, Step
@@ -94,7 +95,7 @@ def one_line(text: str, most: int = _WORDS) -> str:
     lines = [line for line in plain(text[: 8 * most]).splitlines() if line.strip()]
     line = " ".join(lines[0].split()) if lines else ""
     if len(line) > most:
-        return f"{line[: most - 1]}…"
+        return shorten(line, most, "…")
     return f"{line} …" if len(lines) > 1 else line
 
 

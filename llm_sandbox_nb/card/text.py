@@ -8,6 +8,8 @@ import unicodedata
 from functools import cache
 from typing import TYPE_CHECKING
 
+from llm_sandbox_nb.formatting import shorten
+
 if TYPE_CHECKING:
     from mistune import Markdown
 
@@ -55,7 +57,7 @@ def escape(text: str) -> str:
 def first_line(text: str, limit: int = 120) -> str:
     """The first line that is not blank, shortened to `limit` characters."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return line if len(line) <= limit else line[: limit - 1] + "…"
+    return shorten(line, limit, "…")
 
 
 _SAFE_LINKS = ("https://", "http://", "mailto:")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llm_sandbox_nb.formatting import shorten
 from llm_sandbox_nb.options.settings_files import (
     PROJECT_FILE,
     find_settings_files,
@@ -212,4 +213,4 @@ def _shown(name: str, value: Any) -> str:
         return "(set)"
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     text = "".join(one if one.isprintable() else "?" for one in text)
-    return text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."
+    return shorten(text, _WIDTH)

@@ -26,7 +26,7 @@ from llm_sandbox_nb.agent.run_context import (
     users_since,
 )
 from llm_sandbox_nb.agent.run_record import RunRecord
-from llm_sandbox_nb.formatting import format_state, plural
+from llm_sandbox_nb.formatting import format_state, plural, shorten
 from llm_sandbox_nb.runs.checkpoint_files import CheckpointFiles, record_artifacts, restore_artifacts
 from llm_sandbox_nb.runs.run_sync import Awaitable
 from llm_sandbox_nb.sandbox.contract import Changes, FileChange, Sandbox
@@ -422,4 +422,4 @@ def _task_of(folder: Path) -> str:
 
 def _title(task: str) -> str:
     text = " ".join("".join(letter if letter.isprintable() else " " for letter in task).split())
-    return text if len(text) <= _TITLE else f"{text[: _TITLE - 3]}..."
+    return shorten(text, _TITLE)
