@@ -10,11 +10,10 @@ from typing import Any, TypeVar
 from llm_sandbox_nb.agent.control.pause_rules import PauseRules, Predicate, pause_rules
 from llm_sandbox_nb.agent.control.settings_change import MakeModel, unknown_model, with_changes
 from llm_sandbox_nb.agent.errors import ControlError, InputError
-from llm_sandbox_nb.agent.inputs import Inputs
+from llm_sandbox_nb.agent.inputs import Inputs, StartingFiles
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import public_settings, versions
-from llm_sandbox_nb.agent.starting_files import StartingFiles
 from llm_sandbox_nb.agent.tools.toolbox import tool_schemas
 from llm_sandbox_nb.model.contract import Model, ModelSettings
 from llm_sandbox_nb.model.retries import RetryPolicy

@@ -22,7 +22,7 @@ from llm_sandbox_nb.benchmark.scoring_pool import Scoring
 from llm_sandbox_nb.benchmark.swe import score_patch
 from llm_sandbox_nb.benchmark.task import Task
 from llm_sandbox_nb.benchmark.text_scorers import Score
-from llm_sandbox_nb.formats.responses import RESPONSES, save_responses
+from llm_sandbox_nb.formats.llm_in_sandbox import RESPONSES, save_responses
 from llm_sandbox_nb.model.contract import Checkable, Model, ModelError
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import ImageError, IsolationUnavailableError, SandboxError

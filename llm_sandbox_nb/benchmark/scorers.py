@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_sandbox_nb.benchmark.ifbench import ifbench
-from llm_sandbox_nb.benchmark.math_equality import math_equal
+from llm_sandbox_nb.benchmark.math_scorer import math_equal
 from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score, exact, letter, rouge_l, set_f1
 
 RowRule = Callable[[str, str, Mapping[str, Any]], Score]

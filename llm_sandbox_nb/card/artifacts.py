@@ -223,7 +223,7 @@ def _body(artifact: Artifact, data: bytes) -> str:
     if suffix in _RENDERERS:
         return _RENDERERS[suffix](data)
     if suffix in _TEXTS or artifact.mime.startswith("text/"):
-        return _text(data)
+        return f"<pre>{escape(clip(decode(data), TEXT_LIMIT))}</pre>"
     return _download(artifact, "application/octet-stream", data)
 
 
@@ -242,10 +242,6 @@ def _pdf(artifact: Artifact, data: bytes) -> str:
         f"<p>This page cannot show PDF files; the file is {escape(artifact.path)} in the run's folder.</p>"
     )
     return f"<object type='application/pdf' data='{uri}' style='width:100%;height:480px'>{inside}</object>"
-
-
-def _text(data: bytes) -> str:
-    return f"<pre>{escape(clip(decode(data), TEXT_LIMIT))}</pre>"
 
 
 def _json(data: bytes) -> str:

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llm_sandbox_nb.cli.exit_codes import INTERRUPTED, MODEL_ERROR, SANDBOX_ERROR, exit_code
+from llm_sandbox_nb.cli import INTERRUPTED, MODEL_ERROR, SANDBOX_ERROR, exit_code
 from llm_sandbox_nb.cli.pause_prompt import TerminalPrompt, check_stops, function_of
 from llm_sandbox_nb.cli.printer import Printer, harmless
-from llm_sandbox_nb.formats.responses import RESPONSES, save_responses
+from llm_sandbox_nb.formats.llm_in_sandbox import RESPONSES, save_responses
 from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.options.table import QUERY, UsageError
 from llm_sandbox_nb.options.values import resolve, sandbox_limits

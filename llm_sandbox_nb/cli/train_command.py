@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llm_sandbox_nb.cli.exit_codes import ENDED_WELL, FAILED, INTERRUPTED
+from llm_sandbox_nb.cli import ENDED_WELL, FAILED, INTERRUPTED
 from llm_sandbox_nb.cli.printer import harmless
 from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.training.options import config_of, watch_lines

@@ -21,8 +21,8 @@ import httpx
 
 from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.model.errors import Target
+from llm_sandbox_nb.model.known_history import NextRequest
 from llm_sandbox_nb.model.request import Route
-from llm_sandbox_nb.model.sent_history import NextRequest
 from llm_sandbox_nb.model.server_replies import ReplyRewriter
 
 _NO_KEY = "no-key"

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from llm_sandbox_nb.model.model_names import model_names
 from llm_sandbox_nb.sandbox.isolations import NETWORKS, PROFILES, isolation_choices
-from llm_sandbox_nb.trajectory.run_names import run_folders, short_ids
+from llm_sandbox_nb.trajectory.run_folder import run_folders, short_ids
 
 _MOST = 200
 """Names that are offered, at most."""

@@ -13,7 +13,7 @@ from IPython.core.error import UsageError as MagicError
 from IPython.core.magic_arguments import argument
 
 from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
-from llm_sandbox_nb.options.nearest import nearest
+from llm_sandbox_nb.options.parser import nearest
 from llm_sandbox_nb.options.table import UsageError, option
 from llm_sandbox_nb.options.values import converted
 

@@ -14,7 +14,6 @@ from traitlets.config import Configurable
 from llm_sandbox_nb.card.bundle import Caps
 from llm_sandbox_nb.notebook.errors import SandboxUsageError
 from llm_sandbox_nb.options.settings_files import find_settings_files
-from llm_sandbox_nb.options.settings_list import settings_text
 from llm_sandbox_nb.options.table import FILE_SETTINGS, UsageError, option
 from llm_sandbox_nb.options.values import (
     DEFAULT,
@@ -26,6 +25,7 @@ from llm_sandbox_nb.options.values import (
     find_key,
     resolve_options,
     sandbox_limits,
+    settings_text,
 )
 from llm_sandbox_nb.sandbox.contract import Limits
 from llm_sandbox_nb.sandbox.isolations import NETWORKS, PROFILES, isolation_choices

@@ -164,7 +164,7 @@ def compare_runs(runs: Sequence[R], names: Sequence[str] = ()) -> Comparison[R]:
     if len(runs) < 2:
         raise InputError("There is one branch only: name another run to compare this one with.")
     rows = align([[step for step in run.steps if step.replied] for run in runs])
-    named = names or [_name(run, number) for number, run in enumerate(runs, 1)]
+    named = names or [f"{number}: {run.folder.name}" for number, run in enumerate(runs, 1)]
     totals = [_totals(run, name) for run, name in zip(runs, named, strict=True)]
     made = Comparison(list(runs), rows, totals)
     try:
@@ -175,10 +175,6 @@ def compare_runs(runs: Sequence[R], names: Sequence[str] = ()) -> Comparison[R]:
     made.files = EndFiles.differing(made._files)
     made.others = tuple(sorted(set().union(*(one.others for one in made._files))))
     return made
-
-
-def _name(run: RunRecord, number: int) -> str:
-    return f"{number}: {run.folder.name}"
 
 
 def _totals(run: RunRecord, name: str) -> Totals:
@@ -317,22 +313,18 @@ def _row(steps: tuple[Step | None, ...]) -> AlignedRow:
     there = [step for step in steps if step is not None]
     if len(there) < len(steps) or len({called(step) for step in there}) > 1:
         return AlignedRow(steps, "calls")
-    return AlignedRow(steps, "same" if len({_results(step) for step in there}) == 1 else "results")
+    results = {tuple(shown(call) for call in step.calls) for step in there}
+    return AlignedRow(steps, "same" if len(results) == 1 else "results")
 
 
 def called(step: Step) -> str:
     """What a step did, in a form that can be compared; a reply without a call is what it said."""
     if not step.calls:
         return json.dumps(["", step.thought.strip()])
-    return json.dumps([[call.tool, _arguments(call)] for call in step.calls], sort_keys=True)
-
-
-def _arguments(call: Call) -> Any:
-    return call.raw_arguments if call.arguments is None else call.arguments
-
-
-def _results(step: Step) -> tuple[str, ...]:
-    return tuple(shown(call) for call in step.calls)
+    calls = [
+        [call.tool, call.raw_arguments if call.arguments is None else call.arguments] for call in step.calls
+    ]
+    return json.dumps(calls, sort_keys=True)
 
 
 def shown(call: Call) -> str:
@@ -348,7 +340,7 @@ def _as_text(made: Comparison[Any]) -> str:
     names = [total.name for total in made.totals]
     lines = [f"{name}: answer {told}" for name, told in zip(names, _answers(made), strict=False)]
     lines += [f"{total.name}  {_facts(total)}" for total in made.totals]
-    lines.append(_divergence(made))
+    lines.append(_divergence_text(made))
     same = next((index for index, row in enumerate(made.rows) if row.likeness != "same"), len(made.rows))
     if same:
         lines.append(f"  {plural(same, 'step is', 'steps are')} the same")
@@ -381,7 +373,7 @@ def _as_html(made: Comparison[Any]) -> str:
             f"<p><b>{escape(total.name)}</b>: {told}</p>"
             for total, told in zip(made.totals, _marked(_answers(made)), strict=False)
         ),
-        f"<p>{escape(_divergence(made))}</p>",
+        f"<p>{escape(_divergence_text(made))}</p>",
         f'<table class="lsn-comparison"><thead><tr><th></th>{heads}</tr></thead><tbody>{rows}</tbody></table>',
         f"<p>{escape(more)}</p>" if more else "",
         _html_files(made),
@@ -478,7 +470,7 @@ def _facts(total: Totals) -> str:
     return f"{state}, {steps}, {tokens}, {format_cost(total.usage.cost)}, {time}"
 
 
-def _divergence(made: Comparison[Any]) -> str:
+def _divergence_text(made: Comparison[Any]) -> str:
     step = made.first_different_step
     return "Every step is the same." if step is None else f"The first difference is at step {step}."
 

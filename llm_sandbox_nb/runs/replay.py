@@ -233,14 +233,10 @@ def _observed(step: Step | None, run: RunRecord, patterns: list[re.Pattern[str]]
 def _original(call: Call) -> str:
     """What a call gave, also when a person had the model shown something else."""
     for decision in call.decisions:
-        if decision.action == "observe" and isinstance(decision.original, str):
-            return shown(Call(call.id, call.tool, "", result=_with(call, decision.original)))
+        if decision.action == "observe" and isinstance(decision.original, str) and call.result:
+            result = call.result.model_copy(update={"observation": decision.original})
+            return shown(Call(call.id, call.tool, "", result=result))
     return shown(call)
-
-
-def _with(call: Call, observation: str) -> Any:
-    assert call.result is not None
-    return call.result.model_copy(update={"observation": observation})
 
 
 def _other_files(

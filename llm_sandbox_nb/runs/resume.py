@@ -25,11 +25,10 @@ from llm_sandbox_nb.agent.run_spec import (
 from llm_sandbox_nb.agent.session import Session
 from llm_sandbox_nb.formatting import format_cost, plural
 from llm_sandbox_nb.model.contract import Checkable, Model, ModelSettings
-from llm_sandbox_nb.model.litellm_model import make_model
+from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.runs.checkpoint_files import CheckpointFiles
-from llm_sandbox_nb.runs.others import runs_since
 from llm_sandbox_nb.runs.recorded_spec import recorded_spec, sandbox_options
-from llm_sandbox_nb.runs.rewind import Destination, rewind
+from llm_sandbox_nb.runs.rewind import Destination, rewind, runs_since
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory

@@ -13,7 +13,7 @@ from llm_sandbox_nb.agent.errors import ControlError, InputError
 from llm_sandbox_nb.agent.recorder import Listener, Recorder
 from llm_sandbox_nb.agent.run_record import RunRecord
 from llm_sandbox_nb.card.export import export_html
-from llm_sandbox_nb.formatting import plural
+from llm_sandbox_nb.formatting import plural, shorten
 from llm_sandbox_nb.runs.compare import Comparison, compare_runs
 from llm_sandbox_nb.runs.fork import fork
 from llm_sandbox_nb.runs.replay import ReplayReport, rebuild, replay
@@ -461,6 +461,5 @@ def _rows(step: Step) -> Iterator[dict[str, Any]]:
         }
 
 
-def _short(text: str | None, length: int = 60) -> str:
-    text = " ".join((text or "").split())
-    return text if len(text) <= length else text[: length - 3] + "..."
+def _short(text: str | None) -> str:
+    return shorten(" ".join((text or "").split()), 60)

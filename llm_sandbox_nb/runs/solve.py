@@ -10,7 +10,7 @@ from llm_sandbox_nb.agent.control.on_pause import OnPause, checked_on_pause, pau
 from llm_sandbox_nb.agent.control.pause_rules import Predicate
 from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.errors import InputError
-from llm_sandbox_nb.agent.inputs import InputFiles, check_inputs
+from llm_sandbox_nb.agent.inputs import InputFiles, StartingFiles, check_inputs
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.prompts import PromptConfig, load_prompts
 from llm_sandbox_nb.agent.recorder import Listener, Recorder, new_run_folder
@@ -22,9 +22,8 @@ from llm_sandbox_nb.agent.run_spec import (
     with_given,
 )
 from llm_sandbox_nb.agent.session import Session
-from llm_sandbox_nb.agent.starting_files import StartingFiles
 from llm_sandbox_nb.model.contract import Checkable, Model, ModelSettings
-from llm_sandbox_nb.model.litellm_model import make_model
+from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.runs.checkpoint_files import starting_files
 from llm_sandbox_nb.runs.run import Run

@@ -133,7 +133,7 @@ class PublishedRun:
         self.folder: Path | None = None
         """Where its record lies, when that is on this machine."""
         self.cell: Json | None = None
-        """The cell that shows it, see `notebook/page_cell.py`."""
+        """The cell that shows it, see `notebook/display.py`."""
         self.ended: float | None = None
         """When its last event came, in seconds since the epoch."""
         self.store = EventStore(full_at)

@@ -22,7 +22,7 @@ from typing import Any
 
 from llm_sandbox_nb.analysis.behaviour import behaviour_of
 from llm_sandbox_nb.analysis.capability_rules import CAPABILITIES
-from llm_sandbox_nb.benchmark.json_lines import append_line, read_lines
+from llm_sandbox_nb.benchmark.results import append_line, read_lines
 from llm_sandbox_nb.training.config import TrainingConfig, load_config
 from llm_sandbox_nb.training.rollouts import LOST, Rollout
 from llm_sandbox_nb.trajectory import events as ev

@@ -194,7 +194,8 @@ class Prompt:
 
     def answer(self, line: str) -> str:
         """Execute the decision in a line; returns what to show then."""
-        line = line.strip() or self._on_enter()
+        enter = "continue" if self._paused else "step" if self._control.stepping else "help"
+        line = line.strip() or enter
         command, _ = _split(line)
         if self._paused and command not in COMMANDS:
             if not (shown := execute_debug_command(self._control, f"say {line}", source=self._source)):
@@ -204,8 +205,3 @@ class Prompt:
         shown = execute_debug_command(self._control, line, source=self._source)
         self._decided = not shown and command not in ("say", "change", "help")
         return shown
-
-    def _on_enter(self) -> str:
-        if self._paused:
-            return "continue"
-        return "step" if self._control.stepping else "help"

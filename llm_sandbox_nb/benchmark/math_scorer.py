@@ -1,15 +1,18 @@
-"""The mathematical answer that a text states, as text: what stands in a box, behind "the answer is", or alone.
+"""Scores mathematical answers: what a text states as its answer, and whether that equals gold, by math-verify.
 
-A number that merely occurs is no answer: not the one of "see step 204", of "203, not 204", of "at least 204". A
-text that is neither mathematics nor a sentence in a usual form states nothing.
+What stands in a box, behind "the answer is", or alone is stated. A number that merely occurs is no answer: not the one
+of "see step 204", of "203, not 204", of "at least 204". A text that is neither mathematics nor a sentence in a usual
+form states nothing. To be run in a process of its own: see `scoring_worker`.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 from llm_sandbox_nb.benchmark.statements import WIDE, closing_brace, is_retracted, is_supposed, tagged
+from llm_sandbox_nb.benchmark.text_scorers import Score, without_thinking
 
 _LONGEST = 2000
 """Characters of a sentence that is looked at."""
@@ -51,6 +54,32 @@ _OR = re.compile(r"\s+or\s+", re.IGNORECASE)
 _COMMANDS = re.compile(r"\\(?:text|mathrm|textbf|mathbf|operatorname)\s*\{[^{}]*\}|\\[A-Za-z]+")
 _FUNCTIONS = re.compile(r"\b(?:sqrt|sin|cos|tan|log|ln|exp|pi)\b")
 _WORD = re.compile(r"[^\W\d_]{2,}")
+
+
+def math_equal(answer: str, gold: str) -> Score:
+    """Whether what the answer states equals gold as mathematics; see `stated_values`."""
+    wanted = _parsed(last_boxed(gold) or gold)
+    if not wanted:
+        return Score(None, f"the gold answer {gold[:50]!r} cannot be parsed")
+    said = stated_values(without_thinking(answer))
+    found = [_parsed(one) for one in said]
+    if not all(found) or not found:
+        return Score(0.0, "unparsable")
+    from math_verify import verify
+
+    equal = all(verify(wanted, one, timeout_seconds=5) for one in found)
+    return Score(float(equal), said[-1].strip()[:200])
+
+
+def _parsed(text: str) -> list[Any]:
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
+
+    text = text.strip().strip("$").strip()
+    if not text:
+        return []
+    configs = [LatexExtractionConfig(), ExprExtractionConfig()]
+    found: list[Any] = parse(f"${text}$", extraction_config=configs, parsing_timeout=5)
+    return found or parse(text, extraction_config=configs, parsing_timeout=5)
 
 
 def last_boxed(text: str) -> str | None:
