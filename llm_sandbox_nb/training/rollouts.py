@@ -38,7 +38,7 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 logger = logging.getLogger(__name__)
 LOST = "lost"
 """The stop reason of a rollout that came to no end of its own in any attempt: it is masked, and never scored 0."""
-_GRACE = 120.0
+GRACE = 120.0
 """Seconds beyond its deadline after which a rollout is lost, whatever it waits for."""
 
 
@@ -198,7 +198,7 @@ class RolloutWorkers:
         if folder.exists():  # an attempt that was lost
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         try:
-            async with asyncio.timeout(setting.config.time + _GRACE):
+            async with asyncio.timeout(setting.config.time + GRACE):
                 made = await self._work(row, model, folder, waited_for)
         except (ImageError, IsolationUnavailableError, InputError) as error:
             raise RolloutError(str(error)) from error
