@@ -143,7 +143,7 @@ class PolicyModel:
 
     @classmethod
     def load(cls, folder: str | Path, *, temperature: float = 1.0) -> PolicyModel:
-        """The newest policy of a training, or that of a checkpoint. It samples in this process, until that ends.
+        """The newest policy of a training, or that of a checkpoint. It samples in this process, until `close`.
 
         Raises:
             RecordError, ConfigError: there is no such policy.
@@ -178,6 +178,11 @@ class PolicyModel:
         if len(self._open) > 10_000:
             del self._open[next(iter(self._open))]
         return reply
+
+    def close(self) -> None:
+        """Let go of the model that `load` has loaded."""
+        if isinstance(self._generator, LocalGenerator):
+            self._generator.close()
 
     def _conversation(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> TokenModel:
         replies = [place for place, one in enumerate(messages) if one["role"] == "assistant"]

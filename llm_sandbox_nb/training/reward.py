@@ -30,7 +30,7 @@ def reward_of(run: Run) -> Score:
         async with Scoring() as scoring:
             scorer = config.data.scorer or task.scorer
             return await rollouts.reward(
-                scoring, scorer, config.rollouts, row, str(run.stop_reason), run.answer
+                scoring, scorer, config.rollouts, row, str(run.stop_reason), run.answer, run.folder
             )
 
     return asyncio.run_coroutine_threadsafe(score(), EventLoops.own()).result()

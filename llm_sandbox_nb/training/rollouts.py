@@ -260,18 +260,25 @@ class RolloutWorkers:
                 rollout.row,
                 rollout.stop_reason,
                 rollout.answer,
+                rollout.folder,
             )
             rollout.reward, rollout.detail = scored.value, scored.detail
         return rollout
 
 
 async def reward(
-    scoring: Scoring, scorer: str, config: RolloutConfig, row: Row, stop_reason: str, answer: str | None
+    scoring: Scoring,
+    scorer: str,
+    config: RolloutConfig,
+    row: Row,
+    stop_reason: str,
+    answer: str | None,
+    run: Path | None,
 ) -> Score:
-    """The reward of an answer: 0 when the rollout was too long, else what the scorer says."""
+    """The reward of a run by its answer and its files: 0 when it was too long, else what the scorer says."""
     if stop_reason in config.zero_reward_for:
         return Score(0.0, f"the limit of {stop_reason} was reached")
-    return await scoring.score(scorer, answer, row)
+    return await scoring.score(scorer, answer, row, run)
 
 
 def check_ended(rollouts: list[Rollout]) -> list[Rollout]:

@@ -180,18 +180,15 @@ def test_without_vllm_one_sentence(tmp_path: Path, policy: Path) -> None:
 
 
 def test_two_processes_share_a_step(tmp_path: Path, policy: Path) -> None:
-    """As on several GPUs, with accelerate's own launcher: each process runs its half of the rollouts."""
+    """As `accelerate launch` starts them on GPUs; on a CPU it starts one only, so torchrun does it here."""
     out = tmp_path / "run"
     words = [part for pair in changes(policy).items() for part in ("--set", f"{pair[0]}={pair[1]}")]
     programs = Path(sys.executable).parent
-    launch = [str(programs / "accelerate"), "launch", "--cpu", "--num_processes", "2", "--num_machines", "1",
-              "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0",
-              "--no-python"]  # fmt: skip
+    launch = [str(programs / "torchrun"), "--nproc-per-node", "2", "--standalone", "--no-python"]
     train = [str(programs / "llm-sandbox-nb"), "train", "run", "--config", "tiny-cpu.yaml", "--out", str(out)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [*launch, *train, *words], capture_output=True, text=True, env=environment, timeout=500
-    )
+    command = [*launch, *train, *words]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=500)
     assert done.returncode == 0, done.stderr[-4000:]
     record = TrainingRecord.load(out)
     assert [one["rollouts"] for one in record.steps()] == [8, 8], "the figures are those of all processes"
