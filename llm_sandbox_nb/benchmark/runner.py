@@ -145,7 +145,7 @@ class Runner:
         async def work() -> None:
             while waiting:
                 item = waiting.pop()
-                scored = await scored_again(scoring, self.judge, item, before[item.key])
+                scored = await scored_again(scoring, self.judge, item, before[item.key], self.options.out)
                 if scored is not None:
                     done.add(item.key)
                     self.on_begin(item)

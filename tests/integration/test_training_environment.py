@@ -77,7 +77,7 @@ def ours(folder: Path) -> tuple[dict[str, Any], list[Rollout]]:
     workers = RolloutWorkers(setting(CONFIG, tokenizer), 8)
     loop, made = EventLoops.own(), []
 
-    def run(ids: list[str], trainer: Any, learns: bool) -> list[Rollout]:
+    def run(ids: list[str], trainer: Any) -> list[Rollout]:
         generator = BatchGenerator(60.0)
         work = workers.run([ROWS[int(one[-1])] for one in ids], generator, folder / "rollouts")
         future = asyncio.run_coroutine_threadsafe(work, loop)

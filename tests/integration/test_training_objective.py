@@ -46,7 +46,7 @@ def trainer_of(tmp_path: Path, rollouts: list[Rollout], told: list[float] | None
         tokenizer,
         ["row-0", "row-1"],
         tmp_path,
-        lambda ids, trainer, learns: rollouts,
+        lambda ids, trainer: rollouts,
         (told if told is not None else []).extend,
     )
 
