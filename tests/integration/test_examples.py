@@ -63,7 +63,7 @@ def test_each_has_a_task_and_a_script() -> None:
         assert len(yaml.safe_load((SCRIPTS / f"{example.name}.yaml").read_text())["turns"]) >= 3
 
 
-def sound(seconds: float = 16.0, rate: int = 22_050, value: bytes = b"\1\2") -> bytes:
+def sound(seconds: float = 16.0, rate: int = 8_000, value: bytes = b"\1\2") -> bytes:
     data = io.BytesIO()
     with wave.open(data, "wb") as file:
         file.setnchannels(1)
@@ -123,7 +123,7 @@ POEM = b"Lights are\n"
         ("piano", {"piece.mid": b"MThd"}, "no MIDI"),
         ("piano", {"piece.mid": MIDI, "piece.wav": b"RIFF"}, "cannot be read"),
         ("piano", {"piece.mid": MIDI, "piece.wav": sound(3)}, "lasts 3.0 seconds"),
-        ("piano", {"piece.mid": MIDI, "piece.wav": sound(rate=8000)}, "8000 Hz"),
+        ("piano", {"piece.mid": MIDI, "piece.wav": sound(rate=22_050)}, "22050 Hz"),
         ("piano", {"piece.mid": MIDI, "piece.wav": sound(value=b"\0\0")}, "silent"),
     ],
 )
