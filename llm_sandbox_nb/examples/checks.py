@@ -198,7 +198,8 @@ def _boxes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def _inside(data: bytes, *kinds: bytes) -> bytes:
     for kind in kinds:
-        data = next((content for found, content in _boxes(data) if found == kind), b"")
+        boxes = list(_boxes(data))  # all of them: a file may be cut off behind the box that is looked for
+        data = next((content for found, content in boxes if found == kind), b"")
     return data
 
 

@@ -119,7 +119,7 @@ async def solve(
         retries: see `RetryPolicy`.
         command_timeout: seconds for a command that does not name its own.
         nudges: replies in a row without a call that get a request for one, before the run ends with `answered`.
-        tools: functions of yours that the model can call too. Name, docstring and types tell the model what they do.
+        tools: your own functions that the model can call too. Name, docstring and types tell the model what they do.
             They run in this process, with your rights, and not in the sandbox.
         api_base, api_key: where the model is, and its key, which is never written anywhere.
         listeners: called with every event, also the transient ones.

@@ -80,7 +80,7 @@ def video(seconds: int, pictures: int) -> bytes:
     sizes = box(b"stsz", bytes(4), struct.pack(">II", 0, pictures))
     inside = box(b"trak", box(b"mdia", box(b"minf", box(b"stbl", sizes))))
     head = box(b"mvhd", bytes(12), struct.pack(">II", 1, seconds), bytes(80))
-    return box(b"ftyp", b"isom") + box(b"moov", head, inside)
+    return box(b"ftyp", b"isom") + box(b"moov", head, inside) + box(b"mdat", bytes(99))
 
 
 MIDI = b"MThd\0\0\0\6\0\0\0\1\0\x60MTrk\0\0\0\4\0\x90\x40\x50"
@@ -120,6 +120,7 @@ POEM = b"Lights are\n"
         ("countdown", {"countdown.mp4": video(5, 11)}, "lasts 5.0 seconds"),
         ("countdown", {"countdown.mp4": video(11, 3)}, "has 3 pictures"),
         ("countdown", {"countdown.mp4": video(11, 11)[:-9]}, "cut off"),
+        ("countdown", {"countdown.mp4": video(11, 11)[:-150]}, "cut off"),
         ("piano", {"piece.mid": b"MThd"}, "no MIDI"),
         ("piano", {"piece.mid": MIDI, "piece.wav": b"RIFF"}, "cannot be read"),
         ("piano", {"piece.mid": MIDI, "piece.wav": sound(3)}, "lasts 3.0 seconds"),

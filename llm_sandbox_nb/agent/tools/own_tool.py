@@ -23,7 +23,7 @@ from llm_sandbox_nb.sandbox.errors import SandboxLostError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 """What every provider takes as the name of a tool."""
-_EXAMPLE = 'as in `def lookup(word: str) -> str` with a docstring like "Look up a word in the glossary."'
+_EXAMPLE = 'as in `def lookup(word: str) -> str` with the docstring "Look up a word"'
 
 
 class _Schema(GenerateJsonSchema):
