@@ -9,10 +9,12 @@ from llm_sandbox_nb.examples.gallery import EXAMPLES, Example
 _INTRODUCTION = """\
 # Ten examples
 
-Six domains, and four results that are no text. Run the cell below, then any section: each begins in a new, empty sandbox.
+Six domains, and four results that are no text. Run the cell below, then any section: each begins in a new, empty
+sandbox.
 
-The models are *scripted*: each reads its replies from a file, so you need no key and no internet. The commands, their mistakes and the files are real. For a
-real model, write its name after `-m`, such as `-m openai/gpt-5`, and put its key in the environment."""
+The models are *scripted*: each reads its replies from a file, so you need no key and no internet. The commands, their
+mistakes and the files are real. For a real model, enter its key with `%sandbox key`, and write its name after `-m`,
+such as `-m openai/gpt-5`."""
 _BEGINNING = """\
 %load_ext llm_sandbox_nb
 from llm_sandbox_nb.examples.checks import read_files

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import io
+import json
 import struct
 import wave
+from copy import deepcopy
 from pathlib import Path
 
+import nbformat
 import pytest
 import yaml
+from warm_kernels import kernel_environment
 
 from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.examples.checks import read_files
 from llm_sandbox_nb.examples.gallery import EXAMPLES, TASKS
+from llm_sandbox_nb.examples.notebook import examples_notebook
 from llm_sandbox_nb.model.script import SCRIPTS
 from llm_sandbox_nb.runs.run import Run
+from notebooks import execute, printed
 
 FOUR = {"map": ["map.html"], "poster": ["poster.png", "poster.svg"], "countdown": ["countdown.mp4"],
         "piano": ["piece.mid", "piece.wav"]}  # fmt: skip
@@ -53,6 +59,26 @@ def test_an_example_in_docker(
     docker_engine: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     played(name, "docker", tmp_path, capsys)
+
+
+@pytest.mark.bubblewrap
+def test_the_notebook_of_all_examples_runs_twice(bubblewrap_engine: None, tmp_path: Path) -> None:
+    notebook = nbformat.from_dict(examples_notebook())
+    nbformat.validate(notebook)
+    environment = kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION="bubblewrap")
+    again = deepcopy(notebook.cells)
+    for cell in again:
+        cell.id += "-again"
+    twice = nbformat.v4.new_notebook(cells=[*notebook.cells, *again], metadata=notebook.metadata)
+    execute(twice, tmp_path, environment)
+    said = [printed(cell) for cell in twice.cells if cell.source.startswith("problem = ")]
+    assert said == ["The result is right.\n"] * 20
+
+
+def test_the_launcher_opens_the_notebook_of_these_examples() -> None:
+    """`python labextension/generate-examples.py` writes it."""
+    kept = Path(__file__).parents[2] / "labextension" / "src" / "generated" / "examples.json"
+    assert json.loads(kept.read_text("utf-8")) == examples_notebook()
 
 
 def test_each_has_a_task_and_a_script() -> None:

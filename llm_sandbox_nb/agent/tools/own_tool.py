@@ -182,7 +182,8 @@ def _parameters(function: Callable[..., Any], name: str) -> dict[str, inspect.Pa
     for one in found.values():
         if one.kind in (one.POSITIONAL_ONLY, one.VAR_POSITIONAL, one.VAR_KEYWORD):
             raise InputError(
-                f"{name} takes {one.replace(annotation=one.empty)}, and a model gives each argument by its name: leave it out."
+                f"{name} takes {one.replace(annotation=one.empty)}, and a model gives each argument by its name: "
+                "leave it out."
             )
     return found
 
