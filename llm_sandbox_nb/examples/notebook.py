@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 from llm_sandbox_nb.examples.gallery import EXAMPLES, Example
 
+_WIDTH = 96
+"""Characters of a line of a cell that can be read without scrolling."""
 _INTRODUCTION = """\
 # Ten examples
 
@@ -45,7 +48,8 @@ def _section(example: Example) -> list[dict[str, Any]]:
     if example.inputs:
         cells.append(_cell(f"{name}-files", "code", f'files = EXAMPLES["{name}"].inputs / "*"'))
         options += " -i files"
-    cells.append(_cell(f"{name}-task", "code", f"%%sandbox {options} -o result\n{example.task}"))
+    task = textwrap.fill(" ".join(example.task.split()), _WIDTH)
+    cells.append(_cell(f"{name}-task", "code", f"%%sandbox {options} -o result\n{task}"))
     cells.append(_cell(f"{name}-check", "code", _CHECK.format(name=name)))
     return cells
 

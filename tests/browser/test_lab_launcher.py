@@ -30,6 +30,7 @@ def run_cells(page: Page, *places: int) -> None:
         command(page, "notebook:run-cell")
 
 
+@pytest.mark.parametrize("server", ["lab"], indirect=True)
 def test_the_card_opens_ten_examples_that_run(server: FrontEnd, page: Page) -> None:
     open_notebook(page, server, server.notebook("before.ipynb", "1 + 1"))
     page.evaluate(
@@ -40,12 +41,11 @@ def test_the_card_opens_ten_examples_that_run(server: FrontEnd, page: Page) -> N
     expect(page.locator(".jp-Launcher-sectionTitle", has_text="Sandbox")).to_be_visible()
     card.click()
     page.wait_for_function("() => jupyterapp.shell.currentWidget?.context?.path.endsWith('Untitled.ipynb')")
-    page.wait_for_selector(".jp-Notebook .jp-Cell")
     path = page.evaluate("() => jupyterapp.shell.currentWidget.context.path")
     assert path == server.path("Untitled.ipynb")
     page.wait_for_function("() => jupyterapp.shell.currentWidget.context.isReady")
     assert sources(page) == CELLS
-    run_cells(page, CELLS.index(CELLS[1]), MAP, MAP + 1, MAP + 2)
+    run_cells(page, 1, MAP, MAP + 1, MAP + 2)
     notebook = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden)")
     expect(notebook.locator(".lsn-header .lsn-badge").first).to_have_text("Submitted")
     expect(notebook.get_by_text("The result is right.", exact=True)).to_be_visible()
@@ -60,7 +60,6 @@ def test_the_palette_s_command_makes_it_in_both(server: FrontEnd, page: Page) ->
     page.evaluate(
         "cwd => jupyterapp.commands.execute('llm-sandbox:examples', { cwd }).then(() => null)", server.folder
     )
-    page.wait_for_timeout(0)
     made = server.root / "Untitled.ipynb"
     assert made.is_file()
     assert "Ten examples" in made.read_text()
