@@ -41,8 +41,8 @@ BENCHMARK = (
     "--out measured-{isolation}"
 )
 INSIDE = (
-    "%sandbox sh (find / \\( -path /proc -o -path /sys -o -path /dev \\) -prune -o -type f -mmin -15 -size -1M "
-    "-readable -print0 | xargs -0 -r cat | base64 -w0; echo; "
+    "%sandbox sh (find / \\( -path /proc -o -path /sys -o -path /dev \\) -prune -o -type f -mmin -15 -size -1000k "
+    "-writable -print0 | xargs -0 -r cat | base64 -w0; echo; "
     "(env; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline) | base64 -w0) 2>/dev/null"
 )
 
