@@ -1,4 +1,4 @@
-"""`binder/` does what mybinder.org needs: the steps of repo2docker, in a container that may do no more than a pod there."""
+"""`binder/` does what mybinder.org needs: repo2docker's steps, in a container that may do no more than a pod there."""
 
 from __future__ import annotations
 
@@ -186,7 +186,6 @@ def test_the_pod_has_the_view_and_neither_node_nor_rights(pod: str) -> None:
 @pytest.mark.docker
 @pytest.mark.timeout(2400)
 def test_lab_opens_within_ten_seconds(image: str, pod: str) -> None:
-    began = time.monotonic()
     docker("restart", "--time", "2", pod)
     began = time.monotonic()
     inside(pod, "bash", "-c", f"until curl -sf -o /dev/null {ADDRESS}; do sleep 0.1; done")
@@ -225,13 +224,8 @@ def test_the_course_runs_there_within_its_memory(pod: str, tmp_path: Path) -> No
     assert problems == []
     assert protections == {("process", True)}, "every card says it"
     samples = [int(line) for line in docker("exec", pod, "cat", "/tmp/memory").split()]
-    killed = docker(
-        "exec",
-        pod,
-        "sh",
-        "-c",
-        "cat /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control 2>/dev/null || true",
-    )
+    events = "cat /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control 2>/dev/null || true"
+    killed = docker("exec", pod, "sh", "-c", events)
     print(
         f"peak memory of JupyterLab and a kernel: {max(samples) / 1000**2:.0f} MB in {len(samples)} samples"
     )
