@@ -29,7 +29,7 @@ MINUTES = 10
 """Most that a notebook says it takes."""
 VERDICTS = ("Not yet: ", "Right: ")
 _SOLUTION = re.compile(
-    r"\A<details>\s*<summary>Solution</summary>\n\n.*?^```(python|text)\n(.*?)\n```$.*</details>\s*\Z",
+    r"\A<details>\s*<summary>Solution</summary>\n\n.*?^```(python|text)\n(.*?)\n```$.*?^</details>$",
     re.DOTALL | re.MULTILINE,
 )
 _GOALS = re.compile(r"^You will\n\n?((?:^- .*\n(?:^  .*\n)*)+)", re.MULTILINE)
@@ -57,7 +57,7 @@ def solutions(notebook: NotebookNode) -> Iterator[tuple[int, str]]:
                 f"cell {place}: an exercise is followed by a cell tagged check, then by its solution"
             )
         found = _SOLUTION.match(following[1].source)
-        if following[1].cell_type != "markdown" or found is None:
+        if following[1].cell_type != "markdown" or found is None or found[0].count("```") != 2:
             raise ValueError(f"cell {place + 2}: a solution is a folded cell with one fenced block")
         if (found[1] == "text") != found[2].startswith("%%"):
             raise ValueError(
@@ -138,7 +138,7 @@ def problems_as_executed(notebook: NotebookNode, verdict: str) -> list[str]:
                 f"the check in cell {place} says {said}, not one line that begins with {verdict!r}"
             )
     for place in tagged(notebook, "network"):
-        if not _printed(notebook.cells[place]).strip():
+        if not notebook.cells[place].get("outputs"):
             problems.append(f"cell {place} needs the network and does not say so")
     return problems
 
