@@ -40,6 +40,8 @@ PASSED_ON = (
     "CONDA_PREFIX",
 )
 """The only variables of this process's environment that commands get. In /proc they can read all of it."""
+REASON = "LLM_SANDBOX_PROCESS_REASON"
+"""A variable whose sentence every card shows: why a site runs commands without isolation."""
 _MARK = "LLM_SANDBOX_ID"
 _PREFIX = "llm-sandbox-"
 _OWNED = "owned"
@@ -173,7 +175,7 @@ def _protection(options: SandboxOptions, executor: Mapping[str, Any]) -> Protect
             "capabilities": f"as this process: {status.get('CapEff', 'unknown')}",
             **({"disk": f"in its own folder, {disk}"} if disk else {}),
         },
-        protects="Nothing: commands run as you, on this machine.",
+        protects=" ".join(["Nothing: commands run as you, on this machine.", os.environ.get(REASON, "")]).strip(),
         does_not_protect="Commands can read, change and delete everything that you can, read the keys in the "
         "environment of your programs, and use the network.",
         disk_bytes=disk_bytes,
