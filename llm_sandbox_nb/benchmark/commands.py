@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.benchmark.options import BENCHMARK_OPTIONS
+from llm_sandbox_nb.model.model_names import typed_key_of
 from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.options.values import converted, resolve
 
@@ -92,6 +93,11 @@ def prepare(names: list[str], flags: Mapping[str, Any], environment: Mapping[str
     values |= {option.name: _value(option, flags, environment) for option in BENCHMARK_OPTIONS}
     if not values["model"]:
         raise UsageError("There is no model: name one with --model (for example openai/gpt-5) or $LLM_NAME.")
+    values["judge_api_key"] = values["api_key"]
+    if not (flags.get("api_key") or flags.get("api_key_env")):
+        judge, judge_base = values["judge_model"] or "", values["judge_base_url"] or values["api_base"]
+        values["judge_api_key"] = typed_key_of(judge, judge_base) or values["api_key"]
+        values["api_key"] = typed_key_of(values["model"], values["api_base"]) or values["api_key"]
     try:
         return _prepare(names, flags, values)
     except (ValueError, OSError, ModelError) as error:
@@ -175,7 +181,7 @@ def _judge(values: Mapping[str, Any], out: Path) -> Judge | None:
     from llm_sandbox_nb.model.litellm_model import make_model
 
     address = values["judge_base_url"] or values["api_base"]
-    model = make_model(values["judge_model"], api_base=address, api_key=values["api_key"])
+    model = make_model(values["judge_model"], api_base=address, api_key=values["judge_api_key"])
     return Judge(model, out / "judge", JudgeOptions(repeats=values["judge_repeats"]))
 
 

@@ -24,6 +24,7 @@ from llm_sandbox_nb.model.errors import Target
 from llm_sandbox_nb.model.request import Route
 from llm_sandbox_nb.model.sent_history import NextRequest
 from llm_sandbox_nb.model.server_replies import ReplyRewriter
+from llm_sandbox_nb.model.typed_keys import typed_key
 
 _NO_KEY = "no-key"
 _WELL_KNOWN = frozenset({"anthropic", "deepseek", "gemini", "groq", "mistral", "openai", "openrouter", "xai"})
@@ -34,7 +35,7 @@ _LITELLM_HTTP = frozenset({"anthropic", "deepseek", "gemini", "hosted_vllm"})
 
 @dataclass(frozen=True)
 class Access:
-    """Address and key as the person gave them; the environment fills in what they left out."""
+    """Address and key as the person gave them; a typed key, then the environment, fills in what they left out."""
 
     api_base: str | None = None
     api_key: str | None = field(default=None, repr=False)
@@ -55,15 +56,18 @@ class Access:
 
     def key(self, litellm: Any, route: Route) -> str | None:
         """The key to send; None leaves it to LiteLLM, which knows the variable of each provider."""
-        if self.api_key or route.provider != "openai":
-            return self.api_key
+        given = self.api_key or typed_key(route.provider)
+        if given or route.provider != "openai":
+            return given
         found = litellm.api_key or litellm.openai_key or os.environ.get("OPENAI_API_KEY")
         # A private server often needs no key, but the client insists on one.
         return found or (_NO_KEY if self.api_base else None)
 
     def has_known_key(self, provider: str) -> bool:
         """Whether there is a key for one of the providers that need no look into LiteLLM."""
-        return provider in _WELL_KNOWN and bool(self.api_key or os.environ.get(f"{provider.upper()}_API_KEY"))
+        return provider in _WELL_KNOWN and bool(
+            self.api_key or typed_key(provider) or os.environ.get(f"{provider.upper()}_API_KEY")
+        )
 
     def check_key(self, litellm: Any, route: Route, target: Target) -> None:
         """Raise ModelError when there is no key and LiteLLM would ask the provider without one."""
@@ -86,7 +90,7 @@ class Access:
         return Target(
             model=name,
             api_base=self._shown(),
-            has_key=self.api_key is not None or not names,
+            has_key=self.api_key is not None or typed_key(route.provider) is not None or not names,
             key_names=names or (f"{route.provider.upper()}_API_KEY",),
         )
 

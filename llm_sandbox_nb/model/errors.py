@@ -73,7 +73,9 @@ class Target:
     @property
     def key_help(self) -> str:
         """How a key is given."""
-        return f"set {' or '.join(self.key_names)} or pass --api_key (in a cell --api-key-env)"
+        return (
+            f"set {' or '.join(self.key_names)} or pass --api_key (in a cell: %sandbox key or --api-key-env)"
+        )
 
 
 def to_model_error(error: BaseException, target: Target) -> ModelError:

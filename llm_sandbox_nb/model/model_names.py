@@ -1,4 +1,4 @@
-"""Names of models that a person may mean: scripts, and LiteLLM's list, read without importing LiteLLM."""
+"""Names of models and providers that a person may mean: scripts, and LiteLLM's list, read without importing it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import json
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
+
+from llm_sandbox_nb.model.typed_keys import typed_key, typed_providers
 
 _LIST = "model_prices_and_context_window_backup.json"
 _KEYS = {
@@ -16,6 +19,7 @@ _KEYS = {
     "openrouter": "OPENROUTER_API_KEY", "xai": "XAI_API_KEY",
 }  # fmt: skip
 """Providers that are offered without being begun, with the variables of their keys."""
+_SERVERS = frozenset({"custom_openai", "hosted_vllm", "litellm_proxy", "lm_studio", "ollama", "ollama_chat"})
 
 
 def model_names(begun: str, environment: Mapping[str, str]) -> list[str]:
@@ -39,7 +43,14 @@ def configured_models(environment: Mapping[str, str]) -> dict[str, tuple[str, ..
 
 
 def _with_key(environment: Mapping[str, str]) -> list[str]:
-    return [name for name, variable in _KEYS.items() if environment.get(variable)]
+    typed = typed_providers()
+    set_here = [name for name, variable in _KEYS.items() if environment.get(variable) or name in typed]
+    return [*set_here, *(name for name in typed if name not in set_here)]
+
+
+def common_providers() -> tuple[str, ...]:
+    """Providers that are offered first."""
+    return tuple(_KEYS)
 
 
 def script_names() -> list[str]:
@@ -51,19 +62,48 @@ def script_names() -> list[str]:
 @functools.cache
 def provider_models(provider: str) -> tuple[str, ...]:
     """The provider's models that call tools, as LiteLLM's list names them, with the provider before a slash."""
-    try:
-        listed = json.loads(_list_file().read_text("utf-8"))
-    except (OSError, ValueError):
-        return ()
     found = {
         name if name.startswith(f"{provider}/") else f"{provider}/{name}"
-        for name, about in listed.items()
+        for name, about in listed_models().items()
         if about.get("litellm_provider") == provider
         and about.get("mode") == "chat"
         and about.get("supports_function_calling")
         and not name.startswith("ft:")
     }
     return tuple(sorted(found))
+
+
+def typed_key_of(model: str, api_base: str | None = None) -> str | None:
+    """The key that was typed for the provider of a model."""
+    return typed_key(provider_of(model, api_base)) if typed_providers() else None
+
+
+def provider_of(model: str, api_base: str | None = None) -> str:
+    """The provider of a model, told from its name without LiteLLM; empty when the name does not say it.
+
+    With an address, a name without a provider is that of an OpenAI-compatible server, as in `request.find_route`.
+    """
+    first, slash, _ = model.partition("/")
+    if slash and first in providers():
+        return first
+    return "openai" if api_base else str(listed_models().get(model, {}).get("litellm_provider", ""))
+
+
+@functools.cache
+def providers() -> frozenset[str]:
+    """The providers that LiteLLM's list knows, and those of servers whose models no list can know."""
+    found = {about.get("litellm_provider") for about in listed_models().values()}
+    return frozenset({*_KEYS, *filter(None, found), *_SERVERS})
+
+
+@functools.cache
+def listed_models() -> dict[str, dict[str, Any]]:
+    """What LiteLLM's list says of each model; empty when it cannot be read."""
+    try:
+        listed: dict[str, dict[str, Any]] = json.loads(_list_file().read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return listed
 
 
 def _list_file() -> Path:

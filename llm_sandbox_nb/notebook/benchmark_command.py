@@ -17,6 +17,7 @@ from llm_sandbox_nb.benchmark.report import as_text, short_html
 from llm_sandbox_nb.benchmark.results import Result, read_results
 from llm_sandbox_nb.card.page import card_html
 from llm_sandbox_nb.card.text import plain
+from llm_sandbox_nb.model.model_names import typed_key_of
 from llm_sandbox_nb.notebook.benchmark_table import BenchmarkTable
 from llm_sandbox_nb.notebook.display import UpdatedOutput, has_front_end
 from llm_sandbox_nb.notebook.errors import SandboxBenchmarkError, SandboxUsageError, in_one_sentence
@@ -72,7 +73,10 @@ class BenchmarkCommand:
     def _flags(self, flags: Mapping[str, Any]) -> dict[str, Any]:
         """The options of the line, else those of the notebook's settings."""
         given = {name: getattr(self._settings, name) for name in _SETTINGS if self._settings.is_given(name)}
-        return dict(flags) | {name: value for name, value in given.items() if flags[name] is None and value}
+        found = dict(flags) | {name: value for name, value in given.items() if flags[name] is None and value}
+        if found["model"] and typed_key_of(found["model"], found["api_base"]):
+            found["api_key_env"] = flags["api_key_env"]  # a typed key comes before that of a setting
+        return found
 
     def _run(self, made: Prepared) -> None:
         runner = made.runner

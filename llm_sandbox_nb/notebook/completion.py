@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-from llm_sandbox_nb.model.model_names import model_names
+from llm_sandbox_nb.model.model_names import common_providers, model_names
 from llm_sandbox_nb.sandbox.isolations import NETWORKS, PROFILES, isolation_choices
 from llm_sandbox_nb.trajectory.run_names import run_folders, short_ids
 
@@ -31,6 +31,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "benchmark": ("list", "run", "report"),
     "train": ("run", "watch", "evaluate", "data"),
     "model": ("--local", "--api-base"),
+    "key": (*common_providers(), "--forget"),
 }
 """Words that may follow a subcommand of `%sandbox`."""
 _TAKES_RUNS = ("load", "export", "compare")

@@ -32,6 +32,7 @@ _SUBCOMMANDS = (
     *_SANDBOX_COMMANDS,
     *_RUN_COMMANDS[:3],
     "model",
+    "key",
     "settings",
     "benchmark",
     "train",
@@ -134,6 +135,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         %sandbox load RUN [-o NAME]   show a run again, and keep it in a variable
         %sandbox export RUN [FILE]    write a run as one HTML file that opens anywhere
         %sandbox model [NAME]     choose a model, or list them; --local: also those of servers here
+        %sandbox key [PROVIDER]   type the key of a provider into a password field; --forget: forget it again
         %sandbox settings         every setting and where its value comes from
 
         Measure a model on many problems; the options are those of `llm-sandbox-nb benchmark`:
@@ -192,6 +194,10 @@ class SandboxMagics(SandboxSettings, magic.Magics):
             from llm_sandbox_nb.notebook.model_command import ModelCommand
 
             ModelCommand(self._background, self)(rest)
+        elif name == "key":
+            from llm_sandbox_nb.notebook.key_command import key_command
+
+            key_command(rest, self)
         elif name == "settings":
             split_words("settings", rest, 0, 0)
             print(plain(self.listed()))

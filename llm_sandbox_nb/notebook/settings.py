@@ -12,6 +12,8 @@ from traitlets import Bool, Dict, Enum, Float, Int, TraitError, Unicode, validat
 from traitlets.config import Configurable
 
 from llm_sandbox_nb.card.bundle import Caps
+from llm_sandbox_nb.model.model_names import typed_key_of
+from llm_sandbox_nb.model.typed_keys import typed_providers
 from llm_sandbox_nb.notebook.errors import SandboxUsageError
 from llm_sandbox_nb.options.settings_files import find_settings_files
 from llm_sandbox_nb.options.settings_list import settings_text
@@ -155,6 +157,8 @@ class SandboxSettings(Configurable):
             given = self.is_given(name)
             source = f"%config SandboxMagics.{name}" if given else self._sources[name]
             found[name] = Value(getattr(self, name), source)
+        if typed := typed_providers():
+            found["api_key"] = Value("typed", f"%sandbox key, for {', '.join(typed)}")
         return settings_text(found, self._files, os.environ)
 
     def api_key(
@@ -162,9 +166,13 @@ class SandboxSettings(Configurable):
     ) -> str | None:
         """The key of `model`: of the variable that a cell names, else as on the command line.
 
+        None also where a key was typed for its provider: each request looks that up.
+
         Raises:
             SandboxUsageError: the variable is not set, or is no name of a variable.
         """
+        if not variable and typed_key_of(model, self.api_base):
+            return None
         values = resolve_options([option("api_key"), option("api_key_env")], self._layers)
         values["model"] = Value(model, "")
         try:

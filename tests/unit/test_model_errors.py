@@ -92,7 +92,8 @@ def test_kinds(error: Exception, kind: str, retryable: bool) -> None:
 
 def test_no_key_and_a_wrong_key_say_what_to_do() -> None:
     no_key = to_model_error(answer(401), Target("m", key_names=("ANTHROPIC_API_KEY",)))
-    assert str(no_key) == "No API key: set ANTHROPIC_API_KEY or pass --api_key (in a cell --api-key-env)."
+    help_text = "set ANTHROPIC_API_KEY or pass --api_key (in a cell: %sandbox key or --api-key-env)"
+    assert str(no_key) == f"No API key: {help_text}."
     wrong = to_model_error(answer(401, "Incorrect API key provided: sk-x."), TARGET)
     assert str(wrong).startswith(
         "The API key was refused at http://host/v1 (Incorrect API key provided: sk-x)"
