@@ -58,6 +58,14 @@ OPTIONS = [
         metavar="RUN[:STEP]",
         help="first give the sandbox the files that this run began with, or had after that step",
     ),
+    _shared(
+        "--tool",
+        dest="tools",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="your function of this name, which the model can call too; several are possible",
+    ),
     _shared("--step"),
     _shared("--break", dest="breakpoints", action="append", default=[]),
     _shared(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -59,6 +59,8 @@ class ResumeOptions:
     control: RunControl | None = None
     pause: Mapping[str, Any] = field(default_factory=dict)
     """When the run pauses: `step`, `breakpoints`, `break_when`, `approve` and `on_pause` of `solve`."""
+    tools: Iterable[Callable[..., Any]] | None = None
+    """The run's own tools. None: as this process knows them."""
     others: bool = False
     """Whether changes of other runs in its sandbox may be undone."""
 
@@ -166,7 +168,7 @@ def _drop_unkept_calls(run: RunRecord, recorder: Recorder) -> None:
 
 
 def _spec(run: RunRecord, options: ResumeOptions) -> RunSpec:
-    spec = recorded_spec(run, _model(run, options))
+    spec = recorded_spec(run, _model(run, options), options.tools)
     known, start = run.context.spec, run.trajectory.start
     if conversation_state(run.trajectory).fresh:  # its sandbox may never have been open
         if known is not None:

@@ -23,6 +23,7 @@ from llm_sandbox_nb.agent.run_spec import (
 )
 from llm_sandbox_nb.agent.session import Session
 from llm_sandbox_nb.agent.starting_files import StartingFiles
+from llm_sandbox_nb.agent.tools.toolbox import with_own_tools
 from llm_sandbox_nb.model.contract import Checkable, Model, ModelSettings
 from llm_sandbox_nb.model.litellm_model import make_model
 from llm_sandbox_nb.model.retries import RetryPolicy
@@ -87,6 +88,7 @@ async def solve(
     retries: RetryPolicy | None = None,
     command_timeout: float = DEFAULT_TIMEOUT,
     nudges: int = 2,
+    tools: Iterable[Callable[..., Any]] = (),
     api_base: str | None = None,
     api_key: str | None = None,
     listeners: Iterable[Listener] = (),
@@ -117,6 +119,8 @@ async def solve(
         retries: see `RetryPolicy`.
         command_timeout: seconds for a command that does not name its own.
         nudges: replies in a row without a call that get a request for one, before the run ends with `answered`.
+        tools: functions of yours that the model can call too. Name, docstring and types tell the model what they do.
+            They run in this process, with your rights, and not in the sandbox.
         api_base, api_key: where the model is, and its key, which is never written anywhere.
         listeners: called with every event, also the transient ones.
         on_run: called with the run, which is returned in the end, once its folder exists.
@@ -154,6 +158,7 @@ async def solve(
         retries=retries or RetryPolicy(),
         command_timeout=command_timeout,
         nudges=nudges,
+        toolbox=with_own_tools(tools),
         pause_rules=checked_pause_rules(step, breakpoints, break_when, approve),
         make_model=lambda name: _other_model(name, model, api_base, api_key),
         provenance=provenance,
