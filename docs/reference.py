@@ -72,7 +72,7 @@ def isolations() -> str:
 def subcommands() -> str:
     """What `%sandbox` explains of itself."""
     _, _, listed = inspect.cleandoc(SandboxMagics.sandbox_line.__doc__ or "").partition("\n\n")
-    return f"```\n{listed}\n```"
+    return f"```text\n{listed}\n```"
 
 
 def training() -> str:
@@ -263,7 +263,7 @@ def _fields(event: type[events.EventModel], without: tuple[str, ...]) -> list[st
 
 def prompt_commands() -> str:
     """The commands at the prompt of a pause."""
-    return f"```\n{debug_commands.HELP}\n```"
+    return f"```text\n{debug_commands.HELP}\n```"
 
 
 def errors() -> str:
