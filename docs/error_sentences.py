@@ -176,20 +176,16 @@ def _written(texts: list[str]) -> list[str]:
     return [line for line in lines if len(re.findall(r"[A-Za-z]{2,}", line)) > 1]
 
 
-def collected() -> tuple[dict[str, list[str]], list[str]]:
-    """The sentences by file, in the order of the source, and the expressions whose text comes from elsewhere."""
+def collected() -> dict[str, list[str]]:
+    """The sentences by file, in the order of the source."""
     sentences: dict[str, list[str]] = {}
-    elsewhere = []
     for path, module in _modules().items():
         found: dict[str, None] = {}
         for call, function in _calls(module.tree):
             reader, said = _Reader(module, function), _said(call)
-            written = _written([text for node in said for text in reader.texts(node)])
-            found |= dict.fromkeys(written)
-            if said and not written:
-                elsewhere.append(f"{path}: {ast.unparse(call)}")
+            found |= dict.fromkeys(_written([text for node in said for text in reader.texts(node)]))
         for name in _ASKED & set(module.functions):
             found |= dict.fromkeys(_written(_Reader(module, None)._returned(name, 0)))
         if found:
             sentences[path] = list(found)
-    return sentences, elsewhere
+    return sentences

@@ -268,11 +268,10 @@ def prompt_commands() -> str:
 
 def errors() -> str:
     """Every sentence of an error by area, with what to do."""
-    sentences, _ = collected()
     areas = tomllib.loads((HERE / "advice.toml").read_text("utf-8"))["area"]
     places = {place: area for area in areas for place in area["files"]}
     rows: dict[str, dict[str, str]] = {area["title"]: {} for area in areas}
-    for path, texts in sentences.items():
+    for path, texts in collected().items():
         fitting = [place for place in places if path.startswith(place)]
         if not fitting:
             raise KeyError(f"docs/advice.toml says nothing about the errors of {path}: add it to an area.")
