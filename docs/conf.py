@@ -24,7 +24,9 @@ html_theme_options: dict[str, Any] = {
     "secondary_sidebar_items": ["page-toc"],
 }
 if "release" in tags:  # type: ignore[name-defined]  # noqa: F821 - Sphinx defines it; `docs/release.py` sets it
-    site = os.environ.get("DOCS_URL", "")  # where the folder of all versions is, such as https://example.org/docs
+    site = os.environ.get(
+        "DOCS_URL", ""
+    )  # where the folder of all versions is, such as https://example.org/docs
     html_theme_options |= {
         "switcher": {"json_url": f"{site}/switcher.json", "version_match": version},
         "navbar_end": ["version-switcher", "theme-switcher", "navbar-icon-links"],

@@ -1,8 +1,8 @@
 """Collects the sentences that the package can give a person as an error, from its source.
 
-A sentence is what a call of an exception's class, or a `print` to stderr, is given as text. Names, helpers that return text
-and tables of texts are followed to where the text is written. A value in a sentence becomes `…`. Text that only repeats
-another error (`str(error)`) adds no sentence: the other error has it.
+A sentence is what a call of an exception's class, or a `print` to stderr, is given as text. Names, helpers that return
+text and tables of texts are followed to where the text is written. A value in a sentence becomes `…`. Text that only
+repeats another error (`str(error)`) adds no sentence: the other error has it.
 """
 
 from __future__ import annotations
@@ -63,9 +63,12 @@ def _assignments(body: list[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
         for node in ast.walk(statement):
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                 yield node.targets[0].id, node.value
-            elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and isinstance(node.target, ast.Name):
-                if node.value is not None:
-                    yield node.target.id, node.value
+            elif (
+                isinstance(node, ast.AnnAssign | ast.NamedExpr)
+                and isinstance(node.target, ast.Name)
+                and node.value is not None
+            ):
+                yield node.target.id, node.value
 
 
 class _Reader:

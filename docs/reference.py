@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import ast
 import inspect
+import itertools
 import re
 import sys
 import tomllib
@@ -90,8 +91,12 @@ def commands() -> str:
     for name, one in made.items():
         if not name:
             continue
-        needed = [action for action in one._actions if not action.option_strings and action.metavar != "ACTION"]
-        words = [str(action.metavar) for action in needed if not isinstance(action, argparse._SubParsersAction)]
+        needed = [
+            action for action in one._actions if not action.option_strings and action.metavar != "ACTION"
+        ]
+        words = [
+            str(action.metavar) for action in needed if not isinstance(action, argparse._SubParsersAction)
+        ]
         lines = [f"## {name}", "", f"{_sentence(help_of[name])}", ""]
         flags = list(_flags(one))
         if not flags and not words:
@@ -124,14 +129,18 @@ def _flags(parser: argparse.ArgumentParser) -> Iterator[str]:
         names: dict[str, str] = {}
         for spelling in action.option_strings:
             names.setdefault(spelling.replace("_", "-"), spelling)
-        value = " " + (str(action.metavar or "") or ",".join(action.choices or ())) if action.nargs != 0 else ""
+        value = (
+            " " + (str(action.metavar or "") or ",".join(action.choices or ())) if action.nargs != 0 else ""
+        )
         value = value.rstrip()
         first, *others = names.values()
         shown = [f"`{first}{value}`", *(f"`{other}`" for other in others)]
         yield f"| {' '.join(shown)} | {_cell(text)} |"
 
 
-_SPEC: dict[str, Any] = yaml.safe_load(Path(llm_sandbox_nb.server.__file__).with_name("rest-api.yml").read_text("utf-8"))
+_SPEC: dict[str, Any] = yaml.safe_load(
+    Path(llm_sandbox_nb.server.__file__).with_name("rest-api.yml").read_text("utf-8")
+)
 _VERBS = ("get", "post", "put", "delete")
 
 
@@ -152,9 +161,8 @@ def routes() -> str:
                 parts += ["| takes | in | type | |", "|---|---|---|---|"]
                 for one in given:
                     needed = ", required" if one.get("required") and one["in"] != "path" else ""
-                    parts.append(
-                        f"| `{one['name']}` | {one['in']} | {_type(one['schema'])}{needed} | {_cell(one.get('description', ''))} |"
-                    )
+                    kind = f"{one['in']} | {_type(one['schema'])}{needed}"
+                    parts.append(f"| `{one['name']}` | {kind} | {_cell(one.get('description', ''))} |")
                 if body:
                     kind, content = next(iter(body["content"].items()))
                     parts.append(f"| the body | {kind} | {_type(content['schema'])} | |")
@@ -176,7 +184,9 @@ def schemas() -> str:
         parts += [f"### {name}", "", "| field | type | |", "|---|---|---|"]
         for field, one in schema["properties"].items():
             needed = "" if field in schema.get("required", ()) else ", optional"
-            parts.append(f"| `{field}` | {_type(one)}{needed} | {_cell(_resolved(one).get('description', ''))} |")
+            parts.append(
+                f"| `{field}` | {_type(one)}{needed} | {_cell(_resolved(one).get('description', ''))} |"
+            )
         parts.append("")
     return "\n".join(parts).rstrip()
 
@@ -209,7 +219,9 @@ def _type(schema: Mapping[str, Any]) -> str:
         return "object with " + ", ".join(
             f"`{name}` ({_type(one)})" for name, one in schema["properties"].items()
         )
-    bounds = [f"{word} {schema[key]}" for key, word in (("minimum", "from"), ("maximum", "to")) if key in schema]
+    bounds = [
+        f"{word} {schema[key]}" for key, word in (("minimum", "from"), ("maximum", "to")) if key in schema
+    ]
     default = [f"default {schema['default']}"] if "default" in schema else []
     more = f" ({', '.join([*bounds, *default])})" if bounds or default else ""
     return f"{schema.get('format', schema.get('type', 'any'))}{null}{more}"
@@ -221,7 +233,13 @@ def event_kinds() -> str:
     for event in events._EVENTS:
         kind = event.model_fields["kind"].default
         more = " It is shown live and not written to the journal." if kind in events.TRANSIENT else ""
-        parts += [f"### {kind}", "", _doc(event) + more, "", *_fields(event, ("id", "parent", "time", "kind"))]
+        parts += [
+            f"### {kind}",
+            "",
+            _doc(event) + more,
+            "",
+            *_fields(event, ("id", "parent", "time", "kind")),
+        ]
     parts += ["## Parts of events", ""]
     for part in (events.Usage, events.FileDiff, events.Blob, events.ForkedFrom):
         parts += [f"### {part.__name__}", "", _doc(part), "", *_fields(part, ())]
@@ -240,10 +258,10 @@ def _fields(event: type[events.EventModel], without: tuple[str, ...]) -> list[st
     """The table of a model's fields, with the texts that stand below them in the source."""
     said = {}
     body = ast.parse(inspect.getsource(event)).body[0].body  # type: ignore[attr-defined]
-    for field, text in zip(body, body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-            if isinstance(text.value, ast.Constant) and isinstance(text.value.value, str):
-                said[ast.unparse(field.target)] = text.value.value
+    for pair in itertools.pairwise(body):
+        match pair:
+            case ast.AnnAssign(target=target), ast.Expr(value=ast.Constant(value=str(text))):
+                said[ast.unparse(target)] = text
     written = {
         ast.unparse(field.target): ast.unparse(field.annotation)
         for field in body
@@ -289,7 +307,9 @@ def errors() -> str:
         if any(advice == usual for _, advice in found):
             parts += [f"Where the second column is empty: {usual[:1].lower()}{usual[1:]}", ""]
         parts += ["| sentence | what to do |", "|---|---|"]
-        parts += [f"| {_literal(text)} | {'' if advice == usual else _cell(advice)} |" for text, advice in found]
+        parts += [
+            f"| {_literal(text)} | {'' if advice == usual else _cell(advice)} |" for text, advice in found
+        ]
         parts.append("")
     return "\n".join(parts).rstrip()
 

@@ -1,7 +1,7 @@
 """Publishes the pages under the package's version: `make docs-release OUT=site`.
 
-`OUT/VERSION/` gets the pages, `OUT/switcher.json` the versions that the menu of each page offers, newest first, and
-`OUT/index.html` leads to the newest. What earlier releases left in OUT stays, so keep that folder from release to release.
+`OUT/VERSION/` gets the pages, `OUT/switcher.json` the versions that the menu of each page offers, newest first,
+and `OUT/index.html` leads to the newest. What earlier releases left in OUT stays: keep that folder for the next.
 """
 
 from __future__ import annotations

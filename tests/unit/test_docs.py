@@ -66,7 +66,9 @@ def test_the_page_of_model_servers_says_how_many_there_are() -> None:
 
 def test_the_glossary_explains_the_words_that_the_project_uses() -> None:
     page = (DOCS / "reference" / "glossary.md").read_text("utf-8")
-    [rule] = re.findall(r"Use one word for one thing.*?docs: (.*?)\.", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    [rule] = re.findall(
+        r"Use one word for one thing.*?docs: (.*?)\.", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL
+    )
     words = [" ".join(word.split()) for word in rule.split(",")]
     assert len(words) >= 12
     assert [word for word in words if f"| **{word}** |" not in page] == []

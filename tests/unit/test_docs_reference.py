@@ -1,4 +1,4 @@
-"""The reference says what the code does: its tables are the code's own, and nothing that a person can use is missing."""
+"""The reference says what the code does: its tables are the code's own, and nothing is missing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ from llm_sandbox_nb.server.terminal_handler import terminal_routes
 from llm_sandbox_nb.trajectory import events
 
 PACKAGE = ROOT / "llm_sandbox_nb"
-WITH_BLOCKS = [page for page in PAGES if re.search(r"^<!-- (?!table)\w+: begin -->", page.read_text("utf-8"), re.MULTILINE)]
+WITH_BLOCKS = [
+    page
+    for page in PAGES
+    if re.search(r"^<!-- (?!table)\w+: begin -->", page.read_text("utf-8"), re.MULTILINE)
+]
 
 
 def page(name: str) -> str:
@@ -68,7 +72,11 @@ def test_every_command_has_its_heading_and_every_flag_a_row() -> None:
             continue
         for action in parser._actions:
             if action.option_strings and action.dest not in ("help", "version"):
-                shown = [flag for flag in action.option_strings if re.search(rf"`{re.escape(flag)}[ `]", parts[name])]
+                shown = [
+                    flag
+                    for flag in action.option_strings
+                    if re.search(rf"`{re.escape(flag)}[ `]", parts[name])
+                ]
                 assert shown, f"{name} {action.option_strings}"
 
 
@@ -90,8 +98,12 @@ def test_every_option_and_subcommand_of_the_magics_is_named() -> None:
     assert len(options) > 20
     assert [flag for flag in options if f"`{flag}`" not in text] == []
     words = re.sub(r"[|]", " ", text)
-    assert [name for name in SandboxMagics.subcommands if not re.search(rf"(?:%sandbox|  ) ?{name}\b", words)] == []
-    assert [name for name in COMMANDS if name != "help" and not re.search(rf"^{name}\b", text, re.MULTILINE)] == []
+    assert [
+        name for name in SandboxMagics.subcommands if not re.search(rf"(?:%sandbox|  ) ?{name}\b", words)
+    ] == []
+    assert [
+        name for name in COMMANDS if name != "help" and not re.search(rf"^{name}\b", text, re.MULTILINE)
+    ] == []
 
 
 def test_every_trait_of_the_server_is_named() -> None:
@@ -106,7 +118,9 @@ def test_every_route_of_the_server_is_there() -> None:
     headings = re.findall(r"^### (?:GET|POST|PUT|DELETE) (/\S*)$", page("rest.md"), re.MULTILINE)
     shown = {re.sub(r"\{\w+\}", "*", path) for path in headings}
     routes = [*rest_routes, *channel_routes, *terminal_routes, *run_routes, *history_routes]
-    known = {re.sub(r"\(\?P<\w+>.*?\)(?=/|$)", "*", route[0]).partition("/llm-sandbox/api")[2] for route in routes}
+    known = {
+        re.sub(r"\(\?P<\w+>.*?\)(?=/|$)", "*", route[0]).partition("/llm-sandbox/api")[2] for route in routes
+    }
     assert len(known) > 20
     assert shown == known
 
@@ -190,11 +204,14 @@ def test_sentences_are_found_however_they_are_written(sentence: str) -> None:
 
 def test_every_sentence_of_an_error_has_advice() -> None:
     """In its own row, or in the paragraph above the table, for rows without."""
-    areas = re.findall(r"^## (.*?)\n(.*?)(?=^## |^<!-- errors: end)", page("errors.md"), re.MULTILINE | re.DOTALL)
+    areas = re.findall(
+        r"^## (.*?)\n(.*?)(?=^## |^<!-- errors: end)", page("errors.md"), re.MULTILINE | re.DOTALL
+    )
     assert len(areas) > 12
     for title, area in areas:
-        rows = [line for line in area.splitlines() if line.startswith("| ") and not line.startswith("| sentence")]
+        rows = [
+            line for line in area.splitlines() if line.startswith("| ") and not line.startswith("| sentence")
+        ]
         assert rows, title
         if any(row.endswith("|  |") for row in rows):
             assert "Where the second column is empty: " in area
-
