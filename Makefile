@@ -6,6 +6,7 @@
 #   make test    tests of everything a change can break                 make test-all  and the long campaigns
 #   make slowest the slowest of the tests that ran last
 #   make labextension   builds what JupyterLab shows runs with; needs Node 20.19 or later with npm
+#   make docs    the site of the documentation        make docs-release OUT=site   the same, under its version
 #   make build   wheel and sdist into dist/                             make clean   removes what the above made
 #
 # VENV=folder puts the environment elsewhere; PYTHON=python3.12 chooses the interpreter; PYTEST=... adds arguments to
@@ -24,7 +25,7 @@ PY := $(BIN)/python
 PIP := $(PY) -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs lab labextension quick test test-all slowest check format build clean
+.PHONY: help setup demo docs docs-release lab labextension quick test test-all slowest check format build clean
 
 help:
 	@sed -n 's/^#  *\(make .*\)/\1/p' Makefile
@@ -56,6 +57,9 @@ test-all: $(VENV)/.test $(if $(if $(PYTEST),$(findstring training,$(PYTEST)),all
 docs: $(VENV)/.docs
 	@$(PY) -m sphinx -W --keep-going -q -b html -d out/docs/doctrees docs out/docs/html
 	@echo 'The site is out/docs/html/index.html'
+
+docs-release: $(VENV)/.docs
+	@$(PY) docs/release.py '$(OUT)'
 
 slowest:
 	@$(PY) tests/slowest.py .cache/junit

@@ -6,6 +6,7 @@ shows, the reference comes from docstrings, search needs no server, and a broken
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
@@ -17,11 +18,20 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "pydata_sphinx_theme"
 html_title = f"llm_sandbox_nb {version}"
 html_extra_path = ["benchmark-report.html"]
-html_theme_options = {
+html_theme_options: dict[str, Any] = {
     "show_prev_next": True,
     "navigation_with_keys": False,
     "secondary_sidebar_items": ["page-toc"],
 }
+if "release" in tags:  # type: ignore[name-defined]  # noqa: F821 - Sphinx defines it; `docs/release.py` sets it
+    site = os.environ.get(
+        "DOCS_URL", ""
+    )  # where the folder of all versions is, such as https://example.org/docs
+    html_theme_options |= {
+        "switcher": {"json_url": f"{site}/switcher.json", "version_match": version},
+        "navbar_end": ["version-switcher", "theme-switcher", "navbar-icon-links"],
+        "check_switcher": False,
+    }
 html_show_sourcelink = False
 html_copy_source = False
 myst_heading_anchors = 4

@@ -33,7 +33,7 @@ class Fault:
     right: str
     """What the wrong file holds in a run without the fault."""
     written: str
-    """Whether the run was written `before the last rules` of docs/why-did-it-fail.md, or after."""
+    """Whether the run was written `before the last rules` of docs/how-to/why-did-it-fail.md, or after."""
 
     def script(self, *, repair: bool = False) -> str:
         """The turns of the model, with or without the fault."""

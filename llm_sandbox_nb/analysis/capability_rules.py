@@ -1,8 +1,8 @@
 """The published rules of capability use: which of three capabilities the code of a turn uses.
 
 The unit is one turn of the model, the denominator all turns. A turn may use several capabilities or none.
-`docs/analysis.md` defines them in words; `tests/data/labelled_turns.yaml` is labelled by hand after these
-words. A change of what is found is a new version.
+`docs/explanation/capability-use.md` defines them in words; `tests/data/labelled_turns.yaml` is labelled by hand
+after these words. A change of what is found is a new version.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
 """Names of models: which model a name means, and the names that a person may mean. Nothing here imports LiteLLM."""
-"""Names of models and providers that a person may mean: scripts, and LiteLLM's list, read without importing it."""
 
 from __future__ import annotations
 

@@ -175,7 +175,9 @@ def _protection(options: SandboxOptions, executor: Mapping[str, Any]) -> Protect
             "capabilities": f"as this process: {status.get('CapEff', 'unknown')}",
             **({"disk": f"in its own folder, {disk}"} if disk else {}),
         },
-        protects=" ".join(["Nothing: commands run as you, on this machine.", os.environ.get(REASON, "")]).strip(),
+        protects=" ".join(
+            ["Nothing: commands run as you, on this machine.", os.environ.get(REASON, "")]
+        ).strip(),
         does_not_protect="Commands can read, change and delete everything that you can, read the keys in the "
         "environment of your programs, and use the network.",
         disk_bytes=disk_bytes,

@@ -1,4 +1,4 @@
-"""The README's pictures come of a script that runs the real thing; it runs, and the README shows what it makes."""
+"""Pictures come from a script that runs the real thing; it runs, and the pages show what it makes."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ def test_the_script_makes_each_picture(tmp_path: Path) -> None:
         assert sum(corner[:3]) < 384, f"{path.name} is not dark"
 
 
-def test_the_readme_shows_them_and_they_are_small() -> None:
-    shown = set(re.findall(r"docs/images/([\w-]+\.png)", (ROOT / "README.md").read_text()))
+def test_the_page_of_the_view_shows_them_and_they_are_small() -> None:
+    page = (ROOT / "docs" / "reference" / "view.md").read_text()
+    shown = set(re.findall(r"images/([\w-]+\.png)", page))
     there = {path.name for path in (ROOT / "docs" / "images").glob("*.png")}
     assert shown == there == {f"{name}-{theme}.png" for name in NAMES for theme in ("light", "dark")}
     for name in there:

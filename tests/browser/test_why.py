@@ -1,4 +1,4 @@
-"""Why did the run fail? A mechanical person finds the faulty step of planted faults by docs/why-did-it-fail.md.
+"""Why did the run fail? A mechanical person finds the faulty step of planted faults by docs/how-to/why-did-it-fail.md.
 
 The person knows which output is wrong and follows the rules: no knowledge of the run, of the fault or of the true step.
 One click or one key is one action. A step counts as reached when it is the current one, open in the card.

@@ -35,7 +35,7 @@ from llm_sandbox_nb.model.contract import ModelSettings, Reply
 from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.model.retries import RetryPolicy
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "benchmark.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "benchmark.md"
 ROWS = [Row(f"q{n}", f"Question {n}: what is {n} plus {n}?", str(2 * n)) for n in range(6)]
 
 

@@ -1,4 +1,4 @@
-"""Makes the table in docs/performance.md from what the performance tests measured.
+"""Makes the table in docs/explanation/performance.md from what the performance tests measured.
 
 python tests/performance/table.py
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "out" / "performance.json"
-PAGE = ROOT / "docs" / "performance.md"
+PAGE = ROOT / "docs" / "explanation" / "performance.md"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 
 

@@ -1,4 +1,4 @@
-"""docs/architecture.md names files, classes and functions: all of them exist."""
+"""docs/explanation/architecture.md names files, classes and functions: all of them exist."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "llm_sandbox_nb"
-PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "explanation" / "architecture.md").read_text("utf-8")
 NAMED = re.compile(r"`([\w./-]+?\.(?:py|ts|mjs|css|yaml|yml|md|toml|sh)|[\w./-]+/)(?::([\w.]+))?`")
 
 

@@ -25,7 +25,7 @@ from llm_sandbox_nb.analysis.capability_rules import (
 from llm_sandbox_nb.analysis.shell_parser import shell_commands
 
 ALL = load()
-DOCUMENT = Path(__file__).parents[2] / "docs" / "analysis.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "explanation" / "capability-use.md"
 Rule = Callable[[Labelled], frozenset[str]]
 
 

@@ -21,7 +21,7 @@ PAGES = sorted(
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
         *PACKAGE.rglob("*.md"),
-        *ROOT.glob("docs/*.md"),
+        *ROOT.glob("docs/**/*.md"),
         *ROOT.glob("notebooks/*.ipynb"),
     ]
 )
