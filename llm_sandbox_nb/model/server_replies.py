@@ -1,8 +1,8 @@
 """Replies of OpenAI-compatible servers, whatever their habits, in the one form that LiteLLM surely reads.
 
 Servers ignore that a stream was asked for, leave fields out, send others, or write them in another type. Each reply is
-read here and written anew, piece by piece, as OpenAI's own server would write it. docs/reference/model-servers.md lists
-the habits, tests/server_variants.py has a server for each.
+read here and written anew, piece by piece, as OpenAI's own server would write it. docs/reference/model-servers.md has
+the list of habits, tests/server_variants.py a server for each.
 """
 
 from __future__ import annotations

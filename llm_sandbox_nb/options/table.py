@@ -235,7 +235,7 @@ PAUSE_OPTIONS = (
 TOOL_OPTIONS = (
     Option(
         "tool",
-        "your own function, which the model can call too: FILE.py:NAME; several are possible",
+        "your function that the model can call too: FILE.py:NAME; several are possible",
         texts,
         [],
         metavar="FILE:NAME",

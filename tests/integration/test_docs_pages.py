@@ -81,10 +81,7 @@ STAGES = {
         replaced={"%%sandbox --vars": "%%sandbox -m scripted/strawberry --vars"},
     ),
     "docs/how-to/colab.md": Stage(
-        replaced={
-            "%pip install --quiet llm_sandbox_nb-0.1.0-py3-none-any.whl  # the wheel of `make build`, "
-            "uploaded to Colab's files\n": ""
-        }
+        replaced={"%pip install --quiet llm_sandbox_nb-0.1.0-py3-none-any.whl\n": ""}
     ),
     "docs/how-to/own-model.md": Stage(),
     "docs/how-to/own-tool.md": Stage("scripted/lookup.yaml"),

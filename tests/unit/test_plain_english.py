@@ -20,7 +20,10 @@ PAGES = sorted(
     [
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
+        ROOT / "CHANGELOG.md",
         *PACKAGE.rglob("*.md"),
+        *PACKAGE.rglob("*.yml"),
+        *ROOT.glob("docs/*.toml"),
         *ROOT.glob("docs/**/*.md"),
         *ROOT.glob("notebooks/*.ipynb"),
     ]
@@ -90,13 +93,13 @@ def prose(source: str) -> str:
     return " ".join(" ".join(parts).split())
 
 
-MEASURED = re.compile(r"<!-- table: begin -->.*?<!-- table: end -->", re.DOTALL)
+MADE = re.compile(r"<!-- (table|errors): begin -->.*?<!-- \1: end -->", re.DOTALL)
 CODE = re.compile(r"^ *```.*?^ *```$|^(?:    [^\n]*\n)+|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 
 
 def prose_of_page(page: str) -> str:
-    """A Markdown page as one line, without its code and its table of measurements."""
-    return " ".join(CODE.sub("`code`", MEASURED.sub("", page)).split())
+    """A Markdown page as one line, without its code, its table of measurements and the sentences that modules have."""
+    return " ".join(CODE.sub("`code`", MADE.sub("", page)).split())
 
 
 def prose_of_notebook(notebook: str) -> str:
