@@ -60,7 +60,15 @@ def test_a_malicious_release_is_named_and_not_imported(
 def test_an_end_of_the_range_works(version: str, tmp_path: Path) -> None:
     venv.create(tmp_path / "env", with_pip=True)
     python = tmp_path / "env" / "bin" / "python"
-    packages = [f"litellm=={version}", "pydantic", "pyyaml", "pytest", "pytest-timeout", "hypothesis"]
+    packages = [
+        f"litellm=={version}",
+        "pydantic",
+        "pyyaml",
+        "pytest",
+        "pytest-timeout",
+        "hypothesis",
+        "psutil",
+    ]
     run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages)
     found = run(python, "-c", "import importlib.metadata as m; print(m.version('litellm'))").strip()
     assert found in requirement().specifier
