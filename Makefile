@@ -147,8 +147,9 @@ labextension/node_modules/.package-lock.json: labextension/package-lock.json
 
 $(VENV)/.labextension: labextension/node_modules/.package-lock.json $(shell find labextension/src labextension/style labextension/schema -type f) \
 		labextension/package.json labextension/tsconfig.json $(wildcard labextension/build-*.mjs) \
-		labextension/generate-events.py $(wildcard llm_sandbox_nb/trajectory/*event*.py) | $(VENV)/.demo
+		labextension/generate-events.py labextension/generate-examples.py $(wildcard llm_sandbox_nb/trajectory/*event*.py) | $(VENV)/.demo
 	@$(PY) labextension/generate-events.py --check
+	@$(PY) labextension/generate-examples.py --check
 	@cd labextension && npm run --silent build
 	@mkdir -p '$(labextensions)' && rm -rf '$(labextensions)/llm-sandbox-nb'
 	@ln -s '$(abspath llm_sandbox_nb/labextension)' '$(labextensions)/llm-sandbox-nb'

@@ -180,6 +180,11 @@ def _decimal(value: float, digits: int) -> str:
     return f"{_rounded(value * scale) / scale:,.{digits}f}"
 
 
+def shorten(text: str, most: int, mark: str = "...") -> str:
+    """`text`, or its beginning and `mark`, in at most `most` characters."""
+    return text if len(text) <= most else f"{text[: most - len(mark)]}{mark}"
+
+
 TAIL = 20
 """Lines at the end of a text that are always shown: an error is there."""
 _TAIL_LINE = 80

@@ -9,11 +9,11 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from llm_sandbox_nb.sandbox.contract import Checkpoint
 from llm_sandbox_nb.sandbox.history.manifest import FILE, FOLDER, Chunk, Entry, delta
 from llm_sandbox_nb.sandbox.history.packs import PackWriter
 from llm_sandbox_nb.sandbox.history.snapshot import HEAD, SnapshotReader
 from llm_sandbox_nb.sandbox.history.store import HistoryStore
-from llm_sandbox_nb.sandbox.history.types import Checkpoint
 from llm_sandbox_nb.sandbox.protocol.frames import MAX_PAYLOAD, Kind
 
 ROOT = {"/": Entry(FOLDER, 0o755)}

@@ -13,13 +13,14 @@ from llm_sandbox_nb.sandbox.contract import (
     CommandResult,
     Directories,
     FileEntry,
+    History,
     OutputCallback,
     Protection,
+    Restored,
     Sandbox,
     TransferKind,
 )
 from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
-from llm_sandbox_nb.sandbox.history.types import History, Restored
 
 
 class MemorySandbox(Sandbox):

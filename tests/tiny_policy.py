@@ -8,13 +8,13 @@ from typing import Any
 
 from token_policy import SUBMIT, bash
 
-from llm_sandbox_nb.agent.tools.toolbox import tool_schemas
+from llm_sandbox_nb.agent.tools.toolbox import TOOLS
 from llm_sandbox_nb.training import tiny
 from llm_sandbox_nb.training.config import ModelConfig, TrainingConfig, make_config
 
 TEXTS = [
     "<|im_start|>system\nYou work in a sandbox.<|im_end|>\n<|im_start|>user\nWhat is it?<|im_end|>\n",
-    bash("cat documents/a.txt") + SUBMIT + json.dumps(tool_schemas()),
+    bash("cat documents/a.txt") + SUBMIT + json.dumps(TOOLS.schemas()),
 ]
 
 

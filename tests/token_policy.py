@@ -87,8 +87,10 @@ class PlayedPolicy:
         return Generated(ids)
 
 
-def mixed(place: int, number: int) -> str:
-    """Replies of all kinds: several calls, unknown tools, torn JSON, no call, long ones, thinking."""
+def mixed(place: int, number: int) -> str | None:
+    """Replies of all kinds: several calls, unknown tools, torn JSON, no call, long ones, thinking, and none at all."""
+    if place % 20 == 7 and number == 2:
+        return None
     chance = random.Random(f"{place}-{number}")
     kinds = [
         bash(f"echo {chance.random()}"),
@@ -97,6 +99,7 @@ def mixed(place: int, number: int) -> str:
         written_call("execute_bash", '{"comm'),
         written_call("execute_bash", {"wrong": 1}),
         written_call("no_such_tool", {}),
+        written_call("execute_bash", {"command": "sleep 60", "timeout": 1}),
         "Ünïcode 🎈 and no call",
         bash("printf 'ä\\377\\n%.0s' 1 2 3; false") + "\n" + SUBMIT,
         bash("echo " + "long " * 400),

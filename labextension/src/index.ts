@@ -2,7 +2,8 @@
 
 import { debugPlugin } from './lab/debug';
 import { followPlugin } from './lab/follow';
+import { launcherPlugin } from './lab/launcher';
 import { plugin } from './lab/plugin';
 import { reloadPlugin } from './lab/reload';
 
-export default [plugin, followPlugin, debugPlugin, reloadPlugin];
+export default [plugin, followPlugin, debugPlugin, reloadPlugin, launcherPlugin];

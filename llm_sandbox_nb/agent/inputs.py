@@ -1,4 +1,4 @@
-"""The input files of a run: checked before anything starts, and uploaded to the sandbox's input folder."""
+"""What a sandbox holds when a run begins: input files, checked before anything starts, and files of another run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,11 @@ class Inputs:
         """Names below the input folder, for the record; at most the first thousand."""
         names = [name for name, _ in self.contents]
         for path in self.paths:
-            names += [path.name] if path.is_file() else [str(file.relative_to(path)) for file in _files(path)]
+            if path.is_file():
+                names.append(path.name)
+            else:
+                files = [file for file in path.rglob("*") if file.is_file()]
+                names += [str(file.relative_to(path)) for file in files[:_NAMED]]
         return [str(clean_text(name)) for name in sorted(names)[:_NAMED]]
 
     async def upload(self, box: Sandbox, folder: str) -> None:
@@ -135,5 +139,24 @@ def _check_unique(paths: tuple[Path, ...]) -> None:
             taken[entry.name] = entry
 
 
-def _files(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file()][:_NAMED]
+@dataclass(frozen=True)
+class StartingFiles:
+    """A checkpoint in a history on disk."""
+
+    history: Path
+    checkpoint: str
+
+    async def put_into(self, box: Sandbox) -> tuple[str, ...]:
+        """Give the sandbox these files. Returns a sentence for each thing that could not be restored.
+
+        Raises:
+            SandboxError: they cannot be read; nothing was changed.
+        """
+        kept = {one.id for one in box.history.checkpoints}
+        if kept and self.checkpoint not in kept:
+            await box.keep_history(self.history)
+        return (await box.restore(self.checkpoint)).problems
+
+    def continued(self, box: Sandbox) -> Path | None:
+        """The history that the sandbox's own begins with; None for one that has its own."""
+        return None if box.history.checkpoints else self.history

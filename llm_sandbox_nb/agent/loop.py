@@ -24,7 +24,7 @@ from llm_sandbox_nb.agent.recorder import LiveOutput, Recorder
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
 from llm_sandbox_nb.agent.tools.file_diffs import file_diffs
 from llm_sandbox_nb.agent.tools.tool import Outcome, ToolContext
-from llm_sandbox_nb.agent.tools.toolbox import TOOLS, check_arguments, ends_run, tool_schemas
+from llm_sandbox_nb.agent.tools.toolbox import TOOLS, Toolbox, ends_run
 from llm_sandbox_nb.model.contract import Model, ModelSettings, Reply, ToolCall
 from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT, Changes, Sandbox
@@ -82,7 +82,9 @@ class Loop:
     """Observations of calls that are not executed, by call id."""
     replies: int | None = None
     """The largest number of replies, which the model is not shown: a record that is replayed has no more."""
-    tools: list[dict[str, Any]] = field(default_factory=tool_schemas)
+    toolbox: Toolbox = TOOLS
+    """What executes its calls."""
+    tools: list[dict[str, Any]] = field(default_factory=TOOLS.schemas)
     """The schemas of the tools, with the command time-out in force."""
     nudges: int = 2
     """Replies in a row without a call that get a request for one."""
@@ -264,7 +266,7 @@ class Loop:
 
     async def _execute_calls(self, given: Mapping[str, str]) -> None:
         """Give every open call its result: execute it, or take the observation that a person gave."""
-        pauses = PausePoints(self.control, self.pause_rules, self.recorder, self.meter)
+        pauses = PausePoints(self.control, self.pause_rules, self.toolbox, self.recorder, self.meter)
         while self._open:
             call = self._open[0]
             observation = given.get(call.id)
@@ -282,7 +284,7 @@ class Loop:
     async def _execute(self, call: ToolCall) -> ev.CallFinished:
         self._executing = True
         try:
-            arguments = check_arguments(call.name, parse_arguments(call.arguments))
+            arguments = self.toolbox.check(call.name, parse_arguments(call.arguments))
         except ArgumentsError as error:
             unfinished = error.kind == "malformed_json" or not call.arguments.strip()
             said, kind = (CUT_OFF, "cut_off") if unfinished and self._at_cut(call) else (error, error.kind)
@@ -297,7 +299,7 @@ class Loop:
         self._record_start(call, arguments)
         live = LiveOutput(call.id, self.recorder.emit)
         context = ToolContext(workspace.box, workspace.command_timeout, self.meter.time_left, live)
-        running = asyncio.ensure_future(TOOLS[call.name].execute(arguments, context))
+        running = asyncio.ensure_future(self.toolbox[call.name].execute(arguments, context))
         try:
             outcome = await asyncio.shield(running)
         except asyncio.CancelledError:
@@ -325,6 +327,8 @@ class Loop:
         try:
             async with asyncio.timeout(_SETTLE):
                 await box.interrupt()
+                if not self.toolbox[call.name].in_sandbox:
+                    return
                 outcome = await asyncio.shield(running)
                 changes = await box.changes()
                 if outcome.result is not None and outcome.result.interrupted:

@@ -84,7 +84,7 @@ class RunContext:
         """Close the history of a sandbox that died, so that another sandbox can write it."""
         dead, self._dead = self._dead, None
         if isinstance(dead, CheckpointingSandbox):
-            await dead.sandbox_history.close()
+            await dead.history.close()
 
     async def close(self) -> None:
         """Close the sandbox if it is the run's own."""

@@ -12,8 +12,7 @@ from llm_sandbox_nb.agent.run_context import RunContext
 from llm_sandbox_nb.formats.llm_in_sandbox import read_seed
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import read_journal
-from llm_sandbox_nb.trajectory.run_folder import FILES, JOURNAL, RunFiles
-from llm_sandbox_nb.trajectory.run_names import RUNS, find_run_folder
+from llm_sandbox_nb.trajectory.run_folder import FILES, JOURNAL, RUNS, RunFiles, find_run_folder
 from llm_sandbox_nb.trajectory.trajectory import Step, Trajectory
 
 

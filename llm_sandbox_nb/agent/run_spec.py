@@ -10,12 +10,11 @@ from typing import Any, TypeVar
 from llm_sandbox_nb.agent.control.pause_rules import PauseRules, Predicate, pause_rules
 from llm_sandbox_nb.agent.control.settings_change import MakeModel, unknown_model, with_changes
 from llm_sandbox_nb.agent.errors import ControlError, InputError
-from llm_sandbox_nb.agent.inputs import Inputs
+from llm_sandbox_nb.agent.inputs import Inputs, StartingFiles
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import public_settings, versions
-from llm_sandbox_nb.agent.starting_files import StartingFiles
-from llm_sandbox_nb.agent.tools.toolbox import tool_schemas
+from llm_sandbox_nb.agent.tools.toolbox import TOOLS, Toolbox
 from llm_sandbox_nb.model.contract import Model, ModelSettings
 from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT, Directories, Sandbox
@@ -45,6 +44,8 @@ class RunSpec:
     retries: RetryPolicy = field(default_factory=RetryPolicy)
     command_timeout: float = DEFAULT_TIMEOUT
     """Seconds for a command that names no other."""
+    toolbox: Toolbox = TOOLS
+    """What the model can call."""
     pause_rules: PauseRules = field(default_factory=PauseRules)
     make_model: MakeModel = unknown_model
     """Makes a model that the run changes to."""
@@ -74,7 +75,7 @@ class RunSpec:
             model=self.model.name,
             scripted=self.model.scripted,
             settings=public_settings(settings),
-            tools=tool_schemas(self.command_timeout),
+            tools=self.toolbox.schemas(self.command_timeout),
             inputs=self.inputs.names(),
             versions=versions(),
         )

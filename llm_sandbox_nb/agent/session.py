@@ -16,6 +16,7 @@ from llm_sandbox_nb.agent.control.run_control import Move, RunControl, T
 from llm_sandbox_nb.agent.control.settings_change import Changer
 from llm_sandbox_nb.agent.conversation import ConversationState, conversation_state
 from llm_sandbox_nb.agent.errors import RunError, StopRun
+from llm_sandbox_nb.agent.inputs import StartingFiles
 from llm_sandbox_nb.agent.limits import Meter
 from llm_sandbox_nb.agent.loop import Loop, Workspace
 from llm_sandbox_nb.agent.prompts import PromptConfig
@@ -23,8 +24,6 @@ from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.agent.run_context import claim_files, owns_files, release_sandbox, reserve_sandbox
 from llm_sandbox_nb.agent.run_record import RunRecord
 from llm_sandbox_nb.agent.run_spec import RunSpec, SandboxOpening
-from llm_sandbox_nb.agent.starting_files import StartingFiles
-from llm_sandbox_nb.agent.tools.toolbox import tool_schemas
 from llm_sandbox_nb.formats.llm_in_sandbox import write_seed
 from llm_sandbox_nb.model.contract import SlowToBegin
 from llm_sandbox_nb.sandbox.contract import Sandbox
@@ -220,7 +219,8 @@ class Session:
             given=spec.given,
             replies=spec.replies,
             nudges=spec.nudges,
-            tools=tool_schemas(spec.command_timeout),
+            toolbox=spec.toolbox,
+            tools=spec.toolbox.schemas(spec.command_timeout),
         )
 
     async def _run_loop(self, loop: Loop, setup: asyncio.Future[Workspace]) -> NoReturn:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-from llm_sandbox_nb.analysis.call_outcome import plain_output, succeeded
 from llm_sandbox_nb.analysis.capability_rules import call_uses
 from llm_sandbox_nb.analysis.code_fragments import SUBMIT_TOOLS
 from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
@@ -14,6 +14,7 @@ from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 WANDERING_SHARE = 0.5
 WANDERING_TURNS = 10
 """A run wanders when it has at least so many turns and at least that share of them brings nothing."""
+_COUNTER = re.compile(r"\[?Steps remaining: \d", re.IGNORECASE)
 
 
 @dataclass
@@ -75,6 +76,17 @@ def behaviour_of(trajectory: Trajectory) -> Behaviour:
     return found
 
 
+def succeeded(call: Call) -> bool | None:
+    """True when a command ended with 0 or an edit went well, False when not, None when the record ends before."""
+    return None if call.result is None else not call.result.failed
+
+
+def plain_output(call: Call) -> str:
+    """What the model was shown, without the line about the steps that remain."""
+    found = _COUNTER.search(call.output)
+    return call.output[: found.start() if found else None].strip()
+
+
 def _turn(step: Step, before: set[tuple[str, str, str]]) -> Turn:
     attempted: set[str] = set()
     well: set[str] = set()
@@ -84,16 +96,12 @@ def _turn(step: Step, before: set[tuple[str, str, str]]) -> Turn:
         attempted |= used
         if succeeded(call):
             well |= used
-        new.append(_identity(call))
+        new.append((call.tool, json.dumps(call.arguments, sort_keys=True, default=str), plain_output(call)))
     why = _why_barren(step.calls, new, before)
     before.update(new)
     return Turn(
         step.number, tuple(call.tool for call in step.calls), frozenset(attempted), frozenset(well), why
     )
-
-
-def _identity(call: Call) -> tuple[str, str, str]:
-    return call.tool, json.dumps(call.arguments, sort_keys=True, default=str), plain_output(call)
 
 
 def _why_barren(calls: list[Call], new: list[tuple[str, str, str]], before: set[tuple[str, str, str]]) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from llm_sandbox_nb.analysis.behaviour import behaviour_of
-from llm_sandbox_nb.analysis.call_outcome import plain_output, succeeded
+from llm_sandbox_nb.analysis.behaviour import behaviour_of, plain_output, succeeded
 from llm_sandbox_nb.analysis.capability_rules import CAPABILITIES
 from llm_sandbox_nb.analysis.load import Loaded
 from llm_sandbox_nb.analysis.timing import Times, throughput, times_of

@@ -68,13 +68,16 @@ def report_html(reading: Reading, title: str = "What these runs did") -> str:
     if runs.empty:
         return page(title, '<p class="note">No run was found.</p>' + _problems(reading))
     groups, tools = groups_frame(runs), tools_frame(reading.runs)
+    guessed = int(runs["tokens_estimated"].sum())
+    estimated = f" Of {guessed} runs the tokens are estimated, four characters to one." if guessed else ""
+    rates = [f"{name}{kind}_rate" for kind in ("", "_succeeded") for name in CAPABILITIES]
     parts = [
         f'<p class="note">{plural(len(runs), "run")}, {plural(int(runs["turns"].sum()), "turn")}. '
-        f"Capability rules version {RULES_VERSION}, writing patterns version {PATTERNS_VERSION}.{_estimated(runs)}</p>",
+        f"Capability rules version {RULES_VERSION}, writing patterns version {PATTERNS_VERSION}.{estimated}</p>",
         "<h2>Capabilities</h2><p>Share of all turns whose code uses a capability; the solid part of a bar is of turns "
         "in which a call that uses it also ended well.</p>",
         plots.svg_of(plots.capability_figure(groups)),
-        table(groups, ["group", "runs", "turns_mean", *_rates()]),
+        table(groups, ["group", "runs", "turns_mean", *rates]),
         "<h2>Tokens</h2>",
         plots.svg_of(plots.token_figure(groups)),
         table(groups, ["group", *(name for name in groups.columns if "token" in name), "environment_share"]),
@@ -93,15 +96,6 @@ def report_html(reading: Reading, title: str = "What these runs did") -> str:
     if len(runs) > _SHOWN_RUNS:
         parts.append(f'<p class="note">The first {_SHOWN_RUNS} of {len(runs)} runs are shown.</p>')
     return page(title, "\n".join(parts) + _problems(reading))
-
-
-def _rates() -> list[str]:
-    return [f"{name}{kind}_rate" for kind in ("", "_succeeded") for name in CAPABILITIES]
-
-
-def _estimated(runs: pandas.DataFrame) -> str:
-    number = int(runs["tokens_estimated"].sum())
-    return f" Of {number} runs the tokens are estimated, four characters to one." if number else ""
 
 
 def _problems(reading: Reading) -> str:

@@ -91,12 +91,10 @@ def _is_local_install(name: str, rest: list[str], targets: list[str]) -> bool:
         return False
     if "--no-index" in rest:
         return True
-    plain = [word for word in targets if not _is_path(word)]
+    plain = [
+        word for word in targets if not word.startswith((".", "/")) and not word.endswith((".whl", ".tar.gz"))
+    ]
     return (not plain and not _PIP_LOCAL.isdisjoint(rest)) or (bool(targets) and not plain)
-
-
-def _is_path(word: str) -> bool:
-    return word.startswith((".", "/")) or word.endswith((".whl", ".tar.gz"))
 
 
 def _is_file_use(name: str, command: Command) -> bool:

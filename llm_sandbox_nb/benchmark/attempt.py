@@ -23,10 +23,9 @@ from llm_sandbox_nb.model.contract import ContextOverflowError, Model, ModelErro
 from llm_sandbox_nb.model.retries import RetryPolicy, reply_with_retries
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve
-from llm_sandbox_nb.sandbox.contract import Sandbox
+from llm_sandbox_nb.sandbox.contract import ResourceUsage, Sandbox
 from llm_sandbox_nb.sandbox.errors import OutputLimitExceededError, SandboxError
 from llm_sandbox_nb.sandbox.open import resource_usage
-from llm_sandbox_nb.sandbox.resource_usage import ResourceUsage
 from llm_sandbox_nb.trajectory import events as ev
 
 Opener = Callable[[Task, Row], AbstractAsyncContextManager[Sandbox]]

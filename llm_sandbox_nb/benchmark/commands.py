@@ -14,8 +14,7 @@ from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.options.values import converted, resolve
 
 if TYPE_CHECKING:
-    from llm_sandbox_nb.agent.limits import RunLimits
-    from llm_sandbox_nb.benchmark.item_pipeline import Backend, Item
+    from llm_sandbox_nb.benchmark.item_pipeline import Item
     from llm_sandbox_nb.benchmark.judge import Judge
     from llm_sandbox_nb.benchmark.runner import Runner
 
@@ -99,7 +98,7 @@ def prepare(names: list[str], flags: Mapping[str, Any], environment: Mapping[str
         values["judge_api_key"] = typed_key_of(judge, judge_base) or values["api_key"]
         values["api_key"] = typed_key_of(values["model"], values["api_base"]) or values["api_key"]
     try:
-        return _prepare(names, flags, values)
+        return _prepared_from(names, flags, values)
     except (ValueError, OSError, ModelError) as error:
         raise UsageError(str(error)) from error
 
@@ -113,11 +112,10 @@ def _value(option: Any, flags: Mapping[str, Any], environment: Mapping[str, str]
     return option.default
 
 
-def _prepare(names: list[str], flags: Mapping[str, Any], values: Mapping[str, Any]) -> Prepared:
-    from llm_sandbox_nb.benchmark.backends import how_of, opener_of
+def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[str, Any]) -> Prepared:
     from llm_sandbox_nb.benchmark.data import load_rows
     from llm_sandbox_nb.benchmark.results import check_config, check_rows
-    from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, plan
+    from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, how_of, opener_of, plan
     from llm_sandbox_nb.benchmark.task import TaskError, load_task
 
     out = Path(values["out"]).expanduser()
@@ -126,7 +124,8 @@ def _prepare(names: list[str], flags: Mapping[str, Any], values: Mapping[str, An
         raise TaskError(
             "Two of the tasks have the same name: give each folder's task.yaml a name of its own."
         )
-    tasks = [replace(task, limits=_limits(task.limits, flags, values)) for task in tasks]
+    given = {field: values[flag] for flag, field in _LIMITS.items() if flags.get(flag) is not None}
+    tasks = [replace(task, limits=replace(task.limits, **given)) for task in tasks]
     if not values["judge_model"] and (judged := [task.name for task in tasks if task.scorer == "judge"]):
         raise TaskError(
             f"Task {judged[0]} is scored by a judge: name a model with --judge_model (for example openai/gpt-5)."
@@ -143,7 +142,11 @@ def _prepare(names: list[str], flags: Mapping[str, Any], values: Mapping[str, An
         how_of(values),
         RunnerOptions(out, values["workers"], values["attempts"], values["retry_errors"]),
     )
-    backend = _ray(values, options) if values["ray"] else None
+    backend = None
+    if values["ray"]:
+        from llm_sandbox_nb.benchmark.ray_backend import RayBackend
+
+        backend = RayBackend(values["ray"], values, options)
     _check_out(out)
     check_config(out, _config(values, flags))
     check_rows(out, {(item.task.name, item.row.id): item.row.digest for item in items})
@@ -162,23 +165,11 @@ def _check_out(out: Path) -> None:
         ) from error
 
 
-def _ray(values: Mapping[str, Any], options: Any) -> Backend:
-    from llm_sandbox_nb.benchmark.ray_backend import RayBackend
-
-    return RayBackend(values["ray"], values, options)
-
-
-def _limits(limits: RunLimits, flags: Mapping[str, Any], values: Mapping[str, Any]) -> RunLimits:
-    """The task's limits, but for those that were given as options."""
-    given = {field: values[flag] for flag, field in _LIMITS.items() if flags.get(flag) is not None}
-    return replace(limits, **given)
-
-
 def _judge(values: Mapping[str, Any], out: Path) -> Judge | None:
     if not values["judge_model"]:
         return None
     from llm_sandbox_nb.benchmark.judge import Judge, JudgeOptions
-    from llm_sandbox_nb.model.litellm_model import make_model
+    from llm_sandbox_nb.model.model_names import make_model
 
     address = values["judge_base_url"] or values["api_base"]
     model = make_model(values["judge_model"], api_base=address, api_key=values["judge_api_key"])

@@ -53,7 +53,8 @@ def _named(task: Task, source: str) -> Path:
     if source != SAMPLE:
         path = Path(source).expanduser()
         if path.is_dir():
-            path = next((one for one in _in_folder(path, task.name) if one.is_file()), path)
+            files = (path / f"{task.name}.{ending}" for ending in ("jsonl", "json", "parquet"))
+            path = next(filter(Path.is_file, files), path)
         if not path.is_file():
             raise DataError(f"There is no data at {source}: give a .jsonl, .json or .parquet file.")
         return path
@@ -63,10 +64,6 @@ def _named(task: Task, source: str) -> Path:
     if found is None:
         raise DataError(f"The task {task.name} has no sample rows: give a file with --data.")
     return found
-
-
-def _in_folder(folder: Path, name: str) -> list[Path]:
-    return [folder / f"{name}.{ending}" for ending in ("jsonl", "json", "parquet")]
 
 
 def _file(path: Path) -> Iterable[Mapping[str, Any]]:

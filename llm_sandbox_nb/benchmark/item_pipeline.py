@@ -22,7 +22,7 @@ from llm_sandbox_nb.benchmark.scoring_pool import Scoring
 from llm_sandbox_nb.benchmark.swe import score_patch
 from llm_sandbox_nb.benchmark.task import Task
 from llm_sandbox_nb.benchmark.text_scorers import Score
-from llm_sandbox_nb.formats.responses import RESPONSES, save_responses
+from llm_sandbox_nb.formats.llm_in_sandbox import RESPONSES, save_responses
 from llm_sandbox_nb.model.contract import Checkable, Model, ModelError
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import ImageError, IsolationUnavailableError, SandboxError
@@ -147,7 +147,7 @@ class LocalBackend:
         return made
 
     async def _scored(self, item: Item, attempt: Attempt, started: float, out: Path) -> Result:
-        score = Score(None) if attempt.error_kind else await self._score(item, attempt.answer)
+        score = Score(None) if attempt.error_kind else await self._score(item, attempt)
         trajectory = attempt.run.trajectory
         tokens = tokens_of(trajectory)
         failed = {"error_kind": SCORER, "error": score.detail} if score.failed else {}
@@ -175,8 +175,8 @@ class LocalBackend:
             run=attempt.run.folder.relative_to(out.absolute()).as_posix(),
         )
 
-    async def _score(self, item: Item, answer: str | None) -> Score:
-        task = item.task
+    async def _score(self, item: Item, attempt: Attempt) -> Score:
+        task, answer = item.task, attempt.answer
         if task.scorer == "judge":
             return Score(None)
         if task.scorer == "swe":
@@ -186,11 +186,15 @@ class LocalBackend:
 
             commands = (task.test_command, task.test_evidence)
             return await score_patch(answer, item.row, opener, task.folder, *commands)
-        return await self._scoring.score(task.scorer, answer, item.row)
+        return await self._scoring.score(task.scorer, answer, item.row, attempt.run.folder)
 
 
-async def scored_again(scoring: Scoring, judge: Judge | None, item: Item, before: Result) -> Result | None:
+async def scored_again(
+    scoring: Scoring, judge: Judge | None, item: Item, before: Result, out: Path
+) -> Result | None:
     """The result of an item whose answer was kept and has no score yet; None when it must run again.
+
+    The record of the run is below `out`.
 
     Raises:
         FatalError: the judge cannot be asked at all.
@@ -203,7 +207,7 @@ async def scored_again(scoring: Scoring, judge: Judge | None, item: Item, before
         return await judged(judge, item, replace(before, error_kind="", error=""), answer)
     if answer is None or before.error_kind != SCORER or item.task.scorer in ("judge", "swe"):
         return None
-    score = await scoring.score(item.task.scorer, answer, item.row)
+    score = await scoring.score(item.task.scorer, answer, item.row, out / before.run)
     if score.failed:
         return replace(before, error=score.detail, detail=score.detail)
     return _with_score(before, score)

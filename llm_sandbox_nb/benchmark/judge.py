@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from llm_sandbox_nb.benchmark.json_lines import append_line, read_lines
+from llm_sandbox_nb.benchmark.results import append_line, read_lines
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score, without_thinking
 from llm_sandbox_nb.model.contract import Model, ModelError, ModelSettings

@@ -138,7 +138,8 @@ class Progress:
     def _row(self, cell: _Cell, now: float) -> CellProgress:
         row = cell.shown
         row.running = len(cell.begun)
-        row.score = _mean([total / number for total, number in cell.scores.values()])
+        scores = [total / number for total, number in cell.scores.values()]
+        row.score = sum(scores) / len(scores) if scores else None
         if cell.first is not None:
             row.elapsed = (now if cell.begun else cell.last) - cell.first
         row.rest = self._rest(row.total - row.done, *self._pace(cell))
@@ -179,7 +180,3 @@ class Progress:
             seconds += spent / ended * number if number else 0.0
             left += number
         return seconds / min(self._workers, left) if left else 0.0
-
-
-def _mean(values: list[float]) -> float | None:
-    return sum(values) / len(values) if values else None

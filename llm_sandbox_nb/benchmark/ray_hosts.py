@@ -1,24 +1,29 @@
 """The nodes of a Ray cluster, each with an actor that owns the sandboxes of its machine: for benchmarks and training.
 
 An actor runs many calls at once. A call whose actor or node died runs again, on the node with the least to do.
+Records are made in a folder of the node and go back with the result, so that no shared file system is needed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import math
 import os
 import socket
+import tarfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Self
 
 from llm_sandbox_nb.benchmark.item_pipeline import FatalError
-from llm_sandbox_nb.benchmark.ray_host import tidy
 from llm_sandbox_nb.options.table import UsageError
+from llm_sandbox_nb.sandbox import process
+from llm_sandbox_nb.sandbox.leftover_folders import make_owned_folder, remove_left_folders
 from llm_sandbox_nb.version import __version__
 
 LIVES = 4
@@ -37,6 +42,10 @@ NO_NODE = 120.0
 """Seconds to wait for a node while there is none."""
 _LOOK = 5.0
 """Seconds between two looks at which nodes there are."""
+_PREFIX = "llm-sandbox-nb-host-"
+_LOCK = "lock"
+_GOING = 10.0
+"""Seconds for the processes of a host to go, after it was killed."""
 
 
 class _Host:
@@ -285,3 +294,43 @@ def _first_line(error: BaseException) -> str:
 def _last_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines or [type(error).__name__])[-1][:300]
+
+
+def own_folder() -> tuple[Path, int]:
+    """A new folder for the records of an actor, and a lock that shows that its process lives."""
+    return make_owned_folder(_PREFIX, _LOCK)
+
+
+def remove_leftovers() -> None:
+    """Remove the folders of hosts that were killed on this node."""
+    remove_left_folders(_PREFIX, _LOCK)
+
+
+def tidy() -> None:
+    """Remove what a host that was killed on this node has left, once its processes are gone."""
+    deadline = time.monotonic() + _GOING
+    while remove_left_folders(_PREFIX, _LOCK) + process.remove_left() and time.monotonic() < deadline:
+        time.sleep(0.2)
+
+
+def packed(folder: Path) -> bytes:
+    """The files below `folder` as a tar file, empty when there are none."""
+    if not folder.is_dir():
+        return b""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w:gz", compresslevel=1) as archive:
+        for path in sorted(folder.iterdir()):
+            archive.add(path, path.name)
+    return data.getvalue()
+
+
+def unpack(record: bytes, out: Path) -> None:
+    """Put the files of a node below `out` and nowhere else.
+
+    Raises:
+        OSError, tarfile.TarError: they cannot be written, or a name leads outside.
+    """
+    if record:
+        out.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(fileobj=io.BytesIO(record)) as archive:
+            archive.extractall(out, filter="data")

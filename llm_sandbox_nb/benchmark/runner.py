@@ -27,7 +27,15 @@ from llm_sandbox_nb.benchmark.results import Key, Result, read_results, write_re
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.scoring_pool import Scoring
 from llm_sandbox_nb.benchmark.task import Task
+from llm_sandbox_nb.model.contract import ModelSettings
+from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.sandbox.contract import Sandbox
+
+MODEL_VALUES = (
+    "model", "api_base", "api_key", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
+    "max_tokens_per_call", "extra_body", "command_timeout", "max_response_len", "save_litellm_response",
+)  # fmt: skip
+SANDBOX_VALUES = ("isolation", "profile", "image", "network", "ca_bundle", "index_url", "proxy")
 
 
 @dataclass(frozen=True)
@@ -137,7 +145,7 @@ class Runner:
         async def work() -> None:
             while waiting:
                 item = waiting.pop()
-                scored = await scored_again(scoring, self.judge, item, before[item.key])
+                scored = await scored_again(scoring, self.judge, item, before[item.key], self.options.out)
                 if scored is not None:
                     done.add(item.key)
                     self.on_begin(item)
@@ -202,3 +210,37 @@ def make_opener(isolation: str = "auto", **options: Any) -> Opener:
             raise InputError(str(error)) from error
 
     return opener
+
+
+def how_of(values: Mapping[str, Any]) -> HowToAsk:
+    """The model that the values of `MODEL_VALUES` name, and how to ask it.
+
+    Raises:
+        ModelError: there is no such script, or an address or key is invalid.
+    """
+    same = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+    settings = ModelSettings(
+        **{name: values[name] for name in same},
+        max_tokens=values["max_tokens_per_call"],
+        extra_body=values["extra_body"] or {},
+    )
+    model = make_model(values["model"], api_base=values["api_base"], api_key=values["api_key"])
+    return HowToAsk(
+        model,
+        settings,
+        command_timeout=values["command_timeout"],
+        reply_tokens=values["max_response_len"],
+        save_responses=values["save_litellm_response"],
+    )
+
+
+def opener_of(values: Mapping[str, Any]) -> Opener:
+    """Opens the sandboxes that the values of `SANDBOX_VALUES` ask for."""
+    site = {name: values[name] for name in ("ca_bundle", "index_url", "proxy") if values[name]}
+    return make_opener(
+        values["isolation"],
+        profile=values["profile"],
+        image=values["image"],
+        network=values["network"],
+        **site,
+    )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from llm_sandbox_nb.benchmark.ifbench import ifbench
-from llm_sandbox_nb.benchmark.math_equality import math_equal
+from llm_sandbox_nb.benchmark.math_scorer import math_equal
 from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score, exact, letter, rouge_l, set_f1
 
 RowRule = Callable[[str, str, Mapping[str, Any]], Score]
@@ -62,13 +63,17 @@ def _options(row: Mapping[str, Any]) -> int:
 def score_row(scorer: str, answer: str | None, gold: str, row: Mapping[str, Any]) -> Score:
     """Score one answer. `scorer` is a name of `RULES`, or the path of a Python file with `score(answer, gold, **row)`.
 
-    That function gives a number from 0 to 1, None, or a `Score`.
+    That function gives a number from 0 to 1, None, or a `Score`. One with a parameter `output_files`, names and paths
+    of what the run left in its output folder, also scores runs without an answer.
     """
-    if answer is None or not answer.strip():
+    function = None if scorer in RULES else load_scorer(Path(scorer))
+    by_files = function is not None and "output_files" in inspect.signature(function).parameters
+    if not by_files and (answer is None or not answer.strip()):
         return NO_ANSWER
-    if scorer in RULES:
+    answer = answer or ""
+    if function is None:
         return RULES[scorer](answer, gold, row)
-    found = load_scorer(Path(scorer))(answer, gold, **row)
+    found = function(answer, gold, **row)
     said = found if isinstance(found, Score) else Score(found)
     if said.value is None:
         return said

@@ -7,10 +7,12 @@ import json
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Self
 
 from llm_sandbox_nb.benchmark.rows import DataError, Row
 from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score
+from llm_sandbox_nb.trajectory.run_folder import FILES
 
 DEADLINE = 60.0
 """Seconds for one request."""
@@ -42,11 +44,15 @@ class Scoring:
         for worker in self._all:
             self._free.put_nowait(worker)
 
-    async def score(self, scorer: str, answer: str | None, row: Row) -> Score:
-        """The score of one answer. One on which the scorer does not come to an end is unscored, and says so."""
-        if answer is None or not answer.strip():
+    async def score(self, scorer: str, answer: str | None, row: Row, run: Path | None = None) -> Score:
+        """The score of one answer. One on which the scorer does not come to an end is unscored, and says so.
+
+        `run` is the run's folder: a Python file with a scorer may also look at the files that the run left.
+        """
+        if not scorer.endswith(".py") and (answer is None or not answer.strip()):
             return NO_ANSWER
         request = {"scorer": scorer, "answer": answer, "gold": row.ground_truth, "row": row_columns(row)}
+        request["files"] = str(run / FILES) if run is not None else None
         reply = await self._ask(request)
         return Score(reply["value"], str(reply["detail"]), bool(reply["failed"]))
 

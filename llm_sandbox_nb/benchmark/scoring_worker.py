@@ -31,7 +31,9 @@ def main() -> None:
             elif "asker" in request:
                 reply["prompt"] = str(load_asker(Path(request["asker"]))(request["row"]))
             else:
-                score = score_row(request["scorer"], request["answer"], request["gold"], request["row"])
+                files = _files(Path(request["files"])) if request["files"] else {}
+                row = {**request["row"], "output_files": files}
+                score = score_row(request["scorer"], request["answer"], request["gold"], row)
                 reply |= asdict(score) | {"detail": str(score.detail)[:_LONGEST_DETAIL]}
         except (Exception, SystemExit) as error:  # noqa: BLE001 - report whatever a scorer raises, and continue
             who = "create_prompt" if "asker" in request else "the scorer"
@@ -41,6 +43,12 @@ def main() -> None:
             }
         replies.write(json.dumps(reply) + "\n")
         replies.flush()
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """The files of a folder by their names in it."""
+    found = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return {path.relative_to(folder).as_posix(): path for path in found}
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from llm_sandbox_nb.benchmark.results import Result
 RESAMPLES = 10_000
 SEED = 20_260_122
 """Fixed, so that the same results give the same interval."""
+_BATCH = 1000
+"""Resamples that are in memory at once."""
 
 
 @dataclass(frozen=True)
@@ -34,15 +36,12 @@ def bootstrap(values: Sequence[float], resamples: int = RESAMPLES) -> Interval |
     if len(data) == 1 or data.min() == data.max():
         return Interval(mean, mean, mean)
     chance = numpy.random.default_rng(SEED)
+    batches = [min(_BATCH, resamples - start) for start in range(0, resamples, _BATCH)]
     means = numpy.concatenate([
-        data[chance.integers(0, len(data), size=(size, len(data)))].mean(axis=1) for size in _batches(resamples)
+        data[chance.integers(0, len(data), size=(size, len(data)))].mean(axis=1) for size in batches
     ])  # fmt: skip
     low, high = numpy.percentile(means, [2.5, 97.5])
     return Interval(mean, float(low), float(high))
-
-
-def _batches(total: int, size: int = 1000) -> list[int]:
-    return [min(size, total - start) for start in range(0, total, size)]
 
 
 def item_scores(results: Iterable[Result]) -> dict[str, float]:

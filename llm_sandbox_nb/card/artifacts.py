@@ -179,24 +179,26 @@ class Artifact:
         return PurePosixPath(self.path).suffix.lower()
 
 
-def artifact_html(artifact: Artifact) -> str:
-    """The file with its name, shown by its kind, or the reason why it is not shown."""
+def artifact_html(artifact: Artifact, unfolded: bool = False) -> str:
+    """The file with its name, shown by its kind, or the reason why it is not shown. `unfolded`: at once in full."""
     body = f"<p class='lsn-quiet'>{escape(artifact.omitted)}</p>"
     if artifact.data is not None:
-        body = _unfolding(artifact, _body(artifact, artifact.data))
+        body = _unfolding(
+            artifact, _body(artifact, artifact.data), "<details open>" if unfolded else "<details>"
+        )
     return f"<figure class='lsn-artifact'><figcaption>{_caption(artifact)}</figcaption>{body}</figure>"
 
 
-def _unfolding(artifact: Artifact, body: str) -> str:
+def _unfolding(artifact: Artifact, body: str, details: str) -> str:
     """A picture or a page is small until it is unfolded; texts and tables are hidden until then."""
     if artifact.suffix in _IMAGES:
-        return f"<details><summary>{body}</summary></details>"
+        return f"{details}<summary>{body}</summary></details>"
     if body.startswith("<iframe "):
         named = body.replace(" loading=", f" title='{escape(artifact.path)}' loading=", 1)
-        return f"<details><summary>{named}</summary></details>"
+        return f"{details}<summary>{named}</summary></details>"
     if body.startswith(("<audio ", "<video ", "<p")) and not body.startswith("<pre"):
         return body
-    return f"<details><summary>Show</summary>{body}</details>"
+    return f"{details}<summary>Show</summary>{body}</details>"
 
 
 def _caption(artifact: Artifact) -> str:
@@ -223,7 +225,7 @@ def _body(artifact: Artifact, data: bytes) -> str:
     if suffix in _RENDERERS:
         return _RENDERERS[suffix](data)
     if suffix in _TEXTS or artifact.mime.startswith("text/"):
-        return _text(data)
+        return f"<pre>{escape(clip(decode(data), TEXT_LIMIT))}</pre>"
     return _download(artifact, "application/octet-stream", data)
 
 
@@ -242,10 +244,6 @@ def _pdf(artifact: Artifact, data: bytes) -> str:
         f"<p>This page cannot show PDF files; the file is {escape(artifact.path)} in the run's folder.</p>"
     )
     return f"<object type='application/pdf' data='{uri}' style='width:100%;height:480px'>{inside}</object>"
-
-
-def _text(data: bytes) -> str:
-    return f"<pre>{escape(clip(decode(data), TEXT_LIMIT))}</pre>"
 
 
 def _json(data: bytes) -> str:

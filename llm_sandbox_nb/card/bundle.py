@@ -122,13 +122,10 @@ def _said_once(event: dict[str, Any], started: dict[str, dict[str, Any]]) -> dic
                 event["arguments"] = None
         case "call.finished":
             for stream in ("stdout", "stderr"):
-                if _within(event[stream], event["observation"]):
+                text = event[stream]
+                if isinstance(text, str) and text.strip() in event["observation"]:
                     del event[stream]
     return event
-
-
-def _within(text: str | dict[str, Any], observation: str) -> bool:
-    return isinstance(text, str) and text.strip() in observation
 
 
 def _clipped(value: Any, limit: int) -> Any:

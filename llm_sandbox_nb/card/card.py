@@ -134,14 +134,11 @@ class Card:
     def _live_files(self) -> list[str]:
         newest = list(self.trajectory.artifacts.values())[-8:]
         missing = [one for one in newest if (one.path, one.sha256) not in self._files]
-        for artifact, saved in zip(self._load_live(missing), missing, strict=True):
+        room = self.caps.live_files
+        loaded = load_artifacts(missing, self.folder, each=room // 4, together=room)
+        for artifact, saved in zip(loaded, missing, strict=True):
             self._files[saved.path, saved.sha256] = artifact_html(artifact)
         return [self._files[one.path, one.sha256] for one in newest]
-
-    def _load_live(self, saved: list[ev.ArtifactSaved]) -> list[Artifact]:
-        bound = self.caps.live_files // 4
-        folder = self.folder
-        return load_artifacts(saved, folder, each=bound, together=self.caps.live_files)
 
     def _all_steps(self) -> list[str]:
         steps, room = self.trajectory.steps, self.caps.page

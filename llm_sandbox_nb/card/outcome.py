@@ -31,12 +31,8 @@ _QUIET = frozenset({"checkpoint", "artifact", "artifact.removed", "artifact.skip
 
 
 def failed(call: Call) -> bool:
-    """Whether a call went wrong: of itself, by its exit code, or by the clock."""
-    return call.result is not None and _failed(call.result)
-
-
-def _failed(result: ev.CallFinished) -> bool:
-    return bool(result.error or result.timed_out or result.exit_code)
+    """Whether a call has ended and went wrong."""
+    return call.result is not None and call.result.failed
 
 
 def step_failed(step: Step) -> bool:
@@ -59,7 +55,7 @@ class Tally:
 
     def add(self, result: ev.CallFinished) -> None:
         """A call has its result."""
-        if self.first_error is None and _failed(result):
+        if self.first_error is None and result.failed:
             self.first_error = result.step
         self._changed.update(change.path for change in result.changes)
 

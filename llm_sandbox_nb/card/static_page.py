@@ -84,14 +84,10 @@ def static_page(text: str) -> StaticPage:
     )
     found = _Scan()
     found.feed(text)
-    return StaticPage(
-        "".join(_start_tag(name, found.roots.get(name, [])) for name in _ROOTS) + cleaned, found.runs
-    )
-
-
-def _start_tag(name: str, attributes: list[tuple[str, str]]) -> str:
-    written = "".join(f" {key}='{html.escape(value)}'" for key, value in attributes)
-    return f"<{name}{written}>"
+    for name in reversed(_ROOTS):
+        attributes = (f" {key}='{html.escape(value)}'" for key, value in found.roots.get(name, []))
+        cleaned = f"<{name}{''.join(attributes)}>{cleaned}"
+    return StaticPage(cleaned, found.runs)
 
 
 def _kept_attribute(tag: str, name: str, value: str) -> str | None:

@@ -15,6 +15,7 @@ from llm_sandbox_nb.formatting import (
     format_duration,
     format_model_failure,
     format_short,
+    shorten,
 )
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Call, Step
@@ -79,12 +80,22 @@ def headline(call: Call, root: str) -> str:
     return one_line(text) or one_line(call.raw_arguments)
 
 
+def line_words(step: Step, root: str) -> tuple[str, str]:
+    """What the model said first, and its first call with how many follow; each empty where there is none."""
+    call = step.calls[0] if step.calls else None
+    said = first_sentence(step.thought or ("" if call else step.reasoning))
+    if not (said or call or step.replied or step.failures):
+        said = "The model is thinking"
+    more = f" and {len(step.calls) - 1} more" if len(step.calls) > 1 else ""
+    return said, f"{headline(call, root)}{more}" if call else ""
+
+
 def one_line(text: str, most: int = _WORDS) -> str:
     """The first line that is not blank, with a mark when there is more."""
     lines = [line for line in plain(text[: 8 * most]).splitlines() if line.strip()]
     line = " ".join(lines[0].split()) if lines else ""
     if len(line) > most:
-        return f"{line[: most - 1]}…"
+        return shorten(line, most, "…")
     return f"{line} …" if len(lines) > 1 else line
 
 

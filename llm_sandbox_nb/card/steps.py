@@ -17,6 +17,7 @@ from llm_sandbox_nb.card.step_line import (
     figures,
     first_sentence,
     headline,
+    line_words,
     path_below,
     shown_text,
     tool_kind,
@@ -98,11 +99,8 @@ def _row(step: Step, root: str) -> str:
     call = step.calls[0] if step.calls else None
     kind = tool_kind(call) if call else "other"
     tint = " lsn-x" if step_failed(step) else "" if kind == "bash" else f" lsn-{kind}"
-    more = f" and {len(step.calls) - 1} more" if len(step.calls) > 1 else ""
-    what = f"<code>{escape(headline(call, root) + more)}</code>" if call else ""
-    said = first_sentence(step.thought or ("" if call else step.reasoning))
-    if not (said or call or step.replied or step.failures):
-        said = "The model is thinking"
+    said, called = line_words(step, root)
+    what = f"<code>{escape(called)}</code>" if called else ""
     words = f"<span class='lsn-said'>{escape(said)}</span> {what}{_counts(*edited_lines(step))}"
     shown = " ".join(_chip(chip) for chip in chips(step, root))
     if any(not call.finished for call in step.calls):
@@ -155,7 +153,11 @@ def _call_html(call: Call, root: str, limit: int, *, alone: bool) -> str:
     plain = alone or call.changes or tool_kind(call) == "bash"
     title = "" if plain else f"<div><code>{escape(headline(call, root))}</code></div>"
     result = call.result
-    shown = _running(call, limit) if result is None else _result(call, result, root, limit)
+    if result is None:
+        tail = call.live_output[-limit:]
+        shown = _output(tail, limit) if tail else ""
+    else:
+        shown = _result(call, result, root, limit)
     decided = "".join(_decision(call, one, limit) for one in call.decisions)
     return f"{title}{_command(call, root if alone else None, limit)}{shown}{decided}"
 
@@ -188,11 +190,6 @@ def _command(call: Call, root: str | None, limit: int) -> str:
     else:
         text = json.dumps(shown, ensure_ascii=False, indent=1)
     return _pre(clip(text, limit), "lsn-command")
-
-
-def _running(call: Call, limit: int) -> str:
-    tail = call.live_output[-limit:]
-    return _output(tail, limit) if tail else ""
 
 
 def _result(call: Call, result: ev.CallFinished, root: str, limit: int) -> str:

@@ -8,6 +8,8 @@ import unicodedata
 from functools import cache
 from typing import TYPE_CHECKING
 
+from llm_sandbox_nb.formatting import shorten
+
 if TYPE_CHECKING:
     from mistune import Markdown
 
@@ -32,11 +34,7 @@ def plain(text: str) -> str:
     text = _ESCAPE_SEQUENCE.sub("", text)
     if "\r" in text:
         text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
-    return _UNUSUAL.sub(lambda found: _kept_or_visible(found[0]), text)
-
-
-def _kept_or_visible(character: str) -> str:
-    return character if character in _KEPT_FORMATS else visible(character)
+    return _UNUSUAL.sub(lambda found: found[0] if found[0] in _KEPT_FORMATS else visible(found[0]), text)
 
 
 def visible(character: str) -> str:
@@ -59,7 +57,7 @@ def escape(text: str) -> str:
 def first_line(text: str, limit: int = 120) -> str:
     """The first line that is not blank, shortened to `limit` characters."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return line if len(line) <= limit else line[: limit - 1] + "…"
+    return shorten(line, limit, "…")
 
 
 _SAFE_LINKS = ("https://", "http://", "mailto:")

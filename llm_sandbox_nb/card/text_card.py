@@ -5,11 +5,9 @@ from __future__ import annotations
 from llm_sandbox_nb.card.outcome import Tally, figures, protection_chip, state, step_failed
 from llm_sandbox_nb.card.page import first_error
 from llm_sandbox_nb.card.step_line import (
-    Chip,
     chips,
     edited_lines,
-    first_sentence,
-    headline,
+    line_words,
     one_line,
     tool_kind,
 )
@@ -61,14 +59,9 @@ def _facts(trajectory: Trajectory, tally: Tally) -> str:
 
 def _step(step: Step, root: str) -> str:
     call = step.calls[0] if step.calls else None
-    said = first_sentence(step.thought or ("" if call else step.reasoning))
-    if not (said or call or step.replied or step.failures):
-        said = "The model is thinking"
-    what = ""
-    if call:
-        more = f" and {len(step.calls) - 1} more" if len(step.calls) > 1 else ""
-        what = f"{_SIGNS[tool_kind(call)]}{headline(call, root)}{more}{_counts(*edited_lines(step))}"
-    shown = [_chip(chip) for chip in chips(step, root)]
+    said, called = line_words(step, root)
+    what = f"{_SIGNS[tool_kind(call)]}{called}{_counts(*edited_lines(step))}" if call else ""
+    shown = [f"{chip.text}{_counts(chip.added, chip.removed)}" for chip in chips(step, root)]
     if call and not shown and not step_failed(step) and call.exit_code == 0:
         shown = ["exit 0"]
     if any(not one.finished for one in step.calls):
@@ -78,10 +71,6 @@ def _step(step: Step, root: str) -> str:
         text.rstrip(":") for one in step.calls for made in one.decisions if (text := decision_text(made))
     ]
     return "\n".join([f"{step.number:>3}  {line}", *(f"       {text}" for text in decided)])
-
-
-def _chip(chip: Chip) -> str:
-    return f"{chip.text}{_counts(chip.added, chip.removed)}"
 
 
 def _counts(added: int, removed: int) -> str:

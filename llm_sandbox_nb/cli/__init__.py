@@ -1,4 +1,4 @@
-"""The command line, `llm-sandbox-nb COMMAND`: `NAME_command.NAME_command` runs command NAME."""
+"""The command line, `llm-sandbox-nb COMMAND`: `NAME_command.NAME_command` runs command NAME. The exit codes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,38 @@ import os
 import sys
 from collections.abc import Sequence
 
-from llm_sandbox_nb.cli.exit_codes import INTERRUPTED, USAGE
 from llm_sandbox_nb.options.table import UsageError
 
+ENDED_WELL = 0
+FAILED = 1
+"""Something none of the other codes names."""
+USAGE = 2
+"""The command line, or a file that it names, was wrong; nothing was started."""
+MODEL_ERROR = 3
+"""The model could not be asked, or gave up."""
+SANDBOX_ERROR = 4
+"""No sandbox: no engine, no image, not allowed, or it died."""
+LIMIT_REACHED = 5
+"""Steps, tokens, cost or time ran out before the model was done."""
+INTERRUPTED = 130
 _BROKEN_PIPE = 141
+
+_BY_STOP_REASON = {
+    "submitted": ENDED_WELL,
+    "answered": ENDED_WELL,
+    "steps": LIMIT_REACHED,
+    "tokens": LIMIT_REACHED,
+    "cost": LIMIT_REACHED,
+    "time": LIMIT_REACHED,
+    "interrupted": INTERRUPTED,
+    "model_error": MODEL_ERROR,
+    "sandbox_lost": SANDBOX_ERROR,
+}
+
+
+def exit_code(stop_reason: str | None) -> int:
+    """The exit code of a run that stopped for this reason."""
+    return _BY_STOP_REASON.get(stop_reason or "", FAILED)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

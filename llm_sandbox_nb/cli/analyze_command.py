@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from llm_sandbox_nb.cli.exit_codes import ENDED_WELL, FAILED
+from llm_sandbox_nb.cli import ENDED_WELL, FAILED
 from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.trajectory.run_folder import JOURNAL
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.benchmark.commands import list_text, make_report, prepare
-from llm_sandbox_nb.cli.exit_codes import ENDED_WELL, FAILED, INTERRUPTED, MODEL_ERROR
+from llm_sandbox_nb.cli import ENDED_WELL, FAILED, INTERRUPTED, MODEL_ERROR
 from llm_sandbox_nb.formatting import format_percent, plural
 from llm_sandbox_nb.options.table import UsageError
 

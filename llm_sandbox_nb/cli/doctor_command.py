@@ -7,7 +7,7 @@ import asyncio
 import sys
 
 from llm_sandbox_nb.card.export import NO_VIEW, has_view
-from llm_sandbox_nb.cli.exit_codes import ENDED_WELL, FAILED, SANDBOX_ERROR
+from llm_sandbox_nb.cli import ENDED_WELL, FAILED, SANDBOX_ERROR
 
 
 def doctor_command(_: argparse.Namespace) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 
-from llm_sandbox_nb.cli.exit_codes import ENDED_WELL, FAILED
+from llm_sandbox_nb.cli import ENDED_WELL, FAILED
 from llm_sandbox_nb.cli.printer import harmless
 from llm_sandbox_nb.cli.run_command import run_task
 from llm_sandbox_nb.examples.checks import read_files
 from llm_sandbox_nb.examples.gallery import EXAMPLES
-from llm_sandbox_nb.options.nearest import did_you_mean
+from llm_sandbox_nb.options.parser import did_you_mean
 from llm_sandbox_nb.options.table import QUERY, UsageError
 from llm_sandbox_nb.trajectory.run_folder import FILES
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from llm_sandbox_nb.card.export import NO_VIEW, ExportError, export_html, has_view
-from llm_sandbox_nb.cli.exit_codes import ENDED_WELL
+from llm_sandbox_nb.cli import ENDED_WELL
 from llm_sandbox_nb.cli.runs_command import run_path
 from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.runs.run import Run

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from llm_sandbox_nb.cli.exit_codes import ENDED_WELL, SANDBOX_ERROR
+from llm_sandbox_nb.cli import ENDED_WELL, SANDBOX_ERROR
 from llm_sandbox_nb.cli.printer import harmless
 from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.options.table import UsageError

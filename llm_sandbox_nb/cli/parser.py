@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 
 from llm_sandbox_nb.benchmark.options import add_benchmark_actions, benchmark_words
-from llm_sandbox_nb.options.parser import RUN_EPILOG, Parser
-from llm_sandbox_nb.options.runs import add_runs_options
+from llm_sandbox_nb.options.parser import RUN_EPILOG, Parser, add_runs_options
 from llm_sandbox_nb.options.table import GROUPS, QUERY, SETTINGS
 from llm_sandbox_nb.training.options import add_training_actions
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import runpy
 import select
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from llm_sandbox_nb.cli.own_functions import check_function_name
 from llm_sandbox_nb.cli.printer import harmless
 from llm_sandbox_nb.options.table import UsageError
 
@@ -38,25 +36,7 @@ def check_stops(values: dict[str, Any]) -> None:
             "say what to do instead: --on_pause stop, --on_pause continue, or --break EXPR --on_pause stop."
         )
     for name in values["break_when"]:
-        file, _, function = name.rpartition(":")
-        if not file or not function.isidentifier() or not Path(file).expanduser().is_file():
-            raise UsageError(f"--break_when takes FILE.py:NAME of an existing Python file, not {name!r}.")
-
-
-def function_of(name: str) -> Callable[[Any], Any]:
-    """The function that `FILE.py:NAME` names; the file is run for it.
-
-    Raises:
-        UsageError: the file fails, or has no such function.
-    """
-    file, _, function = name.rpartition(":")
-    try:
-        found = runpy.run_path(str(Path(file).expanduser())).get(function)
-    except Exception as error:
-        raise UsageError(f"--break_when: {file} cannot be run: {type(error).__name__}: {error}.") from error
-    if not callable(found):
-        raise UsageError(f"--break_when: {file} has no function {function}.")
-    return found  # type: ignore[no-any-return]
+        check_function_name("break_when", name)
 
 
 def _can_answer(stdin: TextIO | None) -> bool:

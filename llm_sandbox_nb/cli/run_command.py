@@ -10,10 +10,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llm_sandbox_nb.cli.exit_codes import INTERRUPTED, MODEL_ERROR, SANDBOX_ERROR, exit_code
-from llm_sandbox_nb.cli.pause_prompt import TerminalPrompt, check_stops, function_of
+from llm_sandbox_nb.cli import INTERRUPTED, MODEL_ERROR, SANDBOX_ERROR, exit_code
+from llm_sandbox_nb.cli.own_functions import check_function_name, function_of
+from llm_sandbox_nb.cli.pause_prompt import TerminalPrompt, check_stops
 from llm_sandbox_nb.cli.printer import Printer, harmless
-from llm_sandbox_nb.formats.responses import RESPONSES, save_responses
+from llm_sandbox_nb.formats.llm_in_sandbox import RESPONSES, save_responses
 from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.options.table import QUERY, UsageError
 from llm_sandbox_nb.options.values import resolve, sandbox_limits
@@ -78,6 +79,8 @@ def _check(values: dict[str, Any]) -> None:
             "There is no model: name one with --model (for example openai/gpt-5), in $LLM_NAME or in a settings file."
         )
     check_stops(values)
+    for name in values["tool"]:
+        check_function_name("tool", name)
     if values["input_dir"] and not Path(values["input_dir"]).expanduser().exists():
         raise UsageError(f"--input_dir: there is no {values['input_dir']}; check the path.")
 
@@ -132,13 +135,14 @@ async def _until_signal(values: dict[str, Any], started: list[Run]) -> None:
         limits=RunLimits(values["steps"], values["tokens"], values["budget"], values["time"]),
         settings=_model_settings(values),
         command_timeout=values["command_timeout"],
+        tools=[function_of("tool", name) for name in values["tool"]],
         api_base=values["api_base"],
         api_key=values["api_key"],
         listeners=(Printer(sys.stdout),),
         on_run=started.append,
         step=values["step"],
         breakpoints=values["break"],
-        break_when=[function_of(name) for name in values["break_when"]],
+        break_when=[function_of("break_when", name) for name in values["break_when"]],
         approve=values["approve"],
         on_pause=TerminalPrompt(sys.stdin, sys.stdout).ask
         if values["on_pause"] == "ask"

@@ -8,13 +8,13 @@ import os
 import sys
 from pathlib import Path
 
-from llm_sandbox_nb.cli.exit_codes import ENDED_WELL, FAILED
+from llm_sandbox_nb.cli import ENDED_WELL, FAILED
 from llm_sandbox_nb.cli.printer import harmless
-from llm_sandbox_nb.options.runs import prune_rule
+from llm_sandbox_nb.options.parser import prune_rule
 from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.options.values import resolve
 from llm_sandbox_nb.runs.catalog import list_runs, plan_prune, prune, runs_json, runs_text
-from llm_sandbox_nb.trajectory.run_names import RunNotFoundError, find_run_folder
+from llm_sandbox_nb.trajectory.run_folder import RunNotFoundError, find_run_folder
 
 
 def runs_command(arguments: argparse.Namespace) -> int:

@@ -6,11 +6,10 @@ import argparse
 import json
 import os
 
-from llm_sandbox_nb.cli.exit_codes import ENDED_WELL
+from llm_sandbox_nb.cli import ENDED_WELL
 from llm_sandbox_nb.cli.printer import harmless
-from llm_sandbox_nb.options.settings_list import settings_json, settings_text
 from llm_sandbox_nb.options.table import FILE_SETTINGS
-from llm_sandbox_nb.options.values import resolve_sources
+from llm_sandbox_nb.options.values import resolve_sources, settings_json, settings_text
 
 
 def settings_command(arguments: argparse.Namespace) -> int:

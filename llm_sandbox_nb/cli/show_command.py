@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
-from pathlib import Path
 
 from llm_sandbox_nb.cli.printer import LIVE_LINES, Printer, harmless
 from llm_sandbox_nb.cli.runs_command import run_path
@@ -30,7 +28,7 @@ def show_command(arguments: argparse.Namespace) -> int:
     printer = Printer(sys.stdout, lines=LIVE_LINES if arguments.brief else None, folder=folder)
     last: ev.Event | None = None
     try:
-        for last in _events(journal):
+        for last in read_seed(journal).events if journal.suffix == ".json" else read_journal(journal):
             printer(last)
     except FileNotFoundError as error:
         raise UsageError(f"Outputs of the run are missing; {folder}/blobs was left behind.") from error
@@ -38,11 +36,6 @@ def show_command(arguments: argparse.Namespace) -> int:
         raise UsageError(f"The run cannot be read to its end: {str(error).rstrip('.')}.") from error
     _show_end(last)
     return 0
-
-
-def _events(path: Path) -> Iterable[ev.Event]:
-    """Of a journal, or of a trajectory.json as the original package writes it."""
-    return read_seed(path).events if path.suffix == ".json" else read_journal(path)
 
 
 def _show_end(last: ev.Event | None) -> None:

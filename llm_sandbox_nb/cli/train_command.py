@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llm_sandbox_nb.cli.exit_codes import ENDED_WELL, FAILED, INTERRUPTED
+from llm_sandbox_nb.cli import ENDED_WELL, FAILED, INTERRUPTED
 from llm_sandbox_nb.cli.printer import harmless
 from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.training.options import config_of, watch_lines
@@ -86,6 +86,7 @@ def _evaluate(arguments: Mapping[str, Any]) -> int:
     from llm_sandbox_nb.training.config import ConfigError
     from llm_sandbox_nb.training.evaluation import evaluate, evaluation_text, plan_evaluation
     from llm_sandbox_nb.training.grpo import MissingPackageError
+    from llm_sandbox_nb.training.record import RecordError
 
     names = ("task", "data", "rows", "repeats", "before", "temperature", "out")
     modes = [mode.strip() for mode in arguments["mode"].split(",") if mode.strip()]
@@ -94,7 +95,7 @@ def _evaluate(arguments: Mapping[str, Any]) -> int:
             arguments["checkpoint"], modes=modes, **{name: arguments[name] for name in names}
         )
         cells = evaluate(plan, lambda text: print(harmless(text), file=sys.stderr, flush=True))
-    except (ConfigError, MissingPackageError, TemplateError) as error:
+    except (ConfigError, MissingPackageError, RecordError, TemplateError) as error:
         raise UsageError(str(error)) from error
     except FatalError as error:
         print(error, file=sys.stderr)

@@ -2,6 +2,7 @@
 
 One record is one call, as there; a reply with several calls gives several, the later ones without thought. Its `run`
 calls the records `steps`; its `benchmark` calls them `trajectory`, and puts `agent_answer` beside them.
+`save_responses` writes each request to the model and its reply as that package does, a file each.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from typing import Any
 
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.run_folder import SEED
-from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
+from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory, tool_message
 
+RESPONSES = "litellm"
+"""The folder of requests and replies, in the folder of a run."""
 _RECORDS = ("steps", "trajectory")
 _EXIT = re.compile(r"\s*Exit code: *(?:Error: Exit code *)?(-?\d+)[^\n]*\n?")
 _LABEL = re.compile(r"Execution output of \\?\[[^\]\n]*\]:\n?")
@@ -151,3 +154,33 @@ def outcome(tool: str, observation: str) -> dict[str, Any]:
     if "exit_code" not in facts:  # the package says -1 for a time-out and when it failed itself
         facts |= {"timed_out": True} if _TOO_LONG in facts["stdout"][:200] else {"error": "failed"}
     return facts
+
+
+def save_responses(trajectory: Trajectory, folder: Path) -> None:
+    """Write `request_001.json`, `response_001.json`, ... into `folder`: the record, request by request."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tools = trajectory.start.tools if trajectory.start else []
+    messages: list[dict[str, Any]] = []
+    number = 0
+    for event in trajectory.events:
+        match event:
+            case ev.ModelRequested():
+                number += 1
+                request = {"messages": messages, "tools": tools, **event.settings}
+                _write(folder / f"request_{number:03}.json", request)
+            case ev.ModelFailed() | ev.ModelReplied():
+                _write(folder / f"response_{number:03}.json", event.model_dump(mode="json"))
+        messages.extend(_messages(event))
+
+
+def _messages(event: ev.Event) -> list[dict[str, Any]]:
+    match event:
+        case ev.MessageAdded() | ev.ModelReplied():
+            return [event.message]
+        case ev.CallFinished():
+            return [tool_message(event.call_id, event.observation)]
+    return []
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")

@@ -8,7 +8,7 @@ went stale during a long tool call, cancelling closes the connection, and a requ
 from __future__ import annotations
 
 import functools
-import json
+import json as _json
 import os
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -21,8 +21,8 @@ import httpx
 
 from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.model.errors import Target
+from llm_sandbox_nb.model.known_history import NextRequest
 from llm_sandbox_nb.model.request import Route
-from llm_sandbox_nb.model.sent_history import NextRequest
 from llm_sandbox_nb.model.server_replies import ReplyRewriter
 from llm_sandbox_nb.model.typed_keys import typed_key
 
@@ -31,6 +31,8 @@ _WELL_KNOWN = frozenset({"anthropic", "deepseek", "gemini", "groq", "mistral", "
 """Providers that need a key, in the environment variable of their name."""
 _LITELLM_HTTP = frozenset({"anthropic", "deepseek", "gemini", "hosted_vllm"})
 """Providers whose requests LiteLLM sends with its own HTTP client; all others keep LiteLLM's client."""
+SENDS_NEW_MESSAGES = frozenset({"openai", "hosted_vllm", "deepseek"})
+"""Providers for which LiteLLM changes each message without a look at others: it gets the new ones only."""
 
 
 @dataclass(frozen=True)
@@ -135,10 +137,20 @@ def _make_client(
         import openai
 
         # Of httpx also where OpenAI's client has one of httpx2: replies are rewritten with httpx's classes.
-        http_client = httpx.AsyncClient(verify=_certificates(), event_hooks=hooks, follow_redirects=True)
-        request.send_through(http_client)
+        http_client: Any = httpx.AsyncClient(verify=_certificates(), event_hooks=hooks, follow_redirects=True)
+        build = http_client.build_request
+
+        def build_whole(*args: Any, content: bytes | None = None, json: Any = None, **rest: Any) -> Any:
+            body = json if content is None else _json.loads(content)
+            return build(*args, content=request.whole_body(body), **rest)
+
+        http_client.build_request = build_whole
         return openai.AsyncOpenAI(api_key=api_key, base_url=api_base, max_retries=0, http_client=http_client)
-    return _once_only()(event_hooks=hooks) if route.provider in _LITELLM_HTTP else None
+    if route.provider not in _LITELLM_HTTP:
+        return None
+    client = _once_only()(event_hooks=hooks)
+    client.request = request if route.provider in SENDS_NEW_MESSAGES else None
+    return client
 
 
 @functools.cache
@@ -152,13 +164,15 @@ def _once_only() -> type[Any]:
     from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
 
     class OnceOnly(AsyncHTTPHandler):
-        """LiteLLM's HTTP client without its second attempt, and with further fields in the body of a request."""
+        """LiteLLM's HTTP client without its second attempt; a body gets further fields and the known messages."""
 
         extra: Mapping[str, Any] = MappingProxyType({})
+        request: NextRequest | None = None
 
         async def post(self, *args: Any, data: Any = None, **kwargs: Any) -> Any:
-            if self.extra and isinstance(data, str):
-                data = json.dumps(_merged(json.loads(data), self.extra))
+            if isinstance(data, str) and (self.extra or self.request):
+                body = _merged(_json.loads(data), self.extra)
+                data = self.request.whole_body(body, _json.dumps) if self.request else _json.dumps(body)
             return await super().post(*args, data=data, **kwargs)
 
         async def single_connection_post_request(self, *args: Any, **kwargs: Any) -> Any:

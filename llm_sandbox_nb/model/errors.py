@@ -326,9 +326,8 @@ def examine(error: BaseException) -> Failure:
     parts = list(chain(error))
     response = next((found for part in reversed(parts) if (found := _answer(part)) is not None), None)
     body = next((found for part in reversed(parts) if (found := _body(part))), {})
-    plain = next(
-        (said for part in parts if isinstance(said := getattr(part, "body", None), str) and said), ""
-    )
+    bodies: list[Any] = [getattr(part, "body", None) for part in parts]
+    plain = next((said for said in bodies if isinstance(said, str)), "")
     texts = [*_texts(parts), *filter(None, [plain])]
     return Failure(
         status=_status(parts, body) if response is None else int(response.status_code),

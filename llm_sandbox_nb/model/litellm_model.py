@@ -8,10 +8,10 @@ from typing import Any
 
 import httpx
 
-from llm_sandbox_nb.model.connection import Access, request_client
-from llm_sandbox_nb.model.contract import DeltaCallback, Model, ModelError, ModelSettings, Reply
+from llm_sandbox_nb.model.connection import SENDS_NEW_MESSAGES, Access, request_client
+from llm_sandbox_nb.model.contract import DeltaCallback, ModelError, ModelSettings, Reply
 from llm_sandbox_nb.model.errors import Target, broken_off, refused_setting, to_model_error
-from llm_sandbox_nb.model.known_history import KnownHistories
+from llm_sandbox_nb.model.known_history import KnownHistories, SentHistories
 from llm_sandbox_nb.model.litellm_backend import backend
 from llm_sandbox_nb.model.request import (
     SETTINGS,
@@ -23,9 +23,6 @@ from llm_sandbox_nb.model.request import (
     reasoning_field,
     sampling,
 )
-from llm_sandbox_nb.model.script import load_script
-from llm_sandbox_nb.model.scripted import ScriptedModel
-from llm_sandbox_nb.model.sent_history import SentHistories
 from llm_sandbox_nb.model.server_replies import ReplyRewriter, ServerHabits
 from llm_sandbox_nb.model.stream import Assembly
 from llm_sandbox_nb.trajectory.events import Usage
@@ -35,42 +32,12 @@ _CACHED = [{"location": "message", "role": "system"}, {"location": "message", "i
 _log = logging.getLogger(__name__)
 
 
-def make_model(
-    name: str,
-    *,
-    api_base: str | None = None,
-    api_key: str | None = None,
-    send_reasoning: SendReasoning = "auto",
-) -> Model:
-    """The model `name`, as LiteLLM knows it: `openai/gpt-5`, `anthropic/...`, `hosted_vllm/...`.
-
-    With `api_base` and no known provider in front, the name is that of a model of the OpenAI-compatible
-    server there.
-    `scripted/NAME` plays a packaged script, `scripted/PATH.yaml` one of your own (see `model/script.py`): without
-    LiteLLM, and without asking any model.
-    `send_reasoning` says whether reasoning goes back in later requests; `auto` does what each provider wants,
-    and a self-hosted server whose chat template wants it back needs `reasoning_content`.
-
-    Nothing is imported or sent before the first reply.
-
-    Raises:
-        ModelError: there is no such script, or the name is empty.
-    """
-    if not name.strip():
-        raise ModelError("No model is named: pass one with -m or --model.", kind="not_found")
-    access = Access(api_base or None, api_key or None)
-    access.check()
-    if name.startswith("scripted/"):
-        return ScriptedModel(name, load_script(name.removeprefix("scripted/")))
-    return LiteLLMModel(name, access, send_reasoning=send_reasoning)
-
-
 class _ListenerError(Exception):
     """The callback for pieces failed; that is not the model's failure."""
 
 
 class LiteLLMModel:
-    """A model that LiteLLM reaches; see `make_model`."""
+    """A model that LiteLLM reaches; `model_names.make_model` makes it."""
 
     scripted = False
 
@@ -234,7 +201,7 @@ def _needs_whole_history(litellm: Any, route: Route) -> bool:
     listening = {str(one) for listed in lists for one in listed} - (
         {"cache"} if litellm.cache is None else set()
     )
-    return route.provider != "openai" or bool(listening)
+    return route.provider not in SENDS_NEW_MESSAGES or bool(listening)
 
 
 def _usage(litellm: Any, route: Route, assembly: Assembly) -> Usage | None:

@@ -1,3 +1,4 @@
+"""Names of models: which model a name means, and the names that a person may mean. Nothing here imports LiteLLM."""
 """Names of models and providers that a person may mean: scripts, and LiteLLM's list, read without importing it."""
 
 from __future__ import annotations
@@ -10,6 +11,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from llm_sandbox_nb.model.connection import Access
+from llm_sandbox_nb.model.contract import Model, ModelError
+from llm_sandbox_nb.model.litellm_model import LiteLLMModel
+from llm_sandbox_nb.model.request import SendReasoning
+from llm_sandbox_nb.model.script import load_script
+from llm_sandbox_nb.model.scripted import ScriptedModel
 from llm_sandbox_nb.model.typed_keys import typed_key, typed_providers
 
 _LIST = "model_prices_and_context_window_backup.json"
@@ -20,6 +27,36 @@ _KEYS = {
 }  # fmt: skip
 """Providers that are offered without being begun, with the variables of their keys."""
 _SERVERS = frozenset({"custom_openai", "hosted_vllm", "litellm_proxy", "lm_studio", "ollama", "ollama_chat"})
+
+
+def make_model(
+    name: str,
+    *,
+    api_base: str | None = None,
+    api_key: str | None = None,
+    send_reasoning: SendReasoning = "auto",
+) -> Model:
+    """The model `name`, as LiteLLM knows it: `openai/gpt-5`, `anthropic/...`, `hosted_vllm/...`.
+
+    With `api_base` and no known provider in front, the name is that of a model of the OpenAI-compatible
+    server there.
+    `scripted/NAME` plays a packaged script, `scripted/PATH.yaml` one of your own (see `model/script.py`): without
+    LiteLLM, and without asking any model.
+    `send_reasoning` says whether reasoning goes back in later requests; `auto` does what each provider wants,
+    and a self-hosted server whose chat template wants it back needs `reasoning_content`.
+
+    Nothing is imported or sent before the first reply.
+
+    Raises:
+        ModelError: there is no such script, or the name is empty.
+    """
+    if not name.strip():
+        raise ModelError("No model is named: pass one with -m or --model.", kind="not_found")
+    access = Access(api_base or None, api_key or None)
+    access.check()
+    if name.startswith("scripted/"):
+        return ScriptedModel(name, load_script(name.removeprefix("scripted/")))
+    return LiteLLMModel(name, access, send_reasoning=send_reasoning)
 
 
 def model_names(begun: str, environment: Mapping[str, str]) -> list[str]:

@@ -93,7 +93,11 @@ def written_calls(text: str, tools: Mapping[str, Properties]) -> tuple[str, list
         return text, []
     for start, end in reversed(places):
         text = text[:start] + text[end:]
-    return text.strip(), [(name, json.dumps(_typed(arguments, tools[name]))) for name, arguments in calls]
+    typed = [
+        (name, {key: _value(value, tools[name].get(key, {})) for key, value in arguments.items()})
+        for name, arguments in calls
+    ]
+    return text.strip(), [(name, json.dumps(arguments)) for name, arguments in typed]
 
 
 def _in_block(block: str, *, closed: bool) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -129,10 +133,6 @@ class _Written(str):
     """A value that is written without quotes, so that only the schema tells a number from its digits."""
 
     __slots__ = ()
-
-
-def _typed(arguments: Mapping[str, Any], properties: Properties) -> dict[str, Any]:
-    return {key: _value(value, properties.get(key, {})) for key, value in arguments.items()}
 
 
 def _value(value: Any, schema: Mapping[str, Any]) -> Any:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.card.card import Card
 from llm_sandbox_nb.notebook.cell_options import CellTask, cell_task
-from llm_sandbox_nb.notebook.display import Listener, LiveDisplay, Output, RunFollower
+from llm_sandbox_nb.notebook.display import Listener, LiveDisplay, Output, RunFollower, page_cell
 from llm_sandbox_nb.notebook.errors import SandboxLimitError, in_one_sentence
 from llm_sandbox_nb.notebook.event_loop import BackgroundLoop, BackgroundTask
-from llm_sandbox_nb.notebook.page_cell import page_cell
 from llm_sandbox_nb.notebook.sandboxes import NotebookSandboxes
 from llm_sandbox_nb.notebook.saved_runs import first_run_of, notebook_name, runs_folder
 from llm_sandbox_nb.notebook.settings import SandboxSettings
@@ -117,6 +116,7 @@ class CellRun:
                 limits=task.limits,
                 settings=task.sampling,
                 command_timeout=task.command_timeout,
+                tools=task.tools,
                 api_base=task.api_base,
                 api_key=task.api_key,
                 listeners=[listener, watchers.listen],

@@ -58,6 +58,7 @@ class CellTask:
     on_pause: str | None
     pauses: PauseOptions
     files_of: tuple[Run, int] | None
+    tools: tuple[Callable[..., Any], ...]
 
 
 def cell_task(
@@ -96,6 +97,7 @@ def cell_task(
         on_pause=options.on_pause,
         pauses=pause_options(options, namespace),
         files_of=original_files(options.from_files_of, runs_folder(settings, namespace), namespace),
+        tools=tuple(_function("--tool", name, namespace) for name in options.tools),
     )
 
 
@@ -162,7 +164,7 @@ def pause_options(options: argparse.Namespace, namespace: Mapping[str, Any]) -> 
     Raises:
         SandboxUsageError: an expression is no breakpoint, or there is no such function.
     """
-    functions = tuple(_function(name, namespace) for name in options.break_when)
+    functions = tuple(_function("--break-when", name, namespace) for name in options.break_when)
     found = PauseOptions(options.step, tuple(options.breakpoints), functions, options.approve)
     try:
         pause_rules(found.step, found.breakpoints, found.break_when, found.approve)
@@ -171,11 +173,11 @@ def pause_options(options: argparse.Namespace, namespace: Mapping[str, Any]) -> 
     return found
 
 
-def _function(name: str, namespace: Mapping[str, Any]) -> Callable[[Any], Any]:
+def _function(option: str, name: str, namespace: Mapping[str, Any]) -> Callable[..., Any]:
     function = namespace.get(name)
     if not callable(function):
         what = "is not a function" if name in namespace else "is not defined"
-        raise SandboxUsageError(f"--break-when takes the name of your own function, and {name!r} {what}.")
+        raise SandboxUsageError(f"{option} takes the name of your own function, and {name!r} {what}.")
     return function  # type: ignore[no-any-return]
 
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from llm_sandbox_nb.model.model_names import common_providers, model_names
 from llm_sandbox_nb.sandbox.isolations import NETWORKS, PROFILES, isolation_choices
-from llm_sandbox_nb.trajectory.run_names import run_folders, short_ids
+from llm_sandbox_nb.trajectory.run_folder import run_folders, short_ids
 
 _MOST = 200
 """Names that are offered, at most."""
@@ -119,6 +119,7 @@ def _values(name: str, begun: str, magics: Names) -> list[str]:
         "on_pause": lambda: ("ask", "wait", "stop", "continue"),
         "input": lambda: [*_files(begun), *_variables(namespace, lambda value: not callable(value))],
         "break_when": lambda: _variables(namespace, callable),
+        "tools": lambda: _variables(namespace, callable),
         "from_files_of": lambda: _runs(begun, magics),
         "prompt_config": lambda: _files(begun, (".yaml", ".yml")),
         "api_key_env": lambda: [name for name in os.environ if name.endswith(("KEY", "TOKEN"))],

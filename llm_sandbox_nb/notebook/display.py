@@ -8,7 +8,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from llm_sandbox_nb.card.artifacts import relative_path
 from llm_sandbox_nb.card.bundle import MIME, live_json
@@ -31,6 +31,34 @@ _WATCHED_INTERVAL = 1.0
 _TICK = 0.05
 _CLOCK = 1.0
 """Seconds after which the card is updated although nothing happened, so that its clock advances."""
+
+
+class PageCell(TypedDict):
+    """The cell that is being executed."""
+
+    id: str
+    """The id of the cell in its notebook; empty where the front end does not say it."""
+    request: str
+    """The id of the message that asked for the execution; all output of the cell names it."""
+    client: str
+    """The page that asked."""
+    count: int
+    """The number in the cell's prompt."""
+
+
+def page_cell(shell: Any) -> PageCell | None:
+    """The cell that `shell` executes; None outside of a kernel. To be called in the thread of the cell."""
+    get_parent = getattr(shell, "get_parent", None)
+    if getattr(shell, "kernel", None) is None or get_parent is None:
+        return None
+    parent: dict[str, Any] = get_parent() or {}
+    header, metadata = parent.get("header") or {}, parent.get("metadata") or {}
+    return {
+        "id": str(metadata.get("cellId") or ""),
+        "request": str(header.get("msg_id") or ""),
+        "client": str(header.get("session") or ""),
+        "count": len(shell.user_ns.get("In", ())) - 1,  # the shell has counted on already, in some versions
+    }
 
 
 class UpdatedOutput:

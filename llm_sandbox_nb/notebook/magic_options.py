@@ -13,7 +13,7 @@ from IPython.core.error import UsageError as MagicError
 from IPython.core.magic_arguments import argument
 
 from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
-from llm_sandbox_nb.options.nearest import nearest
+from llm_sandbox_nb.options.parser import nearest
 from llm_sandbox_nb.options.table import UsageError, option
 from llm_sandbox_nb.options.values import converted
 
@@ -57,6 +57,14 @@ OPTIONS = [
         "--from-files-of",
         metavar="RUN[:STEP]",
         help="first give the sandbox the files that this run began with, or had after that step",
+    ),
+    _shared(
+        "--tool",
+        dest="tools",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="your function of this name, which the model can call too; several are possible",
     ),
     _shared("--step"),
     _shared("--break", dest="breakpoints", action="append", default=[]),

@@ -187,7 +187,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
 
             getattr(RunCommands(self._live, self.folder, self._namespace, self._find, self._show), name)(rest)
         elif name in _DECISIONS:
-            from llm_sandbox_nb.notebook.run_decisions import execute_line_command
+            from llm_sandbox_nb.notebook.run_commands import execute_line_command
 
             print(execute_line_command(self._live, name, rest))
         elif name == "model":
@@ -214,7 +214,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
 
     def _prepare(self, run: Run, output: Output | None = None) -> None:
         """When a cell resumes the run, show it there; keep what it forks."""
-        from llm_sandbox_nb.notebook.resume_display import CellResumeDisplay
+        from llm_sandbox_nb.notebook.solve_card import CellResumeDisplay
 
         if output is not None or not isinstance(run.context.resume_display, CellResumeDisplay):
             run.context.resume_display = CellResumeDisplay(

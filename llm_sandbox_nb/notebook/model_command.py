@@ -9,9 +9,8 @@ from typing import Any
 
 from llm_sandbox_nb.card.text import plain
 from llm_sandbox_nb.model.contract import ModelError
-from llm_sandbox_nb.model.litellm_model import make_model
 from llm_sandbox_nb.model.local_servers import LocalServer, find_local_servers
-from llm_sandbox_nb.model.model_names import configured_models, script_names
+from llm_sandbox_nb.model.model_names import configured_models, make_model, script_names
 from llm_sandbox_nb.notebook.errors import SandboxUsageError
 from llm_sandbox_nb.notebook.event_loop import BackgroundLoop
 from llm_sandbox_nb.notebook.settings import SandboxSettings

@@ -11,20 +11,29 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from llm_sandbox_nb.agent.control.debug_commands import execute_debug_command, question
+from llm_sandbox_nb.agent.control.dispatch import decide
 from llm_sandbox_nb.card.text import plain
 from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
 from llm_sandbox_nb.notebook.magic_options import load_arguments, split_words, variable_name
-from llm_sandbox_nb.notebook.resume_display import CellResumeDisplay
-from llm_sandbox_nb.options.parser import Parser
-from llm_sandbox_nb.options.runs import add_runs_options, prune_rule
+from llm_sandbox_nb.notebook.solve_card import CellResumeDisplay
+from llm_sandbox_nb.options.parser import Parser, add_runs_options, prune_rule
 from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.runs.catalog import list_runs, plan_prune, prune, runs_json, runs_text
-from llm_sandbox_nb.trajectory.run_names import run_folders
+from llm_sandbox_nb.trajectory.decisions import PauseDecision
+from llm_sandbox_nb.trajectory.run_folder import run_folders
+
+if TYPE_CHECKING:
+    from llm_sandbox_nb.runs.run import Run
 
 if TYPE_CHECKING:
     from llm_sandbox_nb.runs.rewind import What
     from llm_sandbox_nb.runs.run import Run
 
+NO_RUN = (
+    "No run is active: start one with a %%sandbox cell. These commands are for a second thread of this kernel "
+    "(a subshell); the panel and the buttons of the card need none."
+)
 _SHOWN = 30
 """Runs that a list shows."""
 _USAGE = {
@@ -287,3 +296,24 @@ def _step(name: str, word: str) -> int:
 
 def _wrong(name: str) -> NoReturn:
     raise SandboxUsageError(f"The command is %sandbox {_USAGE[name]}.")
+
+
+def execute_line_command(run: Run | None, command: str, rest: str) -> str:
+    """Execute the decision of a `%sandbox` line; returns what to print.
+
+    Raises:
+        SandboxInputError: no run is active, or this is not possible now; nothing was changed.
+    """
+    if run is None or run.stop_reason is not None:
+        raise SandboxInputError(NO_RUN)
+    if command == "held":
+        held = run.held
+        if held is not None:
+            return plain(question(held))
+        return "The run is paused." if run.control.paused else "The run continues; nothing waits."
+    if command == "pause":
+        decide(run.control, PauseDecision(), source="magic")
+        return "The run pauses before the next request, call or observation."
+    if problem := execute_debug_command(run.control, f"{command} {rest}", source="magic"):
+        raise SandboxInputError(problem)
+    return "Done."

@@ -15,8 +15,13 @@ from llm_sandbox_nb.notebook.sandboxes import Forks
 from llm_sandbox_nb.notebook.settings import SandboxSettings
 from llm_sandbox_nb.trajectory.events import RunStarted, parse_event
 from llm_sandbox_nb.trajectory.journal import JournalError
-from llm_sandbox_nb.trajectory.run_folder import HISTORY, JOURNAL
-from llm_sandbox_nb.trajectory.run_names import RunNotFoundError, find_run_folder, run_folders
+from llm_sandbox_nb.trajectory.run_folder import (
+    HISTORY,
+    JOURNAL,
+    RunNotFoundError,
+    find_run_folder,
+    run_folders,
+)
 from llm_sandbox_nb.trajectory.run_summary import notebook_folder_name
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from llm_sandbox_nb.model.model_names import typed_key_of
 from llm_sandbox_nb.model.typed_keys import typed_providers
 from llm_sandbox_nb.notebook.errors import SandboxUsageError
 from llm_sandbox_nb.options.settings_files import find_settings_files
-from llm_sandbox_nb.options.settings_list import settings_text
 from llm_sandbox_nb.options.table import FILE_SETTINGS, UsageError, option
 from llm_sandbox_nb.options.values import (
     DEFAULT,
@@ -28,6 +27,7 @@ from llm_sandbox_nb.options.values import (
     find_key,
     resolve_options,
     sandbox_limits,
+    settings_text,
 )
 from llm_sandbox_nb.sandbox.contract import Limits
 from llm_sandbox_nb.sandbox.isolations import NETWORKS, PROFILES, isolation_choices

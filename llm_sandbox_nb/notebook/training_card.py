@@ -28,7 +28,9 @@ def training_bundle(
     """
     config, steps = record.config, record.steps()
     done = steps[-1]["step"] if steps else 0
-    shown = _newest_kept(record, done) if step is None else step
+    shown = step
+    if shown is None:
+        shown = next((number for number in range(done, 0, -1) if record.rollouts(number)), done)
     rows = record.rollouts(shown)
     if step is not None and not rows:
         raise RecordError(
@@ -48,10 +50,6 @@ def training_bundle(
         parts.append(f"<div class='lsn-notes'>{escape(note)}</div>")
     lines = [*overview(record), "", *(rollout_lines(rows) if rows else ()), *((note,) if note else ())]
     return {"text/html": card_html("".join(parts)), "text/plain": plain("\n".join(lines))}
-
-
-def _newest_kept(record: TrainingRecord, done: int) -> int:
-    return next((number for number in range(done, 0, -1) if record.rollouts(number)), done)
 
 
 def _table(record: TrainingRecord, step: int, rows: Sequence[RolloutRow]) -> str:

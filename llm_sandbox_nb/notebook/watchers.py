@@ -13,7 +13,7 @@ from llm_sandbox_nb.trajectory.events import Event
 if TYPE_CHECKING:
     from llm_sandbox_nb.agent.control.run_control import RunControl
     from llm_sandbox_nb.card.card import Card
-    from llm_sandbox_nb.notebook.page_cell import PageCell
+    from llm_sandbox_nb.notebook.display import PageCell
     from llm_sandbox_nb.notebook.panel import Panel
     from llm_sandbox_nb.notebook.server_client.publisher import RunPublisher
     from llm_sandbox_nb.runs.run import Run

@@ -1,11 +1,11 @@
-"""argparse, with options from the table and errors as one sentence."""
+"""argparse, with options from the table, errors as one sentence, and the known word that a mistyped one means."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from llm_sandbox_nb.options.nearest import nearest
 from llm_sandbox_nb.options.table import Option, UsageError
 
 VALUES_FROM = """\
@@ -53,7 +53,8 @@ class Parser(argparse.ArgumentParser):
         )
         if option.short:
             names = {f"-{option.short}": None} | names
-        default = "" if option.default in (None, []) else f" (default: {_shown(option.default)})"
+        shown = ",".join(option.default) if isinstance(option.default, tuple) else option.default
+        default = "" if option.default in (None, []) else f" (default: {shown})"
         environment = f" [${', $'.join(option.environment)}]" if option.environment else ""
         text = f"{option.help}{default}{environment}".replace("%", "%%")
         common: dict[str, Any] = {"dest": option.name, "metavar": option.metavar, "help": text}
@@ -69,19 +70,12 @@ class Parser(argparse.ArgumentParser):
         word = words[0].partition("=")[0]
         known = [name for action in self._actions for name in action.option_strings]
         if word.startswith("-"):
-            raise UsageError(f"Unknown option {word}{_hint(word, known)} see `{self.prog} --help`.")
+            near = nearest(word, known)
+            hint = f"; did you mean {near}?" if near else ";"
+            raise UsageError(f"Unknown option {word}{hint} see `{self.prog} --help`.")
         raise UsageError(
             f"Unexpected {word!r}; put quotes around a text of several words; see `{self.prog} --help`."
         )
-
-
-def _shown(default: Any) -> str:
-    return ",".join(default) if isinstance(default, tuple) else str(default)
-
-
-def _hint(word: str, known: list[str]) -> str:
-    near = nearest(word, known)
-    return f"; did you mean {near}?" if near else ";"
 
 
 def _sentence(message: str) -> str:
@@ -89,3 +83,84 @@ def _sentence(message: str) -> str:
     if message.endswith("expected one argument"):
         message += " (one that begins with a dash is written after `=`)"
     return message[:1].upper() + message[1:]
+
+
+def did_you_mean(word: str, known: Sequence[str]) -> str:
+    """The end of a sentence about an unknown word."""
+    close = nearest(word, known)
+    return f"; did you mean {close}?" if close else f"; known are {', '.join(known)}."
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word with the fewest typing mistakes to `word`; None when all are too far from it.
+
+    Of two that are as near, the one of the same length: `--modle` is `--model`, not `--mode`.
+    """
+    plain = _letters(word)
+    found = []
+    for one in known:
+        other = _letters(one)
+        if (mistakes := typing_mistakes(plain, other)) <= max(1, len(plain) // 3) and mistakes < len(plain):
+            found.append((mistakes, abs(len(plain) - len(other)), typing_mistakes(word[:40], one), one))
+    return min(found)[-1] if found else None
+
+
+def _letters(word: str) -> str:
+    return word.lstrip("-").replace("_", "-").lower()[:40]
+
+
+def typing_mistakes(one: str, other: str) -> int:
+    """Letters to add, remove, replace, or swap with the next, until one word is the other."""
+    before, row = list[int](), list(range(len(other) + 1))
+    for place, letter in enumerate(one, 1):
+        last, before, row = before, row, [place]
+        for column, wanted in enumerate(other, 1):
+            cost = min(before[column] + 1, row[-1] + 1, before[column - 1] + (letter != wanted))
+            if place > 1 < column and (letter, one[place - 2]) == (other[column - 2], wanted):
+                cost = min(cost, last[column - 2] + 1)
+            row.append(cost)
+    return row[-1]
+
+
+def add_runs_options(parser: argparse.ArgumentParser) -> None:
+    """Add them to the parser of a command."""
+    parser.add_argument("--json", action="store_true", help="the list for a program")
+    parser.add_argument("--prune", action="store_true", help="remove runs, with all their files; asks first")
+    parser.add_argument(
+        "--older-than",
+        "--older_than",
+        metavar="DAYS",
+        help="with --prune: runs whose last event is older than this",
+    )
+    parser.add_argument("--keep", metavar="N", help="with --prune: all but the newest N runs")
+    parser.add_argument("--yes", action="store_true", help="with --prune: remove without asking")
+
+
+def prune_rule(arguments: argparse.Namespace) -> tuple[float | None, int | None]:
+    """What `--older-than` and `--keep` say: days, and a number of runs.
+
+    Raises:
+        UsageError: one of them is invalid, or stands without `--prune`, or both are missing beside it.
+    """
+    older, keep = arguments.older_than, arguments.keep
+    if not arguments.prune:
+        if older is not None or keep is not None or arguments.yes:
+            raise UsageError("--older-than, --keep and --yes belong to --prune: add --prune to remove runs.")
+        return None, None
+    if older is None and keep is None:
+        raise UsageError("Say which runs: --prune --older-than 30 (days), or --prune --keep 20 (the newest).")
+    if keep is not None and not keep.isdecimal():
+        raise UsageError(f"--keep takes the number of newest runs to keep, not {keep!r}.")
+    return _days(older), None if keep is None else int(keep)
+
+
+def _days(word: str | None) -> float | None:
+    if word is None:
+        return None
+    try:
+        days = float(word.removesuffix("d"))
+    except ValueError:
+        days = -1.0
+    if not 0 <= days < 1_000_000:
+        raise UsageError(f"--older-than takes a number of days, such as 30, not {word!r}.")
+    return days

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from llm_sandbox_nb.options.nearest import did_you_mean
+from llm_sandbox_nb.options.parser import did_you_mean
 from llm_sandbox_nb.options.table import FILE_SETTINGS, SETTINGS, UsageError
 
 PROJECT_FILE = "llm-sandbox-nb.toml"

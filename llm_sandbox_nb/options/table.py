@@ -232,12 +232,23 @@ PAUSE_OPTIONS = (
     Option("on_pause", "at a pause: ask here, stop the run, or continue", one_of("ask", "stop", "continue"), "ask",
            metavar="KIND"),
 )  # fmt: skip
+TOOL_OPTIONS = (
+    Option(
+        "tool",
+        "your own function, which the model can call too: FILE.py:NAME; several are possible",
+        texts,
+        [],
+        metavar="FILE:NAME",
+        many=True,
+    ),
+)
 GROUPS = {
     "model": MODEL_OPTIONS,
     "limits": LIMIT_OPTIONS,
     "sandbox": SANDBOX_OPTIONS,
     "resources": RESOURCE_OPTIONS,
     "files": FILE_OPTIONS,
+    "tools": TOOL_OPTIONS,
     "pauses": PAUSE_OPTIONS,
 }
 RUN_OPTIONS = tuple(one for group in GROUPS.values() for one in group)

@@ -6,12 +6,19 @@ the project's settings file, the user's settings file, the default.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llm_sandbox_nb.options.settings_files import find_settings_files, read_settings_file
+from llm_sandbox_nb.formatting import shorten
+from llm_sandbox_nb.options.settings_files import (
+    PROJECT_FILE,
+    find_settings_files,
+    read_settings_file,
+    user_file,
+)
 from llm_sandbox_nb.options.table import (
     NOTEBOOK_OPTIONS,
     QUERY,
@@ -25,6 +32,8 @@ from llm_sandbox_nb.sandbox.contract import Limits
 DEFAULT = "default"
 SECRET = ("api_key", "api_key_env")
 """Options whose values no message and no list shows: `api_key_env` may hold the key itself by mistake."""
+_WIDTH = 40
+"""Characters shown of a value."""
 _PROVIDER_KEYS = (
     ("anthropic/", "ANTHROPIC_API_KEY"),
     ("claude", "ANTHROPIC_API_KEY"),
@@ -171,3 +180,37 @@ def sandbox_limits(values: Mapping[str, Any]) -> Limits | None:
     }
     given = {name: value for name, value in wanted.items() if value is not None}
     return Limits(**given) if given else None
+
+
+def settings_text(values: Mapping[str, Value], files: Iterable[Path], environment: Mapping[str, str]) -> str:
+    """A line for each setting, those that are not the default first, and the files that were read."""
+    read = [f"Read: {path}" for path in files]
+    none = f"No settings file was found: make {PROJECT_FILE} here, or {user_file(environment)}."
+    changed = [name for name, one in values.items() if one.source != "default"]
+    rows = [(name, _shown(name, values[name].value), values[name].source) for name in changed]
+    rows += [
+        (name, _shown(name, one.value), one.source) for name, one in values.items() if name not in changed
+    ]
+    first = max(len(name) for name, _, _ in rows)
+    second = max(len(value) for _, value, _ in rows)
+    lines = [f"{name:<{first}}  {value:<{second}}  {source}".rstrip() for name, value, source in rows]
+    return "\n".join([*(read or [none]), "", *lines])
+
+
+def settings_json(values: Mapping[str, Value], files: Iterable[Path]) -> dict[str, Any]:
+    """The same for a program."""
+    shown = {
+        name: {"value": "(set)" if name in SECRET and one.value else one.value, "source": one.source}
+        for name, one in values.items()
+    }
+    return {"files": [str(path) for path in files], "settings": shown}
+
+
+def _shown(name: str, value: Any) -> str:
+    if value is None or value == "":
+        return "-"
+    if name in SECRET:
+        return "(set)"
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    text = "".join(one if one.isprintable() else "?" for one in text)
+    return shorten(text, _WIDTH)

@@ -19,8 +19,7 @@ from llm_sandbox_nb.formatting import format_size, plural
 from llm_sandbox_nb.sandbox.history.store import is_history_in_use
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
-from llm_sandbox_nb.trajectory.run_folder import HISTORY, JOURNAL
-from llm_sandbox_nb.trajectory.run_names import run_folders, short_ids
+from llm_sandbox_nb.trajectory.run_folder import HISTORY, JOURNAL, run_folders, short_ids
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 _TAIL = 256 * 1024

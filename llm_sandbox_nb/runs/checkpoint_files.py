@@ -13,16 +13,15 @@ from typing import BinaryIO
 
 from llm_sandbox_nb.agent.artifacts import CollectLimits, collected_names, make_way, saved_file
 from llm_sandbox_nb.agent.errors import InputError
+from llm_sandbox_nb.agent.inputs import StartingFiles
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.agent.run_context import IN_USE, in_use_by_another
 from llm_sandbox_nb.agent.run_record import RunRecord
-from llm_sandbox_nb.agent.starting_files import StartingFiles
 from llm_sandbox_nb.sandbox.contract import Changes, Directories
 from llm_sandbox_nb.sandbox.errors import HistoryError
 from llm_sandbox_nb.sandbox.history.diff import compare
-from llm_sandbox_nb.sandbox.history.manifest import FILE, Entry, moved
-from llm_sandbox_nb.sandbox.history.own_files import own_files
+from llm_sandbox_nb.sandbox.history.manifest import FILE, Entry, moved, own_files
 from llm_sandbox_nb.sandbox.history.store import HistoryStore, is_history
 from llm_sandbox_nb.sandbox.isolations import has_own_root
 from llm_sandbox_nb.trajectory import events as ev

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from html import escape
+from itertools import chain, groupby, zip_longest
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
@@ -41,6 +42,9 @@ _ROWS = 200
 _FILES = 100
 _LONGEST = 400
 _NAMED = 8
+_WORD = re.compile(r"\s+|\w+|[^\w\s]")
+_MUCH_IN_COMMON = 0.4
+"""Share of words; texts with less in common would be marked all over."""
 _MARKS = {"same": " ", "results": "~", "calls": "!"}
 _WORDS = {"same": "the same", "results": "other results", "calls": "other calls"}
 _COLOURS = {"same": "transparent", "results": "rgba(255, 193, 7, .25)", "calls": "rgba(244, 67, 54, .18)"}
@@ -160,7 +164,7 @@ def compare_runs(runs: Sequence[R], names: Sequence[str] = ()) -> Comparison[R]:
     if len(runs) < 2:
         raise InputError("There is one branch only: name another run to compare this one with.")
     rows = align([[step for step in run.steps if step.replied] for run in runs])
-    named = names or [_name(run, number) for number, run in enumerate(runs, 1)]
+    named = names or [f"{number}: {run.folder.name}" for number, run in enumerate(runs, 1)]
     totals = [_totals(run, name) for run, name in zip(runs, named, strict=True)]
     made = Comparison(list(runs), rows, totals)
     try:
@@ -171,10 +175,6 @@ def compare_runs(runs: Sequence[R], names: Sequence[str] = ()) -> Comparison[R]:
     made.files = EndFiles.differing(made._files)
     made.others = tuple(sorted(set().union(*(one.others for one in made._files))))
     return made
-
-
-def _name(run: RunRecord, number: int) -> str:
-    return f"{number}: {run.folder.name}"
 
 
 def _totals(run: RunRecord, name: str) -> Totals:
@@ -313,22 +313,18 @@ def _row(steps: tuple[Step | None, ...]) -> AlignedRow:
     there = [step for step in steps if step is not None]
     if len(there) < len(steps) or len({called(step) for step in there}) > 1:
         return AlignedRow(steps, "calls")
-    return AlignedRow(steps, "same" if len({_results(step) for step in there}) == 1 else "results")
+    results = {tuple(shown(call) for call in step.calls) for step in there}
+    return AlignedRow(steps, "same" if len(results) == 1 else "results")
 
 
 def called(step: Step) -> str:
     """What a step did, in a form that can be compared; a reply without a call is what it said."""
     if not step.calls:
         return json.dumps(["", step.thought.strip()])
-    return json.dumps([[call.tool, _arguments(call)] for call in step.calls], sort_keys=True)
-
-
-def _arguments(call: Call) -> Any:
-    return call.raw_arguments if call.arguments is None else call.arguments
-
-
-def _results(step: Step) -> tuple[str, ...]:
-    return tuple(shown(call) for call in step.calls)
+    calls = [
+        [call.tool, call.raw_arguments if call.arguments is None else call.arguments] for call in step.calls
+    ]
+    return json.dumps(calls, sort_keys=True)
 
 
 def shown(call: Call) -> str:
@@ -341,9 +337,10 @@ def shown(call: Call) -> str:
 
 def _as_text(made: Comparison[Any]) -> str:
     """Totals, rows of steps, files."""
-    lines = _answers(made)
+    names = [total.name for total in made.totals]
+    lines = [f"{name}: answer {told}" for name, told in zip(names, _answers(made), strict=False)]
     lines += [f"{total.name}  {_facts(total)}" for total in made.totals]
-    lines.append(_divergence(made))
+    lines.append(_divergence_text(made))
     same = next((index for index, row in enumerate(made.rows) if row.likeness != "same"), len(made.rows))
     if same:
         lines.append(f"  {plural(same, 'step is', 'steps are')} the same")
@@ -361,7 +358,7 @@ def _answers(made: Comparison[Any]) -> list[str]:
     """The answers where they differ."""
     if len({total.answer for total in made.totals}) < 2:
         return []
-    return [f"{total.name}: answer {_short(printable(total.answer or 'none'), 200)}" for total in made.totals]
+    return [_short(printable(total.answer or "none"), 200) for total in made.totals]
 
 
 def _as_html(made: Comparison[Any]) -> str:
@@ -369,12 +366,14 @@ def _as_html(made: Comparison[Any]) -> str:
     heads = "".join(
         f"<th>{escape(total.name)}<br><small>{escape(_facts(total))}</small></th>" for total in made.totals
     )
-    rows = "".join(_html_row(index, row, made.divergence) for index, row in enumerate(made.rows[:_ROWS]))
+    rows = _html_rows(made.rows[:_ROWS], made.divergence)
     more = _more(len(made.rows), _ROWS, "rows") if len(made.rows) > _ROWS else ""
-    answers = "<br>".join(escape(line) for line in _answers(made))
     parts = [
-        f"<p>{answers}</p>" if answers else "",
-        f"<p>{escape(_divergence(made))}</p>",
+        "".join(
+            f"<p><b>{escape(total.name)}</b>: {told}</p>"
+            for total, told in zip(made.totals, _marked(_answers(made)), strict=False)
+        ),
+        f"<p>{escape(_divergence_text(made))}</p>",
         f'<table class="lsn-comparison"><thead><tr><th></th>{heads}</tr></thead><tbody>{rows}</tbody></table>',
         f"<p>{escape(more)}</p>" if more else "",
         _html_files(made),
@@ -382,22 +381,66 @@ def _as_html(made: Comparison[Any]) -> str:
     return "".join(parts)
 
 
-def _html_row(index: int, row: AlignedRow, divergence: int | None) -> str:
+def _html_rows(rows: Sequence[AlignedRow], divergence: int | None) -> str:
+    """A row for each step; steps that are the same in all runs are one row."""
+    parts, index = [], 0
+    for likeness, group in groupby(rows, key=lambda row: row.likeness):
+        steps = [row.steps[0] for row in group]
+        alike = [step.number for step in steps if step]
+        if likeness == "same" and len(alike) > 1:
+            parts.append(
+                f"<tr><td>the same</td><td colspan={len(rows[index].steps)}>steps {alike[0]} to {alike[-1]}</td></tr>"
+            )
+        else:
+            parts += [
+                _html_row(row, at == divergence)
+                for at, row in enumerate(rows[index : index + len(steps)], index)
+            ]
+        index += len(steps)
+    return "".join(parts)
+
+
+def _html_row(row: AlignedRow, is_first: bool) -> str:
+    texts = [_step_texts(step) for step in row.steps]
+    shown_texts = list(zip(*map(_marked, zip_longest(*texts, fillvalue="")), strict=True))
     cells = "".join(
-        f'<td style="text-align: left; vertical-align: top">{_html_step(step)}</td>' for step in row.steps
+        f'<td style="text-align: left; vertical-align: top">{_html_step(step, told[: len(own)])}</td>'
+        for step, own, told in zip(row.steps, texts, shown_texts, strict=True)
     )
-    label = "first difference" if index == divergence else _WORDS[row.likeness]
+    label = "first difference" if is_first else _WORDS[row.likeness]
     return f'<tr style="background: {_COLOURS[row.likeness]}"><td>{escape(label)}</td>{cells}</tr>'
 
 
-def _html_step(step: Step | None) -> str:
+def _step_texts(step: Step | None) -> list[str]:
+    """The thought, then each call and its result."""
+    if step is None:
+        return ["no step"]
+    calls = ((_call(call), _short(shown(call))) for call in step.calls)
+    return [_short(step.thought), *chain.from_iterable(calls)]
+
+
+def _html_step(step: Step | None, texts: Sequence[str]) -> str:
+    """The `texts` of the step, which are HTML."""
     if step is None:
         return "<i>no step</i>"
-    calls = "".join(
-        f"<pre>{escape(_call(call))}</pre><pre>{escape(_short(shown(call)))}</pre>" for call in step.calls
-    )
     tokens = f" · {plural(step.usage.total_tokens, 'token')}" if step.usage else ""
-    return f"<b>{step.number}</b> {escape(_short(step.thought))}{tokens}{calls}"
+    return f"<b>{step.number}</b> {texts[0]}{tokens}" + "".join(f"<pre>{text}</pre>" for text in texts[1:])
+
+
+def _marked(texts: Sequence[str]) -> list[str]:
+    """The texts as HTML. Of two that have much in common, `<mark>` shows the words that only one has."""
+    if len(texts) != 2 or texts[0] == texts[1]:
+        return [escape(text) for text in texts]
+    words = [_WORD.findall(text) for text in texts]
+    matcher = SequenceMatcher(None, words[0], words[1], autojunk=False)
+    if matcher.ratio() < _MUCH_IN_COMMON:
+        return [escape(text) for text in texts]
+    sides = ["", ""]
+    for kind, *ends in matcher.get_opcodes():
+        for side, (begin, end) in enumerate((ends[:2], ends[2:])):
+            text = escape("".join(words[side][begin:end]))
+            sides[side] += text if kind == "equal" or not text else f"<mark>{text}</mark>"
+    return sides
 
 
 def _html_files(made: Comparison[Any]) -> str:
@@ -427,7 +470,7 @@ def _facts(total: Totals) -> str:
     return f"{state}, {steps}, {tokens}, {format_cost(total.usage.cost)}, {time}"
 
 
-def _divergence(made: Comparison[Any]) -> str:
+def _divergence_text(made: Comparison[Any]) -> str:
     step = made.first_different_step
     return "Every step is the same." if step is None else f"The first difference is at step {step}."
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.prompts import PromptConfig, load_prompts
 from llm_sandbox_nb.agent.run_record import RunRecord
 from llm_sandbox_nb.agent.run_spec import RunSpec
+from llm_sandbox_nb.agent.tools.own_tool import RecordedTool, missing_tools
+from llm_sandbox_nb.agent.tools.toolbox import TOOLS, Toolbox, with_own_tools
 from llm_sandbox_nb.model.contract import Model, ModelSettings
 from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT
 from llm_sandbox_nb.sandbox.isolations import ISOLATIONS
@@ -17,8 +20,15 @@ from llm_sandbox_nb.sandbox.isolations import ISOLATIONS
 _T = TypeVar("_T", RunLimits, ModelSettings)
 
 
-def recorded_spec(run: RunRecord, model: Model) -> RunSpec:
-    """The specification in force on the branch of HEAD, for `model`. It names no inputs: the run's files hold them."""
+def recorded_spec(run: RunRecord, model: Model, tools: Iterable[Callable[..., Any]] | None = None) -> RunSpec:
+    """The specification in force on the branch of HEAD, for `model`. It names no inputs: the run's files hold them.
+
+    Args:
+        tools: the run's own tools; None: as this process knows them.
+
+    Raises:
+        InputError: they are not those that the run had.
+    """
     spec = run.context.spec or _from_journal(run, model)
     limits, settings = spec.limits, spec.settings
     for change in run.trajectory.changed:
@@ -31,9 +41,34 @@ def recorded_spec(run: RunRecord, model: Model) -> RunSpec:
         settings=settings,
         retries=spec.retries,
         command_timeout=spec.command_timeout,
+        toolbox=_same_tools(run, tools),
         pause_rules=dataclasses.replace(spec.pause_rules, step=False),
         make_model=spec.make_model,
     )
+
+
+def recorded_toolbox(run: RunRecord) -> Toolbox:
+    """The tools of the run; those of its own that this process does not know can be read and not executed."""
+    if run.context.spec is not None:
+        return run.context.spec.toolbox
+    recorded = run.trajectory.start.tools if run.trajectory.start else []
+    described = [schema.get("function") for schema in recorded]
+    own = [RecordedTool(one) for one in described if isinstance(one, dict) and one.get("name") not in TOOLS]
+    return Toolbox([*TOOLS.values(), *own])
+
+
+def _same_tools(run: RunRecord, given: Iterable[Callable[..., Any]] | None) -> Toolbox:
+    """The tools to continue with. Raises InputError when they are not those that the run had."""
+    had = recorded_toolbox(run)
+    toolbox = had if given is None else with_own_tools(given)
+    executable = {name for name, tool in toolbox.items() if not isinstance(tool, RecordedTool)}
+    if missing := [name for name in had if name not in executable]:
+        raise InputError(missing_tools(missing))
+    if new := [name for name in toolbox if name not in had]:
+        raise InputError(
+            f"This run had no tool {new[0]}: start the task again with solve(..., tools=[{new[0]}])."
+        )
+    return toolbox
 
 
 def _from_journal(run: RunRecord, model: Model) -> RunSpec:

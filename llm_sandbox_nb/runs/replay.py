@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import fnmatch
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -102,6 +102,7 @@ async def replay(
     ignore_files: Iterable[str] = (),
     inputs: InputFiles = None,
     output_dir: Any = None,
+    tools: Iterable[Callable[..., Any]] | None = None,
     **options: Any,
 ) -> ReplayReport[R]:
     """See `Run.replay`."""
@@ -109,15 +110,20 @@ async def replay(
         patterns = [re.compile(one) for one in (*ignore, _SPILL)]
     except re.error as error:
         raise InputError(f"{error.pattern!r} is not a regular expression: {error}.") from error
-    new = await play(run, "replay_of", inputs, output_dir, options)
+    new = await play(run, "replay_of", inputs, output_dir, options, tools)
     return await asyncio.to_thread(report, run, new, patterns, tuple(ignore_files))
 
 
 async def rebuild(
-    run: R, *, inputs: InputFiles = None, output_dir: Any = None, **options: Any
+    run: R,
+    *,
+    inputs: InputFiles = None,
+    output_dir: Any = None,
+    tools: Iterable[Callable[..., Any]] | None = None,
+    **options: Any,
 ) -> ReplayReport[R]:
     """See `Run.rebuild`: the new run, and what differs from the record."""
-    new = await play(run, "rebuilt_from", inputs, output_dir, options)
+    new = await play(run, "rebuilt_from", inputs, output_dir, options, tools)
     return await asyncio.to_thread(report, run, new, list[re.Pattern[str]](), ())
 
 
@@ -157,7 +163,12 @@ def _reply(step: Step, message: dict[str, Any]) -> Reply:
 
 
 async def play(
-    run: R, label: str, inputs: InputFiles, output_dir: str | Path | None, options: Mapping[str, Any]
+    run: R,
+    label: str,
+    inputs: InputFiles,
+    output_dir: str | Path | None,
+    options: Mapping[str, Any],
+    tools: Iterable[Callable[..., Any]] | None = None,
 ) -> R:
     """Execute the calls of a record in a fresh sandbox; returns the new run.
 
@@ -169,7 +180,7 @@ async def play(
     if not replied:
         raise InputError("There is no reply in this record, so there is nothing to execute.")
     calls = [call for step in run.steps for call in step.calls]
-    spec = recorded_spec(run, RecordedModel(run))
+    spec = recorded_spec(run, RecordedModel(run), tools)
     spec = dataclasses.replace(
         spec,
         inputs=check_inputs(inputs),
@@ -233,14 +244,10 @@ def _observed(step: Step | None, run: RunRecord, patterns: list[re.Pattern[str]]
 def _original(call: Call) -> str:
     """What a call gave, also when a person had the model shown something else."""
     for decision in call.decisions:
-        if decision.action == "observe" and isinstance(decision.original, str):
-            return shown(Call(call.id, call.tool, "", result=_with(call, decision.original)))
+        if decision.action == "observe" and isinstance(decision.original, str) and call.result:
+            result = call.result.model_copy(update={"observation": decision.original})
+            return shown(Call(call.id, call.tool, "", result=result))
     return shown(call)
-
-
-def _with(call: Call, observation: str) -> Any:
-    assert call.result is not None
-    return call.result.model_copy(update={"observation": observation})
 
 
 def _other_files(

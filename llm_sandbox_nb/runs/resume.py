@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -25,11 +25,10 @@ from llm_sandbox_nb.agent.run_spec import (
 from llm_sandbox_nb.agent.session import Session
 from llm_sandbox_nb.formatting import format_cost, plural
 from llm_sandbox_nb.model.contract import Checkable, Model, ModelSettings
-from llm_sandbox_nb.model.litellm_model import make_model
+from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.runs.checkpoint_files import CheckpointFiles
-from llm_sandbox_nb.runs.others import runs_since
 from llm_sandbox_nb.runs.recorded_spec import recorded_spec, sandbox_options
-from llm_sandbox_nb.runs.rewind import Destination, rewind
+from llm_sandbox_nb.runs.rewind import Destination, rewind, runs_since
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
@@ -59,6 +58,8 @@ class ResumeOptions:
     control: RunControl | None = None
     pause: Mapping[str, Any] = field(default_factory=dict)
     """When the run pauses: `step`, `breakpoints`, `break_when`, `approve` and `on_pause` of `solve`."""
+    tools: Iterable[Callable[..., Any]] | None = None
+    """The run's own tools. None: as this process knows them."""
     others: bool = False
     """Whether changes of other runs in its sandbox may be undone."""
 
@@ -166,7 +167,7 @@ def _drop_unkept_calls(run: RunRecord, recorder: Recorder) -> None:
 
 
 def _spec(run: RunRecord, options: ResumeOptions) -> RunSpec:
-    spec = recorded_spec(run, _model(run, options))
+    spec = recorded_spec(run, _model(run, options), options.tools)
     known, start = run.context.spec, run.trajectory.start
     if conversation_state(run.trajectory).fresh:  # its sandbox may never have been open
         if known is not None:

@@ -1,4 +1,4 @@
-"""Rewinding a run: preview, rewind and undo.
+"""Rewinding a run: preview, rewind and undo; and what others have changed in its sandbox, which a rewind would undo.
 
 The order keeps the record consistent at any instant: the present files become a checkpoint, `rewind.started` names it
 and the target, the files are restored, and the one line `rewound` moves conversation and files together. Without that
@@ -8,8 +8,9 @@ line the rewind did not happen, and the files of HEAD are those of the first che
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,24 +23,45 @@ from llm_sandbox_nb.agent.run_context import (
     in_use_by_another,
     release_sandbox,
     reserve_sandbox,
+    users_since,
 )
 from llm_sandbox_nb.agent.run_record import RunRecord
-from llm_sandbox_nb.formatting import format_state, plural
+from llm_sandbox_nb.formatting import format_state, plural, shorten
 from llm_sandbox_nb.runs.checkpoint_files import CheckpointFiles, record_artifacts, restore_artifacts
-from llm_sandbox_nb.runs.others import NO_OTHERS, Others, changed_by, runs_since, undone_changes
 from llm_sandbox_nb.runs.run_sync import Awaitable
 from llm_sandbox_nb.sandbox.contract import Changes, FileChange, Sandbox
 from llm_sandbox_nb.sandbox.history.diff import differing_paths
 from llm_sandbox_nb.sandbox.history.store import HistoryStore
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
 from llm_sandbox_nb.trajectory.rewind_points import Moment, before_calls, end_of_step, files_after
-from llm_sandbox_nb.trajectory.run_folder import HISTORY
+from llm_sandbox_nb.trajectory.run_folder import HISTORY, JOURNAL
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 What = Literal["both", "files", "conversation"]
 _SHOWN = 40
 _NAMED = 8
+"""Paths that an error names."""
+_NAMED_RUNS = 3
+_TITLE = 60
 _MARKS = {"added": "+", "modified": "~", "deleted": "-"}
+
+
+@dataclass(frozen=True)
+class Others:
+    """Changes that are not by a step of the run, and that restoring a checkpoint would undo."""
+
+    paths: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
+    """Tasks of the other runs that used the sandbox since; without any, a person or a program changed the files."""
+
+    @property
+    def by(self) -> str:
+        """Who changed them, for a sentence."""
+        return changed_by(self.runs)
+
+
+NO_OTHERS = Others()
 
 
 @dataclass(frozen=True)
@@ -349,3 +371,55 @@ def _names(paths: Sequence[str]) -> str:
 
 def _printable(path: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in path)
+
+
+def changed_by(runs: Iterable[str]) -> str:
+    """Who changed files, for a sentence."""
+    titles = list(dict.fromkeys(f"'{_title(run)}'" for run in runs))
+    if not titles:
+        return "by you or by a program that still runs"
+    if len(titles) == 1:
+        return f"by another run ({titles[0]})"
+    more = f" and {plural(len(titles) - _NAMED_RUNS, 'more')}" if len(titles) > _NAMED_RUNS else ""
+    return f"by {len(titles)} other runs ({', '.join(titles[-_NAMED_RUNS:])}{more})"
+
+
+async def undone_changes(run: RunRecord, box: Sandbox | None, target: str) -> Others:
+    """Others' changes that restoring `target` would undo. Without a sandbox: those that the record knows."""
+    known = run.trajectory.files
+    now = known if box is None or run.context.session is not None else await box.checkpoint()
+    if now is None:
+        return NO_OTHERS
+    since = known if now != known and run.trajectory.uncovered is None else None
+    return await asyncio.to_thread(_undone_changes, run, box, now, since, target)
+
+
+def _undone_changes(run: RunRecord, box: Sandbox | None, now: str, since: str | None, target: str) -> Others:
+    files = CheckpointFiles(run)
+    if not (files.has(now) and files.has(target)):
+        return NO_OTHERS
+    present = files.manifest(now)
+    of_others = set(differing_paths(files.own(now, since), present))
+    paths = tuple(path for path in differing_paths(present, files.manifest(target)) if path in of_others)
+    runs = [task for one in run.trajectory.changed_by_others(since or now) for task in one.runs]
+    if since is not None and box is not None:
+        runs += runs_since(run, box)
+    return Others(tuple(sorted(paths)), tuple(runs))
+
+
+def runs_since(run: RunRecord, box: Sandbox) -> list[str]:
+    """Tasks of the runs that have used the sandbox since this one."""
+    return [_task_of(folder) for folder in users_since(box, run.folder)]
+
+
+def _task_of(folder: Path) -> str:
+    try:
+        first = next(islice(read_journal(folder / JOURNAL), 1), None)
+    except (JournalError, OSError):
+        first = None
+    return first.task.strip() if isinstance(first, ev.RunStarted) else folder.name
+
+
+def _title(task: str) -> str:
+    text = " ".join("".join(letter if letter.isprintable() else " " for letter in task).split())
+    return shorten(text, _TITLE)

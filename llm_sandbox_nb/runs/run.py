@@ -13,9 +13,10 @@ from llm_sandbox_nb.agent.errors import ControlError, InputError
 from llm_sandbox_nb.agent.recorder import Listener, Recorder
 from llm_sandbox_nb.agent.run_record import RunRecord
 from llm_sandbox_nb.card.export import export_html
-from llm_sandbox_nb.formatting import plural
+from llm_sandbox_nb.formatting import plural, shorten
 from llm_sandbox_nb.runs.compare import Comparison, compare_runs
 from llm_sandbox_nb.runs.fork import fork
+from llm_sandbox_nb.runs.recorded_spec import recorded_toolbox
 from llm_sandbox_nb.runs.replay import ReplayReport, rebuild, replay
 from llm_sandbox_nb.runs.resume import ResumeOptions, resume
 from llm_sandbox_nb.runs.rewind import (
@@ -172,6 +173,7 @@ class Run(RunRecord, Awaitable):
         api_key: str | None = None,
         listeners: Iterable[Listener] = (),
         control: RunControl | None = None,
+        tools: Iterable[Callable[..., Any]] | None = None,
         others: bool = False,
         **more: Any,
     ) -> Run:
@@ -185,6 +187,7 @@ class Run(RunRecord, Awaitable):
                 notebook's cell opened it with `await`, await this call too: it works in the cell's event loop.
             isolation: for a new sandbox; else as it was.
             api_base, api_key: of the model, where the run was loaded from its folder.
+            tools: the run's own tools, where the run was loaded from its folder: see `solve`.
             listeners, control, more: see `solve`.
             others: undo what other runs have changed in the run's sandbox since; `undo` brings it back.
 
@@ -204,7 +207,7 @@ class Run(RunRecord, Awaitable):
         def work(listeners: Iterable[Listener] = listeners) -> Coroutine[Any, Any, Run]:
             options = ResumeOptions(
                 text, model, settings, limits, sandbox, {"isolation": isolation}, api_base, api_key, listeners,
-                control, more, others,
+                control, more, tools, others,
             )  # fmt: skip
             return resume(self, options)
 
@@ -230,7 +233,7 @@ class Run(RunRecord, Awaitable):
             self._work_control().edit(arguments, tool=tool, **changed)
             return
         call = self._waiting()
-        tool, new = edited_call(call.tool, call.arguments, arguments, changed, tool)
+        tool, new = edited_call(recorded_toolbox(self), call.tool, call.arguments, arguments, changed, tool)
         self._decide(call, action="edit", tool=tool, arguments=new)
 
     def skip(self, observation: str | None = None) -> None:
@@ -322,7 +325,8 @@ class Run(RunRecord, Awaitable):
         Args:
             ignore: regular expressions of what is expected to differ in observations, such as `r"pid \\d+"`.
             options: `ignore_files`: patterns of paths; `inputs`: files for the input folder, where the
-                record has none; `isolation`, `image`, ...: another sandbox than the run had.
+                record has none; `tools`: the run's own tools, where it was loaded from its folder; `isolation`,
+                `image`, ...: another sandbox than the run had.
 
         Raises:
             InputError: an expression is invalid, or there is nothing to execute.
@@ -336,7 +340,8 @@ class Run(RunRecord, Awaitable):
 
         Args:
             options: `inputs`: files for its input folder; `output_dir`: where its folder is made, else beside this
-                run's, or in `sandbox-runs` for a record from elsewhere; `isolation`, `image`, ...: its sandbox.
+                run's, or in `sandbox-runs` for a record from elsewhere; `tools`: the run's own tools; `isolation`,
+                `image`, ...: its sandbox.
 
         Raises:
             InputError: there is nothing to execute.
@@ -461,6 +466,5 @@ def _rows(step: Step) -> Iterator[dict[str, Any]]:
         }
 
 
-def _short(text: str | None, length: int = 60) -> str:
-    text = " ".join((text or "").split())
-    return text if len(text) <= length else text[: length - 3] + "..."
+def _short(text: str | None) -> str:
+    return shorten(" ".join((text or "").split()), 60)

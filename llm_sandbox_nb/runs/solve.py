@@ -10,7 +10,7 @@ from llm_sandbox_nb.agent.control.on_pause import OnPause, checked_on_pause, pau
 from llm_sandbox_nb.agent.control.pause_rules import Predicate
 from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.errors import InputError
-from llm_sandbox_nb.agent.inputs import InputFiles, check_inputs
+from llm_sandbox_nb.agent.inputs import InputFiles, StartingFiles, check_inputs
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.prompts import PromptConfig, load_prompts
 from llm_sandbox_nb.agent.recorder import Listener, Recorder, new_run_folder
@@ -22,9 +22,9 @@ from llm_sandbox_nb.agent.run_spec import (
     with_given,
 )
 from llm_sandbox_nb.agent.session import Session
-from llm_sandbox_nb.agent.starting_files import StartingFiles
+from llm_sandbox_nb.agent.tools.toolbox import with_own_tools
 from llm_sandbox_nb.model.contract import Checkable, Model, ModelSettings
-from llm_sandbox_nb.model.litellm_model import make_model
+from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.runs.checkpoint_files import starting_files
 from llm_sandbox_nb.runs.run import Run
@@ -87,6 +87,7 @@ async def solve(
     retries: RetryPolicy | None = None,
     command_timeout: float = DEFAULT_TIMEOUT,
     nudges: int = 2,
+    tools: Iterable[Callable[..., Any]] = (),
     api_base: str | None = None,
     api_key: str | None = None,
     listeners: Iterable[Listener] = (),
@@ -117,6 +118,8 @@ async def solve(
         retries: see `RetryPolicy`.
         command_timeout: seconds for a command that does not name its own.
         nudges: replies in a row without a call that get a request for one, before the run ends with `answered`.
+        tools: your own functions that the model can call too. Name, docstring and types tell the model what they do.
+            They run in this process, with your rights, and not in the sandbox.
         api_base, api_key: where the model is, and its key, which is never written anywhere.
         listeners: called with every event, also the transient ones.
         on_run: called with the run, which is returned in the end, once its folder exists.
@@ -154,6 +157,7 @@ async def solve(
         retries=retries or RetryPolicy(),
         command_timeout=command_timeout,
         nudges=nudges,
+        toolbox=with_own_tools(tools),
         pause_rules=checked_pause_rules(step, breakpoints, break_when, approve),
         make_model=lambda name: _other_model(name, model, api_base, api_key),
         provenance=provenance,

@@ -100,14 +100,10 @@ def capability_names(mask: int) -> tuple[str, ...]:
     return tuple(f"CAP_{name}" for bit, name in enumerate(_CAPABILITIES) if mask >> bit & 1)
 
 
-def capability_mask(names: Iterable[str]) -> int:
-    """The reverse of `capability_names`."""
-    return sum(1 << _CAPABILITIES.index(name.removeprefix("CAP_")) for name in names)
-
-
 def keep_only(names: Iterable[str]) -> str:
     """A Python program that gives up, for good, all rights of root but these, whose numbers are below 32."""
-    return f"{_KEEP_ONLY}\nkeep_only({capability_mask(names)})\n"
+    mask = sum(1 << _CAPABILITIES.index(name.removeprefix("CAP_")) for name in names)
+    return f"{_KEEP_ONLY}\nkeep_only({mask})\n"
 
 
 def become_user(uid: int) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 CONTROLLERS = ("memory", "pids", "cpu")
 """Those that limit a sandbox."""
+_CONTAINER = re.compile(r"[0-9a-f]{64}")
 _PEAKS = {1: "memory.max_usage_in_bytes", 2: "memory.peak"}
 
 
@@ -29,3 +31,28 @@ def memory_peak(group: Path, version: int) -> int | None:
     except OSError:
         return None
     return int(text) if text.isdigit() else None
+
+
+def memory_peak_of_container(pid: int, container: str) -> int | None:
+    """`memory_peak` of the group that a container's first process is in; None when it is not of this machine.
+
+    Args:
+        container: its id, which is part of the group's name.
+    """
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        _, controllers, group = line.split(":", 2)
+        version = 1 if controllers else 2
+        if container not in _CONTAINER.findall(group) or (
+            version == 1 and "memory" not in controllers.split(",")
+        ):
+            continue
+        for other, mounted, root, point in find_hierarchies(Path("/proc")):
+            if other == version and (version == 2 or "memory" in mounted):
+                found = memory_peak(point / group.removeprefix(root).lstrip("/"), version)
+                if found is not None:
+                    return found
+    return None

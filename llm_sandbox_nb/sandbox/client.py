@@ -22,8 +22,10 @@ from llm_sandbox_nb.sandbox.contract import (
     TransferKind,
 )
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
+from llm_sandbox_nb.sandbox.history.checkpointing import SandboxHistory
 from llm_sandbox_nb.sandbox.history.connection import Deliver, ExecutorConnection
-from llm_sandbox_nb.sandbox.history.sandbox import CheckpointingSandbox, new_history
+from llm_sandbox_nb.sandbox.history.sandbox import CheckpointingSandbox
+from llm_sandbox_nb.sandbox.isolations import ISOLATIONS
 from llm_sandbox_nb.sandbox.protocol.answers import (
     CommandOutput,
     Gathered,
@@ -104,7 +106,8 @@ class ChannelSandbox(CheckpointingSandbox):
         """See `ExecutorConnection.deliver`."""
         self.start_clone: Callable[[], Awaitable[CheckpointingSandbox]] | None = None
         """Starts another sandbox like this one; set by who opens sandboxes."""
-        self.sandbox_history = new_history(protection, directories.root)
+        isolation = ISOLATIONS[protection.isolation]
+        self.history = SandboxHistory(isolation.checkpoints, directories.root if isolation.own_root else "/")
         self._kill = kill
         self._spill = spill
         self._hello = dict(hello or {})
@@ -175,7 +178,7 @@ class ChannelSandbox(CheckpointingSandbox):
             "kill_background": kill_background,
         }
         async with self._shell:
-            return await self._command(params, command.encode("utf-8", "surrogateescape"), output, timeout)
+            return await self.command(params, command.encode("utf-8", "surrogateescape"), output, timeout)
 
     async def exec(
         self,
@@ -204,11 +207,12 @@ class ChannelSandbox(CheckpointingSandbox):
             "timeout": timeout,
             "output_limit": output_limit,
         }
-        return await self._command(params, stdin, output, timeout)
+        return await self.command(params, stdin, output, timeout)
 
-    async def _command(
+    async def command(
         self, params: Mapping[str, Any], body: bytes, output: CommandOutput, timeout: float | None
     ) -> CommandResult:
+        """Send the request of `run` or `exec`. If the connection breaks, the output so far is the result."""
         await self.channel.ensure_connected()
         try:
             answer = await self.channel.call(params, body=body, sink=output.take, timeout=timeout)
@@ -374,4 +378,65 @@ class ChannelSandbox(CheckpointingSandbox):
         """See `Sandbox.close`."""
         await self.channel.close()
         await asyncio.shield(self._end())
-        await self.sandbox_history.close()
+        await self.history.close()
+
+
+class AdministeredSandbox(ChannelSandbox):
+    """A sandbox whose model is an ordinary user. Who holds this object may also act as another user.
+
+    For that, a second executor, root inside, is started into the sandbox at the first `exec` with a `user`
+    that is not the model's own. Nothing inside can reach it.
+
+    Args:
+        own_names: the model's user, by name and number.
+        administrator: starts the second executor; the channel to it, and what ends it.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        own_names: Sequence[str],
+        administrator: Callable[[], Awaitable[tuple[Channel, Callable[[], Awaitable[None]]]]],
+        **options: Any,
+    ) -> None:
+        super().__init__(*arguments, **options)
+        self._own_names = frozenset(own_names)
+        self._start_administrator = administrator
+        self._administrator: ChannelSandbox | None = None
+        self._starting = asyncio.Lock()
+
+    async def command(
+        self, params: Mapping[str, Any], body: bytes, output: CommandOutput, timeout: float | None
+    ) -> CommandResult:
+        """See `ChannelSandbox.command`; another user's is for the administrator."""
+        if params.get("user") in self._own_names:
+            params = {**params, "user": None}
+        if params.get("user") is None:
+            return await super().command(params, body, output, timeout)
+        async with self._starting:
+            if self._administrator is None or self._administrator.lost:
+                self._administrator = await self._started_administrator()
+        return await self._administrator.command(params, body, output, timeout)
+
+    async def _started_administrator(self) -> ChannelSandbox:
+        channel, kill = await self._start_administrator()
+        administrator = ChannelSandbox(
+            channel,
+            id=f"{self.id}-administrator",
+            directories=self.directories,
+            protection=self.protection,
+            kill=kill,
+            spill="/run/llm-sandbox",
+        )
+        try:
+            await administrator.start()
+        except BaseException:
+            await administrator.close()
+            raise
+        return administrator
+
+    async def close(self) -> None:
+        """See `Sandbox.close`."""
+        if self._administrator is not None:
+            await self._administrator.close()
+        await super().close()

@@ -7,9 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
-
-from llm_sandbox_nb.sandbox.history.types import History, Restored
+from typing import Literal, Protocol, Self
 
 StreamName = Literal["stdout", "stderr"]
 TransferKind = Literal["file", "folder"]
@@ -19,6 +17,8 @@ OutputCallback = Callable[[StreamName, bytes], None]
 DEFAULT_TIMEOUT = 120.0
 OUTPUT_LIMIT = 10 * 1024 * 1024
 """Bytes kept of each stream of one command: the first half and the last half."""
+HISTORY_LIMIT = 4 * 1024**3
+"""Bytes that one history may take on disk before its oldest checkpoints are dropped."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,19 @@ class Limits:
     def disk(self) -> list[int | None]:
         """The bounds of all files together, as the executor is told them."""
         return [self.disk_bytes, self.files]
+
+
+@dataclass(frozen=True)
+class ResourceUsage:
+    """What a sandbox has used, in bytes, as kernel and engine say.
+
+    None: not known, because the engine is on another machine, the kernel is old, or there is none.
+    """
+
+    memory_peak: int | None = None
+    """The most at one time, all processes, the kernel's part and cached files included."""
+    disk: int | None = None
+    """What its files take beyond the image, at the time of asking."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +175,83 @@ class Changes:
     incomplete: str = ""
 
 
+@dataclass(frozen=True)
+class Checkpoint:
+    """The files of a sandbox at one moment."""
+
+    id: str
+    parent: str | None
+    """The checkpoint against which `files` counts; None for the first, and when that one was dropped."""
+    time: float
+    """Seconds since the epoch."""
+    files: int = 0
+    """Paths that were added, changed or deleted since `parent`."""
+    size: int = 0
+    """Bytes of content that had to be stored for it."""
+    duration: float = 0.0
+    """Seconds that it took in the background."""
+    incomplete: str = ""
+    """What could not be kept, in sentences."""
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What a restore has done."""
+
+    checkpoint: str
+    safety: str
+    """The checkpoint of the files as they were just before: restoring it undoes this."""
+    files: int = 0
+    """Paths that were written, changed or deleted."""
+    shell: bool = False
+    """Whether the shell's directory, variables and functions were restored too."""
+    problems: tuple[str, ...] = ()
+    """A sentence for each thing that could not be restored."""
+    duration: float = 0.0
+
+
+class History(Protocol):
+    """The checkpoints of one sandbox."""
+
+    @property
+    def folder(self) -> Path | None:
+        """Where it is kept; None before the first checkpoint if no folder was given."""
+        ...
+
+    @property
+    def limit(self) -> int:
+        """Bytes that it may take on disk."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Bytes of content that it holds."""
+        ...
+
+    @property
+    def scope(self) -> str:
+        """One sentence: which files it covers, and that running processes are not restored."""
+        ...
+
+    @property
+    def notice(self) -> str:
+        """A sentence about checkpoints that were dropped to stay within the limit; empty when none was."""
+        ...
+
+    @property
+    def checkpoints(self) -> Sequence[Checkpoint]:
+        """All that are kept, oldest first."""
+        ...
+
+    def checkpoint(self, id: str) -> Checkpoint:
+        """One of them.
+
+        Raises:
+            HistoryError: there is none with this id; says whether it was dropped.
+        """
+        ...
+
+
 class Sandbox(ABC):
     """A computer for one model. Async, to be used from one event loop; several calls may run at once.
 
@@ -172,6 +262,8 @@ class Sandbox(ABC):
     id: str
     directories: Directories
     protection: Protection
+    history: History
+    """The history of the files: everything that commands can write, anywhere, kept outside of the sandbox."""
 
     @abstractmethod
     async def run(
@@ -301,13 +393,6 @@ class Sandbox(ABC):
         Raises:
             HistoryError: there is no such checkpoint.
         """
-
-    # The history of the files: everything that commands can write, anywhere, kept outside of the sandbox.
-
-    @property
-    @abstractmethod
-    def history(self) -> History:
-        """What is kept, where, and how much of it."""
 
     @abstractmethod
     async def keep_history(

@@ -40,7 +40,7 @@ ISOLATIONS: dict[str, Isolation] = {
     for row in (
         Isolation(
             "docker",
-            "llm_sandbox_nb.sandbox.docker.isolation",
+            "llm_sandbox_nb.sandbox.docker.sandbox",
             "start an engine or point DOCKER_HOST to one; make the image: llm-sandbox-nb image build",
             "It covers every file in the container, but not running processes.",
             takes_images=True,
@@ -48,7 +48,7 @@ ISOLATIONS: dict[str, Isolation] = {
         ),
         Isolation(
             "bubblewrap",
-            "llm_sandbox_nb.sandbox.bubblewrap.isolation",
+            "llm_sandbox_nb.sandbox.bubblewrap.sandbox",
             "on Linux, install the package bubblewrap and allow unprivileged user namespaces",
             "It covers every folder that can be written in the sandbox, but not running processes.",
         ),

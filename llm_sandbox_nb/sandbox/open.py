@@ -11,11 +11,10 @@ from types import TracebackType
 from typing import Any, Protocol, cast
 
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
-from llm_sandbox_nb.sandbox.contract import Directories, Limits, Sandbox
+from llm_sandbox_nb.sandbox.contract import Directories, Limits, ResourceUsage, Sandbox
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError
 from llm_sandbox_nb.sandbox.isolations import ISOLATIONS, automatic_isolations
 from llm_sandbox_nb.sandbox.options import SandboxOptions
-from llm_sandbox_nb.sandbox.resource_usage import ResourceUsage
 
 USAGE_TIMEOUT = 20.0
 """Seconds for which an engine may count files."""

@@ -20,14 +20,13 @@ from typing import IO, Any
 
 from llm_sandbox_nb.sandbox.bootstrap import FOLDER_VARIABLE, bootstrap_argv, executor_source
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
-from llm_sandbox_nb.sandbox.contract import Directories, Protection, Sandbox
+from llm_sandbox_nb.sandbox.contract import Directories, Protection, ResourceUsage, Sandbox
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError
 from llm_sandbox_nb.sandbox.leftover_folders import remove_left_folders
 from llm_sandbox_nb.sandbox.options import SandboxOptions, site_environment
 from llm_sandbox_nb.sandbox.protocol.answers import disk_limits
 from llm_sandbox_nb.sandbox.protocol.channel import Channel
-from llm_sandbox_nb.sandbox.protocol.transport import StreamTransport
-from llm_sandbox_nb.sandbox.resource_usage import ResourceUsage
+from llm_sandbox_nb.sandbox.protocol.frames import StreamTransport
 
 PASSED_ON = (
     "PATH",
@@ -145,7 +144,10 @@ async def _start_in(folder: Path, options: SandboxOptions, owned: IO[str]) -> Ch
 
 def _environment(folder: Path, options: SandboxOptions) -> dict[str, str]:
     kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-    user = pwd.getpwuid(os.getuid()).pw_name if _has_name() else str(os.getuid())
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        user = str(os.getuid())
     own = {"HOME": str(folder / "home"), "TMPDIR": str(folder / "tmp"), "USER": user, "LOGNAME": user}
     ca_path = str(options.ca_bundle.resolve()) if options.ca_bundle else None
     # `python3` is the Python that runs this, with its packages, also when its environment was not activated.
@@ -153,16 +155,9 @@ def _environment(folder: Path, options: SandboxOptions) -> dict[str, str]:
     return kept | {"PATH": path} | own | site_environment(options, ca_path) | dict(options.env)
 
 
-def _has_name() -> bool:
-    try:
-        pwd.getpwuid(os.getuid())
-    except KeyError:
-        return False
-    return True
-
-
 def _protection(options: SandboxOptions, executor: Mapping[str, Any]) -> Protection:
-    status = _own_status()
+    lines = Path("/proc/self/status").read_text().splitlines()
+    status = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
     disk_bytes, files, disk = disk_limits(executor)
     return Protection(
         isolation="process",
@@ -186,11 +181,6 @@ def _protection(options: SandboxOptions, executor: Mapping[str, Any]) -> Protect
         disk_bytes=disk_bytes,
         files=files,
     )
-
-
-def _own_status() -> Mapping[str, str]:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 async def _end(process: asyncio.subprocess.Process, folder: Path, name: str, owned: IO[str]) -> None:

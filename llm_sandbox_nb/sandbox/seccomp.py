@@ -136,9 +136,6 @@ class _Program:
         self.instructions.append((test, 0, 1, operand))
         self.answer(action)
 
-    def skip_unless_equal(self, operand: int, instructions: int) -> None:
-        self.instructions.append((_JUMP_EQUAL, 0, instructions, operand))
-
     def to_bytes(self) -> bytes:
         return b"".join(struct.pack("=HBBI", *instruction) for instruction in self.instructions)
 
@@ -147,15 +144,10 @@ def _fail(code: int) -> int:
     return _ERRNO | code
 
 
-def _argument_offset(index: int) -> int:
-    """Where the low word of a system call's argument lies; both machines are little-endian."""
-    return 16 + 8 * index
-
-
 def _argument_check(argument: int, tests: list[tuple[int, int, int]], otherwise: int) -> _Program:
     """Return the action of the first test (test, operand, action) that the argument's low word passes."""
     program = _Program()
-    program.load(_argument_offset(argument))
+    program.load(16 + 8 * argument)  # its low word: both machines are little-endian
     for test, operand, action in tests:
         program.answer_if(test, operand, action)
     program.answer(otherwise)
@@ -189,7 +181,7 @@ def filter_program(machine: str | None = None) -> bytes | None:
             if numbers[architecture.column] != _UNKNOWN:
                 program.answer_if(_JUMP_EQUAL, numbers[architecture.column], _fail(code))
     for number, check in _checks(architecture.column):
-        program.skip_unless_equal(number, len(check.instructions))
+        program.instructions.append((_JUMP_EQUAL, 0, len(check.instructions), number))
         program.instructions += check.instructions
     program.answer(_ALLOW)
     return program.to_bytes()

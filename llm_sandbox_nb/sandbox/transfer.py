@@ -292,15 +292,12 @@ class _Receiver:
                 else:
                     os.close(self._enter(_components(path)))
             except _RefusedError as refused:
-                self._leave_out(path, str(refused))
+                if len(self.sentences) < SENTENCES:
+                    self.sentences.append(f"{_printable(path)} was left out: {refused}.")
+                else:
+                    self._unnamed += 1
         if self._unnamed:
             self.sentences.append(f"{self._unnamed} more were left out.")
-
-    def _leave_out(self, path: bytes, why: str) -> None:
-        if len(self.sentences) < SENTENCES:
-            self.sentences.append(f"{_printable(path)} was left out: {why}.")
-        else:
-            self._unnamed += 1
 
     def _enter(self, components: list[bytes]) -> int:
         """Open a folder below the target, made if missing."""

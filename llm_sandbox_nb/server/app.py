@@ -17,8 +17,7 @@ from llm_sandbox_nb.server.manager import SandboxManager
 from llm_sandbox_nb.server.policy import SandboxPolicy
 from llm_sandbox_nb.server.run_handlers import run_routes
 from llm_sandbox_nb.server.runs import RunRegistry
-from llm_sandbox_nb.server.sockets import channel_routes
-from llm_sandbox_nb.server.terminal_handler import terminal_routes
+from llm_sandbox_nb.server.sockets import socket_routes
 
 SETTING = "llm_sandbox_manager"
 RUNS_SETTING = "llm_sandbox_runs"
@@ -72,7 +71,7 @@ class SandboxApp(ExtensionApp):
 
     def initialize_handlers(self) -> None:
         """Register the routes; the base URL is put before them by the server."""
-        self.handlers.extend([*rest_routes, *channel_routes, *terminal_routes, *run_routes, *history_routes])
+        self.handlers.extend([*rest_routes, *socket_routes, *run_routes, *history_routes])
 
     async def _start_jupyter_server_extension(self, serverapp: Any) -> None:
         """Tell kernels started from now on where this server is, and adopt what outlived an earlier one."""

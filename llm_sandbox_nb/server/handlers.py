@@ -7,10 +7,11 @@ decorated verb in a shared base class would authorise every subclass as the firs
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import posixpath
 import tempfile
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import asdict
 from functools import wraps
 from typing import Any, BinaryIO, cast
@@ -19,6 +20,7 @@ from urllib.parse import quote
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
 from tornado import web
+from tornado.iostream import StreamClosedError
 
 from llm_sandbox_nb.sandbox.errors import (
     HistoryError,
@@ -34,7 +36,6 @@ from llm_sandbox_nb.server.managed_sandbox import ManagedSandbox
 from llm_sandbox_nb.server.manager import SandboxManager, UnknownSandboxError
 from llm_sandbox_nb.server.processes import UsageMeter
 from llm_sandbox_nb.server.runs import RunControlError, UnknownRunError
-from llm_sandbox_nb.server.slow_clients import seconds_for, until_taken
 
 API = "/llm-sandbox/api"
 AUTH_RESOURCE = "llm-sandbox"
@@ -59,8 +60,6 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
 )
 _DEPTHS = frozenset(map(str, range(1, 11)))
 Verb = Callable[..., Coroutine[Any, Any, None]]
-
-
 _STATUS_OF_ERRNO = {
     **dict.fromkeys((errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP, errno.EILSEQ), 400),
     **dict.fromkeys((errno.EEXIST, errno.ENOTEMPTY, errno.EBUSY, errno.ETXTBSY), 409),
@@ -69,6 +68,27 @@ _STATUS_OF_ERRNO = {
     errno.ETIMEDOUT: 504,
 }
 """Of what a sandbox's filesystem says."""
+PATIENCE = 60.0
+"""Seconds that any client has to send a body, or to take an answer."""
+SLOWEST = 64 * 1024
+"""Bytes in a second that it must manage beyond that."""
+
+
+def seconds_for(size: int) -> float:
+    """The longest that so many bytes may take."""
+    return PATIENCE + size / SLOWEST
+
+
+async def until_taken(written: Awaitable[Any], size: int) -> bool:
+    """Wait until a client has taken what was written to it; False when it was too slow."""
+    waiting = asyncio.ensure_future(written)
+    with contextlib.suppress(StreamClosedError):
+        await asyncio.wait({waiting}, timeout=seconds_for(size))
+        if not waiting.done():
+            waiting.add_done_callback(lambda late: late.cancelled() or late.exception())
+            return False
+        waiting.result()
+    return True
 
 
 def report_errors(verb: Verb) -> Verb:

@@ -189,7 +189,13 @@ class HistoryReaders:
         try:
             yield reader
         finally:
-            self._give_back(reader)
+            with self._mutex:
+                self._in_use[reader] -= 1
+                if not self._in_use[reader]:
+                    del self._in_use[reader]
+                idle = [key for key, one in self._open.items() if one not in self._in_use]
+                for key in idle[: max(0, len(self._open) - self._most)]:
+                    self._open.pop(key).close()
 
     def close(self) -> None:
         """Close all."""
@@ -210,15 +216,6 @@ class HistoryReaders:
             self._open.move_to_end(key)
             self._in_use[reader] = self._in_use.get(reader, 0) + 1
             return reader
-
-    def _give_back(self, reader: HistoryReader) -> None:
-        with self._mutex:
-            self._in_use[reader] -= 1
-            if not self._in_use[reader]:
-                del self._in_use[reader]
-            idle = [key for key, one in self._open.items() if one not in self._in_use]
-            for key in idle[: max(0, len(self._open) - self._most)]:
-                self._open.pop(key).close()
 
 
 def _kind(path: str, old: Mapping[str, Entry], new: Mapping[str, Entry]) -> str:

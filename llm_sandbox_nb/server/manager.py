@@ -19,8 +19,7 @@ from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.errors import PolicyError, SandboxError, SandboxLostError
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 from llm_sandbox_nb.server.kernels import ServerKernels
-from llm_sandbox_nb.server.managed_sandbox import ManagedSandbox
-from llm_sandbox_nb.server.opener import Opener
+from llm_sandbox_nb.server.managed_sandbox import ManagedSandbox, Opener
 from llm_sandbox_nb.server.policy import SandboxPolicy
 from llm_sandbox_nb.server.processes import restart_processes
 from llm_sandbox_nb.server.relay import Hang, RelayClient, Send

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from llm_sandbox_nb.sandbox.errors import SandboxLostError
@@ -186,20 +186,17 @@ class RelayClient:
                 while not self._queue:
                     self._more.clear()
                     await self._more.wait()
-                message = b"".join(self._next())
+                pieces, size = [], 0
+                while self._queue and size + len(self._queue[0]) <= MESSAGE_LIMIT:
+                    size += len(self._queue[0])
+                    pieces.append(self._queue.popleft())
+                message = b"".join(pieces)
                 await self._send(message)
                 self._queued -= len(message)
                 if self._held_back is not None and self._queued < QUEUE_LOW:
                     self._go_ahead()
         except ConnectionError:
             self.leave()
-
-    def _next(self) -> Iterator[bytes]:
-        """What is next in the queue, as much as one message takes."""
-        size = 0
-        while self._queue and size + len(self._queue[0]) <= MESSAGE_LIMIT:
-            size += len(self._queue[0])
-            yield self._queue.popleft()
 
     def _go_ahead(self) -> None:
         if self._held_back is not None:

@@ -12,7 +12,7 @@ from jupyter_server.auth.decorator import authorized, ws_authenticated
 from tornado import web
 from tornado.websocket import WebSocketClosedError
 
-from llm_sandbox_nb.server.handlers import API, SandboxAPIHandler, report_errors
+from llm_sandbox_nb.server.handlers import API, SandboxAPIHandler, report_errors, until_taken
 from llm_sandbox_nb.server.relay import TOO_SLOW
 from llm_sandbox_nb.server.runs import (
     ForeignRunError,
@@ -22,7 +22,6 @@ from llm_sandbox_nb.server.runs import (
     RunRegistry,
     UnknownRunError,
 )
-from llm_sandbox_nb.server.slow_clients import until_taken
 from llm_sandbox_nb.server.sockets import Socket
 from llm_sandbox_nb.trajectory.run_folder import JOURNAL
 from llm_sandbox_nb.trajectory.run_summary import RunSummary, notebook_folder_name, summaries

@@ -1,7 +1,18 @@
-"""The WebSockets below `/llm-sandbox/api`: what they have in common, and a sandbox's channel."""
+"""The WebSockets below `/llm-sandbox/api`: what they have in common, a sandbox's channel and its terminals.
+
+A terminal is a shell in a sandbox that ends when its tab does. Its messages are JSON lists as those of Jupyter's own
+terminals, so that its widget can show them; in addition each piece of output states its size in bytes, which the page
+gives back once it has shown it.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import codecs
+import contextlib
+import json
+import re
+from collections import deque
 from typing import Any
 
 from jupyter_core.utils import ensure_async
@@ -11,11 +22,27 @@ from jupyter_server.base.websocket import WebSocketMixin
 from tornado import web
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from llm_sandbox_nb.sandbox.errors import SandboxLostError
+from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
 from llm_sandbox_nb.sandbox.protocol.frames import MESSAGE_LIMIT
+from llm_sandbox_nb.sandbox.terminal import TYPED_AHEAD, Terminal
 from llm_sandbox_nb.server.handlers import API, AUTH_RESOURCE, ID
+from llm_sandbox_nb.server.managed_sandbox import ManagedSandbox
 from llm_sandbox_nb.server.manager import SandboxManager, UnknownSandboxError
-from llm_sandbox_nb.server.relay import SANDBOX_ENDED, RelayClient
+from llm_sandbox_nb.server.relay import BROKE_PROTOCOL, SANDBOX_ENDED, RelayClient
+
+MAX_TERMINALS = 8
+"""Terminals that one sandbox may have open."""
+TOO_MANY = 4429
+ENDED, FAILED = 1000, 4500
+_LAST_WORDS = 5.0
+REPORT = re.compile(
+    r"\x1b(?:"
+    r"\[[?>]?[\d;]*(?:c|n|R|t|\$y)"  # what it is, how it is, where its cursor is, its size, its modes
+    r"|\[<[\d;]*[Mm]|\[[IO]"  # mouse, focus
+    r"|P[01]\$r[^\x1b]*\x1b\\|\]\d+;(?:\d+;)?rgb:[\da-f/]+\x1b\\"  # settings, colours
+    r")"
+)
+"""What the page's terminal sends of itself, one at a time, and no key does but F3 together with Shift, Alt or Ctrl."""
 
 
 class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
@@ -98,5 +125,140 @@ class ChannelHandler(SandboxSocket):
             raise ConnectionError("the client has gone") from error
 
 
-channel_routes: list[tuple[str, type[Any]]] = [(rf"{API}/sandboxes/{ID}/channel", ChannelHandler)]
-"""Every WebSocket route below the server's base URL."""
+class TerminalHandler(SandboxSocket):
+    """One terminal; a client of its sandbox, which it keeps awake only while a person uses it."""
+
+    max_message_size = 2 * TYPED_AHEAD
+    requests = 0
+    """An open terminal is no pending request: a sandbox whose terminals are all idle is idle."""
+    _managed: ManagedSandbox
+    _terminal: Terminal | None = None
+    _task: asyncio.Task[None] | None = None
+
+    @ws_authenticated
+    async def get(self, sandbox_id: str) -> None:
+        """Authorise, and see that the site allows it, before the protocol is switched."""
+        await self.authorise()
+        if not self.manager.policy.allow_terminal:
+            raise web.HTTPError(403, "This site allows no terminals in sandboxes.")
+        await self.admit(sandbox_id)
+        await super().get(sandbox_id=sandbox_id)
+
+    def open(self, sandbox_id: str) -> None:
+        """Start the shell."""
+        super().open()
+        self.set_nodelay(True)
+        try:
+            self._managed, sandbox = self.manager.get(sandbox_id), self.manager.running(sandbox_id)
+        except (UnknownSandboxError, SandboxLostError) as error:
+            self.close(SANDBOX_ENDED, str(error)[:100])
+            return
+        if sum(isinstance(one, TerminalHandler) for one in self._managed.clients) >= MAX_TERMINALS:
+            self.close(TOO_MANY, f"A sandbox may have {MAX_TERMINALS} terminals; close one first.")
+            return
+        self._managed.clients.add(self)
+        self._output: deque[bytes] = deque()
+        self._more = asyncio.Event()
+        rows, columns = self._number("rows", 24), self._number("columns", 80)
+        self._terminal = Terminal(sandbox, self._show, rows=rows, columns=columns)
+        self._task = asyncio.create_task(self._serve(self._terminal))
+
+    def _number(self, name: str, default: int) -> int:
+        text = self.get_query_argument(name, "")
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else default
+
+    def on_message(self, message: bytes | str) -> None:
+        """What the person does."""
+        if self._terminal is None:
+            return
+        self.manager.note_activity(self._managed)
+        try:
+            _act(self._terminal, json.loads(message))
+        except (ValueError, TypeError, LookupError, RecursionError) as error:
+            self._hang(BROKE_PROTOCOL, str(error))
+
+    def on_close(self) -> None:
+        """The tab is closed: everything that runs in it ends."""
+        if self._terminal is not None:
+            self._managed.clients.discard(self)
+        if self._task is not None:
+            self._task.cancel()
+
+    def dismiss(self, reason: str) -> None:
+        """The sandbox has ended."""
+        self._hang(SANDBOX_ENDED, reason)
+
+    def _hang(self, code: int, reason: str) -> None:
+        self._managed.clients.discard(self)
+        self._terminal = None
+        self.close(code, reason.encode()[:120].decode("utf-8", "ignore"))
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+
+    def _show(self, data: bytes) -> None:
+        """Never more than `Terminal` allows: the page has to say that it took what came before."""
+        self._output.append(data)
+        self._more.set()
+        self.manager.note_activity(self._managed)
+
+    async def _serve(self, terminal: Terminal) -> None:
+        sender = asyncio.create_task(self._send_output())
+        try:
+            code, reason = await _outcome(terminal)
+            self._show(b"")
+            await asyncio.wait({sender}, timeout=_LAST_WORDS)
+            self._hang(code, reason)
+        finally:
+            sender.cancel()
+
+    async def _send_output(self) -> None:
+        """Bytes as text; characters that arrive in halves are put together first. An empty piece is the last."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        with contextlib.suppress(WebSocketClosedError):
+            await self._send(["setup"])
+            while True:
+                while not self._output:
+                    self._more.clear()
+                    await self._more.wait()
+                data = self._output.popleft()
+                if not data:
+                    return
+                await self._send(["stdout", decoder.decode(data), len(data)])
+
+    async def _send(self, message: list[Any]) -> None:
+        await self.write_message(json.dumps(message))
+
+
+async def _outcome(terminal: Terminal) -> tuple[int, str]:
+    """Run it to its end: close code and reason."""
+    try:
+        status = await terminal.run()
+    except SandboxLostError as error:
+        return SANDBOX_ENDED, str(error)
+    except (SandboxError, OSError) as error:
+        return FAILED, f"The sandbox can open no terminal: {error}"
+    return ENDED, f"The shell has ended{f' with exit code {status}' if status else ''}."
+
+
+def _act(terminal: Terminal, message: object) -> None:
+    """One message of the page. Raises ValueError, TypeError or LookupError when it is none."""
+    if not isinstance(message, list):
+        raise TypeError("A message is a list.")
+    kind, *content = message
+    if kind == "stdin":
+        text = content[0]
+        take = terminal.report if REPORT.fullmatch(text) else terminal.type
+        take(text.encode("utf-8", "replace"))
+    elif kind == "set_size":
+        terminal.resize(int(content[0]), int(content[1]))
+    elif kind == "ack":
+        terminal.ask(int(content[0]))
+    else:
+        raise ValueError("A message of this kind is not known.")
+
+
+socket_routes: list[tuple[str, type[Any]]] = [
+    (rf"{API}/sandboxes/{ID}/channel", ChannelHandler),
+    (rf"{API}/sandboxes/{ID}/terminal", TerminalHandler),
+]
+"""The WebSocket routes of sandboxes below the server's base URL; runs have their own."""

@@ -127,13 +127,18 @@ class ChatTokens:
         try:
             shown = self._text(_PROBE, [tool], reply=True)
             calls = (ToolCall("call_0_0", "probe_tool", "{}"),)
-            after = self._text(
-                [*_PROBE, _asked(_MARK, calls), _result(calls[0], "probe result")], (), reply=True
-            )
+            result = {
+                "role": "tool",
+                "tool_call_id": calls[0].id,
+                "name": "probe_tool",
+                "content": "probe result",
+            }
+            after = self._text([*_PROBE, _asked(_MARK, calls), result], (), reply=True)
         except Exception as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
             raise TemplateError(
-                f"The tokenizer's chat template cannot write calls of tools ({_first_line(error)}): use a model "
-                "that was trained with tools."
+                f"The tokenizer's chat template cannot write calls of tools ({reason}): use a model that was trained "
+                "with tools."
             ) from error
         if "probe_tool" not in shown or "probe result" not in after.rpartition(_MARK)[2]:
             raise TemplateError(
@@ -158,10 +163,6 @@ def _asked(text: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
     return message
 
 
-def _result(call: ToolCall, text: str) -> dict[str, Any]:
-    return {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": text}
-
-
 def _with_objects(message: dict[str, Any]) -> dict[str, Any]:
     """The message with arguments as objects: templates write those as JSON, and texts as they are."""
     calls = [
@@ -178,9 +179,3 @@ def _parsed(arguments: Any) -> Any:
         return json.loads(arguments)
     except ValueError:
         return {"not_json": arguments}
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[
-        :200
-    ]

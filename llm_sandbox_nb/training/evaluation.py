@@ -23,7 +23,7 @@ from llm_sandbox_nb.training import grpo, tiny
 from llm_sandbox_nb.training.chat_tokens import ChatTokens
 from llm_sandbox_nb.training.config import ConfigError, TrainingConfig
 from llm_sandbox_nb.training.policy import LocalGenerator, PolicyModel, Sampling, load_policy
-from llm_sandbox_nb.training.record import CONFIG, END, START, TrainingRecord
+from llm_sandbox_nb.training.record import START, TrainingRecord
 from llm_sandbox_nb.training.training_run import NOTES, task_and_rows
 
 EVALUATION = "evaluation"
@@ -87,15 +87,12 @@ def plan_evaluation(
         out: where the results go. What has a result there is not run again.
 
     Raises:
-        ConfigError: one of these is not there.
+        ConfigError, RecordError: one of these is not there.
     """
     folder = Path(checkpoint).expanduser().absolute()
-    run = next((one for one in (folder, *folder.parents[:2]) if (one / CONFIG).is_file()), None)
-    if run is None:
-        raise ConfigError(f"There is no training in {checkpoint}: give the folder that `train run` printed.")
-    record = TrainingRecord(run)
-    config = record.config
-    after = _newest_policy(record) if folder == run else folder
+    record = TrainingRecord.around(folder)
+    run, config = record.folder, record.config
+    after = record.newest_policy() if folder == run else folder
     start = run / START
     begun = before or (str(start) if start.is_dir() else config.model.path)
     if unknown := [mode for mode in modes if mode not in ("sandbox", "sandbox-prompt", "llm")]:
@@ -110,15 +107,6 @@ def plan_evaluation(
     return EvaluationPlan(
         {BEFORE: begun, AFTER: str(after)}, found, given, modes, repeats, config, target, sampling
     )
-
-
-def _newest_policy(record: TrainingRecord) -> Path:
-    if (record.folder / END).is_dir():
-        return record.folder / END
-    newest = record.newest_checkpoint()
-    if newest is None:
-        raise ConfigError(f"The training in {record.folder} has no checkpoint yet: wait for one.")
-    return newest[1]
 
 
 def _task_and_rows(
@@ -146,7 +134,7 @@ def evaluate(plan: EvaluationPlan, say: Callable[[str], None] = lambda text: Non
         ConfigError, TemplateError: a policy cannot be loaded.
         FatalError: no sandbox can be opened, or a scorer does not load.
     """
-    grpo.require_packages()
+    grpo.require_packages(TrainingConfig())
     for name, path in plan.policies.items():
         say(f"{name}: {path}")
         _evaluate_one(plan, name, path)

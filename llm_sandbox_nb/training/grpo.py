@@ -6,6 +6,7 @@ tested against the versions that the extra `[rl]` allows.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.training.config import TrainingConfig
 from llm_sandbox_nb.training.generation import Generated
-from llm_sandbox_nb.training.rollouts import LOST, Rollout
+from llm_sandbox_nb.training.rollouts import GRACE, LOST, Rollout
 
 if TYPE_CHECKING:
     from trl import GRPOTrainer
 
-RunRollouts = Callable[[list[str], Any, bool], list[Rollout]]
-"""Takes the ids of rows, each as often as it has rollouts, the trainer, and whether it learns from them."""
+RunRollouts = Callable[[list[str], Any], list[Rollout]]
+"""Takes the ids of rows, each as often as it has rollouts, and the trainer."""
 OnAdvantages = Callable[[list[float]], None]
 
 
@@ -27,13 +28,17 @@ class MissingPackageError(ImportError):
     """The extra `[rl]` is not installed."""
 
 
-def require_packages() -> None:
-    """Raise MissingPackageError unless torch and TRL are there."""
-    import importlib.util
-
-    if missing := [name for name in ("torch", "trl") if importlib.util.find_spec(name) is None]:
+def require_packages(config: TrainingConfig) -> None:
+    """Raise MissingPackageError unless everything is there that this configuration needs."""
+    needed = ["torch", "trl", *(["peft"] if config.model.lora.rank else [])]
+    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         raise MissingPackageError(
             f"Training needs {' and '.join(missing)}: run `pip install 'llm-sandbox-nb[rl]'`."
+        )
+    if config.generation.engine != "transformers" and importlib.util.find_spec("vllm") is None:
+        raise MissingPackageError(
+            f"generation.engine {config.generation.engine} needs vLLM: run `pip install 'trl[vllm]'`, or choose "
+            "transformers."
         )
 
 
@@ -80,6 +85,8 @@ def grpo_config(config: TrainingConfig, output: Path, processes: int = 1) -> Any
         num_generations=group,
         num_iterations=1,
         max_completion_length=rollouts.completion_tokens,
+        # A process may have to wait for the rollouts of another, all attempts of them.
+        ddp_timeout=1800 + int(rollouts.attempts * (rollouts.time + GRACE)),
         temperature=rollouts.temperature,
         top_p=rollouts.top_p,
         top_k=rollouts.top_k,
@@ -144,9 +151,7 @@ def make_trainer(
 
     def rollout_func(prompts: list[list[dict[str, Any]]], trainer: Any) -> dict[str, Any]:
         ids = [str(messages[-1]["row"]) for messages in prompts]
-        return as_training_data(
-            run(ids, trainer, bool(trainer.model.training)), int(tokenizer.eos_token_id), trainer.use_vllm
-        )
+        return as_training_data(run(ids, trainer), int(tokenizer.eos_token_id), trainer.use_vllm)
 
     # The loop renders the prompts, from rows that it knows by their ids.
     dataset = Dataset.from_list([{"prompt": [{"role": "user", "content": one, "row": one}]} for one in rows])
@@ -178,10 +183,10 @@ def as_training_data(rollouts: Sequence[Rollout], end: int, with_logprobs: bool)
     prompts, completions, masks, logprobs = [], [], [], []
     for rollout in rollouts:
         conversation = rollout.conversation
-        length = _last_sampled(conversation.mask)
+        length = max((place for place, kept in enumerate(conversation.mask, 1) if kept), default=0)
         used = length > 0 and rollout.stop_reason != LOST and rollout.reward is not None
         prompts.append(conversation.prompt or [end])
-        completions.append(conversation.completion[:length] or [end])
+        completions.append(conversation.completion[:length] or [end])  # nothing that no reply followed
         masks.append(conversation.mask[:length] if used else [0] * max(1, length))
         logprobs.append(conversation.logprobs[:length] or [0.0])
     return {
@@ -193,14 +198,11 @@ def as_training_data(rollouts: Sequence[Rollout], end: int, with_logprobs: bool)
     }
 
 
-def _last_sampled(mask: Sequence[int]) -> int:
-    """How many ids there are up to the last that was sampled."""
-    return next((place for place in range(len(mask), 0, -1) if mask[place - 1]), 0)
-
-
 def generate_together(trainer: Any, prompts: list[list[int]], limits: list[int]) -> list[Generated]:
     """One reply for each prompt, sampled together by the trainer's engine: Transformers, or vLLM in this process."""
-    if hasattr(trainer, "generation_config"):
+    if trainer.use_vllm:
+        trainer.vllm_generation.max_completion_length = max(limits)
+    else:
         trainer.generation_config.max_new_tokens = max(limits)
     ids, logprobs = trainer._generate_single_turn(prompts, None, {}, 1)
     made = []

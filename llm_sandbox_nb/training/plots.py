@@ -30,7 +30,8 @@ def plots(steps: Sequence[Mapping[str, Any]], total: int) -> list[str]:
     ]
     uses = [(name, [(one.get("capabilities") or {}).get(name) for one in steps]) for name in CAPABILITIES]
     reasons = sorted({reason for one in steps for reason in one.get("stops") or ()})
-    stops = [(name, [_share(one.get("stops") or {}, name) for one in steps]) for name in reasons]
+    counts: list[Mapping[str, int]] = [one.get("stops") or {} for one in steps]
+    stops = [(name, [one.get(name, 0) / max(1, sum(one.values())) for one in counts]) for name in reasons]
     return [
         plot("Reward", [("mean", reward)], numbers, total, top=1.0, band=band),
         plot("Turns", [line("mean", "turns"), line("most", "turns_max")], numbers, total),
@@ -43,10 +44,6 @@ def plots(steps: Sequence[Mapping[str, Any]], total: int) -> list[str]:
         plot("Turns that use", uses, numbers, total, top=1.0),
         plot("Stop reasons", stops[: len(_COLOURS)], numbers, total, top=1.0),
     ]
-
-
-def _share(counts: Mapping[str, int], name: str) -> float:
-    return counts.get(name, 0) / max(1, sum(counts.values()))
 
 
 def plot(

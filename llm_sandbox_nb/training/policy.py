@@ -14,7 +14,7 @@ from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply
 from llm_sandbox_nb.training.chat_tokens import ChatTokens
 from llm_sandbox_nb.training.config import ConfigError
 from llm_sandbox_nb.training.generation import BatchGenerator, Generated, Generator
-from llm_sandbox_nb.training.record import COMPLETE
+from llm_sandbox_nb.training.record import COMPLETE, TrainingRecord
 from llm_sandbox_nb.training.token_model import TokenModel
 
 
@@ -32,12 +32,8 @@ def load_policy(path: str, dtype: str = "auto") -> tuple[Any, Any]:
         tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
         model = _model(Path(path), dtype) or AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
     except (OSError, ValueError) as error:
-        reason = next(
-            (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
-        )
-        raise ConfigError(
-            f"The model {path} cannot be loaded ({reason[:200].rstrip('.')}): check the path."
-        ) from error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200].rstrip(".")
+        raise ConfigError(f"The model {path} cannot be loaded ({reason}): check the path.") from error
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return model, tokenizer
@@ -79,8 +75,12 @@ class LocalGenerator(BatchGenerator):
         self._model, self._tokenizer, self._sampling, self._seed = model, tokenizer, sampling, seed
         self._thread = threading.Thread(target=self._serve, name="llm-sandbox-policy", daemon=True)
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
+        """Start the thread; it ends with `close`, or with this process."""
         self._thread.start()
+
+    def __enter__(self) -> Self:
+        self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -141,6 +141,29 @@ class PolicyModel:
         self._open: dict[str, TokenModel] = {}
         """Conversations that may continue, by their messages up to the newest reply."""
 
+    @classmethod
+    def load(cls, folder: str | Path, *, temperature: float = 1.0) -> PolicyModel:
+        """The newest policy of a training, or that of a checkpoint. It samples in this process, until `close`.
+
+        Raises:
+            RecordError, ConfigError: there is no such policy.
+        """
+        record = TrainingRecord.around(folder)
+        given = Path(folder).expanduser().absolute()
+        path = record.newest_policy() if given == record.folder else given
+        config = record.config
+        model, tokenizer = load_policy(str(path), config.model.dtype)
+        how = config.rollouts
+        generator = LocalGenerator(model, tokenizer, Sampling(temperature, how.top_p, how.top_k), config.seed)
+        generator.start()
+        return cls(
+            f"policy/{config.name}",
+            ChatTokens(tokenizer),
+            generator,
+            prompt_limit=how.prompt_tokens,
+            completion_limit=how.completion_tokens,
+        )
+
     async def reply(
         self,
         messages: list[dict[str, Any]],
@@ -156,20 +179,20 @@ class PolicyModel:
             del self._open[next(iter(self._open))]
         return reply
 
+    def close(self) -> None:
+        """Let go of the model that `load` has loaded."""
+        if isinstance(self._generator, LocalGenerator):
+            self._generator.close()
+
     def _conversation(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> TokenModel:
-        replied = _newest_reply(messages)
-        known = None if replied is None else self._open.pop(_fingerprint(messages[: replied + 1]), None)
-        if known is not None:
+        replies = [place for place, one in enumerate(messages) if one["role"] == "assistant"]
+        begun = messages[: replies[-1] + 1] if replies else []
+        if begun and (known := self._open.pop(_fingerprint(begun), None)) is not None:
             return known
         made = TokenModel(self.name, self._chat, self._generator, **self._limits)
-        if replied is not None:
-            made.take_over(messages[: replied + 1], tools)
+        if begun:
+            made.take_over(begun, tools)
         return made
-
-
-def _newest_reply(messages: Sequence[dict[str, Any]]) -> int | None:
-    places = [place for place, one in enumerate(messages) if one["role"] == "assistant"]
-    return places[-1] if places else None
 
 
 def _fingerprint(messages: Sequence[dict[str, Any]]) -> str:

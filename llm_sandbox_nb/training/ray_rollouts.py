@@ -17,8 +17,15 @@ from pathlib import Path
 from typing import Any, Self
 
 from llm_sandbox_nb.benchmark.item_pipeline import FatalError
-from llm_sandbox_nb.benchmark.ray_host import own_folder, packed, remove_leftovers, unpack
-from llm_sandbox_nb.benchmark.ray_hosts import CallLostError, RayHosts, make_actor
+from llm_sandbox_nb.benchmark.ray_hosts import (
+    CallLostError,
+    RayHosts,
+    make_actor,
+    own_folder,
+    packed,
+    remove_leftovers,
+    unpack,
+)
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.runs.run import Run

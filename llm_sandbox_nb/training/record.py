@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import shutil
 import statistics
@@ -22,7 +23,7 @@ from typing import Any
 
 from llm_sandbox_nb.analysis.behaviour import behaviour_of
 from llm_sandbox_nb.analysis.capability_rules import CAPABILITIES
-from llm_sandbox_nb.benchmark.json_lines import append_line, read_lines
+from llm_sandbox_nb.benchmark.results import append_line, read_lines
 from llm_sandbox_nb.training.config import TrainingConfig, load_config
 from llm_sandbox_nb.training.rollouts import LOST, Rollout
 from llm_sandbox_nb.trajectory import events as ev
@@ -90,10 +91,12 @@ class TrainingRecord:
                     f"{folder} holds a training with another configuration: give another --out, or that one's "
                     f"{CONFIG} to resume it."
                 )
-        elif folder.is_dir() and any(folder.iterdir()):
+        elif folder.is_dir() and any(not one.name.startswith(CONFIG) for one in folder.iterdir()):
             raise RecordError(f"{folder} is not empty and holds no training: give another --out.")
         folder.mkdir(parents=True, exist_ok=True)
-        file.write_text(config.as_yaml(), "utf-8")
+        partial = folder / f"{CONFIG}.{os.getpid()}"  # several processes may begin one training
+        partial.write_text(config.as_yaml(), "utf-8")
+        partial.replace(file)
         return record
 
     @classmethod
@@ -103,6 +106,17 @@ class TrainingRecord:
         if not (path / CONFIG).is_file():
             raise RecordError(f"There is no training in {path}: give the folder that `train run` printed.")
         return cls(path)
+
+    @classmethod
+    def around(cls, path: str | Path) -> TrainingRecord:
+        """The training that a folder is, or lies in: a checkpoint, a rollout, a fork of one. Raises RecordError."""
+        folder = Path(path).expanduser().absolute()
+        for one in (folder, *folder.parents[:5]):
+            if (one / CONFIG).is_file():
+                return cls(one)
+        raise RecordError(
+            f"{path} is no training and lies in none: give the folder that `train run` printed."
+        )
 
     @property
     def config(self) -> TrainingConfig:
@@ -122,6 +136,15 @@ class TrainingRecord:
             if (path / COMPLETE).is_file() and path.name.rpartition("-")[2].isdigit()
         ]
         return max(found, default=None)
+
+    def newest_policy(self) -> Path:
+        """The trained policy, else that of the newest checkpoint. Raises RecordError."""
+        if (self.folder / END / COMPLETE).is_file():
+            return self.folder / END
+        newest = self.newest_checkpoint()
+        if newest is None:
+            raise RecordError(f"The training in {self.folder} has no checkpoint yet: wait for one.")
+        return newest[1]
 
     # --- steps ---
 
@@ -150,11 +173,14 @@ class TrainingRecord:
         return self.folder / ROLLOUTS / f"step-{step:04d}"
 
     def add_rollouts(
-        self, step: int, rollouts: Sequence[Rollout], advantages: Sequence[float]
+        self, step: int, rollouts: Sequence[Rollout], advantages: Sequence[float], first: int = 0
     ) -> list[RolloutRow]:
-        """Write reward and advantage of each rollout into its own journal, and all into the table of the step."""
+        """Write reward and advantage of each rollout into its own journal, and all into the table of the step.
+
+        `first` is the place of the first of them in the table: several processes write one.
+        """
         rows = []
-        for place, (rollout, advantage) in enumerate(zip(rollouts, advantages, strict=True)):
+        for place, (rollout, advantage) in enumerate(zip(rollouts, advantages, strict=True), first):
             told = None if rollout.reward is None else advantage
             if rollout.folder is not None:
                 _reward_run(rollout, step, told)

@@ -10,7 +10,7 @@ from llm_sandbox_nb.benchmark.text_scorers import Score
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.run_sync import EventLoops
 from llm_sandbox_nb.training import rollouts
-from llm_sandbox_nb.training.record import CONFIG, RecordError, TrainingRecord
+from llm_sandbox_nb.training.record import RecordError, TrainingRecord
 from llm_sandbox_nb.training.training_run import task_and_rows
 
 
@@ -30,7 +30,7 @@ def reward_of(run: Run) -> Score:
         async with Scoring() as scoring:
             scorer = config.data.scorer or task.scorer
             return await rollouts.reward(
-                scoring, scorer, config.rollouts, row, str(run.stop_reason), run.answer
+                scoring, scorer, config.rollouts, row, str(run.stop_reason), run.answer, run.folder
             )
 
     return asyncio.run_coroutine_threadsafe(score(), EventLoops.own()).result()
@@ -38,11 +38,8 @@ def reward_of(run: Run) -> Score:
 
 def _group_of(folder: Path) -> tuple[TrainingRecord, str]:
     """The training that a run belongs to, and the id of its row."""
-    training = next((one for one in folder.parents if (one / CONFIG).is_file()), None)
-    if training is None:
-        raise RecordError(f"The run in {folder} is no rollout of a training, so it has no reward.")
-    record = TrainingRecord(training)
-    beside = folder.parent.relative_to(training)
+    record = TrainingRecord.around(folder)
+    beside = folder.parent.relative_to(record.folder)
     step = next(
         (int(part[5:]) for part in beside.parts if part.startswith("step-") and part[5:].isdigit()), 0
     )
@@ -50,5 +47,5 @@ def _group_of(folder: Path) -> tuple[TrainingRecord, str]:
         if Path(row.run).parent == beside:
             return record, row.group
     raise RecordError(
-        f"The rollouts of step {step} are not kept in {training}, so the row of {folder} is not known."
+        f"The rollouts of step {step} are not kept in {record.folder}, so the row of {folder} is not known."
     )

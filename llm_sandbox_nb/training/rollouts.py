@@ -38,7 +38,7 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 logger = logging.getLogger(__name__)
 LOST = "lost"
 """The stop reason of a rollout that came to no end of its own in any attempt: it is masked, and never scored 0."""
-_GRACE = 120.0
+GRACE = 120.0
 """Seconds beyond its deadline after which a rollout is lost, whatever it waits for."""
 
 
@@ -198,7 +198,7 @@ class RolloutWorkers:
         if folder.exists():  # an attempt that was lost
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         try:
-            async with asyncio.timeout(setting.config.time + _GRACE):
+            async with asyncio.timeout(setting.config.time + GRACE):
                 made = await self._work(row, model, folder, waited_for)
         except (ImageError, IsolationUnavailableError, InputError) as error:
             raise RolloutError(str(error)) from error
@@ -260,18 +260,25 @@ class RolloutWorkers:
                 rollout.row,
                 rollout.stop_reason,
                 rollout.answer,
+                rollout.folder,
             )
             rollout.reward, rollout.detail = scored.value, scored.detail
         return rollout
 
 
 async def reward(
-    scoring: Scoring, scorer: str, config: RolloutConfig, row: Row, stop_reason: str, answer: str | None
+    scoring: Scoring,
+    scorer: str,
+    config: RolloutConfig,
+    row: Row,
+    stop_reason: str,
+    answer: str | None,
+    run: Path | None,
 ) -> Score:
-    """The reward of an answer: 0 when the rollout was too long, else what the scorer says."""
+    """The reward of a run by its answer and its files: 0 when it was too long, else what the scorer says."""
     if stop_reason in config.zero_reward_for:
         return Score(0.0, f"the limit of {stop_reason} was reached")
-    return await scoring.score(scorer, answer, row)
+    return await scoring.score(scorer, answer, row, run)
 
 
 def check_ended(rollouts: list[Rollout]) -> list[Rollout]:

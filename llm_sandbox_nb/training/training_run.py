@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -12,12 +13,12 @@ from typing import Any, TypeVar
 from llm_sandbox_nb.benchmark.data import load_rows
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.task import Task, load_task
+from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.runs.run_sync import EventLoops
 from llm_sandbox_nb.training import grpo, tiny, warm_up
 from llm_sandbox_nb.training.chat_tokens import ChatTokens
 from llm_sandbox_nb.training.config import ConfigError, TrainingConfig
-from llm_sandbox_nb.training.data.leaks import tells
-from llm_sandbox_nb.training.demonstrations import scripted_runs
+from llm_sandbox_nb.training.data.questions import tells
 from llm_sandbox_nb.training.generation import BatchGenerator, Generated
 from llm_sandbox_nb.training.policy import Sampling, load_policy, save_policy
 from llm_sandbox_nb.training.ray_rollouts import RayRollouts
@@ -27,6 +28,9 @@ from llm_sandbox_nb.training.vllm_server import ServerGenerator
 
 _T = TypeVar("_T")
 OnFigures = Callable[[Mapping[str, Any]], None]
+logger = logging.getLogger(__name__)
+_SHORT = 4
+"""Letters and digits: an answer with fewer may stand in a prompt by chance."""
 NOTES = "notes"
 """As `data.rows`: the tiny task."""
 
@@ -35,7 +39,7 @@ def task_and_rows(config: TrainingConfig) -> tuple[Task, list[Row]]:
     """The task of a training and its rows.
 
     Raises:
-        ConfigError: there are no rows, or one has no answer, or its answer stands in its prompt.
+        ConfigError: there are no rows, one has no answer or an empty document, or all tell the answer in the prompt.
     """
     data = config.data
     try:
@@ -51,8 +55,15 @@ def task_and_rows(config: TrainingConfig) -> tuple[Task, list[Row]]:
             raise ConfigError(f"Row {row.id} has no answer, so nothing can be learned from it: leave it out.")
         if any(not text.strip() for text in row.input_files.values()):
             raise ConfigError(f"Row {row.id} has an empty document: leave it out or fill it in.")
-        if _tells_answer(row):
-            raise ConfigError(f"The answer of row {row.id} stands in its prompt: take it out there.")
+    telling = [row.id for row in rows if _tells_answer(row)]
+    if telling and len(telling) == len(rows):
+        raise ConfigError(f"The answer of row {telling[0]} stands in its prompt: take it out there.")
+    if telling:
+        rows = [row for row in rows if row.id not in set(telling)]
+        counted = plural(len(telling), "row is", "rows are")
+        logger.warning(
+            "%s left out, because the prompt tells the answer: %s", counted, ", ".join(telling[:5])
+        )
     if len(rows) < config.rollouts.rows_per_step:
         raise ConfigError(
             f"There are {len(rows)} rows and a step takes {config.rollouts.rows_per_step}: give more, or lower "
@@ -62,8 +73,11 @@ def task_and_rows(config: TrainingConfig) -> tuple[Task, list[Row]]:
 
 
 def _tells_answer(row: Row) -> bool:
-    """Whether the prompt holds the answer, where it is long enough not to stand there by chance or as an option."""
-    return len(row.ground_truth.strip()) > 20 and tells(row.problem_statement, row.ground_truth)
+    """Whether the prompt holds the answer. Options of a choice, and words such as yes, may stand there."""
+    short = len("".join(filter(str.isalnum, row.ground_truth))) < _SHORT
+    return (
+        not short and "choice" not in row.qa_type.lower() and tells(row.problem_statement, row.ground_truth)
+    )
 
 
 class TrainingRun:
@@ -86,7 +100,7 @@ class TrainingRun:
         self.config, self.on_figures, self.say = config, on_figures, say
         self.task, rows = task_and_rows(config)
         self.rows = {row.id: row for row in rows}
-        grpo.require_packages()
+        grpo.require_packages(config)
         self.record = TrainingRecord.begin(folder.expanduser().absolute(), config)
         self._workers: RolloutWorkers | RayRollouts | None = None
         self._rollouts: list[Rollout] = []
@@ -129,19 +143,22 @@ class TrainingRun:
     def _start_policy(self) -> tuple[Any, Any]:
         """Model and tokenizer to begin with: what an earlier start of this training made, else a new one."""
         config, folder = self.config, self.record.folder / START
-        if (folder / COMPLETE).is_file():
-            return load_policy(str(folder), config.model.dtype)
-        if not config.model.path:
-            model, tokenizer = self._tiny_policy()
-        else:
-            model, tokenizer = load_policy(config.model.path, config.model.dtype)
-            if config.warm_up.steps:
-                chat = ChatTokens(tokenizer)
-                found = warm_up.conversations(chat, warm_up.runs_to_imitate(config))
+        if config.model.path and not config.warm_up.steps:
+            return load_policy(config.model.path, config.model.dtype)
+        if not (folder / COMPLETE).is_file():
+            if self._processes > 1:
+                raise ConfigError(
+                    "The warm-up runs in one process: start this training once without `accelerate launch`, interrupt "
+                    "it after the first step, and resume it with."
+                )
+            if config.model.path:
+                model, tokenizer = load_policy(config.model.path, config.model.dtype)
+                found = warm_up.conversations(ChatTokens(tokenizer), warm_up.runs_to_imitate(config))
                 self._imitate(model, tokenizer, found)
-        if self._rank == 0 and (config.warm_up.steps or not config.model.path):
+            else:
+                model, tokenizer = self._tiny_policy()
             save_policy(model, tokenizer, folder)
-        return model, tokenizer
+        return load_policy(str(folder), config.model.dtype)  # LoRA and vLLM need a model that has a path
 
     def _tiny_policy(self) -> tuple[Any, Any]:
         config = self.config
@@ -150,7 +167,7 @@ class TrainingRun:
         else:
             self.say(f"{config.warm_up.count} scripted runs to imitate")
             found = self._in_loop(
-                scripted_runs(self.task, config, self.record.folder / "warm-up", config.warm_up.count)
+                tiny.scripted_runs(self.task, config, self.record.folder / "warm-up", config.warm_up.count)
             )
         template = tiny.chat_template()
         texts = [tiny.rendered(template, one) for one in found]
@@ -192,11 +209,13 @@ class TrainingRun:
         self._began = time.monotonic()
         trainer.train(resume_from_checkpoint=str(found[1]) if found else None)
         end = self.record.folder / END
+        trainer.save_model(str(end))  # all processes take part: each may hold a part of the weights
         if self._rank == 0:
-            save_policy(trainer.accelerator.unwrap_model(trainer.model), tokenizer, end)
+            (end / COMPLETE).touch()
         return end
 
     def _callback(self) -> Any:
+        from accelerate import PartialState
         from transformers import TrainerCallback
 
         run = self
@@ -209,12 +228,15 @@ class TrainingRun:
                     run._end_step(state.global_step, logs)
 
             def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+                PartialState().wait_for_everyone()  # each process may write a part of it
                 (Path(args.output_dir) / f"checkpoint-{state.global_step}" / COMPLETE).touch()
 
         return Callback()
 
-    def _run_rollouts(self, ids: list[str], trainer: Any, learns: bool) -> list[Rollout]:
-        """Run a rollout for each id."""
+    def _run_rollouts(self, ids: list[str], trainer: Any) -> list[Rollout]:
+        """Run a rollout for each id. The figures are those of the rollouts of all processes."""
+        from accelerate.utils import gather_object
+
         rows = [self.rows[one] for one in ids]
         step = trainer.state.global_step + 1
         started = time.monotonic()
@@ -222,7 +244,7 @@ class TrainingRun:
         through = self._through_server if self.config.generation.engine == "vllm-server" else self._together
         self._rollouts, figures = through(rows, folder, trainer)
         figures["rollout_time"] = time.monotonic() - started
-        self._figures = step_figures(step, self._rollouts) | figures
+        self._figures = step_figures(step, gather_object(self._rollouts)) | figures
         return self._rollouts
 
     def _together(self, rows: list[Row], folder: Path, trainer: Any) -> tuple[list[Rollout], dict[str, Any]]:
@@ -261,7 +283,8 @@ class TrainingRun:
         return self._in_loop(work())
 
     def _take_advantages(self, advantages: list[float]) -> None:
-        self.record.add_rollouts(int(self._figures["step"]), self._rollouts, advantages)
+        first = self._rank * len(self._rollouts)
+        self.record.add_rollouts(int(self._figures["step"]), self._rollouts, advantages, first)
 
     def _end_step(self, step: int, logs: Mapping[str, Any]) -> None:
         now = time.monotonic()

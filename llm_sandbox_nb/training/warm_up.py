@@ -29,18 +29,17 @@ def runs_to_imitate(config: TrainingConfig) -> list[Trajectory]:
         reading = load_runs([warm_up.runs])
     except FileNotFoundError as error:
         raise ConfigError(f"warm_up.runs: {error}") from error
-    found = [run.trajectory for run in reading.runs if _is_good(run.trajectory, warm_up.least_reward)]
+    found = []
+    for one in (run.trajectory for run in reading.runs):
+        reward = one.reward.reward or 0.0 if one.reward else warm_up.least_reward
+        if one.stop_reason == "submitted" and reward >= warm_up.least_reward:
+            found.append(one)
     if not found:
         raise ConfigError(
             f"No run below {warm_up.runs} was submitted and rewarded with {warm_up.least_reward:g} or more: "
             "give other runs in warm_up.runs, or lower warm_up.least_reward."
         )
     return found[: warm_up.count]
-
-
-def _is_good(trajectory: Trajectory, least: float) -> bool:
-    rewarded = trajectory.reward is None or (trajectory.reward.reward or 0.0) >= least
-    return trajectory.stop_reason == "submitted" and rewarded
 
 
 def conversations(chat: ChatTokens, trajectories: Iterable[Trajectory]) -> list[TokenConversation]:

@@ -232,6 +232,11 @@ class CallFinished(EventBase):
     changes: list[FileDiff] = Field(default_factory=list)
     changes_incomplete: str = ""
 
+    @property
+    def failed(self) -> bool:
+        """Whether the call went wrong: of itself, by its exit code, or by the clock."""
+        return bool(self.error or self.timed_out or self.exit_code)
+
 
 class ArtifactSaved(EventBase):
     """A file of the output folder was copied to the run's `files/` folder; `path` is relative to it."""

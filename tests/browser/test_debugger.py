@@ -204,9 +204,9 @@ def run_cells(page: Page, *places: int) -> None:
 def test_the_notebook_about_time_with_its_buttons(server: FrontEnd, page: Page) -> None:
     """Back before the mistake by a button, undone by another, a fork; then the notebook's own way to its end."""
     shutil.copytree(ROOT / "notebooks" / "data", server.root / "data", dirs_exist_ok=True)
-    shutil.copy(ROOT / "notebooks" / "02-time-travel.ipynb", server.root)
+    shutil.copy(ROOT / "notebooks" / "05-why-agents-fail.ipynb", server.root)
     page.set_viewport_size({"width": 1200, "height": 1600})
-    open_notebook(page, server, "02-time-travel.ipynb")
+    open_notebook(page, server, "05-why-agents-fail.ipynb")
     run_cells(page, 1, 3)
     card = page.locator(".lsn-view").first
     expect(card.locator(".lsn-header .lsn-badge").first).to_have_text("Submitted")

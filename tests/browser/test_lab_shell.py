@@ -15,7 +15,7 @@ from servers import APPS, PATIENCE, FrontEnd, jupyter, open_notebook, run_all, s
 from training_records import figures, row
 from waiting import eventually
 
-from llm_sandbox_nb.benchmark.json_lines import append_line
+from llm_sandbox_nb.benchmark.results import append_line
 from llm_sandbox_nb.training.config import load_config
 from llm_sandbox_nb.training.record import TABLE, TrainingRecord
 

@@ -13,7 +13,7 @@ from typing import Any
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.docker.engine import connect
 from llm_sandbox_nb.sandbox.docker.ownership import LABEL_OWNER, current_owner
-from llm_sandbox_nb.sandbox.docker.sandbox import start_docker_sandbox
+from llm_sandbox_nb.sandbox.docker.sandbox import start as start_docker_sandbox
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 
 

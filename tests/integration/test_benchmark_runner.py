@@ -32,7 +32,7 @@ from llm_sandbox_nb.benchmark.statistics import bootstrap, tables
 from llm_sandbox_nb.benchmark.task import Task, load_task
 from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.model.contract import ModelSettings, Reply
-from llm_sandbox_nb.model.litellm_model import make_model
+from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.model.retries import RetryPolicy
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "benchmark.md"

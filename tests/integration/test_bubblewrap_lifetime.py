@@ -19,7 +19,7 @@ from llm_sandbox_nb import open_sandbox
 from llm_sandbox_nb.sandbox.bootstrap import bootstrap_argv
 from llm_sandbox_nb.sandbox.bubblewrap.launch import bubblewrap_path
 from llm_sandbox_nb.sandbox.bubblewrap.limits import find_groups
-from llm_sandbox_nb.sandbox.bubblewrap.reaper import reap
+from llm_sandbox_nb.sandbox.bubblewrap.sandbox import reap
 from llm_sandbox_nb.sandbox.errors import SandboxLostError
 from llm_sandbox_nb.sandbox.open import start_sandbox
 from llm_sandbox_nb.sandbox.options import SandboxOptions

@@ -25,7 +25,7 @@ ORDINARY = 65534
 REPORT = """
 import asyncio, dataclasses, json, sys
 sys.path.insert(0, sys.argv[1])
-from llm_sandbox_nb.sandbox.bubblewrap.sandbox import start_bubblewrap_sandbox
+from llm_sandbox_nb.sandbox.bubblewrap.sandbox import start as start_bubblewrap_sandbox
 from llm_sandbox_nb.sandbox.contract import Limits
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 

@@ -96,5 +96,5 @@ def test_the_path_from_the_cell_to_the_command_is_short(
     print(*steps, sep="\n")
     assert steps[0] == "notebook/magics.py SandboxMagics.sandbox_cell"
     assert "agent/" in " ".join(steps), "the path is cut"
-    assert steps[-1] == "sandbox/protocol/transport.py StreamTransport.write"
+    assert steps[-1] == "sandbox/protocol/frames.py StreamTransport.write"
     assert len(steps) <= CEILING, "\n".join(steps)

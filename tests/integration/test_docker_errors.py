@@ -14,7 +14,7 @@ from support import run
 from llm_sandbox_nb.sandbox.contract import Directories, Limits
 from llm_sandbox_nb.sandbox.docker.engine import connect, engine_version
 from llm_sandbox_nb.sandbox.docker.images import BASE_IMAGE, DEFAULT_IMAGE, SLIM_IMAGE, check_image
-from llm_sandbox_nb.sandbox.docker.sandbox import start_docker_sandbox
+from llm_sandbox_nb.sandbox.docker.sandbox import start as start_docker_sandbox
 from llm_sandbox_nb.sandbox.errors import (
     ImageError,
     IsolationUnavailableError,

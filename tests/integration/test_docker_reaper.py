@@ -19,9 +19,14 @@ from support import run
 from llm_sandbox_nb.sandbox.bootstrap import PATIENCE
 from llm_sandbox_nb.sandbox.docker.engine import connect
 from llm_sandbox_nb.sandbox.docker.images import SLIM_IMAGE
-from llm_sandbox_nb.sandbox.docker.ownership import ContainerOwner, current_owner, owner_labels
-from llm_sandbox_nb.sandbox.docker.reaper import list_own, reap_orphans
-from llm_sandbox_nb.sandbox.docker.sandbox import adopt_docker_sandbox
+from llm_sandbox_nb.sandbox.docker.ownership import (
+    ContainerOwner,
+    current_owner,
+    list_own,
+    owner_labels,
+    reap_orphans,
+)
+from llm_sandbox_nb.sandbox.docker.sandbox import adopt as adopt_docker_sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("docker_engine")]
@@ -59,7 +64,7 @@ OWNER = textwrap.dedent("""
         if stage == "timed":
             print("here", flush=True)
         options = SandboxOptions("docker", image=image, network="none")
-        box = await docker.start_docker_sandbox(options, labels={"test": token}, lease=float(lease))
+        box = await docker.start(options, labels={"test": token}, lease=float(lease))
         await box.run("cd /tmp; export KEPT=yes; f() { echo function; }; sleep 500 & echo data > file")
         if stage == "talking":
             asyncio.create_task(box.run("yes | head -c 500000000"))

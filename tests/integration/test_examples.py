@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import io
+import json
 import struct
 import wave
+from copy import deepcopy
 from pathlib import Path
 
+import nbformat
 import pytest
 import yaml
+from warm_kernels import kernel_environment
 
 from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.examples.checks import read_files
 from llm_sandbox_nb.examples.gallery import EXAMPLES, TASKS
+from llm_sandbox_nb.examples.notebook import examples_notebook
 from llm_sandbox_nb.model.script import SCRIPTS
 from llm_sandbox_nb.runs.run import Run
+from notebooks import execute, printed
 
 FOUR = {"map": ["map.html"], "poster": ["poster.png", "poster.svg"], "countdown": ["countdown.mp4"],
         "piano": ["piece.mid", "piece.wav"]}  # fmt: skip
@@ -55,6 +61,26 @@ def test_an_example_in_docker(
     played(name, "docker", tmp_path, capsys)
 
 
+@pytest.mark.bubblewrap
+def test_the_notebook_of_all_examples_runs_twice(bubblewrap_engine: None, tmp_path: Path) -> None:
+    notebook = nbformat.from_dict(examples_notebook())
+    nbformat.validate(notebook)
+    environment = kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION="bubblewrap")
+    again = deepcopy(notebook.cells)
+    for cell in again:
+        cell.id += "-again"
+    twice = nbformat.v4.new_notebook(cells=[*notebook.cells, *again], metadata=notebook.metadata)
+    execute(twice, tmp_path, environment)
+    said = [printed(cell) for cell in twice.cells if cell.source.startswith("problem = ")]
+    assert said == ["The result is right.\n"] * 20
+
+
+def test_the_launcher_opens_the_notebook_of_these_examples() -> None:
+    """`python labextension/generate-examples.py` writes it."""
+    kept = Path(__file__).parents[2] / "labextension" / "src" / "generated" / "examples.json"
+    assert json.loads(kept.read_text("utf-8")) == examples_notebook()
+
+
 def test_each_has_a_task_and_a_script() -> None:
     assert len(EXAMPLES) == 10
     assert {path.name for path in TASKS.iterdir()} == set(EXAMPLES)
@@ -63,7 +89,7 @@ def test_each_has_a_task_and_a_script() -> None:
         assert len(yaml.safe_load((SCRIPTS / f"{example.name}.yaml").read_text())["turns"]) >= 3
 
 
-def sound(seconds: float = 16.0, rate: int = 22_050, value: bytes = b"\1\2") -> bytes:
+def sound(seconds: float = 16.0, rate: int = 8_000, value: bytes = b"\1\2") -> bytes:
     data = io.BytesIO()
     with wave.open(data, "wb") as file:
         file.setnchannels(1)
@@ -80,7 +106,7 @@ def video(seconds: int, pictures: int) -> bytes:
     sizes = box(b"stsz", bytes(4), struct.pack(">II", 0, pictures))
     inside = box(b"trak", box(b"mdia", box(b"minf", box(b"stbl", sizes))))
     head = box(b"mvhd", bytes(12), struct.pack(">II", 1, seconds), bytes(80))
-    return box(b"ftyp", b"isom") + box(b"moov", head, inside)
+    return box(b"ftyp", b"isom") + box(b"moov", head, inside) + box(b"mdat", bytes(99))
 
 
 MIDI = b"MThd\0\0\0\6\0\0\0\1\0\x60MTrk\0\0\0\4\0\x90\x40\x50"
@@ -120,10 +146,11 @@ POEM = b"Lights are\n"
         ("countdown", {"countdown.mp4": video(5, 11)}, "lasts 5.0 seconds"),
         ("countdown", {"countdown.mp4": video(11, 3)}, "has 3 pictures"),
         ("countdown", {"countdown.mp4": video(11, 11)[:-9]}, "cut off"),
+        ("countdown", {"countdown.mp4": video(11, 11)[:-150]}, "cut off"),
         ("piano", {"piece.mid": b"MThd"}, "no MIDI"),
         ("piano", {"piece.mid": MIDI, "piece.wav": b"RIFF"}, "cannot be read"),
         ("piano", {"piece.mid": MIDI, "piece.wav": sound(3)}, "lasts 3.0 seconds"),
-        ("piano", {"piece.mid": MIDI, "piece.wav": sound(rate=8000)}, "8000 Hz"),
+        ("piano", {"piece.mid": MIDI, "piece.wav": sound(rate=22_050)}, "22050 Hz"),
         ("piano", {"piece.mid": MIDI, "piece.wav": sound(value=b"\0\0")}, "silent"),
     ],
 )

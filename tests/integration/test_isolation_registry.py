@@ -11,15 +11,14 @@ from types import ModuleType
 import pytest
 from support import run
 
+from llm_sandbox_nb.cli import ENDED_WELL
 from llm_sandbox_nb.cli.doctor_command import doctor_command
-from llm_sandbox_nb.cli.exit_codes import ENDED_WELL
 from llm_sandbox_nb.sandbox import process
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
-from llm_sandbox_nb.sandbox.contract import Sandbox
+from llm_sandbox_nb.sandbox.contract import ResourceUsage, Sandbox
 from llm_sandbox_nb.sandbox.isolations import ISOLATIONS, Isolation
 from llm_sandbox_nb.sandbox.open import open_sandbox, resource_usage
 from llm_sandbox_nb.sandbox.options import SandboxOptions
-from llm_sandbox_nb.sandbox.resource_usage import ResourceUsage
 from llm_sandbox_nb.server import policy
 
 NAME = "jail"
@@ -34,7 +33,7 @@ def jail(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     async def start(options: SandboxOptions, *, labels: Mapping[str, str] | None = None) -> ChannelSandbox:
         box = await process.start(options)
         object.__setattr__(box.protection, "isolation", NAME)
-        box.sandbox_history.scope = ISOLATIONS[NAME].checkpoints
+        box.history.scope = ISOLATIONS[NAME].checkpoints
         return box
 
     async def why_unavailable(image: str | None) -> str:

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from llm_sandbox_nb.cli import main
-from llm_sandbox_nb.cli.exit_codes import FAILED
+from llm_sandbox_nb.cli import FAILED, main
 from llm_sandbox_nb.model.litellm_backend import COMPROMISED, backend
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from scripted_server import ScriptedServer
 from support import run
 
 from llm_sandbox_nb.model.contract import ContextOverflowError, ModelError, ModelSettings
-from llm_sandbox_nb.model.litellm_model import make_model
+from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.model.retries import RetryPolicy, reply_with_retries
 
 SCRIPT = """

@@ -10,10 +10,10 @@ from scripted_faults import SERVER_ERROR
 from scripted_server import ScriptedServer
 from support import run
 
-from llm_sandbox_nb.model import connection
+from llm_sandbox_nb.model import connection, litellm_model
 from llm_sandbox_nb.model.contract import ModelError, ModelSettings
 from llm_sandbox_nb.model.litellm_backend import backend
-from llm_sandbox_nb.model.litellm_model import make_model
+from llm_sandbox_nb.model.model_names import make_model
 
 TOOLS = [{"type": "function", "function": {"name": "execute_bash", "parameters": {"type": "object"}}}]
 SETTINGS = ModelSettings(
@@ -68,12 +68,31 @@ def test_the_bytes_on_the_wire_are_those_of_openais_own_client(monkeypatch: pyte
     assert "𝄞" in ours[-1].decode()
 
 
-def test_a_request_calls_as_many_functions_with_a_long_history_as_with_a_short_one() -> None:
+@pytest.mark.parametrize("name", ["hosted_vllm/m", "deepseek/deepseek-reasoner"])
+def test_the_bytes_on_the_wire_are_those_of_litellms_own_client(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bodies(server: ScriptedServer) -> list[bytes]:
+        before, model = len(server.requests), make_model(name, api_base=server.url, api_key="key")
+        for messages in conversations(6):
+            run(model.reply(messages, TOOLS, SETTINGS))
+        return [request.data for request in server.requests[before:]]
+
+    with ScriptedServer("turns: [" + "{text: a}, " * 9 + "]", strict=False) as server:
+        ours = bodies(server)
+        for module in (connection, litellm_model):
+            monkeypatch.setattr(module, "SENDS_NEW_MESSAGES", frozenset())
+        assert ours == bodies(server)
+    assert len(ours) == 11
+
+
+@pytest.mark.parametrize("name", ["my-model", "hosted_vllm/m", "deepseek/deepseek-reasoner"])
+def test_a_request_calls_as_many_functions_with_a_long_history_as_with_a_short_one(name: str) -> None:
     """What grows with the history is left to C: copying bytes, comparing pointers."""
     history = BEGINNING + [message for number in range(1000) for message in step(number)]
     calls: Counter[int] = Counter()
     with ScriptedServer("turns: [" + "{text: a}, " * 1001 + "]", strict=False) as server:
-        model = make_model("my-model", api_base=server.url, api_key="key")
+        model = make_model(name, api_base=server.url, api_key="key")
 
         async def ask(steps: int) -> int:
             for asked in (steps - 1, steps):
@@ -94,7 +113,7 @@ def test_a_cache_that_litellm_names_and_does_not_have_changes_nothing(
 ) -> None:
     """As it does once it was asked for a Gemini model."""
     monkeypatch.setattr(backend(), "input_callback", ["cache"])
-    test_a_request_calls_as_many_functions_with_a_long_history_as_with_a_short_one()
+    test_a_request_calls_as_many_functions_with_a_long_history_as_with_a_short_one("my-model")
 
 
 def test_tokens_of_the_whole_history_are_counted_when_the_server_tells_none() -> None:

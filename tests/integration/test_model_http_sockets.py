@@ -23,7 +23,7 @@ sys.addaudithook(hook)
 _ASK = """
 import asyncio
 from llm_sandbox_nb.model.contract import ModelSettings
-from llm_sandbox_nb.model.litellm_model import make_model
+from llm_sandbox_nb.model.model_names import make_model
 tools = [{"type": "function", "function": {"name": "execute_bash", "parameters": {"type": "object"}}}]
 for name, base, key in json.loads(sys.argv[1]):
     model = make_model(name, api_base=base, api_key=key)

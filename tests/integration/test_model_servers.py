@@ -11,10 +11,10 @@ from variant_server import VariantServer
 
 from llm_sandbox_nb.agent.model_call import well_formed
 from llm_sandbox_nb.agent.tools.arguments import parse_arguments
-from llm_sandbox_nb.agent.tools.toolbox import tool_schemas
+from llm_sandbox_nb.agent.tools.toolbox import TOOLS
 from llm_sandbox_nb.model.contract import Model, ModelSettings, Reply
 from llm_sandbox_nb.model.litellm_backend import backend
-from llm_sandbox_nb.model.litellm_model import make_model
+from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.model.retries import RetryPolicy, reply_with_retries
 from llm_sandbox_nb.runs.solve import solve
 
@@ -36,12 +36,12 @@ def server() -> Iterator[VariantServer]:
 async def converse(model: Model) -> tuple[Reply, Reply]:
     """Two turns, the second with the results of the first one's calls."""
     policy = RetryPolicy(first_wait=0.0, longest_wait=0.0)
-    first = well_formed(await reply_with_retries(model, USER, tool_schemas(), ALL_SETTINGS, policy=policy))
+    first = well_formed(await reply_with_retries(model, USER, TOOLS.schemas(), ALL_SETTINGS, policy=policy))
     results = [{"role": "tool", "tool_call_id": call.id, "content": "ok"} for call in first.calls]
     nudge = [] if results else [{"role": "user", "content": "Go on."}]
     messages = [*USER, first.message, *results, *nudge]
     return first, well_formed(
-        await reply_with_retries(model, messages, tool_schemas(), ALL_SETTINGS, policy=policy)
+        await reply_with_retries(model, messages, TOOLS.schemas(), ALL_SETTINGS, policy=policy)
     )
 
 

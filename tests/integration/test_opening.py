@@ -152,7 +152,7 @@ def test_auto_takes_docker_where_it_works() -> None:
 def test_auto_never_takes_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr("llm_sandbox_nb.sandbox.bubblewrap.isolation._has_worked", False)
+    monkeypatch.setattr("llm_sandbox_nb.sandbox.bubblewrap.sandbox._has_worked", False)
     with pytest.raises(IsolationUnavailableError) as caught:
         support.run(open_and_close("auto"))
     said = str(caught.value)

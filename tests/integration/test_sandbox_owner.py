@@ -18,7 +18,7 @@ from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.contract import Directories, Protection
 from llm_sandbox_nb.sandbox.errors import SandboxLostError
 from llm_sandbox_nb.sandbox.protocol.channel import Channel
-from llm_sandbox_nb.sandbox.protocol.transport import StreamTransport
+from llm_sandbox_nb.sandbox.protocol.frames import StreamTransport
 
 MARK = f"700.{os.getpid()}"
 """Seconds that a command sleeps, by which it is told from all others."""

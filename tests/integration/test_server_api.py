@@ -20,18 +20,17 @@ from tornado.httpclient import HTTPClientError
 from tornado.websocket import WebSocketHandler
 
 import llm_sandbox_nb.server
-from llm_sandbox_nb.server import slow_clients
+from llm_sandbox_nb.server import handlers
 from llm_sandbox_nb.server.app import SandboxApp
 from llm_sandbox_nb.server.handlers import API, ID, rest_routes
 from llm_sandbox_nb.server.history_handlers import CHECKPOINT, history_routes
 from llm_sandbox_nb.server.manager import SandboxManager
 from llm_sandbox_nb.server.run_handlers import RUN_ID, run_routes
-from llm_sandbox_nb.server.sockets import channel_routes
-from llm_sandbox_nb.server.terminal_handler import terminal_routes
+from llm_sandbox_nb.server.sockets import socket_routes
 
 Answer = tuple[int, Any]
 Call = Callable[..., Answer]
-ROUTES = [*rest_routes, *channel_routes, *terminal_routes, *run_routes, *history_routes]
+ROUTES = [*rest_routes, *socket_routes, *run_routes, *history_routes]
 VERBS = ("get", "post", "put", "patch", "delete")
 SPEC = yaml.safe_load(Path(llm_sandbox_nb.server.__file__).with_name("rest-api.yml").read_text())
 
@@ -524,8 +523,8 @@ def test_slow_clients_are_hung_up_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One that never completes its upload, and one that never takes its download."""
-    monkeypatch.setattr(slow_clients, "PATIENCE", 0.5)
-    monkeypatch.setattr(slow_clients, "SLOWEST", 2**30)
+    monkeypatch.setattr(handlers, "PATIENCE", 0.5)
+    monkeypatch.setattr(handlers, "SLOWEST", 2**30)
     content = f"{API}/sandboxes/{sandbox['id']}/files"
     manager: SandboxManager = jp_serverapp.web_app.settings["llm_sandbox_manager"]
 

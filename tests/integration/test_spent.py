@@ -7,9 +7,8 @@ from support import Opener, with_sandbox
 
 from llm_sandbox_nb.benchmark.results import Result
 from llm_sandbox_nb.benchmark.statistics import cell_row
-from llm_sandbox_nb.sandbox.contract import Sandbox
+from llm_sandbox_nb.sandbox.contract import ResourceUsage, Sandbox
 from llm_sandbox_nb.sandbox.open import resource_usage
-from llm_sandbox_nb.sandbox.resource_usage import ResourceUsage
 
 HOG = "python3 -c 'held = bytearray(80_000_000); print(len(held))'"
 FILE = "head -c 30000000 /dev/urandom > /testbed/file"

@@ -15,7 +15,7 @@ from warm_kernels import ROOT, kernel_environment
 from llm_sandbox_nb.runs.run import Run
 from notebooks import MIME, cards, errors, execute, notebook_of, printed, record_of
 
-NOTEBOOK = ROOT / "notebooks" / "02-time-travel.ipynb"
+NOTEBOOK = ROOT / "notebooks" / "05-why-agents-fail.ipynb"
 
 
 def shown(cell: Any) -> str:
@@ -48,7 +48,7 @@ def test_the_notebook_puts_the_mistake_right(some_isolation: str, tmp_path: Path
     assert difference.startswith("5\n")
     assert "-5 cities, 108.3 million people\n+3 cities, 100.8 million people" in difference
     assert "Replayed 7 steps: nothing differs." in cell_with(notebook, "result.replay()")
-    assert len(cards(notebook)) == 2
+    assert len(cards(notebook)) == 4, "the run, its second attempt, a fork, and the run of the exercises"
     folders = sorted((tmp_path / "sandbox-runs").glob("*/*/journal.jsonl"))
     first = Run.load(folders[0].parent)
     assert (len(first.branches), first.answer) == (2, "3 cities, 100.8 million people")

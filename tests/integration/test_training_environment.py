@@ -17,7 +17,7 @@ import torch
 from token_policy import bash
 
 from llm_sandbox_nb.agent.tools.tool import Tool
-from llm_sandbox_nb.agent.tools.toolbox import tool_schemas
+from llm_sandbox_nb.agent.tools.toolbox import TOOLS
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.task import load_task
 from llm_sandbox_nb.runs.run import Run
@@ -77,7 +77,7 @@ def ours(folder: Path) -> tuple[dict[str, Any], list[Rollout]]:
     workers = RolloutWorkers(setting(CONFIG, tokenizer), 8)
     loop, made = EventLoops.own(), []
 
-    def run(ids: list[str], trainer: Any, learns: bool) -> list[Rollout]:
+    def run(ids: list[str], trainer: Any) -> list[Rollout]:
         generator = BatchGenerator(60.0)
         work = workers.run([ROWS[int(one[-1])] for one in ids], generator, folder / "rollouts")
         future = asyncio.run_coroutine_threadsafe(work, loop)
@@ -155,7 +155,7 @@ def test_its_tools_are_described_as_ours(bubblewrap_engine: None, tmp_path: Path
     environment = SandboxEnvironment(SandboxEnvironments(setting(CONFIG, tokenizer), ROWS, tmp_path, 1))
     public = [name for name in vars(SandboxEnvironment) if not name.startswith("_")]
     assert public == ["reset", "execute_bash", "str_replace_editor", "submit"]
-    for schema in tool_schemas():
+    for schema in TOOLS.schemas():
         found = get_json_schema(getattr(environment, schema["function"]["name"]))
         found["function"]["parameters"].setdefault("required", [])
         assert found == schema

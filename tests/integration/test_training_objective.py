@@ -15,7 +15,7 @@ import tiny_policy
 import torch
 from token_policy import SUBMIT, bash
 
-from llm_sandbox_nb.agent.tools.toolbox import tool_schemas
+from llm_sandbox_nb.agent.tools.toolbox import TOOLS
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.model.contract import ToolCall
 from llm_sandbox_nb.training import grpo
@@ -46,7 +46,7 @@ def trainer_of(tmp_path: Path, rollouts: list[Rollout], told: list[float] | None
         tokenizer,
         ["row-0", "row-1"],
         tmp_path,
-        lambda ids, trainer, learns: rollouts,
+        lambda ids, trainer: rollouts,
         (told if told is not None else []).extend,
     )
 
@@ -178,7 +178,7 @@ def test_ids_between_replies_are_those_of_trl(tmp_path: Path, name: str) -> None
 
 def test_recorded_conversation_has_the_ids_of_the_template(tmp_path: Path) -> None:
     tokenizer = tiny_policy.tokenizer()
-    chat, tools = ChatTokens(tokenizer), tool_schemas()
+    chat, tools = ChatTokens(tokenizer), TOOLS.schemas()
     calls = [
         {
             "id": "a",

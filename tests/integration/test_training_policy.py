@@ -110,5 +110,5 @@ def test_a_rollout_with_an_edited_call_has_another_reward(bubblewrap_engine: Non
     assert edited.answer == rows[1].ground_truth
     assert reward_of(edited).value == 1.0
     elsewhere = Run.load(shutil.copytree(edited.folder, tmp_path / "elsewhere" / edited.folder.name))
-    with pytest.raises(RecordError, match="is no rollout of a training"):
+    with pytest.raises(RecordError, match="is no training and lies in none"):
         reward_of(elsewhere)

@@ -20,6 +20,7 @@ from llm_sandbox_nb.sandbox.open import open_sandbox
 from llm_sandbox_nb.training import vllm_server
 from llm_sandbox_nb.training.chat_tokens import ChatTokens
 from llm_sandbox_nb.training.config import RolloutConfig
+from llm_sandbox_nb.training.grpo import as_training_data
 from llm_sandbox_nb.training.policy import Sampling
 from llm_sandbox_nb.training.record import TrainingRecord, step_figures
 from llm_sandbox_nb.training.rollouts import LOST, Rollout, RolloutError, RolloutSetting, RolloutWorkers
@@ -64,7 +65,7 @@ def sampled(rollout: Rollout) -> list[int]:
 @pytest.mark.bubblewrap
 def test_trained_part_is_exactly_what_was_sampled(bubblewrap_engine: None, tmp_path: Path) -> None:
     policy = PlayedPolicy(mixed)
-    config = replace(CONFIG, completion_tokens=5000)
+    config = replace(CONFIG, completion_tokens=3500, time=20.0)
     done = asyncio.run(rollouts_of(policy, rows(200), tmp_path, setting(config), at_once=16))
     assert len(done) == 200
     for place, rollout in enumerate(done):
@@ -85,7 +86,12 @@ def test_trained_part_is_exactly_what_was_sampled(bubblewrap_engine: None, tmp_p
         for message in shown[: between.count("<tool_response>")]:
             assert f"<tool_response>\n{message['content']}\n</tool_response>" in between
     reasons = {rollout.stop_reason for rollout in done}
-    assert {"submitted", "steps", "tokens"} <= reasons, reasons
+    assert {"submitted", "steps", "tokens", "time"} <= reasons, reasons
+    texts = "\n".join(
+        message["content"] for one in done if one.trajectory for message in one.trajectory.messages()
+    )
+    for said in ("no_such_tool", "Timed out after", "There was no tool call", "Exit code: 3"):
+        assert said in texts, said
     cut = [one for one in done if any(reply[-1] != END for reply in one.conversation.replies)]
     assert cut, "no reply reached its limit"
     several = [
@@ -189,41 +195,61 @@ def test_commands_of_all_rollouts_run_at_once(bubblewrap_engine: None, tmp_path:
     assert step_figures(1, done)["tool_time_max"] < sum(one.tool_time for one in done) / 2
 
 
-@pytest.mark.bubblewrap
-def test_killed_sandbox_is_repeated_and_never_scored_zero(bubblewrap_engine: None, tmp_path: Path) -> None:
-    boxes: list[Sandbox] = []
+class Killing(PlayedPolicy):
+    """Copies the document into the answer and submits. In the first row the sandbox is killed before the second call.
 
-    first: set[int] = set()
+    It is killed from outside, as a machine without memory would do it, in the first `kills` attempts.
+    """
 
-    async def opened() -> Sandbox:
+    def __init__(self, kills: int) -> None:
+        super().__init__(self._play)
+        self.kills, self.opened = kills, 0
+        self._inside: set[int] = set()
+
+    async def open(self) -> Sandbox:
         before = descendants(os.getpid())
-        boxes.append(await open_sandbox("bubblewrap"))
-        first.update(descendants(os.getpid()) - before if len(boxes) == 1 else ())
-        return boxes[-1]
+        box = await open_sandbox("bubblewrap")
+        self._inside, self.opened = descendants(os.getpid()) - before, self.opened + 1
+        return box
 
-    tries: dict[int, int] = {}
-
-    def play(place: int, number: int) -> str:
+    def _play(self, place: int, number: int) -> str:
         if number == 0:
             return bash("cp documents/a.txt answer.txt")
-        tries[place] = tries.get(place, 0) + 1
-        if place == 0 and tries[place] == 1:
-            for pid in first:  # from outside, as a machine without memory would
+        if place == 0 and self.opened <= self.kills:
+            for pid in self._inside:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             return bash("echo still there")
         return SUBMIT
 
-    class Restarting(PlayedPolicy):
-        async def generate(self, prompt, limit, order=0):  # type: ignore[no-untyped-def]
-            if "<tool_response>" not in TOKENIZER.decode(prompt):
-                self.given[order] = []
-            return await super().generate(prompt, limit, order)
+    async def generate(self, prompt, limit, order=0):  # type: ignore[no-untyped-def]
+        if "<tool_response>" not in TOKENIZER.decode(prompt):  # another attempt
+            self.given[order] = []
+        return await super().generate(prompt, limit, order)
 
-    done = asyncio.run(rollouts_of(Restarting(play), rows(1), tmp_path, setting(open=opened), at_once=1))
+
+@pytest.mark.bubblewrap
+def test_killed_sandbox_is_repeated_and_never_scored_zero(bubblewrap_engine: None, tmp_path: Path) -> None:
+    policy = Killing(1)
+    done = asyncio.run(rollouts_of(policy, rows(1), tmp_path, setting(open=policy.open), at_once=1))
     assert [(one.stop_reason, one.reward, one.attempts) for one in done] == [("submitted", 1.0, 2)]
-    assert len(boxes) == 2
+    assert policy.opened == 2
     assert sampled(done[0]) == [one for reply in done[0].conversation.replies for one in reply]
+
+
+@pytest.mark.bubblewrap
+def test_rollout_that_is_lost_each_time_is_masked(bubblewrap_engine: None, tmp_path: Path) -> None:
+    policy = Killing(CONFIG.attempts)
+    made = setting(open=policy.open)
+    done = asyncio.run(rollouts_of(policy, rows(2), tmp_path / "runs", made, at_once=1))
+    assert [(one.stop_reason, one.reward) for one in done] == [(LOST, None), ("submitted", 1.0)]
+    assert [one.attempts for one in done] == [CONFIG.attempts, 1]
+    assert policy.opened == CONFIG.attempts + 1
+    given = as_training_data(done, END, False)
+    assert not any(given["env_mask"][0])
+    assert sum(given["env_mask"][1]) == len(sampled(done[1]))
+    figures = step_figures(1, done)
+    assert (figures["reward"], figures["lost"]) == (1.0, 1)
 
 
 @pytest.mark.bubblewrap
@@ -259,6 +285,31 @@ def test_reward_of_ones_own_is_one_file(bubblewrap_engine: None, tmp_path: Path,
 
     rewards = [one.reward for one in asyncio.run(done())]
     assert rewards == ([0.5, 0.5] if "float" in body else [None, None])
+
+
+@pytest.mark.bubblewrap
+def test_reward_may_look_at_each_file(bubblewrap_engine: None, tmp_path: Path) -> None:
+    """Nobody writes an answer: what counts are two files in the output folder."""
+    file = tmp_path / "reward.py"
+    file.write_text(
+        "def score(answer, gold, output_files, **row):\n"
+        "    wanted = {'table.csv': f'code,{gold}\\n', 'notes/why.md': None}\n"
+        "    found = [output_files[name].read_text() == (text or output_files[name].read_text())\n"
+        "             for name, text in wanted.items() if name in output_files]\n"
+        "    return sum(found) / len(wanted)\n"
+    )
+
+    def play(place: int, number: int) -> str:
+        table = "mkdir -p output/notes; echo code,$(cat documents/a.txt) > output/table.csv"
+        if place == 3:
+            return SUBMIT
+        more = ["; echo because > output/notes/why.md", "", "; echo wrong > output/table.csv"][place]
+        return [bash(table + more), SUBMIT][number]
+
+    made = rollouts_of(PlayedPolicy(play), rows(4), tmp_path / "runs", setting(scorer=str(file)))
+    done = asyncio.run(made)
+    assert [one.answer for one in done] == [None] * 4
+    assert [one.reward for one in done] == [1.0, 0.5, 0.0, 0.0]
 
 
 @pytest.mark.bubblewrap

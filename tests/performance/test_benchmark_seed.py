@@ -21,7 +21,7 @@ from memory_of import PeakMemory
 from scripted_server import ScriptedServer
 from support import require, size
 
-from llm_sandbox_nb.agent.tools.toolbox import tool_schemas
+from llm_sandbox_nb.agent.tools.toolbox import TOOLS
 from llm_sandbox_nb.benchmark.results import read_results
 from llm_sandbox_nb.sandbox.docker.engine import connect
 from llm_sandbox_nb.sandbox.docker.images import DEFAULT_IMAGE
@@ -192,7 +192,7 @@ def model_seconds(folder: Path) -> float:
     """CPU seconds that LiteLLM takes for the requests of a task, without a sandbox and without waiting."""
     with ScriptedServer(script_text(*[turn(bash("true"))] * 5, chunk=100_000), strict=False) as server:
         words = [sys.executable, "-c", LITELLM, server.url, str(5 * TASKS), str(WORKERS)]
-        asked = json.dumps([half_way(), tool_schemas()])
+        asked = json.dumps([half_way(), TOOLS.schemas()])
         done = subprocess.run(words, check=True, capture_output=True, text=True, cwd=folder, input=asked)
     return float(done.stdout) / TASKS
 

@@ -13,7 +13,7 @@ from support import run
 
 from llm_sandbox_nb.sandbox.docker.engine import connect
 from llm_sandbox_nb.sandbox.docker.images import DEFAULT_IMAGE
-from llm_sandbox_nb.sandbox.docker.sandbox import start_docker_sandbox
+from llm_sandbox_nb.sandbox.docker.sandbox import start as start_docker_sandbox
 from llm_sandbox_nb.sandbox.docker.settings import ContainerSettings, container_arguments
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 

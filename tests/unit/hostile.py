@@ -9,8 +9,7 @@ from typing import Any
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.contract import Directories, Protection
 from llm_sandbox_nb.sandbox.protocol.channel import Channel
-from llm_sandbox_nb.sandbox.protocol.frames import Frame, Kind, json_frame
-from llm_sandbox_nb.sandbox.protocol.transport import StreamTransport
+from llm_sandbox_nb.sandbox.protocol.frames import Frame, Kind, StreamTransport, json_frame
 
 PROTECTION = Protection("process", "standard", "0", (), False, "none", "open", False, None, None, None)
 

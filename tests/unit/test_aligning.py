@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import html
+import re
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_sandbox_nb.runs.compare import align
+from llm_sandbox_nb.runs.compare import _html_rows, _marked, align
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Call, Step
 
@@ -54,3 +57,25 @@ def test_every_step_stands_once_and_in_order(runs: list[str]) -> None:
         found = [row.steps[number] for row in rows]
         assert "".join(step.calls[0].id for step in found if step) == run
     assert all(any(step is not None for step in row.steps) for row in rows)
+
+
+def test_steps_that_are_the_same_are_one_row_of_the_table_and_other_words_are_marked() -> None:
+    one, other = steps("abc", results="ab" + "c"), steps("abc", results="ab" + "d")
+    one[2].calls[0].result.observation = "12 rows of <cities>"  # type: ignore[union-attr]
+    other[2].calls[0].result.observation = "15 rows of <cities>"  # type: ignore[union-attr]
+    table = _html_rows(align([one, other]), 2)
+    assert table.count("<tr") == 2
+    assert "steps 1 to 2" in table
+    assert "<mark>12</mark> rows of &lt;cities&gt;" in table
+    assert "<mark>15</mark> rows of &lt;cities&gt;" in table
+
+
+def test_texts_with_little_in_common_have_no_marks() -> None:
+    assert _marked(["rm -rf x", "There are five cities."]) == ["rm -rf x", "There are five cities."]
+    assert _marked(["<b>", "<i>", "<u>"]) == ["&lt;b&gt;", "&lt;i&gt;", "&lt;u&gt;"]
+
+
+@given(st.text("a <&\n", max_size=30), st.text("a <&\n", max_size=30))
+def test_marks_change_no_text(one: str, other: str) -> None:
+    for text, told in zip((one, other), _marked([one, other]), strict=True):
+        assert html.unescape(re.sub("</?mark>", "", told)) == text

@@ -12,8 +12,7 @@ import pytest
 from card_runs import run_events
 from labelled import EXAMPLES, load
 
-from llm_sandbox_nb.analysis.behaviour import behaviour_of
-from llm_sandbox_nb.analysis.call_outcome import plain_output, succeeded
+from llm_sandbox_nb.analysis.behaviour import behaviour_of, plain_output, succeeded
 from llm_sandbox_nb.analysis.frames import groups_frame, runs_frame, tools_frame, turns_frame
 from llm_sandbox_nb.analysis.load import Loaded, load_runs
 from llm_sandbox_nb.analysis.report import report_html

@@ -17,7 +17,7 @@ from support import record_of
 
 from llm_sandbox_nb.card.bundle import MIME, Caps
 from llm_sandbox_nb.card.card import Bundle, Card
-from llm_sandbox_nb.card.style import STYLE
+from llm_sandbox_nb.card.page import STYLE
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 

@@ -26,7 +26,7 @@ from llm_sandbox_nb.agent.run_spec import NO_DECIDER
 from llm_sandbox_nb.card.card import Card
 from llm_sandbox_nb.cli.printer import Printer
 from llm_sandbox_nb.notebook.errors import SandboxInputError
-from llm_sandbox_nb.notebook.run_decisions import execute_line_command
+from llm_sandbox_nb.notebook.run_commands import execute_line_command
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.trajectory import events as ev

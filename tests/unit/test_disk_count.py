@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from llm_sandbox_nb.sandbox.docker import storage
+from llm_sandbox_nb.sandbox.docker import container
 from llm_sandbox_nb.sandbox.executor import disk_watch
 from llm_sandbox_nb.sandbox.executor.disk_watch import Count, count_own, over
 from llm_sandbox_nb.sandbox.executor.mounts import Epoch
@@ -154,7 +154,7 @@ def test_a_quota_is_asked_for_where_there_may_be_one(
 ) -> None:
     from docker.errors import APIError
 
-    monkeypatch.setattr(storage, "_has_quotas", {})
+    monkeypatch.setattr(container, "_has_quotas", {})
     engine, found = _Engine(driver, filesystem), []
 
     def make(quota: bool) -> dict[str, object]:
@@ -163,9 +163,9 @@ def test_a_quota_is_asked_for_where_there_may_be_one(
             raise APIError("500", explanation=refusal)
         return {}
 
-    storage.with_quota(engine, make)  # type: ignore[arg-type]
+    container.with_quota(engine, make)  # type: ignore[arg-type]
     assert found == asked
-    storage.with_quota(engine, make)  # type: ignore[arg-type]
+    container.with_quota(engine, make)  # type: ignore[arg-type]
     assert found == [*asked, asked[-1]]
 
 

@@ -27,11 +27,11 @@ from llm_sandbox_nb.sandbox.protocol.frames import (
     FrameScanner,
     Kind,
     ProtocolError,
+    StreamTransport,
     body_frames,
     decode,
     json_frame,
 )
-from llm_sandbox_nb.sandbox.protocol.transport import StreamTransport
 
 FRAMES = st.builds(Frame, st.integers(0, 255), st.integers(0, 2**32 - 1), st.binary(max_size=300))
 

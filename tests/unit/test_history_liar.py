@@ -92,7 +92,7 @@ def test_a_lie_ends_the_sandbox_and_changes_nothing_that_was_kept(
             await box.checkpoint()
         assert [one.id for one in box.history.checkpoints] == [first]
         assert box.history.size == size
-        assert files_at(box.sandbox_history.store, first) == {"/testbed/f": b"true"}
+        assert files_at(box.history.store, first) == {"/testbed/f": b"true"}
         assert not list((tmp_path / "h" / "packs").glob("*.partial"))
 
     assert lie_to(tmp_path, stream, outcome, test).killed == 1
@@ -112,7 +112,7 @@ def test_the_canary_an_honest_second_checkpoint_is_kept(tmp_path: Path) -> None:
 
 def test_what_changed_since_a_look_that_was_never_asked_for(tmp_path: Path) -> None:
     async def test(box: Any, first: str) -> None:
-        box.sandbox_history.forget_scan()
+        box.history.forget_scan()
         with pytest.raises(SandboxLostError, match="that never was"):
             await box.checkpoint()
 

@@ -17,12 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import examples
 
+from llm_sandbox_nb.sandbox.contract import Checkpoint
 from llm_sandbox_nb.sandbox.history import restore as sending
 from llm_sandbox_nb.sandbox.history.manifest import Entry, Manifest
 from llm_sandbox_nb.sandbox.history.restore import Plan, RestoreBody, plan_restore
 from llm_sandbox_nb.sandbox.history.snapshot import HEAD
 from llm_sandbox_nb.sandbox.history.store import HistoryStore
-from llm_sandbox_nb.sandbox.history.types import Checkpoint
 from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 
 MIB = 2**20

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_sandbox_nb.server.event_store import EventStore
+from llm_sandbox_nb.server.runs import EventStore
 from llm_sandbox_nb.trajectory.live_tail import LIMIT, LiveTail
 
 PIECE = st.one_of(

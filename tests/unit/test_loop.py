@@ -18,7 +18,7 @@ from llm_sandbox_nb.agent.limits import Meter, RunLimits
 from llm_sandbox_nb.agent.loop import Loop, Workspace
 from llm_sandbox_nb.agent.model_call import unless_failed, well_formed
 from llm_sandbox_nb.agent.recorder import LiveOutput, Recorder
-from llm_sandbox_nb.agent.tools.toolbox import tool_schemas
+from llm_sandbox_nb.agent.tools.toolbox import TOOLS
 from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply, ToolCall
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.events import Usage
@@ -90,7 +90,7 @@ def test_history_is_only_ever_added_to(tmp_path: Path) -> None:
     model = FakeModel(VIEW, ("nope", "{"))
     loop, stop = played(tmp_path, model, RunLimits(steps=6))
     assert stop.reason == "steps"
-    assert model.tools == loop.tools == tool_schemas()
+    assert model.tools == loop.tools == TOOLS.schemas()
     for before, after in zip(model.requests, model.requests[1:], strict=False):
         assert after[: len(before)] == before
     assert list(loop.recorder.trajectory.messages()) == loop.messages

@@ -9,7 +9,7 @@ import pytest
 from support import run
 
 from llm_sandbox_nb.model.contract import ModelError, ModelSettings
-from llm_sandbox_nb.model.litellm_model import make_model
+from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.model.retries import RetryPolicy, reply_with_retries
 
 USER = [{"role": "user", "content": "How many r's are in strawberry?"}]
@@ -153,7 +153,7 @@ def test_each_call_of_a_conversation_has_an_id_of_its_own(tmp_path: Path) -> Non
 PLAYED = """
 import asyncio, sys
 from llm_sandbox_nb.model.contract import ModelSettings
-from llm_sandbox_nb.model.litellm_model import make_model
+from llm_sandbox_nb.model.model_names import make_model
 model = make_model({model!r}, api_base="http://127.0.0.1:1/v1", api_key="k")
 try:
     asyncio.run(model.reply([{{"role": "user", "content": "hi"}}], [], ModelSettings()))
@@ -172,7 +172,7 @@ def test_litellm_is_imported_for_real_models_only(model: str, imported: str) -> 
 
 def test_nothing_heavy_is_imported_before_the_first_reply() -> None:
     code = (
-        "import sys; from llm_sandbox_nb.model.litellm_model import make_model; make_model('openai/gpt-5');"
+        "import sys; from llm_sandbox_nb.model.model_names import make_model; make_model('openai/gpt-5');"
         "make_model('scripted/strawberry'); print('litellm' in sys.modules, 'openai' in sys.modules)"
     )
     done = subprocess.run(

@@ -52,6 +52,7 @@ SAID_OTHERWISE = {
     "api_key_env",
     "help",
     "break_when",
+    "tool",
     "on_pause",
 }
 """Options that only a cell has, or that mean something else there."""

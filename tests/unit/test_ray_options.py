@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support import run
 
-from llm_sandbox_nb.benchmark import ray_host, ray_hosts
+from llm_sandbox_nb.benchmark import ray_backend, ray_hosts
 from llm_sandbox_nb.benchmark.results import Result
 from llm_sandbox_nb.cli import main
 
@@ -46,14 +46,14 @@ def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
     run.mkdir(parents=True)
     (run / "journal.jsonl").write_bytes(b"{}\n")
     (run / "answer \udce9").write_bytes(b"\0\xff")
-    ray_host.unpack(ray_host.packed(tmp_path / "node"), tmp_path / "out")
+    ray_hosts.unpack(ray_hosts.packed(tmp_path / "node"), tmp_path / "out")
     back = tmp_path / "out" / run.relative_to(tmp_path / "node")
     assert {path.name: path.read_bytes() for path in back.iterdir()} == {
         "journal.jsonl": b"{}\n",
         "answer \udce9": b"\0\xff",
     }
-    assert ray_host.packed(tmp_path / "nowhere") == b""
-    ray_host.unpack(b"", tmp_path / "none")
+    assert ray_hosts.packed(tmp_path / "nowhere") == b""
+    ray_hosts.unpack(b"", tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
 
@@ -65,7 +65,7 @@ def test_a_record_leads_nowhere_else(name: str, tmp_path: Path) -> None:
         member.size = 1
         archive.addfile(member, io.BytesIO(b"x"))
     with pytest.raises(tarfile.TarError):
-        ray_host.unpack(data.getvalue(), tmp_path / "a" / "out")
+        ray_hosts.unpack(data.getvalue(), tmp_path / "a" / "out")
     assert not (tmp_path / "up").exists()
 
 
@@ -73,12 +73,12 @@ def test_folders_of_dead_hosts_are_removed_and_those_of_living_ones_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(ray_host, "_GOING", 0.1)
-    living, lock = ray_host.own_folder()
-    dead, released = ray_host.own_folder()
+    monkeypatch.setattr(ray_hosts, "_GOING", 0.1)
+    living, lock = ray_hosts.own_folder()
+    dead, released = ray_hosts.own_folder()
     os.close(released)
     (tmp_path / "llm-sandbox-nb-host-of-somebody").mkdir()
-    ray_host.tidy()
+    ray_hosts.tidy()
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
         [living.name, "llm-sandbox-nb-host-of-somebody"]
     )
@@ -108,13 +108,13 @@ def test_a_host_that_was_told_to_close_begins_nothing_and_leaves_nothing(
     """Ray may bring an item after the order to close that was sent later."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     backend = SlowBackend()
-    monkeypatch.setattr(ray_host, "LocalBackend", lambda *_: backend)
+    monkeypatch.setattr(ray_backend, "LocalBackend", lambda *_: backend)
     for name in ("how_of", "opener_of"):
-        monkeypatch.setattr(ray_host, name, lambda values: None)
+        monkeypatch.setattr(ray_backend, name, lambda values: None)
     item: Any = None
 
     async def scenario() -> None:
-        host = ray_host.Host({}, 1)
+        host = ray_backend.Host({}, 1)
         under_way = asyncio.create_task(host.attempt(item))
         await backend.begun.wait()
         closing = asyncio.create_task(host.close())

@@ -17,8 +17,7 @@ from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.runs.catalog import disk_use, list_runs, plan_prune, prune
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import Journal
-from llm_sandbox_nb.trajectory.run_folder import JOURNAL
-from llm_sandbox_nb.trajectory.run_names import RunNotFoundError, find_run_folder, short_ids
+from llm_sandbox_nb.trajectory.run_folder import JOURNAL, RunNotFoundError, find_run_folder, short_ids
 
 DAY = 86400.0
 

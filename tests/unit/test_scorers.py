@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from support import run
 
 from llm_sandbox_nb.benchmark.ifbench import follows, ifbench, loose_variants
-from llm_sandbox_nb.benchmark.math_equality import math_equal
-from llm_sandbox_nb.benchmark.math_statement import stated_values
+from llm_sandbox_nb.benchmark.math_scorer import math_equal, stated_values
 from llm_sandbox_nb.benchmark.multiple_choice import find_letter
 from llm_sandbox_nb.benchmark.rows import DataError, Row, make_row
 from llm_sandbox_nb.benchmark.scorers import score_row

@@ -144,6 +144,7 @@ def test_every_name_of_the_table_is_a_key_of_a_file_and_a_setting_of_cells() -> 
         "step",
         "break",
         "break_when",
+        "tool",
         "approve",
         "on_pause",
     }

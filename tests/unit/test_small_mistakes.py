@@ -17,7 +17,7 @@ from llm_sandbox_nb.benchmark.options import BENCHMARK_OPTIONS
 from llm_sandbox_nb.cli.parser import make_parser
 from llm_sandbox_nb.notebook.errors import SandboxUsageError
 from llm_sandbox_nb.notebook.settings import SandboxSettings
-from llm_sandbox_nb.options.nearest import nearest
+from llm_sandbox_nb.options.parser import nearest
 from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.trajectory import events as ev

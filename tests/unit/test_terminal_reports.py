@@ -7,7 +7,7 @@ import time
 import pytest
 
 from llm_sandbox_nb.sandbox.terminal import TYPED_AHEAD
-from llm_sandbox_nb.server.terminal_handler import REPORT
+from llm_sandbox_nb.server.sockets import REPORT
 
 REPORTS = [
     "\x1b[6;8R", "\x1b[?6;8R", "\x1b[0n", "\x1b[?1;2c", "\x1b[>0;276;0c", "\x1b[?2026;0$y", "\x1b[8;24;80t", "\x1b[I",

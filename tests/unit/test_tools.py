@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support import examples
 
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
-from llm_sandbox_nb.agent.tools.toolbox import check_arguments, tool_schemas
+from llm_sandbox_nb.agent.tools.toolbox import TOOLS
 
 INSERT = {"command": "insert", "path": "/a", "new_str": "x"}
 VIEW = {"command": "view", "path": "/a"}
@@ -19,7 +19,7 @@ VIEW = {"command": "view", "path": "/a"}
 
 def refused(tool: str, raw: str) -> ArgumentsError:
     with pytest.raises(ArgumentsError) as caught:
-        check_arguments(tool, parse_arguments(raw))
+        TOOLS.check(tool, parse_arguments(raw))
     message = str(caught.value)
     assert len(message) < 400
     assert "\n" not in message
@@ -27,7 +27,7 @@ def refused(tool: str, raw: str) -> ArgumentsError:
 
 
 def test_schemas_are_what_providers_take() -> None:
-    tools = tool_schemas()
+    tools = TOOLS.schemas()
     names = [tool["function"]["name"] for tool in tools]
     assert names == ["execute_bash", "str_replace_editor", "submit"]
     for tool in tools:
@@ -96,12 +96,12 @@ def test_unknown_tools_are_told_the_known_ones() -> None:
 
 @pytest.mark.parametrize("raw", ["", "  ", "{}", '{"answer": "extra arguments are ignored"}'])
 def test_submit_needs_nothing(raw: str) -> None:
-    assert check_arguments("submit", parse_arguments(raw)) == {}
+    assert TOOLS.check("submit", parse_arguments(raw)) == {}
 
 
 def test_null_counts_as_left_out_and_others_are_ignored() -> None:
     raw = '{"command": "view", "path": "/a", "view_range": null, "file_text": null, "security_risk": "LOW"}'
-    assert check_arguments("str_replace_editor", parse_arguments(raw)) == {"command": "view", "path": "/a"}
+    assert TOOLS.check("str_replace_editor", parse_arguments(raw)) == {"command": "view", "path": "/a"}
 
 
 def test_lone_surrogates_are_replaced() -> None:
@@ -126,7 +126,7 @@ KEYS = st.sampled_from(
 )
 def test_anything_at_all_is_taken_or_refused_in_a_sentence(tool: str, raw: str) -> None:
     try:
-        arguments = check_arguments(tool, parse_arguments(raw))
+        arguments = TOOLS.check(tool, parse_arguments(raw))
     except ArgumentsError as error:
         assert "\n" not in str(error)  # noqa: PT017
         assert len(str(error)) < 500  # noqa: PT017

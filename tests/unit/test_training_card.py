@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from training_records import figures, row
 
-from llm_sandbox_nb.benchmark.json_lines import append_line
+from llm_sandbox_nb.benchmark.results import append_line
 from llm_sandbox_nb.notebook import train_command
 from llm_sandbox_nb.notebook.errors import SandboxTrainingError, SandboxUsageError
 from llm_sandbox_nb.notebook.train_command import TrainCommand

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,29 @@ def test_rows_that_teach_nothing(tmp_path: Path, line: str, said: str) -> None:
     file.write_text(line + "\n")
     with pytest.raises(ConfigError, match=said):
         task_and_rows(make_config({**DATA, "data": {"rows": str(file)}}))
+
+
+def test_some_rows_that_tell_are_left_out_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [
+        {
+            "id": "short",
+            "problem_statement": "Paris is the capital of which land? Not Paris.",
+            "ground_truth": "Paris",
+        },
+        {"id": "chance", "problem_statement": "Is it 7 or 8? Say yes or no.", "ground_truth": "yes"},
+        {
+            "id": "choice",
+            "problem_statement": "Who?\nA. Dorin Vale",
+            "ground_truth": "Dorin Vale",
+            "qa_type": "Choice",
+        },
+        {"id": "open", "problem_statement": "Who keeps the light?", "ground_truth": "Dorin Vale"},
+    ]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _, found = task_and_rows(make_config({**DATA, "data": {"rows": str(file)}}))
+    assert [row.id for row in found] == ["chance", "choice", "open"]
+    assert caplog.messages == ["1 row is left out, because the prompt tells the answer: short"]
 
 
 def test_missing_or_too_little_data(tmp_path: Path) -> None:

@@ -21,9 +21,8 @@ from llm_sandbox_nb.benchmark.task import load_task
 from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.training.data import build
 from llm_sandbox_nb.training.data.build import ROWS, BuildOptions, Statistics, build_rows
-from llm_sandbox_nb.training.data.leaks import tells
-from llm_sandbox_nb.training.data.questions import TYPES
-from llm_sandbox_nb.training.data.split import split_text
+from llm_sandbox_nb.training.data.documents import split_text
+from llm_sandbox_nb.training.data.questions import TYPES, tells
 
 TASK = load_task("instruct_pretrain")
 KINDS = ("fiction", "news", "trivia")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from training_records import figures, row
 
-from llm_sandbox_nb.benchmark.json_lines import append_line
+from llm_sandbox_nb.benchmark.results import append_line
 from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.training.config import load_config
 from llm_sandbox_nb.training.record import END, TABLE, TrainingRecord

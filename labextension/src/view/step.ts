@@ -13,7 +13,7 @@ const HEIGHT_GUESS = 160;
 /** Characters of a step that is open in a short run. */
 const SMALL = 1500;
 
-const SIGNS = { bash: '$', edit: '✎', submit: '✓', other: '?', none: '…' };
+const SIGNS = { bash: '$', edit: '✎', submit: '✓', other: '•', none: '…' };
 
 /** What all steps of a view share. */
 export interface IStepContext {

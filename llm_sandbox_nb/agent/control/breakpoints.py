@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from llm_sandbox_nb.agent.tools.toolbox import ARGUMENTS
+from llm_sandbox_nb.formatting import shorten
 
 Place = Literal["call", "observation"]
 
@@ -101,11 +102,13 @@ def _parsed(text: str) -> ast.expr:
         tree = ast.parse(text, mode="eval").body
         parts = list(ast.walk(tree))
     except SyntaxError as error:
-        raise BreakpointError(f"The breakpoint {_short(text)} cannot be read: {error.msg}.") from error
+        raise BreakpointError(
+            f"The breakpoint {shorten(text, 120)!r} cannot be read: {error.msg}."
+        ) from error
     except (ValueError, RecursionError, MemoryError) as error:
-        raise BreakpointError(f"The breakpoint {_short(text)} cannot be read.") from error
+        raise BreakpointError(f"The breakpoint {shorten(text, 120)!r} cannot be read.") from error
     if len(parts) > _MOST_PARTS:
-        raise BreakpointError(f"The breakpoint {_short(text)} has too many parts.")
+        raise BreakpointError(f"The breakpoint {shorten(text, 120)!r} has too many parts.")
     _check(tree)
     return tree
 
@@ -134,7 +137,7 @@ def _check(node: ast.expr) -> None:
             parts = [owner, *args]
         case _:
             raise BreakpointError(
-                f"{_short(ast.unparse(node))} cannot stand in a breakpoint: it may hold names, texts, numbers, "
+                f"{shorten(ast.unparse(node), 120)!r} cannot stand in a breakpoint: it may hold names, texts, numbers, "
                 "comparisons, in, and, or, not, len() and .startswith(), .endswith(), .lower(), .strip()."
             )
     for part in parts:
@@ -197,7 +200,3 @@ def _method(owner: Any, method: str, arguments: list[Any]) -> Any:
     if not isinstance(owner, str) or not all(isinstance(one, str) for one in arguments):
         return None
     return getattr(owner, method)(*arguments)
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 120 else text[:117] + "...")

@@ -14,7 +14,8 @@ from llm_sandbox_nb.agent.control.decisions import Held
 from llm_sandbox_nb.agent.control.dispatch import decide
 from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.errors import ControlError
-from llm_sandbox_nb.agent.tools.toolbox import ARGUMENTS
+from llm_sandbox_nb.agent.tools.toolbox import TOOLS, Toolbox
+from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT
 from llm_sandbox_nb.trajectory import decisions as dc
 from llm_sandbox_nb.trajectory.decisions import decision_problem
 
@@ -45,7 +46,7 @@ def execute_debug_command(control: RunControl, line: str, *, source: str) -> str
     if command == "help":
         return HELP
     try:
-        decide(control, _parse(command, rest), source=source)
+        decide(control, _parse(command, rest, control.held.toolbox if control.held else TOOLS), source=source)
     except ValidationError as error:
         return decision_problem(error, command)
     except ControlError as error:
@@ -58,7 +59,7 @@ def _split(line: str) -> tuple[str, str]:
     return _SHORT.get(command.lower(), command.lower()), rest.strip()
 
 
-def _parse(command: str, rest: str) -> dc.ControlDecision:
+def _parse(command: str, rest: str, toolbox: Toolbox) -> dc.ControlDecision:
     if rest and command in ("continue", "step", "stop"):
         raise ControlError(
             f"{command} takes nothing more; to tell the model something, write say TEXT first."
@@ -77,13 +78,13 @@ def _parse(command: str, rest: str) -> dc.ControlDecision:
         case "observe":
             return dc.ObserveDecision(text=rest)
         case "edit":
-            return _parse_edit(rest)
+            return _parse_edit(rest, toolbox)
         case "change":
             return dc.ChangeDecision(**_parse_change(rest))
     raise ControlError(f"There is no command {command[:40]!r}: write one of {', '.join(COMMANDS)}.")
 
 
-def _parse_edit(rest: str) -> dc.EditDecision:
+def _parse_edit(rest: str, toolbox: Toolbox) -> dc.EditDecision:
     if rest.startswith("{"):
         try:
             return dc.EditDecision(arguments=json.loads(rest))
@@ -91,7 +92,8 @@ def _parse_edit(rest: str) -> dc.EditDecision:
             raise ControlError(f"These arguments are not JSON ({error}): nothing was changed.") from error
     values = _pairs(rest, "edit command='ls -l'")
     tool = values.pop("tool", None)
-    texts = {name for name, schema in ARGUMENTS.items() if schema["type"] == "string"}
+    properties = [item for one in toolbox.values() for item in one.properties(DEFAULT_TIMEOUT).items()]
+    texts = {name for name, schema in properties if schema.get("type") == "string"}
     changes = {name: value if name in texts else _number_or_text(value) for name, value in values.items()}
     return dc.EditDecision(changes=changes, tool=tool)
 
@@ -194,7 +196,8 @@ class Prompt:
 
     def answer(self, line: str) -> str:
         """Execute the decision in a line; returns what to show then."""
-        line = line.strip() or self._on_enter()
+        enter = "continue" if self._paused else "step" if self._control.stepping else "help"
+        line = line.strip() or enter
         command, _ = _split(line)
         if self._paused and command not in COMMANDS:
             if not (shown := execute_debug_command(self._control, f"say {line}", source=self._source)):
@@ -204,8 +207,3 @@ class Prompt:
         shown = execute_debug_command(self._control, line, source=self._source)
         self._decided = not shown and command not in ("say", "change", "help")
         return shown
-
-    def _on_enter(self) -> str:
-        if self._paused:
-            return "continue"
-        return "step" if self._control.stepping else "help"

@@ -12,7 +12,7 @@ from llm_sandbox_nb.agent.control.pause_rules import Reason
 from llm_sandbox_nb.agent.control.settings_change import Change
 from llm_sandbox_nb.agent.errors import ControlError
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError
-from llm_sandbox_nb.agent.tools.toolbox import check_arguments
+from llm_sandbox_nb.agent.tools.toolbox import TOOLS, Toolbox
 from llm_sandbox_nb.model.contract import ToolCall
 from llm_sandbox_nb.trajectory import events as ev
 
@@ -37,6 +37,8 @@ class Held:
     """What the model wrote."""
     observation: str | None = None
     """What the model would read."""
+    toolbox: Toolbox = TOOLS
+    """What the call can be changed to."""
 
     def event(self) -> ev.CallHeld:
         """The event that records it."""
@@ -89,13 +91,18 @@ def edited(
     """Another call instead of the held one. Raises ControlError when the tool does not accept it."""
     if held.at != "call":
         raise ControlError("This call was executed already: its observation can be changed, not the call.")
-    tool, known = edited_call(held.tool, held.arguments, arguments, changes, tool)
+    tool, known = edited_call(held.toolbox, held.tool, held.arguments, arguments, changes, tool)
     call = ToolCall(held.call_id, tool, json.dumps(known, ensure_ascii=False))
     return Decision("edit", source, call=call, arguments=known)
 
 
 def edited_call(
-    proposed_tool: str, proposed: object, arguments: object, changes: Mapping[str, Any], tool: str | None
+    toolbox: Toolbox,
+    proposed_tool: str,
+    proposed: object,
+    arguments: object,
+    changes: Mapping[str, Any],
+    tool: str | None,
 ) -> tuple[str, dict[str, Any]]:
     """A tool and its arguments: `arguments`, or those that were proposed for it, with `changes`.
 
@@ -108,7 +115,7 @@ def edited_call(
         raise ControlError("The arguments of a call have names: give them as in edit(command='ls').")
     changed = ev.clean_text({**base, **changes})
     try:
-        known = check_arguments(tool, changed)
+        known = toolbox.check(tool, changed)
         json.dumps(known)
     except (ArgumentsError, TypeError, ValueError) as error:
         raise ControlError(f"The call cannot be changed to that: {str(error).rstrip('.')}.") from error

@@ -13,7 +13,7 @@ from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.limits import Meter
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
-from llm_sandbox_nb.agent.tools.toolbox import check_arguments
+from llm_sandbox_nb.agent.tools.toolbox import Toolbox
 from llm_sandbox_nb.model.contract import ToolCall
 from llm_sandbox_nb.trajectory import events as ev
 
@@ -26,6 +26,7 @@ class PausePoints:
 
     control: RunControl
     rules: PauseRules
+    toolbox: Toolbox
     recorder: Recorder
     meter: Meter
 
@@ -54,7 +55,7 @@ class PausePoints:
     async def _pause(
         self, call: ToolCall, facts: dict[str, Any], replace: ReplaceObservation | None
     ) -> Decision | None:
-        arguments, readable = _read(call)
+        arguments, readable = self._read(call)
         usage = self.recorder.trajectory.usage
         moment = Moment(
             step=self.meter.step,
@@ -70,8 +71,9 @@ class PausePoints:
         if reason is None:
             return None
         held = Held(
-            moment.step, call.id, moment.at, *reason, call.name, arguments, call.arguments, moment.observation
-        )
+            moment.step, call.id, moment.at, *reason, call.name, arguments, call.arguments, moment.observation,
+            self.toolbox,
+        )  # fmt: skip
 
         def release(decision: Decision) -> ev.CallDecided:
             if decision.action == "observe" and replace is not None:
@@ -89,14 +91,13 @@ class PausePoints:
             return "pause", "a person asked for a pause"
         return ("step", "in steps") if self.control.stepping else None
 
-
-def _read(call: ToolCall) -> tuple[dict[str, Any], bool]:
-    """The arguments of a call as far as they can be read, and whether the tool accepts them."""
-    try:
-        arguments = parse_arguments(call.arguments)
-    except ArgumentsError:
-        return {}, False
-    try:
-        return check_arguments(call.name, arguments), True
-    except ArgumentsError:
-        return arguments, False
+    def _read(self, call: ToolCall) -> tuple[dict[str, Any], bool]:
+        """The arguments of a call as far as they can be read, and whether the tool accepts them."""
+        try:
+            arguments = parse_arguments(call.arguments)
+        except ArgumentsError:
+            return {}, False
+        try:
+            return self.toolbox.check(call.name, arguments), True
+        except ArgumentsError:
+            return arguments, False

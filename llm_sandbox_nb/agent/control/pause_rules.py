@@ -61,12 +61,10 @@ class PauseRules:
         for predicate in self.predicates:
             if text := await _call_predicate(predicate, moment):
                 return "breakpoint", text
-        if moment.at == "call" and readable and self._asks(moment.tool):
+        asks = self.approve == "ask" or (self.approve == "edits" and not only_edits(moment.tool))
+        if moment.at == "call" and readable and asks:
             return "approval", f"approve={self.approve}"
         return None
-
-    def _asks(self, tool: str) -> bool:
-        return self.approve == "ask" or (self.approve == "edits" and not only_edits(tool))
 
 
 async def _call_predicate(predicate: Predicate, moment: Moment) -> str:

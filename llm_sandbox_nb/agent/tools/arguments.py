@@ -33,8 +33,11 @@ def parse_arguments(raw: str) -> dict[str, Any]:
         if isinstance(value, str) and value.lstrip().startswith("{"):
             value = json.loads(value)  # some servers write it as JSON twice
     except (ValueError, RecursionError) as error:
+        reason = "nested too deeply"
+        if isinstance(error, json.JSONDecodeError):
+            reason = f"{error.msg} at character {error.pos + 1}"
         raise ArgumentsError(
-            f"The arguments are not valid JSON ({_json_reason(error)}). Nothing was done: send it again.",
+            f"The arguments are not valid JSON ({reason}). Nothing was done: send it again.",
             "malformed_json",
         ) from error
     if not isinstance(value, dict):
@@ -114,9 +117,3 @@ def _name(value: Any) -> str:
 def quoted(value: str) -> str:
     """A text in quotes, cut when it is long."""
     return json.dumps(value if len(value) <= _SHOWN else value[:_SHOWN] + "...", ensure_ascii=False)
-
-
-def _json_reason(error: Exception) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return f"{error.msg} at character {error.pos + 1}"
-    return "nested too deeply"

@@ -44,7 +44,11 @@ to go on running in the background, with its output sent to a file.
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Outcome:
         """See `Tool.execute`."""
-        box, timeout = context.box, _timeout(arguments.get("timeout"), context)
+        box, timeout = context.box, context.command_timeout
+        if (asked := arguments.get("timeout")) is not None:
+            timeout = min(max(asked, 1.0), LONGEST_TIMEOUT)
+        if context.time_left is not None:
+            timeout = max(0.1, min(timeout, context.time_left))
         try:
             result = await box.run(arguments["command"], timeout=timeout, on_output=context.on_output)
         except ValueError as error:
@@ -52,11 +56,6 @@ to go on running in the background, with its output sent to a file.
         stdout_file = await _save_cut_stream(box, result, "stdout")
         stderr_file = await _save_cut_stream(box, result, "stderr")
         return Outcome(observation.describe(result, stdout_file, stderr_file), result=result)
-
-
-def _timeout(asked: float | None, context: ToolContext) -> float:
-    seconds = context.command_timeout if asked is None else min(max(asked, 1.0), LONGEST_TIMEOUT)
-    return seconds if context.time_left is None else max(0.1, min(seconds, context.time_left))
 
 
 async def _save_cut_stream(box: Sandbox, result: CommandResult, stream: str) -> str | None:

@@ -17,7 +17,7 @@ from llm_sandbox_nb.agent.tools.text_file import (
     replace_once,
 )
 from llm_sandbox_nb.agent.tools.tool import CallView, Outcome, Tool, ToolContext
-from llm_sandbox_nb.sandbox.contract import FileEntry, Sandbox
+from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import OutputLimitExceededError
 from llm_sandbox_nb.trajectory.events import clean_text
 
@@ -152,7 +152,9 @@ class Editor:
             raise EditorError(_reason("list", path, error)) from error
         folder = posixpath.normpath(posixpath.join(self.box.directories.root, path))
         names = [
-            _entry_name(entry) for entry in entries if not _hidden(posixpath.relpath(entry.path, folder))
+            f"{entry.path}/" if entry.kind == "directory" else entry.path
+            for entry in entries
+            if not _hidden(posixpath.relpath(entry.path, folder))
         ]
         head = f"{path}, two levels deep, hidden names left out:"
         if not names:
@@ -202,7 +204,8 @@ def _numbered(text: str, first: int, last: int, room: int) -> tuple[str, int]:
     for number in range(first, last + 1):
         end = text.find("\n", place)
         end = len(text) if end < 0 else end
-        row = f"{number:6}\t{_shown(text[place : min(end, place + room)])}"
+        line = text[place : min(end, place + room)].removesuffix("\r")
+        row = f"{number:6}\t{clean_text(line)}"  # with a mark for each byte that is not in the encoding
         if len(row) > room and rows:
             return "\n".join(rows), number - 1
         cut = end - place > room
@@ -219,12 +222,6 @@ def _start_of(text: str, line: int) -> int:
     for _ in range(line - 1):
         place = text.find("\n", place) + 1
     return place
-
-
-def _shown(line: str) -> str:
-    """A line without its CR, and with a mark for each byte that is not in the encoding."""
-    line = line.removesuffix("\r")
-    return str(clean_text(line))
 
 
 def _clipped(shown: int, last: int, total: int) -> str:
@@ -270,10 +267,6 @@ def _near_miss(text: str, old: str) -> int | None:
         if line == wanted[0] and lines[start : start + len(wanted)] == wanted:
             return start + 1
     return None
-
-
-def _entry_name(entry: FileEntry) -> str:
-    return f"{entry.path}/" if entry.kind == "directory" else entry.path
 
 
 def _hidden(relative: str) -> bool:

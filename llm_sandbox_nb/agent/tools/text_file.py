@@ -73,7 +73,9 @@ def decode_text(data: bytes) -> TextFile:
         raise NotTextError
     file = _exact(data, "utf-8")
     if file is None:
-        _refuse_binary(data)
+        sample = data[:_SAMPLE]
+        if len(_CONTROL.findall(sample)) * 50 > len(sample):
+            raise NotTextError
         file = _guess(data) or TextFile(data.decode("utf-8", "surrogateescape"), errors="surrogateescape")
     return file
 
@@ -84,12 +86,6 @@ def _exact(data: bytes, encoding: str, mark: bytes = b"") -> TextFile | None:
         return TextFile(text, encoding, mark) if text.encode(encoding) == data else None
     except UnicodeError:
         return None
-
-
-def _refuse_binary(data: bytes) -> None:
-    sample = data[:_SAMPLE]
-    if len(_CONTROL.findall(sample)) * 50 > len(sample):
-        raise NotTextError
 
 
 def _guess(data: bytes) -> TextFile | None:

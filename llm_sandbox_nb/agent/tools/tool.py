@@ -54,6 +54,8 @@ class Tool(ABC):
     description: str
     required: Sequence[str] = ()
     view: CallView = CallView()
+    in_sandbox: bool = True
+    """Whether all that a call executes is in the sandbox, so that an interrupt of the sandbox ends the call."""
     only_edits: bool = False
     """Whether a call runs no command, so that `approve="edits"` executes it without asking."""
     last_observation: str = ""

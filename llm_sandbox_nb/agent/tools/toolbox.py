@@ -1,52 +1,87 @@
-"""The tools that the model has. A new tool is a file beside this one, and an entry here."""
+"""The tools that the model has. A new tool of this package is a file beside this one, and an entry here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, quoted
 from llm_sandbox_nb.agent.tools.execute_bash import ExecuteBash
+from llm_sandbox_nb.agent.tools.own_tool import OwnTool
 from llm_sandbox_nb.agent.tools.str_replace_editor import StrReplaceEditor
 from llm_sandbox_nb.agent.tools.submit import Submit
 from llm_sandbox_nb.agent.tools.tool import CallView, Tool
 from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT
 
-TOOLS: Final[dict[str, Tool]] = {tool.name: tool for tool in (ExecuteBash(), StrReplaceEditor(), Submit())}
+
+class Toolbox(Mapping[str, Tool]):
+    """The tools of one run, by their names. It never changes, so dataclasses may have it as a default."""
+
+    __hash__ = object.__hash__
+
+    def __init__(self, tools: Iterable[Tool]) -> None:
+        self._tools = {tool.name: tool for tool in tools}
+
+    def __getitem__(self, name: str) -> Tool:
+        return self._tools[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tools)
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def schemas(self, command_timeout: float = DEFAULT_TIMEOUT) -> list[dict[str, Any]]:
+        """The tools as providers take them. `command_timeout` is the time-out in force, in seconds."""
+        return [tool.schema(command_timeout) for tool in self.values()]
+
+    def check(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments that `tool` knows, of the right types; null counts as left out, others are ignored.
+
+        Raises:
+            ArgumentsError: the tool is unknown, an argument is missing or of a wrong type.
+        """
+        if tool not in self:
+            raise ArgumentsError(
+                f"There is no tool {quoted(tool)}: the tools are {', '.join(self)}.", "unknown_tool"
+            )
+        return self[tool].check(arguments)
+
+
+TOOLS: Final = Toolbox((ExecuteBash(), StrReplaceEditor(), Submit()))
+"""The tools that every run has."""
 ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
     name: schema for tool in TOOLS.values() for name, schema in tool.properties(DEFAULT_TIMEOUT).items()
 }
-"""The arguments of all tools, by name, with their schemas."""
+"""The arguments of these tools, by name, with their schemas."""
 
 
-def tool_schemas(command_timeout: float = DEFAULT_TIMEOUT) -> list[dict[str, Any]]:
-    """The tools as providers take them. `command_timeout` is the time-out in force, in seconds."""
-    return [tool.schema(command_timeout) for tool in TOOLS.values()]
-
-
-def check_arguments(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that `tool` knows, of the right types; null counts as left out, others are ignored.
+def with_own_tools(functions: Iterable[Callable[..., Any]]) -> Toolbox:
+    """The tools of a run whose model may also call these functions of the user's.
 
     Raises:
-        ArgumentsError: the tool is unknown, an argument is missing or of a wrong type.
+        InputError: one of them cannot be a tool, or two have the same name.
     """
-    if tool not in TOOLS:
-        raise ArgumentsError(
-            f"There is no tool {quoted(tool)}: the tools are {', '.join(TOOLS)}.", "unknown_tool"
-        )
-    return TOOLS[tool].check(arguments)
+    tools: dict[str, Tool] = dict(TOOLS)
+    for function in [functions] if callable(functions) else functions:
+        tool = OwnTool(function)
+        if tool.name in tools:
+            raise InputError(f"There is a tool {tool.name} already: give your function another name.")
+        tools[tool.name] = tool
+    return Toolbox(tools.values())
 
 
 def ends_run(tool: str) -> bool:
-    """Whether a call of this tool ends the run."""
+    """Whether a call of this tool ends the run. A user's own tool never does."""
     return tool in TOOLS and bool(TOOLS[tool].last_observation)
 
 
 def only_edits(tool: str) -> bool:
-    """Whether a call of this tool runs no command."""
+    """Whether a call of this tool runs no command. A user's own tool may."""
     return tool in TOOLS and TOOLS[tool].only_edits
 
 
 def call_view(tool: str) -> CallView:
-    """How calls of a tool are shown, which may be one of another program's record."""
+    """How calls of a tool are shown, which may be a user's own, or one of another program's record."""
     return TOOLS[tool].view if tool in TOOLS else CallView()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from tornado.websocket import WebSocketClientConnection
 
-    from llm_sandbox_nb.notebook.page_cell import PageCell
+    from llm_sandbox_nb.notebook.display import PageCell
     from llm_sandbox_nb.notebook.server_client.address import ServerAddress
     from llm_sandbox_nb.runs.run import Run
 

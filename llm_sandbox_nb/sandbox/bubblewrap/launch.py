@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from llm_sandbox_nb.sandbox.bootstrap import executor_source
+from llm_sandbox_nb.sandbox.bootstrap import PROGRAM_MARK, executor_source
 from llm_sandbox_nb.sandbox.bubblewrap.view import PROFILE_USERS, Argument, View
 from llm_sandbox_nb.sandbox.capabilities import ROOT_INSIDE, TO_BECOME, become_user, keep_only
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError
 from llm_sandbox_nb.sandbox.protocol.channel import Channel
-from llm_sandbox_nb.sandbox.protocol.transport import StreamTransport
+from llm_sandbox_nb.sandbox.protocol.frames import StreamTransport
 from llm_sandbox_nb.sandbox.seccomp import load_filter
 
 START_TIMEOUT = 20.0
@@ -80,7 +80,7 @@ os.execv(sys.argv[3], [sys.argv[3], "--userns", str(namespace), *sys.argv[4:]])
 """Makes the user namespace: owned by, and with the ids from, `user` on; allowing none below. Becomes `user`.
 
 Changing the user id clears the parent-death signal. Only the inner run asks for it again, as late as it does: a
-bubblewrap that is killed before it lets its child go on leaves that one waiting (see `reaper`). When
+bubblewrap that is killed before it lets its child go on leaves that one waiting (see `kill_waiting`). When
 the owner dies before, all continues, finds its pipes closed, and ends.
 """
 
@@ -125,7 +125,8 @@ def inner_arguments(
     arguments: list[Argument] = [f"--unshare-{kind}" for kind in kinds]
     if many_users:
         arguments += ["--uid", "0", "--gid", "0"]
-        arguments += [word for name in _capabilities(profile) for word in ("--cap-add", name)]
+        capabilities = ROOT_INSIDE if PROFILE_USERS[profile].uid == 0 else PREPARING_CAPABILITIES
+        arguments += [word for name in capabilities for word in ("--cap-add", name)]
     else:
         uid = str(PROFILE_USERS[profile].uid)
         arguments += ["--unshare-user", "--disable-userns", "--uid", uid, "--gid", uid, "--cap-drop", "ALL"]
@@ -137,10 +138,6 @@ def inner_arguments(
         # Root of some small user namespace: it may be the host's root, whose /proc/sys could be written.
         arguments += ["--ro-bind", "/proc/sys", "/proc/sys"]
     return [*arguments, "--chdir", view.root]
-
-
-def _capabilities(profile: str) -> tuple[str, ...]:
-    return ROOT_INSIDE if PROFILE_USERS[profile].uid == 0 else PREPARING_CAPABILITIES
 
 
 def outer_arguments(view: View, bwrap: str) -> list[Argument]:
@@ -456,3 +453,42 @@ class PipedExecutor:
             self.process.kill()
         await self.process.wait()
         self._listening.cancel()
+
+
+def kill_waiting(proc: Path = Path("/proc")) -> list[int]:
+    """Kill bubblewraps that nobody will ever let through; their process ids.
+
+    All processes of a sandbox die with its owner but one: bubblewrap's own, in the new namespaces, when the
+    bubblewrap outside of them dies in the instant before it lets the inner one through. That one then waits for ever,
+    with nothing inside it.
+    """
+    killed = []
+    for pid in _processes(proc):
+        # A process that is gone, or another user's, is none that we could end.
+        with contextlib.suppress(OSError, ValueError):
+            if _waits_for_nobody(proc, pid):
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+    return killed
+
+
+def _processes(proc: Path) -> Iterator[int]:
+    yield from (int(entry.name) for entry in proc.iterdir() if entry.name.isdigit())
+
+
+def _waits_for_nobody(proc: Path, pid: int) -> bool:
+    """Whether this is a bubblewrap of ours, the first process of its namespace, and the one outside is gone.
+
+    One that was let through is no bubblewrap any more: it has become the program.
+    """
+    if _read(proc, pid, "comm").strip() != "bwrap" or PROGRAM_MARK not in _read(proc, pid, "cmdline"):
+        return False
+    fields = dict(line.split(":\t", 1) for line in _read(proc, pid, "status").splitlines() if ":\t" in line)
+    inside = fields["NSpid"].split()
+    return (
+        len(inside) > 1 and inside[-1] == "1" and _read(proc, int(fields["PPid"]), "comm").strip() != "bwrap"
+    )
+
+
+def _read(proc: Path, pid: int, name: str) -> str:
+    return (proc / str(pid) / name).read_text("utf-8", "replace")

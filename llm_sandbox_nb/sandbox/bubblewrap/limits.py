@@ -294,24 +294,18 @@ def process_limits(limits: Limits, held: InForce) -> tuple[list[str], InForce]:
     The number of processes is counted for each user namespace only since Linux 5.14; before, it would count
     everything the user runs. Memory is held for each process, not for all of them together.
     """
-    options = ["-c 0", f"-n {_open_files()}"]
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    files = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    options = ["-c 0", f"-n {files}"]
     memory = held.memory_bytes
     pids = held.pids
     by = [held.by] if held.by != "nothing" else []
     if memory is None and limits.memory_bytes is not None:
         options.append(f"-d {limits.memory_bytes // 1024}")
         by.append("memory for each process by rlimit")
-    if pids is None and limits.pids is not None and _kernel() >= (5, 14):
+    kernel = tuple(int(part) for part in re.findall(r"\d+", platform.release())[:2])
+    if pids is None and limits.pids is not None and kernel >= (5, 14):
         options.append(f"-u {limits.pids}")
         pids = limits.pids
         by.append("processes by rlimit")
     return options, InForce(memory, pids, held.cpus, ", ".join(by) or "nothing")
-
-
-def _open_files() -> int:
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    return OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
-
-
-def _kernel() -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", platform.release())[:2])

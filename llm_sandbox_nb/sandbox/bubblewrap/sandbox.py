@@ -6,12 +6,12 @@ import asyncio
 import os
 import posixpath
 import secrets
-from collections.abc import Mapping
+import sys
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from typing import Any
 
 from llm_sandbox_nb.formatting import format_size
-from llm_sandbox_nb.sandbox.administered import AdministeredSandbox
 from llm_sandbox_nb.sandbox.bootstrap import bootstrap_argv
 from llm_sandbox_nb.sandbox.bubblewrap.launch import (
     Launched,
@@ -20,19 +20,23 @@ from llm_sandbox_nb.sandbox.bubblewrap.launch import (
     inner_arguments,
     is_host_root,
     join,
+    kill_waiting,
     launch,
     outer_arguments,
     payload,
     prepared,
 )
 from llm_sandbox_nb.sandbox.bubblewrap.limits import (
+    GROUP_PREFIX,
     Group,
+    GroupOwner,
     InForce,
     find_bases,
+    find_groups,
     process_limits,
+    reap_groups,
 )
 from llm_sandbox_nb.sandbox.bubblewrap.protection import read_protection
-from llm_sandbox_nb.sandbox.bubblewrap.reaper import reap
 from llm_sandbox_nb.sandbox.bubblewrap.view import (
     CA_FILE,
     PROFILE_USERS,
@@ -44,10 +48,12 @@ from llm_sandbox_nb.sandbox.bubblewrap.view import (
     system_python,
     why_unusable,
 )
-from llm_sandbox_nb.sandbox.client import ChannelSandbox
-from llm_sandbox_nb.sandbox.contract import Directories, Limits, Protection
-from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError, SandboxLostError
+from llm_sandbox_nb.sandbox.cgroups import memory_peak
+from llm_sandbox_nb.sandbox.client import AdministeredSandbox, ChannelSandbox
+from llm_sandbox_nb.sandbox.contract import Directories, Limits, Protection, ResourceUsage, Sandbox
+from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError, SandboxError, SandboxLostError
 from llm_sandbox_nb.sandbox.options import SandboxOptions, site_environment
+from llm_sandbox_nb.sandbox.protocol.channel import Channel
 from llm_sandbox_nb.sandbox.seccomp import filter_program
 
 PASSED_ON = ("TZ",)
@@ -66,11 +72,33 @@ _SYSTEM_FOLDERS = (
     "/sys",
     "/nix",
 )
+_has_worked = False
 
 
-async def start_bubblewrap_sandbox(
-    options: SandboxOptions, *, labels: Mapping[str, str] | None = None
-) -> ChannelSandbox:
+async def why_unavailable(image: str | None) -> str:
+    """See `Implementation.why_unavailable`. It starts a sandbox to find out, and remembers that it worked."""
+    global _has_worked
+    if not sys.platform.startswith("linux"):
+        return "bubblewrap needs Linux"
+    if bubblewrap_path() is None:
+        return "bubblewrap is not installed (`apt install bubblewrap`)"
+    if not _has_worked:
+        try:
+            async with await start(SandboxOptions("bubblewrap", "strict")):
+                _has_worked = True
+        except (SandboxError, OSError) as error:
+            return str(error).rstrip(".")
+    return ""
+
+
+def resource_usage(sandbox: Sandbox) -> ResourceUsage:
+    """See `Implementation.resource_usage`. Files are in memory, so they count there."""
+    name = f"{GROUP_PREFIX}-{GroupOwner.of_process(os.getpid())}-{sandbox.id}"
+    peaks = [memory_peak(base.folder / name, base.version) for base in find_bases()]
+    return ResourceUsage(max((peak for peak in peaks if peak is not None), default=None), 0)
+
+
+async def start(options: SandboxOptions, *, labels: Mapping[str, str] | None = None) -> ChannelSandbox:
     """Start a sandbox under bubblewrap. `labels` are ignored: it does not outlive its owner.
 
     It ends with the thread that calls this: the kernel is asked to end bubblewrap with whoever started it.
@@ -179,11 +207,11 @@ class _Start:
         return AdministeredSandbox(
             executor.channel,
             own_names=(user.name, str(user.uid)),
-            administrator=lambda: self._administrator(launched, protection),
+            administrator=lambda: self._administrator(launched),
             **common,
         )
 
-    async def _administrator(self, launched: Launched, protection: Protection) -> ChannelSandbox:
+    async def _administrator(self, launched: Launched) -> tuple[Channel, Callable[[], Awaitable[None]]]:
         """A second executor in the sandbox, as root inside; it uses nothing that the model can write."""
         process = await join(
             launched.pid,
@@ -192,20 +220,7 @@ class _Start:
             groups=self.group.entrances if self.group else (),
         )
         executor = PipedExecutor(process)
-        administrator = ChannelSandbox(
-            executor.channel,
-            id=f"{self.name}-administrator",
-            directories=self.directories,
-            protection=protection,
-            kill=executor.end,
-            spill="/run/llm-sandbox",
-        )
-        try:
-            await administrator.start()
-        except BaseException:
-            await administrator.close()
-            raise
-        return administrator
+        return executor.channel, executor.end
 
     async def _launch(self, ulimits: list[str]) -> Launched:
         profile = self.options.chosen_profile
@@ -279,10 +294,13 @@ def _make_group(name: str, limits: Limits) -> Group | None:
     return Group.make(name, limits, find_bases())
 
 
-@cache
-def _reap_once() -> None:
-    """Once in the life of a process is enough: what it starts itself, it ends itself."""
-    reap()
+def reap() -> list[str]:
+    """Remove what sandboxes have left whose owners died: the names of control groups, the numbers of processes."""
+    return [*reap_groups(find_groups()), *(str(pid) for pid in kill_waiting())]
+
+
+_reap_once = cache(reap)
+"""Once in the life of a process is enough: what it starts itself, it ends itself."""
 
 
 def check_root(root: str) -> None:

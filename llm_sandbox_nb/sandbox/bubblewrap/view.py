@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import site
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import NamedTuple
@@ -243,7 +243,11 @@ def build_view(
     """
     home = PROFILE_USERS[profile].home
     builder = _Builder()
-    _add_system(builder)
+    for path in map(Path, _SYSTEM):
+        if path.is_symlink():
+            builder.link(str(path.readlink()), str(path))
+        elif path.is_dir():
+            builder.bind(str(path))
     builder.folder("/etc", (memory or _MEMORY) // 64, "0755")
     _add_etc(builder, open_network=open_network, ca_bundle=ca_bundle)
     builder.arguments += ["--proc", "/proc", "--dev", "/dev"]
@@ -268,17 +272,10 @@ def _sizes(root: str, home: str, memory: int) -> dict[str, int]:
     return {folder: memory * _SHARE[kind] // 64 for folder, kind in kinds.items()}
 
 
-def _add_system(builder: _Builder) -> None:
-    for path in map(Path, _SYSTEM):
-        if path.is_symlink():
-            builder.link(str(path.readlink()), str(path))
-        elif path.is_dir():
-            builder.bind(str(path))
-
-
 def _add_etc(builder: _Builder, *, open_network: bool, ca_bundle: Path | None) -> None:
-    for path in _existing_etc(open_network):
-        builder.bind(str(path))
+    for name in [*_ETC, "resolv.conf"] if open_network else _ETC:
+        if Path("/etc", name).exists():
+            builder.bind(f"/etc/{name}")
     builder.file("/etc/passwd", _PASSWD)
     builder.file("/etc/group", _GROUP)
     builder.file("/etc/shadow", _SHADOW, "0600")
@@ -291,18 +288,17 @@ def _add_etc(builder: _Builder, *, open_network: bool, ca_bundle: Path | None) -
         builder.file(CA_FILE, ca_bundle.read_text())
 
 
-def _existing_etc(open_network: bool) -> Iterator[Path]:
-    names = [*_ETC, "resolv.conf"] if open_network else _ETC
-    return (path for path in (Path("/etc", name) for name in names) if path.exists())
-
-
 def _add_environment_folder(builder: _Builder, folder: str, python: Python) -> dict[str, str]:
     """A writable virtual environment over the host's read-only one, so that `pip install` has a place."""
     interpreter = Path(python.executable).name
-    packages = f"{folder}/lib/{_library_name(python)}/site-packages"
+    library = "python" + ".".join(python.version.split(".")[:2]) if python.version else interpreter
+    packages = f"{folder}/lib/{library}/site-packages"
     for name in dict.fromkeys(("python", "python3", interpreter)):
         builder.link(python.executable, f"{folder}/bin/{name}")
-    builder.file(f"{folder}/pyvenv.cfg", _venv_configuration(python))
+    # Our own list of package folders stands for the system's when we know it.
+    system = "false" if python.packages else "true"
+    settings = f"home = {Path(python.executable).parent}\ninclude-system-site-packages = {system}\n"
+    builder.file(f"{folder}/pyvenv.cfg", settings)
     if python.packages:
         lines = [f"import site; site.addsitedir({package!r})\n" for package in python.packages]
         builder.file(f"{packages}/_environment.pth", "".join(lines))
@@ -316,15 +312,3 @@ def _add_environment_folder(builder: _Builder, folder: str, python: Python) -> d
         [f"{folder}/bin", *(s for s in python.scripts if s not in SYSTEM_PATH.split(":")), SYSTEM_PATH]
     )
     return {"PATH": path, "VIRTUAL_ENV": folder}
-
-
-def _library_name(python: Python) -> str:
-    if python.version:
-        return "python" + ".".join(python.version.split(".")[:2])
-    return Path(python.executable).name
-
-
-def _venv_configuration(python: Python) -> str:
-    """Our own list of package folders stands for the system's when we know it."""
-    system = "false" if python.packages else "true"
-    return f"home = {Path(python.executable).parent}\ninclude-system-site-packages = {system}\n"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import secrets
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.sandbox.bootstrap import bootstrap_argv
 from llm_sandbox_nb.sandbox.contract import Directories
@@ -36,7 +37,6 @@ from llm_sandbox_nb.sandbox.docker.settings import (
     container_arguments,
     first_steps,
 )
-from llm_sandbox_nb.sandbox.docker.storage import with_quota
 from llm_sandbox_nb.sandbox.errors import ImageError, SandboxError, SandboxLostError
 
 LABEL_PROFILE = f"{PREFIX}.profile"
@@ -44,6 +44,8 @@ LABEL_ROOT = f"{PREFIX}.root"
 CA_PATH = "/etc/ssl/llm-sandbox-nb-site.pem"
 _APT_SETTINGS = "/etc/apt/apt.conf.d/90llm-sandbox-nb-site"
 REMOVAL_TIMEOUT = 20
+_has_quotas: dict[str, bool] = {}
+"""For each engine (its URL), whether its storage may have quotas, as far as it is known."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,34 @@ def create_container(settings: ContainerSettings, ca_bundle: Path | None, lease:
             remove_container(container.id)
             raise
     return container
+
+
+if TYPE_CHECKING:
+    from llm_sandbox_nb.sandbox.docker.api import DockerClient
+
+
+def with_quota(client: DockerClient, make: Callable[[bool], dict[str, Any]]) -> dict[str, Any]:
+    """Make a container with `make(True)` where its storage can have a quota, else with `make(False)`.
+
+    Other drivers than `overlay2` count the image too, so a quota there would not be the sandbox's own.
+    """
+    from llm_sandbox_nb.sandbox.docker.api import APIError
+
+    engine = str(client.api.base_url)
+    if engine not in _has_quotas:
+        info = client.info()
+        filesystem = dict(info.get("DriverStatus") or []).get("Backing Filesystem")
+        _has_quotas[engine] = (info.get("Driver"), filesystem) == ("overlay2", "xfs")
+    if not _has_quotas[engine]:
+        return make(False)
+    try:
+        return make(True)
+    except APIError as error:
+        text = one_line(error).lower()
+        if "storage-opt" not in text and "quota" not in text:
+            raise
+        _has_quotas[engine] = False
+        return make(False)
 
 
 def _trust(container: str, ca_bundle: Path) -> None:
@@ -183,17 +213,8 @@ def remove_container(container: str) -> None:
             # 409: it is about to be removed already; 500: and the engine stumbled over that itself.
             if error.status_code not in (409, 500):
                 raise unexpected(error, "remove a container") from error
-            _wait_until_removed(container)
-
-
-def _wait_until_removed(container: str) -> None:
-    """The engine is about to remove it already."""
-    from llm_sandbox_nb.sandbox.docker.api import NotFound
-
-    try:
-        connect().api.wait(container, timeout=REMOVAL_TIMEOUT, condition="removed")
-    except NotFound:
-        return
+            with contextlib.suppress(NotFound):
+                client.api.wait(container, timeout=REMOVAL_TIMEOUT, condition="removed")
 
 
 _PIECE = 64 * 1024

@@ -152,16 +152,13 @@ def _no_engine(where: str, error: BaseException) -> str:
             f"This user may not use the Docker engine at {where}: join the group `docker` and log in again, "
             f"or set DOCKER_HOST to an engine of your own."
         )
+    # What the system said, without the names of classes around it.
+    found = re.search(r"\[Errno \d+\] ([\w ]+)|Error\(\d+, '([\w ]+)'", text)
+    reason = (found[1] or found[2]).lower() if found else text[:200]
     return (
         f"No Docker engine answers at {where}: start it, or set DOCKER_HOST to one that runs, or use an isolation that "
-        f"works here, as `llm-sandbox-nb doctor` says ({_plain_reason(text)})."
+        f"works here, as `llm-sandbox-nb doctor` says ({reason})."
     )
-
-
-def _plain_reason(text: str) -> str:
-    """What the system said, without the names of classes around it."""
-    found = re.search(r"\[Errno \d+\] ([\w ]+)|Error\(\d+, '([\w ]+)'", text)
-    return (found[1] or found[2]).lower() if found else text[:200]
 
 
 @contextlib.contextmanager

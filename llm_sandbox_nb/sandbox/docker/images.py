@@ -61,11 +61,6 @@ class ImageCheck:
         return not self.problem
 
 
-def default_tag(target: Target) -> str:
-    """The name our image of this target goes by."""
-    return DEFAULT_IMAGE if target == "full" else SLIM_IMAGE
-
-
 def build_image(
     target: Target = "full",
     tag: str | None = None,
@@ -89,9 +84,11 @@ def build_image(
     """
     from llm_sandbox_nb.sandbox.docker.api import APIError
 
-    name = tag or default_tag(target)
+    name = tag or (DEFAULT_IMAGE if target == "full" else SLIM_IMAGE)
     context = _build_context(ca_bundle, index_url)
-    arguments = {"BASE_IMAGE": base_image or BASE_IMAGE, **_proxy_arguments(proxy)}
+    arguments = {"BASE_IMAGE": base_image or BASE_IMAGE}
+    if proxy:
+        arguments |= dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), proxy)
     with engine_errors():
         try:
             lines = connect().api.build(
@@ -152,7 +149,7 @@ def check_image(name: str = DEFAULT_IMAGE) -> ImageCheck:
     size = int(find_image(name)["Size"])
     lines = _run_check(name)
     if not any(line.startswith("shell ") for line in lines):
-        return ImageCheck(name, size, problem=no_shell(name))
+        return ImageCheck(name, size, problem=unusable(name, ("bash", "python3")))
     programs = dict(_pairs(lines, "program"))
     packages = dict(_pairs(lines, "package"))
     lacking = [program for program in ("bash", "python3") if program not in programs]
@@ -194,11 +191,6 @@ def unusable(name: str, lacking: Iterable[str]) -> str:
         f"The image {name} has no {' and no '.join(lacking)}, which every sandbox needs: "
         f"install it in the image, or use {DEFAULT_IMAGE}."
     )
-
-
-def no_shell(name: str) -> str:
-    """The sentence for an image in which not even `sh` runs."""
-    return unusable(name, ("bash", "python3"))
 
 
 def _too_old(name: str, version: str) -> str:
@@ -269,7 +261,9 @@ def _layer_progress(line: Mapping[str, Any]) -> str:
 
 def _build_context(ca_bundle: Path | str | None, index_url: str | None) -> io.BytesIO:
     """Our image's folder as a tar file, with the site's certificates and pip settings in it."""
-    content = {name: data for name, data in _image_files() if name != "check.sh"}
+    folder = Path(str(files("llm_sandbox_nb.sandbox") / "image"))
+    paths = [path for path in folder.rglob("*") if path.is_file() and path != folder / "check.sh"]
+    content = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
     if index_url:
         content["site/pip.conf"] = f"[global]\nindex-url = {index_url}\n".encode()
     for number, certificate in enumerate(_certificates(ca_bundle)):
@@ -285,13 +279,6 @@ def _build_context(ca_bundle: Path | str | None, index_url: str | None) -> io.By
     return buffer
 
 
-def _image_files() -> Iterator[tuple[str, bytes]]:
-    folder = Path(str(files("llm_sandbox_nb.sandbox") / "image"))
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            yield path.relative_to(folder).as_posix(), path.read_bytes()
-
-
 def _certificates(ca_bundle: Path | str | None) -> list[str]:
     if ca_bundle is None:
         return []
@@ -302,11 +289,6 @@ def _certificates(ca_bundle: Path | str | None) -> list[str]:
             f"The CA bundle {ca_bundle} holds no certificate in PEM form: name a file that does."
         )
     return list(dict.fromkeys(found))
-
-
-def _proxy_arguments(proxy: str | None) -> dict[str, str]:
-    names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
-    return dict.fromkeys(names, proxy) if proxy else {}
 
 
 def _when(created: int | str) -> str:

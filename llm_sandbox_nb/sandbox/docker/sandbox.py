@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from llm_sandbox_nb.sandbox.administered import AdministeredSandbox
 from llm_sandbox_nb.sandbox.bootstrap import bootstrap_argv, executor_source
 from llm_sandbox_nb.sandbox.capabilities import ROOT_INSIDE, keep_only
-from llm_sandbox_nb.sandbox.client import ChannelSandbox
-from llm_sandbox_nb.sandbox.contract import Directories, Protection
+from llm_sandbox_nb.sandbox.cgroups import memory_peak_of_container
+from llm_sandbox_nb.sandbox.client import AdministeredSandbox, ChannelSandbox
+from llm_sandbox_nb.sandbox.contract import Directories, Protection, ResourceUsage, Sandbox
 from llm_sandbox_nb.sandbox.docker.attach import attach, attach_exec
 from llm_sandbox_nb.sandbox.docker.container import (
     CA_PATH,
@@ -32,17 +32,31 @@ from llm_sandbox_nb.sandbox.docker.container import (
     start_container,
     take_over,
 )
-from llm_sandbox_nb.sandbox.docker.engine import connect, find_endpoint, in_thread, lost_errors
-from llm_sandbox_nb.sandbox.docker.images import DEFAULT_IMAGE, check_image, unusable
+from llm_sandbox_nb.sandbox.docker.engine import (
+    connect,
+    engine_version,
+    find_endpoint,
+    in_thread,
+    lost_errors,
+)
+from llm_sandbox_nb.sandbox.docker.images import DEFAULT_IMAGE, check_image, find_image, unusable
 from llm_sandbox_nb.sandbox.docker.network import NetworkChangedError
+from llm_sandbox_nb.sandbox.docker.ownership import list_own, reap_in_background, reap_orphans
 from llm_sandbox_nb.sandbox.docker.protection import PROBED_FILES, describe_protection, read_probe
-from llm_sandbox_nb.sandbox.docker.reaper import reap_in_background
 from llm_sandbox_nb.sandbox.docker.settings import PROFILES, ContainerSettings, Network
-from llm_sandbox_nb.sandbox.errors import ImageError, IsolationUnavailableError, SandboxLostError
+from llm_sandbox_nb.sandbox.errors import (
+    ImageError,
+    IsolationUnavailableError,
+    SandboxError,
+    SandboxLostError,
+)
 from llm_sandbox_nb.sandbox.options import SandboxOptions, site_environment, stated_addresses
 from llm_sandbox_nb.sandbox.protocol.channel import LEASE, PING_EVERY, Channel, StreamTransport
 from llm_sandbox_nb.sandbox.protocol.frames import ProtocolError
 from llm_sandbox_nb.sandbox.seccomp import load_filter
+
+__all__ = ["adopt", "list_own", "reap_orphans", "resource_usage", "start", "why_unavailable"]
+"""What the registry calls: see `open.AdoptingImplementation`."""
 
 START_TIMEOUT = 60.0
 """Seconds until the program inside must have answered."""
@@ -53,7 +67,30 @@ _NOT_YET_KNOWN = Protection("docker", "", "", (), False, "", "", False, None, No
 logger = logging.getLogger(__name__)
 
 
-async def start_docker_sandbox(
+async def why_unavailable(image: str | None) -> str:
+    """See `Implementation.why_unavailable`."""
+    try:
+        await asyncio.to_thread(engine_version)
+        await asyncio.to_thread(find_image, image or DEFAULT_IMAGE)
+    except SandboxError as error:
+        return str(error).rstrip(".")
+    return ""
+
+
+def resource_usage(sandbox: Sandbox) -> ResourceUsage:
+    """See `Implementation.resource_usage`."""
+    client: Any = connect()
+    container = str(sandbox.protection.details["container"])
+    inspected = client.api.inspect_container(container)
+    (listed,) = client.api.containers(all=True, size=True, filters={"id": inspected["Id"]})
+    memory = memory_peak_of_container(inspected["State"]["Pid"], inspected["Id"])
+    if memory is None:
+        # Engines whose kernels have the first version of control groups know it themselves.
+        memory = client.api.stats(container, stream=False, one_shot=True)["memory_stats"].get("max_usage")
+    return ResourceUsage(memory, listed.get("SizeRw", 0))
+
+
+async def start(
     options: SandboxOptions, *, labels: Mapping[str, str] | None = None, lease: float = LEASE
 ) -> ChannelSandbox:
     """Start a sandbox in a container of its own.
@@ -71,7 +108,7 @@ async def start_docker_sandbox(
     settings = _settings(options, labels or {})
     for attempts_left in reversed(range(START_ATTEMPTS)):
         try:
-            sandbox = await _start(settings, options.ca_bundle, lease)
+            sandbox = await _start_once(settings, options.ca_bundle, lease)
             break
         except NetworkChangedError:
             if not attempts_left:
@@ -80,7 +117,7 @@ async def start_docker_sandbox(
     return sandbox
 
 
-async def _start(settings: ContainerSettings, ca_bundle: Path | None, lease: float) -> ChannelSandbox:
+async def _start_once(settings: ContainerSettings, ca_bundle: Path | None, lease: float) -> ChannelSandbox:
     container = await _created(settings, ca_bundle, lease)
     try:
         sandbox = await _attached(container, lease, hello={"disk": settings.limits.disk})
@@ -95,7 +132,7 @@ async def _start(settings: ContainerSettings, ca_bundle: Path | None, lease: flo
     return sandbox
 
 
-async def adopt_docker_sandbox(container_id: str, *, lease: float = LEASE) -> ChannelSandbox:
+async def adopt(container_id: str, *, lease: float = LEASE) -> ChannelSandbox:
     """Take over a sandbox that runs and whose owner is gone, with its shell, processes and files.
 
     Raises:
@@ -179,18 +216,12 @@ async def _attached(
         # The engine leaves a trace in the times of the container's top folder, which only root can put back.
         sandbox.deliver = partial(put_file, container.id)
         return sandbox
-    administered = AdministeredSandbox(
+    return AdministeredSandbox(
         channel,
         own_names=(str(uid),),
-        administrator=lambda: start_administrator(
-            container.id,
-            id=container.sandbox_id,
-            directories=container.directories,
-            protection=administered.protection,
-        ),
+        administrator=lambda: _start_administrator(container.id),
         **common,
     )
-    return administered
 
 
 def _why_ended(stderr: str) -> str:
@@ -247,9 +278,7 @@ _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ROOT_ENVIRONMENT = {"HOME": "/root", "USER": "root", "LOGNAME": "root"}
 
 
-async def start_administrator(
-    container: str, *, id: str, directories: Directories, protection: Protection
-) -> ChannelSandbox:
+async def _start_administrator(container: str) -> tuple[Channel, Callable[[], Awaitable[None]]]:
     """Start a second executor, root inside, for `exec(user=...)` in a container whose model is an ordinary user.
 
     It keeps, of all rights, those that root has in the profile `standard`.
@@ -265,27 +294,18 @@ async def start_administrator(
     transport.write_raw(executor_source())
     channel = Channel(transport)
     channel.why_ended = lambda: reader.stderr
-    administrator = ChannelSandbox(
-        channel,
-        id=f"{id}-administrator",
-        directories=directories,
-        protection=protection,
-        kill=_nothing_to_kill,
-        spill="/run/llm-sandbox",
-    )
-    try:
-        await administrator.start()
-    except BaseException:
-        await administrator.close()
-        raise
-    return administrator
+    return channel, _nothing_to_kill
 
 
 def _create_administrator(container: str) -> str:
     """As root it gets the container's rights, of which the model's processes have none."""
     with lost_errors("its container is gone"):
         client = connect()
-        environment = _administrator_environment(client.api.inspect_container(container))
+        inspected = client.api.inspect_container(container)
+        # The container's own, but folders that only root writes come first where programs are searched.
+        pairs = (entry.partition("=") for entry in inspected["Config"].get("Env") or [])
+        environment = {name: value for name, _, value in pairs} | _ROOT_ENVIRONMENT
+        environment["PATH"] = ":".join(filter(None, (_SYSTEM_PATH, environment.get("PATH"))))
         made: dict[str, Any] = client.api.exec_create(
             container,
             bootstrap_argv(steps=[keep_only(ROOT_INSIDE), load_filter()]),
@@ -295,13 +315,6 @@ def _create_administrator(container: str) -> str:
             workdir="/",
         )
     return str(made["Id"])
-
-
-def _administrator_environment(inspected: Mapping[str, Any]) -> dict[str, str]:
-    """The container's own, but folders that only root writes come first where programs are searched."""
-    pairs = (entry.partition("=") for entry in inspected["Config"].get("Env") or [])
-    found = {name: value for name, _, value in pairs} | _ROOT_ENVIRONMENT
-    return found | {"PATH": ":".join(filter(None, (_SYSTEM_PATH, found.get("PATH"))))}
 
 
 async def _nothing_to_kill() -> None:

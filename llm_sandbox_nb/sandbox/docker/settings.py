@@ -129,12 +129,6 @@ def first_steps(settings: ContainerSettings, gateways: Sequence[str]) -> list[st
     return [*steps, load_filter()]
 
 
-def _preparing_capabilities(settings: ContainerSettings) -> tuple[str, ...]:
-    """What the first steps need beside what root keeps; all of it is given up at their end."""
-    network = TO_CLOSE_NETWORK if settings.chosen_network == "open" else ()
-    return (*TO_BECOME, *network)
-
-
 def container_environment(settings: ContainerSettings) -> dict[str, str]:
     """Variables of everything inside: none of this process's own."""
     profile = settings.profile_values
@@ -153,13 +147,15 @@ def _host_config(
     from llm_sandbox_nb.sandbox.docker.api import LogConfig, Ulimit
 
     limits = settings.limits
+    # What the first steps need beside what root keeps; all of it is given up at their end.
+    preparing = (*TO_BECOME, *(TO_CLOSE_NETWORK if settings.chosen_network == "open" else ()))
     config: dict[str, Any] = client.api.create_host_config(
         auto_remove=True,
         cap_drop=["ALL"],
         cap_add=sorted(
             {
                 *STANDARD_CAPABILITIES,
-                *(name.removeprefix("CAP_") for name in _preparing_capabilities(settings)),
+                *(name.removeprefix("CAP_") for name in preparing),
             }
         ),
         security_opt=["no-new-privileges:true"],

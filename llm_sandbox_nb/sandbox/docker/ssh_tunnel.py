@@ -56,7 +56,21 @@ class _SshTunnel:
     def __init__(self, url: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="llm-sandbox-nb-"))
         self.path = self.folder / "docker.sock"
-        self._command = _ssh_command(url)
+        parts = urlsplit(url)
+        host = f"{parts.username}@{parts.hostname}" if parts.username else parts.hostname or ""
+        port = ["-p", str(parts.port)] if parts.port else []
+        self._command = [
+            "ssh",
+            "-o",
+            "BatchMode=yes",
+            "-T",
+            *port,
+            "--",
+            host,
+            "docker",
+            "system",
+            "dial-stdio",
+        ]
         self._processes: list[subprocess.Popen[bytes]] = []
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(self.path))
@@ -89,10 +103,3 @@ class _SshTunnel:
             process.terminate()
             process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _ssh_command(url: str) -> list[str]:
-    parts = urlsplit(url)
-    host = f"{parts.username}@{parts.hostname}" if parts.username else parts.hostname or ""
-    port = ["-p", str(parts.port)] if parts.port else []
-    return ["ssh", "-o", "BatchMode=yes", "-T", *port, "--", host, "docker", "system", "dial-stdio"]

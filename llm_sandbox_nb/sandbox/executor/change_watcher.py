@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-    from .context import ExecutorContext
+    from .request import ExecutorContext
 
 FORGOTTEN = "What the files were like before was lost, so some changes are missing."
 FIRST_LOOK_SECONDS = 2.0

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
 
-    from .context import ExecutorContext
+    from .request import ExecutorContext
 
 PATH_MAX = 4096
 FILE_OPERATIONS = frozenset(["read", "write", "list", "pack", "unpack", "describe"])

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from .context import ExecutorContext
     from .mounts import Epoch
+    from .request import ExecutorContext
     from .shell import Shell
 
 ACTIVE, IDLE = 0.2, 1.0

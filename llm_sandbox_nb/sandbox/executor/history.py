@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from .change_watcher import ChangeWatcher
-    from .context import ExecutorContext
     from .mounts import Epoch
+    from .request import ExecutorContext
     from .shell import Shell
 
 READY = b"ready"

@@ -236,7 +236,8 @@ class Restore(RestoredFolders):
     def __init__(self, memory: Memory, top: bytes, start: int, pack: RestorePack) -> None:
         super().__init__(memory, top, start)
         self.pack = pack
-        self.in_use = files_in_use()
+        with open("/proc/self/maps", "rb") as file:  # files that are mapped into the memory of this process
+            self.in_use = {line.split(None, 5)[5].rstrip(b"\n") for line in file if b"/" in line}
         self.file = -1
         self.file_row: list[Any] = []
         self.shell = b""
@@ -302,16 +303,12 @@ class Restore(RestoredFolders):
             return
         if row[1] != "d" or there is None or not stat.S_ISDIR(there.st_mode):
             self.remove(folder, path, there)
-            self.make_anew(folder, name, row)
+            if row[1] == "f":
+                self.link(folder, name, row)
+            else:
+                self.make_special(folder, name, row)
         elif row[1] == "d":
             self.rows[path] = row
-
-    def make_anew(self, folder: int, name: bytes, row: list[Any]) -> None:
-        """Make an entry where nothing is."""
-        if row[1] == "f":
-            self.link(folder, name, row)
-        else:
-            self.make_special(folder, name, row)
 
     def make_special(self, folder: int, name: bytes, row: list[Any]) -> None:
         """Make a folder, link, fifo or device."""
@@ -432,12 +429,6 @@ class Restore(RestoredFolders):
         """Close the file."""
         os.close(self.file)
         self.file = -1
-
-
-def files_in_use() -> set[bytes]:
-    """Files that are mapped into the memory of this process."""
-    with open("/proc/self/maps", "rb") as file:
-        return {line.split(None, 5)[5].rstrip(b"\n") for line in file if b"/" in line}
 
 
 def covered(detail: list[list[Any]] | None) -> int:

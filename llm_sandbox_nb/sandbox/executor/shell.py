@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .context import ExecutorContext
+    from .request import ExecutorContext
 
 BACKGROUND_KEPT = 64 * 1024
 ABORT_TICK = 0.02

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from llm_sandbox_nb.formatting import format_size
+from llm_sandbox_nb.sandbox.contract import HISTORY_LIMIT, Checkpoint
 from llm_sandbox_nb.sandbox.errors import HistoryError
 from llm_sandbox_nb.sandbox.history.connection import ExecutorConnection
 from llm_sandbox_nb.sandbox.history.diff import differing_paths
@@ -27,7 +28,6 @@ from llm_sandbox_nb.sandbox.history.snapshot import (
     scanned_roots,
 )
 from llm_sandbox_nb.sandbox.history.store import HistoryStore, is_history, remove_history
-from llm_sandbox_nb.sandbox.history.types import DEFAULT_LIMIT, Checkpoint
 from llm_sandbox_nb.sandbox.protocol.answers import raise_error
 from llm_sandbox_nb.sandbox.protocol.frames import ProtocolError
 
@@ -62,7 +62,7 @@ class SandboxHistory:
         """The state of the shell at the last scan."""
         self.below = below
         self._temporary = False
-        self._limit = DEFAULT_LIMIT
+        self._limit = HISTORY_LIMIT
 
     # -- see `History` -------------------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class SandboxHistory:
             await finish_anyway(asyncio.to_thread(self._keep, folder.absolute(), continue_from, limit))
 
     def _keep(self, folder: Path, continue_from: Path | None, limit: int | None) -> None:
-        self._limit = DEFAULT_LIMIT if limit is None else limit
+        self._limit = HISTORY_LIMIT if limit is None else limit
         if self.store is not None and self.store.folder == folder:
             self.store.limit = self._limit
             return

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
+from llm_sandbox_nb.sandbox.contract import Checkpoint
 from llm_sandbox_nb.sandbox.errors import HistoryError
 from llm_sandbox_nb.sandbox.history.manifest import Entry
 from llm_sandbox_nb.sandbox.history.packs import PackWriter
-from llm_sandbox_nb.sandbox.history.types import Checkpoint
 
 VERSION = "1"
 _SCHEMA = """
@@ -48,18 +48,15 @@ class Index:
                 self.sql.execute("PRAGMA journal_mode=WAL")
                 self.sql.execute("PRAGMA synchronous=NORMAL")
                 self.sql.executescript(_SCHEMA)
-            self._check_version(readonly)
+            row = self.sql.execute("SELECT value FROM meta WHERE key = 'version'").fetchone()
+            if row is None and not readonly:
+                self.sql.execute("INSERT OR IGNORE INTO meta VALUES ('version', ?)", (VERSION,))
+            elif row is None or row[0] != VERSION:
+                raise HistoryError("This history was written by another version; give an empty folder.")
         except sqlite3.Error as error:
             raise HistoryError(
                 f"{path} is not the index of a history ({error}); give another folder."
             ) from error
-
-    def _check_version(self, readonly: bool) -> None:
-        row = self.sql.execute("SELECT value FROM meta WHERE key = 'version'").fetchone()
-        if row is None and not readonly:
-            self.sql.execute("INSERT OR IGNORE INTO meta VALUES ('version', ?)", (VERSION,))
-        elif row is None or row[0] != VERSION:
-            raise HistoryError("This history was written by another version; give an empty folder.")
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:

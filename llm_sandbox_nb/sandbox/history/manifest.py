@@ -139,6 +139,25 @@ def apply_delta(before: Manifest, changed: Mapping[str, Entry | None]) -> dict[s
     return after
 
 
+def own_files(manifest: Manifest, others: Iterable[tuple[Manifest, Manifest]]) -> dict[str, Entry]:
+    """The manifest as it would be if others had changed nothing.
+
+    Args:
+        others: pairs of manifests, oldest first, between which only others changed files. What has changed again
+            since is left as it is.
+    """
+    own = dict(manifest)
+    for before, after in reversed(list(others)):
+        for path, entry in delta(before, after).items():
+            if own.get(path) != entry:
+                continue
+            if path in before:
+                own[path] = before[path]
+            else:
+                own.pop(path, None)
+    return own
+
+
 def parent(path: str) -> str:
     """The folder that a path is in; the root is in itself."""
     return path.rpartition("/")[0] or "/"

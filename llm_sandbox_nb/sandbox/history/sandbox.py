@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from llm_sandbox_nb.sandbox.contract import Changes, FileEntry, Protection, Sandbox
+from llm_sandbox_nb.sandbox.contract import Changes, FileEntry, Restored, Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.sandbox.history.checkpointing import HistoryCopy, SandboxHistory
 from llm_sandbox_nb.sandbox.history.connection import ExecutorConnection
@@ -20,8 +20,6 @@ from llm_sandbox_nb.sandbox.history.diff import compare, listing
 from llm_sandbox_nb.sandbox.history.image_files import ImageFiles
 from llm_sandbox_nb.sandbox.history.manifest import FILE, FOLDER, Entry, resolve
 from llm_sandbox_nb.sandbox.history.restore import restore
-from llm_sandbox_nb.sandbox.history.types import History, Restored
-from llm_sandbox_nb.sandbox.isolations import ISOLATIONS
 
 READ_CAP = 1024**3
 """Bytes that `read_file` reads when its caller sets no limit; hostile files are endless."""
@@ -30,16 +28,10 @@ _T = TypeVar("_T")
 logger = logging.getLogger(__name__)
 
 
-def new_history(protection: Protection, root: str) -> SandboxHistory:
-    """An empty history for a new sandbox."""
-    isolation = ISOLATIONS[protection.isolation]
-    return SandboxHistory(isolation.checkpoints, root if isolation.own_root else "/")
-
-
 class CheckpointingSandbox(Sandbox):
     """A sandbox with a history. Subclasses say how to connect to it, and how to start another like it."""
 
-    sandbox_history: SandboxHistory
+    history: SandboxHistory
 
     @abstractmethod
     async def connect(self) -> ExecutorConnection:
@@ -53,21 +45,16 @@ class CheckpointingSandbox(Sandbox):
     async def retrying(self, use: Callable[[ExecutorConnection], Awaitable[_T]]) -> _T:
         """Use a connection; a second time if it breaks meanwhile, so `use` must allow that."""
 
-    @property
-    def history(self) -> History:
-        """See `Sandbox.history`."""
-        return self.sandbox_history
-
     async def keep_history(
         self, folder: Path | str, *, continue_from: Path | str | None = None, limit: int | None = None
     ) -> None:
         """See `Sandbox.keep_history`."""
         source = None if continue_from is None else Path(continue_from)
-        await self.sandbox_history.keep(Path(folder), source, limit)
+        await self.history.keep(Path(folder), source, limit)
 
     async def checkpoint(self) -> str:
         """See `Sandbox.checkpoint`."""
-        return await self.retrying(self.sandbox_history.take)
+        return await self.retrying(self.history.take)
 
     async def changes(self, a: str | None = None, b: str | None = None) -> Changes:
         """See `Sandbox.changes`."""
@@ -75,10 +62,10 @@ class CheckpointingSandbox(Sandbox):
             return await self.changes_now()
         for id in (a, b):
             if id is not None:
-                self.sandbox_history.checkpoint(id)
+                self.history.checkpoint(id)
         now = await self.checkpoint() if a is None or b is None else ""
-        store = self.sandbox_history.store_with(a or now)
-        before, after = self.sandbox_history.manifest(a or now), self.sandbox_history.manifest(b or now)
+        store = self.history.store_with(a or now)
+        before, after = self.history.manifest(a or now), self.history.manifest(b or now)
         async with _LazyClone(self) as clone:
             image = ImageFiles(store, clone.connect)
             try:
@@ -91,11 +78,11 @@ class CheckpointingSandbox(Sandbox):
     async def restore(self, checkpoint: str) -> Restored:
         """See `Sandbox.restore`."""
         async with _LazyClone(self) as clone:
-            return await restore(self.sandbox_history, self.connect, checkpoint, clone.connect)
+            return await restore(self.history, self.connect, checkpoint, clone.connect)
 
     async def fork(self, checkpoint: str, *, history: Path | str | None = None) -> CheckpointingSandbox:
         """See `Sandbox.fork`."""
-        store = self.sandbox_history.store_with(checkpoint)
+        store = self.history.store_with(checkpoint)
         store.checkpoint(checkpoint)
         folder = None if history is None else Path(history)
         # The history is copied while the sandbox starts.
@@ -103,8 +90,8 @@ class CheckpointingSandbox(Sandbox):
         new: CheckpointingSandbox | None = None
         try:
             new = await self.clone()
-            new.sandbox_history.continue_with(await asyncio.shield(copy))
-            restored = await restore(new.sandbox_history, new.connect, checkpoint, new.connect)
+            new.history.continue_with(await asyncio.shield(copy))
+            restored = await restore(new.history, new.connect, checkpoint, new.connect)
             if restored.problems:
                 raise SandboxError(f"The fork could not be made: {restored.problems[0]}")
         except BaseException:
@@ -117,23 +104,17 @@ class CheckpointingSandbox(Sandbox):
         cap = READ_CAP if limit is None else limit
         if at is None:
             return await self.read_file_now(path, cap)
-        manifest = self.sandbox_history.manifest(at)
+        manifest = self.history.manifest(at)
         resolved = resolve(manifest, self._absolute(path))
         entry = manifest.get(resolved) or Entry(FILE, base=True)
         if entry.base and entry.type != FOLDER:
-            entry = await self._image_file(resolved)
+            async with _LazyClone(self) as clone:
+                entry = await ImageFiles(self.history.store_with(at), clone.connect).entry(resolved)
         if entry.type == FOLDER:
             raise IsADirectoryError(21, "Is a directory", path)
         if entry.type != FILE:
             raise PermissionError(1, "Operation not permitted", path)
-        return await asyncio.to_thread(self.sandbox_history.store_with(at).read, entry, cap)
-
-    async def _image_file(self, path: str) -> Entry:
-        """What the image has at a path, with its content."""
-        async with _LazyClone(self) as clone:
-            store = self.sandbox_history.store
-            assert store
-            return await ImageFiles(store, clone.connect).entry(path)
+        return await asyncio.to_thread(self.history.store_with(at).read, entry, cap)
 
     async def list_files(
         self, path: str, *, depth: int = 1, limit: int = 10_000, at: str | None = None
@@ -141,7 +122,7 @@ class CheckpointingSandbox(Sandbox):
         """See `Sandbox.list_files`."""
         if at is None:
             return await self.list_files_now(path, depth=depth, limit=limit)
-        manifest = self.sandbox_history.manifest(at)
+        manifest = self.history.manifest(at)
         resolved = resolve(manifest, self._absolute(path))
         entry = manifest.get(resolved)
         if entry is not None and (entry.type != FOLDER or not entry.base):

@@ -17,11 +17,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+from llm_sandbox_nb.sandbox.contract import HISTORY_LIMIT, Checkpoint
 from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
 from llm_sandbox_nb.sandbox.history.index import Index
 from llm_sandbox_nb.sandbox.history.manifest import Entry, apply_delta, digests
 from llm_sandbox_nb.sandbox.history.packs import OPEN_PACK, PackReader, PackWriter, share, stray
-from llm_sandbox_nb.sandbox.history.types import DEFAULT_LIMIT, Checkpoint
 
 INDEX, PACKS, LOCK = "index.sqlite", "packs", "lock"
 _MANIFESTS = 4
@@ -43,7 +43,7 @@ class HistoryStore:
         HistoryError: the folder is in use, or holds something else (or, with `readonly`, nothing).
     """
 
-    def __init__(self, folder: Path, *, limit: int = DEFAULT_LIMIT, readonly: bool = False) -> None:
+    def __init__(self, folder: Path, *, limit: int = HISTORY_LIMIT, readonly: bool = False) -> None:
         self.folder = folder
         self.limit = limit
         self._packs = folder / PACKS

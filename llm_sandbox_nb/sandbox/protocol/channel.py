@@ -23,10 +23,11 @@ from llm_sandbox_nb.sandbox.protocol.frames import (
     Frame,
     Kind,
     ProtocolError,
+    StreamTransport,
+    Transport,
     body_frames,
     json_frame,
 )
-from llm_sandbox_nb.sandbox.protocol.transport import StreamTransport, Transport
 
 __all__ = ["Body", "Channel", "Sink", "StreamTransport", "Transport"]
 

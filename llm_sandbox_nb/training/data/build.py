@@ -22,10 +22,14 @@ from typing import Any
 
 from llm_sandbox_nb.benchmark.rows import DataError
 from llm_sandbox_nb.benchmark.scorers import REWARDED_BY_DOMAIN
-from llm_sandbox_nb.training.data.documents import Document, Unread, file_name, read_documents
-from llm_sandbox_nb.training.data.leaks import tells
-from llm_sandbox_nb.training.data.questions import QUESTIONS, Question, read_questions
-from llm_sandbox_nb.training.data.split import split_text
+from llm_sandbox_nb.training.data.documents import (
+    Document,
+    Unread,
+    file_name,
+    read_documents,
+    split_text,
+)
+from llm_sandbox_nb.training.data.questions import QUESTIONS, Question, read_questions, tells
 
 TASK = "instruct_pretrain"
 """The benchmark task whose prompts and rewards the rows are for."""
@@ -110,7 +114,7 @@ _HINTS = {
 def build_rows(folder: Path, questions: Path | None, out: Path, options: BuildOptions) -> Statistics:
     """Build rows from the documents in `folder` and the questions on them; rows and statistics go into `out`.
 
-    One document is in memory at a time. The same input gives the same bytes.
+    A few documents are in memory at a time. The same input gives the same bytes.
 
     Raises:
         DataError: there are no documents or no questions, a line is no question, or no row could be made.

@@ -1,14 +1,20 @@
-"""The documents of a folder: found, named, and read one at a time, so that memory does not grow with their number."""
+"""The documents of a folder: found, named, read, and cut into parts.
+
+A few are in memory at a time, so that it does not grow with their number.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 import unicodedata
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from llm_sandbox_nb.benchmark.rows import DataError
@@ -61,25 +67,25 @@ def read_documents(folder: Path, converted: Path) -> Iterator[Document | Unread]
         ),
         key=lambda path: path.relative_to(folder).as_posix(),
     )
-    for number, path in enumerate(paths):
-        name = path.relative_to(folder).as_posix()
-        domain = path.relative_to(folder).parent.as_posix()
-        title = path.stem
-        if path.stat().st_size > _MOST_BYTES:
-            yield Unread(name, f"it is larger than {_MOST_BYTES // 2**20} MiB")
-            continue
-        source = path
-        if path.suffix.lower() in CONVERTED:
-            said = _convert(path)
-            if "problem" in said:
-                yield Unread(name, said["problem"])
-                continue
-            source, title = converted / f"{number}.txt", said["title"] or title
-            source.write_text(said["text"], "utf-8", "replace", newline="\n")
-        if not _decoded(source.read_bytes()).strip():
-            yield Unread(name, "it is empty")
-            continue
-        yield Document(name, " ".join(title.split()), "" if domain == "." else domain, source)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        yield from pool.map(partial(_read, folder, converted), range(len(paths)), paths)
+
+
+def _read(folder: Path, converted: Path, number: int, path: Path) -> Document | Unread:
+    name = path.relative_to(folder).as_posix()
+    domain = path.relative_to(folder).parent.as_posix()
+    if path.stat().st_size > _MOST_BYTES:
+        return Unread(name, f"it is larger than {_MOST_BYTES // 2**20} MiB")
+    source, title = path, path.stem
+    if path.suffix.lower() in CONVERTED:
+        said = _convert(path)
+        if "problem" in said:
+            return Unread(name, said["problem"])
+        source, title = converted / f"{number}.txt", said["title"] or title
+        source.write_text(said["text"], "utf-8", "replace", newline="\n")
+    if not _decoded(source.read_bytes()).strip():
+        return Unread(name, "it is empty")
+    return Document(name, " ".join(title.split()), "" if domain == "." else domain, source)
 
 
 def _convert(path: Path) -> dict[str, str]:
@@ -109,3 +115,37 @@ def file_name(title: str) -> str:
     plain = unicodedata.normalize("NFKC", title)
     name = re.sub(r"[^\w.-]+", "_", plain).strip("._-")[:80].rstrip("._-")
     return name or "document"
+
+
+_BORDERS = (
+    re.compile(r"\n+(?=#{1,6} |(?:chapter|book|part|act|scene|section) [\divxlc]+\b)", re.IGNORECASE),
+    re.compile(r"\n\s*\n+"),
+    re.compile(r"[.!?][\"'”’)]*\s+"),
+    re.compile(r"\s+"),
+)
+"""The best first. A part ends behind a match."""
+
+
+def split_text(text: str, size: int) -> Iterator[str]:
+    """Parts of at most `size` characters, which together are the text.
+
+    A part ends at the best border of its second half, so that parts are not much smaller than they may be.
+    """
+    if size < 2:
+        raise ValueError(f"size must be at least 2, not {size}")
+    start = 0
+    while len(text) - start > size:
+        end = start + _cut(text[start : start + size])
+        yield text[start:end]
+        start = end
+    if start < len(text):
+        yield text[start:]
+
+
+def _cut(window: str) -> int:
+    half = len(window) // 2
+    for border in _BORDERS:
+        ends = [match.end() for match in border.finditer(window, half) if match.end() < len(window)]
+        if ends:
+            return ends[-1]
+    return len(window)

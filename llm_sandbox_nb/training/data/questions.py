@@ -1,10 +1,12 @@
-"""Questions on documents, one JSON object in each line of a file."""
+"""Questions on documents, one JSON object in each line of a file; and whether a text tells an answer."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
@@ -128,3 +130,15 @@ def _option(answer: str, options: Sequence[str], where: str) -> str:
     if not 0 <= place < len(options):
         raise DataError(f"{where} has the answer {answer!r}, which is none of its options.")
     return options[place]
+
+
+def tells(text: str, answer: str) -> bool:
+    """Whether `text` holds the words of `answer` in their order; case, blanks and punctuation do not count."""
+    wanted = _words(answer)
+    return bool(wanted.strip()) and wanted in _words(text)
+
+
+@lru_cache(4)  # one text is often asked for several answers
+def _words(text: str) -> str:
+    words = " ".join(re.findall(r"[^\W_]+", text.casefold()))
+    return f" {words} "
