@@ -33,7 +33,7 @@ _SOLUTION = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _GOALS = re.compile(r"^You will\n\n?((?:^- .*\n(?:^  .*\n)*)+)", re.MULTILINE)
-_TIME = re.compile(r"about (\w+) minutes?\b")
+_TIME = re.compile(r"about (\w+) minutes?\b", re.IGNORECASE)
 _NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
@@ -92,7 +92,7 @@ def problems_as_written(notebook: NotebookNode) -> list[str]:
     if not code[0].source.startswith("%load_ext llm_sandbox_nb"):
         problems.append("its first code does not load the extension")
     text = "\n".join(cell.source for cell in notebook.cells)
-    if "scripted" in text and "%sandbox key" not in text:
+    if "-m scripted/" in text and "%sandbox key" not in text:
         problems.append("it does not say how a real model gets its key: %sandbox key")
     if any(cell.outputs or cell.execution_count for cell in code):
         problems.append("it is saved with outputs")

@@ -144,6 +144,6 @@ def downloaded(page: Page, card: Locator, name: str) -> bytes:
     artifact = card.locator(".lsn-artifact", has_text=name).first
     artifact.scroll_into_view_if_needed()
     with page.expect_download() as waiting:
-        artifact.get_by_role("button", name=f"Download {name}").click()
+        artifact.get_by_role("link", name=f"Download {name}").click()
     assert waiting.value.suggested_filename == name
     return Path(waiting.value.path()).read_bytes()

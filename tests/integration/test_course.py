@@ -139,7 +139,7 @@ CHECK = "print('Right: it is 4.' if answer == 4 else 'Not yet: what is 2 + 2?')"
 SOLUTION = "<details><summary>Solution</summary>\n\n```python\nanswer = 4\n```\n\nTwo and two.\n\n</details>"
 OPENING = (
     "# Sums\n\nYou will\n\n- add;\n- check.\n\nIt takes about two minutes and needs no key and no internet. "
-    "The model is scripted; `%sandbox key` is for a real one."
+    "The model is `-m scripted/sums`; `%sandbox key` is for a real one."
 )
 
 
