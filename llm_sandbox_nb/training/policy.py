@@ -180,7 +180,7 @@ class PolicyModel:
         return reply
 
     def close(self) -> None:
-        """Let go of the model that `load` has loaded."""
+        """Release the model that `load` has loaded."""
         if isinstance(self._generator, LocalGenerator):
             self._generator.close()
 
