@@ -180,7 +180,12 @@ def open_notebook(page: Page, server: FrontEnd, path: str, *, kernel: bool = Tru
     page.wait_for_function("() => !!window.jupyterapp")
     page.evaluate(_CURRENT)
     if kernel:
-        page.evaluate(_KERNEL)
+        wait_for_kernel(page)
+
+
+def wait_for_kernel(page: Page) -> None:
+    """Until the kernel of the notebook in front answers."""
+    page.evaluate(_KERNEL)
 
 
 def command(page: Page, name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from playwright.sync_api import Page, expect
-from servers import APPS, FrontEnd, command, open_notebook
+from servers import APPS, FrontEnd, command, open_notebook, wait_for_kernel
 
 from llm_sandbox_nb.examples.notebook import examples_notebook
 
@@ -45,6 +45,7 @@ def test_the_card_opens_ten_examples_that_run(server: FrontEnd, page: Page) -> N
     assert path == server.path("Untitled.ipynb")
     page.wait_for_function("() => jupyterapp.shell.currentWidget.context.isReady")
     assert sources(page) == CELLS
+    wait_for_kernel(page)
     run_cells(page, 1, MAP, MAP + 1, MAP + 2)
     notebook = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden)")
     expect(notebook.locator(".lsn-header .lsn-badge").first).to_have_text("Submitted")
