@@ -179,24 +179,27 @@ class Artifact:
         return PurePosixPath(self.path).suffix.lower()
 
 
-def artifact_html(artifact: Artifact) -> str:
-    """The file with its name, shown by its kind, or the reason why it is not shown."""
+def artifact_html(artifact: Artifact, *, unfolded: bool = False) -> str:
+    """The file with its name, shown by its kind, or the reason why it is not shown.
+
+    Among others it is small until a person unfolds it; `unfolded` shows it in full width at once.
+    """
     body = f"<p class='lsn-quiet'>{escape(artifact.omitted)}</p>"
     if artifact.data is not None:
-        body = _unfolding(artifact, _body(artifact, artifact.data))
+        body = _unfolding(artifact, _body(artifact, artifact.data), "details open" if unfolded else "details")
     return f"<figure class='lsn-artifact'><figcaption>{_caption(artifact)}</figcaption>{body}</figure>"
 
 
-def _unfolding(artifact: Artifact, body: str) -> str:
+def _unfolding(artifact: Artifact, body: str, details: str) -> str:
     """A picture or a page is small until it is unfolded; texts and tables are hidden until then."""
     if artifact.suffix in _IMAGES:
-        return f"<details><summary>{body}</summary></details>"
+        return f"<{details}><summary>{body}</summary></details>"
     if body.startswith("<iframe "):
         named = body.replace(" loading=", f" title='{escape(artifact.path)}' loading=", 1)
-        return f"<details><summary>{named}</summary></details>"
+        return f"<{details}><summary>{named}</summary></details>"
     if body.startswith(("<audio ", "<video ", "<p")) and not body.startswith("<pre"):
         return body
-    return f"<details><summary>Show</summary>{body}</details>"
+    return f"<{details}><summary>Show</summary>{body}</details>"
 
 
 def _caption(artifact: Artifact) -> str:

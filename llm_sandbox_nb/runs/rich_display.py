@@ -44,5 +44,5 @@ class ShownFile(RunFile):
         if artifact.data is not None and self.mime in _BITMAPS:
             shown = {self.mime: base64.b64encode(artifact.data).decode("ascii")}
         else:
-            shown = {"text/html": card_html(artifact_html(artifact))}
+            shown = {"text/html": card_html(artifact_html(artifact, unfolded=True))}
         return {**shown, "text/plain": repr(self)}
