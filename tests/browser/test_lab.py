@@ -20,8 +20,8 @@ def telling(text: str) -> list[str]:
 
 
 def assert_shows_all(page: Page, events: list[dict[str, Any]]) -> None:
-    """Every step with its commands, outputs and diffs, and the answer."""
-    view = page.locator(".lsn-view").first
+    """Every step with its commands, outputs and diffs, and the answer, in the last card."""
+    view = page.locator(".lsn-view").last
     steps = {event["step"] for event in events if event["kind"] == "model.replied"}
     expect(view.locator(".lsn-step")).to_have_count(len(steps))
     shown: dict[int, str] = {}
@@ -55,7 +55,10 @@ def assert_shows_all(page: Page, events: list[dict[str, Any]]) -> None:
 def assert_shows_files(page: Page) -> None:
     """The picture has its pixels, the sound its length, the map its frame; their names begin where the answer does."""
     edges = page.evaluate(
-        "() => ['.lsn-answer', '.lsn-out'].map(one => document.querySelector(one).getBoundingClientRect().x)"
+        """() => {
+          const view = [...document.querySelectorAll('.lsn-view')].at(-1);
+          return ['.lsn-answer', '.lsn-out'].map(one => view.querySelector(one).getBoundingClientRect().x);
+        }"""
     )
     assert edges[0] == edges[1] > 0
     for name in ("poster.png", "map.html", "chime.wav"):
@@ -78,9 +81,9 @@ def test_a_run_is_shown_and_saved(server: FrontEnd, page: Page) -> None:
     path = server.first_notebook()
     open_notebook(page, server, path)
     run_all(page)
-    expect(page.locator(".lsn-view")).to_have_count(1)
+    expect(page.locator(".lsn-view")).to_have_count(2)
     expect(page.locator(".jp-RenderedHTML [class*=sandbox]")).to_have_count(0)
-    (record,) = bundles(page)
+    _, record = bundles(page)
     assert_shows_all(page, record["events"])
     assert_shows_files(page)
     command(page, "docmanager:save")

@@ -79,6 +79,7 @@ def test_a_file_is_shown_by_its_kind(name: str, content: bytes, tag: str, tmp_pa
     assert tag in read(shown["text/html"]).tags
     assert "<details>" not in shown["text/html"]  # nothing of the one file is folded
     assert not_static(shown["text/html"]) == []
+    assert "<details>" not in shown["text/html"], "nothing has to be unfolded first"
 
 
 ENDINGS = [
