@@ -204,6 +204,13 @@ def problems_of_settings(text: str, folder: Path) -> Iterator[str]:
         yield str(error)
 
 
+ACCELERATE_KEYS = {
+    "compute_environment", "distributed_type", "num_processes", "num_machines", "machine_rank", "mixed_precision",
+    "fsdp_config", "deepspeed_config",
+}  # fmt: skip
+"""Some of the keys that `accelerate config` writes."""
+
+
 def problems_of_yaml(text: str, folder: Path) -> Iterator[str]:
     """A script of a model, a task of a benchmark, or a configuration of a training."""
     content = yaml.safe_load(text)
@@ -216,6 +223,8 @@ def problems_of_yaml(text: str, folder: Path) -> Iterator[str]:
     elif "steps" in content:
         (folder / "training.yaml").write_text(text)
         load_config(folder / "training.yaml")
+    elif "compute_environment" in content:
+        yield from sorted(content.keys() - ACCELERATE_KEYS)
     else:
         yield "this YAML is not checked"
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from llm_sandbox_nb.server.terminal_handler import terminal_routes
 from pages import DOCS, PAGES, ROOT, name_of
 
 import llm_sandbox_nb
@@ -28,7 +27,7 @@ from llm_sandbox_nb.server.manager import SandboxManager
 from llm_sandbox_nb.server.policy import SandboxPolicy
 from llm_sandbox_nb.server.run_handlers import run_routes
 from llm_sandbox_nb.server.runs import RunRegistry
-from llm_sandbox_nb.server.sockets import channel_routes
+from llm_sandbox_nb.server.sockets import socket_routes
 from llm_sandbox_nb.trajectory import events
 
 PACKAGE = ROOT / "llm_sandbox_nb"
@@ -117,7 +116,7 @@ def test_every_route_of_the_server_is_there() -> None:
     """The routes as tornado knows them, not those of the OpenAPI file that the page is made from."""
     headings = re.findall(r"^### (?:GET|POST|PUT|DELETE) (/\S*)$", page("rest.md"), re.MULTILINE)
     shown = {re.sub(r"\{\w+\}", "*", path) for path in headings}
-    routes = [*rest_routes, *channel_routes, *terminal_routes, *run_routes, *history_routes]
+    routes = [*rest_routes, *socket_routes, *run_routes, *history_routes]
     known = {
         re.sub(r"\(\?P<\w+>.*?\)(?=/|$)", "*", route[0]).partition("/llm-sandbox/api")[2] for route in routes
     }
