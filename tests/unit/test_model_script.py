@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_sandbox_nb.model.contract import ModelError
-from llm_sandbox_nb.model.litellm_model import make_model
+from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.model.script import (
     SCRIPTS,
     Player,
