@@ -12,6 +12,7 @@ from llm_sandbox_nb.model.model_names import provider_of, providers
 from llm_sandbox_nb.model.typed_keys import forget_keys, keep_key
 from llm_sandbox_nb.notebook.errors import SandboxUsageError
 from llm_sandbox_nb.notebook.settings import SandboxSettings
+from llm_sandbox_nb.sandbox.isolations import isolates
 
 USAGE = "key [PROVIDER] [--forget]"
 _NO_FIELD = (
@@ -47,7 +48,7 @@ def key_command(rest: str, settings: SandboxSettings) -> None:
         f"Models of {provider} now use this key: in cells, benchmarks and solve(...) of this kernel. It is only in "
         "the kernel's memory, until the kernel ends or you run %sandbox key --forget."
     )
-    if settings.isolation == "process":
+    if not isolates(settings.isolation):
         print("Commands of a model run as you here and could read it there: use a key with a small budget.")
 
 
