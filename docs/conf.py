@@ -32,6 +32,10 @@ if "release" in tags:  # type: ignore[name-defined]  # noqa: F821 - Sphinx defin
         "navbar_end": ["version-switcher", "theme-switcher", "navbar-icon-links"],
         "check_switcher": False,
     }
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+smartquotes = False  # `--model` is a flag, also in a sentence, and has to be found as it is written
+highlight_language = "text"  # of fences without a language: cells with a magic
 html_show_sourcelink = False
 html_copy_source = False
 myst_heading_anchors = 4

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from pages import PAGES, ROOT, Example, examples_in, examples_of
+from pages import PAGES, ROOT, Example, examples_in, examples_of, name_of, prose_of
 from traitlets import HasTraits
 from traitlets.config import Config, LazyConfigValue
 
@@ -260,6 +260,24 @@ def problems(example: Example, folder: Path) -> list[str]:
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
 def test_an_example_is_valid(example: Example, tmp_path: Path) -> None:
     assert problems(example, tmp_path) == []
+
+
+INLINE = sorted(
+    {
+        (name_of(page), code)
+        for page in PAGES
+        if page.name not in ("CHANGELOG.md", "errors.md")
+        for code in re.findall(r"`(llm-sandbox-nb [^`]+)`", prose_of(page))
+        if not re.search(r"[…]|COMMAND|\.\.\.", code)
+    }
+)
+
+
+@pytest.mark.parametrize(("page", "code"), INLINE)
+def test_a_command_in_a_sentence_is_valid(page: str, code: str) -> None:
+    incomplete = "ollowing arguments are required"
+    problems = problems_of_shell(code.replace(" | ", " "))
+    assert [problem for problem in problems if incomplete not in problem] == []
 
 
 def test_every_fence_of_a_page_was_read() -> None:
