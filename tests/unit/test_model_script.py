@@ -23,7 +23,9 @@ from llm_sandbox_nb.model.script import (
 def test_packaged_scripts_are_whole(path: Path) -> None:
     script = load_script(path.stem)
     last = script.turns[-1]
-    assert last.calls[-1].tool == "submit" if last.calls else last.text, "a model without a sandbox only replies"
+    assert last.calls[-1].tool == "submit" if last.calls else last.text, (
+        "a model without a sandbox only replies"
+    )
     assert all(call.raw_arguments is None for turn in script.turns for call in turn.calls)
 
 
