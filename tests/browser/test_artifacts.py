@@ -142,6 +142,18 @@ def test_download(view: Page) -> None:
     assert waiting.value.path().read_bytes() == b"some bytes"
 
 
+def test_a_file_can_still_be_downloaded_after_the_browser_has_cleaned_up(view: Page) -> None:
+    """Its address lives as long as its element is in the page, whether or not a script still holds that."""
+    show(view, "out/a.bin", b"some bytes")
+    session = view.context.new_cdp_session(view)
+    for _ in range(3):
+        session.send("HeapProfiler.collectGarbage")
+        view.wait_for_timeout(200)  # what was collected is told later
+    with view.expect_download() as waiting:
+        view.click("text=Download")
+    assert waiting.value.path().read_bytes() == b"some bytes"
+
+
 def test_a_picture_opens_in_a_tab_under_its_own_type(view: Page) -> None:
     show(view, "a.png", b"<script>document.title = 'ran'</script>")
     with view.context.expect_page() as waiting:

@@ -62,9 +62,14 @@ export function blobOf(bytes: Uint8Array, type: string): Blob {
 
 const held = new FinalizationRegistry<string>(url => URL.revokeObjectURL(url));
 
-/** A blob address that lives as long as `owner`. The type is ours, so that the content is never taken for a page. */
-export function addressFor(owner: HTMLElement, bytes: Uint8Array, type: string): string {
+/**
+ * A blob address that lives as long as `owner`. The type is ours, so that the content is never taken for a page.
+ *
+ * Chromium collects the script's side of an element that is still in the page, unless it has a property of its own.
+ */
+export function addressFor(owner: HTMLElement & { lsnAddress?: string }, bytes: Uint8Array, type: string): string {
   const url = URL.createObjectURL(blobOf(bytes, type));
   held.register(owner, url);
+  owner.lsnAddress = url;
   return url;
 }
