@@ -85,6 +85,7 @@ STAGES = {
     ),
     "docs/how-to/own-model.md": Stage(),
     "docs/how-to/own-tool.md": Stage("scripted/lookup.yaml"),
+    "docs/reference/own-tool.md": Stage(),
     "docs/how-to/pause.md": Stage(
         before=("my_function = lambda moment: False",),
         replaced={**NO_PERSON, "breakpoints=[\"tool == 'submit'\"]": "breakpoints=[\"tool == 'none'\"]"},
