@@ -33,6 +33,7 @@ SHOW = """async text => {
 def take_a_picture_home(page: Page) -> None:
     """Open a step, unfold the protection, and download the poster."""
     card = card_in(page, "%%sandbox -m scripted/first-task")
+    card.locator(".lsn-step").first.scroll_into_view_if_needed()  # steps are drawn when they come into sight
     head = card.locator(".lsn-step-head").first
     if head.get_attribute("aria-expanded") == "false":
         head.click()
