@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
 from collections.abc import Iterator
 
+import psutil
 import pytest
 from live_cells import (
     BADGE,
@@ -145,5 +147,7 @@ def test_a_server_that_is_restarted_under_a_kernel_that_lives_on(server: FrontEn
         expect(page.locator(BADGE)).not_to_have_text("The server does not answer")
         expect(page.locator(BADGE)).not_to_have_text(re.compile("^Running"))
         assert_shows(page, record(server, "lives"))
+        assert psutil.pid_exists(pid), server.jupyter.log
     finally:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
