@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import time
 
 import pytest
@@ -124,7 +126,14 @@ def test_stdin_is_empty(opener):
     body(opener, test)
 
 
-LEFT = "ps -eo args 2>/dev/null | grep -c '[s]leep 4[0-9][0-9]'"
+MARK = os.getpid()
+"""A fraction of a second that tells what these tests start from all else: `process` sees the whole machine."""
+LEFT = f"ps -eo args 2>/dev/null | grep -c '[s]leep.4[0-9][0-9]\\.{MARK}'"
+
+
+def mark(command: str) -> str:
+    """The command with our mark in each `sleep 4xx`."""
+    return re.sub(r"(sleep[ (]4\d\d)\b", rf"\1.{MARK}", command)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +156,8 @@ LEFT = "ps -eo args 2>/dev/null | grep -c '[s]leep 4[0-9][0-9]'"
 def test_time_out_ends_everything_and_keeps_the_shell(process_opener, command):
     async def test(box):
         await box.run("kept=yes; cd /tmp")
-        result = await box.run(f"echo before; echo error >&2; {command}; echo AFTER; touch AFTER", timeout=2)
+        marked = f"echo before; echo error >&2; {mark(command)}; echo AFTER; touch AFTER"
+        result = await box.run(marked, timeout=2)
         assert result.timed_out
         assert result.exit_code is None
         assert (result.stdout, result.stderr) == (b"before\n", b"error\n")
@@ -170,7 +180,7 @@ def test_time_out_ends_everything_and_keeps_the_shell(process_opener, command):
 )
 def test_time_out_of_a_shell_that_does_not_come_back(process_opener, command):
     async def test(box):
-        result = await box.run(f"echo before; {command}; echo AFTER", timeout=2)
+        result = await box.run(f"echo before; {mark(command)}; echo AFTER", timeout=2)
         assert result.timed_out
         assert result.stdout == b"before\n"
         assert "new one was started" in result.notice
@@ -182,14 +192,14 @@ def test_time_out_of_a_shell_that_does_not_come_back(process_opener, command):
 
 def test_time_out_everywhere(opener):
     async def test(box):
-        command = "echo before; setsid sleep 441 & sh -c \"trap '' TERM; sleep 442\" & sleep 443; echo AFTER"
-        result = await box.run(command, timeout=2)
-        assert (result.timed_out, result.stdout) == (True, b"before\n")
-        await box.run("command -v ps")
-        left = await box.run(
-            "grep -l 'sleep\0*44' /proc/[0-9]*/cmdline 2>/dev/null | wc -l".replace("\0", "")
-        )
-        assert left.stdout.strip() == b"0"
+        command = mark("setsid sleep 441 & sh -c \"trap '' TERM; sleep 442\" & sleep 443")
+        found = f"cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -c '^44[0-9][.]{MARK}$'"
+        begun = f"echo before; setsid sleep 441.{MARK} & until {found}; do sleep 0.05; done; {command}"
+        result = await box.run(f"{begun}; echo AFTER", timeout=4)
+        assert result.timed_out
+        assert result.stdout.split()[0] == b"before"
+        assert int(result.stdout.split()[-1]) > 0, "the canary: those that run are found"
+        assert (await box.run(found)).stdout == b"0\n"
 
     body(opener, test)
 
