@@ -112,9 +112,13 @@ def wait_until_noted(server: FrontEnd, page: Page, name: str, action: str) -> No
 
 
 def wait_for_idle(page: Page) -> None:
-    """Until the cell is done and its last word is in the notebook."""
+    """Until no cell runs and the last word of each is in the notebook.
+
+    While a cell runs a kernel says "idle" after each message of a widget that it answers on another thread.
+    """
     status = "jupyterapp.shell.currentWidget.sessionContext.session.kernel.status"
-    page.wait_for_function(f"() => {status} === 'idle'")
+    running = "[...document.querySelectorAll('.jp-InputPrompt')].some(one => one.textContent.includes('*'))"
+    page.wait_for_function(f"() => {status} === 'idle' && !{running}")
 
 
 def wait_for_sleepers(page: Page, count: int) -> None:
