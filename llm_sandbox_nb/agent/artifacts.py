@@ -235,12 +235,14 @@ class Collector:
 
 def saved_file(name: str, target: Path, step: int | None) -> ev.ArtifactSaved:
     """The journal's event of a collected file."""
+    with target.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
     return ev.ArtifactSaved(
         step=step,
         path=ev.clean_text(name),
         mime=mime_of(name),
         size=target.stat().st_size,
-        sha256=_digest(target),
+        sha256=digest,
     )
 
 
@@ -266,11 +268,6 @@ def make_way(files: Path, target: Path) -> None:
         folder.mkdir(exist_ok=True)
     if target.is_dir() and not target.is_symlink():
         shutil.rmtree(target)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclass

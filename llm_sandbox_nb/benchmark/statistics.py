@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llm_sandbox_nb.analysis.timing import Times, throughput
+from llm_sandbox_nb.analysis.usage import Times, throughput
 from llm_sandbox_nb.benchmark.results import Result
 
 RESAMPLES = 10_000

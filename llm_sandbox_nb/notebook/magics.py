@@ -195,7 +195,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
 
             ModelCommand(self._background, self)(rest)
         elif name == "key":
-            from llm_sandbox_nb.notebook.key_command import key_command
+            from llm_sandbox_nb.notebook.model_command import key_command
 
             key_command(rest, self)
         elif name == "settings":
