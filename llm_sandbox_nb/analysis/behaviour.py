@@ -7,8 +7,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-from llm_sandbox_nb.analysis.capability_rules import call_uses
-from llm_sandbox_nb.analysis.code_fragments import SUBMIT_TOOLS
+from llm_sandbox_nb.analysis.capability_rules import SUBMIT_TOOLS, call_uses
 from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 
 WANDERING_SHARE = 0.5

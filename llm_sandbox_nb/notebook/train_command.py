@@ -29,9 +29,8 @@ from llm_sandbox_nb.options.parser import Parser
 from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.training.config import ConfigError
 from llm_sandbox_nb.training.options import add_training_actions, config_of
-from llm_sandbox_nb.training.plots import plots
 from llm_sandbox_nb.training.record import RecordError, RolloutRow, TrainingRecord
-from llm_sandbox_nb.training.watch import is_over, overview, rollout_lines
+from llm_sandbox_nb.training.watch import is_over, overview, plots, rollout_lines
 from llm_sandbox_nb.trajectory.run_folder import JOURNAL
 
 CLOSING = 120.0

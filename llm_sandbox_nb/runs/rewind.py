@@ -36,7 +36,7 @@ from llm_sandbox_nb.runs.checkpoint_files import (
     record_artifacts,
     restore_artifacts,
 )
-from llm_sandbox_nb.runs.run_sync import Awaitable
+from llm_sandbox_nb.runs.event_loops import Awaitable
 from llm_sandbox_nb.sandbox.contract import Changes, FileChange, Sandbox
 from llm_sandbox_nb.sandbox.history.diff import differing_paths
 from llm_sandbox_nb.sandbox.history.store import HistoryStore
