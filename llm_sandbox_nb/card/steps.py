@@ -11,7 +11,6 @@ from llm_sandbox_nb.card.outcome import failed, step_failed
 from llm_sandbox_nb.card.step_line import (
     Chip,
     chips,
-    decided_by_person,
     edited_lines,
     ending,
     figures,
@@ -69,7 +68,8 @@ def is_closed(step: Step) -> bool:
 
 def matters(step: Step) -> bool:
     """Whether the step stays open in a long run: it failed, or a person decided something in it."""
-    return step_failed(step) or any(decided_by_person(call) for call in step.calls)
+    decisions = [decided for call in step.calls for decided in call.decisions]
+    return step_failed(step) or any(decided.action != "run" for decided in decisions)
 
 
 def step_html(step: Step, root: str, *, limit: int, anchor: str = "", unfolded: bool = True) -> str:
