@@ -186,7 +186,7 @@ def bubblewrap_engine() -> str:
 @pytest.fixture(autouse=True)
 def cells_wait_in_notebooks_only() -> None:
     """A test that loads the magics into this process makes no notebook of it for the tests that follow."""
-    if (loaded := sys.modules.get("llm_sandbox_nb.runs.run_sync")) is not None:
+    if (loaded := sys.modules.get("llm_sandbox_nb.runs.event_loops")) is not None:
         loaded.EventLoops.cells_wait = False
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from llm_sandbox_nb.model.known_history import KnownHistories
-from llm_sandbox_nb.model.script import Script, ScriptTurn, call_id
+from llm_sandbox_nb.model.scripted import Script, ScriptTurn, call_id
 
 
 def as_openai_messages(body: dict[str, Any]) -> list[dict[str, Any]]:

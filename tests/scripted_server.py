@@ -34,7 +34,7 @@ from scripted_strict import StrictError, check_anthropic_request, check_request
 
 from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.model.known_history import KnownHistories
-from llm_sandbox_nb.model.script import (
+from llm_sandbox_nb.model.scripted import (
     Player,
     Script,
     ScriptTurn,

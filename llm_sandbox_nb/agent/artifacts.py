@@ -235,24 +235,21 @@ class Collector:
 
 def saved_file(name: str, target: Path, step: int | None) -> ev.ArtifactSaved:
     """The journal's event of a collected file."""
+    with target.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    suffix = posixpath.splitext(name)[1].lower()
     return ev.ArtifactSaved(
         step=step,
         path=ev.clean_text(name),
-        mime=mime_of(name),
+        mime=_MORE_TYPES.get(suffix) or mimetypes.guess_type(name)[0] or "application/octet-stream",
         size=target.stat().st_size,
-        sha256=_digest(target),
+        sha256=digest,
     )
 
 
 def collected_names(trajectory: Trajectory) -> set[str]:
     """Names of all files that a run has collected, on any branch."""
     return {event.path for event in trajectory.events if isinstance(event, ev.ArtifactSaved)}
-
-
-def mime_of(name: str) -> str:
-    """The media type, from the file's name."""
-    suffix = posixpath.splitext(name)[1].lower()
-    return _MORE_TYPES.get(suffix) or mimetypes.guess_type(name)[0] or "application/octet-stream"
 
 
 def make_way(files: Path, target: Path) -> None:
@@ -266,11 +263,6 @@ def make_way(files: Path, target: Path) -> None:
         folder.mkdir(exist_ok=True)
     if target.is_dir() and not target.is_symlink():
         shutil.rmtree(target)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclass

@@ -22,7 +22,7 @@ from llm_sandbox_nb.agent.limits import Meter
 from llm_sandbox_nb.agent.model_call import call_model, unless_failed
 from llm_sandbox_nb.agent.recorder import LiveOutput, Recorder
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
-from llm_sandbox_nb.agent.tools.file_diffs import file_diffs
+from llm_sandbox_nb.agent.tools.text_file import file_diffs
 from llm_sandbox_nb.agent.tools.tool import Outcome, ToolContext
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS, Toolbox, ends_run
 from llm_sandbox_nb.model.contract import Model, ModelSettings, Reply, ToolCall

@@ -16,13 +16,17 @@ from llm_sandbox_nb.agent.control.run_control import Move, RunControl, T
 from llm_sandbox_nb.agent.control.settings_change import Changer
 from llm_sandbox_nb.agent.conversation import ConversationState, conversation_state
 from llm_sandbox_nb.agent.errors import RunError, StopRun
-from llm_sandbox_nb.agent.inputs import StartingFiles
 from llm_sandbox_nb.agent.limits import Meter
 from llm_sandbox_nb.agent.loop import Loop, Workspace
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import Recorder
-from llm_sandbox_nb.agent.run_context import claim_files, owns_files, release_sandbox, reserve_sandbox
-from llm_sandbox_nb.agent.run_record import RunRecord
+from llm_sandbox_nb.agent.run_record import (
+    RunRecord,
+    claim_files,
+    owns_files,
+    release_sandbox,
+    reserve_sandbox,
+)
 from llm_sandbox_nb.agent.run_spec import RunSpec, SandboxOpening
 from llm_sandbox_nb.formats.llm_in_sandbox import write_seed
 from llm_sandbox_nb.model.contract import SlowToBegin
@@ -143,28 +147,21 @@ class Session:
         if opening.root not in (None, root):
             raise SandboxError(f"The sandbox works in {root}: say isolation='process' to use it.")
         prompts = self.spec.prompts.under(root)
-        self.collector = collector = self._make_collector(box, prompts)
+        no_results = (prompts.input_dir, box.directories.input, box.directories.documents)
+        inside = prompts.output_dir.rstrip("/") + "/"
+        skipped = tuple(folder for folder in no_results if folder.startswith(inside))
+        self.collector = collector = Collector(box, prompts.output_dir, self.recorder, skipped)
         self.answers = answers = AnswerFiles(box, prompts.output_dir)
-        if self.spec.starting_files is not None:
-            await self._load_starting_files(box, self.spec.starting_files)
+        if (origin := self.spec.starting_files) is not None:
+            if source := origin.continued(box):
+                await box.keep_history(self.recorder.folder / HISTORY, continue_from=source)
+            self._note_problems(await origin.put_into(box))
         await _make_folders(box, prompts)
         if self.past is None or self.past.fresh:
             checkpoints = await self._upload(box, prompts, collector, answers)
         else:
             checkpoints = await self._restore(box, collector, self.past.step, has_files)
         return Workspace(box, collector, checkpoints, self.spec.command_timeout)
-
-    def _make_collector(self, box: Sandbox, prompts: PromptConfig) -> Collector:
-        no_results = (prompts.input_dir, box.directories.input, box.directories.documents)
-        inside = prompts.output_dir.rstrip("/") + "/"
-        skipped = tuple(folder for folder in no_results if folder.startswith(inside))
-        return Collector(box, prompts.output_dir, self.recorder, skipped)
-
-    async def _load_starting_files(self, box: Sandbox, origin: StartingFiles) -> None:
-        """Give the sandbox the files of another run, before anything else happens in it."""
-        if source := origin.continued(box):
-            await box.keep_history(self.recorder.folder / HISTORY, continue_from=source)
-        self._note_problems(await origin.put_into(box))
 
     async def _upload(
         self, box: Sandbox, prompts: PromptConfig, collector: Collector, answers: AnswerFiles

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from llm_sandbox_nb.analysis.behaviour import behaviour_of, plain_output, succeeded
+from llm_sandbox_nb.analysis.behaviour import behaviour_of, plain_output, succeeded, writing_of
 from llm_sandbox_nb.analysis.capability_rules import CAPABILITIES
 from llm_sandbox_nb.analysis.load import Loaded
-from llm_sandbox_nb.analysis.timing import Times, throughput, times_of
-from llm_sandbox_nb.analysis.tokens import tokens_of
-from llm_sandbox_nb.analysis.writing_style import writing_of
+from llm_sandbox_nb.analysis.usage import Times, throughput, times_of, tokens_of
 
 if TYPE_CHECKING:
     import pandas

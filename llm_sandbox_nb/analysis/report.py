@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llm_sandbox_nb.analysis import plots
+from llm_sandbox_nb.analysis.behaviour import PATTERNS_VERSION
 from llm_sandbox_nb.analysis.capability_rules import CAPABILITIES, RULES_VERSION
 from llm_sandbox_nb.analysis.frames import groups_frame, runs_frame, tools_frame
 from llm_sandbox_nb.analysis.load import Reading
-from llm_sandbox_nb.analysis.writing_style import PATTERNS_VERSION
 from llm_sandbox_nb.formatting import format_number, format_percent, plural
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Which capabilities a shell command uses. Part of the published rules: see `rules.RULES_VERSION`."""
+"""Which capabilities a shell command uses. Part of the published rules: see `capability_rules.RULES_VERSION`."""
 
 from __future__ import annotations
 

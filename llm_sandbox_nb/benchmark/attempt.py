@@ -155,7 +155,10 @@ async def with_one_reply(
     kind = ""
     try:
         reply = await _ask(how, [message], recorder)
-        text, ending = _answer_in(reply.text, task), "answered"
+        text, ending = reply.text, "answered"
+        # A patch stays as it is: its last line may be a blank one of context.
+        if task.answer != "patch" or not text.strip():
+            text = text.strip()
     except ContextOverflowError as failure:
         ending, error = "tokens", str(failure)
     except ModelError as failure:
@@ -173,11 +176,6 @@ async def with_one_reply(
         )
         recorder.close()
     return Attempt(run, text or None, kind, error if kind else "")
-
-
-def _answer_in(text: str, task: Task) -> str:
-    """A patch stays as it is: its last line may be a blank one of context."""
-    return text if task.answer == "patch" and text.strip() else text.strip()
 
 
 async def _ask(how: HowToAsk, messages: list[dict[str, Any]], recorder: Recorder) -> Reply:

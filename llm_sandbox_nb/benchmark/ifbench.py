@@ -34,7 +34,8 @@ def ifbench(answer: str, gold: str, row: Mapping[str, Any]) -> Score:
         try:
             holds = follows(answer, identity, given, prompt)
         except LookupError as error:
-            return Score(None, f"{identity} cannot be checked: {_first_line(error)}")
+            lines = [line.strip(" *") for line in str(error).splitlines() if line.strip(" *")]
+            return Score(None, f"{identity} cannot be checked: {lines[0] if lines else 'unknown'}")
         if not holds:
             failed.append(identity)
     return Score(float(not failed), f"not followed: {', '.join(failed)}" if failed else "")
@@ -91,7 +92,3 @@ def _holds(checker: Any, variant: str) -> bool:
         return False
     except (ValueError, TypeError, AttributeError, ZeroDivisionError):
         return False  # checkers that index into a text that is not in their form
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip(" *") for line in str(error).splitlines() if line.strip(" *")), "unknown")

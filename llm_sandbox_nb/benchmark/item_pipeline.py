@@ -12,8 +12,7 @@ from typing import Protocol, Self
 
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.analysis.load import Loaded
-from llm_sandbox_nb.analysis.timing import times_of
-from llm_sandbox_nb.analysis.tokens import tokens_of
+from llm_sandbox_nb.analysis.usage import times_of, tokens_of
 from llm_sandbox_nb.benchmark.attempt import Attempt, HowToAsk, Opener, in_sandbox, with_one_reply
 from llm_sandbox_nb.benchmark.judge import FATAL_KINDS, Judge
 from llm_sandbox_nb.benchmark.results import Result, cell_folder

@@ -11,7 +11,7 @@ import json
 import re
 from typing import Any
 
-from llm_sandbox_nb.benchmark.statements import WIDE, closing_brace, is_retracted, is_supposed, tagged
+from llm_sandbox_nb.benchmark.multiple_choice import WIDE, closing_brace, is_retracted, is_supposed, tagged
 from llm_sandbox_nb.benchmark.text_scorers import Score, without_thinking
 
 _LONGEST = 2000
@@ -104,7 +104,7 @@ def stated_values(text: str) -> list[str]:
         return [said, alone] if said else [alone]
     said = _said(text)
     if said is None:
-        said = _concluded(_last_sentence(last_line))
+        said = _concluded(last_line)
     if said is None and "\n\n" in text and not is_retracted(text, 0):
         said = _mathematics(text.partition("\n\n")[0])
     return [said] if said else []
@@ -139,16 +139,12 @@ def _said(text: str) -> str | None:
     return None if found is not None and is_retracted(text, place) else found
 
 
-def _last_sentence(line: str) -> str:
-    """The last sentence of a line; empty when it is a question."""
+def _concluded(line: str) -> str | None:
+    """What stands behind the last verb of the last sentence: "there are 204 ways". A question concludes nothing."""
     line = line[-_LONGEST:].strip()
     if line.endswith("?"):
-        return ""
-    return re.split(r"[.!?;]\s+", line.rstrip(".!"))[-1]
-
-
-def _concluded(sentence: str) -> str | None:
-    """What stands behind the last verb: "there are 204 ways"."""
+        return None
+    sentence = re.split(r"[.!?;]\s+", line.rstrip(".!"))[-1]
     places = [match.end() for match in _VERB.finditer(sentence)]
     if not places or _NO_CONCLUSION.search(sentence[: places[-1]]):
         return None

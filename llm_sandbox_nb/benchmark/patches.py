@@ -93,7 +93,7 @@ def _deciding(
             or path.endswith(_STEERING_ENDINGS)
             or _PLUGINS.search(path) is not None
             or path in (files if in_base else packages)
-            or _stem(path) in shadows
+            or path.partition("/")[0].partition(".")[0] in shadows  # its name in the root, as for an import
             or any(_collide(path, other) for other in wanted)
         )
 
@@ -115,11 +115,6 @@ def _files(tests: Iterable[str]) -> tuple[set[str], set[str]]:
             files.add(f"{module}.py")
             packages.add(f"{module}/__init__.py")
     return files, packages
-
-
-def _stem(path: str) -> str:
-    """The name in the repository's root that a path is or lies in, without an ending, as for an import."""
-    return path.partition("/")[0].partition(".")[0]
 
 
 def _collide(path: str, other: str) -> bool:

@@ -59,23 +59,17 @@ async def prepare_repository(box: Sandbox, row: Row, folder: Path) -> str:
         DataError: there is no such repository or commit.
     """
     if source := row.extra.get("repository"):
+        repository = folder / Path(str(source)).expanduser()
+        if not repository.is_dir():
+            raise DataError(f"There is no repository {repository}: give a folder in the column `repository`.")
         with tempfile.TemporaryDirectory() as temporary:
-            await asyncio.to_thread(
-                _export, _resolved(str(source), folder), row.extra.get("base_commit"), Path(temporary)
-            )
+            await asyncio.to_thread(_export, repository, row.extra.get("base_commit"), Path(temporary))
             await box.upload(temporary, box.directories.root)
     done = await box.exec(["bash", "-c", _PREPARE], cwd=box.directories.root)
     if done.exit_code != 0:
         reason = done.stderr.decode("utf-8", "replace").strip().rstrip(".")[:300]
         raise DataError(f"The repository cannot be prepared: {reason}.")
     return done.stdout.decode("ascii", "replace").strip()
-
-
-def _resolved(source: str, folder: Path) -> Path:
-    path = folder / Path(source).expanduser()
-    if not path.is_dir():
-        raise DataError(f"There is no repository {path}: give a folder in the column `repository`.")
-    return path
 
 
 def _export(source: Path, commit: Any, target: Path) -> None:

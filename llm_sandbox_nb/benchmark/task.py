@@ -174,6 +174,9 @@ def _task(content: Mapping[str, Any], folder: Path) -> Task:
     repeats = content.get("repeats", 1)
     if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
         raise ValueError(f"repeats has to be a whole number of at least 1, not {repeats!r}.")
+    image = content.get("image")
+    if image is not None and not (isinstance(image, str) and image.strip()):
+        raise ValueError(f"image has to be the name of a Docker image, not {image!r}.")
     name = str(content.get("name") or folder.name)
     if not re.fullmatch(r"[\w-][\w.-]*", name):
         raise ValueError(f"{name!r} cannot be a name: use letters, digits, dots, dashes and underscores.")
@@ -192,7 +195,7 @@ def _task(content: Mapping[str, Any], folder: Path) -> Task:
         data=DataSource(**data),
         repeats=repeats,
         limits=RunLimits(**_keys(content, "limits", RunLimits)),
-        image=_image(content.get("image")),
+        image=image,
         test_command=str(content.get("test_command") or TEST_COMMAND),
         test_evidence=evidence,
     )
@@ -206,12 +209,6 @@ def _keys(content: Mapping[str, Any], name: str, kind: type[Any]) -> dict[str, A
     if unknown := [key for key in found if key not in known]:
         raise ValueError(f"{name} has an unknown key {unknown[0]!r}; known are {', '.join(known)}.")
     return found
-
-
-def _image(named: Any) -> str | None:
-    if named is not None and not (isinstance(named, str) and named.strip()):
-        raise ValueError(f"image has to be the name of a Docker image, not {named!r}.")
-    return named
 
 
 def _text(content: Mapping[str, Any], key: str) -> str:

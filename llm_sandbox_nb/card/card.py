@@ -1,23 +1,30 @@
 """The card of a run: the MIME bundle that a notebook shows, updates in place, and keeps.
 
 During the run a bundle costs about the same at any step: each step is rendered once, the last ones whole and some
-before them in one line each. The last bundle is complete within `Caps` and says what was left out.
+before them in one line each. The last bundle is complete within `Caps` and says what was left out. The text is for
+terminals and front ends without HTML. A run or a file that is the last value of a cell is shown in the same way:
+nothing runs, nothing loads.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+import base64
+from pathlib import Path, PurePath
 from typing import Any
 
+from llm_sandbox_nb.agent.run_record import RunRecord
 from llm_sandbox_nb.card import page
 from llm_sandbox_nb.card.artifacts import Artifact, artifact_html, decode, load_artifacts, relative_path
 from llm_sandbox_nb.card.bundle import MIME, Caps, held_by, packed, trajectory_json
-from llm_sandbox_nb.card.outcome import Tally
-from llm_sandbox_nb.card.steps import control_lines, is_closed, matters, step_html, step_row
-from llm_sandbox_nb.card.text import escape
-from llm_sandbox_nb.card.text_card import card_text
-from llm_sandbox_nb.formatting import clip, plural
+from llm_sandbox_nb.card.outcome import Tally, figures, protection_chip, state, step_failed
+from llm_sandbox_nb.card.page import card_html, first_error
+from llm_sandbox_nb.card.step_line import chips, edited_lines, line_words, one_line, tool_kind
+from llm_sandbox_nb.card.step_line import figures as step_figures
+from llm_sandbox_nb.card.steps import control_lines, decision_text, is_closed, matters, step_html, step_row
+from llm_sandbox_nb.card.text import escape, plain
+from llm_sandbox_nb.formatting import clip, format_size, plural
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.run_folder import RunFile
 from llm_sandbox_nb.trajectory.trajectory import Step, Trajectory
 
 LIVE_WHOLE = 3
@@ -173,3 +180,95 @@ class Card:
         where = f"Run folder: {relative_path(self.folder) or self.folder}" if self.folder else ""
         note = ". ".join(filter(None, ["; ".join(said).capitalize(), where]))
         return [note] if note else []
+
+
+_STEPS = 100
+"""Steps listed; the ones before are counted."""
+_LIVE_STEPS = 8
+_FILES = 20
+_SIGNS = {"bash": "$ ", "edit": "edit ", "submit": "", "other": ""}
+
+
+def card_text(trajectory: Trajectory, tally: Tally, *, live: bool) -> str:
+    """State and task, reason of failure and answer, files, facts; then a line for each step."""
+    words, _ = state(trajectory, live=live)
+    task = one_line(trajectory.start.task) if trajectory.start else ""
+    lines = [f"{plain(words)}  {task}".rstrip()]
+    if trajectory.finish and trajectory.finish.error:
+        lines += ["", plain(clip(trajectory.finish.error, 500)).strip()]
+    if trajectory.answer:
+        lines += ["", plain(clip(trajectory.answer, 4_000)).strip()]
+    if files := list(trajectory.artifacts.values()):
+        named = ", ".join(f"{one_line(one.path)} ({format_size(one.size)})" for one in files[:_FILES])
+        more = f" and {len(files) - _FILES} more" if len(files) > _FILES else ""
+        lines += ["", f"Files: {named}{more}"]
+    lines += ["", _facts(trajectory, tally), ""]
+    listed = trajectory.steps[-_LIVE_STEPS if live else -_STEPS :]
+    if hidden := len(trajectory.steps) - len(listed):
+        lines.append(f"... {plural(hidden, 'step')} before ...")
+    root = (trajectory.sandbox.root if trajectory.sandbox else None) or ""
+    lines += [_step(step, root) for step in listed]
+    return "\n".join(lines).rstrip()
+
+
+def _facts(trajectory: Trajectory, tally: Tally) -> str:
+    parts = figures(trajectory)
+    if trajectory.sandbox:
+        parts.append(protection_chip(trajectory.sandbox.protection))
+    if (number := first_error(trajectory, tally)) is not None:
+        parts.append(f"First error: step {number}")
+    if changed := tally.changed_files:
+        parts.append(f"{plural(changed, 'file')} changed")
+    return " · ".join(parts)
+
+
+def _step(step: Step, root: str) -> str:
+    call = step.calls[0] if step.calls else None
+    said, called = line_words(step, root)
+    what = f"{_SIGNS[tool_kind(call)]}{called}{_counts(*edited_lines(step))}" if call else ""
+    shown = [f"{chip.text}{_counts(chip.added, chip.removed)}" for chip in chips(step, root)]
+    if call and not shown and not step_failed(step) and call.exit_code == 0:
+        shown = ["exit 0"]
+    if any(not one.finished for one in step.calls):
+        shown.append("running" if call and call.started else "waiting")
+    line = "   ".join(filter(None, [said, what, *shown, step_figures(step)]))
+    decided = [
+        text.rstrip(":") for one in step.calls for made in one.decisions if (text := decision_text(made))
+    ]
+    return "\n".join([f"{step.number:>3}  {line}", *(f"       {text}" for text in decided)])
+
+
+def _counts(added: int, removed: int) -> str:
+    return (f" +{added}" if added or removed else "") + (f" -{removed}" if removed else "")
+
+
+Display = tuple[dict[str, Any], dict[str, Any]]
+"""Data by media types, and metadata, as `_repr_mimebundle_` returns them."""
+_LARGEST = 10_000_000
+"""Bytes of a file that is shown."""
+_BITMAPS = ("image/png", "image/jpeg", "image/gif")
+"""What every front end shows as a picture and never as a page."""
+
+
+def run_display(run: RunRecord) -> Display:
+    """The card of a run, as its cell shows it."""
+    card = Card(folder=run.folder)
+    for event in run.trajectory.events:
+        card.add(event)
+    return (card.final() if run.context.session is None else card.live()), card.metadata
+
+
+class ShownFile(RunFile):
+    """One file the model left. A cell shows it by its kind: a picture, a page without its scripts, sound, text."""
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        files = self.path
+        for _ in PurePath(self.name).parts:
+            files = files.parent
+        saved = ev.ArtifactSaved(path=self.name, mime=self.mime, size=self.size, sha256="")
+        (artifact,) = load_artifacts([saved], files.parent, each=_LARGEST, together=_LARGEST)
+        if artifact.data is not None and self.mime in _BITMAPS:
+            shown = {self.mime: base64.b64encode(artifact.data).decode("ascii")}
+        else:
+            shown = {"text/html": card_html(artifact_html(artifact, unfolded=True))}
+        return {**shown, "text/plain": repr(self)}

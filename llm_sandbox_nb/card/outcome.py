@@ -65,7 +65,10 @@ def state(trajectory: Trajectory, *, live: bool) -> tuple[str, Meaning]:
     if finish := trajectory.finish:
         reason = finish.stop_reason
         meaning: Meaning = "ok" if reason in _GOOD_ENDS else "wait" if reason == _PERSON else "bad"
-        return ending_words(reason, _limits(trajectory), _failure(trajectory)), meaning
+        limits = [trajectory.start.settings.get("limits")] if trajectory.start else []
+        limits += [change.limits for change in trajectory.changed]
+        failures = [one for step in trajectory.steps[-1:] for one in step.failures]
+        return ending_words(reason, limits, failures[-1].error if failures else ""), meaning
     last = str(trajectory.steps[-1].number) if trajectory.steps else ""
     if live:
         if trajectory.held or trajectory.paused:
@@ -88,23 +91,10 @@ def ending_words(reason: str, limits: Iterable[Any], failure: str) -> str:
     """How a run ended. `limits` are those that were set, in their order, `failure` the kind of the model's last one."""
     if reason == "model_error":
         return format_state(reason, format_model_failure(failure))
-    limit, words = _last_limit(reason, limits), _LIMIT_WORDS.get(reason)
-    return format_state(reason, words(limit) if limit is not None and words else "")
-
-
-def _last_limit(name: str, limits: Iterable[Any]) -> Any:
-    values = [one.get(name) for one in limits if isinstance(one, dict)]
-    return next((value for value in reversed(values) if isinstance(value, int | float)), None)
-
-
-def _limits(trajectory: Trajectory) -> list[Any]:
-    first = [trajectory.start.settings.get("limits")] if trajectory.start else []
-    return [*first, *(change.limits for change in trajectory.changed)]
-
-
-def _failure(trajectory: Trajectory) -> str:
-    failures = [one for step in trajectory.steps[-1:] for one in step.failures]
-    return failures[-1].error if failures else ""
+    values = [one.get(reason) for one in limits if isinstance(one, dict)]
+    last = next((value for value in reversed(values) if isinstance(value, int | float)), None)
+    words = _LIMIT_WORDS.get(reason)
+    return format_state(reason, words(last) if last is not None and words else "")
 
 
 def _rewound(trajectory: Trajectory) -> bool:

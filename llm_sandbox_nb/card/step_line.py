@@ -53,11 +53,6 @@ def tool_kind(call: Call) -> ToolKind:
     return "submit" if ends_run(call.tool) or call.tool == "finish" else "other"
 
 
-def decided_by_person(call: Call) -> bool:
-    """Whether a person decided something else than what the model proposed."""
-    return any(decided.action != "run" for decided in call.decisions)
-
-
 def path_below(path: str, root: str) -> str:
     """A path without the folder in which the run works."""
     return path.removeprefix(f"{root}/") if root else path

@@ -11,7 +11,6 @@ from llm_sandbox_nb.card.outcome import failed, step_failed
 from llm_sandbox_nb.card.step_line import (
     Chip,
     chips,
-    decided_by_person,
     edited_lines,
     ending,
     figures,
@@ -69,7 +68,8 @@ def is_closed(step: Step) -> bool:
 
 def matters(step: Step) -> bool:
     """Whether the step stays open in a long run: it failed, or a person decided something in it."""
-    return step_failed(step) or any(decided_by_person(call) for call in step.calls)
+    decisions = [decided for call in step.calls for decided in call.decisions]
+    return step_failed(step) or any(decided.action != "run" for decided in decisions)
 
 
 def step_html(step: Step, root: str, *, limit: int, anchor: str = "", unfolded: bool = True) -> str:
@@ -78,7 +78,9 @@ def step_html(step: Step, root: str, *, limit: int, anchor: str = "", unfolded: 
     `root` is the folder in which the run works, `anchor` the id of the element.
     """
     parts = [_reasoning(step, limit), _thought(step, limit)]
-    parts += [_failure(failure) for failure in step.failures]
+    for failure in step.failures:
+        again = "" if failure.retry_in is None else f" Trying again in {format_duration(failure.retry_in)}."
+        parts.append(f"<div class='lsn-bad'>{_clipped(failure.message, 1_000)}{again}</div>")
     parts += [_call_html(call, root, limit, alone=len(step.calls) == 1) for call in step.calls]
     state = " open" if unfolded else ""
     place = f" id='{anchor}'" if anchor else ""
@@ -140,11 +142,6 @@ def _thought(step: Step, limit: int) -> str:
     return f"<div class='lsn-text'>{_clipped(text, limit)}</div>"
 
 
-def _failure(failure: ev.ModelFailed) -> str:
-    again = "" if failure.retry_in is None else f" Trying again in {format_duration(failure.retry_in)}."
-    return f"<div class='lsn-bad'>{_clipped(failure.message, 1_000)}{again}</div>"
-
-
 def _clipped(text: str, limit: int) -> str:
     return escape(clip(text, limit))
 
@@ -192,12 +189,20 @@ def _command(call: Call, root: str | None, limit: int) -> str:
     return _pre(clip(text, limit), "lsn-command")
 
 
+_AROUND = re.compile(
+    r"\AExit code: -?\d+\n?|\AExecution output of \\?\[[^\]\n]*\]:\n?|\(no output\)\s*\Z"
+    r"|\n*\[Steps remaining: -?\d+\](?:\n[^\n]*)?\s*\Z"
+)
+
+
 def _result(call: Call, result: ev.CallFinished, root: str, limit: int) -> str:
     streams = [_stream(result.stdout, limit, TAIL), _stream(result.stderr, limit, _ERRORS, "lsn-stderr")]
     parts = [part for part in streams if part]
     complete = call_view(call.tool).hide_observation and not result.error
-    if not parts and not result.changes and not complete and (text := _said(call, result)):
-        parts = [_output(text, limit, TAIL, "lsn-stderr" if result.error else "")]
+    if not parts and not result.changes and not complete:
+        # What the model was shown, without what the row and the facts say.
+        text = result.observation if call.decisions else _AROUND.sub("", result.observation).strip()
+        parts = [_output(text, limit, TAIL, "lsn-stderr" if result.error else "")] if text else []
     if failed(call):
         took = f" · {format_duration(result.duration)}" if result.duration else ""
         parts.append(f"<div class='lsn-end'>{escape(ending(result))}{took}</div>")
@@ -207,17 +212,6 @@ def _result(call: Call, result: ev.CallFinished, root: str, limit: int) -> str:
     if result.changes_incomplete:
         parts.append(f"<div class='lsn-quiet'>{escape(result.changes_incomplete)}</div>")
     return "".join(parts)
-
-
-_AROUND = re.compile(
-    r"\AExit code: -?\d+\n?|\AExecution output of \\?\[[^\]\n]*\]:\n?|\(no output\)\s*\Z"
-    r"|\n*\[Steps remaining: -?\d+\](?:\n[^\n]*)?\s*\Z"
-)
-
-
-def _said(call: Call, result: ev.CallFinished) -> str:
-    """What the model was shown, without what the row and the facts say."""
-    return result.observation if call.decisions else _AROUND.sub("", result.observation).strip()
 
 
 def _stream(text: ev.Text, limit: int, tail: int, css: str = "") -> str:

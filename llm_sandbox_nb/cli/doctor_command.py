@@ -12,7 +12,7 @@ from llm_sandbox_nb.cli import ENDED_WELL, FAILED, SANDBOX_ERROR
 
 def doctor_command(_: argparse.Namespace) -> int:
     """Print one paragraph per isolation; exit code 0 when `auto` finds one and no malicious release is installed."""
-    from llm_sandbox_nb.model.litellm_backend import compromised_version
+    from llm_sandbox_nb.model.litellm_model import compromised_version
     from llm_sandbox_nb.sandbox.isolations import ISOLATIONS
 
     problems = asyncio.run(_problems())

@@ -107,8 +107,7 @@ def _evaluate(arguments: Mapping[str, Any]) -> int:
 
 def _data(arguments: Mapping[str, Any]) -> int:
     from llm_sandbox_nb.benchmark.rows import DataError
-    from llm_sandbox_nb.training.data.build import ROWS, BuildOptions, build_rows
-    from llm_sandbox_nb.training.data.show import row_lines, statistics_lines
+    from llm_sandbox_nb.training.data.build import ROWS, BuildOptions, build_rows, row_lines, statistics_lines
 
     try:
         if arguments["data_action"] == "show":

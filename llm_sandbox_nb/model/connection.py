@@ -24,7 +24,6 @@ from llm_sandbox_nb.model.errors import Target
 from llm_sandbox_nb.model.known_history import NextRequest
 from llm_sandbox_nb.model.request import Route
 from llm_sandbox_nb.model.server_replies import ReplyRewriter
-from llm_sandbox_nb.model.typed_keys import typed_key
 
 _NO_KEY = "no-key"
 _WELL_KNOWN = frozenset({"anthropic", "deepseek", "gemini", "groq", "mistral", "openai", "openrouter", "xai"})
@@ -190,3 +189,32 @@ def _merged(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]
         if isinstance(value, dict) and isinstance(body.get(name), dict)
     }
     return {**body, **extra, **nested}
+
+
+_keys: dict[str, str] = {}
+"""Keys that a person typed, by provider. They are in this process's memory only: in `os.environ`, every process that is
+started here would get them, those of isolation `process` too. A key is looked up when a request is sent, so that one
+that is typed or forgotten counts for runs that have begun."""
+
+
+def keep_key(provider: str, key: str) -> None:
+    """Use this key for the models of a provider, whatever the environment says."""
+    _keys[provider] = key
+
+
+def forget_keys(provider: str | None = None) -> list[str]:
+    """Forget the key of a provider, or all keys. Gives the providers that had one."""
+    forgotten = [name for name in _keys if provider in (None, name)]
+    for name in forgotten:
+        del _keys[name]
+    return forgotten
+
+
+def typed_key(provider: str) -> str | None:
+    """The key that was typed for a provider, such as `openai`."""
+    return _keys.get(provider)
+
+
+def typed_providers() -> list[str]:
+    """The providers that have one."""
+    return list(_keys)

@@ -329,13 +329,13 @@ def examine(error: BaseException) -> Failure:
     bodies: list[Any] = [getattr(part, "body", None) for part in parts]
     plain = next((said for said in bodies if isinstance(said, str)), "")
     texts = [*_texts(parts), *filter(None, [plain])]
+    network = [str(part) for part in parts if isinstance(part, OSError | httpx.TransportError) and str(part)]
+    detail = body.get("message") or body.get("detail") or plain or (network or texts)[-1]
     return Failure(
         status=_status(parts, body) if response is None else int(response.status_code),
         headers={} if response is None else response.headers,
         text=" | ".join([str(body[key]) for key in _SAID if body.get(key)] or texts),
-        detail=tidy(
-            str(body.get("message") or body.get("detail") or plain or _innermost(parts) or texts[-1])
-        ),
+        detail=tidy(str(detail)),
         types=frozenset(cls.__name__ for part in parts for cls in type(part).__mro__),
         parameter=body.get("param"),
     )
@@ -346,12 +346,6 @@ def _texts(parts: list[BaseException]) -> list[str]:
     told = [part for part in parts if not type(part).__module__.startswith("litellm.exceptions")]
     texts = [str(part) for part in told if str(part)] or [str(part) for part in parts if str(part)]
     return texts or [type(parts[-1]).__name__]
-
-
-def _innermost(parts: list[BaseException]) -> str:
-    """What the network said, when it was the network."""
-    told = [str(part) for part in parts if isinstance(part, OSError | httpx.TransportError) and str(part)]
-    return told[-1] if told else ""
 
 
 def _answer(error: BaseException) -> Any:

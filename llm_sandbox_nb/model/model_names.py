@@ -1,22 +1,27 @@
-"""Names of models: which model a name means, and the names that a person may mean. Nothing here imports LiteLLM."""
+"""Names of models: which model a name means, the names that a person may mean, and servers of models on this machine.
+
+Nothing here imports LiteLLM.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import importlib.util
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from llm_sandbox_nb.model.connection import Access
+import httpx
+
+from llm_sandbox_nb.model.connection import Access, typed_key, typed_providers
 from llm_sandbox_nb.model.contract import Model, ModelError
 from llm_sandbox_nb.model.litellm_model import LiteLLMModel
 from llm_sandbox_nb.model.request import SendReasoning
-from llm_sandbox_nb.model.script import load_script
-from llm_sandbox_nb.model.scripted import ScriptedModel
-from llm_sandbox_nb.model.typed_keys import typed_key, typed_providers
+from llm_sandbox_nb.model.scripted import ScriptedModel, load_script
 
 _LIST = "model_prices_and_context_window_backup.json"
 _KEYS = {
@@ -39,7 +44,7 @@ def make_model(
 
     With `api_base` and no known provider in front, the name is that of a model of the OpenAI-compatible
     server there.
-    `scripted/NAME` plays a packaged script, `scripted/PATH.yaml` one of your own (see `model/script.py`): without
+    `scripted/NAME` plays a packaged script, `scripted/PATH.yaml` one of your own (see `model/scripted.py`): without
     LiteLLM, and without asking any model.
     `send_reasoning` says whether reasoning goes back in later requests; `auto` does what each provider wants,
     and a self-hosted server whose chat template wants it back needs `reasoning_content`.
@@ -148,3 +153,70 @@ def _list_file() -> Path:
     if found is None or not found.submodule_search_locations:
         raise FileNotFoundError("litellm")
     return Path(found.submodule_search_locations[0]) / _LIST
+
+
+PORTS = {
+    "Ollama": 11434, "LM Studio": 1234, "vLLM": 8000, "llama.cpp": 8080, "SGLang": 30000,
+}  # fmt: skip
+"""Servers that speak OpenAI's protocol, and the ports that they use when nobody chooses another."""
+_TIMEOUT = 2.0
+"""Seconds until a server is taken for silent, whatever it has sent."""
+_MOST_BYTES = 1_000_000
+_MOST_MODELS = 100
+_NAME = re.compile(r"[\w./:@+-]{1,200}", re.ASCII)
+
+
+class LocalServer(NamedTuple):
+    """A server that answers; `models` are names as cells take them, with `api_base`."""
+
+    program: str
+    """What usually uses its port; not what it says."""
+    api_base: str
+    models: tuple[str, ...]
+
+
+async def find_local_servers(ports: Iterable[tuple[str, int]] | None = None) -> list[LocalServer]:
+    """The servers on 127.0.0.1 that list models; each is asked once, for two seconds at most.
+
+    What answers may be any program, so its words are hostile: bounded in size and time, and only plain names are kept.
+    """
+    asked = list(PORTS.items()) if ports is None else list(ports)
+    # Neither a proxy nor a redirect may lead the request to another machine.
+    async with httpx.AsyncClient(trust_env=False, follow_redirects=False, timeout=_TIMEOUT) as client:
+        found = await asyncio.gather(*(_models(client, port) for _, port in asked))
+    return [
+        LocalServer(program, _address(port), models)
+        for (program, port), models in zip(asked, found, strict=True)
+        if models
+    ]
+
+
+def _address(port: int) -> str:
+    return f"http://127.0.0.1:{port}/v1"
+
+
+async def _models(client: httpx.AsyncClient, port: int) -> tuple[str, ...]:
+    body = bytearray()
+    try:
+        async with (
+            asyncio.timeout(_TIMEOUT),
+            client.stream("GET", f"{_address(port)}/models") as response,
+        ):
+            if response.status_code != 200:
+                return ()
+            async for piece in response.aiter_raw():  # not decoded: what is small may unpack to much
+                body += piece
+                if len(body) > _MOST_BYTES:
+                    return ()
+        return _names(json.loads(body))
+    except (httpx.HTTPError, TimeoutError, ValueError, RecursionError):
+        return ()
+
+
+def _names(listed: object) -> tuple[str, ...]:
+    """The plain names in an answer of `/v1/models`."""
+    data = listed.get("data") if isinstance(listed, dict) else None
+    entries: Sequence[object] = data if isinstance(data, list) else ()
+    names = [entry.get("id") for entry in entries if isinstance(entry, dict)]
+    plain = [f"openai/{name}" for name in names if isinstance(name, str) and _NAME.fullmatch(name)]
+    return tuple(dict.fromkeys(plain))[:_MOST_MODELS]

@@ -103,10 +103,12 @@ class CellRun:
         watchers.publisher = await self._sandboxes.publisher()
         watchers.check(self._shell, task.pauses.always)
         try:
+            running = None if task.fresh else await self._sandboxes.current()
+            wanted = task.sandbox.isolation or "auto"
             return await solve(
                 task.task,
                 model=task.model,
-                isolation=await self._isolation(task),
+                isolation=running.protection.isolation if running else wanted,
                 sandbox=_Later(lambda: self._sandboxes.acquire(task.sandbox, fresh=task.fresh)),
                 inputs=dict(task.inputs),
                 files_of=task.files_of,
@@ -129,11 +131,6 @@ class CellRun:
             )
         finally:
             await watchers.finish()
-
-    async def _isolation(self, task: CellTask) -> str:
-        """The isolation of the running sandbox, else the one that the cell asks for."""
-        running = None if task.fresh else await self._sandboxes.current()
-        return running.protection.isolation if running else task.sandbox.isolation or "auto"
 
 
 class _Later:

@@ -55,8 +55,10 @@ def _named(name: str, namespace: Mapping[str, Any], staging: Path, frame_format:
 
 
 def _matching(name: str, path: Path) -> list[Path]:
-    has_pattern = any(character in name for character in "*?[")
-    found = [path] if path.exists() else sorted(_glob(path)) if has_pattern else []
+    found = [path] if path.exists() else []
+    if not found and any(character in name for character in "*?["):
+        root = Path(path.anchor)  # empty where the path is relative
+        found = sorted(root.glob(str(path.relative_to(root))))
     if not found:
         kind = "file, folder or variable" if name.isidentifier() else "file or folder"
         raise SandboxInputError(
@@ -80,11 +82,6 @@ def _files(path: Path) -> Iterator[tuple[str, Path]]:
         if not file.resolve().is_relative_to(root):
             raise SandboxInputError(f"{file} is a link that leads out of {path}: hand in what it points to.")
         yield f"{name}/{file.relative_to(root).as_posix()}", file
-
-
-def _glob(path: Path) -> Iterable[Path]:
-    root = Path(path.anchor) if path.is_absolute() else Path()
-    return root.glob(str(path.relative_to(path.anchor) if path.is_absolute() else path))
 
 
 def _written(name: str, value: Any, staging: Path, frame_format: FrameFormat) -> Path:

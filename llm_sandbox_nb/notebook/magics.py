@@ -18,7 +18,7 @@ from llm_sandbox_nb.notebook.event_loop import BackgroundLoop
 from llm_sandbox_nb.notebook.magic_options import parse_line, split_words, unknown_subcommand, with_options
 from llm_sandbox_nb.notebook.sandboxes import Forks, NotebookSandboxes, SandboxKeeper
 from llm_sandbox_nb.notebook.settings import SandboxSettings
-from llm_sandbox_nb.runs.run_sync import EventLoops
+from llm_sandbox_nb.runs.event_loops import EventLoops
 from llm_sandbox_nb.sandbox.errors import SandboxError
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
 
             ModelCommand(self._background, self)(rest)
         elif name == "key":
-            from llm_sandbox_nb.notebook.key_command import key_command
+            from llm_sandbox_nb.notebook.model_command import key_command
 
             key_command(rest, self)
         elif name == "settings":

@@ -120,7 +120,7 @@ class Panel:
 
 def _decide(control: RunControl, asked: dict[str, Any]) -> str | None:
     """Execute a decision of the page; what is wrong with it, in one sentence."""
-    from llm_sandbox_nb.agent.control.dispatch import decide
+    from llm_sandbox_nb.agent.control.run_control import decide
     from llm_sandbox_nb.agent.errors import ControlError
 
     body = {name: value for name, value in asked.items() if name not in ("type", "id")}

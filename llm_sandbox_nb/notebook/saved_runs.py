@@ -20,9 +20,9 @@ from llm_sandbox_nb.trajectory.run_folder import (
     JOURNAL,
     RunNotFoundError,
     find_run_folder,
+    notebook_folder_name,
     run_folders,
 )
-from llm_sandbox_nb.trajectory.run_summary import notebook_folder_name
 
 if TYPE_CHECKING:
     from llm_sandbox_nb.runs.run import Run

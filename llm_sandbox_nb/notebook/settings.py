@@ -12,8 +12,8 @@ from traitlets import Bool, Dict, Enum, Float, Int, TraitError, Unicode, validat
 from traitlets.config import Configurable
 
 from llm_sandbox_nb.card.bundle import Caps
+from llm_sandbox_nb.model.connection import typed_providers
 from llm_sandbox_nb.model.model_names import typed_key_of
-from llm_sandbox_nb.model.typed_keys import typed_providers
 from llm_sandbox_nb.notebook.errors import SandboxUsageError
 from llm_sandbox_nb.options.settings_files import find_settings_files
 from llm_sandbox_nb.options.table import FILE_SETTINGS, UsageError, option

@@ -1,4 +1,4 @@
-"""The files of a run at a checkpoint: read, compared, and restored to the run's `files/`."""
+"""Where a run can be rewound to, and its files at a checkpoint: read, compared, and restored to the run's `files/`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 from llm_sandbox_nb.agent.artifacts import CollectLimits, collected_names, make_way, saved_file
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.inputs import StartingFiles
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import Recorder
-from llm_sandbox_nb.agent.run_context import IN_USE, in_use_by_another
-from llm_sandbox_nb.agent.run_record import RunRecord
+from llm_sandbox_nb.agent.run_record import IN_USE, RunRecord, in_use_by_another
 from llm_sandbox_nb.sandbox.contract import Changes, Directories
 from llm_sandbox_nb.sandbox.errors import HistoryError
 from llm_sandbox_nb.sandbox.history.diff import compare
@@ -25,8 +24,79 @@ from llm_sandbox_nb.sandbox.history.manifest import FILE, Entry, moved, own_file
 from llm_sandbox_nb.sandbox.history.store import HistoryStore, is_history
 from llm_sandbox_nb.sandbox.isolations import has_own_root
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.rewind_points import files_after
 from llm_sandbox_nb.trajectory.run_folder import FILES, HISTORY
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
+
+Moment = Literal["call"]
+_EXECUTED = ("call.held", "call.decided", "call.started", "call.finished")
+_ENDINGS = ("run.finished", "continued", "rewind.started", "rewound")
+
+
+def end_of_step(trajectory: Trajectory, step: int) -> str:
+    """The last event of a step, with what was said before the next one; step 0 is all before the first.
+
+    Raises:
+        ValueError: there is no such step on this branch; says which there are.
+    """
+    _check_step(trajectory, step, 0)
+    found: str | None = None
+    for event in trajectory.path:
+        if event.kind == "model.requested" and getattr(event, "step", 0) > step:
+            break
+        if event.kind == "model.replied" and getattr(event, "step", 0) > step:
+            break  # of a trajectory that came from elsewhere, which has no requests
+        if event.kind not in _ENDINGS:
+            found = event.id
+    if found is None:
+        raise ValueError("Nothing has happened in this run yet, so there is nothing to go back to.")
+    return found
+
+
+def before_calls(trajectory: Trajectory, step: int) -> str:
+    """The event after which the calls of a step are proposed, and none is decided on or executed.
+
+    Raises:
+        ValueError: there is no such step, or it has no call.
+    """
+    _check_step(trajectory, step, 1)
+    found: str | None = None
+    for event in trajectory.path:
+        if getattr(event, "step", None) != step:
+            continue
+        if event.kind == "call.proposed":
+            found = event.id
+        elif event.kind in _EXECUTED:
+            break
+    if found is None:
+        raise ValueError(f"Step {step} has no tool call to stop before: rewind to the end of a step instead.")
+    return found
+
+
+def files_after(trajectory: Trajectory, step: int) -> str | None:
+    """The checkpoint with the files at the end of a step; None when they are not kept."""
+    found: str | None = None
+    changed = False
+    for event in trajectory.path:
+        match event:
+            case ev.CallStarted(tool="submit"):
+                continue
+            case ev.CallStarted() if event.step > step:
+                break
+            case ev.CallStarted():
+                changed = True
+            case ev.Checkpointed() if (event.step or 0) <= step:
+                found, changed = event.checkpoint, False
+            case ev.Rewound(what="files") if trajectory.step_at(event.id) <= step:
+                found, changed = event.target, False
+    return None if changed else found
+
+
+def _check_step(trajectory: Trajectory, step: int, first: int) -> None:
+    last = trajectory.steps[-1].number if trajectory.steps else 0
+    if isinstance(step, bool) or not isinstance(step, int) or not first <= step <= last:
+        steps = f"the steps {first} to {last}" if first <= last else "none"
+        raise ValueError(f"There is no step {step!r} on this branch: it has {steps}.")
+
 
 _PARTIAL = "files.partial"
 

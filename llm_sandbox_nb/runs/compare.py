@@ -16,7 +16,7 @@ from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.run_record import RunRecord
 from llm_sandbox_nb.formatting import format_cost, format_duration, plural
 from llm_sandbox_nb.runs.checkpoint_files import CheckpointFiles
-from llm_sandbox_nb.runs.run_sync import Awaitable
+from llm_sandbox_nb.runs.event_loops import Awaitable
 from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
 from llm_sandbox_nb.sandbox.history.diff import differing_paths
 from llm_sandbox_nb.sandbox.history.image_files import ENGINE_FILES

@@ -12,8 +12,7 @@ from typing import TypeVar
 
 from llm_sandbox_nb.agent.artifacts import collected_names
 from llm_sandbox_nb.agent.recorder import Recorder, new_run_folder
-from llm_sandbox_nb.agent.run_context import claim_files, in_use_by_another
-from llm_sandbox_nb.agent.run_record import RunRecord
+from llm_sandbox_nb.agent.run_record import RunRecord, claim_files, in_use_by_another
 from llm_sandbox_nb.runs.checkpoint_files import record_artifacts, restore_artifacts
 from llm_sandbox_nb.runs.recorded_spec import sandbox_options
 from llm_sandbox_nb.runs.rewind import Destination
@@ -97,10 +96,14 @@ def _copy(run: RunRecord, destination: Destination, folder: Path) -> None:
     with contextlib.suppress(FileNotFoundError, shutil.Error):
         _copy_folder(run.folder / FILES, folder / FILES)
     prefix = run.trajectory.at(destination.to).path
-    lines = [
-        _as_first(run, destination, event, folder.name) if isinstance(event, ev.RunStarted) else event
-        for event in prefix
-    ]
+    lines = []
+    for event in prefix:
+        if isinstance(event, ev.RunStarted):
+            origin = ev.ForkedFrom(
+                run_id=event.run_id, folder=run.folder.name, step=destination.step, event=destination.to
+            )
+            event = event.model_copy(update={"run_id": folder.name, "forked_from": origin})
+        lines.append(event)
     if destination.target is not None and Trajectory(prefix).files != destination.target:
         step = destination.files_step or None
         lines.append(ev.Checkpointed(parent=prefix[-1].id, step=step, checkpoint=destination.target))
@@ -113,13 +116,6 @@ def _copy(run: RunRecord, destination: Destination, folder: Path) -> None:
 def _copy_folder(source: Path, target: Path) -> None:
     if source.is_dir():
         shutil.copytree(source, target, copy_function=_link, symlinks=True)
-
-
-def _as_first(run: RunRecord, destination: Destination, event: ev.RunStarted, name: str) -> ev.RunStarted:
-    came_from = ev.ForkedFrom(
-        run_id=event.run_id, folder=run.folder.name, step=destination.step, event=destination.to
-    )
-    return event.model_copy(update={"run_id": name, "forked_from": came_from})
 
 
 def _link(source: str, target: str) -> object:

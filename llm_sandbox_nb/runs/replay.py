@@ -22,14 +22,13 @@ from llm_sandbox_nb.agent.run_spec import SandboxOpening
 from llm_sandbox_nb.agent.session import Session
 from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply
-from llm_sandbox_nb.runs.checkpoint_files import starting_files
+from llm_sandbox_nb.runs.checkpoint_files import files_after, starting_files
 from llm_sandbox_nb.runs.compare import EndFiles, left_out, printable, shown
+from llm_sandbox_nb.runs.event_loops import Awaitable
 from llm_sandbox_nb.runs.recorded_spec import recorded_spec, sandbox_options
-from llm_sandbox_nb.runs.run_sync import Awaitable
 from llm_sandbox_nb.sandbox.errors import HistoryError
 from llm_sandbox_nb.sandbox.isolations import has_own_root
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.rewind_points import files_after
 from llm_sandbox_nb.trajectory.trajectory import Call, Step, message_text
 
 R = TypeVar("R", bound=RunRecord)

@@ -13,8 +13,7 @@ from llm_sandbox_nb.agent.conversation import conversation_state, worked
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.recorder import Listener, Recorder, public_settings
-from llm_sandbox_nb.agent.run_context import IN_USE, disown_files, in_use_by_another, owns_files
-from llm_sandbox_nb.agent.run_record import RunRecord
+from llm_sandbox_nb.agent.run_record import IN_USE, RunRecord, disown_files, in_use_by_another, owns_files
 from llm_sandbox_nb.agent.run_spec import (
     RunSpec,
     SandboxOpening,
@@ -81,7 +80,10 @@ async def resume(run: R, options: ResumeOptions) -> R:
     spec = _spec(run, options)
     if isinstance(spec.model, Checkable):
         await spec.model.check()
-    opening = _opening(run, options)
+    if (box := options.sandbox or run.context.living()) is not None:
+        opening = SandboxOpening(box, owned=False, root=box.directories.root)
+    else:
+        opening = SandboxOpening.new(sandbox_options(run, options.sandbox_options))
     said = _first_message(trajectory, options.text)
     checked_on_pause(options.on_pause)
     await _restore_own_files(run, options)
@@ -208,13 +210,6 @@ def _model(run: RunRecord, options: ResumeOptions) -> Model:
 
 def _make_model(name: str, options: ResumeOptions) -> Model:
     return make_model(name, api_base=options.api_base, api_key=options.api_key)
-
-
-def _opening(run: RunRecord, options: ResumeOptions) -> SandboxOpening:
-    box = options.sandbox or run.context.living()
-    if box is not None:
-        return SandboxOpening(box, owned=False, root=box.directories.root)
-    return SandboxOpening.new(sandbox_options(run, options.sandbox_options))
 
 
 def _check_limits(spec: RunSpec, trajectory: Trajectory) -> None:

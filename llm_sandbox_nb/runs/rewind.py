@@ -16,8 +16,9 @@ from typing import Any, Literal
 
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.recorder import Recorder
-from llm_sandbox_nb.agent.run_context import (
+from llm_sandbox_nb.agent.run_record import (
     IN_USE,
+    RunRecord,
     claim_files,
     disown_files,
     in_use_by_another,
@@ -25,16 +26,22 @@ from llm_sandbox_nb.agent.run_context import (
     reserve_sandbox,
     users_since,
 )
-from llm_sandbox_nb.agent.run_record import RunRecord
 from llm_sandbox_nb.formatting import format_state, plural, shorten
-from llm_sandbox_nb.runs.checkpoint_files import CheckpointFiles, record_artifacts, restore_artifacts
-from llm_sandbox_nb.runs.run_sync import Awaitable
+from llm_sandbox_nb.runs.checkpoint_files import (
+    CheckpointFiles,
+    Moment,
+    before_calls,
+    end_of_step,
+    files_after,
+    record_artifacts,
+    restore_artifacts,
+)
+from llm_sandbox_nb.runs.event_loops import Awaitable
 from llm_sandbox_nb.sandbox.contract import Changes, FileChange, Sandbox
 from llm_sandbox_nb.sandbox.history.diff import differing_paths
 from llm_sandbox_nb.sandbox.history.store import HistoryStore
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
-from llm_sandbox_nb.trajectory.rewind_points import Moment, before_calls, end_of_step, files_after
 from llm_sandbox_nb.trajectory.run_folder import HISTORY, JOURNAL
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
@@ -116,7 +123,10 @@ class Preview(Awaitable):
         }
 
     def __str__(self) -> str:
-        lines = [_headline(self.step, self.steps_left, len(self.own)), *_listed(self.own)]
+        place = f"step {self.step}" if self.step else "the beginning"
+        left, paths = self.steps_left, plural(len(self.own), "path changes", "paths change")
+        steps = f", {plural(left, 'step leaves', 'steps leave')} the branch" if left > 0 else ""
+        lines = [f"Back to {place}: {paths}{steps}.", *_listed(self.own)]
         if others := self.others:
             changed = plural(len(others), "path was changed since", "paths were changed since")
             lines += [f"{changed} {self.undoes.by}. This is undone too:", *_listed(others)]
@@ -346,12 +356,6 @@ def record_files(recorder: Recorder, step: int) -> None:
         or trajectory.at(trajectory.head).files != trajectory.files
     ):
         recorder.emit(ev.Checkpointed(step=step or None, checkpoint=trajectory.files))
-
-
-def _headline(step: int, left: int, files: int) -> str:
-    place = f"step {step}" if step else "the beginning"
-    steps = f", {plural(left, 'step leaves', 'steps leave')} the branch" if left > 0 else ""
-    return f"Back to {place}: {plural(files, 'path changes', 'paths change')}{steps}."
 
 
 def _listed(changes: Sequence[FileChange]) -> list[str]:

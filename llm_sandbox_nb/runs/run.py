@@ -12,9 +12,12 @@ from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.errors import ControlError, InputError
 from llm_sandbox_nb.agent.recorder import Listener, Recorder
 from llm_sandbox_nb.agent.run_record import RunRecord
+from llm_sandbox_nb.card.card import Display, ShownFile, run_display
 from llm_sandbox_nb.card.export import export_html
 from llm_sandbox_nb.formatting import plural, shorten
+from llm_sandbox_nb.runs.checkpoint_files import Moment
 from llm_sandbox_nb.runs.compare import Comparison, compare_runs
+from llm_sandbox_nb.runs.event_loops import Awaitable, run_in_loop, running_loop
 from llm_sandbox_nb.runs.fork import fork
 from llm_sandbox_nb.runs.recorded_spec import recorded_toolbox
 from llm_sandbox_nb.runs.replay import ReplayReport, rebuild, replay
@@ -30,12 +33,9 @@ from llm_sandbox_nb.runs.rewind import (
     ready_text,
     rewind,
 )
-from llm_sandbox_nb.runs.rich_display import Display, ShownFile, run_display
-from llm_sandbox_nb.runs.run_sync import Awaitable, run_in_loop, running_loop
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.branches import Branch
-from llm_sandbox_nb.trajectory.rewind_points import Moment
 from llm_sandbox_nb.trajectory.run_folder import FILES, RunFiles
 from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 

@@ -23,8 +23,7 @@ from llm_sandbox_nb.server.runs import (
     UnknownRunError,
 )
 from llm_sandbox_nb.server.sockets import Socket
-from llm_sandbox_nb.trajectory.run_folder import JOURNAL
-from llm_sandbox_nb.trajectory.run_summary import RunSummary, notebook_folder_name, summaries
+from llm_sandbox_nb.trajectory.run_folder import JOURNAL, RunSummary, notebook_folder_name, summaries
 
 RUN_ID = r"(?P<run_id>[A-Za-z0-9][\w-]{0,127})"
 BROKEN, FOREIGN, UNKNOWN, REPLACED = 4400, 4403, 4404, 4409

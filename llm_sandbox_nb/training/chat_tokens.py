@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from llm_sandbox_nb.model.contract import ToolCall
-from llm_sandbox_nb.model.stream import Assembly
-from llm_sandbox_nb.model.text_markup import ThinkingSplitter, split_lone_end
+from llm_sandbox_nb.model.stream import Assembly, ThinkingSplitter, split_lone_end
 
 _MARK = "\u2402mark\u2403"
 """A text that no template changes: what follows it is what a template writes after a reply."""

@@ -22,7 +22,7 @@ from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply, ToolCall
 from llm_sandbox_nb.model.request import assistant_message
 from llm_sandbox_nb.model.stream import Assembly
-from llm_sandbox_nb.runs.run_sync import EventLoops
+from llm_sandbox_nb.runs.event_loops import EventLoops
 from llm_sandbox_nb.training.rollouts import Rollout, RolloutError, RolloutSetting, RolloutWorkers
 from llm_sandbox_nb.training.token_model import TokenConversation
 

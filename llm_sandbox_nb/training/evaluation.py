@@ -11,11 +11,11 @@ from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.analysis.load import load_runs
 from llm_sandbox_nb.benchmark.attempt import HowToAsk
 from llm_sandbox_nb.benchmark.data import load_rows
+from llm_sandbox_nb.benchmark.report import Interval, bootstrap, item_scores
 from llm_sandbox_nb.benchmark.results import Result, cell_folder, read_results
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, make_opener
 from llm_sandbox_nb.benchmark.runner import plan as plan_items
-from llm_sandbox_nb.benchmark.statistics import Interval, bootstrap, item_scores
 from llm_sandbox_nb.benchmark.task import Task, load_task
 from llm_sandbox_nb.formatting import format_percent
 from llm_sandbox_nb.model.contract import ModelSettings

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from llm_sandbox_nb.benchmark.scoring_pool import Scoring
 from llm_sandbox_nb.benchmark.text_scorers import Score
+from llm_sandbox_nb.runs.event_loops import EventLoops
 from llm_sandbox_nb.runs.run import Run
-from llm_sandbox_nb.runs.run_sync import EventLoops
 from llm_sandbox_nb.training import rollouts
 from llm_sandbox_nb.training.record import RecordError, TrainingRecord
 from llm_sandbox_nb.training.training_run import task_and_rows

@@ -17,7 +17,7 @@ from typing import Protocol, Self
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.analysis.load import Loaded
-from llm_sandbox_nb.analysis.timing import times_of
+from llm_sandbox_nb.analysis.usage import times_of
 from llm_sandbox_nb.benchmark.attempt import Attempt, HowToAsk, in_sandbox, with_one_reply
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.scoring_pool import Scoring

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from llm_sandbox_nb.agent.run_context import disown_files
+from llm_sandbox_nb.agent.run_record import disown_files
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.sandbox.leftover_folders import make_owned_folder, remove_left_folders

@@ -14,7 +14,7 @@ from llm_sandbox_nb.benchmark.data import load_rows
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.task import Task, load_task
 from llm_sandbox_nb.formatting import plural
-from llm_sandbox_nb.runs.run_sync import EventLoops
+from llm_sandbox_nb.runs.event_loops import EventLoops
 from llm_sandbox_nb.training import grpo, tiny, warm_up
 from llm_sandbox_nb.training.chat_tokens import ChatTokens
 from llm_sandbox_nb.training.config import ConfigError, TrainingConfig

@@ -68,7 +68,9 @@ class LiveTail:
         stream = self._streams.get(key)
         if stream is None:
             self._begun += 1
-            self._streams[key] = _Stream(self._begun, _bare(event), _at(event, 0), text)
+            texts = ("text", "reasoning") if event.get("kind") == "model.delta" else ("text",)
+            bare = {**event, **dict.fromkeys(texts, "")}
+            self._streams[key] = _Stream(self._begun, bare, _at(event, 0), text)
         else:
             at = _at(event, stream.end)
             if at > stream.end:
@@ -97,8 +99,3 @@ def _texts(event: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
 def _at(event: Json, default: int) -> int:
     at = event.get("at")
     return at if isinstance(at, int) and at >= 0 else default
-
-
-def _bare(event: Json) -> Json:
-    texts = {"text", "reasoning"} if event.get("kind") == "model.delta" else {"text"}
-    return {**event, **dict.fromkeys(texts, "")}

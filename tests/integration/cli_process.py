@@ -31,7 +31,7 @@ ROOT = str(Path(__file__).parents[2])
 _FORKER = """
 import gc, json, os, runpy, signal, sys
 import llm_sandbox_nb.cli.run_command, llm_sandbox_nb.runs.solve
-from llm_sandbox_nb.model.litellm_backend import backend
+from llm_sandbox_nb.model.litellm_model import backend
 backend()
 gc.freeze()
 print("ready", flush=True)

@@ -24,11 +24,10 @@ from llm_sandbox_nb.analysis.load import load_runs
 from llm_sandbox_nb.benchmark.attempt import HowToAsk
 from llm_sandbox_nb.benchmark.item_pipeline import FatalError
 from llm_sandbox_nb.benchmark.judge import Judge
-from llm_sandbox_nb.benchmark.report import as_html, as_text, summary
+from llm_sandbox_nb.benchmark.report import as_html, as_text, bootstrap, summary, tables
 from llm_sandbox_nb.benchmark.results import FILE, Result, read_results, write_result
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, make_opener, plan
-from llm_sandbox_nb.benchmark.statistics import bootstrap, tables
 from llm_sandbox_nb.benchmark.task import Task, load_task
 from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.model.contract import ModelSettings, Reply

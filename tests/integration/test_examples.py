@@ -18,7 +18,7 @@ from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.examples.checks import read_files
 from llm_sandbox_nb.examples.gallery import EXAMPLES, TASKS
 from llm_sandbox_nb.examples.notebook import examples_notebook
-from llm_sandbox_nb.model.script import SCRIPTS
+from llm_sandbox_nb.model.scripted import SCRIPTS
 from llm_sandbox_nb.runs.run import Run
 from notebooks import execute, printed
 

@@ -30,7 +30,7 @@ from variant_server import VariantServer
 
 from llm_sandbox_nb.agent.model_call import well_formed
 from llm_sandbox_nb.model.contract import ContextOverflowError, ModelError, ModelSettings, Reply
-from llm_sandbox_nb.model.litellm_backend import backend
+from llm_sandbox_nb.model.litellm_model import backend
 from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.model.retries import MARGIN, RetryPolicy, reply_with_retries
 

@@ -12,7 +12,7 @@ from support import run
 
 from llm_sandbox_nb.model import connection, litellm_model
 from llm_sandbox_nb.model.contract import ModelError, ModelSettings
-from llm_sandbox_nb.model.litellm_backend import backend
+from llm_sandbox_nb.model.litellm_model import backend
 from llm_sandbox_nb.model.model_names import make_model
 
 TOOLS = [{"type": "function", "function": {"name": "execute_bash", "parameters": {"type": "object"}}}]

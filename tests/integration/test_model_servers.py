@@ -13,7 +13,7 @@ from llm_sandbox_nb.agent.model_call import well_formed
 from llm_sandbox_nb.agent.tools.arguments import parse_arguments
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS
 from llm_sandbox_nb.model.contract import Model, ModelSettings, Reply
-from llm_sandbox_nb.model.litellm_backend import backend
+from llm_sandbox_nb.model.litellm_model import backend
 from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.model.retries import RetryPolicy, reply_with_retries
 from llm_sandbox_nb.runs.solve import solve

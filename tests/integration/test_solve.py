@@ -34,7 +34,7 @@ from support import processes_with, run, until
 from llm_sandbox_nb.agent.errors import InputError, RunError
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.model.contract import ModelError, ModelSettings
-from llm_sandbox_nb.model.litellm_backend import backend
+from llm_sandbox_nb.model.litellm_model import backend
 from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve

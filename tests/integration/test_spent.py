@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support import Opener, with_sandbox
 
+from llm_sandbox_nb.benchmark.report import cell_row
 from llm_sandbox_nb.benchmark.results import Result
-from llm_sandbox_nb.benchmark.statistics import cell_row
 from llm_sandbox_nb.sandbox.contract import ResourceUsage, Sandbox
 from llm_sandbox_nb.sandbox.open import resource_usage
 

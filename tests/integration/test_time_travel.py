@@ -19,8 +19,8 @@ from time_travel import files_of, played_in, same_as_loaded, writes
 
 from llm_sandbox_nb.agent.errors import ControlError, InputError
 from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.runs.event_loops import EventLoops
 from llm_sandbox_nb.runs.run import Run
-from llm_sandbox_nb.runs.run_sync import EventLoops
 from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.sandbox.open import open_sandbox
 from llm_sandbox_nb.trajectory import events as ev

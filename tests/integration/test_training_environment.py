@@ -20,8 +20,8 @@ from llm_sandbox_nb.agent.tools.tool import Tool
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.task import load_task
+from llm_sandbox_nb.runs.event_loops import EventLoops
 from llm_sandbox_nb.runs.run import Run
-from llm_sandbox_nb.runs.run_sync import EventLoops
 from llm_sandbox_nb.training import grpo
 from llm_sandbox_nb.training.chat_tokens import ChatTokens
 from llm_sandbox_nb.training.config import TrainingConfig

@@ -12,13 +12,11 @@ import pytest
 from card_runs import run_events
 from labelled import EXAMPLES, load
 
-from llm_sandbox_nb.analysis.behaviour import behaviour_of, plain_output, succeeded
+from llm_sandbox_nb.analysis.behaviour import behaviour_of, plain_output, succeeded, writing_of
 from llm_sandbox_nb.analysis.frames import groups_frame, runs_frame, tools_frame, turns_frame
 from llm_sandbox_nb.analysis.load import Loaded, load_runs
 from llm_sandbox_nb.analysis.report import report_html
-from llm_sandbox_nb.analysis.timing import Times, throughput, times_of
-from llm_sandbox_nb.analysis.tokens import Tokens, tokens_of
-from llm_sandbox_nb.analysis.writing_style import writing_of
+from llm_sandbox_nb.analysis.usage import Times, Tokens, throughput, times_of, tokens_of
 from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.formats.llm_in_sandbox import dump_seed, to_seed
 from llm_sandbox_nb.trajectory import events as ev

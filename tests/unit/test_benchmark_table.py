@@ -19,7 +19,7 @@ from llm_sandbox_nb.benchmark.results import Result
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.runner import plan
 from llm_sandbox_nb.benchmark.task import load_task
-from llm_sandbox_nb.notebook.benchmark_table import KINDS, SCRIPTED, BenchmarkTable
+from llm_sandbox_nb.notebook.benchmark_command import KINDS, SCRIPTED, BenchmarkTable
 
 ROWS = [Row(f"q{n}", "?", "1") for n in range(4)]
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import examples
 
-from llm_sandbox_nb.agent.tools.file_diffs import DIFF_CHARACTERS, file_diff, file_diffs
+from llm_sandbox_nb.agent.tools.text_file import DIFF_CHARACTERS, file_diff, file_diffs
 from llm_sandbox_nb.sandbox.contract import Changes, FileChange
 
 

@@ -23,7 +23,7 @@ from traitlets.config import Config, LazyConfigValue
 
 from llm_sandbox_nb.benchmark.task import load_task
 from llm_sandbox_nb.cli.parser import command_words, make_parser
-from llm_sandbox_nb.model.script import parse_script
+from llm_sandbox_nb.model.scripted import parse_script
 from llm_sandbox_nb.notebook.errors import SandboxUsageError
 from llm_sandbox_nb.notebook.magic_options import parse_line
 from llm_sandbox_nb.notebook.magics import SandboxMagics

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from llm_sandbox_nb.model.contract import ModelError, ModelSettings
-from llm_sandbox_nb.model.litellm_backend import backend
+from llm_sandbox_nb.model.litellm_model import backend
 from llm_sandbox_nb.model.request import clean_messages, find_route, reasoning_field, sampling
 
 SETTINGS = ModelSettings(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.model.model_names import make_model
-from llm_sandbox_nb.model.script import (
+from llm_sandbox_nb.model.scripted import (
     SCRIPTS,
     Player,
     Script,

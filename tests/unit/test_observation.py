@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import examples
 
-from llm_sandbox_nb.agent.tools.observation import bound, clean, describe, needs_cut
+from llm_sandbox_nb.agent.tools.execute_bash import bound, clean, describe, needs_cut
 from llm_sandbox_nb.sandbox.contract import CommandResult
 
 

@@ -13,7 +13,7 @@ from test_card_escaping import HOSTILE, hostile_events
 
 from llm_sandbox_nb import Run, solve
 from llm_sandbox_nb.card.bundle import MIME
-from llm_sandbox_nb.runs.rich_display import _LARGEST, ShownFile
+from llm_sandbox_nb.card.card import _LARGEST, ShownFile
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 PNG = base64.b64decode(

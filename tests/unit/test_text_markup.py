@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS as BUILT_IN
-from llm_sandbox_nb.model.text_markup import ThinkingSplitter, split_lone_end, written_calls
+from llm_sandbox_nb.model.stream import ThinkingSplitter, split_lone_end, written_calls
 
 TOOLS = {
     tool["function"]["name"]: tool["function"]["parameters"]["properties"] for tool in BUILT_IN.schemas()

@@ -14,11 +14,10 @@ from training_records import figures, row
 from llm_sandbox_nb.benchmark.results import append_line
 from llm_sandbox_nb.notebook import train_command
 from llm_sandbox_nb.notebook.errors import SandboxTrainingError, SandboxUsageError
-from llm_sandbox_nb.notebook.train_command import TrainCommand
-from llm_sandbox_nb.notebook.training_card import training_bundle
+from llm_sandbox_nb.notebook.train_command import TrainCommand, training_bundle
 from llm_sandbox_nb.training.config import load_config
-from llm_sandbox_nb.training.plots import plot, plots
 from llm_sandbox_nb.training.record import END, TABLE, RecordError, TrainingRecord
+from llm_sandbox_nb.training.watch import plot, plots
 
 EVIL = "<img src=x onerror=alert(1)>"
 

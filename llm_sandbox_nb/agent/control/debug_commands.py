@@ -11,8 +11,7 @@ from typing import Any, TextIO
 from pydantic import ValidationError
 
 from llm_sandbox_nb.agent.control.decisions import Held
-from llm_sandbox_nb.agent.control.dispatch import decide
-from llm_sandbox_nb.agent.control.run_control import RunControl
+from llm_sandbox_nb.agent.control.run_control import RunControl, decide
 from llm_sandbox_nb.agent.errors import ControlError
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS, Toolbox
 from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT

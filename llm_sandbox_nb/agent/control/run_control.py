@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from llm_sandbox_nb.agent.control.decisions import Decision, Held, Release, edited, shown, skipped
 from llm_sandbox_nb.agent.control.settings_change import Changer
@@ -21,6 +21,7 @@ from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.model.contract import Model, ModelSettings
 from llm_sandbox_nb.sandbox.contract import Sandbox
+from llm_sandbox_nb.trajectory import decisions as dc
 from llm_sandbox_nb.trajectory import events as ev
 
 Emit = Callable[[ev.Event], None]
@@ -387,3 +388,77 @@ class RunControl:
 
 def _nowhere(event: ev.Event) -> None:
     """Record nothing: the run has not begun, or is over."""
+
+
+class DecidableRun(Protocol):
+    """A run as decisions need it."""
+
+    @property
+    def control(self) -> RunControl:
+        """The controls of the run."""
+        ...
+
+    def rewind(self, step: int, what: Any = "both", *, others: bool = False) -> Awaitable[Any]:
+        """Go back to the end of a step."""
+        ...
+
+    def undo(self, *, others: bool = False) -> Awaitable[Any]:
+        """Undo the newest rewind."""
+        ...
+
+    def fork(self, step: int) -> Awaitable[Any]:
+        """Make a second run."""
+        ...
+
+
+async def execute_decision(run: DecidableRun, decision: dc.RunDecision, *, source: str) -> None:
+    """Execute a decision in the run's event loop; returns when the run has accepted and recorded it.
+
+    Raises:
+        ControlError, InputError, SandboxError, OSError: it is not possible now; nothing was decided.
+    """
+    match decision:
+        case dc.RewindDecision():
+            await run.rewind(decision.step, decision.what, others=decision.others)
+        case dc.UndoDecision():
+            await run.undo(others=decision.others)
+        case dc.ForkDecision():
+            await run.fork(decision.step)
+        case dc.ChangeDecision():  # may import the library of a provider, which takes seconds
+            await asyncio.to_thread(decide, run.control, decision, source=source)
+        case _:
+            decide(run.control, decision, source=source)
+    await asyncio.sleep(0)
+
+
+def decide(control: RunControl, decision: dc.ControlDecision, *, source: str) -> None:
+    """Execute a decision that takes effect at once. Callable from any thread.
+
+    Raises:
+        ControlError: it is not possible now; nothing was decided.
+    """
+    match decision:
+        case dc.PauseDecision():
+            control.pause(source=source)
+        case dc.ResumeDecision():
+            control.resume(call_id=decision.call_id, source=source)
+        case dc.StepDecision():
+            control.step(call_id=decision.call_id, source=source)
+        case dc.SayDecision():
+            control.say(decision.text, source=source)
+        case dc.StopDecision():
+            control.stop(source=source)
+        case dc.EditDecision():
+            control.edit_call(
+                decision.arguments,
+                decision.changes or {},
+                tool=decision.tool,
+                call_id=decision.call_id,
+                source=source,
+            )
+        case dc.SkipDecision():
+            control.skip(decision.text, call_id=decision.call_id, source=source)
+        case dc.ObserveDecision():
+            control.observe(decision.text, call_id=decision.call_id, source=source)
+        case dc.ChangeDecision():
+            control.change(**decision.model_dump(exclude={"action"}), source=source)

@@ -1,13 +1,14 @@
-"""`execute_bash`: a command in the persistent shell of the sandbox."""
+"""`execute_bash`: a command in the persistent shell of the sandbox, and what the model is shown of it."""
 
 from __future__ import annotations
 
 import posixpath
+import re
+import unicodedata
 import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from llm_sandbox_nb.agent.tools import observation
 from llm_sandbox_nb.agent.tools.tool import CallView, Outcome, Tool, ToolContext
 from llm_sandbox_nb.sandbox.contract import CommandResult, Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxLostError
@@ -55,13 +56,13 @@ to go on running in the background, with its output sent to a file.
             return Outcome(f"Error: {error}", error="bad_arguments")
         stdout_file = await _save_cut_stream(box, result, "stdout")
         stderr_file = await _save_cut_stream(box, result, "stderr")
-        return Outcome(observation.describe(result, stdout_file, stderr_file), result=result)
+        return Outcome(describe(result, stdout_file, stderr_file), result=result)
 
 
 async def _save_cut_stream(box: Sandbox, result: CommandResult, stream: str) -> str | None:
     """Save a stream that the observation cuts to a file in the sandbox; its path, or None."""
     data: bytes = getattr(result, stream)
-    if result.full_output or not observation.needs_cut(data):
+    if result.full_output or not needs_cut(data):
         return None
     beside_root = posixpath.dirname(box.directories.root)
     path = posixpath.join(beside_root, "tmp/llm-sandbox", f"{uuid.uuid4().hex[:8]}.{stream}")
@@ -72,3 +73,144 @@ async def _save_cut_stream(box: Sandbox, result: CommandResult, stream: str) -> 
     except OSError:
         return None
     return path
+
+
+HEAD_LINES = 40
+TAIL_LINES = 40
+HEAD_CHARACTERS = 8_000
+TAIL_CHARACTERS = 8_000
+_PIECE = 128 * 1024
+"""Bytes looked at from each end of a long stream: more than can be shown, so that cleaning is cheap."""
+
+# ECMA-48: control sequences, strings (OSC, DCS, PM, APC, SOS) up to their terminator, and short escapes.
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"
+    r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"
+    r"|\x1b[ -/]*[0-~]"
+)
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_JOINERS = frozenset("\u200d\ufe0e\ufe0f")
+
+
+def clean(data: bytes) -> str:
+    """Output as text: undecodable bytes marked, terminal codes and overwritten progress lines left out."""
+    text = _ESCAPES.sub("", data.decode("utf-8", "replace")).replace("\r\n", "\n")
+    text = _without_overwritten(text) if "\r" in text else text
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
+def _without_overwritten(text: str) -> str:
+    """Keep of each line what a terminal shows after its last carriage return; says how much that hides."""
+    kept, hidden = [], 0
+    for line in text.split("\n"):
+        states = [state for state in line.split("\r") if state]
+        hidden += max(0, len(states) - 1)
+        kept.append(states[-1] if states else "")
+    note = f"[{hidden} overwritten states of progress lines left out]\n" if hidden else ""
+    return note + "\n".join(kept)
+
+
+def bound(data: bytes, where: str) -> tuple[str, bool]:
+    """A stream as the model sees it, and whether something in its middle was left out.
+
+    At most the first and last lines are kept, and of those the first and last characters. `where` is said at
+    the cut: how to get at what was left out.
+    """
+    if len(data) > 2 * _PIECE:
+        head, tail = clean(_start_piece(data)), clean(_end_piece(data))
+    else:
+        head = tail = clean(data)
+        few_lines = head.removesuffix("\n").count("\n") < HEAD_LINES + TAIL_LINES
+        if few_lines and len(head) <= HEAD_CHARACTERS + TAIL_CHARACTERS:
+            return head, False
+    total = data.count(b"\n") + (not data.endswith(b"\n"))
+    if total > HEAD_LINES + TAIL_LINES:
+        head = "\n".join(head.split("\n")[:HEAD_LINES])
+        tail = "\n".join(tail.removesuffix("\n").split("\n")[-TAIL_LINES:])
+    head, tail = _first(head, HEAD_CHARACTERS), _last(tail, TAIL_CHARACTERS)
+    left_out = total - head.count("\n") - tail.count("\n") - 2
+    lines = f"{left_out} of {total} lines" if left_out > 0 else "the middle"
+    return f"{head}\n[... {lines} left out here ({len(data)} bytes in all); {where} ...]\n{tail}", True
+
+
+def _start_piece(data: bytes) -> bytes:
+    end = _PIECE
+    while data[end] & 0xC0 == 0x80 and end > _PIECE - 4:
+        end -= 1
+    return data[:end]
+
+
+def _end_piece(data: bytes) -> bytes:
+    """From a line's start where there is one, so that neither a character nor a terminal code is cut."""
+    start = len(data) - _PIECE
+    line = data.find(b"\n", start, start + _PIECE // 2)
+    if line >= 0:
+        return data[line + 1 :]
+    while data[start] & 0xC0 == 0x80 and start < len(data) - _PIECE + 4:
+        start += 1
+    return data[start:]
+
+
+def _first(text: str, room: int) -> str:
+    if len(text) <= room:
+        return text
+    while room and _continues(text, room):
+        room -= 1
+    return text[:room]
+
+
+def _last(text: str, room: int) -> str:
+    if len(text) <= room:
+        return text
+    start = len(text) - room
+    while start < len(text) and _continues(text, start):
+        start += 1
+    return text[start:]
+
+
+def _continues(text: str, place: int) -> bool:
+    """Whether the code point at `place` belongs to the character before it."""
+    return (
+        text[place] in _JOINERS
+        or text[place - 1] == "\u200d"
+        or unicodedata.combining(text[place]) != 0
+        or "\U0001f3fb" <= text[place] <= "\U0001f3ff"
+    )
+
+
+def needs_cut(data: bytes) -> bool:
+    """Whether `bound` would cut this stream."""
+    return len(data) > 2 * _PIECE or bound(data, "")[1]
+
+
+def describe(result: CommandResult, stdout_file: str | None = None, stderr_file: str | None = None) -> str:
+    """The observation of a finished command. The files are where the sandbox keeps a cut stream whole."""
+    parts = [_ending(result)]
+    if result.notice:
+        parts.append(f"[{result.notice}]")
+    if result.background:
+        parts.append(_section("output of background jobs since the last call", result.background, None))
+    if result.stdout:
+        parts.append(_section("stdout", result.stdout, result.full_output or stdout_file))
+    if result.stderr:
+        parts.append(_section("stderr", result.stderr, result.full_output or stderr_file))
+    if not result.stdout and not result.stderr:
+        parts.append("(no output)")
+    return "\n".join(parts)
+
+
+def _ending(result: CommandResult) -> str:
+    seconds = f"{result.duration:.0f} s" if result.duration >= 1 else "less than a second"
+    if result.timed_out:
+        return (
+            f"Timed out after {seconds}: the command and all it started were ended; this is the output so "
+            "far. Give a longer timeout, or run it in the background."
+        )
+    if result.interrupted:
+        return f"Interrupted by the user after {seconds}; this is the output so far."
+    return f"Exit code: {result.exit_code}"
+
+
+def _section(name: str, data: bytes, file: str | None) -> str:
+    where = f"all of it is in {file}" if file else "it was not kept"
+    return f"[{name}]\n{bound(data, where)[0]}".removesuffix("\n")

@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, check_required
-from llm_sandbox_nb.agent.tools.observation import bound
+from llm_sandbox_nb.agent.tools.execute_bash import bound
 from llm_sandbox_nb.agent.tools.tool import Outcome, Tool, ToolContext
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxLostError

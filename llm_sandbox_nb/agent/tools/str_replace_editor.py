@@ -200,7 +200,9 @@ def _numbered(text: str, first: int, last: int, room: int) -> tuple[str, int]:
     A single line that is longer than that is cut.
     """
     rows: list[str] = []
-    place = _start_of(text, first)
+    place = 0
+    for _ in range(first - 1):
+        place = text.find("\n", place) + 1
     for number in range(first, last + 1):
         end = text.find("\n", place)
         end = len(text) if end < 0 else end
@@ -215,13 +217,6 @@ def _numbered(text: str, first: int, last: int, room: int) -> tuple[str, int]:
             return "\n".join(rows), number
         place = end + 1
     return "\n".join(rows), last
-
-
-def _start_of(text: str, line: int) -> int:
-    place = 0
-    for _ in range(line - 1):
-        place = text.find("\n", place) + 1
-    return place
 
 
 def _clipped(shown: int, last: int, total: int) -> str:

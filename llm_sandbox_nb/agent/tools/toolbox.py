@@ -1,4 +1,4 @@
-"""The tools that the model has. A new tool of this package is a file beside this one, and an entry here."""
+"""The tools that the model has. A new tool of this package is a file beside this one, and an entry in `TOOLS`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,28 @@ from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, quoted
 from llm_sandbox_nb.agent.tools.execute_bash import ExecuteBash
 from llm_sandbox_nb.agent.tools.own_tool import OwnTool
 from llm_sandbox_nb.agent.tools.str_replace_editor import StrReplaceEditor
-from llm_sandbox_nb.agent.tools.submit import Submit
-from llm_sandbox_nb.agent.tools.tool import CallView, Tool
+from llm_sandbox_nb.agent.tools.tool import CallView, Outcome, Tool, ToolContext
 from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT
+
+
+class Submit(Tool):
+    """Ends the run."""
+
+    name = "submit"
+    description = (
+        "End the task. Call it when the task is done and all results are saved; nothing can be done after it."
+    )
+    view = CallView(hide_observation=True)
+    only_edits = True
+    last_observation = "Submitted."
+
+    def properties(self, command_timeout: float) -> dict[str, dict[str, Any]]:
+        """See `Tool.properties`."""
+        return {}
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Outcome:
+        """See `Tool.execute`."""
+        return Outcome(self.last_observation)
 
 
 class Toolbox(Mapping[str, Tool]):

@@ -11,11 +11,17 @@ from typing import Any
 
 from llm_sandbox_nb.formatting import format_duration
 from llm_sandbox_nb.notebook.sandboxes import SandboxStatus, check_matches
-from llm_sandbox_nb.notebook.server_client.address import ServerAddress, find_own_server, own_kernel_id
+from llm_sandbox_nb.notebook.server_client.address import (
+    ANSWER_TIMEOUT,
+    START_TIMEOUT,
+    ServerAddress,
+    ask_server,
+    find_own_server,
+    own_kernel_id,
+)
 from llm_sandbox_nb.notebook.server_client.publisher import RunPublisher
-from llm_sandbox_nb.notebook.server_client.requests import ANSWER_TIMEOUT, START_TIMEOUT, ask_server
 from llm_sandbox_nb.notebook.server_client.sandbox import ServerSandbox
-from llm_sandbox_nb.sandbox.contract import Protection, Sandbox
+from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 
 logger = logging.getLogger(__name__)
@@ -48,8 +54,10 @@ class ServerKeeper:
         body = {"kernel_id": self._kernel_id, "fresh": fresh, **_request(options)}
         status, model = await self._ask("sandboxes", "POST", body, timeout=START_TIMEOUT)
         sandbox = await self._connected(model)
-        if status == 200:
-            _check_same(model, options, sandbox.protection)
+        if status == 200:  # it ran already: it has to be what the cell asks for, but for its certificates
+            started_with = SandboxOptions.from_json(model["settings"])
+            started_with = replace(started_with, ca_bundle=options.ca_bundle)
+            check_matches(options, started_with=started_with, protection=sandbox.protection)
         return sandbox
 
     async def current(self) -> Sandbox | None:
@@ -130,9 +138,3 @@ def _request(options: SandboxOptions) -> dict[str, Any]:
     if request.pop("ca_bundle", None):
         request["ca_bundle_pem"] = Path(options.ca_bundle or "").read_text()
     return request
-
-
-def _check_same(model: Mapping[str, Any], wanted: SandboxOptions, protection: Protection) -> None:
-    """Refuse a running sandbox that is not what the cell asks for. Its certificates are not compared."""
-    started_with = replace(SandboxOptions.from_json(model["settings"]), ca_bundle=wanted.ca_bundle)
-    check_matches(wanted, started_with=started_with, protection=protection)

@@ -16,7 +16,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from llm_sandbox_nb.agent.control.dispatch import execute_decision
+from llm_sandbox_nb.agent.control.run_control import execute_decision
 from llm_sandbox_nb.agent.errors import ControlError, InputError
 from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.trajectory import events as ev
@@ -94,7 +94,8 @@ class RunPublisher:
         if event.kind in ev.TRANSIENT:
             self._tail.add(event.model_dump())
         else:
-            self._tail.written({"kind": event.kind, **_owner_of(event)})
+            owner = {name: getattr(event, name) for name in ("step", "call_id") if hasattr(event, name)}
+            self._tail.written({"kind": event.kind, **owner})
         self._news.set()
 
     async def finish(self, patience: float = 2.0, longest: float = 60.0) -> None:
@@ -236,11 +237,6 @@ def _batch(events: list[ev.Event], start: int) -> list[str]:
         size += len(lines[-1])
         start += 1
     return lines
-
-
-def _owner_of(event: ev.Event) -> dict[str, Any]:
-    names = ("step", "call_id")
-    return {name: getattr(event, name) for name in names if hasattr(event, name)}
 
 
 async def _write(connection: WebSocketClientConnection, message: dict[str, Any] | str) -> None:
