@@ -8,7 +8,6 @@ import os
 import sys
 from pathlib import Path
 
-from llm_sandbox_nb.card.export import NO_VIEW, ExportError, export_html, has_view
 from llm_sandbox_nb.cli import ENDED_WELL, FAILED
 from llm_sandbox_nb.cli.printer import LIVE_LINES, Printer, harmless
 from llm_sandbox_nb.formats.llm_in_sandbox import read_seed
@@ -16,7 +15,6 @@ from llm_sandbox_nb.options.parser import prune_rule
 from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.options.values import resolve
 from llm_sandbox_nb.runs.catalog import list_runs, plan_prune, prune, runs_json, runs_text
-from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
 from llm_sandbox_nb.trajectory.run_folder import JOURNAL, RunNotFoundError, find_run_folder
@@ -97,6 +95,9 @@ def export_command(arguments: argparse.Namespace) -> int:
     Raises:
         UsageError: there is no run, it cannot be read, or the file cannot be written.
     """
+    from llm_sandbox_nb.card.export import NO_VIEW, ExportError, export_html, has_view
+    from llm_sandbox_nb.runs.run import Run
+
     try:
         run = Run.load(run_path(arguments.run))
     except FileNotFoundError as error:

@@ -8,7 +8,6 @@ import json
 import os
 import sys
 
-from llm_sandbox_nb.card.export import NO_VIEW, has_view
 from llm_sandbox_nb.cli import ENDED_WELL, FAILED, SANDBOX_ERROR
 from llm_sandbox_nb.cli.printer import harmless
 from llm_sandbox_nb.formatting import format_size
@@ -80,6 +79,7 @@ def _check_image(name: str | None) -> int:
 
 def doctor_command(_: argparse.Namespace) -> int:
     """Print one paragraph per isolation; exit code 0 when `auto` finds one and no malicious release is installed."""
+    from llm_sandbox_nb.card.export import NO_VIEW, has_view
     from llm_sandbox_nb.model.litellm_backend import compromised_version
     from llm_sandbox_nb.sandbox.isolations import ISOLATIONS
     from llm_sandbox_nb.sandbox.open import load_isolation
