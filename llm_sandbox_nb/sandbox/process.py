@@ -89,12 +89,6 @@ async def start(options: SandboxOptions, *, labels: Mapping[str, str] | None = N
         raise
 
 
-@functools.cache
-def _remove_left_once() -> None:
-    """Once in the life of a process is enough: what it starts itself, it ends itself."""
-    remove_left()
-
-
 def remove_left() -> int:
     """Remove folders whose owner and executor were both killed; how many there are of those that live.
 
@@ -104,6 +98,10 @@ def remove_left() -> int:
     return remove_left_folders(
         _PREFIX, _OWNED, lambda folder: f"{FOLDER_VARIABLE}={folder}".encode() in marks
     )
+
+
+_remove_left_once = functools.cache(remove_left)
+"""Once in the life of a process is enough: what it starts itself, it ends itself."""
 
 
 async def _start_in(folder: Path, options: SandboxOptions, owned: IO[str]) -> ChannelSandbox:

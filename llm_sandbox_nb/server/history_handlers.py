@@ -127,14 +127,11 @@ class OldDiffHandler(HistoryAPIHandler):
         self.finish(await self.look(run_id, lambda reader: reader.diff(since, checkpoint, path)))
 
 
-def _open_own(path: str, flags: int) -> int:
-    """Open neither what a link leads to, nor wait for a FIFO's other end."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
-
-
 def _journal(folder: Path, limit: int) -> bytes:
     try:
-        with open(folder / JOURNAL, "rb", opener=_open_own) as file:
+        # Neither what a link leads to is opened, nor is the other end of a FIFO waited for.
+        own = os.O_NOFOLLOW | os.O_NONBLOCK
+        with open(folder / JOURNAL, "rb", opener=lambda path, flags: os.open(path, flags | own)) as file:
             regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
             data = file.read(limit + 1) if regular else b""
     except OSError:
