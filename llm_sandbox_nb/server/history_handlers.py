@@ -19,7 +19,6 @@ from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
 from llm_sandbox_nb.server.handlers import API, SandboxAPIHandler, report_errors
 from llm_sandbox_nb.server.history_reader import HistoryReader, HistoryReaders
 from llm_sandbox_nb.server.run_handlers import RUN_ID
-from llm_sandbox_nb.server.runs import RunRegistry
 from llm_sandbox_nb.trajectory.run_folder import HISTORY, JOURNAL
 
 CHECKPOINT = r"(?P<checkpoint>[\w-]{1,64})"
@@ -28,12 +27,6 @@ T = TypeVar("T")
 
 class HistoryAPIHandler(SandboxAPIHandler):
     """Access to the history of a published run; no verbs."""
-
-    @property
-    def runs(self) -> RunRegistry:
-        """The runs of this server."""
-        runs: RunRegistry = self.settings["llm_sandbox_runs"]
-        return runs
 
     async def look(self, run_id: str, work: Callable[[HistoryReader], T]) -> T:
         """What `work` finds in the history of the run, in a thread.

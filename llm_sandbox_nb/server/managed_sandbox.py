@@ -126,6 +126,7 @@ class ManagedSandbox:
     def to_json(self) -> dict[str, Any]:
         """What a client sees of it, as plain JSON values."""
         box = self.sandbox
+        protection = box and asdict(replace(box.protection, details=dict(box.protection.details)))
         return {
             "id": self.id,
             "kernel_id": self.kernel_id,
@@ -139,9 +140,7 @@ class ManagedSandbox:
             "settings": self.options.to_json(),
             "sandbox_id": box.id if box else None,
             "root": box.directories.root if box else None,
-            "protection": asdict(replace(box.protection, details=dict(box.protection.details)))
-            if box
-            else None,
+            "protection": protection,
         }
 
 
