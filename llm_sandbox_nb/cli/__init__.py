@@ -1,4 +1,4 @@
-"""The command line, `llm-sandbox-nb COMMAND`: `NAME_command.NAME_command` runs command NAME. The exit codes."""
+"""The command line, `llm-sandbox-nb COMMAND`: which module has the function `COMMAND_command`, and the exit codes."""
 
 from __future__ import annotations
 
@@ -23,6 +23,20 @@ LIMIT_REACHED = 5
 INTERRUPTED = 130
 _BROKEN_PIPE = 141
 
+_MODULES = {
+    "run": "run_command",
+    "examples": "run_command",
+    "image": "setup_commands",
+    "doctor": "setup_commands",
+    "settings": "setup_commands",
+    "runs": "record_commands",
+    "show": "record_commands",
+    "export": "record_commands",
+    "analyze": "record_commands",
+    "benchmark": "benchmark_command",
+    "train": "train_command",
+}
+"""Their imports are heavy, so only the module of the command is imported."""
 _BY_STOP_REASON = {
     "submitted": ENDED_WELL,
     "answered": ENDED_WELL,
@@ -70,8 +84,7 @@ def _dispatch(arguments: list[str]) -> int:
     if not parsed.command:
         parser.print_help()
         return USAGE
-    # A command's imports are heavy, so only its own module is imported.
-    module = importlib.import_module(f"llm_sandbox_nb.cli.{parsed.command}_command")
+    module = importlib.import_module(f"llm_sandbox_nb.cli.{_MODULES[parsed.command]}")
     code: int = getattr(module, f"{parsed.command}_command")(parsed)
     return code
 

@@ -18,10 +18,7 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
     parser.add_argument("--version", action="version", version=f"llm-sandbox-nb {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     made = {"": parser}
-    for add in (
-        _add_run, _add_image, _add_doctor, _add_settings, _add_runs, _add_show, _add_export, _add_analyze,
-        _add_benchmark, _add_train, _add_examples,
-    ):  # fmt: skip
+    for add in (_add_run, _add_setup, _add_records, _add_benchmark, _add_train, _add_examples):
         made.update(add(commands))
     return parser, made
 
@@ -72,7 +69,7 @@ def _add_run_options(parser: Parser) -> None:
             parser.add_option(group, option)
 
 
-def _add_image(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
+def _add_setup(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
     image = commands.add_parser("image", help="build, pull, list or check the images sandboxes are made of")
     actions = image.add_subparsers(dest="action", metavar="ACTION", parser_class=Parser, required=True)
     build = actions.add_parser("build", help="build our image from the Dockerfile in this package")
@@ -96,53 +93,38 @@ def _add_image(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser
     listing = actions.add_parser("list", help="list our images on this engine")
     check = actions.add_parser("check", help="say whether an image can be used as a sandbox")
     check.add_argument("image", metavar="IMAGE", nargs="?", help="default: ours")
-    parts = {"image": image, "build": build, "pull": pull, "list": listing, "check": check}
-    return {"image" if name == "image" else f"image {name}": part for name, part in parts.items()}
-
-
-def _add_doctor(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
     doctor = commands.add_parser(
         "doctor", help="say which isolations work on this machine, and why others do not"
     )
-    return {"doctor": doctor}
-
-
-def _add_settings(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
     settings = commands.add_parser("settings", help="say what every setting is here, and where it comes from")
     settings.add_option(settings, SETTINGS)
     settings.add_argument("--json", action="store_true", help="for a program")
-    return {"settings": settings}
-
-
-def _add_runs(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
-    runs = commands.add_parser("runs", help="list the runs on disk with what they take, or remove old ones")
-    runs.add_argument(
-        "folder", metavar="FOLDER", nargs="?", help="the folder of runs (default: the setting output_dir)"
-    )
-    add_runs_options(runs)
-    return {"runs": runs}
+    actions_made = {"build": build, "pull": pull, "list": listing, "check": check}
+    return {
+        "image": image,
+        **{f"image {name}": part for name, part in actions_made.items()},
+        "doctor": doctor,
+        "settings": settings,
+    }
 
 
 _RECORD = "its id or a part of that (see `runs`), its folder, its journal.jsonl, or a trajectory.json"
 
 
-def _add_show(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
+def _add_records(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
+    runs = commands.add_parser("runs", help="list the runs on disk with what they take, or remove old ones")
+    runs.add_argument(
+        "folder", metavar="FOLDER", nargs="?", help="the folder of runs (default: the setting output_dir)"
+    )
+    add_runs_options(runs)
     show = commands.add_parser("show", help="print a recorded run as text")
     show.add_argument("run", metavar="RUN", help=_RECORD)
     show.add_argument("--brief", action="store_true", help="only the first lines of each output")
-    return {"show": show}
-
-
-def _add_export(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
     export = commands.add_parser("export", help="write a recorded run as one HTML file that opens anywhere")
     export.add_argument("run", metavar="RUN", help=_RECORD)
     export.add_argument(
         "--out", metavar="FILE", help="the file to write (default: run.html in the run's folder)"
     )
-    return {"export": export}
-
-
-def _add_analyze(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
     analyze = commands.add_parser("analyze", help="analyze recorded runs: capabilities, tokens, time")
     analyze.add_argument(
         "paths", metavar="PATH", nargs="+", help="folders of runs, journals, trajectory.json files"
@@ -154,7 +136,7 @@ def _add_analyze(commands: argparse._SubParsersAction[Parser]) -> dict[str, Pars
         const="analysis.html",
         help="also write a report with pictures (default: analysis.html)",
     )
-    return {"analyze": analyze}
+    return {"runs": runs, "show": show, "export": export, "analyze": analyze}
 
 
 def _add_benchmark(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:

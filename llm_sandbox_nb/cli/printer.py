@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -69,8 +69,10 @@ class Printer:
             case ev.SettingsChanged():
                 self._limits.append(event.limits)
             case ev.SandboxReady():
-                for line in protection_lines(event.protection):
-                    self._say(line)
+                self._say(f"Isolation  {protection_text(event.protection)}")
+                for key in ("protects", "does_not_protect"):
+                    if event.protection.get(key):
+                        self._say(f"           {event.protection[key]}")
             case ev.ModelRequested() | ev.ModelFailed() | ev.ModelReplied():
                 self._model(event)
             case ev.CallStarted() | ev.CallOutput() | ev.CallFinished():
@@ -122,7 +124,12 @@ class Printer:
         match event:
             case ev.CallStarted():
                 self._live = _Block(self._say, "  | ", self._lines)
-                self._block(_call_text(event), "  > ")
+                if command := call_view(event.tool).command:
+                    text = str(event.arguments.get(command, ""))
+                else:
+                    given = {name: value for name, value in event.arguments.items() if value is not None}
+                    text = " ".join([event.tool, *(f"{name}={value}" for name, value in given.items())])
+                self._block(text, "  > ")
             case ev.CallOutput():
                 if self._live:
                     self._live.add(event.text, event.stream)
@@ -220,21 +227,6 @@ class _Block:
             return
         for name in ("all", stream) if stream == "stderr" else ("all",):
             self._last.setdefault(name, deque(maxlen=self._lines)).append((self._count, line))
-
-
-def protection_lines(protection: dict[str, object]) -> Iterator[str]:
-    """The isolation in force, what it protects from, and what it does not."""
-    yield f"Isolation  {protection_text(protection)}"
-    for key in ("protects", "does_not_protect"):
-        if protection.get(key):
-            yield f"           {protection[key]}"
-
-
-def _call_text(event: ev.CallStarted) -> str:
-    if command := call_view(event.tool).command:
-        return str(event.arguments.get(command, ""))
-    shown = {name: value for name, value in event.arguments.items() if value is not None}
-    return " ".join([event.tool, *(f"{name}={value}" for name, value in shown.items())])
 
 
 def _first_line(text: str) -> str:

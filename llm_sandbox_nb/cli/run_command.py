@@ -1,27 +1,39 @@
-"""`llm-sandbox-nb run`: one task, one sandbox, one folder with everything that happened."""
+"""`llm-sandbox-nb run` and `examples`: one task, one sandbox, one folder with everything that happened.
+
+At a pause a person at the terminal decides.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import os
+import runpy
+import select
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-from llm_sandbox_nb.cli import INTERRUPTED, MODEL_ERROR, SANDBOX_ERROR, exit_code
-from llm_sandbox_nb.cli.own_functions import check_function_name, function_of
-from llm_sandbox_nb.cli.pause_prompt import TerminalPrompt, check_stops
+from llm_sandbox_nb.cli import ENDED_WELL, FAILED, INTERRUPTED, MODEL_ERROR, SANDBOX_ERROR, exit_code
 from llm_sandbox_nb.cli.printer import Printer, harmless
 from llm_sandbox_nb.formats.llm_in_sandbox import RESPONSES, save_responses
 from llm_sandbox_nb.formatting import format_size
+from llm_sandbox_nb.options.parser import did_you_mean
 from llm_sandbox_nb.options.table import QUERY, UsageError
 from llm_sandbox_nb.options.values import resolve, sandbox_limits
+from llm_sandbox_nb.trajectory.run_folder import FILES
 
 if TYPE_CHECKING:
     from llm_sandbox_nb.model.contract import ModelSettings
     from llm_sandbox_nb.runs.run import Run
+
+_POLL = 0.05
+"""Seconds between two looks at what was typed, so that an interrupt takes effect at once."""
+_LONGEST_LINE = 1_000_000
+_SHOWN = 20_000
+"""Characters of a call or an observation that are printed."""
 
 
 def run_command(arguments: argparse.Namespace) -> int:
@@ -31,6 +43,36 @@ def run_command(arguments: argparse.Namespace) -> int:
         UsageError: an option, a settings file or an input is wrong; nothing was started.
     """
     return run_task(vars(arguments))[0]
+
+
+def examples_command(arguments: argparse.Namespace) -> int:
+    """List the examples; or run one, with the scripted model unless another is named, and check its result.
+
+    Raises:
+        UsageError: there is no such example, or an option is wrong; nothing was started.
+    """
+    from llm_sandbox_nb.examples.checks import read_files
+    from llm_sandbox_nb.examples.gallery import EXAMPLES
+
+    flags = vars(arguments)
+    name = flags.pop("name")
+    if name is None:
+        width = max(map(len, EXAMPLES))
+        print("\n".join(f"{one.name:<{width}}  {one.title}" for one in EXAMPLES.values()))
+        return ENDED_WELL
+    example = EXAMPLES.get(name)
+    if example is None:
+        raise UsageError(f"There is no example {name}{did_you_mean(name, list(EXAMPLES))}")
+    flags |= {QUERY.name: example.task, "input_dir": example.inputs and str(example.inputs)}
+    flags["model"] = flags["model"] or example.model
+    code, run = run_task(flags)
+    if run is None or code:
+        return code
+    problem = example.check(read_files(run.folder / FILES))
+    print(
+        harmless(f"Check      {problem or 'the result is right'}"), file=sys.stderr if problem else sys.stdout
+    )
+    return FAILED if problem else ENDED_WELL
 
 
 def run_task(flags: dict[str, Any]) -> tuple[int, Run | None]:
@@ -78,7 +120,18 @@ def _check(values: dict[str, Any]) -> None:
         raise UsageError(
             "There is no model: name one with --model (for example openai/gpt-5), in $LLM_NAME or in a settings file."
         )
-    check_stops(values)
+    option = "--step" if values["step"] else f"--approve {values['approve']}"
+    sure_to_pause = values["step"] or values["approve"] != "auto"
+    if sure_to_pause and values["on_pause"] == "ask":
+        from llm_sandbox_nb.agent.control.debug_commands import can_answer
+
+        if not can_answer(sys.stdin):
+            raise UsageError(
+                f"{option} needs a person at the terminal, and there is no input here: leave it out, or "
+                "say what to do instead: --on_pause stop, --on_pause continue, or --break EXPR --on_pause stop."
+            )
+    for name in values["break_when"]:
+        check_function_name("break_when", name)
     for name in values["tool"]:
         check_function_name("tool", name)
     if values["input_dir"] and not Path(values["input_dir"]).expanduser().exists():
@@ -175,3 +228,73 @@ def _print_result(run: Run) -> None:
         for file in run.files.values():
             print(f"  {harmless(str(file.path))} ({format_size(file.size)})")
     print(f"\n{run.folder}", flush=True)
+
+
+def check_function_name(option: str, name: str) -> None:
+    """Raises UsageError when `name` is not FILE.py:NAME of an existing file; the file is not run."""
+    file, _, function = name.rpartition(":")
+    if not file or not function.isidentifier() or not Path(file).expanduser().is_file():
+        raise UsageError(f"--{option} takes FILE.py:NAME of an existing Python file, not {name!r}.")
+
+
+def function_of(option: str, name: str) -> Callable[..., Any]:
+    """The function that `FILE.py:NAME` names; the file is run for it.
+
+    Raises:
+        UsageError: the file fails, or has no such function.
+    """
+    file, _, function = name.rpartition(":")
+    try:
+        found = runpy.run_path(str(Path(file).expanduser())).get(function)
+    except Exception as error:
+        raise UsageError(f"--{option}: {file} cannot be run: {type(error).__name__}: {error}.") from error
+    if not callable(found):
+        raise UsageError(f"--{option}: {file} has no function {function}.")
+    return found  # type: ignore[no-any-return]
+
+
+class TerminalPrompt:
+    """Asks at each pause, line by line. Without an answer it ends the run."""
+
+    def __init__(self, source: TextIO | None, out: TextIO) -> None:
+        self._source = source
+        self._out = out
+        self._read = b""
+        self._ended = source is None
+
+    async def ask(self, run: Run) -> None:
+        """Let a person decide what the run does next; see `debug_commands` for what they can write."""
+        from llm_sandbox_nb.agent.control.debug_commands import Prompt
+
+        prompt = Prompt(run.control, source="terminal")
+        if prompt.open and prompt.text:
+            self._say(prompt.text[:_SHOWN] + "\n")
+        while prompt.open:
+            self._say(prompt.hint)
+            line = await self._line()
+            if line is None:
+                self._say("\nNobody answers: the run is ended.\n")
+                run.control.stop(source="terminal")
+                return
+            if shown := prompt.answer(line):
+                self._say(shown + "\n")
+
+    def _say(self, text: str) -> None:
+        self._out.write(harmless(text))
+        self._out.flush()
+
+    async def _line(self) -> str | None:
+        """The next line; None when no more come. Waits without a thread, which could not be ended."""
+        while b"\n" not in self._read and not self._ended:
+            assert self._source is not None
+            number = self._source.fileno()
+            if not select.select([number], [], [], 0)[0]:
+                await asyncio.sleep(_POLL)
+                continue
+            data = os.read(number, 65536)
+            self._read += data
+            self._ended = not data or len(self._read) > _LONGEST_LINE
+        if not self._read:
+            return None
+        line, _, self._read = self._read.partition(b"\n")
+        return line.decode("utf-8", "replace")

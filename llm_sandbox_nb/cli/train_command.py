@@ -40,7 +40,7 @@ def _run(arguments: Mapping[str, Any]) -> int:
     from llm_sandbox_nb.training.watch import heading, step_line
 
     config, folder = config_of(arguments)
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
     def say(text: str) -> None:
         print(harmless(text), file=sys.stderr, flush=True)
@@ -61,10 +61,6 @@ def _run(arguments: Mapping[str, Any]) -> int:
         return INTERRUPTED
     print(end)
     return ENDED_WELL
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _watch(arguments: Mapping[str, Any]) -> int:

@@ -30,22 +30,20 @@ def find_settings_files(flags: Mapping[str, Any], environment: Mapping[str, str]
     Raises:
         UsageError: a file was named and is not there.
     """
-    named, source = _named_settings_file(flags, environment)
+    variable = next((name for name in SETTINGS.environment if environment.get(name)), "")
+    named, source = environment.get(variable, ""), variable
+    if flags.get(SETTINGS.name) is not None:
+        named, source = str(flags[SETTINGS.name]), f"--{SETTINGS.name}"
     if named:
         path = Path(named).expanduser()
         if not path.is_file():
             raise UsageError(f"{source}: there is no settings file {named}; check the path.")
         return (path,)
     project = next(_project_files(Path.cwd()), None)
-    user = next(filter(Path.is_file, _user_files(environment)), None)
+    own = user_file(environment)
+    own_files = [own, own.with_suffix(".yaml"), *(Path.home() / name for name in _OLD_USER_FILES)]
+    user = next(filter(Path.is_file, own_files), None)
     return tuple(dict.fromkeys(path for path in (project, user) if path is not None))
-
-
-def _named_settings_file(flags: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[str, str]:
-    if flags.get(SETTINGS.name) is not None:
-        return str(flags[SETTINGS.name]), f"--{SETTINGS.name}"
-    variable = next((name for name in SETTINGS.environment if environment.get(name)), "")
-    return environment.get(variable, ""), variable
 
 
 def _project_files(folder: Path) -> Iterator[Path]:
@@ -61,13 +59,6 @@ def _project_files(folder: Path) -> Iterator[Path]:
             yield path
         if above == home:
             return
-
-
-def _user_files(environment: Mapping[str, str]) -> Iterator[Path]:
-    toml = user_file(environment)
-    yield toml
-    yield toml.with_suffix(".yaml")
-    yield from (Path.home() / name for name in _OLD_USER_FILES)
 
 
 def read_settings_file(path: Path) -> dict[str, tuple[Any, str]]:

@@ -23,7 +23,6 @@ from llm_sandbox_nb.sandbox.contract import (
 )
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
 from llm_sandbox_nb.sandbox.history.checkpointing import SandboxHistory
-from llm_sandbox_nb.sandbox.history.connection import Deliver, ExecutorConnection
 from llm_sandbox_nb.sandbox.history.sandbox import CheckpointingSandbox
 from llm_sandbox_nb.sandbox.isolations import ISOLATIONS
 from llm_sandbox_nb.sandbox.protocol.answers import (
@@ -36,7 +35,7 @@ from llm_sandbox_nb.sandbox.protocol.answers import (
     raise_error,
     raise_upload_error,
 )
-from llm_sandbox_nb.sandbox.protocol.channel import Body, Channel, Sink
+from llm_sandbox_nb.sandbox.protocol.channel import Body, Channel, Deliver, ExecutorConnection, Sink
 from llm_sandbox_nb.sandbox.protocol.frames import ProtocolError
 from llm_sandbox_nb.sandbox.transfer import (
     Spool,

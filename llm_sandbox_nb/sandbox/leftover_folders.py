@@ -40,6 +40,16 @@ def remove_left_folders(prefix: str, lock: str, in_use: Callable[[Path], bool] =
 def make_owned_folder(prefix: str, lock: str) -> tuple[Path, int]:
     """A new folder, and the open file whose lock shows that its owner lives."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
-    file = os.open(folder / lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    partial = folder / f"{lock}.partial"
+    try:
+        file = os.open(partial, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            partial.rename(folder / lock)  # locked before anybody can find it free
+        except BaseException:
+            os.close(file)
+            raise
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     return folder, file

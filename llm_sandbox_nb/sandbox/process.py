@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import functools
 import os
 import pwd
 import shutil
 import signal
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Mapping
@@ -22,7 +20,7 @@ from llm_sandbox_nb.sandbox.bootstrap import FOLDER_VARIABLE, bootstrap_argv, ex
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.contract import Directories, Protection, ResourceUsage, Sandbox
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError
-from llm_sandbox_nb.sandbox.leftover_folders import remove_left_folders
+from llm_sandbox_nb.sandbox.leftover_folders import make_owned_folder, remove_left_folders
 from llm_sandbox_nb.sandbox.options import SandboxOptions, site_environment
 from llm_sandbox_nb.sandbox.protocol.answers import disk_limits
 from llm_sandbox_nb.sandbox.protocol.channel import Channel
@@ -77,22 +75,14 @@ async def start(options: SandboxOptions, *, labels: Mapping[str, str] | None = N
     if problem:
         raise IsolationUnavailableError(f"{problem}.")
     await asyncio.to_thread(_remove_left_once)
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    owned = (folder / f"{_OWNED}.partial").open("w")
+    folder, lock = make_owned_folder(_PREFIX, _OWNED)
+    owned = os.fdopen(lock)
     try:
-        fcntl.flock(owned, fcntl.LOCK_EX)
-        Path(owned.name).rename(folder / _OWNED)  # locked before anybody can find it free
         return await _start_in(folder, options, owned)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         owned.close()
         raise
-
-
-@functools.cache
-def _remove_left_once() -> None:
-    """Once in the life of a process is enough: what it starts itself, it ends itself."""
-    remove_left()
 
 
 def remove_left() -> int:
@@ -104,6 +94,10 @@ def remove_left() -> int:
     return remove_left_folders(
         _PREFIX, _OWNED, lambda folder: f"{FOLDER_VARIABLE}={folder}".encode() in marks
     )
+
+
+_remove_left_once = functools.cache(remove_left)
+"""Once in the life of a process is enough: what it starts itself, it ends itself."""
 
 
 async def _start_in(folder: Path, options: SandboxOptions, owned: IO[str]) -> ChannelSandbox:

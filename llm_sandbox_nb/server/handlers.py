@@ -35,7 +35,7 @@ from llm_sandbox_nb.sandbox.transfer import IN_MEMORY
 from llm_sandbox_nb.server.managed_sandbox import ManagedSandbox
 from llm_sandbox_nb.server.manager import SandboxManager, UnknownSandboxError
 from llm_sandbox_nb.server.processes import UsageMeter
-from llm_sandbox_nb.server.runs import RunControlError, UnknownRunError
+from llm_sandbox_nb.server.runs import RunControlError, RunRegistry, UnknownRunError
 
 API = "/llm-sandbox/api"
 AUTH_RESOURCE = "llm-sandbox"
@@ -105,7 +105,7 @@ def report_errors(verb: Verb) -> Verb:
 
 
 class SandboxAPIHandler(APIHandler):
-    """Access to the manager; no verbs."""
+    """Access to sandboxes and runs; no verbs."""
 
     auth_resource = AUTH_RESOURCE
 
@@ -114,6 +114,12 @@ class SandboxAPIHandler(APIHandler):
         """The manager of this server's sandboxes."""
         manager: SandboxManager = self.settings["llm_sandbox_manager"]
         return manager
+
+    @property
+    def runs(self) -> RunRegistry:
+        """The runs of this server."""
+        runs: RunRegistry = self.settings["llm_sandbox_runs"]
+        return runs
 
     def respond_error(self, error: Exception) -> None:
         """Answer with `error`: its sentence, its class and the status that fits it."""

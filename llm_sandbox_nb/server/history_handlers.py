@@ -19,7 +19,6 @@ from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
 from llm_sandbox_nb.server.handlers import API, SandboxAPIHandler, report_errors
 from llm_sandbox_nb.server.history_reader import HistoryReader, HistoryReaders
 from llm_sandbox_nb.server.run_handlers import RUN_ID
-from llm_sandbox_nb.server.runs import RunRegistry
 from llm_sandbox_nb.trajectory.run_folder import HISTORY, JOURNAL
 
 CHECKPOINT = r"(?P<checkpoint>[\w-]{1,64})"
@@ -28,12 +27,6 @@ T = TypeVar("T")
 
 class HistoryAPIHandler(SandboxAPIHandler):
     """Access to the history of a published run; no verbs."""
-
-    @property
-    def runs(self) -> RunRegistry:
-        """The runs of this server."""
-        runs: RunRegistry = self.settings["llm_sandbox_runs"]
-        return runs
 
     async def look(self, run_id: str, work: Callable[[HistoryReader], T]) -> T:
         """What `work` finds in the history of the run, in a thread.
@@ -127,14 +120,11 @@ class OldDiffHandler(HistoryAPIHandler):
         self.finish(await self.look(run_id, lambda reader: reader.diff(since, checkpoint, path)))
 
 
-def _open_own(path: str, flags: int) -> int:
-    """Open neither what a link leads to, nor wait for a FIFO's other end."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
-
-
 def _journal(folder: Path, limit: int) -> bytes:
     try:
-        with open(folder / JOURNAL, "rb", opener=_open_own) as file:
+        # Neither what a link leads to is opened, nor is the other end of a FIFO waited for.
+        own = os.O_NOFOLLOW | os.O_NONBLOCK
+        with open(folder / JOURNAL, "rb", opener=lambda path, flags: os.open(path, flags | own)) as file:
             regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
             data = file.read(limit + 1) if regular else b""
     except OSError:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
-from llm_sandbox_nb.sandbox.contract import Protection
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError, SandboxError, SandboxLostError
 from llm_sandbox_nb.sandbox.open import (
     AdoptingImplementation,
@@ -114,18 +113,20 @@ class ManagedSandbox:
         for client in list(self.clients):
             client.dismiss(reason)
         self.clients.clear()
-        if self._starting is not None and not self._starting.done():
-            self._starting.cancel()
-            await asyncio.wait({self._starting})
+        starting = self._starting
+        if starting is not None and not starting.done():
+            starting.cancel()
+            await asyncio.wait({starting})
         sandbox, self.sandbox = self.sandbox, None
-        if sandbox is None and self._starting is not None and not _failed(self._starting):
-            sandbox = self._starting.result()
+        if sandbox is None and starting is not None and not (starting.cancelled() or starting.exception()):
+            sandbox = starting.result()
         if sandbox is not None:
             await sandbox.close()
 
     def to_json(self) -> dict[str, Any]:
         """What a client sees of it, as plain JSON values."""
         box = self.sandbox
+        protection = box and asdict(replace(box.protection, details=dict(box.protection.details)))
         return {
             "id": self.id,
             "kernel_id": self.kernel_id,
@@ -139,16 +140,8 @@ class ManagedSandbox:
             "settings": self.options.to_json(),
             "sandbox_id": box.id if box else None,
             "root": box.directories.root if box else None,
-            "protection": _protection(box.protection) if box else None,
+            "protection": protection,
         }
-
-
-def _failed(task: asyncio.Task[ChannelSandbox]) -> bool:
-    return task.cancelled() or task.exception() is not None
-
-
-def _protection(protection: Protection) -> dict[str, Any]:
-    return asdict(replace(protection, details=dict(protection.details)))
 
 
 def _iso(moment: float) -> str:

@@ -396,7 +396,13 @@ async def why_end(manager: SandboxManager, managed: ManagedSandbox) -> str | Non
 async def _without_kernel(manager: SandboxManager, managed: ManagedSandbox) -> str | None:
     kernels, now = manager.kernels, time.time()
     if not kernels.owns(managed.kernel_id):
-        return _unclaimed(manager, managed, now)
+        if managed.unclaimed_since is None:
+            return "Its kernel was shut down."
+        if managed.clients:
+            managed.unclaimed_since = now
+        if now - managed.unclaimed_since < manager.adoption_grace:
+            return None
+        return "It was kept after the end of another server, and no kernel of its notebook came."
     managed.notebook = await kernels.notebook(managed.kernel_id) or managed.notebook
     managed.unclaimed_since = None
     if await kernels.alive(managed.kernel_id):
@@ -406,13 +412,3 @@ async def _without_kernel(manager: SandboxManager, managed: ManagedSandbox) -> s
     if now - managed.kernel_dead_since < manager.dead_kernel_grace:
         return None
     return "Its kernel has died."
-
-
-def _unclaimed(manager: SandboxManager, managed: ManagedSandbox, now: float) -> str | None:
-    if managed.unclaimed_since is None:
-        return "Its kernel was shut down."
-    if managed.clients:
-        managed.unclaimed_since = now
-    if now - managed.unclaimed_since < manager.adoption_grace:
-        return None
-    return "It was kept after the end of another server, and no kernel of its notebook came."

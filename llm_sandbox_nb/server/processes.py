@@ -66,24 +66,19 @@ class UsageMeter:
         last = self._last.get(sandbox.id)
         if last is not None and time.time() - last.time < _FRESH:
             return last
-        usage = await measure(sandbox)
+        argv = ["python3", "-I", "-S", "-c", _MEASURE, str(sandbox.executor["pid"])]
+        result = await sandbox.exec(argv, cwd="/", timeout=_MEASURE_TIMEOUT, output_limit=4096)
+        try:
+            words = result.stdout.decode("ascii").split()
+            processes, milliseconds, memory = (int(word) for word in words if len(word) < 20)
+        except ValueError:
+            raise SandboxError("The sandbox did not report what it uses; restart it if it hangs.") from None
+        usage = SandboxUsage(time.time(), processes, milliseconds / 1000, memory)
         self._last[sandbox.id] = usage
         self._last.move_to_end(sandbox.id)
         while len(self._last) > _KEPT:
             self._last.popitem(last=False)
         return usage
-
-
-async def measure(sandbox: ChannelSandbox) -> SandboxUsage:
-    """Measure a sandbox now. Raises as `UsageMeter.measure`."""
-    argv = ["python3", "-I", "-S", "-c", _MEASURE, str(sandbox.executor["pid"])]
-    result = await sandbox.exec(argv, cwd="/", timeout=_MEASURE_TIMEOUT, output_limit=4096)
-    try:
-        words = result.stdout.decode("ascii").split()
-        processes, milliseconds, memory = (int(word) for word in words if len(word) < 20)
-    except ValueError:
-        raise SandboxError("The sandbox did not report what it uses; restart it if it hangs.") from None
-    return SandboxUsage(time.time(), processes, milliseconds / 1000, memory)
 
 
 # All processes of a sandbox descend from its executor, which is PID 1 or a subreaper. Killing by ancestry

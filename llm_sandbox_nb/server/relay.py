@@ -178,7 +178,8 @@ class RelayClient:
         self._more.set()
         if self._queued > QUEUE_HIGH and self._held_back is None:
             self._channel.hold(self)
-            self._held_back = asyncio.get_running_loop().call_later(STALL, self._too_slow)
+            reason = f"It did not take what was sent to it for {STALL:g} seconds."
+            self._held_back = asyncio.get_running_loop().call_later(STALL, self.leave, TOO_SLOW, reason)
 
     async def _send_queue(self) -> None:
         try:
@@ -204,9 +205,6 @@ class RelayClient:
             self._held_back = None
             self._channel.release(self)
 
-    def _too_slow(self) -> None:
-        self.leave(TOO_SLOW, f"It did not take what was sent to it for {STALL:g} seconds.")
-
     # -- the end -------------------------------------------------------------------------------------------
 
     def dismiss(self, reason: str) -> None:
@@ -226,9 +224,5 @@ class RelayClient:
         if self._sender is not asyncio.current_task():
             self._sender.cancel()
         self._queue.clear()
-        self._hang(code, _short(reason))
-
-
-def _short(reason: str) -> str:
-    """What fits into a close frame: 123 bytes, cut between characters."""
-    return reason.encode()[:120].decode("utf-8", "ignore")
+        # A close frame has room for 123 bytes; what is cut is cut between characters.
+        self._hang(code, reason.encode()[:120].decode("utf-8", "ignore"))

@@ -50,8 +50,7 @@ class RunsHandler(SandboxAPIHandler):
     @report_errors
     async def get(self) -> None:
         """List them, oldest first."""
-        runs: RunRegistry = self.settings["llm_sandbox_runs"]
-        self.finish({"runs": [await runs.describe(run) for run in runs.all()]})
+        self.finish({"runs": [await self.runs.describe(run) for run in self.runs.all()]})
 
 
 class NotebookRunsHandler(SandboxAPIHandler):
@@ -62,9 +61,8 @@ class NotebookRunsHandler(SandboxAPIHandler):
     @report_errors
     async def get(self) -> None:
         """The newest runs of the notebook `path`, from their folders beside it and those that its kernels named."""
-        runs: RunRegistry = self.settings["llm_sandbox_runs"]
         path = self.get_query_argument("path")
-        published = [run for run in runs.all() if run.notebook == path and run.folder is not None]
+        published = [run for run in self.runs.all() if run.notebook == path and run.folder is not None]
         folders = {run.folder.parent for run in published if run.folder is not None}
         root = self._place("")
         if (notebook := self._place(path)) is not None:
@@ -107,8 +105,7 @@ class RunHandler(SandboxAPIHandler):
     @report_errors
     async def get(self, run_id: str) -> None:
         """How it stands."""
-        runs: RunRegistry = self.settings["llm_sandbox_runs"]
-        self.finish(await runs.describe(runs.get(run_id)))
+        self.finish(await self.runs.describe(self.runs.get(run_id)))
 
 
 class RunControlHandler(SandboxAPIHandler):
@@ -119,10 +116,9 @@ class RunControlHandler(SandboxAPIHandler):
     @report_errors
     async def post(self, run_id: str) -> None:
         """Carry a decision to the run; answers when the run has taken it."""
-        runs: RunRegistry = self.settings["llm_sandbox_runs"]
-        run = runs.get(run_id)
-        await run.control(self.body(), runs.answer_timeout)
-        self.finish(await runs.describe(run))
+        run = self.runs.get(run_id)
+        await run.control(self.body(), self.runs.answer_timeout)
+        self.finish(await self.runs.describe(run))
 
 
 class RunFileHandler(SandboxAPIHandler):
@@ -133,9 +129,9 @@ class RunFileHandler(SandboxAPIHandler):
     @report_errors
     async def get(self, run_id: str) -> None:
         """The bytes of the file `path` of the output folder."""
-        runs: RunRegistry = self.settings["llm_sandbox_runs"]
-        path = self.get_query_argument("path")
-        await self.download(path, await runs.get(run_id).file(path, runs.max_file_bytes, runs.answer_timeout))
+        run, path = self.runs.get(run_id), self.get_query_argument("path")
+        data = await run.file(path, self.runs.max_file_bytes, self.runs.answer_timeout)
+        await self.download(path, data)
 
 
 class RunSocket(Socket):

@@ -11,8 +11,8 @@ from support import run
 
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
-from llm_sandbox_nb.sandbox.history.connection import Deliver
 from llm_sandbox_nb.sandbox.open import open_sandbox
+from llm_sandbox_nb.sandbox.protocol.channel import Deliver
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("docker_engine")]
 WRITE = """cd /testbed; rm -rf some; mkdir some; touch /beside-the-pack-$RANDOM

@@ -12,7 +12,7 @@ import pytest
 from support import run
 
 from llm_sandbox_nb.cli import ENDED_WELL
-from llm_sandbox_nb.cli.doctor_command import doctor_command
+from llm_sandbox_nb.cli.setup_commands import doctor_command
 from llm_sandbox_nb.sandbox import process
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.contract import ResourceUsage, Sandbox

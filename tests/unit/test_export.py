@@ -13,7 +13,7 @@ from card_runs import run_events, saved_file
 from llm_sandbox_nb import export_html
 from llm_sandbox_nb.card import export
 from llm_sandbox_nb.card.bundle import Caps
-from llm_sandbox_nb.cli import doctor_command, export_command, main
+from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import Journal
@@ -55,8 +55,7 @@ class Reader(html.parser.HTMLParser):
 def assets(monkeypatch: pytest.MonkeyPatch) -> None:
     """The page's script and style are built with Node; these tests are about what is around them."""
     monkeypatch.setattr(export, "_asset", lambda name: f"/* {name} */")
-    for place in (export_command, doctor_command, export):
-        monkeypatch.setattr(place, "has_view", lambda: True)
+    monkeypatch.setattr(export, "has_view", lambda: True)
 
 
 def make_run(folder: Path, task: str = "Draw.", observation: str = "done") -> Run:

@@ -131,7 +131,7 @@ def test_an_unknown_machine_has_no_filter() -> None:
 LOAD = """
 {program}
 import sys; sys.path.insert(0, sys.argv[1])
-from executor.system_calls import open_calls
+from executor.main import open_calls
 print(open_calls())
 """
 

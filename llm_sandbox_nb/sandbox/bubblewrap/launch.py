@@ -287,16 +287,14 @@ async def _let_in(
         os.write(gate, b"1")
         return pid
     except (ValueError, KeyError, OSError, EOFError, TimeoutError) as error:
-        raise IsolationUnavailableError(await _what_it_said(process, error)) from None
-
-
-async def _what_it_said(process: asyncio.subprocess.Process, error: Exception) -> str:
-    with contextlib.suppress(ProcessLookupError):
-        process.kill()
-    assert process.stderr is not None
-    said = (await process.stderr.read(4096)).decode("utf-8", "replace").strip()
-    await process.wait()
-    return f"bubblewrap could not start a sandbox here: {explanation(said) or said or error}"
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        assert process.stderr is not None
+        said = (await process.stderr.read(4096)).decode("utf-8", "replace").strip()
+        await process.wait()
+        raise IsolationUnavailableError(
+            f"bubblewrap could not start a sandbox here: {explanation(said) or said or error}"
+        ) from None
 
 
 _SWITCHES = {

@@ -56,7 +56,15 @@ def find_bases(proc: Path = PROC) -> list[Base]:
     bases: list[Base] = []
     for version, controllers, group in groups:
         folder = _folder_of(mounts, version, controllers, group)
-        base = folder and (_base_v1(folder, controllers) if version == 1 else _base_v2(*folder))
+        if folder is None:
+            continue
+        own, top = folder
+        if version == 2:
+            base = _base_v2(own, top)
+        elif os.access(own, os.W_OK):
+            base = Base(own, 1, controllers)
+        else:
+            base = None
         if base:
             bases.append(base)
     return bases
@@ -86,11 +94,6 @@ def _folder_of(
         if folder.is_dir():
             return folder, point
     return None
-
-
-def _base_v1(folders: tuple[Path, Path], controllers: frozenset[str]) -> Base | None:
-    folder, _ = folders
-    return Base(folder, 1, controllers) if os.access(folder, os.W_OK) else None
 
 
 def _base_v2(own: Path, top: Path) -> Base | None:

@@ -1,17 +1,28 @@
-"""Finding the Docker engine, speaking to it, and saying in one sentence why it cannot be done."""
+"""Finding the Docker engine, speaking to it, and saying in one sentence why it cannot be done.
+
+An engine behind ssh gets a local socket, each connection to which becomes `ssh HOST docker system dial-stdio`.
+docker-py reaches such engines only with a further library, and cannot attach to a program's stdin there. Behind a
+local socket they are like any other; the user's own ssh, with its agent and settings, does the rest.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import os
 import re
+import shutil
+import socket
+import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from urllib.parse import urlsplit
 
-from llm_sandbox_nb.sandbox.docker.ssh_tunnel import close_all, local_socket
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError, SandboxError, SandboxLostError
 
 if TYPE_CHECKING:
@@ -43,6 +54,8 @@ class Endpoint:
 
 _clients: dict[tuple[int, str], DockerClient] = {}
 _clients_lock = threading.Lock()
+_tunnels: dict[tuple[int, str], _SshTunnel] = {}
+_tunnels_lock = threading.Lock()
 
 
 def find_endpoint() -> Endpoint:
@@ -88,7 +101,7 @@ def disconnect() -> None:
     with _clients_lock:
         while _clients:
             _clients.popitem()[1].close()
-    close_all()
+    close_tunnels()
 
 
 def _new_client(endpoint: Endpoint, timeout: float) -> DockerClient:
@@ -193,3 +206,85 @@ async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwar
             return function(*args, **kwargs)
 
     return await asyncio.to_thread(call)
+
+
+def local_socket(url: str) -> str:
+    """The path of a socket that leads to the engine at an `ssh://` address.
+
+    Raises:
+        IsolationUnavailableError: there is no `ssh` here.
+    """
+    if shutil.which("ssh") is None:
+        raise IsolationUnavailableError(f"Reaching {url} needs the program ssh: install an ssh client.")
+    with _tunnels_lock:
+        key = (os.getpid(), url)
+        if key not in _tunnels:
+            _tunnels[key] = _SshTunnel(url)
+        return str(_tunnels[key].path)
+
+
+def close_tunnels() -> None:
+    """End every connection and remove the sockets."""
+    with _tunnels_lock:
+        while _tunnels:
+            (owner, _), tunnel = _tunnels.popitem()
+            if owner == os.getpid():
+                tunnel.close()
+
+
+atexit.register(close_tunnels)
+
+
+class _SshTunnel:
+    """A listening socket, in a folder of this user's own, and the ssh processes behind its connections."""
+
+    def __init__(self, url: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="llm-sandbox-nb-"))
+        self.path = self.folder / "docker.sock"
+        parts = urlsplit(url)
+        host = f"{parts.username}@{parts.hostname}" if parts.username else parts.hostname or ""
+        port = ["-p", str(parts.port)] if parts.port else []
+        self._command = [
+            "ssh",
+            "-o",
+            "BatchMode=yes",
+            "-T",
+            *port,
+            "--",
+            host,
+            "docker",
+            "system",
+            "dial-stdio",
+        ]
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self.path))
+        self._listener.listen()
+        self._thread = threading.Thread(target=self._serve, name="docker over ssh", daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                with connection:
+                    self._processes = [process for process in self._processes if process.poll() is None]
+                    self._processes.append(
+                        subprocess.Popen(
+                            self._command,
+                            stdin=connection.fileno(),
+                            stdout=connection.fileno(),
+                            stderr=subprocess.DEVNULL,
+                            start_new_session=True,
+                        )
+                    )
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(5)
+        for process in self._processes:
+            process.terminate()
+            process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)

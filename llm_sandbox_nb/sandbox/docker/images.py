@@ -245,18 +245,17 @@ def _follow(lines: Iterable[Mapping[str, Any]], on_progress: Progress | None, fa
             tail = " | ".join(last[-5:])
             reason = " ".join(str(line["error"]).split()).rstrip(".")
             raise ImageError(f"{failure}: {reason}." + (f" Before that: {tail}" if tail else ""))
-        text = str(line.get("stream") or _layer_progress(line)).strip()
+        if line.get("stream"):
+            text = str(line["stream"]).strip()
+        elif line.get("progressDetail"):  # how far one layer is, many times in a second
+            continue
+        else:
+            text = " ".join(str(line[key]) for key in ("id", "status") if line.get(key)).strip()
         if text and text != shown:
             shown = text
             last = [*last[-20:], text]
             if on_progress:
                 on_progress(text)
-
-
-def _layer_progress(line: Mapping[str, Any]) -> str:
-    if "progressDetail" in line and line.get("progressDetail"):
-        return ""
-    return " ".join(str(line[key]) for key in ("id", "status") if line.get(key))
 
 
 def _build_context(ca_bundle: Path | str | None, index_url: str | None) -> io.BytesIO:

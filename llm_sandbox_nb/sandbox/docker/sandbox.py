@@ -202,7 +202,12 @@ async def _attached(
     if hello is not None:
         transport.write_raw(executor_source())
     channel = Channel(transport, ping_every=min(PING_EVERY, lease / 4))
-    channel.why_ended = lambda: _why_ended(reader.stderr)
+
+    def why_ended() -> str:
+        last = reader.stderr.splitlines()[-1:]
+        return f"it said: {last[0][:200]}" if last else "the container was removed, or the engine stopped"
+
+    channel.why_ended = why_ended
     common: dict[str, Any] = {
         "id": container.sandbox_id,
         "directories": container.directories,
@@ -222,11 +227,6 @@ async def _attached(
         administrator=lambda: _start_administrator(container.id),
         **common,
     )
-
-
-def _why_ended(stderr: str) -> str:
-    last = stderr.splitlines()[-1:] if stderr else []
-    return f"it said: {last[0][:200]}" if last else "the container was removed, or the engine stopped"
 
 
 async def _start_and_greet(sandbox: ChannelSandbox, container: Container, image: str) -> None:

@@ -11,7 +11,6 @@ import time
 from .capture import Capture
 from .event_loop import IN, OUT
 from .frames import PIPE_READ, STDERR, STDOUT, dump, quietly_close, text_to_bytes, write_all
-from .parameters import problem_of
 from .processes import (
     PR_SET_CHILD_SUBREAPER,
     PR_SET_PDEATHSIG,
@@ -26,7 +25,7 @@ from .processes import (
     switch_user,
     take_descriptors,
 )
-from .request import KILLED, Request, describe_error, ended_by
+from .request import KILLED, Request, describe_error, ended_by, problem_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -214,7 +214,8 @@ class TerminalRequest(Request):
         else:
             self.executor.unwatch(self.master_r)
             self.over = True
-            self.finish_if_ended()
+            if not self.pid:  # else it ends when the program is reaped
+                self.finish()
 
     # ---------------------------------------------------------------------------------------------- the end
 
@@ -269,11 +270,6 @@ class TerminalRequest(Request):
             self.finish()
         else:
             self.timer = self.executor.after(LAST_OUTPUT, self.finish)
-
-    def finish_if_ended(self) -> None:
-        """Nothing writes to the terminal any more: respond, once the program is reaped."""
-        if not self.pid:
-            self.finish()
 
     def finish(self) -> None:
         """Close the terminal and respond."""

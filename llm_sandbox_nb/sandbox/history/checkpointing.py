@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.sandbox.contract import HISTORY_LIMIT, Checkpoint
 from llm_sandbox_nb.sandbox.errors import HistoryError
-from llm_sandbox_nb.sandbox.history.connection import ExecutorConnection
 from llm_sandbox_nb.sandbox.history.diff import differing_paths
 from llm_sandbox_nb.sandbox.history.image_files import ImageFiles
 from llm_sandbox_nb.sandbox.history.manifest import Entry, Manifest, delta, moved
@@ -29,6 +28,7 @@ from llm_sandbox_nb.sandbox.history.snapshot import (
 )
 from llm_sandbox_nb.sandbox.history.store import HistoryStore, is_history, remove_history
 from llm_sandbox_nb.sandbox.protocol.answers import raise_error
+from llm_sandbox_nb.sandbox.protocol.channel import ExecutorConnection
 from llm_sandbox_nb.sandbox.protocol.frames import ProtocolError
 
 CHECKPOINT_TIMEOUT = 180.0
@@ -186,7 +186,11 @@ class SandboxHistory:
         first = self.last_scan is None
         scan, found = await self.scan_locked(connection)
         if first and self.store is not None:
-            await ImageFiles(self.store, lambda: _already(connection)).learn_engine_files(found)
+
+            async def connected() -> ExecutorConnection:
+                return connection
+
+            await ImageFiles(self.store, connected).learn_engine_files(found)
         return await finish_anyway(asyncio.to_thread(scan.commit, found, pinned))
 
     async def scan_locked(self, connection: ExecutorConnection) -> tuple[PendingCheckpoint, dict[str, Entry]]:
@@ -315,10 +319,6 @@ class PendingCheckpoint:
     def _remember(self, found: dict[str, Entry]) -> None:
         history = self._history
         history.last_scan, history.entries, history.shell = self.id, found, self._shell
-
-
-async def _already(connection: ExecutorConnection) -> ExecutorConnection:
-    return connection
 
 
 def _printable(text: object) -> str:

@@ -12,9 +12,10 @@ import itertools
 import json
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from typing import Any, Protocol
 
+from llm_sandbox_nb.sandbox.contract import FileEntry
 from llm_sandbox_nb.sandbox.errors import SandboxLostError
 from llm_sandbox_nb.sandbox.protocol.frames import (
     HEADER,
@@ -29,7 +30,7 @@ from llm_sandbox_nb.sandbox.protocol.frames import (
     json_frame,
 )
 
-__all__ = ["Body", "Channel", "Sink", "StreamTransport", "Transport"]
+__all__ = ["Body", "Channel", "Deliver", "ExecutorConnection", "Sink", "StreamTransport", "Transport"]
 
 PING_EVERY = 5.0
 """Seconds between two pings; they keep the executor's lease."""
@@ -50,8 +51,35 @@ Sink = Callable[[int, bytes], None]
 """Called with each frame (kind, payload) of a request before its response. What it raises becomes the call's
 error; `ProtocolError` ends the whole channel.
 """
+Deliver = Callable[[str, int, Iterator[bytes]], Awaitable[None]]
+"""Puts a file into the sandbox's top folder: its name, its bytes, its content. Raises SandboxError, OSError."""
 
 logger = logging.getLogger(__name__)
+
+
+class ExecutorConnection(Protocol):
+    """A living connection to the executor of a sandbox, as the history of its files needs it."""
+
+    deliver: Deliver | None
+    """Puts a file into the sandbox from outside, where that is possible; quicker than through the connection."""
+
+    async def request_files(
+        self,
+        params: Mapping[str, Any],
+        sink: Callable[[int, bytes], None] | None,
+        timeout: float,
+        body: Body | None = None,
+    ) -> dict[str, Any]:
+        """Send a request about files, and return its outcome. Raises SandboxLostError."""
+        ...
+
+    async def list_files(self, path: str, *, depth: int = 1, limit: int = 10_000) -> list[FileEntry]:
+        """See `Sandbox.list_files`."""
+        ...
+
+    def broke_protocol(self, error: ProtocolError) -> Exception:
+        """End the sandbox because of what it sent. Returns the exception to raise."""
+        ...
 
 
 class _Call:
@@ -178,7 +206,8 @@ class Channel:
         head = json.dumps(params, separators=(",", ":")).encode("ascii")
         if len(head) > HEAD_OVER:
             params = {"op": params["op"], "head": len(head)}
-            body = _with_head(head, body)
+            rest = b"" if body is None else body
+            body = head + rest if isinstance(rest, bytes) else _joined(head, rest)
         request = json_frame(Kind.REQUEST, number, {**params, "body": body is not None})
         sender: asyncio.Task[None] | None = None
         if body is None:
@@ -361,13 +390,6 @@ class Channel:
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
         self._tasks = []
-
-
-def _with_head(head: bytes, body: Body | None) -> Body:
-    """The body with something before it."""
-    if body is None or isinstance(body, bytes):
-        return head + (body or b"")
-    return _joined(head, body)
 
 
 async def _joined(head: bytes, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

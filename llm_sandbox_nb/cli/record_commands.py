@@ -1,0 +1,172 @@
+"""`llm-sandbox-nb runs | show | export | analyze`: what is done with recorded runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from llm_sandbox_nb.cli import ENDED_WELL, FAILED
+from llm_sandbox_nb.cli.printer import LIVE_LINES, Printer, harmless
+from llm_sandbox_nb.formats.llm_in_sandbox import read_seed
+from llm_sandbox_nb.options.parser import prune_rule
+from llm_sandbox_nb.options.table import UsageError
+from llm_sandbox_nb.options.values import resolve
+from llm_sandbox_nb.runs.catalog import list_runs, plan_prune, prune, runs_json, runs_text
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
+from llm_sandbox_nb.trajectory.run_folder import JOURNAL, RunNotFoundError, find_run_folder
+
+_ANALYZED = ["group", "runs", "turns_mean", "external_rate", "files_rate", "computation_rate", "environment_share",
+          "tokens_once_mean", "tokens_billed_mean", "tool_share", "runs_per_minute", "wandering_runs"]  # fmt: skip
+
+
+def runs_command(arguments: argparse.Namespace) -> int:
+    """List the runs of a folder, or remove some of them.
+
+    Raises:
+        UsageError: there is no such folder, or it was not said which runs to remove.
+    """
+    days, keep = prune_rule(arguments)
+    root = _runs_root(arguments.folder)
+    if arguments.json:
+        print(json.dumps(runs_json(list_runs(root)), indent=2))
+        return ENDED_WELL
+    if not arguments.prune:
+        print(harmless(runs_text(root)))
+        return ENDED_WELL
+    plan = plan_prune(list_runs(root), days=days, keep=keep)
+    print(harmless(plan.text()), flush=True)
+    if not plan.remove:
+        return ENDED_WELL
+    if not arguments.yes and not _confirmed():
+        print("Nothing was removed.")
+        return ENDED_WELL
+    problems = prune(plan)
+    print(
+        harmless("\n".join([*problems, f"Removed {len(plan.remove) - len(problems)} of {len(plan.remove)}."]))
+    )
+    return FAILED if problems else ENDED_WELL
+
+
+def _confirmed() -> bool:
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "There is no terminal to ask at, so nothing was removed: add --yes to remove these runs."
+        )
+    return input("Remove these runs? [y/N] ").strip().lower() in ("y", "yes")
+
+
+def show_command(arguments: argparse.Namespace) -> int:
+    """Print every event of a run; a run that was killed is shown up to its last event.
+
+    Raises:
+        UsageError: there is no run, or it cannot be read.
+    """
+    path = run_path(arguments.run)
+    journal = path / JOURNAL if path.is_dir() else path
+    if not journal.is_file():
+        raise UsageError(f"There is no run at {path}: give the folder that holds its {JOURNAL}.")
+    folder = journal.parent
+    printer = Printer(sys.stdout, lines=LIVE_LINES if arguments.brief else None, folder=folder)
+    last: ev.Event | None = None
+    try:
+        for last in read_seed(journal).events if journal.suffix == ".json" else read_journal(journal):
+            printer(last)
+    except FileNotFoundError as error:
+        raise UsageError(f"Outputs of the run are missing; {folder}/blobs was left behind.") from error
+    except (JournalError, ValueError) as error:
+        raise UsageError(f"The run cannot be read to its end: {str(error).rstrip('.')}.") from error
+    if not isinstance(last, ev.RunFinished):
+        print("\nThe record ends here: the run is still running, or was killed.")
+        return ENDED_WELL
+    if last.error:
+        print(harmless(last.error))
+    if last.answer:
+        print(f"\nAnswer\n{harmless(last.answer)}")
+    return ENDED_WELL
+
+
+def export_command(arguments: argparse.Namespace) -> int:
+    """Write the file and print where it is.
+
+    Raises:
+        UsageError: there is no run, it cannot be read, or the file cannot be written.
+    """
+    from llm_sandbox_nb.card.export import NO_VIEW, ExportError, export_html, has_view
+    from llm_sandbox_nb.runs.run import Run
+
+    try:
+        run = Run.load(run_path(arguments.run))
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"There is no run at {arguments.run}: give the folder that holds its {JOURNAL}."
+        ) from error
+    except (OSError, JournalError, ValueError) as error:
+        raise UsageError(f"The run cannot be read: {str(error).rstrip('.')}.") from error
+    try:
+        print(export_html(run, Path(arguments.out) if arguments.out else run.folder / "run.html"))
+        if not has_view():
+            print(NO_VIEW, file=sys.stderr)
+    except ExportError as error:
+        raise UsageError(str(error)) from error
+    return ENDED_WELL
+
+
+def analyze_command(arguments: argparse.Namespace) -> int:
+    """Read the runs, print the table of groups, write the report when one is asked for.
+
+    Raises:
+        UsageError: a path is not there, no run is found, or pandas or matplotlib is missing.
+    """
+    from llm_sandbox_nb.analysis.load import load_runs
+
+    try:
+        reading = load_runs(arguments.paths)
+    except FileNotFoundError as error:
+        raise UsageError(str(error)) from error
+    for problem in reading.problems:
+        print(problem, file=sys.stderr)
+    if not reading.runs:
+        raise UsageError(
+            f"There is no run in {', '.join(arguments.paths)}: a run is a folder with a {JOURNAL}."
+        )
+    try:
+        from llm_sandbox_nb.analysis.frames import groups_frame, runs_frame  # needs pandas
+
+        groups = groups_frame(runs_frame(reading.runs))
+        print(groups[_ANALYZED].T.to_string(header=False, float_format=lambda value: f"{value:.4g}"))
+        if arguments.html is not None:
+            from llm_sandbox_nb.analysis.report import write_report
+
+            print(write_report(reading, arguments.html))
+    except ImportError as error:
+        raise UsageError(str(error)) from error
+    except OSError as error:
+        raise UsageError(
+            f"The report cannot be written to {arguments.html}: {error.strerror or error}."
+        ) from error
+    return FAILED if reading.problems else ENDED_WELL
+
+
+def run_path(name: str) -> Path:
+    """The run that a command names: a path, or the id of a run or a part of it. Raises UsageError."""
+    path = Path(name).expanduser()
+    if path.exists():
+        return path
+    try:
+        return find_run_folder(name, _runs_root(None))
+    except RunNotFoundError as error:
+        raise UsageError(str(error)) from error
+
+
+def _runs_root(named: str | None) -> Path:
+    """The folder of runs: the one that is named, else that of the settings. Raises UsageError when it is not there."""
+    if named is None:
+        return Path(resolve({}, os.environ)["output_dir"]).expanduser()
+    root = Path(named).expanduser()
+    if not root.is_dir():
+        raise UsageError(f"There is no folder {named}; check the path.")
+    return root

@@ -1,0 +1,122 @@
+"""`llm-sandbox-nb image | doctor | settings`: what runs need on this machine, what works here, and what is set."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+
+from llm_sandbox_nb.cli import ENDED_WELL, FAILED, SANDBOX_ERROR
+from llm_sandbox_nb.cli.printer import harmless
+from llm_sandbox_nb.formatting import format_size
+from llm_sandbox_nb.options.table import FILE_SETTINGS, UsageError
+from llm_sandbox_nb.options.values import resolve_sources, settings_json, settings_text
+
+
+def image_command(arguments: argparse.Namespace) -> int:
+    """Build, pull, list or check the images that sandboxes are made of.
+
+    Raises:
+        UsageError: a file named on the command line is missing.
+    """
+    from llm_sandbox_nb.sandbox.docker.images import build_image, list_images, pull_image
+    from llm_sandbox_nb.sandbox.errors import SandboxError
+
+    def tell(line: str) -> None:
+        print(harmless(line), file=sys.stderr, flush=True)
+
+    try:
+        match arguments.action:
+            case "build":
+                name = build_image(
+                    arguments.target,
+                    arguments.tag,
+                    base_image=arguments.base_image,
+                    ca_bundle=arguments.ca_bundle,
+                    index_url=arguments.index_url,
+                    proxy=arguments.proxy,
+                    force=arguments.force,
+                    on_progress=tell,
+                )
+                print(name)
+            case "pull":
+                print(pull_image(arguments.image, on_progress=tell))
+            case "list":
+                images = list_images()
+                if not images:
+                    print(
+                        "There are no images of ours on this engine; make one with `llm-sandbox-nb image build`."
+                    )
+                for image in images:
+                    created = image.created[:16].replace("T", " ")
+                    print(f"{image.name:<40} {format_size(image.size):>9}  {created}")
+            case "check":
+                return _check_image(arguments.image)
+    except SandboxError as error:
+        print(harmless(str(error)), file=sys.stderr)
+        return SANDBOX_ERROR
+    except FileNotFoundError as error:
+        raise UsageError(f"There is no file {error.filename}; check the path.") from error
+    return ENDED_WELL
+
+
+def _check_image(name: str | None) -> int:
+    from llm_sandbox_nb.sandbox.docker.images import DEFAULT_IMAGE, check_image
+
+    found = check_image(name or DEFAULT_IMAGE)
+    if not found.usable:
+        print(harmless(found.problem), file=sys.stderr)
+        return SANDBOX_ERROR
+    print(f"{found.name} ({format_size(found.size)}) can be used.")
+    for title, versions in (("programs", found.programs), ("packages", found.packages)):
+        print(harmless(f"{title}: " + ", ".join(f"{name} {version}" for name, version in versions.items())))
+    if found.missing:
+        print(f"not in it: {', '.join(found.missing)} (tasks that need them will install them or do without)")
+    return ENDED_WELL
+
+
+def doctor_command(_: argparse.Namespace) -> int:
+    """Print one paragraph per isolation; exit code 0 when `auto` finds one and no malicious release is installed."""
+    from llm_sandbox_nb.card.export import NO_VIEW, has_view
+    from llm_sandbox_nb.model.litellm_model import compromised_version
+    from llm_sandbox_nb.sandbox.isolations import ISOLATIONS
+    from llm_sandbox_nb.sandbox.open import load_isolation
+
+    async def ask_all() -> list[str]:
+        return await asyncio.gather(*(load_isolation(name).why_unavailable(None) for name in ISOLATIONS))
+
+    problems = dict(zip(ISOLATIONS, asyncio.run(ask_all()), strict=True))
+    for name, problem in problems.items():
+        isolation = ISOLATIONS[name]
+        print(f"{name:<11} {f'does not work here: {problem}' if problem else 'works'}")
+        if problem:
+            print(f"{'':<11} what to do: {isolation.install_hint}")
+        if not isolation.automatic:
+            what = "" if isolation.isolates else "it isolates nothing; "
+            print(f"{'':<11} {what}it is only used when asked for by name")
+    print(f"{'view':<11} {'works' if has_view() else NO_VIEW}")
+    chosen = next((name for name in problems if ISOLATIONS[name].automatic and not problems[name]), None)
+    if malicious := compromised_version():
+        print(malicious, file=sys.stderr)
+        return FAILED
+    if chosen:
+        print(f"\nWithout --isolation, runs here use {chosen}.")
+        return ENDED_WELL
+    print("No isolation works here; the lines above say what to do.", file=sys.stderr)
+    return SANDBOX_ERROR
+
+
+def settings_command(arguments: argparse.Namespace) -> int:
+    """Print the settings as a table or as JSON.
+
+    Raises:
+        UsageError: a settings file or a variable cannot be understood.
+    """
+    values, files = resolve_sources({"settings": arguments.settings}, os.environ, FILE_SETTINGS)
+    if arguments.json:
+        print(json.dumps(settings_json(values, files), indent=2))
+    else:
+        print(harmless(settings_text(values, files, os.environ)))
+    return ENDED_WELL
