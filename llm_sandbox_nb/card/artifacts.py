@@ -22,7 +22,7 @@ from llm_sandbox_nb.card.tables import delimited_table, json_text, parquet_table
 from llm_sandbox_nb.card.text import escape, markdown_html
 from llm_sandbox_nb.formatting import clip, format_size
 from llm_sandbox_nb.trajectory.events import ArtifactSaved
-from llm_sandbox_nb.trajectory.run_folder import FILES
+from llm_sandbox_nb.trajectory.run_folder import FILES, own_file
 
 _TAGS = frozenset(
     """
@@ -395,7 +395,7 @@ def load_artifacts(
 
 
 def _load(saved: ArtifactSaved, folder: Path | None, room: int, each: int) -> Artifact:
-    path = None if folder is None else folder / FILES / saved.path
+    path = None if folder is None else own_file(folder / FILES, saved.path)
     href = relative_path(path)
     if saved.size > room:
         bound = f"the bound of {format_size(each)} a file" if saved.size > each else "the bound of a run"
@@ -405,6 +405,9 @@ def _load(saved: ArtifactSaved, folder: Path | None, room: int, each: int) -> Ar
         data = _read(path, room) if path else None
     except OSError as error:
         return Artifact(saved.path, saved.mime, saved.size, None, f"Cannot be read: {error.strerror}.", None)
+    if data is None and folder is not None:
+        why = "Cannot be read: it is not in the run's folder."
+        return Artifact(saved.path, saved.mime, saved.size, None, why, None)
     if data is None:
         return Artifact(saved.path, saved.mime, saved.size, None, "Shown when the run is over.", href)
     return Artifact(saved.path, saved.mime, saved.size, data, "", href)

@@ -114,7 +114,7 @@ def _copy(run: RunRecord, destination: Destination, folder: Path) -> None:
 
 
 def _copy_folder(source: Path, target: Path) -> None:
-    if source.is_dir():
+    if source.is_dir() and not source.is_symlink():
         shutil.copytree(source, target, copy_function=_link, symlinks=True)
 
 

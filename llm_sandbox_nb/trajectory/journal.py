@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from llm_sandbox_nb.formatting import clip
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.run_folder import BLOBS, JOURNAL
+from llm_sandbox_nb.trajectory.run_folder import BLOBS, JOURNAL, own_file
 
 BLOB_THRESHOLD = 64 * 1024
 """Characters (or bytes) of one text above which it is kept in a file of its own."""
@@ -78,7 +79,12 @@ def load_text(folder: Path, text: ev.Text) -> str:
 
 def load_bytes(folder: Path, text: ev.Text) -> bytes:
     """The exact bytes behind `text`. Raises FileNotFoundError when the blob folder was left behind."""
-    return text.encode() if isinstance(text, str) else (folder / BLOBS / text.sha256).read_bytes()
+    if isinstance(text, str):
+        return text.encode()
+    path = own_file(folder / BLOBS, text.sha256)
+    if path is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), text.sha256)
+    return path.read_bytes()
 
 
 def _lock(file: int) -> bool:

@@ -66,6 +66,20 @@ class RunFile(os.PathLike[str]):
         return f"<RunFile {self.name}: {self.size} bytes at {self.path}>"
 
 
+def own_file(folder: Path, name: str) -> Path | None:
+    """The regular file `name` in a folder of a run, such as its `files`; None when there is none.
+
+    A run may come from someone else: neither its names nor its links lead to another file of this machine.
+    """
+    inside = Path(os.path.normpath(name))
+    if inside.is_absolute() or os.pardir in inside.parts:
+        return None
+    path = folder / inside
+    return (
+        path if path.is_file() and path.resolve() == folder.parent.resolve() / folder.name / inside else None
+    )
+
+
 class RunFiles(Mapping[str, RunFile]):
     """The files of a run by their names below the output folder. Never leads out of the run's folder."""
 
@@ -74,13 +88,8 @@ class RunFiles(Mapping[str, RunFile]):
         self._make = make
 
     def __getitem__(self, name: str) -> RunFile:
-        path = self._folder / name
-        inside = Path(os.path.normpath(path)).is_relative_to(self._folder) and not Path(name).is_absolute()
-        if (
-            not inside
-            or not path.is_file()
-            or path.resolve() != self._folder.resolve() / Path(os.path.normpath(name))
-        ):
+        path = own_file(self._folder, name)
+        if path is None:
             raise KeyError(
                 f"{name!r} is not among the files of this run: {', '.join(self) or 'there are none'}"
             )
@@ -90,7 +99,7 @@ class RunFiles(Mapping[str, RunFile]):
         names = []
         for folder, _, files in os.walk(self._folder):
             names += [str((Path(folder) / file).relative_to(self._folder)) for file in files]
-        return iter(sorted(name for name in names if not (self._folder / name).is_symlink()))
+        return iter(sorted(name for name in names if own_file(self._folder, name)))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -190,16 +190,16 @@ def test_where_nothing_can_be_forked_only_what_was_added_counts(
         assert not crowd
         raise BlockingIOError
 
-    used = [50_000 * MEGABYTE, 1_000_000]
+    used = (50_000 * MEGABYTE, 1_000_000)
     monkeypatch.setattr(disk_watch, "is_crowd", lambda: crowd)
     monkeypatch.setattr(disk_watch, "fork_with_pipes", no_fork)
-    monkeypatch.setattr(disk_watch, "in_use", lambda _: tuple(used))
     machine: Any = Machine()
     watch = disk_watch.DiskWatch(machine, machine, Epoch())
     monkeypatch.setattr(watch, "end_commands", machine.ended.append)
     watch.limits = watch.allowed = (2 * MEGABYTE, 0)
-    watch.when_counted = (used[0], used[1])
-    used[0] += grown
+    then = disk_watch.Glance(used, (0, 0), 0.0, frozenset())
+    watch.then = then
+    watch.in_use = (used[0] + grown, used[1])
     for _ in range(3):
-        watch.count()
+        watch.count(then._replace(in_use=watch.in_use))
     assert len(machine.ended) == ended

@@ -3,12 +3,16 @@
 It is cheap to ask how full the filesystem is, but others may use it too. So that only says when to look; then a child
 counts what is the sandbox's own: files that are younger than it, and those that are deleted and still open. Above a
 limit, commands are ended; further ones may remove files. When they add as much again as the limit, the sandbox ends.
+
+Others who delete files can hide what commands write. So it also counts when the filesystem gets emptier, and every two
+seconds near a limit. While no process of the sandbox runs, nothing can change, and it does not count.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import stat
 import sys
 import time
@@ -17,25 +21,43 @@ from .children import ExecRequest, fork_with_pipes
 from .event_loop import IN
 from .frames import dump, quietly_close, write_all
 from .mounts import PSEUDO, is_ours, mount_table, writable_mounts
-from .processes import descendants, is_crowd, kill_all, process_table
+from .processes import descendants, is_crowd, kill_all, own_tree, process_table, read_proc
 from .shell import ShellCommand
 from .terminal import TerminalRequest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
+    from typing import Any, NamedTuple
 
     from .mounts import Epoch
     from .request import ExecutorContext
     from .shell import Shell
 
+    class Glance(NamedTuple):
+        """What can be seen from outside of the files at one time."""
+
+        in_use: tuple[int, int]
+        """Bytes and files on the filesystems, whoever they belong to."""
+        moved: tuple[int, int]
+        """All their ups and downs until then."""
+        seconds: float
+        """Of a processor that the sandbox's living processes have taken."""
+        ran: frozenset[tuple[str, bytes]]
+        """Each of their threads with how long it ran: the same as long as none runs."""
+else:
+    from collections import namedtuple
+
+    Glance = namedtuple("Glance", "in_use moved seconds ran")
+
 ACTIVE, IDLE = 0.2, 1.0
 """Seconds between two looks at how full the filesystem is, with a request and without."""
-REST = 20
-"""Of the time that a count takes, between two: it is 5 % of a processor at most."""
-MAY_BE_WRONG = 30.0
-"""Seconds after which to count again, whatever the filesystem says: others may have freed what the sandbox took."""
+REST, SHARE = 20, 4
+"""Counts take 5 % of a processor at most, and a quarter of what commands take of it."""
+SOON, MAY_BE_WRONG = 1.5, 30.0
+"""Seconds after which to count again, near a limit and far from it, whatever the filesystem says."""
+FASTEST = (100_000_000, 5_000)
+"""Bytes and files per second that others may hide: a limit that takes longer to reach is farther."""
 SLACK = 16
 """Above a limit each command may add a part of it, one divided by this."""
 CLEARLY = 4
@@ -58,8 +80,14 @@ class DiskWatch:
         self.last = (0, 0)
         """Above this the sandbox ends; 0 while it is below its limits."""
         self.counted = (0, 0)
-        self.when_counted = (0, 0)
-        self.next_count = self.last_count = 0.0
+        self.in_use = self.moved = (0, 0)
+        """At the last look, see `Glance`."""
+        self.then = Glance((0, 0), (0, 0), 0.0, frozenset())
+        """When the last count began."""
+        self.last_count = self.next_look = 0.0
+        """When it ended, and when to look at the processes again (monotonic time)."""
+        self.ended = self.cost = 0.0
+        """Seconds of a processor that ended processes had taken then, and that the count took."""
         self.counting = False
         self.killed = 0
         self.places: list[bytes] = []
@@ -68,55 +96,76 @@ class DiskWatch:
         """Begin, or take other limits; 0 is none."""
         begun = any(self.limits)
         self.limits = self.allowed = (size, files)
-        self.counted = self.last = (0, 0)
+        self.last = (0, 0)
         if any(self.limits) and not begun:
             by_device = {os.stat(path).st_dev: path for path, _ in filesystems(self.executor.remove)}
             self.places = list(by_device.values())
-            self.when_counted = in_use(self.places)
+            self.in_use = in_use(self.places)
+            self.then = Glance(self.in_use, (0, 0), 0.0, frozenset())
             self.last_count = time.monotonic()
             self.tick()
 
     def tick(self) -> None:
         """Look how full it is, and count when a limit could be passed."""
         self.executor.after(ACTIVE if self.executor.requests else IDLE, self.tick)
+        before, self.in_use = self.in_use, in_use(self.places)
+        self.moved = plus(self.moved, (abs(now - then) for now, then in pairs(self.in_use, before)))
         now = time.monotonic()
-        if self.counting or now < self.next_count:
+        if self.counting or now < self.next_look or not any(self.limits):
             return
-        overdue = self.executor.requests and now - self.last_count > MAY_BE_WRONG and any(self.limits)
-        if overdue or over(self.most(), self.allowed):
-            self.count()
+        waited = now - self.last_count
+        possible = plus(self.counted, (now - then for now, then in pairs(self.moved, self.then.moved)))
+        if waited < self.patience() and not over(possible, self.allowed):
+            return
+        began = time.process_time()
+        seconds, ran = activity()
+        ended = ended_seconds()
+        self.next_look = now + REST * (time.process_time() - began)
+        worked = max(0.0, seconds - self.then.seconds + ended - self.ended)
+        if self.cost > waited / REST + worked / SHARE and waited < MAY_BE_WRONG:
+            return
+        if ended != self.ended or ran != self.then.ran:
+            self.count(Glance(self.in_use, self.moved, seconds, ran))
+
+    def patience(self) -> float:
+        """Seconds after which to count again, whatever the filesystem says."""
+        seconds = [
+            (limit - own) / fastest
+            for limit, own, fastest in zip(self.allowed, self.counted, FASTEST)  # noqa: B905 - Python 3.8
+            if limit
+        ]
+        return min(MAY_BE_WRONG, max(SOON, min(seconds)))
 
     def most(self) -> tuple[int, int]:
-        """What is the sandbox's own at most: what was counted, and all by which the filesystems have grown since."""
-        grown = [max(0, have - had) for have, had in pairs(in_use(self.places), self.when_counted)]
-        size, files = (own + more for own, more in pairs(self.counted, grown))
-        return size, files
+        """What was counted, and all by which the filesystems have grown since."""
+        return plus(self.counted, (max(0, now - then) for now, then in pairs(self.in_use, self.then.in_use)))
 
-    def count(self) -> None:
+    def count(self, now: Glance) -> None:
         """Have a child count; here, when commands have killed it.
 
         Among hundreds of processes that fork, our own fork would wait for theirs: what they may have taken counts.
         """
-        started = time.monotonic()
         if is_crowd():
             if over(self.most(), self.allowed):
-                self.take(self.most(), started)
+                self.take(self.most(), now)
             return
         if self.killed > 1:
-            self.take(count_own(self.executor.remove, self.epoch, self.ceiling, os.getpid()), started)
+            began = time.process_time()
+            counted = count_own(self.executor.remove, self.epoch, self.ceiling, os.getpid())
+            self.take(counted, now, time.process_time() - began)
             return
         try:
             pid, (result_r,) = fork_with_pipes(self.executor, (3,), lambda: self.child())
         except OSError:  # commands have all processes: what they may have taken counts
             if self.killed:
-                self.take(self.most(), started)
+                self.take(self.most(), now)
             else:
                 self.killed += 1
             return
         self.counting = True
         answer: list[bytes] = []
         self.executor.helpers.add(pid)
-        self.executor.children[pid] = lambda _: self.child_ended(pid, result_r, answer, started)
+        self.executor.children[pid] = lambda _: self.child_ended(pid, result_r, answer, now)
         self.executor.watch(result_r, IN, lambda _: answer.append(os.read(result_r, 4096)))
 
     @property
@@ -126,12 +175,11 @@ class DiskWatch:
 
     def child(self) -> None:
         """In the child."""
-        os.nice(5)
         counted = count_own(self.executor.remove, self.epoch, self.ceiling, os.getppid())
-        write_all(3, dump(counted))
+        write_all(3, dump([counted, time.process_time()]))
         os._exit(0)
 
-    def child_ended(self, pid: int, result_r: int, answer: list[bytes], started: float) -> None:
+    def child_ended(self, pid: int, result_r: int, answer: list[bytes], began: Glance) -> None:
         """The child has counted, or was killed."""
         self.counting = False
         self.executor.helpers.discard(pid)
@@ -142,18 +190,18 @@ class DiskWatch:
             pass
         quietly_close(result_r)
         try:
-            size, files = json.loads(b"".join(answer))
+            (size, files), cost = json.loads(b"".join(answer))
         except ValueError:
             self.killed += 1
             return
-        self.take((size, files), started)
+        self.take((size, files), began, cost)
 
-    def take(self, counted: tuple[int, int], started: float) -> None:
+    def take(self, counted: tuple[int, int], began: Glance, cost: float = 0.0) -> None:
         """What is counted; end the commands when it is too much."""
-        now = self.last_count = time.monotonic()
+        self.last_count = time.monotonic()
         self.killed = 0
-        self.next_count = now + min(REST * (now - started), MAY_BE_WRONG)
-        self.counted, self.when_counted = counted, in_use(self.places)
+        self.counted, self.then = counted, began
+        self.ended, self.cost = ended_seconds(), cost
         if not over(counted, self.limits):
             self.allowed, self.last = self.limits, (0, 0)
             return
@@ -163,7 +211,7 @@ class DiskWatch:
             sys.stderr.write("its files took more and more room beyond its limit\n")
             sys.stderr.flush()
             self.executor.leave()
-        self.next_count = now
+        self.cost = 0.0
         self.allowed = self.beyond(counted, SLACK)
         if not any(self.last):
             self.last = self.beyond(counted, 1)
@@ -205,6 +253,12 @@ def pairs(one: Any, other: Any) -> Iterator[tuple[int, int]]:
     return iter(((one[0], other[0]), (one[1], other[1])))
 
 
+def plus(one: Any, other: Any) -> tuple[int, int]:
+    """The sum of two figures."""
+    size, files = (left + right for left, right in pairs(tuple(one), tuple(other)))
+    return size, files
+
+
 def over(have: Any, limits: Any) -> bool:
     """Whether one of two figures is above its limit; 0 is none."""
     return any(limit and value > limit for value, limit in pairs(have, limits))
@@ -230,6 +284,30 @@ def in_use(places: list[bytes]) -> tuple[int, int]:
         size += (found.f_blocks - found.f_bfree) * found.f_frsize
         files += found.f_files - found.f_ffree
     return size, files
+
+
+def ended_seconds() -> float:
+    """Seconds of a processor that our children took, with all that they waited for, until they ended."""
+    taken = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return taken.ru_utime + taken.ru_stime
+
+
+def activity() -> tuple[float, frozenset[tuple[str, bytes]]]:
+    """`seconds` and `ran` of a `Glance`."""
+    ticks, ran = 0, set()
+    for pid in own_tree():
+        fields = read_proc("/proc/%d/stat" % pid).rpartition(b")")[2].split()
+        ticks += sum(map(int, fields[11:15]))
+        folder = "/proc/%d/task" % pid
+        try:
+            threads = os.listdir(folder)
+        except OSError:
+            continue
+        for thread in threads:
+            told = read_proc("%s/%s/schedstat" % (folder, thread))
+            known = told not in (b"", b"0 0 0\n")  # some kernels do not say it: it may always have run
+            ran.add((thread, told if known else b"%f" % time.monotonic()))
+    return ticks / os.sysconf("SC_CLK_TCK"), frozenset(ran)
 
 
 def describe_disk(limits: tuple[int, int], folder: str) -> dict[str, Any]:

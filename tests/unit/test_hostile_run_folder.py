@@ -1,0 +1,175 @@
+"""A run folder that someone else made shows nothing of this machine: not on the terminal and not in a page."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from llm_sandbox_nb.card import export
+from llm_sandbox_nb.card.export import export_html
+from llm_sandbox_nb.cli import main
+from llm_sandbox_nb.runs.fork import _copy_folder
+from llm_sandbox_nb.runs.run import Run
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.journal import Journal
+
+SECRET = "the secret of this machine"
+DIGEST = "ab" * 32
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    path = folder / DIGEST
+    path.write_text(SECRET)
+    return path
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "received"
+    for part in ("blobs", "files"):
+        (folder / part).mkdir(parents=True)
+    return folder
+
+
+def record(run: Path, digest: str) -> None:
+    """A journal whose command has its output in a file with this name."""
+    journal = Journal(run)
+    journal.append(ev.RunStarted(run_id="r", task="Look.", model="scripted/x"))
+    journal.append(ev.CallStarted(step=1, call_id="c", tool="execute_bash", arguments={"command": "true"}))
+    journal.close()
+    blob = {"sha256": digest, "size": 5, "preview": "shown"}
+    finished = ev.CallFinished(step=1, call_id="c", observation="").model_dump(mode="json")
+    with (run / "journal.jsonl").open("a") as file:
+        file.write(json.dumps(finished | {"stdout": blob}) + "\n")
+    end = Journal(run)
+    end.append(ev.RunFinished(stop_reason="submitted", steps=1, wall_time=1.0))
+    end.close()
+
+
+def name_it(run: Path, secret: Path, how: str) -> str:
+    """The digest in the journal; what it leads to."""
+    blobs = run / "blobs"
+    if how == "path":
+        return "../../home/" + DIGEST
+    if how == "absolute":
+        return str(secret)
+    if how == "link":
+        (blobs / DIGEST).symlink_to(secret)
+    if how == "folder":
+        blobs.rmdir()
+        blobs.symlink_to(secret.parent)
+    if how == "pipe":
+        os.mkfifo(blobs / DIGEST)
+    return DIGEST
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("how", ["path", "absolute", "link", "folder", "pipe"])
+def test_an_output_is_read_from_its_own_file_only(
+    how: str, run: Path, secret: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record(run, name_it(run, secret, how))
+    assert main(["show", str(run)]) != 0
+    printed = capsys.readouterr()
+    assert SECRET not in printed.out + printed.err
+    assert len(printed.err.strip().splitlines()) == 1
+
+
+def test_an_output_in_its_own_file_is_read(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "blobs" / DIGEST).write_text("what the command said")
+    record(run, DIGEST)
+    assert main(["show", str(run)]) == 0
+    assert "what the command said" in capsys.readouterr().out
+
+
+def link_folder(run: Path, secret: Path) -> str:
+    (run / "files").rmdir()
+    (run / "files").symlink_to(secret.parent)
+    return DIGEST
+
+
+def link_below(run: Path, secret: Path) -> str:
+    (run / "files" / "below").symlink_to(secret.parent)
+    return "below/" + DIGEST
+
+
+def link_file(run: Path, secret: Path) -> str:
+    (run / "files" / DIGEST).symlink_to(secret)
+    return DIGEST
+
+
+def pipe(run: Path, secret: Path) -> str:
+    os.mkfifo(run / "files" / DIGEST)
+    return DIGEST
+
+
+def path_up(run: Path, secret: Path) -> str:
+    return "../../home/" + DIGEST
+
+
+def absolute(run: Path, secret: Path) -> str:
+    return str(secret)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("view", [True, False])
+@pytest.mark.parametrize("make", [link_folder, link_below, link_file, pipe, path_up, absolute])
+def test_files_of_a_run_are_in_its_own_folder(
+    make: Callable[[Path, Path], str],
+    view: bool,
+    run: Path,
+    secret: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the page with the view, and in the one that is the card alone."""
+    monkeypatch.setattr(export, "has_view", lambda: view)
+    monkeypatch.setattr(export, "_asset", str)
+    name = make(run, secret)
+    save(run, name)
+    loaded = Run.load(run)
+    assert name not in loaded.files
+    assert DIGEST not in loaded.files
+    page = export_html(loaded, tmp_path / "run.html").read_text()
+    assert not_in(page)
+
+
+def test_a_file_in_its_own_folder_is_in_the_page(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search finds what is there."""
+    monkeypatch.setattr(export, "has_view", lambda: True)
+    monkeypatch.setattr(export, "_asset", str)
+    (run / "files" / "answer.txt").write_text(SECRET)
+    save(run, "answer.txt")
+    assert not not_in(export_html(Run.load(run), tmp_path / "run.html").read_text())
+
+
+@pytest.mark.parametrize("part", ["files", "blobs"])
+def test_a_fork_copies_nothing_from_elsewhere(part: str, run: Path, secret: Path, tmp_path: Path) -> None:
+    (run / part).rmdir()
+    (run / part).symlink_to(secret.parent)
+    _copy_folder(run / part, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def save(run: Path, name: str) -> None:
+    """A journal that says that the model left this file."""
+    journal = Journal(run)
+    journal.append(ev.RunStarted(run_id="r", task="Look.", model="scripted/x"))
+    journal.append(ev.ArtifactSaved(step=None, path=name, mime="text/plain", size=len(SECRET), sha256=DIGEST))
+    journal.append(ev.RunFinished(stop_reason="submitted", steps=1, wall_time=1.0))
+    journal.close()
+
+
+def not_in(page: str) -> bool:
+    """Whether a page has the secret neither as text nor encoded."""
+    return SECRET not in page and base64.b64encode(SECRET.encode()).decode() not in page
