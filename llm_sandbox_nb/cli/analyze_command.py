@@ -45,7 +45,7 @@ def analyze_command(arguments: argparse.Namespace) -> int:
         raise UsageError(str(error)) from error
     except OSError as error:
         raise UsageError(
-            f"The report cannot be written to {arguments.html}: {error.strerror or error}."
+            f"The report cannot be written to {arguments.html} ({error.strerror or error}): choose another file."
         ) from error
     return FAILED if reading.problems else ENDED_WELL
 

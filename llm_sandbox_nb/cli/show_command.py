@@ -34,11 +34,13 @@ def show_command(arguments: argparse.Namespace) -> int:
         raise UsageError(f"Outputs of the run are missing; {folder}/blobs was left behind.") from error
     except (JournalError, ValueError) as error:
         raise UsageError(f"The run cannot be read to its end: {str(error).rstrip('.')}.") from error
+    if last is None:
+        raise UsageError(f"There is nothing to show: no run has begun in {folder}.")
     _show_end(last)
     return 0
 
 
-def _show_end(last: ev.Event | None) -> None:
+def _show_end(last: ev.Event) -> None:
     if not isinstance(last, ev.RunFinished):
         print("\nThe record ends here: the run is still running, or was killed.")
         return
