@@ -52,6 +52,10 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def _show_in_notebooks() -> None:
     """Let `await solve(...)` show its card in the cell. In a process that is no kernel nothing is imported."""
     if "ipykernel.kernelapp" in sys.modules:

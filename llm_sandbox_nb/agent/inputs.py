@@ -62,16 +62,21 @@ def check_inputs(inputs: InputFiles) -> Inputs:
             contents=tuple((_checked_name(name), _checked(name, content)) for name, content in inputs.items())
         )
     given: Any = inputs
+    is_one = isinstance(given, str | bytes | bytearray) or is_frame(given) or not isinstance(given, Iterable)
+    listed = [given] if is_one else given
+    paths = tuple(_existing(_checked_path(one)) for one in listed)
+    _check_unique(paths)
+    return Inputs(paths)
+
+
+def _checked_path(given: Any) -> str | Path:
     if is_frame(given):
         raise InputError("A data frame needs a name in the input folder: write inputs={'data.csv': frame}.")
-    if isinstance(given, bytes | bytearray) or not isinstance(given, str | Path | Iterable):
+    if not isinstance(given, str | Path):
         raise InputError(
             f"inputs takes paths, or contents by name as in {{'data.csv': content}}, not {type(given).__name__}."
         )
-    listed = (inputs,) if isinstance(inputs, str | Path) else inputs
-    paths = tuple(_existing(path) for path in listed)
-    _check_unique(paths)
-    return Inputs(paths)
+    return given
 
 
 def _checked(name: str, content: Any) -> bytes | Path:
@@ -83,7 +88,10 @@ def _checked(name: str, content: Any) -> bytes | Path:
         raise InputError(
             f"The input {name!r} is of type {type(content).__name__}: give a path, bytes or a data frame."
         )
-    return _existing(content)
+    path = _existing(content)
+    if not path.is_file():
+        raise InputError(f"The input {name!r} is the folder {content}: give a file, or inputs=[folder].")
+    return path
 
 
 def is_frame(value: Any) -> bool:
@@ -119,6 +127,8 @@ def _existing(path: str | Path) -> Path:
     path = Path(path).expanduser()
     if not path.exists():
         raise InputError(f"The input {path} does not exist: check the name, relative to {Path.cwd()}.")
+    if not path.is_file() and not path.is_dir():
+        raise InputError(f"The input {path} is neither a file nor a folder: give one of these.")
     return path.absolute()
 
 

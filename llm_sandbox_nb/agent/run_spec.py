@@ -58,6 +58,16 @@ class RunSpec:
     provenance: Mapping[str, str] = field(default_factory=dict)
     """For the record: which run it replays, or whose files it begins with."""
 
+    def __post_init__(self) -> None:
+        """Raises InputError when a number is invalid."""
+        seconds, nudges = self.command_timeout, self.nudges
+        if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
+            raise InputError(f"command_timeout is a number of seconds above zero, not {seconds!r:.80}.")
+        if not isinstance(nudges, int) or isinstance(nudges, bool) or nudges < 0:
+            raise InputError(f"nudges is a whole number of at least zero, not {nudges!r:.80}.")
+        if not isinstance(self.retries, RetryPolicy):
+            raise InputError(f"retries is a RetryPolicy(...), not {self.retries!r:.80}.")
+
     def start_event(self, run_id: str) -> ev.RunStarted:
         """The first event of the journal."""
         settings: dict[str, Any] = {

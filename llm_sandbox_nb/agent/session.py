@@ -89,7 +89,11 @@ class Session:
         start = (
             ev.Continued(source="python") if self.past else self.spec.start_event(self.recorder.folder.name)
         )
-        self.recorder.emit(start)
+        try:
+            self.recorder.emit(start)
+        except OSError as error:
+            self.recorder.close()
+            raise self._unwritable(error) from error
         self.record.context.session = self
         setup = asyncio.ensure_future(self._set_up())  # the model's first reply does not wait for the sandbox
         if isinstance(self.spec.model, SlowToBegin):
@@ -108,7 +112,7 @@ class Session:
         try:
             await self._finish(loop, ending)
         except OSError as error:
-            raise RunError(f"The record of the run cannot be written: {error}.", self.record) from error
+            raise self._unwritable(error) from error
         finally:
             await self._close(setup)
         if ending.reason == "interrupted" and not self.control.stopped:
@@ -116,6 +120,13 @@ class Session:
         if ending.reason in _FAILURES:
             origin = cause.__cause__ if isinstance(cause, StopRun) else cause
             raise RunError(ending.error or ending.reason, self.record) from origin
+
+    def _unwritable(self, error: OSError) -> RunError:
+        return RunError(
+            f"The record of the run cannot be written to {self.recorder.folder} ({error.strerror or error}): "
+            "free disk space, or choose another output folder.",
+            self.record,
+        )
 
     async def rewind(self, move: Move[T]) -> T:
         """See `RunControl.rewind`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.analysis.capability_rules import CAPABILITIES
@@ -80,7 +81,11 @@ def svg_of(figure: Figure) -> str:
     import matplotlib
 
     target = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": "llm-sandbox-nb", "svg.fonttype": "path"}):
+    with (
+        matplotlib.rc_context({"svg.hashsalt": "llm-sandbox-nb", "svg.fonttype": "path"}),
+        warnings.catch_warnings(),
+    ):
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # the tables have these names as text
         figure.savefig(target, format="svg", metadata={"Date": None})
     text = target.getvalue()
     return text[text.index("<svg") :]

@@ -12,6 +12,7 @@ from llm_sandbox_nb.analysis.capability_rules import CAPABILITIES, RULES_VERSION
 from llm_sandbox_nb.analysis.frames import groups_frame, runs_frame, tools_frame
 from llm_sandbox_nb.analysis.load import Reading
 from llm_sandbox_nb.formatting import format_number, format_percent, plural
+from llm_sandbox_nb.trajectory.whole_file import write_whole
 
 if TYPE_CHECKING:
     import pandas
@@ -107,8 +108,4 @@ def _problems(reading: Reading) -> str:
 
 def write_report(reading: Reading, path: str | Path, title: str = "What these runs did") -> Path:
     """Write the page to `path`; a reader never sees half of it."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(report_html(reading, title), "utf-8", errors="replace", newline="\n")
-    return partial.replace(path)
+    return write_whole(Path(path), report_html(reading, title).encode("utf-8", "replace"))

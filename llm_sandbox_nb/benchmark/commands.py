@@ -12,6 +12,7 @@ from llm_sandbox_nb.benchmark.options import BENCHMARK_OPTIONS
 from llm_sandbox_nb.model.model_names import typed_key_of
 from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.options.values import converted, resolve
+from llm_sandbox_nb.trajectory.whole_file import write_whole
 
 if TYPE_CHECKING:
     from llm_sandbox_nb.benchmark.item_pipeline import Item
@@ -51,17 +52,17 @@ def make_report(out: Path, html: str | None = None) -> BenchmarkReport:
         found = summary(out)
         if html is None:
             return BenchmarkReport(found)
-        path = Path(html).expanduser()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(as_html(out, found), "utf-8", errors="replace", newline="\n")
-        return BenchmarkReport(found, path)
+        page = as_html(out, found).encode("utf-8", "replace")
+        return BenchmarkReport(found, write_whole(Path(html).expanduser(), page))
     except ResultsError as error:
         raise UsageError(str(error)) from error
     except ImportError as error:
         install = f"Reports need {error.name}: run `pip install 'llm-sandbox-nb[benchmark]'`."
         raise UsageError(install if error.name else str(error)) from error  # ours says it all
     except OSError as error:
-        raise UsageError(f"The report cannot be written to {html}: {error.strerror or error}.") from error
+        raise UsageError(
+            f"The report cannot be written to {html} ({error.strerror or error}): choose another file."
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -130,10 +131,14 @@ def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[s
         raise TaskError(
             f"Task {judged[0]} is scored by a judge: name a model with --judge_model (for example openai/gpt-5)."
         )
-    rows = [load_rows(task, values["data"])[values["start_id"] : values["end_id"]] for task in tasks]
+    loaded = [load_rows(task, values["data"]) for task in tasks]
+    start, end = values["start_id"], values["end_id"]
+    rows = [one[start:end] for one in loaded]
     if not any(rows):
-        start, end = values["start_id"], values["end_id"]
-        raise TaskError(f"There is no row from --start_id {start} to --end_id {end}: the data has fewer.")
+        asked = f"--start_id {start}" if end is None else f"--start_id {start} --end_id {end}"
+        raise TaskError(
+            f"{asked} selects no row: there are {max(map(len, loaded))}, and the first has the number 0."
+        )
     contexts = {"files": "sandbox", "prompt": "sandbox-prompt"}
     modes = [contexts[one] for one in values["context"]] if "sandbox" in values["mode"] else []
     modes += ["llm"] if "llm" in values["mode"] else []

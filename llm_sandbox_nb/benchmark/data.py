@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +66,22 @@ def _named(task: Task, source: str) -> Path:
     return found
 
 
+def _json_lines(text: str) -> Iterator[Any]:
+    """The records of JSON lines. Raises ValueError that names the line."""
+    for number, line in enumerate(text.split("\n"), 1):  # a text may hold other line ends
+        if line.strip():
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"line {number} is not JSON ({error})") from error
+
+
 def _file(path: Path) -> Iterable[Mapping[str, Any]]:
     try:
         if path.suffix == ".parquet":
             return _parquet(path)
         text = path.read_text("utf-8")
-        lines = [line for line in text.split("\n") if line.strip()]  # a text may hold other line ends
-        records = json.loads(text) if path.suffix == ".json" else [json.loads(line) for line in lines]
+        records = json.loads(text) if path.suffix == ".json" else list(_json_lines(text))
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {' '.join(str(error).split())}.") from error
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):

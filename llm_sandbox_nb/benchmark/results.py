@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from llm_sandbox_nb.trajectory.whole_file import write_whole
+
 FILE = "results.jsonl"
 CONFIG = "config.json"
 _MAY_COME_LATER = "judge_model"
@@ -141,10 +143,7 @@ def _filled(config: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write_config(path: Path, config: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(config, indent=2, sort_keys=True), "utf-8")
-    partial.replace(path)
+    write_whole(path, json.dumps(config, indent=2, sort_keys=True).encode())
 
 
 def check_rows(out: Path, rows: Mapping[tuple[str, str], str]) -> None:

@@ -130,7 +130,7 @@ class Runner:
         files = {item.task.scorer: item.task.name for item in items if item.task.has_own_scorer}
         for scorer, name in files.items():
             if problem := await scoring.check(scorer):
-                raise FatalError(f"Task {name} cannot be scored: {problem}; correct {scorer}.")
+                raise FatalError(f"Task {name} cannot be scored: {problem.rstrip('.')}; correct {scorer}.")
 
     async def _scored_again(self, items: list[Item], scoring: Scoring) -> list[Item]:
         """Score answers that an earlier start left without a score; the items that are still open.

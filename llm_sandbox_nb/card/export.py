@@ -14,6 +14,7 @@ from llm_sandbox_nb.card.bundle import Caps, trajectory_json
 from llm_sandbox_nb.card.card import Card
 from llm_sandbox_nb.card.text import first_line, plain
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
+from llm_sandbox_nb.trajectory.whole_file import write_whole
 
 CAPS = Caps(artifact=25_000_000, run=100_000_000, events=200_000_000)
 """More than a notebook keeps: the file holds one run, and nobody edits it."""
@@ -95,12 +96,12 @@ def export_html(run: RecordedRun, path: str | Path, caps: Caps = CAPS) -> Path:
     if run.trajectory.start is None:
         raise ExportError(f"There is nothing to write: no run has begun in {run.folder}.")
     text = page(run, caps)
-    partial = path.with_name(path.name + ".partial")
     try:
-        partial.write_bytes(text.encode("utf-8", "replace"))
-        return partial.replace(path)
+        return write_whole(path, text.encode("utf-8", "replace"))
     except OSError as error:
-        raise ExportError(f"{path} cannot be written: {error.strerror or error}.") from error
+        raise ExportError(
+            f"{path} cannot be written ({error.strerror or error}): choose another file."
+        ) from error
 
 
 def page(run: RecordedRun, caps: Caps = CAPS) -> str:

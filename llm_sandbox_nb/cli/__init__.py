@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -22,6 +23,7 @@ LIMIT_REACHED = 5
 """Steps, tokens, cost or time ran out before the model was done."""
 INTERRUPTED = 130
 _BROKEN_PIPE = 141
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _MODULES = {
     "run": "run_command",
@@ -69,8 +71,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("Interrupted.", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return _BROKEN_PIPE
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        where = f" to {error.filename}" if error.filename else ""
+        print(
+            f"Nothing more can be written{where} ({error.strerror}): free disk space, then repeat the command.",
+            file=sys.stderr,
+        )
+        _drop_output()
+        return FAILED
+
+
+def _drop_output() -> None:
+    """What is still to be written to stdout, also by Python at its end, goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -52,11 +52,11 @@ class Printer:
         """The kind of the model's newest failure."""
 
     def __call__(self, event: ev.Event) -> None:
-        """Show one event. When the reader has closed the pipe (`| head`), the run continues unseen."""
+        """Show one event. When nothing can be written (`| head`, a full disk), the run continues unseen."""
         try:
             self._show(event)
             self._out.flush()
-        except BrokenPipeError:
+        except OSError:
             self._out = Path(os.devnull).open("w")  # noqa: SIM115 (for the rest of the process)
 
     def _show(self, event: ev.Event) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.run_folder import SEED
 from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory, tool_message
+from llm_sandbox_nb.trajectory.whole_file import write_whole
 
 RESPONSES = "litellm"
 """The folder of requests and replies, in the folder of a run."""
@@ -47,10 +48,7 @@ def dump_seed(trajectory: Trajectory) -> str:
 
 def write_seed(trajectory: Trajectory, folder: Path) -> Path:
     """Write `trajectory.json` into `folder`; a reader never sees half of it."""
-    path = folder / SEED
-    partial = path.with_suffix(".partial")
-    partial.write_text(dump_seed(trajectory), "utf-8", newline="\n")
-    return partial.replace(path)
+    return write_whole(folder / SEED, dump_seed(trajectory).encode())
 
 
 def _records(step: Step) -> Iterator[dict[str, Any]]:

@@ -92,6 +92,7 @@ class ModelSettings:
     extra_body: dict[str, Any] = field(default_factory=dict)
 
 
+@runtime_checkable
 class Model(Protocol):
     """A model. One implementation is LiteLLM, the scripted model another; a token-level policy for training a third."""
 

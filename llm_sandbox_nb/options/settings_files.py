@@ -68,9 +68,11 @@ def read_settings_file(path: Path) -> dict[str, tuple[Any, str]]:
         UsageError: it is no TOML or YAML, not a mapping, or holds a key that is no option.
     """
     try:
-        content = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"The settings file {path} cannot be read: {error}.") from error
+        content = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"The settings file {path} is not UTF-8 text: save it as UTF-8.") from error
+    except OSError as error:
+        raise UsageError(f"The settings file {path} cannot be read: {error.strerror or error}.") from error
     loaded = _toml(path, content) if path.suffix == ".toml" else _yaml(path, content)
     names = {name: one.name for one in FILE_SETTINGS for name in (one.name, *one.aliases)}
     for key in loaded:

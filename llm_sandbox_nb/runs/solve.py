@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from inspect import isawaitable
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -141,8 +142,12 @@ async def solve(
     """
     decided = control is not None or on_run is not None or on_pause is not None
     control = control or RunControl()
+    if not isinstance(control, RunControl):
+        raise InputError(f"control is a RunControl(), not {control!r:.80}.")
     if control.used:
         raise InputError("The control belongs to another run: make a new RunControl for this one.")
+    if not isinstance(task, str):
+        raise InputError(f"The task is a text, not {task!r:.80}.")
     if not task.strip():
         raise InputError("The task is empty: write what the model shall do.")
     starting, provenance = _starting_files(files_of)
@@ -191,6 +196,8 @@ def _starting_files(files_of: Run | tuple[Run, int] | None) -> tuple[StartingFil
     if files_of is None:
         return None, {}
     run, step = files_of if isinstance(files_of, tuple) else (files_of, 0)
+    if not isinstance(run, Run):
+        raise InputError(f"files_of is a run, or (run, step), not {run!r:.80}: Run.load(folder) gives one.")
     try:
         found = starting_files(run, step)
     except ValueError as error:
@@ -203,7 +210,14 @@ def _starting_files(files_of: Run | tuple[Run, int] | None) -> tuple[StartingFil
 
 
 def _model(model: str | Model, api_base: str | None, api_key: str | None) -> Model:
-    return make_model(model, api_base=api_base, api_key=api_key) if isinstance(model, str) else model
+    if isinstance(model, str):
+        return make_model(model, api_base=api_base, api_key=api_key)
+    if not isinstance(model, Model):
+        raise InputError(
+            "model is a name such as 'openai/gpt-5' or 'scripted/strawberry', or an object with name, scripted and "
+            f"reply, not {model!r:.80}."
+        )
+    return model
 
 
 def _other_model(name: str, first: str | Model, api_base: str | None, api_key: str | None) -> Model:
@@ -220,10 +234,14 @@ def _opening(
     network: str | None,
     options: Mapping[str, Any],
 ) -> SandboxOpening:
+    if not isinstance(options, Mapping):
+        raise InputError(f"sandbox_options is a mapping, as in {{'env': {{...}}}}, not {options!r:.80}.")
     if sandbox is None:
         named = {"isolation": isolation, "profile": profile, "image": image, "network": network}
         given = {name: value for name, value in {**options, **named}.items() if value is not None}
         return SandboxOpening.new(given)
     if isinstance(sandbox, Sandbox):
         return SandboxOpening(sandbox, owned=False, root=sandbox.directories.root)
+    if not isawaitable(sandbox):
+        raise InputError(f"sandbox is an open sandbox, as `await open_sandbox()` gives, not {sandbox!r:.80}.")
     return SandboxOpening(sandbox, owned=False, root=None if has_own_root(isolation) else Directories().root)

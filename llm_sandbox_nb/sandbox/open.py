@@ -185,7 +185,7 @@ async def choose_isolation(options: SandboxOptions) -> str:
     if options.image is not None:
         needed = " or ".join(name.capitalize() for name in problems)
         raise IsolationUnavailableError(
-            f"The image {options.image!r} needs {needed}, which does not work here: {'; '.join(problems.values())}."
+            f"The image {options.image!r} needs {needed}. {' '.join(f'{one}.' for one in problems.values())}"
         )
     unprotected = " or ".join(repr(row.name) for row in ISOLATIONS.values() if not row.isolates)
     raise IsolationUnavailableError(

@@ -204,13 +204,17 @@ def load_config(name: str | Path, changes: Mapping[str, Any] | None = None) -> T
     if not path.is_file() and (CONFIGS / str(name)).is_file():
         path = CONFIGS / str(name)
     try:
-        content = yaml.safe_load(path.read_text("utf-8")) or {}
+        content = yaml.safe_load(path.read_text("utf-8-sig")) or {}
     except FileNotFoundError as error:
         raise ConfigError(
             f"There is no configuration {name}: give a YAML file, or one of {', '.join(config_names())}."
         ) from error
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text: save it as UTF-8.") from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror or error}): give a YAML file.") from error
+    except (ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path} has to hold keys such as `steps:` and `rollouts:`.")
     for dotted, value in (changes or {}).items():

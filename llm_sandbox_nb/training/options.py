@@ -22,7 +22,9 @@ def add_training_actions(actions: argparse._SubParsersAction[Parser]) -> dict[st
         "--config", metavar="FILE", required=True, help=f"a YAML file, or one of {', '.join(config_names())}"
     )
     run.add_argument(
-        "--out", metavar="FOLDER", help=f"where it goes (default: {RUNS}/NAME); resumes what is there"
+        "--out",
+        metavar="FOLDER",
+        help=f"where it goes (default: {RUNS}/NAME); resumes an earlier training",
     )
     run.add_argument("--seed", metavar="N", type=int, help="seed, in place of the file's")
     run.add_argument("--steps", metavar="N", type=int, help="steps, in place of the file's")
@@ -44,7 +46,7 @@ def add_training_actions(actions: argparse._SubParsersAction[Parser]) -> dict[st
     )
     watch.add_argument("folder", metavar="RUN", help="the folder of the training")
     watch.add_argument("--step", metavar="N", type=int, help="the rollouts of this step")
-    watch.add_argument("--once", action="store_true", help="show what is there and do not wait for more")
+    watch.add_argument("--once", action="store_true", help="show the steps so far, and do not wait for more")
     evaluate = actions.add_parser(
         "evaluate", help="score a policy before and after its training, with a sandbox and without"
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 from llm_sandbox_nb.formatting import clip
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.run_folder import BLOBS, JOURNAL, own_file
+from llm_sandbox_nb.trajectory.whole_file import write_whole
 
 BLOB_THRESHOLD = 64 * 1024
 """Characters (or bytes) of one text above which it is kept in a file of its own."""
@@ -59,10 +60,7 @@ class Journal:
         digest = hashlib.sha256(data).hexdigest()
         path = self.folder / BLOBS / digest
         if not path.exists():
-            path.parent.mkdir(exist_ok=True)
-            partial = path.with_suffix(".partial")
-            partial.write_bytes(data)
-            partial.replace(path)
+            write_whole(path, data)
         return ev.Blob(sha256=digest, size=len(data), preview=preview)
 
     def close(self) -> None:
@@ -134,10 +132,11 @@ def read_journal(path: Path) -> Iterator[ev.Event]:
 
     Raises:
         FileNotFoundError: there is no journal at `path`.
-        JournalError: a line other than the last is not an event.
+        JournalError: a line other than the last, or the only whole line, is not an event.
     """
     path = path / JOURNAL if path.is_dir() else path
     pending: tuple[int, ValueError] | None = None
+    begun = False
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if pending:
@@ -149,4 +148,7 @@ def read_journal(path: Path) -> Iterator[ev.Event]:
             except ValueError as error:
                 pending = (number, error)
                 continue
+            begun = True
             yield event
+    if pending and not begun:
+        raise JournalError(f"{path}, line {pending[0]}: not an event ({_reason(pending[1])})")

@@ -147,7 +147,7 @@ def test_wrong_ranges_and_folders_are_one_sentence(
     own: Own, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert own.measure("--start_id", "9") == 2
-    assert "There is no row from --start_id 9" in capsys.readouterr().err
+    assert "--start_id 9 selects no row: there are 2" in capsys.readouterr().err
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/results")):
         assert own.measure(out=out) == 2

@@ -164,9 +164,7 @@ def test_auto_never_takes_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_image_needs_docker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
-    with pytest.raises(
-        IsolationUnavailableError, match="The image 'debian' needs Docker, which does not work here: No"
-    ):
+    with pytest.raises(IsolationUnavailableError, match=r"The image 'debian' needs Docker\. No"):
         support.run(open_and_close("auto", image="debian"))
 
 

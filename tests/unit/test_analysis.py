@@ -11,10 +11,12 @@ import labelled
 import pytest
 from card_runs import run_events
 from labelled import EXAMPLES, load
+from matplotlib.figure import Figure
 
 from llm_sandbox_nb.analysis.behaviour import behaviour_of, plain_output, succeeded, writing_of
 from llm_sandbox_nb.analysis.frames import groups_frame, runs_frame, tools_frame, turns_frame
 from llm_sandbox_nb.analysis.load import Loaded, load_runs
+from llm_sandbox_nb.analysis.plots import svg_of
 from llm_sandbox_nb.analysis.report import report_html
 from llm_sandbox_nb.analysis.usage import Times, Tokens, throughput, times_of, tokens_of
 from llm_sandbox_nb.cli import main
@@ -27,6 +29,13 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 def replied(step: int, prompt: int, completion: int, reasoning: int = 0, **message: Any) -> ev.ModelReplied:
     usage = ev.Usage(prompt_tokens=prompt, completion_tokens=completion, reasoning_tokens=reasoning, cost=0.5)
     return ev.ModelReplied(step=step, message={"role": "assistant", "content": "x", **message}, usage=usage)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_name_in_another_script_prints_no_warning() -> None:
+    figure = Figure()
+    figure.text(0.5, 0.5, "日本")
+    assert svg_of(figure).startswith("<svg")
 
 
 def test_tokens_are_counted_in_both_ways() -> None:

@@ -133,6 +133,12 @@ def test_show_reads_a_killed_run_up_to_its_last_event(
     assert "The record ends here" in capsys.readouterr().out
 
 
+def test_show_says_that_no_run_has_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "journal.jsonl").write_text("")
+    assert main(["show", str(tmp_path)]) == 2
+    assert capsys.readouterr() == ("", f"There is nothing to show: no run has begun in {tmp_path}.\n")
+
+
 def test_show_says_which_line_is_broken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "journal.jsonl").write_text('nonsense\n{"kind": "note", "text": "x"}\n')
     assert main(["show", str(tmp_path)]) == 2

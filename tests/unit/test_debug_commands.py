@@ -194,6 +194,8 @@ def test_a_function_that_fails_or_says_nonsense_ends_the_run(tmp_path: Path) -> 
     assert caught.value.run.stop_reason == "error"
     with pytest.raises(RunError, match="There is no command 'jump'"):
         run(solved(tmp_path, *TWO, step=True, on_pause=lambda asked: "jump"))
+    with pytest.raises(RunError, match="on_pause returned True: let it return a command such as 'step'"):
+        run(solved(tmp_path, *TWO, step=True, on_pause=lambda asked: True))
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,14 @@ def test_damage_in_the_middle_is_told_with_its_line(tmp_path: Path) -> None:
         list(read_journal(path))
 
 
+@pytest.mark.parametrize("content", [b"a,b\n", b"[1, 2]\n", b"\xff\xfe\n", b"[" * 100_000 + b"\n"])
+def test_a_file_of_another_kind_is_no_journal(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_bytes(content)
+    with pytest.raises(JournalError, match=r"table\.csv, line 1: not an event"):
+        list(read_journal(path))
+
+
 def test_kinds_and_fields_of_a_later_version_are_kept(tmp_path: Path) -> None:
     line = '{"id":"x","parent":null,"time":1.0,"kind":"branch.made","more":{"a":[1]}}'
     (tmp_path / JOURNAL).write_text(f"{line}\n")

@@ -124,7 +124,7 @@ def test_a_missing_script_names_the_packaged_ones(name: str) -> None:
 def test_a_script_that_is_not_text(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_bytes(b"\xff\xfe\x00turns")
-    with pytest.raises(ModelError, match="cannot be read"):
+    with pytest.raises(ModelError, match="is not UTF-8 text: save it as UTF-8"):
         load_script(str(path))
 
 

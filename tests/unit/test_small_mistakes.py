@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import os
+import subprocess
+import sys
 import traceback
 from pathlib import Path
 from typing import Any
@@ -10,17 +15,22 @@ import pytest
 from card_runs import run_events, start_event, step_events
 from test_card import card_of, shown
 
-from llm_sandbox_nb.agent.errors import InputError
+import llm_sandbox_nb
+from llm_sandbox_nb.agent.errors import InputError, RunError
 from llm_sandbox_nb.agent.inputs import check_inputs
 from llm_sandbox_nb.benchmark import commands
 from llm_sandbox_nb.benchmark.options import BENCHMARK_OPTIONS
+from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.cli.parser import make_parser
 from llm_sandbox_nb.notebook.errors import SandboxUsageError
 from llm_sandbox_nb.notebook.settings import SandboxSettings
 from llm_sandbox_nb.options.parser import nearest
+from llm_sandbox_nb.options.settings_files import read_settings_file
 from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.runs.run import Run
+from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.journal import Journal
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 
@@ -86,14 +96,102 @@ def test_a_data_frame_without_a_name_says_how_to_give_it_one() -> None:
     assert dict(named.contents) == {
         "data.csv": b"city,n\nTokyo,1\n", "data.tsv": b"city\tn\nTokyo\t1\n", "n.csv": b"n\n1\n",
     }  # fmt: skip
+    with pytest.raises(InputError, match=r"write inputs=\{'data.csv': frame\}"):
+        check_inputs([frame])  # type: ignore[list-item]
     with pytest.raises(InputError, match=r"ends in .csv, .tsv or .parquet, not 'data.xls'"):
         check_inputs({"data.xls": frame})
 
 
-@pytest.mark.parametrize("given", [42, b"data", {"a.txt": 42}])
+@pytest.mark.parametrize(
+    "given", [42, b"data", {"a.txt": 42}, [42], [b"data"], ["/dev/zero"], {"a.txt": "/tmp"}]
+)
 def test_inputs_of_another_kind_are_refused_in_a_sentence(given: Any) -> None:
     with pytest.raises(InputError, match=r"give|takes"):
         check_inputs(given)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"task": None}, "The task is a text, not None."),
+        ({"model": None}, "model is a name such as 'openai/gpt-5'"),
+        ({"model": object()}, "model is a name such as 'openai/gpt-5'"),
+        ({"control": "stop"}, r"control is a RunControl\(\), not 'stop'."),
+        ({"files_of": "sandbox-runs"}, "files_of is a run"),
+        ({"sandbox": "docker"}, "sandbox is an open sandbox"),
+        ({"sandbox_options": "docker"}, "sandbox_options is a mapping"),
+        ({"tools": 5}, r"tools takes functions of yours, as in tools=\[lookup\], not 5."),
+        ({"tools": "ls"}, "tools takes functions of yours"),
+        ({"command_timeout": 0}, "command_timeout is a number of seconds above zero, not 0."),
+        ({"command_timeout": "2m"}, "command_timeout is a number of seconds"),
+        ({"nudges": -1}, "nudges is a whole number of at least zero, not -1."),
+        ({"retries": 5}, r"retries is a RetryPolicy\(...\), not 5."),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_wrong_argument_of_solve_starts_nothing(wrong: dict[str, Any], said: str, tmp_path: Path) -> None:
+    arguments = {
+        "task": "Work.",
+        "model": "scripted/strawberry",
+        "isolation": "process",
+        "output_dir": tmp_path,
+    }
+    with pytest.raises(InputError, match=said):
+        asyncio.run(solve(**arguments | wrong))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_public_names_are_listed_before_they_are_used() -> None:
+    listed = subprocess.run(
+        [sys.executable, "-c", "import llm_sandbox_nb; print(*dir(llm_sandbox_nb))"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert {*llm_sandbox_nb.__all__} <= {*listed.stdout.split()}
+
+
+def test_a_settings_file_of_windows_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_bytes("steps = 5\n".encode("utf-8-sig"))
+    assert read_settings_file(path) == {"steps": (5, "steps")}
+    path.write_bytes("steps = 5\n".encode("utf-16"))
+    with pytest.raises(UsageError, match="is not UTF-8 text: save it as UTF-8"):
+        read_settings_file(path)
+
+
+@pytest.mark.parametrize(
+    ("asked", "rows"), [(["--start_id", "100"], 3), (["--start_id", "2", "--end_id", "1"], 3)]
+)
+def test_no_row_is_one_sentence(asked: list[str], rows: int, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["benchmark", "run", "math", "--data", "sample", "--model", "scripted/strawberry", *asked]
+    assert main(words) == 2
+    said = f"{' '.join(asked)} selects no row: there are {rows}, and the first has the number 0.\n"
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("command", ["settings", "runs", "run hi -m scripted/strawberry --isolation process"])
+def test_a_full_disk_is_one_sentence(command: str, tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "llm_sandbox_nb", *command.split()],
+            stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path, check=False,
+        )  # fmt: skip
+    assert done.stderr == (
+        "Nothing more can be written (No space left on device): free disk space, then repeat the command.\n"
+    )
+    assert done.returncode == 1
+
+
+def test_a_record_that_cannot_be_begun_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Journal, "append", full)
+    with pytest.raises(
+        RunError, match=r"cannot be written to .+ \(No space left on device\): free disk space"
+    ):
+        asyncio.run(solve("Work.", model="scripted/strawberry", isolation="process", output_dir=tmp_path))
 
 
 def test_the_model_that_a_person_changed_to_is_the_runs_model(tmp_path: Path) -> None:

@@ -78,8 +78,13 @@ def test_files_that_are_no_configuration(tmp_path: Path) -> None:
         load_config(tmp_path / "none.yaml")
     file = tmp_path / "bad.yaml"
     file.write_text("a: [")
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match=r"bad\.yaml is not valid YAML"):
         load_config(file)
+    file.write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match=r"bad\.yaml is not UTF-8 text: save it as UTF-8"):
+        load_config(file)
+    with pytest.raises(ConfigError, match=r"cannot be read \(Is a directory\): give a YAML file\."):
+        load_config(tmp_path)
     file.write_text("- a\n")
     with pytest.raises(ConfigError, match="has to hold keys"):
         load_config(file)

@@ -347,6 +347,7 @@ def test_documents_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     [
         ("{", "Line 2 of questions.jsonl is not JSON"),
         ("[]", "has to be a JSON object"),
+        ("\udcff", "Line 2 of questions.jsonl is not UTF-8 text"),
         ({"question": "Q?", "answer": "A"}, "names no document"),
         ({"document": "a.txt", "answer": "A"}, "has no question"),
         ({"document": "a.txt", "question": "Q?", "answer": " "}, "has no answer"),
@@ -372,7 +373,7 @@ def test_lines_that_are_no_question(tmp_path: Path, line: Any, said: str) -> Non
     (tmp_path / "a.txt").write_text("A text.")
     first = json.dumps({"document": "a.txt", "question": "What?", "answer": "text"})
     second = line if isinstance(line, str) else json.dumps(line)
-    (tmp_path / "questions.jsonl").write_text(f"{first}\n{second}\n")
+    (tmp_path / "questions.jsonl").write_bytes(f"{first}\n{second}\n".encode("utf-8", "surrogateescape"))
     with pytest.raises(DataError, match=said):
         build_rows(tmp_path, None, tmp_path / "out", BuildOptions())
 
@@ -431,6 +432,7 @@ def test_the_command_line_builds_and_shows(tmp_path: Path, capsys: pytest.Captur
     [
         (["build", "nowhere", "--out", "x"], "There is no folder nowhere"),
         (["build", ".", "--out", "x"], "There is no document with text"),
+        (["build", ".", "--out", "/dev/null"], "The rows cannot be written to /dev/null"),
         (["build", ".", "--out", "x", "--part", "3"], "part must be at least 200, not 3"),
         (["show", "."], "There is no training data in"),
     ],

@@ -46,6 +46,11 @@ def pause_handler(run: ControlledRun, on_pause: OnPause) -> Callable[[], Awaitab
             problem = execute_debug_command(run.control, answer, source="on_pause")
             if problem:
                 raise ControlError(f"on_pause returned {answer[:80]!r}: {problem}")
+        elif answer is not None and run.control.held:
+            raise ControlError(
+                f"on_pause returned {answer!r:.80}: let it return a command such as 'step', or nothing after it has "
+                "decided, as in run.resume()."
+            )
 
     return ask
 

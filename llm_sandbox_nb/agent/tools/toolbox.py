@@ -82,6 +82,9 @@ def with_own_tools(functions: Iterable[Callable[..., Any]]) -> Toolbox:
     Raises:
         InputError: one of them cannot be a tool, or two have the same name.
     """
+    given: Any = functions
+    if not callable(given) and (isinstance(given, str) or not isinstance(given, Iterable)):
+        raise InputError(f"tools takes functions of yours, as in tools=[lookup], not {given!r:.80}.")
     tools: dict[str, Tool] = dict(TOOLS)
     for function in [functions] if callable(functions) else functions:
         tool = OwnTool(function)

@@ -112,11 +112,17 @@ def build_rows(folder: Path, questions: Path | None, out: Path, options: BuildOp
     A few documents are in memory at a time. The same input gives the same bytes.
 
     Raises:
-        DataError: there are no documents or no questions, a line is no question, or no row could be made.
+        DataError: there are no documents or no questions, a line is no question, no row could be made, or `out` cannot
+            be made.
     """
     statistics = Statistics(asdict(options))
     questions = questions or folder / QUESTIONS
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(
+            f"The rows cannot be written to {out} ({error.strerror or error}): choose another folder."
+        ) from error
     partial = out / f"{ROWS}.partial"
     digest = hashlib.sha256()
     with tempfile.TemporaryDirectory(prefix="llm-sandbox-nb-data-") as converted:

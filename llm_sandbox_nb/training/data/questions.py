@@ -46,7 +46,7 @@ def read_questions(path: Path) -> Iterator[Question]:
         DataError: the file is not there, or a line is no question.
     """
     try:
-        file = path.open(encoding="utf-8")
+        file = path.open("rb")
     except OSError as error:
         raise DataError(
             f"There are no questions at {path}: write {QUESTIONS} beside the documents, or name a file "
@@ -59,7 +59,9 @@ def read_questions(path: Path) -> Iterator[Question]:
                 continue
             where = f"Line {number} of {path.name}"
             try:
-                record = json.loads(line)
+                record = json.loads(line.decode("utf-8-sig"))
+            except UnicodeDecodeError as error:
+                raise DataError(f"{where} is not UTF-8 text: save the file as UTF-8.") from error
             except ValueError as error:
                 raise DataError(f"{where} is not JSON ({error}).") from error
             if not isinstance(record, dict):
