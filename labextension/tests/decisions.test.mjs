@@ -127,6 +127,52 @@ test('an edited call has all arguments and broken JSON is said', async () => {
   assert.deepEqual(done, [['edit', 'call_5', { command: 'ls', [EVIL]: [1, 2] }]]);
 });
 
+const pressEnter = (field, init = {}) =>
+  field.dispatchEvent(new window.KeyboardEvent('keydown', { key: 'Enter', bubbles: true, cancelable: true, ...init }));
+
+test('Enter denies with the reason, and Shift+Enter begins a line', () => {
+  const panel = show(rewoundRun());
+  panel.getByRole('button', { name: 'Deny…' }).click();
+  const field = panel.getByLabelText(/the model reads it/);
+  fill(field, 'No.');
+  assert.equal(pressEnter(field, { shiftKey: true }), true, 'the browser writes a line end');
+  assert.equal(pressEnter(field, { isComposing: true }), true, 'Enter chooses a word of an input method');
+  assert.deepEqual(done, []);
+  assert.equal(pressEnter(field), false);
+  assert.deepEqual(done, [['skip', 'call_5', 'No.']]);
+});
+
+test('Control and Enter run the edited call, and not one without a change', () => {
+  const panel = show(rewoundRun());
+  panel.getByRole('button', { name: 'Edit…' }).click();
+  const [field] = all('.lsn-stop-panel .lsn-arguments textarea');
+  pressEnter(field, { ctrlKey: true });
+  assert.deepEqual(done, []);
+  fill(field, 'ls');
+  pressEnter(field, { ctrlKey: true });
+  assert.deepEqual(done, [['edit', 'call_5', { command: 'ls', [EVIL]: [1] }]]);
+});
+
+test('what a person wrote is not passed over: the call runs as proposed only when the form is closed', () => {
+  for (const [form, label, told] of [
+    ['Edit…', /command/, /You changed the call/],
+    ['Deny…', /the model reads it/, /You wrote a reason/]
+  ]) {
+    const panel = show(rewoundRun());
+    const open = panel.getByRole('button', { name: form });
+    open.click();
+    fill(panel.getByLabelText(label), 'other words');
+    panel.getByRole('button', { name: 'Continue' }).click();
+    panel.getByRole('button', { name: 'Step' }).click();
+    place.querySelector('.lsn-stop-panel').dispatchEvent(new window.KeyboardEvent('keydown', { key: 'F9' }));
+    assert.deepEqual(done, [], form);
+    panel.getByText(told);
+    open.click();
+    panel.getByRole('button', { name: 'Continue' }).click();
+    assert.deepEqual(done, [['continue', 'call_5']]);
+  }
+});
+
 test('messages, settings and a denial with its reason', async () => {
   const panel = show(rewoundRun());
   const box = all('.lsn-messages-box').at(-1);
