@@ -404,6 +404,38 @@ function showReady(events, options = {}) {
   return within(place.querySelector('.lsn-ready'));
 }
 
+for (const what of ['both', 'files']) {
+  test(`how the run continues is brought into sight after a rewind of ${what}, and only then`, async () => {
+    const events = readyRun({ what });
+    const before = events.slice(
+      0,
+      events.findIndex(one => one.kind === 'rewind.started')
+    );
+    const brought = [];
+    const original = window.Element.prototype.scrollIntoView;
+    window.Element.prototype.scrollIntoView = function () {
+      brought.push(this.className);
+    };
+    done = [];
+    const rewind = made('rewind', EVIL);
+    const { view } = lsn.show(bundle(before), { timeTravel: { ...sends('undo', 'fork', 'resume'), rewind } });
+    within(place).getByRole('button', { name: 'Rewind to the end of step 1' }).click();
+    const panel = within(place.querySelector('.lsn-history'));
+    fill(panel.getByLabelText('What to rewind'), what);
+    const confirm = await until(() => panel.getAllByRole('button', { name: 'Rewind' }).find(one => one.className));
+    await until(() => !confirm.disabled);
+    confirm.click();
+    await until(() => done.length === 1);
+    await new Promise(resolve => setTimeout(resolve));
+    assert.ok(!brought.includes('lsn-ready'), 'the record does not have it yet');
+    view.add(...events.slice(before.length));
+    view.flush();
+    window.Element.prototype.scrollIntoView = original;
+    assert.equal(brought.includes('lsn-ready'), what === 'both');
+    assert.equal(document.activeElement.closest('.lsn-ready') !== null, what === 'both');
+  });
+}
+
 test('after a rewind the run is ready to continue, in four ways', async () => {
   const ready = showReady(readyRun());
   const badge = place.querySelector('.lsn-header .lsn-badge');

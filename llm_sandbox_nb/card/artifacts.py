@@ -184,7 +184,8 @@ def artifact_html(artifact: Artifact, unfolded: bool = False) -> str:
     body = f"<p class='lsn-quiet'>{escape(artifact.omitted)}</p>"
     if artifact.data is not None:
         body = _unfolding(artifact, _body(artifact, artifact.data), unfolded)
-    return f"<figure class='lsn-artifact'><figcaption>{_caption(artifact)}</figcaption>{body}</figure>"
+    css = "lsn-artifact lsn-whole" if unfolded else "lsn-artifact"
+    return f"<figure class='{css}'><figcaption>{_caption(artifact)}</figcaption>{body}</figure>"
 
 
 def _unfolding(artifact: Artifact, body: str, unfolded: bool) -> str:

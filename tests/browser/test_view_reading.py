@@ -201,6 +201,11 @@ def test_a_thumbnail_leads_to_the_file(open_page: Callable[..., Page]) -> None:
     show(page, finished())
     page.wait_for_function("() => document.querySelector('.lsn-pic img')?.naturalWidth === 1")
     expect(page.locator(".lsn-out b")).to_have_text(["poster.png", "plan.svg", "table.csv", "notes.txt"])
+    widths = page.locator(".lsn-facts .lsn-chip").evaluate_all(
+        "all => all.map(one => [one.scrollWidth, one.clientWidth])"
+    )
+    assert widths
+    assert all(needed <= there for needed, there in widths), "no chip has a scroll bar"
     page.get_by_role("button", name="table.csv").first.click()
     wait_until_in_sight(page, ".lsn-artifact:has(.lsn-table) figcaption")
     expect(page.get_by_role("figure", name="File table.csv")).to_be_focused()

@@ -78,6 +78,7 @@ def test_a_file_is_shown_by_its_kind(name: str, content: bytes, tag: str, tmp_pa
     assert set(shown) == {"text/html", "text/plain"}
     assert tag in read(shown["text/html"]).tags
     assert "<details" not in shown["text/html"], "nothing of the one file can be folded"
+    assert "<figure class='lsn-artifact lsn-whole'>" in shown["text/html"], "as wide as the output"
     assert not_static(shown["text/html"]) == []
 
 
