@@ -127,6 +127,52 @@ test('an edited call has all arguments and broken JSON is said', async () => {
   assert.deepEqual(done, [['edit', 'call_5', { command: 'ls', [EVIL]: [1, 2] }]]);
 });
 
+const pressEnter = (field, init = {}) =>
+  field.dispatchEvent(new window.KeyboardEvent('keydown', { key: 'Enter', bubbles: true, cancelable: true, ...init }));
+
+test('Enter denies with the reason, and Shift+Enter begins a line', () => {
+  const panel = show(rewoundRun());
+  panel.getByRole('button', { name: 'Deny…' }).click();
+  const field = panel.getByLabelText(/the model reads it/);
+  fill(field, 'No.');
+  assert.equal(pressEnter(field, { shiftKey: true }), true, 'the browser writes a line end');
+  assert.equal(pressEnter(field, { isComposing: true }), true, 'Enter chooses a word of an input method');
+  assert.deepEqual(done, []);
+  assert.equal(pressEnter(field), false);
+  assert.deepEqual(done, [['skip', 'call_5', 'No.']]);
+});
+
+test('Control and Enter run the edited call, and not one without a change', () => {
+  const panel = show(rewoundRun());
+  panel.getByRole('button', { name: 'Edit…' }).click();
+  const [field] = all('.lsn-stop-panel .lsn-arguments textarea');
+  pressEnter(field, { ctrlKey: true });
+  assert.deepEqual(done, []);
+  fill(field, 'ls');
+  pressEnter(field, { ctrlKey: true });
+  assert.deepEqual(done, [['edit', 'call_5', { command: 'ls', [EVIL]: [1] }]]);
+});
+
+test('what a person wrote is not passed over: the call runs as proposed only when the form is closed', () => {
+  for (const [form, label, told] of [
+    ['Edit…', /command/, /You changed the call/],
+    ['Deny…', /the model reads it/, /You wrote a reason/]
+  ]) {
+    const panel = show(rewoundRun());
+    const open = panel.getByRole('button', { name: form });
+    open.click();
+    fill(panel.getByLabelText(label), 'other words');
+    panel.getByRole('button', { name: 'Continue' }).click();
+    panel.getByRole('button', { name: 'Step' }).click();
+    place.querySelector('.lsn-stop-panel').dispatchEvent(new window.KeyboardEvent('keydown', { key: 'F9' }));
+    assert.deepEqual(done, [], form);
+    panel.getByText(told);
+    open.click();
+    panel.getByRole('button', { name: 'Continue' }).click();
+    assert.deepEqual(done, [['continue', 'call_5']]);
+  }
+});
+
 test('messages, settings and a denial with its reason', async () => {
   const panel = show(rewoundRun());
   const box = all('.lsn-messages-box').at(-1);
@@ -356,6 +402,38 @@ function showReady(events, options = {}) {
   const timeTravel = { ...sends('rewind', 'undo'), fork: made('fork', null), resume: made('resume') };
   lsn.show(bundle(events), { timeTravel, ...options });
   return within(place.querySelector('.lsn-ready'));
+}
+
+for (const what of ['both', 'files']) {
+  test(`how the run continues is brought into sight after a rewind of ${what}, and only then`, async () => {
+    const events = readyRun({ what });
+    const before = events.slice(
+      0,
+      events.findIndex(one => one.kind === 'rewind.started')
+    );
+    const brought = [];
+    const original = window.Element.prototype.scrollIntoView;
+    window.Element.prototype.scrollIntoView = function () {
+      brought.push(this.className);
+    };
+    done = [];
+    const rewind = made('rewind', EVIL);
+    const { view } = lsn.show(bundle(before), { timeTravel: { ...sends('undo', 'fork', 'resume'), rewind } });
+    within(place).getByRole('button', { name: 'Rewind to the end of step 1' }).click();
+    const panel = within(place.querySelector('.lsn-history'));
+    fill(panel.getByLabelText('What to rewind'), what);
+    const confirm = await until(() => panel.getAllByRole('button', { name: 'Rewind' }).find(one => one.className));
+    await until(() => !confirm.disabled);
+    confirm.click();
+    await until(() => done.length === 1);
+    await new Promise(resolve => setTimeout(resolve));
+    assert.ok(!brought.includes('lsn-ready'), 'the record does not have it yet');
+    view.add(...events.slice(before.length));
+    view.flush();
+    window.Element.prototype.scrollIntoView = original;
+    assert.equal(brought.includes('lsn-ready'), what === 'both');
+    assert.equal(document.activeElement.closest('.lsn-ready') !== null, what === 'both');
+  });
 }
 
 test('after a rewind the run is ready to continue, in four ways', async () => {

@@ -291,22 +291,21 @@ def artifact_html(artifact: Artifact, unfolded: bool = False) -> str:
     """The file with its name, shown by its kind, or the reason why it is not shown. `unfolded`: at once in full."""
     body = f"<p class='lsn-quiet'>{escape(artifact.omitted)}</p>"
     if artifact.data is not None:
-        body = _unfolding(
-            artifact, _body(artifact, artifact.data), "<details open>" if unfolded else "<details>"
-        )
-    return f"<figure class='lsn-artifact'><figcaption>{_caption(artifact)}</figcaption>{body}</figure>"
+        body = _unfolding(artifact, _body(artifact, artifact.data), unfolded)
+    css = "lsn-artifact lsn-whole" if unfolded else "lsn-artifact"
+    return f"<figure class='{css}'><figcaption>{_caption(artifact)}</figcaption>{body}</figure>"
 
 
-def _unfolding(artifact: Artifact, body: str, details: str) -> str:
+def _unfolding(artifact: Artifact, body: str, unfolded: bool) -> str:
     """A picture or a page is small until it is unfolded; texts and tables are hidden until then."""
     if artifact.suffix in _IMAGES:
-        return f"{details}<summary>{body}</summary></details>"
+        return body if unfolded else f"<details><summary>{body}</summary></details>"
     if body.startswith("<iframe "):
         named = body.replace(" loading=", f" title='{escape(artifact.path)}' loading=", 1)
-        return f"{details}<summary>{named}</summary></details>"
+        return named if unfolded else f"<details><summary>{named}</summary></details>"
     if body.startswith(("<audio ", "<video ", "<p")) and not body.startswith("<pre"):
         return body
-    return f"{details}<summary>Show</summary>{body}</details>"
+    return body if unfolded else f"<details><summary>Show</summary>{body}</details>"
 
 
 def _caption(artifact: Artifact) -> str:

@@ -147,7 +147,7 @@ _RULES = """
   .lsn-open{padding:4px 14px 10px 62px;background:var(--c)}
   &.lsn .lsn-artifact{margin:0;border:1px solid var(--l);border-radius:6px;overflow:hidden;width:150px;
     background:var(--c)}
-  &.lsn .lsn-artifact:has([open]){width:100%}
+  &.lsn .lsn-artifact:has([open]),&.lsn .lsn-whole{width:100%}
   &.lsn .lsn-artifact:has(audio,video){width:300px}
   .lsn-artifact audio,.lsn-artifact video{width:100%}
   .lsn-artifact figcaption,.lsn-artifact summary{padding:2px 8px;overflow:hidden}

@@ -88,11 +88,14 @@ class CellRun:
             raise SandboxLimitError(_LIMITS[finished.stop_reason])
 
     def _offer_original_files(self, task: CellTask) -> None:
-        """When this cell ran before, say how to give the sandbox the files of that time."""
+        """When this cell ran before in this sandbox, say how to give the sandbox the files of that time."""
         if task.fresh or task.files_of is not None:
             return
-        before = first_run_of(task.task, runs_folder(self._settings, self._shell.user_ns))
-        if before is not None and self._background.run(self._sandboxes.current()) is not None:
+        running = self._background.run(self._sandboxes.current())
+        if running is None:
+            return
+        before = first_run_of(task.task, running.id, runs_folder(self._settings, self._shell.user_ns))
+        if before is not None:
             print(OFFER.format(run=before.name))
 
     async def _solve(

@@ -121,8 +121,8 @@ def _explained(message: str, parser: argparse.ArgumentParser) -> str:
         return f"{word!r} belongs to no option: the task goes below the first line (%%sandbox? explains all)."
     known = [name for action in parser._actions for name in action.option_strings]
     near = nearest(word, known)
-    hint = f"did you mean {near}? (" if near else "("
-    return f"There is no option {word}: {hint}%%sandbox? explains all options)."
+    hint = f"did you mean {near}? " if near else ""
+    return f"There is no option {word}: {hint}%%sandbox? explains all options."
 
 
 def option_value(name: str, text: str) -> Any:
@@ -171,8 +171,8 @@ def unknown_subcommand(name: str, known: Sequence[str]) -> str:
     if not name:
         return f"%sandbox takes one of {listed}; a task goes into a cell that begins with %%sandbox."
     near = nearest(name, known)
-    hint = f"did you mean {near}? " if near else ""
-    return f"There is no %sandbox {name}: {hint}Known are {listed} (%sandbox? explains them)."
+    hint = f"did you mean {near}? " if near and name != "help" else ""
+    return f"There is no %sandbox {name}: {hint}%sandbox? explains all commands, which are {listed}."
 
 
 def split_words(usage: str, rest: str, least: int, most: int) -> list[str]:

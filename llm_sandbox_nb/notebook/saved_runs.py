@@ -13,7 +13,7 @@ from llm_sandbox_nb.notebook.display import LiveDisplay
 from llm_sandbox_nb.notebook.errors import SandboxInputError
 from llm_sandbox_nb.notebook.sandboxes import Forks
 from llm_sandbox_nb.notebook.settings import SandboxSettings
-from llm_sandbox_nb.trajectory.events import RunStarted, parse_event
+from llm_sandbox_nb.trajectory.events import RunStarted, SandboxReady, parse_event
 from llm_sandbox_nb.trajectory.journal import JournalError
 from llm_sandbox_nb.trajectory.run_folder import (
     HISTORY,
@@ -78,8 +78,8 @@ def show_run(run: Run, shell: Any, caps: Caps) -> None:
     LiveDisplay(card, shell).finish()
 
 
-def first_run_of(task: str, folder: Path) -> Path | None:
-    """The folder of the first run of a task whose files are kept; None when it did not run yet."""
+def first_run_of(task: str, sandbox_id: str, folder: Path) -> Path | None:
+    """The folder of the first run of a task in a sandbox whose files are kept; None when it did not run there yet."""
     for one in run_folders(folder)[-_LOOKED_AT:]:
         started = _started(one)
         if (
@@ -87,6 +87,7 @@ def first_run_of(task: str, folder: Path) -> Path | None:
             and started.task == task
             and not _second_hand(started)
             and (one / HISTORY).is_dir()
+            and _ran_in(one, sandbox_id)
         ):
             return one
     return None
@@ -95,6 +96,15 @@ def first_run_of(task: str, folder: Path) -> Path | None:
 def _second_hand(started: RunStarted) -> bool:
     """Whether a run is a fork or a replay of another one."""
     return started.forked_from is not None or bool({"replay_of", "rebuilt_from"} & set(started.settings))
+
+
+def _ran_in(folder: Path, sandbox_id: str) -> bool:
+    try:
+        with (folder / JOURNAL).open("rb") as file:
+            ready = next((event for event in map(parse_event, file) if isinstance(event, SandboxReady)), None)
+    except (OSError, ValueError):
+        return False
+    return ready is not None and ready.sandbox_id == sandbox_id
 
 
 def _started(folder: Path) -> RunStarted | None:

@@ -43,6 +43,7 @@ _FILES = 100
 _LONGEST = 400
 _NAMED = 8
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
+_WRAPS = "white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere"
 _MUCH_IN_COMMON = 0.4
 """Share of words; texts with less in common would be marked all over."""
 _MARKS = {"same": " ", "results": "~", "calls": "!"}
@@ -69,6 +70,8 @@ class Totals:
     usage: ev.Usage
     model_time: float
     tool_time: float
+    scripted: bool = False
+    """Whether the replies were read from a file, which costs nothing."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +190,7 @@ def _totals(run: RunRecord, name: str) -> Totals:
         usage=run.usage,
         model_time=sum(step.model_time for step in run.steps),
         tool_time=sum(result.duration for result in results),
+        scripted=run.trajectory.scripted,
     )
 
 
@@ -364,7 +368,8 @@ def _answers(made: Comparison[Any]) -> list[str]:
 def _as_html(made: Comparison[Any]) -> str:
     """The same as tables."""
     heads = "".join(
-        f"<th>{escape(total.name)}<br><small>{escape(_facts(total))}</small></th>" for total in made.totals
+        f'<th style="text-align: left">{escape(total.name)}<br><small>{escape(_facts(total))}</small></th>'
+        for total in made.totals
     )
     rows = _html_rows(made.rows[:_ROWS], made.divergence)
     more = _more(len(made.rows), _ROWS, "rows") if len(made.rows) > _ROWS else ""
@@ -374,7 +379,8 @@ def _as_html(made: Comparison[Any]) -> str:
             for total, told in zip(made.totals, _marked(_answers(made)), strict=False)
         ),
         f"<p>{escape(_divergence_text(made))}</p>",
-        f'<table class="lsn-comparison"><thead><tr><th></th>{heads}</tr></thead><tbody>{rows}</tbody></table>',
+        f'<table class="lsn-comparison"><thead><tr><th style="width: 7em"></th>{heads}</tr></thead>',
+        f"<tbody>{rows}</tbody></table>",
         f"<p>{escape(more)}</p>" if more else "",
         _html_files(made),
     ]
@@ -389,7 +395,8 @@ def _html_rows(rows: Sequence[AlignedRow], divergence: int | None) -> str:
         alike = [step.number for step in steps if step]
         if likeness == "same" and len(alike) > 1:
             parts.append(
-                f"<tr><td>the same</td><td colspan={len(rows[index].steps)}>steps {alike[0]} to {alike[-1]}</td></tr>"
+                f"<tr><td>the same</td><td colspan={len(rows[index].steps)} style='text-align: left'>"
+                f"steps {alike[0]} to {alike[-1]}</td></tr>"
             )
         else:
             parts += [
@@ -424,7 +431,9 @@ def _html_step(step: Step | None, texts: Sequence[str]) -> str:
     if step is None:
         return "<i>no step</i>"
     tokens = f" · {plural(step.usage.total_tokens, 'token')}" if step.usage else ""
-    return f"<b>{step.number}</b> {texts[0]}{tokens}" + "".join(f"<pre>{text}</pre>" for text in texts[1:])
+    return f"<b>{step.number}</b> {texts[0]}{tokens}" + "".join(
+        f"<pre style='{_WRAPS}'>{text}</pre>" for text in texts[1:]
+    )
 
 
 def _marked(texts: Sequence[str]) -> list[str]:
@@ -467,7 +476,8 @@ def _facts(total: Totals) -> str:
     state = total.stop_reason or "not finished"
     steps, tokens = plural(total.steps, "step"), plural(total.usage.total_tokens, "token")
     time = f"{format_duration(total.model_time)} model, {format_duration(total.tool_time)} tools"
-    return f"{state}, {steps}, {tokens}, {format_cost(total.usage.cost)}, {time}"
+    cost = "scripted: free" if total.scripted and total.usage.cost is None else format_cost(total.usage.cost)
+    return f"{state}, {steps}, {tokens}, {cost}, {time}"
 
 
 def _divergence_text(made: Comparison[Any]) -> str:

@@ -105,11 +105,17 @@ def test_stop_all_idle(server: FrontEnd, page: Page) -> None:
 @LAB
 def test_a_run_opens_in_a_tab_where_keys_go_from_step_to_step(server: FrontEnd, page: Page) -> None:
     finished(server, page, "tab")
+    size = page.viewport_size
+    assert size is not None
+    page.set_viewport_size({"width": size["width"], "height": 500})
     page.get_by_role("button", name="Open in tab").click()
     tab = page.locator(".lsn-run-tab")
     expect(tab.locator(BADGE)).to_have_text("Submitted")
     expect(tab.locator(".lsn-capped")).to_have_count(0)
     expect(tab.locator(".lsn-view")).to_be_focused()
+    assert tab.evaluate("node => node.scrollHeight > node.clientHeight"), "a part of it is out of sight"
+    assert tab.evaluate("node => node.scrollTop") == 0, "the title is in sight"
+    page.set_viewport_size(size)
     current = tab.locator(".lsn-current")
     for key, step in (
         ("ArrowDown", "1"),

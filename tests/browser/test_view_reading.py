@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from axe import violations
+from card_runs import start_event, step_events
 from playwright.sync_api import Browser, Page, expect
 from test_debugger_view import chained
 from view_states import ON_ALL, STATES, finished, long_run, rewound, show, show_state, state_page
@@ -200,6 +201,11 @@ def test_a_thumbnail_leads_to_the_file(open_page: Callable[..., Page]) -> None:
     show(page, finished())
     page.wait_for_function("() => document.querySelector('.lsn-pic img')?.naturalWidth === 1")
     expect(page.locator(".lsn-out b")).to_have_text(["poster.png", "plan.svg", "table.csv", "notes.txt"])
+    widths = page.locator(".lsn-facts .lsn-chip").evaluate_all(
+        "all => all.map(one => [one.scrollWidth, one.clientWidth])"
+    )
+    assert widths
+    assert all(needed <= there for needed, there in widths), "no chip has a scroll bar"
     page.get_by_role("button", name="table.csv").first.click()
     wait_until_in_sight(page, ".lsn-artifact:has(.lsn-table) figcaption")
     expect(page.get_by_role("figure", name="File table.csv")).to_be_focused()
@@ -220,6 +226,43 @@ def test_the_frame_of_a_drawing_has_its_size(open_page: Callable[..., Page]) -> 
         return size and drawn["y"] + drawn["height"] <= box["y"] + box["height"]
 
     assert eventually(page, fits), "all of it is in sight, and nothing around it"
+
+
+@pytest.mark.parametrize("screen", ["light", "narrow"])
+def test_actions_that_are_hidden_take_no_room_from_the_line(
+    open_page: Callable[..., Page], screen: str
+) -> None:
+    page = open_page(**SCREENS[screen])
+    assert page.evaluate("matchMedia('(hover: hover)').matches")
+    show(page, long_run(20, (5,)), live=True)
+    line = page.locator(".lsn-step[data-step='2']")
+    head, figures = line.locator(".lsn-step-head").bounding_box(), line.locator(".lsn-fig").bounding_box()
+    assert head is not None
+    assert figures is not None
+    assert head["x"] + head["width"] >= figures["x"] - 20, "the text goes on to the figures"
+    line.hover()
+    line.get_by_role("button", name="Files at step 2").click()
+    expect(page.locator(".lsn-history h3")).to_contain_text("Step 2")
+
+
+@pytest.mark.parametrize("colour", ["", "\x1b[31m"])
+def test_the_last_line_of_a_long_error_is_in_sight(open_page: Callable[..., Page], colour: str) -> None:
+    page = open_page(**SCREENS["light"])
+    errors = "".join(f"{colour}error {number} {'x' * 200}\n" for number in range(1, 101))
+    failed = step_events(1, output="", stderr=errors + "KeyError: 'pop'\n", exit_code=1)
+    show(page, [start_event(), *failed])
+    box = page.locator(".lsn-stderr .lsn-output")
+    expect(box).to_contain_text("KeyError: 'pop'")
+    assert box.evaluate("box => box.scrollHeight > box.clientHeight + 100"), "not all of it fits"
+    end = """box => {
+      const range = document.createRange();
+      const texts = document.createTreeWalker(box, NodeFilter.SHOW_TEXT);
+      let last; while (texts.nextNode()) if (texts.currentNode.data.trim()) last = texts.currentNode;
+      range.setStart(last, last.data.indexOf('KeyError')); range.setEnd(last, last.data.length);
+      const [line, around] = [range.getBoundingClientRect(), box.getBoundingClientRect()];
+      return line.top >= around.top && line.bottom <= around.bottom + 1;
+    }"""
+    assert box.evaluate(end)
 
 
 def test_the_whole_is_read_by_the_keyboard(open_page: Callable[..., Page]) -> None:

@@ -98,10 +98,17 @@ def test_a_cell_that_runs_again_can_have_its_original_files(tmp_path: Path) -> N
         "%sandbox compare one two",
         "%sandbox replay --run one",
         "%sandbox rewind x",
+        "%sandbox fresh",
+        f"%%sandbox -m {two}\nTask b",
+        f"%%sandbox -m {one}\nTask a",
+        f"%%sandbox -m {one}\nTask a",
     )
     environment = kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION="process")
     execute(notebook, tmp_path, environment, allow_errors=True)
     cells = notebook.cells[1:]
+    assert "This cell ran before" not in printed(cells[17]), "not in this sandbox"
+    assert "This cell ran before" in printed(cells[18])
+    assert "scripted: free" in shown(cells[12])
     assert "--from-files-of" not in printed(cells[0])
     assert "--from-files-of" not in printed(cells[1])
     assert "This cell ran before" in printed(cells[2])

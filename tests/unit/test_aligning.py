@@ -66,6 +66,7 @@ def test_steps_that_are_the_same_are_one_row_of_the_table_and_other_words_are_ma
     table = _html_rows(align([one, other]), 2)
     assert table.count("<tr") == 2
     assert "steps 1 to 2" in table
+    assert table.count("<td") - table.count("text-align: left") == 2, "all but the labels are at the left"
     assert "<mark>12</mark> rows of &lt;cities&gt;" in table
     assert "<mark>15</mark> rows of &lt;cities&gt;" in table
 

@@ -77,9 +77,9 @@ def test_a_file_is_shown_by_its_kind(name: str, content: bytes, tag: str, tmp_pa
     shown = file(tmp_path, name, content)._repr_mimebundle_()
     assert set(shown) == {"text/html", "text/plain"}
     assert tag in read(shown["text/html"]).tags
-    assert "<details>" not in shown["text/html"]  # nothing of the one file is folded
+    assert "<details" not in shown["text/html"], "nothing of the one file can be folded"
+    assert "<figure class='lsn-artifact lsn-whole'>" in shown["text/html"], "as wide as the output"
     assert not_static(shown["text/html"]) == []
-    assert "<details>" not in shown["text/html"], "nothing has to be unfolded first"
 
 
 ENDINGS = [

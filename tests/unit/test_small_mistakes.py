@@ -23,6 +23,7 @@ from llm_sandbox_nb.benchmark.options import BENCHMARK_OPTIONS
 from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.cli.parser import make_parser
 from llm_sandbox_nb.notebook.errors import SandboxUsageError
+from llm_sandbox_nb.notebook.magic_options import unknown_subcommand
 from llm_sandbox_nb.notebook.settings import SandboxSettings
 from llm_sandbox_nb.options.parser import nearest
 from llm_sandbox_nb.options.settings_files import read_settings_file
@@ -32,6 +33,20 @@ from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import Journal
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
+
+
+@pytest.mark.parametrize(
+    ("typed", "begins"),
+    [
+        (
+            "stauts",
+            "There is no %sandbox stauts: did you mean status? %sandbox? explains all commands, which are",
+        ),
+        ("help", "There is no %sandbox help: %sandbox? explains all commands, which are status, held."),
+    ],
+)
+def test_an_unknown_command_leads_to_the_list_of_all(typed: str, begins: str) -> None:
+    assert unknown_subcommand(typed, ["status", "held"]).startswith(begins)
 
 
 def test_a_step_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def test_schemas_are_what_providers_take() -> None:
     ("raw", "says"),
     [
         ('{"command": "ls"', "not valid JSON"),
+        ('{"command": "ls', "(Unterminated string starting at character 13)"),
         ("ls -la", "not valid JSON"),
         ('{"command": "ls"} trailing', "not valid JSON"),
         ("[" * 100_000, "not valid JSON"),

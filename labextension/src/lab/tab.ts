@@ -18,7 +18,8 @@ const NAME = 40;
 /** In front, the run has the keyboard. */
 class RunContent extends Widget {
   protected onActivateRequest(): void {
-    (this.node.querySelector<HTMLElement>('.lsn-view') ?? this.node).focus();
+    // A run is higher than the tab: without this the browser scrolls its title out of sight.
+    (this.node.querySelector<HTMLElement>('.lsn-view') ?? this.node).focus({ preventScroll: true });
   }
 }
 

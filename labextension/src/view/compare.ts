@@ -179,7 +179,7 @@ function totals(left: Trajectory, head: Trajectory, host: IHost): HTMLElement {
       plural(run.steps.length, trans('step'), trans('steps')),
       plural(tokens, trans('token'), trans('tokens'))
     ];
-    const cost = formatCost(run.usage.cost) ?? trans('cost unknown');
+    const cost = formatCost(run.usage.cost) ?? (run.start?.scripted ? trans('scripted: free') : trans('cost unknown'));
     return [...counts, cost, formatDuration(time)].join(' · ');
   };
   const cells = [left, head].map(run => h('td', {}, words(run)));

@@ -35,6 +35,8 @@ export class PausePanel {
   private _status = h('span', { class: 'lsn-count', role: 'status' });
   private _form = h('div', { class: 'lsn-stop-form', hidden: true });
   private _open: HTMLButtonElement | null = null;
+  /** What to say to a person who wrote something into the open form and presses another button; '' when nothing was. */
+  private _unsent = () => '';
   private _deciding = false;
 
   constructor(
@@ -58,12 +60,12 @@ export class PausePanel {
 
   /** Run the call, and pause only where something else asks for it. */
   continue(): void {
-    this._do(call => this._decisions.continue(call));
+    this._doAsProposed(call => this._decisions.continue(call));
   }
 
   /** Run the call, and pause at the next place where a run can pause. */
   step(): void {
-    this._do(call => this._decisions.step(call));
+    this._doAsProposed(call => this._decisions.step(call));
   }
 
   /** End the run. */
@@ -109,7 +111,7 @@ export class PausePanel {
     );
     const approval = held.reason === 'approval';
     const all = this._button(trans('Approve all commands of this run'), () =>
-      this._do(async id => {
+      this._doAsProposed(async id => {
         await this._decisions.change({ approve: 'auto' });
         await this._decisions.continue(id);
       })
@@ -172,7 +174,7 @@ export class PausePanel {
     const editor = new ArgumentsEditor(call.arguments!, this._host, () => {
       run.disabled = !editor.edited;
     });
-    const run = this._button(trans('Run edited'), () => {
+    const send = () => {
       let values: Record<string, unknown>;
       try {
         values = editor.values;
@@ -181,8 +183,17 @@ export class PausePanel {
         return;
       }
       this._do(id => this._decisions.edit(id, values));
-    });
+    };
+    const run = this._button(trans('Run edited'), send, 'Control+Enter');
     run.disabled = true;
+    editor.node.addEventListener('keydown', event => {
+      if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) {
+        event.preventDefault();
+        run.click();
+      }
+    });
+    this._unsent = () =>
+      editor.edited ? trans('You changed the call. Press “Run edited”, or press “Edit…” to drop the change.') : '';
     return [editor.node, run];
   }
 
@@ -191,10 +202,17 @@ export class PausePanel {
     const label = trans('Reason; the model reads it in place of a result');
     const area = editArea('', label);
     area.placeholder = label;
-    const deny = this._button(trans('Deny'), () =>
-      this._do(id => this._decisions.skip(id, area.value.trim() || trans('A person denied this call.')))
-    );
-    return [area, deny];
+    const send = () =>
+      this._do(id => this._decisions.skip(id, area.value.trim() || trans('A person denied this call.')));
+    area.addEventListener('keydown', event => {
+      if (event.key === 'Enter' && !event.shiftKey && !event.isComposing) {
+        event.preventDefault();
+        send();
+      }
+    });
+    this._unsent = () =>
+      area.value.trim() ? trans('You wrote a reason. Press “Deny”, or press “Deny…” to drop the reason.') : '';
+    return [area, this._button(trans('Deny'), send, 'Enter')];
   }
 
   // --- before the model reads a result ---
@@ -243,6 +261,8 @@ export class PausePanel {
       this._open?.setAttribute('aria-expanded', 'false');
       this._open = open ? button : null;
       button.setAttribute('aria-expanded', String(open));
+      this._unsent = () => '';
+      this._status.textContent = '';
       this._form.hidden = !open;
       this._form.replaceChildren(...(open ? make() : []));
       this._form.querySelector('textarea')?.focus();
@@ -258,6 +278,16 @@ export class PausePanel {
       label,
       key && h('kbd', { 'aria-hidden': 'true' }, key)
     );
+  }
+
+  /** The same for a decision that runs the call as the model proposed it: refused while a form holds other words. */
+  private _doAsProposed(action: (call: string) => Promise<void>): void {
+    const unsent = this._unsent();
+    if (unsent) {
+      this._status.textContent = unsent;
+    } else {
+      this._do(action);
+    }
   }
 
   /** Execute a decision once: a second press of the key must not decide about the next call. */

@@ -17,6 +17,8 @@ export interface IHistoryActions {
   show(number: number): void;
   /** Say what was done, when the panel is gone because of it. */
   told(text: string): void;
+  /** The run was rewound: show how it continues. */
+  rewound(): void;
   close(): void;
 }
 
@@ -178,6 +180,9 @@ export class HistoryPanel {
     const done = (error: string) => {
       if (error && !this.node.isConnected) {
         this._actions.told(error);
+      }
+      if (!error && form.what !== 'files') {
+        this._actions.rewound();
       }
     };
     const form = new RewindForm(place, travel, this._host, done, () => this._actions.close());

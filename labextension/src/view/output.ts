@@ -115,13 +115,13 @@ export class OutputBox {
     if (live && !this._open && last) {
       // While it streams, the same elements go on: a reader's selection and focus stay.
       this._mark(hidden);
-      this._fill(last, tail);
+      this._fill(last.firstElementChild as HTMLElement, tail);
       return;
     }
     this.node.replaceChildren(
       ...(head ? [this._pre(head)] : []),
       ...(hidden ? [this._more(hidden)] : []),
-      this._pre(tail)
+      this._pre(tail, !this._open)
     );
     if (live && this._open) {
       this.node.lastElementChild!.scrollTop = this.node.scrollHeight;
@@ -164,9 +164,12 @@ export class OutputBox {
     return h('button', { class: 'lsn-cut', type: 'button', onclick: show }, label);
   }
 
-  private _pre(text: string): HTMLElement {
-    const node = h('pre', { class: 'lsn-output', tabindex: 0, role: 'group', 'aria-label': this._label });
-    this._fill(node, text);
+  /** `atEnd`: of a text that is too high for its box the end is in sight, and not the beginning. */
+  private _pre(text: string, atEnd = false): HTMLElement {
+    const body = h('div');
+    const css = atEnd ? 'lsn-output lsn-at-end' : 'lsn-output';
+    const node = h('pre', { class: css, tabindex: 0, role: 'group', 'aria-label': this._label }, body);
+    this._fill(body, text);
     return node;
   }
 

@@ -16,6 +16,7 @@ export class ReadyBanner {
   private _shown: IRewound | null = null;
   private _drawn = '';
   private _busy = false;
+  private _wanted = false;
 
   constructor(
     private _trajectory: Trajectory,
@@ -40,6 +41,22 @@ export class ReadyBanner {
     this._close();
     this.node.hidden = !rewound;
     this.node.replaceChildren(...(rewound ? this._draw(rewound, live) : []));
+    this._bringWanted();
+  }
+
+  /** Bring it into sight and give it the keyboard, now or when the record of the rewind has come. */
+  bring(): void {
+    this._wanted = true;
+    this._bringWanted();
+  }
+
+  private _bringWanted(): void {
+    const banner = this.node.firstElementChild as HTMLElement | null;
+    if (this._wanted && banner) {
+      this._wanted = false;
+      this.node.scrollIntoView({ block: 'nearest' });
+      banner.focus({ preventScroll: true });
+    }
   }
 
   private _draw(rewound: IRewound, live: boolean): HTMLElement[] {
@@ -64,7 +81,13 @@ export class ReadyBanner {
     }
     const text = h('div', { class: 'lsn-banner-text' }, h('p', {}, this._sentence(rewound)), this._status);
     const label = trans('After the rewind');
-    const banner = h('div', { class: 'lsn-banner', 'data-kind': 'back', role: 'group', 'aria-label': label });
+    const banner = h('div', {
+      class: 'lsn-banner',
+      'data-kind': 'back',
+      role: 'group',
+      'aria-label': label,
+      tabindex: -1
+    });
     banner.append(text, ...buttons);
     return [banner, this._form];
   }

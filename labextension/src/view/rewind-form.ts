@@ -64,7 +64,8 @@ export class RewindForm {
     this._rewind.focus();
   }
 
-  private get what(): RewindWhat {
+  /** What the person chose to rewind. */
+  get what(): RewindWhat {
     return this._what.value as RewindWhat;
   }
 

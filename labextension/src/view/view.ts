@@ -400,7 +400,9 @@ export class TrajectoryView {
     };
     const show = (number: number) => this._goTo(this._views.get(number));
     const told = (text: string) => this._history.replaceChildren(h('pre', { class: 'lsn-told', role: 'status' }, text));
-    const panel = chosen && new HistoryPanel(chosen, this.trajectory, this._host, { show, told, close }, action);
+    const rewound = () => this._ready.bring();
+    const actions = { show, told, rewound, close };
+    const panel = chosen && new HistoryPanel(chosen, this.trajectory, this._host, actions, action);
     const place = chosen?.head ? this._views.get(chosen.number)?.node : undefined;
     this._history.replaceChildren();
     this._panel?.remove();

@@ -35,7 +35,7 @@ def parse_arguments(raw: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply"
         if isinstance(error, json.JSONDecodeError):
-            reason = f"{error.msg} at character {error.pos + 1}"
+            reason = f"{error.msg.removesuffix(' at')} at character {error.pos + 1}"  # some of its messages end in "at"
         raise ArgumentsError(
             f"The arguments are not valid JSON ({reason}). Nothing was done: send it again.",
             "malformed_json",
