@@ -79,6 +79,8 @@ def show_command(arguments: argparse.Namespace) -> int:
         raise UsageError(f"Outputs of the run are missing; {folder}/blobs was left behind.") from error
     except (JournalError, ValueError) as error:
         raise UsageError(f"The run cannot be read to its end: {str(error).rstrip('.')}.") from error
+    if last is None:
+        raise UsageError(f"There is nothing to show: no run has begun in {folder}.")
     if not isinstance(last, ev.RunFinished):
         print("\nThe record ends here: the run is still running, or was killed.")
         return ENDED_WELL
@@ -146,7 +148,7 @@ def analyze_command(arguments: argparse.Namespace) -> int:
         raise UsageError(str(error)) from error
     except OSError as error:
         raise UsageError(
-            f"The report cannot be written to {arguments.html}: {error.strerror or error}."
+            f"The report cannot be written to {arguments.html} ({error.strerror or error}): choose another file."
         ) from error
     return FAILED if reading.problems else ENDED_WELL
 

@@ -194,9 +194,13 @@ def load_script(name: str) -> Script:
     """
     path = find_script(name)
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ModelError(f"The script {path} cannot be read: {error}.", kind="script") from error
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ModelError(f"The script {path} is not UTF-8 text: save it as UTF-8.", kind="script") from error
+    except OSError as error:
+        raise ModelError(
+            f"The script {path} cannot be read: {error.strerror or error}.", kind="script"
+        ) from error
     return parse_script(text, f"The script {path}")
 
 

@@ -370,4 +370,4 @@ def _find(folder: Path, identity: str | None) -> Row:
                     return make_row(record, number)
     except (OSError, ValueError, KeyError) as error:
         raise DataError(f"{folder / ROWS} cannot be read: build the data again.") from error
-    raise DataError(f"There is no row {identity} in {folder / ROWS}.")
+    raise DataError(f"There is no row {identity} in {folder / ROWS}: leave out --row to see the first.")
