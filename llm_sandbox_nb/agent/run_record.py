@@ -74,6 +74,8 @@ class RunContext:
     """Models of the run in this process, by their names: some cannot be made from a name."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of `open_sandbox` for another sandbox like it."""
+    isolation_setting: str | None = None
+    """What the settings of this notebook say: the record alone may not choose a sandbox that isolates nothing."""
     resume_display: ResumeDisplay | None = None
     """Shows what the run does when it resumes."""
     on_fork: Callable[[Any], None] | None = None

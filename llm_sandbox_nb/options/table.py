@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llm_sandbox_nb.sandbox.isolations import NETWORKS, PROFILES, isolation_choices
+from llm_sandbox_nb.sandbox.isolations import ISOLATION_VARIABLE, NETWORKS, PROFILES, isolation_choices
 
 Convert = Callable[[Any], Any]
 
@@ -194,7 +194,7 @@ LIMIT_OPTIONS = (
 )  # fmt: skip
 SANDBOX_OPTIONS = (
     Option("isolation", f"{', '.join(isolation_choices())} (process isolates nothing)",
-           one_of(*isolation_choices()), "auto", ("LLM_SANDBOX_ISOLATION",), "KIND"),
+           one_of(*isolation_choices()), "auto", (ISOLATION_VARIABLE,), "KIND"),
     Option("profile", "standard (root inside, few capabilities) or strict (plain user, none, no network)",
            one_of(*PROFILES), "standard", ("LLM_SANDBOX_PROFILE",), "NAME"),
     Option("image", "container image (docker)", environment=("LLM_SANDBOX_IMAGE",), metavar="IMAGE",

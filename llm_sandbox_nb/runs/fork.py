@@ -29,11 +29,11 @@ _MAKING = ".being-made"
 _STALE = 3600.0
 
 
-async def fork(run: R, destination: Destination) -> R:
-    """The second run, with its sandbox open, ready to resume.
+async def fork(run: R, destination: Destination, isolation: str | None = None) -> R:
+    """The second run, with its sandbox open, ready to resume. `isolation`: where the run's sandbox is gone.
 
     Raises:
-        InputError: its folder cannot be made.
+        InputError: its folder cannot be made, or the isolation must be named.
         SandboxError: no second sandbox can be started.
     """
     remove_unfinished(run.folder.parent)
@@ -41,7 +41,7 @@ async def fork(run: R, destination: Destination) -> R:
     (folder / _MAKING).touch()
     box: Sandbox | None = None
     try:
-        box = await _open(run, folder, destination)
+        box = await _open(run, folder, destination, isolation)
         other = await finish_anyway(asyncio.to_thread(_copied, run, destination, folder))
         _set_context(run, other, box)
         _record_in_parent(run, destination, other)
@@ -66,6 +66,7 @@ def _set_context(run: RunRecord, other: RunRecord, box: Sandbox) -> None:
     other.context.box, other.context.owned, other.context.loop = box, True, asyncio.get_running_loop()
     same = run.context
     other.context.spec, other.context.options = same.spec, same.options
+    other.context.isolation_setting = same.isolation_setting
     other.context.resume_display, other.context.on_fork = same.resume_display, same.on_fork
     other.context.models = dict(same.models)
     claim_files(box, other.folder)
@@ -127,7 +128,7 @@ def _link(source: str, target: str) -> object:
     return shutil.copy2(source, target)
 
 
-async def _open(run: RunRecord, folder: Path, destination: Destination) -> Sandbox:
+async def _open(run: RunRecord, folder: Path, destination: Destination, isolation: str | None) -> Sandbox:
     """A sandbox with the files of the fork and the options of the first one."""
     assert destination.target is not None
     history = folder / HISTORY
@@ -138,7 +139,7 @@ async def _open(run: RunRecord, folder: Path, destination: Destination) -> Sandb
         return await box.fork(destination.target, history=history)
     from llm_sandbox_nb.sandbox.open import open_sandbox
 
-    box = await open_sandbox(**sandbox_options(run, {}))
+    box = await open_sandbox(**sandbox_options(run, {"isolation": isolation}))
     try:
         await box.keep_history(history, continue_from=run.folder / HISTORY)
         problems = (await box.restore(destination.target)).problems

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from llm_sandbox_nb.agent.tools.own_tool import RecordedTool, missing_tools
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS, Toolbox, with_own_tools
 from llm_sandbox_nb.model.contract import Model, ModelSettings
 from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT
-from llm_sandbox_nb.sandbox.isolations import ISOLATIONS
+from llm_sandbox_nb.sandbox.isolations import ISOLATION_VARIABLE, ISOLATIONS, isolates
 
 _T = TypeVar("_T", RunLimits, ModelSettings)
 
@@ -96,9 +97,23 @@ def _known(kind: Any, values: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def sandbox_options(run: RunRecord, changed: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of `open_sandbox` for a sandbox like the run's, but for those in `changed` that are not None."""
-    options = dict(run.context.options) or _recorded_options(run)
-    return options | {name: value for name, value in changed.items() if value is not None}
+    """Options of `open_sandbox` for a sandbox like the run's, but for those in `changed` that are not None.
+
+    Raises:
+        InputError: only the record asks for a sandbox that isolates nothing; whoever made it may be anybody.
+    """
+    named = {name: value for name, value in changed.items() if value is not None}
+    if run.context.options:
+        return {**run.context.options, **named}
+    options = _recorded_options(run)
+    settings = (run.context.isolation_setting, os.environ.get(ISOLATION_VARIABLE))
+    received = run.context.spec is None and all(map(isolates, settings))
+    if received and "isolation" not in named and not isolates(options.get("isolation")):
+        raise InputError(
+            "This run was recorded without isolation, so its commands would run on this machine: name another "
+            'isolation, as in isolation="docker", or isolation="process" if you trust them.'
+        )
+    return options | named
 
 
 def _recorded_options(run: RunRecord) -> dict[str, Any]:

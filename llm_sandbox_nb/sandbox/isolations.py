@@ -67,6 +67,10 @@ ISOLATIONS: dict[str, Isolation] = {
 }
 
 
+ISOLATION_VARIABLE = "LLM_SANDBOX_ISOLATION"
+"""The environment variable by which a person or a site chooses the isolation."""
+
+
 def isolation_choices() -> tuple[str, ...]:
     """What can be asked for: `auto` and the names."""
     return ("auto", *ISOLATIONS)

@@ -265,7 +265,10 @@ class RunEventsHandler(RunSocket):
         self.close(1000, "The run is over.")
 
     async def _send_all(self, run: PublishedRun, position: int, news: asyncio.Event) -> None:
-        """Nothing is queued here: a slow watcher gets later, in larger pieces, what is kept anyway."""
+        """Nothing is queued here: a slow watcher gets later, in larger pieces, what is kept anyway.
+
+        More events may come while one message is sent: only who has all of them is told that the run is over.
+        """
         seen: dict[int, int] = {}
         sent: str | None = None
         while True:
@@ -279,10 +282,10 @@ class RunEventsHandler(RunSocket):
                 message = f'{{"type":"events","next":{position},"events":[{events}]}}'
                 if not await until_taken(self.write_message(message), len(message)):
                     raise TooSlowError
-            if whole and run.state != sent:
+            if position >= len(run.store) and run.state != sent:
                 sent = run.state
                 await self.write_message(json.dumps({"type": "state", "state": sent}))
-            if whole and run.finished:
+            if position >= len(run.store) and run.finished:
                 return
             if whole and not news.is_set():
                 await news.wait()

@@ -179,7 +179,7 @@ def test_a_loaded_run_needs_the_same_tools(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="had no tool another"):
             await loaded.resume(tools=[lookup, another])
         assert loaded.journal.read_bytes() == before
-        await loaded.resume(tools=[lookup])
+        await loaded.resume(tools=[lookup], isolation="process")
         return loaded
 
     loaded = run(play())
@@ -196,8 +196,8 @@ def test_a_replay_calls_the_tools_again(tmp_path: Path, monkeypatch: pytest.Monk
         with pytest.raises(InputError, match=r"give the same again, as in tools=\[lookup\]"):
             await loaded.replay()
         monkeypatch.setitem(GLOSSARY, "map", "something else")
-        other = await loaded.replay(tools=[lookup])
-        rebuilt = await loaded.rebuild(tools=[lookup])
+        other = await loaded.replay(tools=[lookup], isolation="process")
+        rebuilt = await loaded.rebuild(tools=[lookup], isolation="process")
         assert observed(rebuilt)[0] == ("lookup", "something else")
         return str(same), str(other)
 

@@ -95,7 +95,7 @@ def test_a_fork_has_the_files_of_its_step_and_goes_on_with_them(tmp_path: Path) 
             await loaded.rewind(1)
             assert kept(loaded) == first
             assert set(loaded.trajectory.artifacts) == {"a.txt", "p/q", "\ufffd.txt", LONG}
-            again = await loaded.fork(1)
+            again = await loaded.fork(1, isolation="process")
             assert kept(again) == first
             await again.resume(model=run.model)
             assert kept(again) == {"p": "p\n"}

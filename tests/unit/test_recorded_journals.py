@@ -103,7 +103,7 @@ def test_it_can_be_resumed_with_its_files(group: str, fork: bool, kept: Path, tm
     model = script(tmp_path, *done, turn(bash("cat list.txt; ls output")), SUBMIT)
 
     async def body() -> None:
-        await run.resume("Look at it once more.", model=model)
+        await run.resume("Look at it once more.", model=model, isolation="process")
 
     in_loop(body())
     assert run.stop_reason == "submitted"
