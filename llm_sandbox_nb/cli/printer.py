@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -31,6 +31,14 @@ _DECIDED = {
 def harmless(text: str) -> str:
     """`text` with everything that could command a terminal or reorder its line made visible."""
     return "".join(character if character in "\n\t" else visible(character) for character in text)
+
+
+def protection_lines(protection: dict[str, Any]) -> Iterator[str]:
+    """The isolation in force, what it protects from, and what it does not."""
+    yield f"Isolation  {protection_text(protection)}"
+    for key in ("protects", "does_not_protect"):
+        if protection.get(key):
+            yield f"           {protection[key]}"
 
 
 class Printer:
@@ -69,10 +77,8 @@ class Printer:
             case ev.SettingsChanged():
                 self._limits.append(event.limits)
             case ev.SandboxReady():
-                self._say(f"Isolation  {protection_text(event.protection)}")
-                for key in ("protects", "does_not_protect"):
-                    if event.protection.get(key):
-                        self._say(f"           {event.protection[key]}")
+                for line in protection_lines(event.protection):
+                    self._say(line)
             case ev.ModelRequested() | ev.ModelFailed() | ev.ModelReplied():
                 self._model(event)
             case ev.CallStarted() | ev.CallOutput() | ev.CallFinished():

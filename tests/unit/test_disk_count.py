@@ -203,3 +203,34 @@ def test_where_nothing_can_be_forked_only_what_was_added_counts(
     for _ in range(3):
         watch.count(then._replace(in_use=watch.in_use))
     assert len(machine.ended) == ended
+
+
+def test_what_was_written_during_a_count_does_not_end_the_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command writes on until it is ended, and a count takes its time: the next one tells how much that was."""
+
+    class Left(BaseException):
+        pass
+
+    class Executor:
+        remove = ""
+
+        def leave(self) -> None:
+            raise Left
+
+    ended: list[str] = []
+    monkeypatch.setattr(disk_watch.DiskWatch, "end_commands", lambda _, text: ended.append(text))
+    watch = disk_watch.DiskWatch(Executor(), None, Epoch())  # type: ignore[arg-type]
+    watch.limits = watch.allowed = (0, 4000)
+    watch.take((0, 4100), watch.then)
+    assert len(ended) == 1
+    assert watch.ceiling == UNLIMITED
+    watch.take((0, 90_000), watch.then)
+    assert len(ended) == 1
+    watch.take((0, 90_200), watch.then)
+    assert len(ended) == 1
+    watch.take((0, 90_300), watch.then)
+    assert len(ended) == 2
+    with pytest.raises(Left):
+        watch.take((0, 94_001), watch.then)
+    watch.take((0, 100), watch.then)
+    assert (watch.allowed, watch.last) == ((0, 4000), UNLIMITED)

@@ -79,6 +79,8 @@ class DiskWatch:
         """Above this commands are ended."""
         self.last = (0, 0)
         """Above this the sandbox ends; 0 while it is below its limits."""
+        self.settling = False
+        """Whether commands were ended since the last count: what they wrote during it is not known yet."""
         self.counted = (0, 0)
         self.in_use = self.moved = (0, 0)
         """At the last look, see `Glance`."""
@@ -171,6 +173,8 @@ class DiskWatch:
     @property
     def ceiling(self) -> tuple[int, int]:
         """It does not matter by how much this is passed."""
+        if self.settling:
+            return (0, 0)
         return self.last if any(self.last) else (CLEARLY * self.limits[0], CLEARLY * self.limits[1])
 
     def child(self) -> None:
@@ -202,8 +206,12 @@ class DiskWatch:
         self.killed = 0
         self.counted, self.then = counted, began
         self.ended, self.cost = ended_seconds(), cost
+        settled, self.settling = self.settling, False
         if not over(counted, self.limits):
             self.allowed, self.last = self.limits, (0, 0)
+            return
+        if settled and not any(self.last):
+            self.allowed, self.last = self.beyond(counted, SLACK), self.beyond(counted, 1)
             return
         if not over(counted, self.allowed):
             return
@@ -213,8 +221,7 @@ class DiskWatch:
             self.executor.leave()
         self.cost = 0.0
         self.allowed = self.beyond(counted, SLACK)
-        if not any(self.last):
-            self.last = self.beyond(counted, 1)
+        self.settling = True
         self.end_commands(self.describe(counted))
 
     def beyond(self, counted: tuple[int, int], part: int) -> tuple[int, int]:
