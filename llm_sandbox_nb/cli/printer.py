@@ -60,12 +60,13 @@ class Printer:
         """The kind of the model's newest failure."""
 
     def __call__(self, event: ev.Event) -> None:
-        """Show one event. When nothing can be written (`| head`, a full disk), the run continues unseen."""
-        try:
-            self._show(event)
-            self._out.flush()
-        except OSError:
-            self._out = Path(os.devnull).open("w")  # noqa: SIM115 (for the rest of the process)
+        """Show one event.
+
+        Raises:
+            OSError: a large output of a loaded run cannot be read.
+        """
+        self._show(event)
+        self._write(self._out.flush)
 
     def _show(self, event: ev.Event) -> None:
         match event:
@@ -183,7 +184,14 @@ class Printer:
         block.end()
 
     def _say(self, text: str) -> None:
-        self._out.write(harmless(text) + "\n")
+        self._write(lambda: self._out.write(harmless(text) + "\n"))
+
+    def _write(self, write: Callable[[], object]) -> None:
+        """When nothing can be written any more (`| head`, a full disk), the run continues unseen."""
+        try:
+            write()
+        except OSError:
+            self._out = Path(os.devnull).open("w")  # noqa: SIM115 (for the rest of the process)
 
 
 class _Block:

@@ -155,7 +155,7 @@ def test_oh_my_pi_11663_a_reload_after_a_rewind_is_on_the_rewound_branch(tmp_pat
         assert [step.number for step in loaded.steps] == [1]
         journal = run.journal.read_text("utf-8").splitlines()
         assert sum('"kind":"rewound"' in line for line in journal) == 1
-        await loaded.resume("Go on.", model=run.model)
+        await loaded.resume("Go on.", model=run.model, isolation="process")
         assert [step.number for step in loaded.steps] == [1, 2, 3, 4]
         assert loaded.files["last.txt"].read_text() == "3\n"
         manifest = {path.rpartition("/")[2] for path in await _kept(loaded)}

@@ -145,7 +145,7 @@ def test_a_settings_file_named_in_the_environment_is_read(tmp_path: Path) -> Non
         ("max_steps: many\n", "max_steps: must be a whole number"),
         ("max_steps: true\n", "max_steps: must be a whole number"),
         ("llm_name: [a]\n", "llm_name: must be text"),
-        ("\xff", "cannot be read"),
+        ("\xff", "is not UTF-8 text: save it as UTF-8."),
         ("query: hello\n", "unknown key 'query'"),
     ],
 )
