@@ -72,8 +72,14 @@ def window(browser: Browser) -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def page(window: BrowserContext) -> Iterator[Page]:
-    """A fresh page; nothing of it is kept but the applications' scripts."""
-    yield window.new_page()
+    """A fresh page; nothing of it is kept but the applications' scripts.
+
+    Chromium drops requests when a container comes or goes: the network changes. A person closes what Lab then says.
+    """
+    fresh = window.new_page()
+    away = fresh.get_by_role("dialog", name="Server Connection Error")
+    fresh.add_locator_handler(away, lambda dialog: dialog.locator(".jp-mod-accept").click())
+    yield fresh
     for page in window.pages:
         if page.url.startswith("http:"):
             page.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
