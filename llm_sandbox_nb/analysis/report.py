@@ -108,4 +108,4 @@ def _problems(reading: Reading) -> str:
 
 def write_report(reading: Reading, path: str | Path, title: str = "What these runs did") -> Path:
     """Write the page to `path`; a reader never sees half of it."""
-    return write_whole(Path(path), report_html(reading, title).encode("utf-8", "replace"))
+    return write_whole(Path(path), report_html(reading, title).encode("utf-8", "replace"), follow_links=True)

@@ -53,7 +53,7 @@ def make_report(out: Path, html: str | None = None) -> BenchmarkReport:
         if html is None:
             return BenchmarkReport(found)
         page = as_html(out, found).encode("utf-8", "replace")
-        return BenchmarkReport(found, write_whole(Path(html).expanduser(), page))
+        return BenchmarkReport(found, write_whole(Path(html).expanduser(), page, follow_links=True))
     except ResultsError as error:
         raise UsageError(str(error)) from error
     except ImportError as error:

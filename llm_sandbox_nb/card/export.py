@@ -87,7 +87,8 @@ class ExportError(Exception):
 def export_html(run: RecordedRun, path: str | Path, caps: Caps = CAPS) -> Path:
     """Write the run as one HTML file; what is over `caps` is left out, and the page says so.
 
-    A reader never sees half of the file. Without the built view it holds the card, which needs no script.
+    A reader never sees half of the file. Without the built view it holds the card, which needs no script. A link is
+    followed, but not in the run's own folder, which someone else may have made.
 
     Raises:
         ExportError: the record is empty, or the file cannot be written.
@@ -97,7 +98,8 @@ def export_html(run: RecordedRun, path: str | Path, caps: Caps = CAPS) -> Path:
         raise ExportError(f"There is nothing to write: no run has begun in {run.folder}.")
     text = page(run, caps)
     try:
-        return write_whole(path, text.encode("utf-8", "replace"))
+        elsewhere = path.parent.resolve() != run.folder.resolve()
+        return write_whole(path, text.encode("utf-8", "replace"), follow_links=elsewhere)
     except OSError as error:
         raise ExportError(
             f"{path} cannot be written ({error.strerror or error}): choose another file."

@@ -13,6 +13,7 @@ import pytest
 from llm_sandbox_nb.card import export
 from llm_sandbox_nb.card.export import export_html
 from llm_sandbox_nb.cli import main
+from llm_sandbox_nb.formats.llm_in_sandbox import write_seed
 from llm_sandbox_nb.runs.fork import _copy_folder
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.trajectory import events as ev
@@ -145,7 +146,7 @@ def test_files_of_a_run_are_in_its_own_folder(
 def test_a_file_in_its_own_folder_is_in_the_page(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The search finds what is there."""
+    """The canary: the page of an honest run holds its file."""
     monkeypatch.setattr(export, "has_view", lambda: True)
     monkeypatch.setattr(export, "_asset", str)
     (run / "files" / "answer.txt").write_text(SECRET)
@@ -173,3 +174,20 @@ def save(run: Path, name: str) -> None:
 def not_in(page: str) -> bool:
     """Whether a page has the secret neither as text nor encoded."""
     return SECRET not in page and base64.b64encode(SECRET.encode()).decode() not in page
+
+
+@pytest.mark.parametrize("name", ["run.html", ".run.html.partial"])
+def test_an_export_into_the_folder_writes_no_other_file(name: str, run: Path, secret: Path) -> None:
+    (run / "blobs" / DIGEST).write_text("what the command said")
+    record(run, DIGEST)
+    (run / name).symlink_to(secret)
+    assert main(["export", str(run)]) == 0
+    assert secret.read_text() == SECRET
+    assert not (run / "run.html").is_symlink()
+
+
+def test_a_record_of_the_folder_writes_no_other_file(run: Path, secret: Path) -> None:
+    record(run, DIGEST)
+    (run / "trajectory.json").symlink_to(secret)
+    write_seed(Run.load(run).trajectory, run)
+    assert secret.read_text() == SECRET

@@ -47,7 +47,7 @@ def test_a_pipe_gets_the_data_and_stays_a_pipe(tmp_path: Path) -> None:
     read: list[bytes] = []
     reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
     reader.start()
-    write_whole(pipe, b"page")
+    write_whole(pipe, b"page", follow_links=True)
     if not pipe.is_fifo():  # the reader waits for a writer that never comes
         pytest.fail("the pipe was replaced by a file")
     reader.join()
@@ -56,7 +56,7 @@ def test_a_pipe_gets_the_data_and_stays_a_pipe(tmp_path: Path) -> None:
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:
     (tmp_path / "newest.html").symlink_to("page.html")
-    write_whole(tmp_path / "newest.html", b"page")
+    write_whole(tmp_path / "newest.html", b"page", follow_links=True)
     assert (tmp_path / "newest.html").is_symlink()
     assert (tmp_path / "page.html").read_bytes() == b"page"
 
