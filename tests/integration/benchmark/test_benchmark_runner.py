@@ -1,0 +1,477 @@
+"""The runner: planted values, many at once, going on where it was, errors told apart, nothing given away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from agent_scripts import bash, script_text, turn
+from benchmark_models import FunctionModel, calls, fails, says, turn_of
+from support import eventually, run
+
+from llm_sandbox_nb.analysis.load import load_runs
+from llm_sandbox_nb.benchmark.attempt import HowToAsk
+from llm_sandbox_nb.benchmark.item_pipeline import FatalError
+from llm_sandbox_nb.benchmark.judge import Judge
+from llm_sandbox_nb.benchmark.report import as_html, as_text, bootstrap, summary, tables
+from llm_sandbox_nb.benchmark.results import FILE, Result, read_results, write_result
+from llm_sandbox_nb.benchmark.rows import Row
+from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, make_opener, plan
+from llm_sandbox_nb.benchmark.task import Task, load_task
+from llm_sandbox_nb.cli import main
+from llm_sandbox_nb.model.contract import ModelSettings, Reply
+from llm_sandbox_nb.model.model_names import make_model
+from llm_sandbox_nb.model.retries import RetryPolicy
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "benchmark.md"
+ROWS = [Row(f"q{n}", f"Question {n}: what is {n} plus {n}?", str(2 * n)) for n in range(6)]
+
+
+def number_asked(messages: list[dict[str, Any]]) -> int:
+    text = next(m["content"] for m in messages if m["role"] == "user")
+    return int(text.partition("Question ")[2].partition(":")[0])
+
+
+def planted(messages: list[dict[str, Any]]) -> Reply:
+    """Vanilla: right on 0 and 1. In the sandbox: right on 0 to 4; one look, one answer, one submission."""
+    number = number_asked(messages)
+    if messages[0]["role"] != "system":
+        return says(str(2 * number) if number < 2 else "no idea", prompt=50, completion=20)
+    answer = 2 * number if number < 5 else 1
+    turns = [
+        calls("execute_bash", json.dumps({"command": f"echo {answer} > answer.txt"}), 100, 10),
+        calls("submit", "{}", 140, 5, 1),
+    ]
+    return turns[turn_of(messages)]
+
+
+def runner(out: Path, model: FunctionModel, **options: Any) -> Runner:
+    how = HowToAsk(model, ModelSettings(), RetryPolicy(attempts=1))
+    return Runner(how, make_opener("process"), RunnerOptions(out, **{"workers": 4} | options))
+
+
+def items(modes: tuple[str, ...] = ("sandbox",), repeats: int = 1, rows: list[Row] = ROWS) -> Any:
+    return plan([(load_task("demo"), rows)], modes, repeats)
+
+
+def test_planted_values_come_out_exactly(tmp_path: Path) -> None:
+    results = run(runner(tmp_path, FunctionModel(planted)).run(items(("sandbox", "llm"), 2)), 120)
+    assert len(results) == 24
+    cells, comparisons = tables(read_results(tmp_path))
+    vanilla, sandbox = cells
+    assert (vanilla["mode"], sandbox["mode"]) == ("llm", "sandbox")
+    assert vanilla["score"] == 2 / 6
+    assert sandbox["score"] == 5 / 6
+    assert (sandbox["items"], sandbox["results"], sandbox["errors"]) == (6, 12, 0)
+    assert (sandbox["turns_mean"], vanilla["turns_mean"]) == (2, 1)
+    # Prompt 100, written 10 and 5, so 140 - 100 - 10 = 30 from the environment.
+    assert sandbox["tokens_once_mean"] == 100 + 15 + 30
+    assert sandbox["environment_share"] == 30 / 145
+    assert sandbox["tokens_billed_mean"] == 100 + 10 + 140 + 5
+    assert vanilla["tokens_once_mean"] == vanilla["tokens_billed_mean"] == 70
+    assert sandbox["cost"] == pytest.approx(12 * 0.02)
+    (compared,) = comparisons
+    assert compared["delta"] == 3 / 6
+    assert compared["token_ratio"] == pytest.approx(145 / 70)
+    expected = bootstrap([0, 0, 1, 1, 1, 0])
+    assert expected is not None
+    assert (compared["delta_low"], compared["delta_high"]) == (expected.low, expected.high)
+    assert as_text(summary(tmp_path)) in DOCUMENT.read_text("utf-8")
+    groups = Counter(loaded.group for loaded in load_runs([tmp_path]).runs)
+    assert groups == {"demo/sandbox": 12, "demo/llm": 12}
+
+
+def test_the_report_says_it_all_and_escapes(tmp_path: Path) -> None:
+    run(runner(tmp_path, FunctionModel(planted)).run(items(("sandbox", "llm"), rows=ROWS[:2])), 120)
+    write_result(tmp_path, Result("demo", "sandbox", "<b>", 0, error_kind="<script>", error="x"))
+    found = summary(tmp_path)
+    text = as_text(found)
+    assert "Errors: 1 <script>" in text
+    assert "sandbox - llm" in text
+    page = as_html(tmp_path, found)
+    assert "<script" not in page
+    assert "<svg" in page
+    assert page == as_html(tmp_path, found)
+
+
+def test_many_are_under_way_at_once(tmp_path: Path) -> None:
+    model = FunctionModel(planted, delay=3)
+    rows = [Row(f"r{n}", ROWS[n % 6].problem_statement, ROWS[n % 6].ground_truth) for n in range(300)]
+    results = run(runner(tmp_path, model, workers=300).run(items(("llm",), rows=rows)), 240)
+    assert len(results) == 300
+    assert model.most >= 100, "asked at the same time"
+
+
+def test_it_goes_on_where_it_was(tmp_path: Path) -> None:
+    model = FunctionModel(planted)
+    run(runner(tmp_path, model).run(items(rows=ROWS[:3])), 60)
+    with (tmp_path / "demo" / "sandbox" / FILE).open("a") as file:
+        file.write('{"task": "demo", "mode": "sand')  # torn by a crash
+    asked = len(model.asked)
+    results = run(runner(tmp_path, model).run(items()), 60)
+    assert sorted(result.item for result in results) == ["q3", "q4", "q5"]
+    assert len(model.asked) == asked + 6
+    assert sorted(result.item for result in read_results(tmp_path)) == [row.id for row in ROWS]
+    assert run(runner(tmp_path, model).run(items())) == []
+
+
+def failing(kind: str, number: int) -> Any:
+    def speak(messages: list[dict[str, Any]]) -> Reply:
+        return fails(kind) if number_asked(messages) == number else planted(messages)
+
+    return speak
+
+
+@pytest.mark.parametrize("mode", ["sandbox", "llm"])
+def test_errors_are_counted_and_tried_again_later(mode: str, tmp_path: Path) -> None:
+    model = FunctionModel(failing("server", 1))
+    run(runner(tmp_path, model).run(items((mode,))), 60)
+    assert sum(number_asked(messages) == 1 for messages in model.asked) == 2  # two attempts
+    (failed,) = [result for result in read_results(tmp_path) if result.error_kind]
+    assert (failed.item, failed.error_kind, failed.score) == ("q1", "server", None)
+    (cell,), _ = tables(read_results(tmp_path))
+    assert cell["errors"] == 1
+    assert summary(tmp_path)["errors"] == {"server": 1}
+    assert run(runner(tmp_path, FunctionModel(planted), retry_errors=False).run(items((mode,)))) == []
+    (mended,) = run(runner(tmp_path, FunctionModel(planted)).run(items((mode,))), 60)
+    assert (mended.item, mended.score) == ("q1", 1.0)
+    assert summary(tmp_path)["errors"] == {}
+
+
+@pytest.mark.parametrize("mode", ["sandbox", "llm"])
+def test_without_a_key_it_stops_early(mode: str, tmp_path: Path) -> None:
+    model = FunctionModel(lambda messages: fails("authentication"))
+    with pytest.raises(FatalError, match="fails with authentication"):
+        run(runner(tmp_path, model, workers=2).run(items((mode,))), 60)
+    assert len(model.asked) <= 2
+    assert read_results(tmp_path) == []
+
+
+def test_a_missing_key_is_found_before_a_sandbox_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    opened: list[str] = []
+
+    def opener(task: Task, row: Row) -> Any:
+        opened.append(row.id)
+        return make_opener("process")(task, row)
+
+    how = HowToAsk(make_model("openai/gpt-5"), ModelSettings(), RetryPolicy(attempts=1))
+    with pytest.raises(FatalError, match=r"^No API key: "):
+        run(Runner(how, opener, RunnerOptions(tmp_path)).run(items()), 60)
+    assert (opened, read_results(tmp_path), list(tmp_path.rglob("journal.jsonl"))) == ([], [], [])
+
+
+def test_a_missing_key_of_the_judge_is_found_before_the_model_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    model, judge = FunctionModel(planted), Judge(make_model("openai/gpt-5"), tmp_path / "judge")
+    judged_task = replace(load_task("demo"), scorer="judge")
+    one = Runner(HowToAsk(model), make_opener("process"), RunnerOptions(tmp_path), judge)
+    with pytest.raises(FatalError, match=r"^No API key: "):
+        run(one.run(plan([(judged_task, ROWS)], ("llm",))), 60)
+    assert model.asked == []
+
+
+def test_without_an_engine_it_stops_early(tmp_path: Path) -> None:
+    how = HowToAsk(FunctionModel(planted), ModelSettings())
+    one = Runner(how, make_opener("docker", image="no-such/image:1"), RunnerOptions(tmp_path))
+    with pytest.raises(FatalError):
+        run(one.run(items()), 60)
+
+
+def test_an_isolation_that_cannot_be_had_is_one_sentence(tmp_path: Path) -> None:
+    how = HowToAsk(FunctionModel(planted), ModelSettings())
+    one = Runner(how, make_opener("bubblewrap", image="x:1"), RunnerOptions(tmp_path))
+    with pytest.raises(FatalError, match="only goes with 'docker'"):
+        run(one.run(items()), 60)
+
+
+def test_ids_lead_nowhere(tmp_path: Path) -> None:
+    rows = [
+        Row(name, ROWS[0].problem_statement, "0")
+        for name in ("../../../up", "/etc/x", "a/b", "..", "\0x", "ü" * 300)
+    ]
+    results = run(runner(tmp_path / "out", FunctionModel(planted)).run(items(("llm",), rows=rows)), 60)
+    assert len(results) == 6
+    assert {path.name for path in tmp_path.iterdir()} == {"out"}
+    assert all((tmp_path / "out" / result.run / "journal.jsonl").is_file() for result in results)
+
+
+def test_a_limit_is_no_error_and_its_answer_counts(tmp_path: Path) -> None:
+    def endless(messages: list[dict[str, Any]]) -> Reply:
+        number = number_asked(messages)
+        return calls(
+            "execute_bash",
+            json.dumps({"command": f"echo {2 * number} > answer.txt"}),
+            number=turn_of(messages),
+        )
+
+    run(runner(tmp_path, FunctionModel(endless)).run(items(rows=ROWS[:1])), 60)
+    (result,) = read_results(tmp_path)
+    assert (result.stop_reason, result.error_kind, result.score, result.turns) == ("steps", "", 1.0, 20)
+
+
+def test_cancelling_leaves_nothing_behind(tmp_path: Path) -> None:
+    hang = calls("execute_bash", json.dumps({"command": "echo $$ > pid; sleep 100"}))
+
+    async def body() -> None:
+        work = asyncio.create_task(runner(tmp_path, FunctionModel(lambda messages: hang)).run(items()))
+        journals = lambda: [one.read_bytes() for one in tmp_path.rglob("journal.jsonl")]  # noqa: E731
+        await eventually(lambda: any(b'"call.started"' in text for text in journals()))
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+
+    run(body(), 60)
+    assert read_results(tmp_path) == []
+
+
+DOCUMENTS = Row("d", "Question 3: which word?", "pear", input_files={"notes/a.txt": "The word is pear.\n"})
+
+
+def test_documents_are_files_or_stand_in_the_prompt(tmp_path: Path) -> None:
+    def look(messages: list[dict[str, Any]]) -> Reply:
+        if messages[0]["role"] != "system":
+            return says("pear")
+        look_in = json.dumps({"command": "cp input/notes/a.txt answer.txt; ls -R ."})
+        return [calls("execute_bash", look_in), calls("submit", "{}", number=1)][turn_of(messages)]
+
+    model = FunctionModel(look)
+    results = run(
+        runner(tmp_path, model).run(items(("sandbox", "sandbox-prompt", "llm"), rows=[DOCUMENTS])), 60
+    )
+    answers = {result.mode: result.answer for result in results}
+    assert answers == {"sandbox": "The word is pear.", "sandbox-prompt": None, "llm": "pear"}
+    told = {len(messages): str(messages) for messages in model.asked if turn_of(messages) == 0}
+    first = [str(messages) for messages in model.asked if turn_of(messages) == 0]
+    assert sorted("The word is pear" in text for text in first) == [False, True, True]
+    assert told
+
+
+CANARY = "gold-4f1c9d-canary"
+
+
+@pytest.mark.parametrize("name", ["math", "long_context", "instruct_follow", "swe"])
+def test_gold_never_enters_the_sandbox_or_the_prompt(name: str, tmp_path: Path) -> None:
+    extra: dict[str, Any] = {"patch": CANARY, "test_patch": CANARY, "hints": CANARY}
+    if name == "swe":
+        extra |= {"repository": "repository", "FAIL_TO_PASS": [CANARY]}
+    row = Row("g", "Question 1: what?", CANARY, "math", {"a.txt": "a document"}, extra=extra)
+    halves = f"{CANARY[:8]}''{CANARY[8:]}"
+    look_everywhere = f'grep -rl {halves} "$PWD"; env | grep {halves}; git log -p | grep {halves}'
+    search = f"{look_everywhere}; echo LOOK''ED"
+
+    def look(messages: list[dict[str, Any]]) -> Reply:
+        if messages[0]["role"] != "system":
+            return says("nothing")
+        turns = [calls("execute_bash", json.dumps({"command": search})), calls("submit", "{}", number=1)]
+        return turns[turn_of(messages)]
+
+    model = FunctionModel(look)
+    work = plan([(load_task(name), [row])], ("sandbox", "sandbox-prompt", "llm"), 1)
+    results = run(runner(tmp_path, model).run(work), 120)
+    assert {result.error_kind for result in results} == {""}
+    assert CANARY not in json.dumps(model.asked)
+    assert sum("LOOKED" in json.dumps(messages) for messages in model.asked) == 2
+    for journal in tmp_path.rglob("journal.jsonl"):
+        assert CANARY not in journal.read_text("utf-8")
+
+
+def test_the_search_for_gold_finds_it_when_it_is_there(tmp_path: Path) -> None:
+    row = Row("g", "Question 1: what?", CANARY, input_files={"a.txt": CANARY})
+    halves = f"{CANARY[:8]}''{CANARY[8:]}"
+
+    def look(messages: list[dict[str, Any]]) -> Reply:
+        search = json.dumps({"command": f'grep -rl {halves} "$PWD"; echo over'})
+        return [calls("execute_bash", search), calls("submit", "{}", number=1)][turn_of(messages)]
+
+    model = FunctionModel(look)
+    run(runner(tmp_path, model).run(plan([(load_task("demo"), [row])], ("sandbox",), 1)), 60)
+    assert "a.txt" in json.dumps(model.asked)
+
+
+def test_intervals_are_those_of_a_mean() -> None:
+    assert bootstrap([]) is None
+    assert bootstrap([0.5]) == bootstrap([0.5, 0.5])
+    found = bootstrap([0.0, 1.0] * 50)
+    assert found is not None
+    assert found.mean == 0.5
+    # The standard error is 0.05, so the interval is about 0.4 to 0.6.
+    assert 0.38 < found.low < 0.43
+    assert 0.57 < found.high < 0.62
+    assert found == bootstrap([0.0, 1.0] * 50)
+
+
+def slow_demo(folder: Path) -> tuple[str, str]:
+    """A task of twelve problems and a script that takes a second for each."""
+    task = folder / "slow"
+    task.mkdir()
+    (task / "task.yaml").write_text("scorer: exact\n")
+    rows = [{"id": f"s{n}", "problem_statement": f"p{n}", "ground_truth": "3"} for n in range(12)]
+    (task / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = folder / "script.yaml"
+    path.write_text(
+        script_text(turn(bash("sleep 0.5; echo 3 > answer.txt")), turn({"tool": "submit"}, delay=0.5))
+    )
+    assert yaml.safe_load(path.read_text())
+    return str(task), f"scripted/{path}"
+
+
+def command(task: str, model: str, out: Path) -> list[str]:
+    return [
+        "benchmark",
+        "run",
+        task,
+        "--model",
+        model,
+        "--isolation",
+        "process",
+        "--workers",
+        "3",
+        "--out",
+        str(out),
+    ]
+
+
+def processes_with(mark: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (entry / "environ").read_bytes().decode("utf-8", "replace")
+            if mark in environment or mark in str((entry / "cwd").readlink()):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return [pid for pid in found if pid != os.getpid()]
+
+
+@pytest.mark.timeout(600)
+def test_killed_at_half_and_started_again_it_has_every_item_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task, model = slow_demo(tmp_path)
+    out = tmp_path / "out"
+    results = out / "slow" / "sandbox" / FILE
+    environment = os.environ | {"BENCH_MARK": str(tmp_path)}
+    started = subprocess.Popen(
+        [sys.executable, "-m", "llm_sandbox_nb", *command(task, model, out)],
+        env=environment,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 300
+    while not results.exists() or results.read_bytes().count(b"\n") < 6:
+        assert time.monotonic() < deadline
+        assert started.poll() is None
+        time.sleep(0.1)
+    started.send_signal(signal.SIGKILL)
+    started.wait()
+    before = {result.key for result in read_results(out)}
+    assert 6 <= len(before) < 12
+    while left := processes_with(str(tmp_path)):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.2)
+    assert main(command(task, model, out)) == 0
+    lines = [json.loads(line) for line in results.read_bytes().splitlines() if line.endswith(b"}")]
+    assert Counter(line["item"] for line in lines) == {f"s{n}": 1 for n in range(12)}
+    assert {line["score"] for line in lines} == {1.0}
+    assert f"{len(before)} of 12 were done before" in capsys.readouterr().err
+    assert main(["benchmark", "report", str(out), "--html", str(tmp_path / "r.html")]) == 0
+    assert main([*command(task, model, out), "--temperature", "0.1"]) == 2
+    assert "choose another --out" in capsys.readouterr().err
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_in_good_order(number: signal.Signals, tmp_path: Path) -> None:
+    task, model = slow_demo(tmp_path)
+    words = [sys.executable, "-m", "llm_sandbox_nb", *command(task, model, tmp_path / "out")]
+    started = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 300
+    while not read_results(tmp_path / "out"):
+        assert time.monotonic() < deadline
+        assert started.poll() is None
+        time.sleep(0.1)
+    started.send_signal(number)
+    told = started.communicate(timeout=120)[1]
+    assert started.returncode == 130
+    assert "The same command resumes there." in told
+    assert "Traceback" not in told
+    assert processes_with(str(tmp_path)) == []
+    assert 0 < len(read_results(tmp_path / "out")) < 12
+
+
+def test_the_demo_is_solved_in_every_isolation(isolation: str, tmp_path: Path) -> None:
+    """Also its fourth problem, whose file lies where the task says."""
+    said = [
+        bash("if grep -q secret input/secret.txt 2>/dev/null; then sed 's/.*: //' input/secret.txt > answer.txt; "
+             "else echo 3 > answer.txt; fi"),
+    ]  # fmt: skip
+    path = tmp_path / "script.yaml"
+    path.write_text(script_text(turn(*said), turn({"tool": "submit"})))
+    out = tmp_path / "out"
+    arguments = [
+        "benchmark",
+        "run",
+        "demo",
+        "--model",
+        f"scripted/{path}",
+        "--isolation",
+        isolation,
+        "--out",
+        str(out),
+    ]
+    assert main(arguments) == 0
+    scores = {result.item: result.score for result in read_results(out)}
+    assert scores == {"1": 1.0, "2": 0.0, "3": 0.0, "4": 1.0}
+
+
+def test_a_patch_comes_out_of_a_repository_and_tests_decide(isolation: str, tmp_path: Path) -> None:
+    """Also when the model commits its work, and leaves a file behind that git is told to ignore."""
+    mend = (
+        "sed -i 's/    result = numbers.0./    result = 0/; s/numbers.1:./numbers/' total.py; "
+        "echo x > .gitignore; echo x > x; git -c user.name=m -c user.email=m@x commit -qam mended; git log --oneline"
+    )
+    path = tmp_path / "script.yaml"
+    path.write_text(script_text(turn(bash(mend)), turn({"tool": "submit"})))
+    arguments = ["benchmark", "run", "swe", "--data", "sample", "--model", f"scripted/{path}"]
+    assert main([*arguments, "--isolation", isolation, "--out", str(tmp_path / "out")]) == 0
+    (result,) = read_results(tmp_path / "out")
+    assert (result.score, result.detail) == (1.0, "2 tests pass"), result
+    assert "result = 0" in (result.answer or "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["run", "phisics", "--model", "x"], "did you mean"), (["run", "demo"], "no model"),
+     (["run", "demo", "--model", "x", "--mode", "both"], "--mode"),
+     (["run", "demo", "--model", "x", "--worker", "3"], "Unknown"),
+     (["run", "demo", "demo", "--model", "x"], "same name"), (["report", "nowhere"], "no results"),
+     (["run", "demo", "--model", "scripted/none-such"], "none-such"), (["run"], "There is no task")],
+)  # fmt: skip
+def test_a_wrong_command_line_is_one_sentence(
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LLM_NAME", raising=False)
+    assert main(["benchmark", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert not (tmp_path / "results" / "demo").exists()

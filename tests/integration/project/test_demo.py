@@ -1,0 +1,112 @@
+"""`make demo` tells what came of the first notebook, on every isolation; `make` says what a machine lacks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+from support import QUICK_IMPORTS
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_demo_tells_answer_files_isolation_and_where_the_notebook_is(
+    some_isolation: str, tmp_path: Path
+) -> None:
+    words = [
+        sys.executable,
+        "notebooks/demo.py",
+        "--out",
+        str(tmp_path / "out"),
+        "--isolation",
+        some_isolation,
+    ]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{QUICK_IMPORTS}"}
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    saved = tmp_path / "out" / "01-first-task.ipynb"
+    for part in (
+        "Answer ",
+        "File ",
+        f"Isolation  {some_isolation}",
+        "(scripted",
+        f"The notebook with its results is {saved}",
+    ):
+        assert part in done.stdout
+    notebook = nbformat.read(saved, as_version=4)
+    kinds = {
+        kind
+        for cell in notebook.cells
+        for output in cell.get("outputs", ())
+        for kind in output.get("data", {})
+    }
+    assert {"application/vnd.llm-sandbox.trajectory+json", "text/html", "text/plain"} <= kinds
+
+
+def test_without_docker_and_bubblewrap_the_demo_runs_and_says_that_nothing_isolates(tmp_path: Path) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for path in Path("/usr/bin").iterdir():
+        if path.name != "bwrap":
+            (programs / path.name).symlink_to(path)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT}:{QUICK_IMPORTS}",
+        "PATH": str(programs),
+        "DOCKER_HOST": "tcp://127.0.0.1:9",
+    }
+    words = [sys.executable, "notebooks/demo.py", "--out", str(tmp_path / "out")]
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("There is no isolation here")
+    script = next(word for word in done.stdout.split() if word.endswith(".yaml,")).rstrip(",")
+    assert (ROOT / script).is_file()
+    assert "Isolation  process" in done.stdout
+
+
+def make(*words: str, path: str) -> subprocess.CompletedProcess[str]:
+    command = ["/usr/bin/make", "--directory", str(ROOT), *words]
+    return subprocess.run(command, env={"PATH": path}, capture_output=True, text=True)
+
+
+def test_without_a_python_that_will_do_make_says_so(tmp_path: Path) -> None:
+    for name in ("python3", "python3.11", "python3.12", "python3.13"):
+        (tmp_path / name).write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    done = make("demo", f"VENV={tmp_path}/none", path=f"{tmp_path}:/usr/bin:/bin")
+    assert done.returncode != 0
+    assert "Python 3.11 or later is needed" in done.stderr
+    assert not (tmp_path / "none").exists()
+
+
+def test_without_venv_make_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "python3").write_text(f'#!/bin/sh\n[ "$2" = venv ] && exit 1\nexec {sys.executable} "$@"\n')
+    (tmp_path / "python3").chmod(0o755)
+    done = make("demo", f"VENV={tmp_path}/none", path=f"{tmp_path}:/usr/bin:/bin")
+    assert done.returncode != 0
+    assert "install python3-venv" in done.stderr
+
+
+def test_make_alone_explains_itself() -> None:
+    done = make(path="/usr/bin:/bin")
+    assert done.returncode == 0
+    assert all(
+        f"make {name}" in done.stdout for name in ("demo", "lab", "test", "quick", "check", "build", "clean")
+    )
+
+
+def test_a_cell_that_fails_is_told_in_plain_words(tmp_path: Path) -> None:
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 / 0")])
+    nbformat.write(notebook, tmp_path / "broken.ipynb")
+    words = [sys.executable, "notebooks/demo.py", "--out", str(tmp_path / "out"), "--isolation", "process"]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{QUICK_IMPORTS}"}
+    done = subprocess.run(
+        [*words, str(tmp_path / "broken.ipynb")], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert done.stderr.endswith(
+        "The notebook did not run to its end: ZeroDivisionError: division by zero\n"
+    ), done.stderr

@@ -1,0 +1,38 @@
+"""The events as the view declares them in TypeScript are generated from the events that the journal holds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+GENERATOR = Path(__file__).parents[3] / "labextension" / "generate-events.py"
+TARGET = GENERATOR.parent / "src" / "generated" / "events.ts"
+
+
+def check(generator: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(generator), "--check"], capture_output=True, text=True, timeout=280
+    )
+
+
+def test_the_view_declares_what_the_events_give() -> None:
+    done = check(GENERATOR)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_difference_is_an_error(tmp_path: Path) -> None:
+    """By a field, a kind and a file that is missing; as the build and this test see it."""
+    generator = tmp_path / GENERATOR.name
+    generator.write_text(GENERATOR.read_text("utf-8"), "utf-8")
+    assert "run python labextension/generate-events.py" in check(generator).stderr
+    target = tmp_path / "src" / "generated" / "events.ts"
+    target.parent.mkdir(parents=True)
+    good = TARGET.read_text("utf-8")
+    for text, status in (
+        (good, 0),
+        (good.replace("exit_code: number | null", "exit_code: number"), 1),
+        (good.replace("  | ICallHeld\n", ""), 1),
+    ):
+        target.write_text(text, "utf-8")
+        assert check(generator).returncode == status

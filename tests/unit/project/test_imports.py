@@ -1,0 +1,148 @@
+"""Importing is light: no heavy library, no socket, no thread; the command line too."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = {"litellm", "docker", "pandas", "pyarrow", "openai", "matplotlib", "ray"}
+
+WATCH = """
+import json, sys, threading
+sockets = []
+armed = False
+def hook(event, arguments):
+    if armed and event.startswith("socket."):
+        sockets.append(event)
+sys.addaudithook(hook)
+{before}
+threads = threading.active_count()
+armed = True
+{watched}
+armed = False
+print(json.dumps({{
+    "modules": sorted(sys.modules), "sockets": sockets, "threads": threading.active_count() - threads,
+}}))
+"""
+SHELL = "from IPython.core.interactiveshell import InteractiveShell; shell = InteractiveShell.instance()"
+
+
+def watch(watched: str, before: str = "") -> dict[str, object]:
+    program = WATCH.format(before=before, watched=watched)
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    seen: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("watched", "before"),
+    [
+        ("import llm_sandbox_nb", ""),
+        ("shell.run_line_magic('load_ext', 'llm_sandbox_nb')", SHELL),
+        ("import llm_sandbox_nb.cli.parser; llm_sandbox_nb.cli.parser.make_parser()", ""),
+    ],
+    ids=["import", "load_ext", "cli"],
+)
+def test_nothing_heavy_no_socket_no_thread(watched: str, before: str) -> None:
+    seen = watch(watched, before)
+    assert not HEAVY & set(seen["modules"])  # type: ignore[call-overload]
+    assert seen["sockets"] == []
+    assert seen["threads"] == 0
+
+
+def test_the_watch_sees_sockets_and_threads() -> None:
+    wait = "threading.Thread(target=threading.Event().wait, daemon=True).start()"
+    seen = watch(f"import socket, threading; socket.socket(); {wait}")
+    assert seen["sockets"]
+    assert seen["threads"] == 1
+
+
+def test_import_alone_brings_nothing_but_the_standard_library() -> None:
+    seen = watch("import llm_sandbox_nb")
+    assert not {"pydantic", "tornado", "IPython", "yaml", "traitlets"} & set(seen["modules"])  # type: ignore[call-overload]
+
+
+def test_every_public_name_is_there() -> None:
+    import llm_sandbox_nb
+
+    assert all(getattr(llm_sandbox_nb, name) for name in llm_sandbox_nb.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = llm_sandbox_nb.nonsense
+
+
+@pytest.mark.parametrize(
+    ("library", "home"), [("docker", "sandbox/docker/"), ("litellm", "model/"), ("ray", "benchmark/ray")]
+)
+def test_a_library_has_one_room(library: str, home: str) -> None:
+    package = Path(__file__).parents[3] / "llm_sandbox_nb"
+    importing = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if library in {name.partition(".")[0] for name in imported(node)}
+    }
+    assert importing
+    assert {name for name in importing if not name.startswith(home)} == set()
+
+
+def imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
+
+
+# The first thread waits in the middle of its import until the second waits for an import too, or for PATIENCE seconds:
+# where a lock of ours keeps the second out, it never does.
+TWO_THREADS = """
+import importlib._bootstrap, sys, threading, time
+from importlib.machinery import PathFinder
+import requests
+halfway = threading.Event()
+def pause():
+    halfway.set()
+    end = time.monotonic() + {patience}
+    while time.monotonic() < end and not importlib._bootstrap._blocking_on.get(threads[1].ident):
+        time.sleep(0.01)
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "docker.api":
+            spec = PathFinder.find_spec(name, path)
+            execute = spec.loader.exec_module
+            spec.loader.exec_module = lambda module: (pause(), execute(module))
+            return spec
+sys.meta_path.insert(0, Slow())
+{first}
+{second}
+failed = []
+def call(function):
+    try:
+        function()
+    except Exception as error:
+        failed.append(str(error))
+threads = [threading.Thread(target=call, args=[function]) for function in (first, second)]
+threads[0].start()
+halfway.wait()
+threads[1].start()
+for thread in threads:
+    thread.join()
+print(json.dumps(failed))
+"""
+PARTS = ("def first(): import docker.errors", "def second(): import docker.context")
+OURS = (
+    "from llm_sandbox_nb.sandbox.docker.engine import engine_errors\ndef first(): engine_errors().__enter__()",
+    "from llm_sandbox_nb.sandbox.docker.engine import find_endpoint as second",
+)
+
+
+@pytest.mark.parametrize(("functions", "fails"), [(OURS, False), (PARTS, True)], ids=["ours", "canary"])
+def test_threads_that_need_docker_at_once_all_get_it(functions: tuple[str, str], fails: bool) -> None:
+    program = "import json\n" + TWO_THREADS.format(
+        first=functions[0], second=functions[1], patience=60 if fails else 2
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert bool(json.loads(done.stdout)) is fails, done.stdout

@@ -1,0 +1,219 @@
+"""What is shipped: wheel and sdist build, hold what they should, and work in an empty environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.timeout(1200)
+
+
+def call(
+    *words: str | Path, cwd: Path | None = None, path: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environment |= {"PATH": path} if path else {}
+    command = [str(word) for word in words]
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, f"{words}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
+    return done
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Wheel and sdist of a copy of this checkout, so that nothing else builds at the same place."""
+    require_node()
+    checkout = tmp_path_factory.mktemp("checkout") / "copy"
+    shutil.copytree(ROOT, checkout, ignore=copied_without, symlinks=True)
+    (checkout / "labextension" / "node_modules").symlink_to(ROOT / "labextension" / "node_modules")
+    folder = tmp_path_factory.mktemp("dist")
+    call(sys.executable, "-m", "build", "--outdir", folder, checkout)
+    return next(folder.glob("*.whl")), next(folder.glob("*.tar.gz"))
+
+
+def copied_without(folder: str, names: list[str]) -> list[str]:
+    generated = {
+        ".git",
+        ".venv",
+        "node_modules",
+        "lib",
+        "__pycache__",
+        "sandbox-runs",
+        "out",
+        "page",
+        ".cache",
+    }
+    ours = {"labextension"} if Path(folder) == ROOT / "llm_sandbox_nb" else set()
+    return [name for name in names if name in generated | ours]
+
+
+def require_node() -> None:
+    if shutil.which("npm") and (ROOT / "labextension" / "node_modules").is_dir():
+        return
+    if os.environ.get("LLM_SANDBOX_REQUIRE_ENGINES") == "1":
+        pytest.fail("the packages of labextension/ are required: call `make labextension`", pytrace=False)
+    pytest.skip("the packages of labextension/ are not installed: `make labextension` does it")
+
+
+@pytest.fixture(scope="module")
+def installed(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the programs of an environment that holds the wheel and what it needs, nothing else."""
+    folder = tmp_path_factory.mktemp("clean")
+    venv.create(folder, with_pip=True)
+    call(folder / "bin" / "python", "-m", "pip", "install", "--quiet", built[0])
+    return folder / "bin"
+
+
+@pytest.mark.campaign
+def test_the_wheel_holds_what_runs_and_nothing_else(built: tuple[Path, Path]) -> None:
+    names = zipfile.ZipFile(built[0]).namelist()
+    here = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "llm_sandbox_nb").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and "labextension" not in path.parts
+    }
+    assert here <= set(names)
+    assert {
+        f"llm_sandbox_nb/notebook/page/{name}"
+        for name in ("page.js", "page.css", "widget.js", "widget.css", "LICENSES.txt")
+    } <= set(names)
+    assert any(name.endswith("etc/jupyter/jupyter_server_config.d/llm_sandbox_nb.json") for name in names)
+    assert not [name for name in names if name.startswith(("tests/", "notebooks/", "docs/"))]
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+@pytest.mark.campaign
+def test_the_wheel_holds_the_part_for_jupyterlab_where_jupyter_looks(built: tuple[Path, Path]) -> None:
+    wheel = zipfile.ZipFile(built[0])
+    start = "llm_sandbox_nb-0.1.0.data/data/share/jupyter/labextensions/llm-sandbox-nb/"
+    names = {name.removeprefix(start) for name in wheel.namelist() if name.startswith(start)}
+    package = json.loads(wheel.read(f"{start}package.json"))
+    entries = package["jupyterlab"]["_build"]
+    assert {"package.json", "install.json", entries["load"]} <= names
+    assert {"extension", "mimeExtension", "style"} <= set(entries)
+    assert not [name for name in wheel.namelist() if name.startswith("llm_sandbox_nb/labextension")]
+    text = b"".join(wheel.read(start + name) for name in names if name.endswith(".js"))
+    assert b"application/vnd.llm-sandbox.trajectory+json" in text
+
+
+def test_no_address_of_a_registry_is_in_the_lock_file() -> None:
+    lock = json.loads((ROOT / "labextension" / "package-lock.json").read_text("utf-8"))
+    assert not [name for name, entry in lock["packages"].items() if "resolved" in entry]
+    assert [name for name, entry in lock["packages"].items() if name and "integrity" not in entry] == []
+
+
+@pytest.mark.campaign
+def test_programs_of_the_image_stay_programs(built: tuple[Path, Path]) -> None:
+    wheel = zipfile.ZipFile(built[0])
+    for path in (ROOT / "llm_sandbox_nb").rglob("*"):
+        if path.is_file() and os.access(path, os.X_OK):
+            info = wheel.getinfo(path.relative_to(ROOT).as_posix())
+            assert info.external_attr >> 16 & 0o111, path
+
+
+@pytest.mark.campaign
+def test_the_sdist_builds_the_same_wheel(built: tuple[Path, Path], tmp_path: Path) -> None:
+    with tarfile.open(built[1]) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+        archive.extractall(tmp_path, filter="data")
+    assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "Makefile"} <= names
+    assert not [name for name in names if name.startswith((".git/", "out/", "sandbox-runs/", ".venv"))]
+    (source,) = tmp_path.iterdir()
+    call(
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--outdir",
+        tmp_path / "again",
+        source,
+        path=without_node(tmp_path),
+    )
+    again = zipfile.ZipFile(next((tmp_path / "again").glob("*.whl")))
+    assert sorted(again.namelist()) == sorted(zipfile.ZipFile(built[0]).namelist())
+
+
+def without_node(folder: Path) -> str:
+    """A PATH on which neither Node nor npm is."""
+    programs = folder / "programs"
+    programs.mkdir()
+    for name in ("sh", "env", "uname"):
+        (programs / name).symlink_to(shutil.which(name) or "")
+    return str(programs)
+
+
+@pytest.mark.engine
+def test_a_checkout_without_node_gives_a_wheel_that_says_what_it_lacks(tmp_path: Path) -> None:
+    checkout = tmp_path / "copy"
+    shutil.copytree(ROOT, checkout, ignore=copied_without, symlinks=True)
+    done = call(
+        sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path, checkout, path=without_node(tmp_path)
+    )
+    assert "is left out: it needs Node 20.19 or later" in done.stdout + done.stderr
+    names = zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist()
+    assert not [name for name in names if "labextensions" in name]
+    assert "llm_sandbox_nb/card/export.py" in names
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "versions", [("jupyterlab", "notebook"), ("jupyterlab==4.4.*", "notebook==7.4.*")], ids=str
+)
+def test_jupyter_takes_the_extension(
+    built: tuple[Path, Path], tmp_path: Path, versions: tuple[str, str]
+) -> None:
+    """In the newest JupyterLab and Notebook and in the oldest of ours, installed without Node."""
+    folder = tmp_path / "clean"
+    venv.create(folder, with_pip=True)
+    programs = without_node(tmp_path)
+    pip = ("-m", "pip", "install", "--quiet", "--no-deps")
+    call(folder / "bin" / "python", *pip, built[0], path=programs)
+    call(folder / "bin" / "python", "-m", "pip", "install", "--quiet", *versions, path=programs)
+    done = call(folder / "bin" / "python", folder / "bin" / "jupyter-labextension", "list", path=programs)
+    listed = re.sub(r"\x1b\[\d+m", "", done.stdout + done.stderr)
+    assert re.search(r"llm-sandbox-nb v0\.1\.0 enabled OK \(python, llm-sandbox-nb\)", listed), listed
+
+
+@pytest.mark.campaign
+def test_the_command_works_after_installation(installed: Path, tmp_path: Path) -> None:
+    for words in ((), ("run",), ("image",), ("doctor",), ("show",), ("export",)):
+        assert "usage: llm-sandbox-nb" in call(installed / "llm-sandbox-nb", *words, "--help").stdout
+    done = call(
+        installed / "llm-sandbox-nb", "run", "--query", "How many r's are in strawberry?",
+        "--llm_name", "scripted/strawberry", "--isolation", "process", cwd=tmp_path,
+    )  # fmt: skip
+    folder = tmp_path / done.stdout.splitlines()[-1]
+    assert (folder / "journal.jsonl").is_file()
+    assert "There are 3 r's in strawberry." in done.stdout
+    done = call(installed / "llm-sandbox-nb", "export", folder, "--out", tmp_path / "run.html")
+    assert (tmp_path / "run.html").stat().st_size > 100_000
+
+
+@pytest.mark.campaign
+def test_the_server_extension_is_enabled_by_installation(installed: Path) -> None:
+    done = call(installed / "jupyter", "server", "extension", "list")
+    listed = done.stdout + done.stderr
+    assert "llm_sandbox_nb enabled" in " ".join(listed.replace("\x1b[32m", "").replace("\x1b[0m", "").split())
+    program = (
+        "import json; from jupyter_server.extension.manager import ExtensionPackage as P;"
+        "p = P(name='llm_sandbox_nb', enabled=True); print(json.dumps([p.validate(), p.version]))"
+    )
+    assert json.loads(call(installed / "python", "-c", program).stdout.splitlines()[-1]) == [True, "0.1.0"]
+
+
+def test_an_environment_without_the_package_has_no_extension(tmp_path: Path) -> None:
+    """The check above would fail without the wheel: its configuration comes from nowhere else."""
+    venv.create(tmp_path / "empty", with_pip=False)
+    assert not (tmp_path / "empty" / "etc" / "jupyter").exists()
