@@ -6,6 +6,7 @@ import asyncio
 import base64
 import functools
 import os
+import secrets
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -87,8 +88,16 @@ async def eventually(condition: Callable[[], object], what: str = "it did not be
         await asyncio.sleep(0.02)
 
 
+def own_mark() -> str:
+    """Return a word that only this test puts into command lines; `sleep` takes it for about an hour.
+
+    Processes of `process` are in the host's list, where those of another checkout's tests are too.
+    """
+    return f"3600.{secrets.randbelow(10**15):015d}"
+
+
 def processes_with(word: str) -> list[int]:
-    """The processes of this machine that were started with this word among their arguments."""
+    """The processes of this machine that have this word, an `own_mark()`, among their arguments."""
     return [one.pid for one in psutil.process_iter(["cmdline"]) if word in (one.info["cmdline"] or [])]
 
 
