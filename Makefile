@@ -8,6 +8,8 @@
 #   make labextension   builds what JupyterLab shows runs with; needs Node 20.19 or later with npm
 #   make docs    the site of the documentation        make docs-release OUT=site   the same, under its version
 #   make build   wheel and sdist into dist/                             make clean   removes what the above made
+#   make wheel-check   the wheel of dist/ in an empty environment: the demo runs, JupyterLab lists the extension
+#   make tag-check TAG=v0.1.0   the tag of a release names the package's version      make publish   dist/ to PyPI
 #
 # VENV=folder puts the environment elsewhere; PYTHON=python3.12 chooses the interpreter; PYTEST=... adds arguments to
 # pytest; WORKERS=2 runs that many tests at once, those in a browser by one worker.
@@ -25,7 +27,8 @@ PY := $(BIN)/python
 PIP := $(PY) -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs docs-release lab labextension quick test test-all slowest check format build clean
+.PHONY: help setup demo docs docs-release lab labextension quick test test-all slowest check format build wheel-check \
+	tag-check publish clean
 
 help:
 	@sed -n 's/^#  *\(make .*\)/\1/p' Makefile
@@ -76,6 +79,7 @@ check: $(VENV)/.lint
 	$(BIN)/codespell llm_sandbox_nb labextension/src docs notebooks binder *.md
 	$(BIN)/mypy
 	PATH="$(abspath $(BIN)):$$PATH" lint-imports
+	$(BIN)/zizmor --offline --quiet --pedantic .github
 	@if [ -d labextension/node_modules ]; then cd labextension && npm run --silent lint; else \
 		echo 'The TypeScript is not checked: call make labextension first.'; fi
 
@@ -86,6 +90,18 @@ format: $(VENV)/.lint
 build: $(VENV)/.build
 	@rm -rf dist
 	@$(PY) -m build --outdir dist .
+
+wheel-check: | $(PY)
+	@$(PY) tests/installed_wheel.py dist
+
+tag-check: | $(PY)
+	@version=$$($(PY) -c 'import runpy; print(runpy.run_path("llm_sandbox_nb/version.py")["__version__"])'); \
+	[ '$(TAG)' = "v$$version" ] || { echo "The tag is '$(TAG)', but llm_sandbox_nb/version.py says $$version." >&2; exit 1; }
+
+# Without a user name and a password, twine uploads from a workflow that PyPI trusts, and from nowhere else.
+publish: $(VENV)/.publish
+	@$(PY) -m twine check --strict dist/*
+	@$(PY) -m twine upload --non-interactive dist/*
 
 clean:
 	rm -rf '$(VENV)' '$(OUT)' dist build labextension/node_modules labextension/lib \
@@ -161,4 +177,8 @@ $(VENV)/.labextension: labextension/node_modules/.package-lock.json $(shell find
 
 $(VENV)/.build: | $(PY)
 	@$(PIP) install build
+	@touch $@
+
+$(VENV)/.publish: | $(PY)
+	@$(PIP) install twine==7.0.0
 	@touch $@

@@ -1,3 +1,3 @@
-"""The version of this package: the only place that says it, beside pyproject.toml."""
+"""The version of this package. The build reads it here; `labextension/package.json` repeats it, as npm needs it."""
 
 __version__ = "0.1.0"

@@ -161,7 +161,9 @@ def problems_of_make(words: list[str]) -> Iterator[str]:
 def problems_of_pip(words: list[str]) -> Iterator[str]:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for word in words:
-        for extra in re.findall(r"^(?:llm-sandbox-nb|\.)\[(.*)\]$", word):
+        if re.match(r"llm[-_]sandbox[-_]nb(\[.*\])?$", word):
+            yield f"{word} is on no package index: install '.' in a checkout, or the wheel"
+        for extra in re.findall(r"^(?:\.|llm_sandbox_nb-\S+\.whl)\[(.*)\]$", word):
             yield from (f"there is no extra {one}" for one in extra.split(",") if one not in extras)
 
 
@@ -280,6 +282,15 @@ def test_a_command_in_a_sentence_is_valid(page: str, code: str) -> None:
     assert [problem for problem in problems if incomplete not in problem] == []
 
 
+@pytest.mark.parametrize("page", [*PAGES, *sorted(ROOT.glob("notebooks/*.ipynb"))], ids=name_of)
+def test_an_installation_in_a_sentence_is_valid(page: Path) -> None:
+    if page.name == "errors.md":  # it lists what the package says when it is installed, and then pip finds it
+        return
+    text = page.read_text("utf-8") if page.suffix == ".ipynb" else prose_of(page)
+    words = [word for found in re.findall(r"\b(pip install [^`\\\n#]+)", text) for word in shlex.split(found)]
+    assert list(problems_of_pip(words)) == []
+
+
 def test_every_fence_of_a_page_was_read() -> None:
     for page in PAGES:
         fences = re.findall(r"^ *```", page.read_text("utf-8"), re.MULTILINE)
@@ -317,7 +328,8 @@ def test_text_is_no_way_around_the_checks() -> None:
         ("bash", "llm-sandbox-nb run --modle x", "--modle"),
         ("bash", "llm-sandbox-nb run 'open", "unexpected EOF"),
         ("bash", "make everything", "there is no target everything"),
-        ("bash", "pip install 'llm-sandbox-nb[everything]'", "there is no extra everything"),
+        ("bash", "pip install '.[everything]'", "there is no extra everything"),
+        ("bash", "pip install 'x-1.0.whl' 'llm-sandbox-nb[rl]'", "is on no package index"),
         ("bash", "jupyter execute notebooks/none.ipynb", "there is no notebooks/none.ipynb"),
         ("bash", "frobnicate --all", "frobnicate is not checked"),
         ("toml", "modle = 'x'", "unknown key 'modle'"),
