@@ -21,6 +21,10 @@ ISOLATION = "process"
 """The demo's commands come from a script of ours, and no other isolation works on every machine that releases."""
 
 
+PATIENCE = 1800
+"""Seconds for one program: on a busy machine, installing JupyterLab alone took more than ten minutes."""
+
+
 @dataclass(frozen=True)
 class Installed:
     """An environment with the wheel, its extras `demo` and `lab`, and nothing of the checkout."""
@@ -49,7 +53,7 @@ class Installed:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=600,
+            timeout=PATIENCE,
             check=False,
         )
         said = done.stdout + done.stderr

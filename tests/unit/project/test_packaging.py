@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from llm_sandbox_nb.version import __version__
+
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.timeout(1200)
 
@@ -96,7 +98,7 @@ def test_the_wheel_holds_what_runs_and_nothing_else(built: tuple[Path, Path]) ->
 @pytest.mark.campaign
 def test_the_wheel_holds_the_part_for_jupyterlab_where_jupyter_looks(built: tuple[Path, Path]) -> None:
     wheel = zipfile.ZipFile(built[0])
-    start = "llm_sandbox_nb-0.1.0.data/data/share/jupyter/labextensions/llm-sandbox-nb/"
+    start = f"llm_sandbox_nb-{__version__}.data/data/share/jupyter/labextensions/llm-sandbox-nb/"
     names = {name.removeprefix(start) for name in wheel.namelist() if name.startswith(start)}
     package = json.loads(wheel.read(f"{start}package.json"))
     entries = package["jupyterlab"]["_build"]
@@ -183,7 +185,9 @@ def test_jupyter_takes_the_extension(
     call(folder / "bin" / "python", "-m", "pip", "install", "--quiet", *versions, path=programs)
     done = call(folder / "bin" / "python", folder / "bin" / "jupyter-labextension", "list", path=programs)
     listed = re.sub(r"\x1b\[\d+m", "", done.stdout + done.stderr)
-    assert re.search(r"llm-sandbox-nb v0\.1\.0 enabled OK \(python, llm-sandbox-nb\)", listed), listed
+    assert re.search(
+        rf"llm-sandbox-nb v{re.escape(__version__)} enabled OK \(python, llm-sandbox-nb\)", listed
+    ), listed
 
 
 @pytest.mark.campaign
@@ -210,7 +214,10 @@ def test_the_server_extension_is_enabled_by_installation(installed: Path) -> Non
         "import json; from jupyter_server.extension.manager import ExtensionPackage as P;"
         "p = P(name='llm_sandbox_nb', enabled=True); print(json.dumps([p.validate(), p.version]))"
     )
-    assert json.loads(call(installed / "python", "-c", program).stdout.splitlines()[-1]) == [True, "0.1.0"]
+    assert json.loads(call(installed / "python", "-c", program).stdout.splitlines()[-1]) == [
+        True,
+        __version__,
+    ]
 
 
 def test_an_environment_without_the_package_has_no_extension(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import yaml
 
 from llm_sandbox_nb.version import __version__
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_build_reads_the_version_from_the_package() -> None:
