@@ -64,18 +64,21 @@ docs-release: $(VENV)/.docs
 slowest:
 	@$(PY) tests/slowest.py .cache/junit
 
-# Most tests wait for other processes most of the time. So a few run at once, a file at a time.
+# Most tests wait for other processes most of the time. So a few run at once, a file at a time. A test that failed runs once
+# more, alone, at the end: CONTRIBUTING.md says what is unsteady and what is red.
 define pytest
-@mkdir -p .cache/junit
-@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m '$(1)' --junitxml=.cache/junit/$@.xml $(PYTEST)
+@$(PY) tests/run_again.py $@ -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m '$(1)' $(PYTEST)
 endef
 
-check: $(VENV)/.lint
+check: $(VENV)/.lint $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell llm_sandbox_nb labextension/src docs notebooks binder *.md
 	$(BIN)/mypy
 	PATH="$(abspath $(BIN)):$$PATH" lint-imports
+	$(PY) tests/check_tests.py
+	$(PY) -m pytest -q -p no:cacheprovider -n 2 tests/project
+	@if command -v shellcheck >/dev/null; then shellcheck .ci/*.sh .ci/run; else echo 'shellcheck is not installed: the scripts are not checked.'; fi
 	@if [ -d labextension/node_modules ]; then cd labextension && npm run --silent lint; else \
 		echo 'The TypeScript is not checked: call make labextension first.'; fi
 
