@@ -45,6 +45,8 @@ class Recorder:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         self.counts = {kind: len(terminalreporter.stats.get(kind, ())) for kind in COUNTED}
+        passed = {report.nodeid for report in terminalreporter.stats.get("passed", ())}
+        self.counts["passed"] = len(passed - self.failures.keys())
 
 
 def passes_alone(test: str, folder: Path) -> tuple[bool, str]:
@@ -118,8 +120,15 @@ def main(name: str, arguments: list[str], folder: Path = Path(".cache")) -> int:
         print(f"FAILED AGAIN {test}")
     if len(unsteady) > ALLOWED:
         print(f"{len(unsteady)} tests are unsteady; {ALLOWED} are allowed.")
-    # Readers of the output, people and programs, look for the counts in the last line, as pytest writes it.
-    counts = recorder.counts | {"failed": len(failed), "error": 0, "unsteady": len(unsteady)}
+    # Readers of the output, people and programs, look for the counts in the last line, as pytest writes it. What passed
+    # at last counts as passed.
+    passed = recorder.counts["passed"] + len(unsteady)
+    counts = recorder.counts | {
+        "failed": len(failed),
+        "error": 0,
+        "unsteady": len(unsteady),
+        "passed": passed,
+    }
     told = ", ".join(f"{counts[kind]} {kind}" for kind in COUNTED if counts[kind])
     print(f"{f' {told} in {time.monotonic() - started:.2f}s ':=^80}", flush=True)
     return code if failed or len(unsteady) > ALLOWED else 0

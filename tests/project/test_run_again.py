@@ -79,7 +79,7 @@ def test_two_unsteady_tests_are_green_and_listed_with_their_failure(tmp_path: Pa
     end = done.out[done.out.index("Unsteady tests:") :]
     assert "UNSTEADY test_1.py::test_one" in end
     assert "reason two" in end
-    assert "2 unsteady, 1 passed in" in done.last
+    assert "2 unsteady, 3 passed in" in done.last
     assert "failed" not in done.last
 
 
@@ -87,7 +87,7 @@ def test_three_unsteady_tests_are_red(tmp_path: Path) -> None:
     done = run(tmp_path, *map(UNSTEADY.format, ("one", "two", "three")))
     assert done.code == 1
     assert "3 tests are unsteady; 2 are allowed." in done.out
-    assert "3 unsteady in" in done.last
+    assert "3 unsteady, 3 passed in" in done.last
 
 
 def test_a_test_that_fails_alone_is_red(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_test_that_fails_alone_is_red(tmp_path: Path) -> None:
     assert done.code == 1
     assert "FAILED AGAIN test_1.py::test_broken" in done.out
     assert [one["test"] for one in done.unsteady] == ["test_2.py::test_one"]
-    assert "1 failed, 1 unsteady, 1 passed in" in done.last
+    assert "1 failed, 1 unsteady, 2 passed in" in done.last
 
 
 def test_errors_at_set_up_and_teardown_count_as_failures(tmp_path: Path) -> None:
@@ -111,6 +111,7 @@ def test_an_error_at_teardown_alone_is_unsteady(tmp_path: Path) -> None:
     done = run(tmp_path, SET_UP)
     assert done.code == 0
     assert "at teardown" in done.unsteady[0]["failure"]
+    assert "1 unsteady, 1 passed in" in done.last
 
 
 def test_the_test_of_a_worker_that_crashed_runs_again(tmp_path: Path) -> None:
