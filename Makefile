@@ -4,7 +4,8 @@
 #   make lab     opens that notebook in JupyterLab
 #   make quick   tests that need no sandbox, server or browser          make check   style, spelling, types, imports
 #   make test    tests of everything a change can break                 make test-all  and the long campaigns
-#   make slowest the slowest of the tests that ran last
+#   make slowest the slowest of the tests that ran last                 make busy   make test beside LOOPS=6 busy loops
+#   make lock    renews the versions that tests use                     make lowest the oldest versions that work
 #   make labextension   builds what JupyterLab shows runs with; needs Node 20.19 or later with npm
 #   make docs    the site of the documentation        make docs-release OUT=site   the same, under its version
 #   make build   wheel and sdist into dist/                             make clean   removes what the above made
@@ -22,13 +23,18 @@ PYTEST ?=
 WORKERS ?= 4
 PYTHON ?=
 
+LOOPS ?= 6
+
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 PIP := $(PY) -m pip --quiet --disable-pip-version-check
 
+UV_COMPILE = $(BIN)/uv pip compile pyproject.toml --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+	--no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs docs-release lab labextension quick test test-all slowest check format build wheel-check \
-	tag-check publish clean
+.PHONY: help setup demo docs docs-release lab labextension quick test test-all slowest check lock lowest busy format build \
+	wheel-check tag-check publish clean
 
 help:
 	@sed -n 's/^#  *\(make .*\)/\1/p' Makefile
@@ -67,21 +73,38 @@ docs-release: $(VENV)/.docs
 slowest:
 	@$(PY) tests/slowest.py .cache/junit
 
-# Most tests wait for other processes most of the time. So a few run at once, a file at a time.
+# Most tests wait for other processes most of the time. So a few run at once, a file at a time. A test that failed runs once
+# more, alone, at the end: CONTRIBUTING.md says what is unsteady and what is red.
 define pytest
-@mkdir -p .cache/junit
-@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m '$(1)' --junitxml=.cache/junit/$@.xml $(PYTEST)
+@$(PY) tests/run_again.py $@ -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m '$(1)' $(PYTEST)
 endef
 
-check: $(VENV)/.lint
+check: $(VENV)/.lint $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell llm_sandbox_nb labextension/src docs notebooks binder *.md
 	$(BIN)/mypy
 	PATH="$(abspath $(BIN)):$$PATH" lint-imports
 	$(BIN)/zizmor --offline --quiet --pedantic .github
+	$(PY) tests/check_tests.py
+	$(PY) -m pytest -q -p no:cacheprovider -n 2 tests/project
+	@if command -v shellcheck >/dev/null; then shellcheck .ci/*.sh .ci/run; else echo 'shellcheck is not installed: the scripts are not checked.'; fi
 	@if [ -d labextension/node_modules ]; then cd labextension && npm run --silent lint; else \
 		echo 'The TypeScript is not checked: call make labextension first.'; fi
+
+# The index is pip's own; its address is in no lock. Each lock is for Python 3.11 and later on every system.
+lock: $(VENV)/.uv
+	@mkdir -p requirements
+	@$(UV_COMPILE) --extra demo --extra benchmark --extra documents --extra ray --group test --group conformance -o requirements/test.txt
+	@$(UV_COMPILE) --group lint -c requirements/test.txt -o requirements/lint.txt
+	@$(UV_COMPILE) --group docs -c requirements/test.txt -o requirements/docs.txt
+
+# The oldest versions that pyproject.toml allows, on its oldest Python, in an environment of their own.
+lowest: $(VENV)/.uv $(VENV)/.test
+	@$(PY) tests/lowest.py .cache/lowest
+
+busy: $(VENV)/.test
+	@$(PY) tests/busy.py $(LOOPS) $(MAKE) --no-print-directory test
 
 format: $(VENV)/.lint
 	$(BIN)/ruff check --fix .
@@ -121,7 +144,7 @@ $(PY):
 	echo "Making $(VENV) with $$("$$python" --version)"; \
 	"$$python" -m venv '$(VENV)' || { rm -rf '$(VENV)'; \
 		echo 'The environment could not be made: install python3-venv (Debian, Ubuntu), then call make again.' >&2; exit 1; }
-	@$(PIP) install --upgrade pip || true  # that of the system may be old, and take minutes to find what fits together
+	@$(PIP) install --upgrade 'pip>=25.1'  # an older one takes minutes to find what fits together, and knows no groups
 
 , := ,
 
@@ -137,19 +160,28 @@ $(VENV)/.demo: pyproject.toml | $(PY)
 $(VENV)/.lab: pyproject.toml | $(PY)
 	$(call install,demo$(,)lab)
 
-$(VENV)/.test: pyproject.toml | $(PY)
-	$(call install,test$(,)conformance)
+# For what is checked: the versions of requirements/*.txt, so that red never comes from outside; `make lock` renews them.
+define install_locked
+@echo 'Installing the package and what it needs ($(1)), in the versions of requirements/$(1).txt; the first time takes a minute or two'
+@$(PIP) install --require-hashes --requirement requirements/$(1).txt || { \
+	echo 'requirements/$(1).txt does not fit this Python or machine: installing the newest versions that pyproject.toml allows.' >&2; }
+@$(PIP) install --editable '.$(2)' $(3)
+@touch $@
+endef
+
+$(VENV)/.test: pyproject.toml requirements/test.txt | $(PY)
+	$(call install_locked,test,[demo$(,)benchmark$(,)documents$(,)ray],--group test --group conformance)
 
 # torch comes first, alone and in this version: the index's own build of it is that for the CPU.
 $(VENV)/.rl: pyproject.toml | $(PY)
 	@$(PIP) install torch==2.13.0
 	$(call install,rl)
 
-$(VENV)/.docs: pyproject.toml | $(PY)
-	$(call install,docs)
+$(VENV)/.docs: pyproject.toml requirements/docs.txt | $(PY)
+	$(call install_locked,docs,,--group docs)
 
-$(VENV)/.lint: pyproject.toml | $(PY)
-	$(call install,lint)
+$(VENV)/.lint: pyproject.toml requirements/lint.txt | $(PY)
+	$(call install_locked,lint,,--group lint)
 
 # The extension is built in the checkout, and the environment's Jupyter is led there, so that it always shows the newest.
 node_works = npm --version >/dev/null 2>&1 && node -e 'const [a, b] = process.versions.node.split("."); process.exit(+a > 20 || +a == 20 && +b >= 19 ? 0 : 1)' 2>/dev/null
@@ -173,6 +205,10 @@ $(VENV)/.labextension: labextension/node_modules/.package-lock.json $(shell find
 	@cd labextension && npm run --silent build
 	@mkdir -p '$(labextensions)' && rm -rf '$(labextensions)/llm-sandbox-nb'
 	@ln -s '$(abspath llm_sandbox_nb/labextension)' '$(labextensions)/llm-sandbox-nb'
+	@touch $@
+
+$(VENV)/.uv: | $(PY)
+	@$(PIP) install uv
 	@touch $@
 
 $(VENV)/.build: | $(PY)

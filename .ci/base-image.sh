@@ -15,6 +15,7 @@ if docker image inspect "$image" >/dev/null 2>&1; then
 fi
 
 # Lines of "uri release component", of every Debian archive of this suite that the host's apt knows.
+# shellcheck disable=SC2016  # apt-get fills these in
 archives=$(apt-get indextargets --format '$(CREATED_BY) $(REPO_URI) $(RELEASE) $(COMPONENT)' 2>/dev/null |
     awk -v suite="$suite" '$1 == "Packages" && ($3 == suite || $3 == suite "-updates" || $3 == suite "-security") \
         && $4 == "main" { sub("/$", "", $2); print $2, $3, $4 }' | sort -u)

@@ -21,7 +21,7 @@ from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.open import open_sandbox
 
 if find_spec("inspect_ai") is None and os.environ.get("LLM_SANDBOX_REQUIRE_ENGINES") != "1":
-    pytest.skip("Inspect AI is not installed: pip install '.[conformance]'", allow_module_level=True)
+    pytest.skip("Inspect AI is not installed: pip install --group conformance", allow_module_level=True)
 
 from inspect_adapter import InspectSandbox
 from inspect_ai.util._sandbox import self_check

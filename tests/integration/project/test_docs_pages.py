@@ -116,7 +116,7 @@ ONLY_PARSED = {
     "docs/how-to/training-gpu.md": "needs GPUs",
     "docs/tutorial/first-run.md": "another test runs it",
 }
-"""Pages whose cells are checked by tests/unit/project/test_docs_examples.py alone, and why they are not executed."""
+"""Pages whose cells are checked by tests/project/test_docs_examples.py alone, and why they are not executed."""
 
 
 def cells_of(page: Path) -> list[Example]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3] / "llm_sandbox_nb"
+ROOT = Path(__file__).parents[2] / "llm_sandbox_nb"
 PACKAGE = ROOT.name
 
 Graph = Mapping[str, set[str]]

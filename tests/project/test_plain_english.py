@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "llm_sandbox_nb"
 VIEW = ROOT / "labextension" / "src"
 PAGES = sorted(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / ".ci" / "campaigns.py"
 ROWS = [line.split() for line in SCRIPT.with_suffix(".txt").read_text().splitlines() if line[:1].isdigit()]
 

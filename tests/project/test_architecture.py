@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "llm_sandbox_nb"
 PAGE = (ROOT / "docs" / "explanation" / "architecture.md").read_text("utf-8")
 NAMED = re.compile(r"`([\w./-]+?\.(?:py|ts|mjs|css|yaml|yml|md|toml|sh)|[\w./-]+/)(?::([\w.]+))?`")
