@@ -6,35 +6,24 @@ import asyncio
 import contextlib
 import json
 import struct
-import time
 import tracemalloc
 import zlib
 
 import pytest
-from hostile import Script
-from support import run
+from hostile import Script, answer, at_end, meet, opened, silent, wait_for
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import eventually, examples, run
 
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
 from llm_sandbox_nb.sandbox.protocol.frames import MAX_PAYLOAD, Frame, Kind, json_frame
 
 MiB = 2**20
-
-
-def on_end(make):
-    """A reply to the end of a request's body (or to a request without one)."""
-
-    def reply(frame):
-        if frame.kind == Kind.END or (frame.kind == Kind.REQUEST and not frame.json().get("body")):
-            return make(frame.request)
-        return b""
-
-    return reply
+PIECE = b"x" * MAX_PAYLOAD
 
 
 def response(number, **fields):
-    return json_frame(
-        Kind.RESPONSE, number, {"exit_code": 0, "stdout_bytes": 0, "stderr_bytes": 0, **fields}
-    ).encode()
+    return answer(number, {"exit_code": 0, "stdout_bytes": 0, "stderr_bytes": 0, **fields})
 
 
 def header(kind, number, length, payload=b"", crc=None):
@@ -46,7 +35,7 @@ LIES = {
     "garbage": lambda n: b"\xde\xad" * 5000,
     "text": lambda n: b"HTTP/1.1 400 Bad Request\r\n\r\n",
     "giant length": lambda n: header(Kind.STDOUT, n, 2**32 - 1) + b"x" * 100,
-    "length over the limit": lambda n: header(Kind.STDOUT, n, MAX_PAYLOAD + 1, b"x" * (MAX_PAYLOAD + 1)),
+    "length over the limit": lambda n: header(Kind.STDOUT, n, MAX_PAYLOAD + 1, PIECE + b"x"),
     "bad checksum": lambda n: header(Kind.STDOUT, n, 3, b"abc", crc=1),
     "wrong id": lambda n: Frame(Kind.STDOUT, n + 77, b"x").encode(),
     "answer to nothing": lambda n: response(n + 5),
@@ -54,6 +43,8 @@ LIES = {
     "unknown kind": lambda n: Frame(200, n, b"x").encode(),
     "a request to the host": lambda n: Frame(Kind.REQUEST, n, b"{}").encode(),
     "too much acknowledged": lambda n: json_frame(Kind.ACK, n, {"bytes": 10**9}).encode(),
+    "one byte too much acknowledged": lambda n: json_frame(Kind.ACK, n, {"bytes": 5}).encode(),
+    "nothing acknowledged": lambda n: json_frame(Kind.ACK, n, {"bytes": 0}).encode(),
     "negative acknowledgement": lambda n: json_frame(Kind.ACK, n, {"bytes": -1}).encode(),
     "acknowledgement of words": lambda n: json_frame(Kind.ACK, n, {"bytes": "many"}).encode(),
     "unasked pong": lambda n: Frame(Kind.PONG).encode(),
@@ -82,10 +73,7 @@ LIES = {
 
 @pytest.mark.parametrize("lie", LIES)
 def test_a_lie_ends_the_sandbox(lie):
-    async def test():
-        script = Script(lambda frame: LIES[lie](frame.request) if frame.kind == Kind.END else b"")
-        box = script.sandbox()
-        await box.start()
+    async def use(box, script):
         beside = asyncio.ensure_future(box.channel.call({"op": "beside"}))
         await asyncio.sleep(0)
         with pytest.raises(SandboxLostError, match=r"^The sandbox is lost: .*; open a new one\.$"):
@@ -95,34 +83,36 @@ def test_a_lie_ends_the_sandbox(lie):
         with pytest.raises(SandboxLostError):
             await box.read_file("x")
         await asyncio.sleep(0)
-        await box.close()
-        assert script.killed == 1
 
-    run(test(), 60)
+    def lying(frame):
+        return LIES[lie](frame.request) if frame.kind == Kind.END else b""
+
+    assert meet(lambda: Script(lying), use).killed == 1
 
 
-def test_endless_output_in_bounded_memory():
-    async def test():
-        script = Script(lambda frame: b"")
-        box = script.sandbox()
-        await box.start()
-        frame = Frame(Kind.STDOUT, 1, b"x" * MAX_PAYLOAD).encode()
+def test_the_canary_an_honest_answer_is_a_result():
+    def honest(frame):
+        return json_frame(Kind.ACK, frame.request, {"bytes": 4}).encode() + response(frame.request)
 
-        async def flood():
-            while box.lost is None:
-                script.say(frame * 4)
-                await asyncio.sleep(0)
+    async def use(box, script):
+        assert (await box.run("true", output_limit=1000, timeout=60)).exit_code == 0
+        assert box.lost is None
 
-        flooding = asyncio.ensure_future(flood())
-        tracemalloc.start()
-        with pytest.raises(SandboxLostError, match="more output than it may"):
-            await box.run("true", timeout=120)
-        assert tracemalloc.get_traced_memory()[1] < 40 * MiB
-        tracemalloc.stop()
-        await flooding
-        await box.close()
+    meet(lambda: Script(lambda frame: honest(frame) if frame.kind == Kind.END else b""), use)
 
-    run(test())
+
+def calls(box, folder):
+    return {
+        "run": lambda: box.run("true"),
+        "exec": lambda: box.exec(["true"]),
+        "read": lambda: box.read_file("x", limit=10 * MiB),
+        "write": lambda: box.write_file("x", b""),
+        "list": lambda: box.list_files("x"),
+        "upload": lambda: box.upload(folder, "x"),
+        "download": lambda: box.download("x/", folder, limit=10 * MiB),
+        "changes": lambda: box.changes(),
+        "checkpoint": lambda: box.checkpoint(),
+    }
 
 
 ODD = [
@@ -148,46 +138,30 @@ CHECKPOINT_FIELDS = ["incremental", "roots", "shell", "incomplete"]
 ERRORS = [
     {"kind": kind, name: odd} for kind in ("os", [], "limit") for name in ("errno", "path") for odd in ODD
 ]
+ROWS = {
+    "list": ["/x", "file", 1, 0o644, 1.0],
+    "changes": ["/x", "added", 1, None, None, None],
+}
 
 
-def calls(box, folder):
-    return {
-        "run": lambda: box.run("true"),
-        "exec": lambda: box.exec(["true"]),
-        "read": lambda: box.read_file("x"),
-        "write": lambda: box.write_file("x", b""),
-        "list": lambda: box.list_files("x"),
-        "upload": lambda: box.upload(folder, "x"),
-        "download": lambda: box.download("x/", folder),
-        "changes": lambda: box.changes(),
-        "checkpoint": lambda: box.checkpoint(),
-    }
+async def ask(call, folder, outcome, output=b""):
+    """Ask a liar once: the caller gets a result or an error of the contract."""
+    async with opened(Script(at_end(lambda number: answer(number, outcome, output)))) as box:
+        with contextlib.suppress(SandboxError, OSError):
+            await calls(box, folder)[call]()
 
 
 @pytest.mark.parametrize("call", calls(None, None))
 def test_odd_fields_of_an_answer(call, tmp_path):
-    """Whatever a field holds, the caller gets a result or an error of the contract."""
-
     async def test():
         fields = [(name, odd) for name in FIELDS for odd in ODD] + [("error", odd) for odd in ERRORS]
         if call == "checkpoint":
             fields = [(name, odd) for name in CHECKPOINT_FIELDS for odd in ODD[::2]]
         for name, odd in fields:
-            answer = {"exit_code": 0, "roots": ["/"], name: odd}
-            script = Script(on_end(lambda n, answer=answer: json_frame(Kind.RESPONSE, n, answer).encode()))
-            box = script.sandbox()
-            await box.start()
-            with contextlib.suppress(SandboxError, OSError):
-                await calls(box, tmp_path)[call]()
-            await box.close()
+            await ask(call, tmp_path, {"exit_code": 0, "roots": ["/"], name: odd})
+            assert not list(tmp_path.iterdir())
 
-    run(test(), 60)
-
-
-ROWS = {
-    "list": ["/x", "file", 1, 0o644, 1.0],
-    "changes": ["/x", "added", 1, None, None, None],
-}
+    run(test())
 
 
 @pytest.mark.parametrize("call", ROWS)
@@ -195,72 +169,94 @@ def test_odd_rows_of_a_listing(call, tmp_path):
     async def test():
         for place in range(5):
             for odd in ODD:
-                row = list(ROWS[call])
-                row[place] = odd
-                line = json.dumps(row).encode() + b"\n"
-                script = Script(
-                    on_end(lambda n, line=line: Frame(Kind.STDOUT, n, line).encode() + response(n))
-                )
-                box = script.sandbox()
-                await box.start()
-                with contextlib.suppress(SandboxError):
-                    await calls(box, tmp_path)[call]()
-                await box.close()
+                row = [*ROWS[call][:place], odd, *ROWS[call][place + 1 :]]
+                await ask(call, tmp_path, {"exit_code": 0}, json.dumps(row).encode() + b"\n")
+                assert not list(tmp_path.iterdir())
 
     run(test())
+
+
+FRAMES = st.builds(
+    Frame,
+    st.sampled_from([*Kind, 200]),
+    st.integers(0, 3),
+    st.sampled_from(
+        [b"", b"{}", b"x" * 600, b'{"bytes":4}', b'{"exit_code":0}', b'{"stream":"stdout","omitted":1}']
+    ),
+)
+
+
+@settings(max_examples=examples(300))
+@given(st.lists(FRAMES, max_size=6))
+def test_whatever_frames_come_a_call_ends_and_the_next_one_knows(frames):
+    """A result, or the sandbox is lost for everybody; silence is left to the watchdog."""
+
+    def reply(frame):
+        last = response(frame.request)
+        return b"".join(one.encode() for one in frames) + last if frame.kind == Kind.END else b""
+
+    async def use(box, script):
+        try:
+            result = await box.run("true", output_limit=1000, timeout=60)
+        except SandboxLostError as error:
+            assert str(box.lost) == str(error)  # noqa: PT017
+            with pytest.raises(SandboxLostError):
+                await box.run("true")
+        else:
+            assert result.exit_code in (0, None)
+            assert len(result.stdout + result.stderr) <= 1000
+
+    meet(lambda: Script(reply), use)
 
 
 @pytest.mark.parametrize("name", ["version", "python", "pid", "uid", "bash", "failed", "files"])
 def test_odd_facts_of_a_greeting(name):
     async def test():
         for odd in [*ODD, {"/proc/1/status": [1]}]:
-            script = Script(lambda frame: b"")
+            script = Script(silent)
             script.facts = {name: odd}
             box = script.sandbox()
             with contextlib.suppress(SandboxError):
                 await box.start(timeout=60)
-                int(box.executor.get("pid", 1)), box.executor.get("files", {}).get("x")
+                assert int(box.executor.get("pid", 1)) >= 0
+                box.executor.get("files", {}).get("x")
             await box.close()
 
     run(test())
 
 
-@pytest.mark.parametrize("call", ["read", "list", "download", "changes"])
-def test_endless_files_in_bounded_memory(call, tmp_path):
-    async def test():
-        script = Script(lambda frame: b"")
-        box = script.sandbox()
-        await box.start()
-        frame = Frame(Kind.STDOUT, 1, b"x" * MAX_PAYLOAD).encode()
-
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("run", "more output than it may"),
+        *[(call, "it may") for call in ("read", "list", "download", "changes")],
+    ],
+)
+def test_endless_data_in_bounded_memory(call, words, tmp_path):
+    async def use(box, script):
         async def flood():
             while box.lost is None:
-                script.say(frame * 16)
+                script.say(Frame(Kind.STDOUT, 1, PIECE).encode() * (4 if call == "run" else 16))
                 await asyncio.sleep(0)
 
-        calls = {
-            "read": lambda: box.read_file("x", limit=10 * MiB),
-            "list": lambda: box.list_files("x"),
-            "download": lambda: box.download("x", tmp_path, limit=10 * MiB),
-            "changes": lambda: box.changes(),
-        }
         flooding = asyncio.ensure_future(flood())
-        with pytest.raises(SandboxLostError, match="it may"):
-            await calls[call]()
+        if call == "run":
+            tracemalloc.start()
+        with pytest.raises(SandboxLostError, match=words):
+            await calls(box, tmp_path)[call]()
+        if call == "run":
+            assert tracemalloc.get_traced_memory()[1] < 40 * MiB
+            tracemalloc.stop()
         await flooding
-        await box.close()
 
-    run(test())
+    meet(lambda: Script(silent), use)
 
 
 def test_a_cancelled_request_that_goes_on_forever():
-    async def test():
-        script = Script(lambda frame: b"")
-        box = script.sandbox()
-        await box.start()
+    async def use(box, script):
         task = asyncio.ensure_future(box.channel.call({"op": "x"}, sink=lambda kind, data: 1 / 0))
         await asyncio.sleep(0)
-        frame = Frame(Kind.STDOUT, 1, b"x" * MAX_PAYLOAD).encode()
+        frame = Frame(Kind.STDOUT, 1, PIECE).encode()
         script.say(frame)
         with pytest.raises(ZeroDivisionError):
             await task
@@ -270,51 +266,37 @@ def test_a_cancelled_request_that_goes_on_forever():
                 break
             await asyncio.sleep(0)
         assert "cancelled" in str(box.lost)
-        await box.close()
 
-    run(test())
-
-
-def test_silence_ends_by_the_watchdog():
-    async def test():
-        script = Script(lambda frame: b"")
-        box = script.sandbox(grace=0.2)
-        await box.start()
-        started = time.monotonic()
-        with pytest.raises(SandboxLostError, match="did not answer within"):
-            await box.run("true", timeout=0.2)
-        assert time.monotonic() - started < 120
-        await box.close()
-        assert script.killed == 1
-
-    run(test())
+    meet(lambda: Script(silent), use)
 
 
-def test_silence_ends_by_pings_even_without_a_time_out():
-    async def test():
-        script = Script(lambda frame: b"")
-        box = script.sandbox(ping_every=0.05)
-        await box.start()
-        with pytest.raises(SandboxLostError, match="has not answered for"):
-            await box.run("true", timeout=None)
-        await box.close()
+@pytest.mark.parametrize(
+    ("timeout", "options", "words", "seconds"),
+    [
+        (60, {"grace": 7, "ping_every": 1000}, "did not answer within 67 seconds", 67),
+        (None, {"ping_every": 10}, "has not answered for 60 seconds", 70),
+        (60, {"ping_every": 10}, "has not answered for 60 seconds", 70),
+    ],
+    ids=["watchdog", "pings", "pings first"],
+)
+def test_silence_ends(timeout, options, words, seconds):
+    async def use(script):
+        async with opened(script, **options) as box:
+            with pytest.raises(SandboxLostError, match=words):
+                await box.run("true", timeout=timeout)
 
-    run(test(), 60)
+    script, took = wait_for(use, lambda: Script(silent))
+    assert (script.killed, took) == (1, pytest.approx(seconds))
 
 
 def test_a_body_that_is_never_acknowledged():
-    async def test():
-        script = Script(lambda frame: b"")
-        box = script.sandbox(grace=0.3)
-        await box.start()
-        tracemalloc.start()
-        with pytest.raises(SandboxLostError):
-            await box.exec(["cat"], stdin=bytes(50 * MiB), timeout=0.2)
-        assert len(script.buffer) < 2 * MiB
-        tracemalloc.stop()
-        await box.close()
+    async def use(script):
+        async with opened(script) as box:
+            with pytest.raises(SandboxLostError):
+                await box.exec(["cat"], stdin=bytes(50 * MiB), timeout=10)
 
-    run(test(), 60)
+    script, _ = wait_for(use, lambda: Script(silent))
+    assert 0 < script.kinds.count(Kind.DATA) * MAX_PAYLOAD < 2 * MiB
 
 
 @pytest.mark.parametrize(
@@ -328,31 +310,23 @@ def test_a_bad_greeting(greeting):
                 return b""
             return greeting
 
-    async def test():
-        script = Rude(lambda frame: b"")
+    async def use(script):
         box = script.sandbox()
         with pytest.raises(SandboxLostError):
-            await box.start(timeout=0.3)
+            await box.start(timeout=60)
         await box.close()
-        assert script.killed == 1
 
-    run(test(), 60)
+    script, took = wait_for(use, lambda: Rude(silent))
+    assert (script.killed, took) == (1, pytest.approx(0 if greeting else 60))
 
 
 def test_directories_that_cannot_be_made():
-    class Poor(Script):
-        def hello(self, frame):
-            return json_frame(
-                Kind.HELLO, 0, {"nonce": frame.json()["nonce"], "failed": [{"errno": 30}]}
-            ).encode()
-
-    async def test():
-        script = Poor(lambda frame: b"")
+    async def use(script):
+        script.facts = {"failed": [{"errno": 30}]}
         with pytest.raises(SandboxError, match="cannot make its directories"):
             await script.sandbox().start()
-        assert script.killed == 1
 
-    run(test(), 60)
+    assert wait_for(use, lambda: Script(silent))[0].killed == 1
 
 
 @pytest.mark.parametrize(
@@ -367,46 +341,33 @@ def test_directories_that_cannot_be_made():
     ],
 )
 def test_errors_are_made_of_what_is_known(error, kind):
-    async def test():
-        script = Script(on_end(lambda n: json_frame(Kind.RESPONSE, n, {"error": error}).encode()))
-        box = script.sandbox()
-        await box.start()
+    async def use(box, script):
         with pytest.raises(kind):
             await box.read_file("x")
         assert box.lost is None
-        await box.close()
 
-    run(test(), 60)
+    meet(lambda: Script(at_end(lambda number: answer(number, {"error": error}))), use)
 
 
 @pytest.mark.parametrize(
     "row", [b"nonsense", b"[]", json.dumps(["/x", "door", 1, 1, 1]).encode(), b'["/x","file",-1,0,0]']
 )
 def test_a_listing_of_nonsense(row):
-    async def test():
-        script = Script(on_end(lambda n: Frame(Kind.STDOUT, n, row).encode() + response(n)))
-        box = script.sandbox()
-        await box.start()
+    async def use(box, script):
         with pytest.raises(SandboxLostError):
             await box.list_files("x")
-        await box.close()
 
-    run(test(), 60)
+    meet(lambda: Script(at_end(lambda number: answer(number, {}, row))), use)
 
 
 def test_the_end_of_the_connection_is_said():
-    async def test():
-        script = Script(lambda frame: b"")
-        box = script.sandbox()
-        await box.start()
+    async def use(box, script):
         box.channel.why_ended = lambda: "python3: not found"
         task = asyncio.ensure_future(box.run("true"))
-        await asyncio.sleep(0.05)
+        await eventually(lambda: Kind.END in script.kinds)
         script.reader.feed_eof()
         with pytest.raises(SandboxLostError, match="python3: not found"):
             await task
         await box.close()
-        await box.close()
-        assert script.killed == 1
 
-    run(test(), 60)
+    assert meet(lambda: Script(silent), use).killed == 1
