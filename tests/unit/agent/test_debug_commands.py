@@ -12,16 +12,15 @@ from typing import Any
 
 import pytest
 from agent_scripts import SUBMIT, bash, results, solved, turn
+from decided_runs import STEP, Played, play
+from decided_runs import bash as call
 from support import run
-from test_decisions import STEP, Played, play
-from test_decisions import bash as call
 
 from llm_sandbox_nb.agent.control.debug_commands import HELP, Prompt, can_answer, execute_debug_command
 from llm_sandbox_nb.agent.control.decisions import Held
 from llm_sandbox_nb.agent.control.pause_rules import pause_rules
 from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.errors import InputError, RunError
-from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.run_spec import NO_DECIDER
 from llm_sandbox_nb.card.card import Card
 from llm_sandbox_nb.cli.printer import Printer
@@ -250,20 +249,6 @@ def test_the_run_decides_from_python_while_it_goes_on(tmp_path: Path) -> None:
     assert done.held is None
     assert done.steps[0].calls[0].arguments == {"command": "echo edited"}
     assert results(done)[0].exit_code == 0
-
-
-def test_time_spent_at_a_halt_is_not_counted(tmp_path: Path) -> None:
-    async def slow(asked: Run) -> str:
-        await asyncio.sleep(1.5)
-        return "continue"
-
-    done = run(solved(tmp_path, *TWO, step=True, on_pause=slow, limits=RunLimits(time=60)))
-    [held] = [event for event in done.trajectory.events if isinstance(event, ev.CallHeld)]
-    [decided] = [event for event in done.trajectory.events if isinstance(event, ev.CallDecided)]
-    finish, start = done.trajectory.finish, done.trajectory.start
-    assert finish is not None
-    assert start is not None
-    assert finish.wall_time <= finish.time - start.time - (decided.time - held.time) * 0.9
 
 
 def test_the_card_and_the_terminal_tell_what_a_person_changed(tmp_path: Path) -> None:

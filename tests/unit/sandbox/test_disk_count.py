@@ -8,11 +8,11 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import until
 
 from llm_sandbox_nb.sandbox.docker import container
 from llm_sandbox_nb.sandbox.executor import disk_watch
@@ -90,10 +90,14 @@ def test_deleted_files_count_while_they_are_open(tmp_path: Path) -> None:
 
 def test_only_what_is_younger_than_the_sandbox(tmp_path: Path) -> None:
     (tmp_path / "older").write_bytes(bytes(MEGABYTE))
-    time.sleep(0.05)  # by more than the clock of files is coarse
-    since = time.time_ns()
-    (tmp_path / "younger").write_bytes(bytes(MEGABYTE))
-    count = Count(since - 20_000_000, UNLIMITED)
+    before = (tmp_path / "older").stat().st_ctime_ns
+
+    def later() -> bool:
+        (tmp_path / "younger").write_bytes(bytes(MEGABYTE))
+        return (tmp_path / "younger").stat().st_ctime_ns > before
+
+    until(later)  # the clock of files is coarse
+    count = Count(before + 1, UNLIMITED)
     count.walk(os.fsencode(tmp_path), set(), 0)
     assert count.files == 1
     assert MEGABYTE <= count.size < 2 * MEGABYTE

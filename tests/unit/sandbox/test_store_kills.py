@@ -33,7 +33,7 @@ def run_and_kill(folder: Path, after: float) -> list[str]:
     os.close(its)
     with os.fdopen(mine, "rb") as words:
         first = words.readline()
-        time.sleep(after)
+        time.sleep(after)  # a real one: the kill is to come at any instant of the work on the disk
         os.kill(child, signal.SIGKILL)
         told = first + words.read()
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
