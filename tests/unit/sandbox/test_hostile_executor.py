@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from support import eventually, examples, run
 
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
+from llm_sandbox_nb.sandbox.protocol.answers import CommandOutput
 from llm_sandbox_nb.sandbox.protocol.frames import MAX_PAYLOAD, Frame, Kind, json_frame
 
 MiB = 2**20
@@ -174,6 +175,26 @@ def test_odd_rows_of_a_listing(call, tmp_path):
                 assert not list(tmp_path.iterdir())
 
     run(test())
+
+
+@pytest.mark.parametrize(("size", "fits"), [(1000, True), (1001, False)])
+def test_output_up_to_its_limit_is_a_result(size, fits):
+    async def use(box, script):
+        if fits:
+            assert (await box.run("true", output_limit=1000)).stdout == b"x" * size
+            return
+        with pytest.raises(SandboxLostError, match="more output than it may"):
+            await box.run("true", output_limit=1000)
+
+    meet(lambda: Script(at_end(lambda number: answer(number, {"exit_code": 0}, b"x" * size))), use)
+
+
+def test_what_came_before_the_connection_broke_is_counted_with_what_was_left_out():
+    output = CommandOutput(1000, None)
+    output.take(Kind.STDOUT, b"abc")
+    output.take(Kind.GAP, b'{"stream":"stdout","omitted":100}')
+    result = output.broken_off()
+    assert (result.stdout_bytes, result.stderr_bytes, result.truncated) == (3 + 100, 0, True)
 
 
 FRAMES = st.builds(
