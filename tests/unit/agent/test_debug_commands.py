@@ -72,20 +72,13 @@ def test_one_line_is_one_decision(lines: list[str], ran: list[str], tmp_path: Pa
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("contineu", "There is no command 'contineu'"),
-        ("continue please", "takes nothing more"),
-        ("edit", "NAME=VALUE"),
-        ("edit ls", "NAME=VALUE"),
-        ("edit command='ls", "check its quotes"),
-        ("edit {oops", "not JSON"),
-        ("edit file=1", "takes no 'file'"),
-        ("observe x", "not executed yet"),
-        ("say", "nothing to say"),
-        ("change", "NAME=VALUE"),
-        ("change heat=1", "no setting 'heat'"),
+        ("contineu", "There is no command 'contineu'"), ("continue please", "takes nothing more"),
+        ("edit", "NAME=VALUE"), ("edit ls", "NAME=VALUE"), ("edit command='ls", "check its quotes"),
+        ("edit {oops", "not JSON"), ("edit file=1", "takes no 'file'"), ("observe x", "not executed yet"),
+        ("say", "nothing to say"), ("change", "NAME=VALUE"), ("change heat=1", "no setting 'heat'"),
         ("change model=nobody", "no model nobody"),
     ],
-)
+)  # fmt: skip
 def test_a_line_that_cannot_be_done_is_told_and_the_run_waits(line: str, why: str, tmp_path: Path) -> None:
     played, shown = written(tmp_path, line, "skip It waited.")
     assert why in shown[0]

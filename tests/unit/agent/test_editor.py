@@ -256,13 +256,9 @@ def test_view_of_a_directory_is_two_levels_deep_without_hidden_names() -> None:
         shown = asyncio.run(Editor(box).view(path)).split("\n")
         assert "hidden" in shown[0]
         assert shown[1:] == [
-            "/testbed/b.py",
-            "/testbed/empty/",
-            "/testbed/x/",
-            "/testbed/x/deep/",
-            "/testbed/x/y.txt",
+            "/testbed/b.py", "/testbed/empty/", "/testbed/x/", "/testbed/x/deep/", "/testbed/x/y.txt",
             "/testbed/é f",
-        ]
+        ]  # fmt: skip
     assert asyncio.run(Editor(box).view("/testbed/empty")).endswith("(nothing)")
     assert "view_range" in refused(Editor(box), "view", "/testbed", [1, 2])
     assert "directory" in refused(Editor(box), "str_replace", "/testbed/x", "a", "b")

@@ -117,22 +117,9 @@ def calls(box, folder):
 
 
 ODD = [
-    10**400,
-    -(10**400),
-    1e308,
-    -1,
-    2**63,
-    True,
-    None,
-    "x",
-    "\ud800",
-    "nul\0",
-    [],
-    [[]],
-    {},
-    {"x": []},
+    10**400, -(10**400), 1e308, -1, 2**63, True, None, "x", "\ud800", "nul\0", [], [[]], {}, {"x": []},
     [10**400],
-]
+]  # fmt: skip
 FIELDS = ["exit_code", "timed_out", "interrupted", "duration", "stdout_bytes", "stderr_bytes"]
 FIELDS += ["full_output", "notice", "incomplete", "size", "error"]
 CHECKPOINT_FIELDS = ["incremental", "roots", "shell", "incomplete"]
@@ -353,14 +340,11 @@ def test_directories_that_cannot_be_made():
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        ({"kind": "os", "errno": 2}, FileNotFoundError),
-        ({"kind": "os", "errno": "two"}, OSError),
-        ({"kind": "os", "errno": 10**9}, OSError),
-        ({"kind": "who knows"}, SandboxError),
-        ("words", SandboxError),
-        (7, SandboxError),
+        ({"kind": "os", "errno": 2}, FileNotFoundError), ({"kind": "os", "errno": "two"}, OSError),
+        ({"kind": "os", "errno": 10**9}, OSError), ({"kind": "who knows"}, SandboxError),
+        ("words", SandboxError), (7, SandboxError),
     ],
-)
+)  # fmt: skip
 def test_errors_are_made_of_what_is_known(error, kind):
     async def use(box, script):
         with pytest.raises(kind):

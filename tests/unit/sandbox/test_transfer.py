@@ -252,20 +252,12 @@ def test_a_usual_limit_takes_a_usual_tree(tmp_path):
 @pytest.mark.parametrize(
     ("source", "kind", "only"),
     [
-        ("a.txt", None, b"a.txt"),
-        ("output/a.txt", None, b"a.txt"),
-        ("a.txt", "file", b"a.txt"),
-        ("Makefile", "file", b"Makefile"),
-        ("é\udce9.png", None, "é".encode() + b"\xe9.png"),
-        ("Makefile", None, None),
-        (".hidden", None, None),
-        ("v1.2/", None, None),
-        ("v1.2", "folder", None),
-        ("output", None, None),
-        ("output/..", None, None),
-        (".", None, None),
+        ("a.txt", None, b"a.txt"), ("output/a.txt", None, b"a.txt"), ("a.txt", "file", b"a.txt"),
+        ("Makefile", "file", b"Makefile"), ("é\udce9.png", None, "é".encode() + b"\xe9.png"),
+        ("Makefile", None, None), (".hidden", None, None), ("v1.2/", None, None), ("v1.2", "folder", None),
+        ("output", None, None), ("output/..", None, None), (".", None, None),
     ],
-)
+)  # fmt: skip
 def test_what_a_download_may_be_called(source, kind, only):
     assert requested_file(source, kind) == only
 
