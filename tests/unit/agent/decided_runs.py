@@ -12,6 +12,7 @@ from typing import Any
 
 from agent_scripts import check_messages
 from memory_sandbox import MemorySandbox
+from support import run
 
 from llm_sandbox_nb.agent.artifacts import Collector
 from llm_sandbox_nb.agent.checkpoints import Checkpoints
@@ -94,11 +95,18 @@ class Played:
         return [message["content"] for message in self.loop.messages if message["role"] == "tool"]
 
 
-async def play(
+def play(
+    folder: Path, turns: list[Turn], decide: Decide, rules: PauseRules | None = None, **options: Any
+) -> Played:
+    """Play the turns; `decide` is called at every halt at a call. Options: see `_play`."""
+    return run(_play(folder, turns, decide, rules or PauseRules(), **options))
+
+
+async def _play(
     folder: Path,
     turns: list[Turn],
     decide: Decide,
-    rules: PauseRules | None = None,
+    rules: PauseRules,
     *,
     limits: RunLimits | None = None,
     others: dict[str, Player] | None = None,
@@ -106,7 +114,7 @@ async def play(
     clock: Callable[[], float] = time.monotonic,
     command_timeout: float = 60.0,
 ) -> Played:
-    """Play the turns; `decide` is called at every halt at a call, `on_event` at every event."""
+    """`others` are models to change to; `on_event` is called at every event; `clock` is that of the limits."""
     box, player, control = EchoSandbox(), Player(turns), RunControl(clock)
     held: list[Held] = []
 
@@ -122,7 +130,6 @@ async def play(
     workspace: asyncio.Future[Workspace] = asyncio.get_running_loop().create_future()
     collector = Collector(box, "/testbed/output", recorder)
     workspace.set_result(Workspace(box, collector, Checkpoints(box, recorder), command_timeout))
-    rules = rules or PauseRules()
     loop = Loop(
         player,
         ModelSettings(),

@@ -180,7 +180,7 @@ def test_the_command_timeout_in_force_is_told_and_used(tmp_path: Path) -> None:
         if tool["function"]["name"] == "execute_bash"
     ]
     assert told == "Seconds after which it is ended. Default 90.5."
-    played = run(play(tmp_path, [[call("a")]], lambda control, held: None, command_timeout=90.5))
+    played = play(tmp_path, [[call("a")]], lambda control, held: None, command_timeout=90.5)
     assert played.box.timeouts == [90.5]
 
 

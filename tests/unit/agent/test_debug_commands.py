@@ -42,7 +42,7 @@ def written(folder: Path, *lines: str, stepping: bool = True) -> tuple[Played, l
             shown.append(prompt.answer(left.pop(0) if left else "continue"))
 
     rules = STEP if stepping else pause_rules(approve="ask")
-    return run(play(folder, [[call("make it")]], decide, rules)), shown
+    return play(folder, [[call("make it")]], decide, rules), shown
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_prompt_is_over_when_somebody_else_decided(tmp_path: Path) -> None:
         control.skip("first", source="test")
         assert not prompt.open
 
-    run(play(tmp_path, [[call("a")]], decide, pause_rules(approve="edits")))
+    play(tmp_path, [[call("a")]], decide, pause_rules(approve="edits"))
 
 
 def test_where_it_stands_is_told(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_where_it_stands_is_told(tmp_path: Path) -> None:
         texts.append(Prompt(control, source="test").text)
         control.step(source="test")
 
-    run(play(tmp_path, [[call("make it"), ("execute_bash", "{oops")]], decide, STEP))
+    play(tmp_path, [[call("make it"), ("execute_bash", "{oops")]], decide, STEP)
     assert texts[0] == "Step 1: execute_bash waits to be executed:\nmake it"
     assert texts[1].startswith("Step 1: execute_bash has returned. The model would read:\n")
     assert texts[1].endswith("ran make it")

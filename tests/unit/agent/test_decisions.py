@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from decided_runs import STEP, SUBMIT, Played, Player, Turn, bash, one_by_one, play, resume, step
+from decided_runs import STEP, SUBMIT, Player, Turn, bash, one_by_one, play, resume, step
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import examples, run
+from support import examples
 from virtual_time import Clock
 
 from llm_sandbox_nb.agent.control.decisions import SKIPPED, Held
@@ -90,11 +90,11 @@ def test_any_decisions_leave_a_valid_history_and_the_record_of_what_was_seen(
         loop.run_in_executor(None, act, control, held, "resume", text)
 
     with tempfile.TemporaryDirectory() as folder:
-        run(play(Path(folder), turns, decide, rules))
+        play(Path(folder), turns, decide, rules)
 
 
 def test_steps_halt_before_a_call_and_before_its_observation_is_seen(tmp_path: Path) -> None:
-    played = run(play(tmp_path, [[bash("a"), bash("b")]], one_by_one(*[step] * 5), STEP))
+    played = play(tmp_path, [[bash("a"), bash("b")]], one_by_one(*[step] * 5), STEP)
     places = [(held.step, held.at, held.arguments.get("command")) for held in played.held]
     assert places == [
         (1, "call", "a"), (1, "observation", "a"), (1, "call", "b"), (1, "observation", "b"), (2, "call", None),
@@ -123,10 +123,8 @@ def test_time_at_halts_and_in_pauses_is_not_counted_and_nothing_happens_meanwhil
         if isinstance(event, ev.Controlled) and event.action == "paused" and control.held is None:
             after_a_while(control.resume)
 
-    played = run(
-        play(tmp_path, [[bash("a")], [bash("b")]], decide, pause_rules(breakpoints="command == 'a'"),
-             limits=RunLimits(time=500), on_event=pausing, clock=clock)
-    )  # fmt: skip
+    played = play(tmp_path, [[bash("a")], [bash("b")]], decide, pause_rules(breakpoints="command == 'a'"),
+             limits=RunLimits(time=500), on_event=pausing, clock=clock)  # fmt: skip
     assert played.reason == "submitted"
     assert (clock.now, played.loop.meter.elapsed) == (2100, 0)
     told = [
@@ -139,14 +137,14 @@ def test_time_at_halts_and_in_pauses_is_not_counted_and_nothing_happens_meanwhil
 
 
 def test_going_on_leaves_the_steps(tmp_path: Path) -> None:
-    played = run(play(tmp_path, [[bash("a"), bash("b")]], one_by_one(resume), STEP))
+    played = play(tmp_path, [[bash("a"), bash("b")]], one_by_one(resume), STEP)
     assert len(played.held) == 1
 
 
 def test_the_edited_call_is_the_one_that_is_executed(tmp_path: Path) -> None:
     """Another call runs; the reply stays as the model wrote it, and the model is told what was run."""
-    played = run(play(tmp_path, [[bash("rm -rf /")]], one_by_one(lambda c: c.edit(command="ls", source="test")),
-                      pause_rules(breakpoints="'rm ' in command")))  # fmt: skip
+    played = play(tmp_path, [[bash("rm -rf /")]], one_by_one(lambda c: c.edit(command="ls", source="test")),
+                      pause_rules(breakpoints="'rm ' in command"))  # fmt: skip
     assert played.box.ran == ["ls"]
     [held] = played.held
     assert (held.reason, held.text) == ("breakpoint", "'rm ' in command")
@@ -164,9 +162,9 @@ def test_the_edited_call_is_the_one_that_is_executed(tmp_path: Path) -> None:
 
 
 def test_a_call_can_become_one_of_another_tool_and_a_broken_one_can_be_mended(tmp_path: Path) -> None:
-    played = run(play(tmp_path, [[bash("a")], [("execute_bash", "{oops")]], one_by_one(
+    played = play(tmp_path, [[bash("a")], [("execute_bash", "{oops")]], one_by_one(
         lambda c: c.edit({"command": "view", "path": "/testbed"}, tool="str_replace_editor", source="test"),
-        resume_steps := step, lambda c: c.edit(command="mended", source="test"), resume_steps), STEP))  # fmt: skip
+        resume_steps := step, lambda c: c.edit(command="mended", source="test"), resume_steps), STEP)  # fmt: skip
     assert played.box.ran == ["mended"]
     assert played.held[2].raw_arguments == "{oops"
 
@@ -175,7 +173,7 @@ def test_a_skipped_call_is_not_executed_and_shows_what_was_given(tmp_path: Path)
     decide = one_by_one(
         lambda c: c.skip("There is nothing to see.", source="test"), lambda c: c.skip(source="test")
     )
-    played = run(play(tmp_path, [[bash("a"), bash("b")]], decide, STEP))
+    played = play(tmp_path, [[bash("a"), bash("b")]], decide, STEP)
     assert played.box.ran == []
     assert played.observations[0] == "There is nothing to see."
     assert played.observations[1] == f"{SKIPPED}\n\n[Steps remaining: 19]"
@@ -185,13 +183,11 @@ def test_a_skipped_call_is_not_executed_and_shows_what_was_given(tmp_path: Path)
 
 
 def test_a_skipped_submit_does_not_end_the_run(tmp_path: Path) -> None:
-    played = run(
-        play(
-            tmp_path,
-            [[SUBMIT], [bash("more")]],
-            one_by_one(lambda c: c.skip("Not yet.", source="test")),
-            STEP,
-        )
+    played = play(
+        tmp_path,
+        [[SUBMIT], [bash("more")]],
+        one_by_one(lambda c: c.skip("Not yet.", source="test")),
+        STEP,
     )
     assert played.reason == "submitted"
     assert len(played.player.requests) == 3
@@ -199,7 +195,7 @@ def test_a_skipped_submit_does_not_end_the_run(tmp_path: Path) -> None:
 
 def test_the_model_sees_the_observation_that_a_person_wrote(tmp_path: Path) -> None:
     decide = one_by_one(lambda c: c.observe("All is well.", source="test"))
-    played = run(play(tmp_path, [[bash("a")]], decide, pause_rules(breakpoints="exit_code == 1")))
+    played = play(tmp_path, [[bash("a")]], decide, pause_rules(breakpoints="exit_code == 1"))
     assert played.observations[0] == "All is well.\n\n[Steps remaining: 19]"
     assert json.loads(played.player.requests[1])[3]["content"] == played.observations[0]
     [decided] = [event for event in played.events if isinstance(event, ev.CallDecided)]
@@ -210,7 +206,7 @@ def test_the_model_sees_the_observation_that_a_person_wrote(tmp_path: Path) -> N
 
 def test_an_observation_that_kept_its_last_line_does_not_get_it_twice(tmp_path: Path) -> None:
     decide = one_by_one(lambda c: c.observe("x\n\n[Steps remaining: 19]", source="test"))
-    played = run(play(tmp_path, [[bash("a")]], decide, pause_rules(breakpoints="exit_code == 1")))
+    played = play(tmp_path, [[bash("a")]], decide, pause_rules(breakpoints="exit_code == 1"))
     assert played.observations[0] == "x\n\n[Steps remaining: 19]"
 
 
@@ -244,7 +240,7 @@ def test_decisions_that_make_no_sense_say_so_and_leave_the_halt(tmp_path: Path) 
             assert control.held is held
         control.resume(source="test")
 
-    played = run(play(tmp_path, [[bash("a")]], decide, STEP))
+    played = play(tmp_path, [[bash("a")]], decide, STEP)
     assert played.box.ran == ["a"]
     assert len(told) == 17
     assert all("\n" not in text and text.endswith(".") for text in told), told
@@ -259,7 +255,7 @@ def test_a_second_decision_on_the_same_call_comes_too_late(tmp_path: Path) -> No
         with pytest.raises(ControlError, match="No call waits"):
             control.edit(command="twice", source="test")
 
-    played = run(play(tmp_path, [[bash("a")]], decide, pause_rules(approve="edits")))
+    played = play(tmp_path, [[bash("a")]], decide, pause_rules(approve="edits"))
     assert played.observations[0].startswith("once")
 
 
@@ -273,7 +269,7 @@ def test_going_on_does_not_approve_a_call_that_came_after_it_was_decided(tmp_pat
         else:
             control.skip("no", source="test")
 
-    played = run(play(tmp_path, [[bash("a"), bash("b")]], decide, pause_rules(approve="edits")))
+    played = play(tmp_path, [[bash("a"), bash("b")]], decide, pause_rules(approve="edits"))
     assert played.box.ran == ["changed"]
 
 
@@ -283,7 +279,7 @@ def test_approval_asks_again_for_each_call_until_it_is_changed(tmp_path: Path) -
             control.change(approve="auto", source="test")
         control.resume(source="test")
 
-    played = run(play(tmp_path, [[bash("a")], [bash("b")], [bash("c")]], decide, pause_rules(approve="ask")))
+    played = play(tmp_path, [[bash("a")], [bash("b")], [bash("c")]], decide, pause_rules(approve="ask"))
     assert [held.reason for held in played.held] == ["approval", "approval"]
     assert played.box.ran == ["a", "b", "c"]
     [changed] = [event for event in played.events if isinstance(event, ev.SettingsChanged)]
@@ -299,7 +295,7 @@ def test_model_settings_limits_and_breakpoints_change_for_what_follows(tmp_path:
                            breakpoints=["command == 'c'"], source="test")  # fmt: skip
         control.resume(source="test")
 
-    played = run(play(tmp_path, [[bash("a")], [bash("b")]], decide, STEP, others={"other": other}))
+    played = play(tmp_path, [[bash("a")], [bash("b")]], decide, STEP, others={"other": other})
     assert len(played.player.requests) == 1
     assert played.box.ran == ["a", "c"]
     assert other.asked[0].temperature == 0.1
@@ -318,9 +314,7 @@ def test_a_last_step_is_not_the_last_when_more_are_allowed(tmp_path: Path) -> No
             control.change(limits={"steps": 9}, source="test")
         control.step(source="test")
 
-    played = run(
-        play(tmp_path, [[bash("a")], [bash("b")], [bash("c")]], decide, STEP, limits=RunLimits(steps=1))
-    )
+    played = play(tmp_path, [[bash("a")], [bash("b")], [bash("c")]], decide, STEP, limits=RunLimits(steps=1))
     assert played.reason == "submitted"
     assert played.box.ran == ["a", "b", "c"]
     told = json.loads(played.player.requests[1])[-1]
@@ -330,17 +324,14 @@ def test_a_last_step_is_not_the_last_when_more_are_allowed(tmp_path: Path) -> No
 def test_a_pause_before_a_call_can_be_edited_too(tmp_path: Path) -> None:
     """smolagents 1640: the parameters of any call, before it runs."""
 
-    async def go() -> Played:
-        def decide(control: RunControl, held: Held) -> None:
-            if held.arguments == {"command": "first"}:
-                control.pause(source="test")
-                control.edit(command="changed", source="test")
-                return
-            control.resume(source="test")
+    def decide(control: RunControl, held: Held) -> None:
+        if held.arguments == {"command": "first"}:
+            control.pause(source="test")
+            control.edit(command="changed", source="test")
+            return
+        control.resume(source="test")
 
-        return await play(tmp_path, [[bash("first")]], decide, pause_rules(approve="edits"))
-
-    played = run(go())
+    played = play(tmp_path, [[bash("first")]], decide, pause_rules(approve="edits"))
     assert played.box.ran == ["changed"]
     assert [(held.at, held.reason) for held in played.held][:2] == [
         ("call", "approval"),
@@ -353,7 +344,7 @@ def test_a_run_that_is_stopped_at_a_halt_has_all_its_results(at: str, tmp_path: 
     def decide(control: RunControl, held: Held) -> None:
         control.stop(source="test") if held.at == at else control.step(source="test")
 
-    played = run(play(tmp_path, [[bash("a"), bash("b")]], decide, STEP))
+    played = play(tmp_path, [[bash("a"), bash("b")]], decide, STEP)
     assert played.reason == "interrupted"
     assert played.box.ran == ([] if at == "call" else ["a"])
     assert "Not executed" in played.observations[-1]
