@@ -90,7 +90,8 @@ def test_any_decisions_leave_a_valid_history_and_the_record_of_what_was_seen(
         loop.run_in_executor(None, act, control, held, "resume", text)
 
     with tempfile.TemporaryDirectory() as folder:
-        play(Path(folder), turns, decide, rules)
+        reason = play(Path(folder), turns, decide, rules).reason
+    assert reason in ("submitted", "interrupted", "steps", "answered")
 
 
 def test_steps_halt_before_a_call_and_before_its_observation_is_seen(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_one_that_never_finishes_is_left(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def drips(handler: BaseHTTPRequestHandler) -> None:
         sends(b"{")(handler)
-        while not over.wait(0.1):
+        while not over.wait(0.1):  # a time-out is what is tested
             handler.wfile.write(b" ")
 
     with serving(drips) as (port, _):

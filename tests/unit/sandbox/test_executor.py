@@ -74,8 +74,10 @@ def sources() -> dict[str, str]:
 
 def test_the_source_is_old_python() -> None:
     """It runs on whatever python3 an image has, from 3.8 on."""
+    with pytest.raises(SyntaxError):
+        ast.parse("match x:\n    case 1: pass", feature_version=(3, 8))
     for name, text in sources().items():
-        ast.parse(text, name, feature_version=(3, 8))
+        assert ast.parse(text, name, feature_version=(3, 8)).body, name
 
 
 def test_the_source_needs_the_standard_library_only_and_little_of_it() -> None:
