@@ -48,7 +48,7 @@ class _PendingRewind:
 class RunControl:
     """The controls of one run. Give it to `solve(control=...)`, or take them from the `Run`.
 
-    What is decided before the run begins takes effect at its first step.
+    What is decided before the run begins takes effect at its first step. `clock` counts the seconds of a pause.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -88,7 +88,7 @@ def test_commands_end_above_a_limit_and_the_sandbox_only_when_they_go_on(
     watch.take(have, watch.then)
     assert ended == ([watch.describe(have)] if too_much else [])
     if too_much:
-        assert watch.settling
+        assert (watch.settling, watch.ceiling) == (True, UNLIMITED)
         assert watch.allowed == tuple(
             limit and max(limit, figure) + limit // 16 for figure, limit in zip(have, limits, strict=True)
         )
@@ -96,9 +96,11 @@ def test_commands_end_above_a_limit_and_the_sandbox_only_when_they_go_on(
         assert watch.last == tuple(
             limit and max(limit, figure) + limit for figure, limit in zip(have, limits, strict=True)
         )
+        assert watch.ceiling == watch.last
         assert len(ended) == 1
     watch.take((0, 0), watch.then)
     assert (watch.allowed, watch.last, watch.settling) == (limits, UNLIMITED, False)
+    assert watch.ceiling == tuple(4 * limit for limit in limits)
 
 
 def test_a_tree_deeper_than_paths_can_be(tmp_path: Path) -> None:

@@ -57,6 +57,17 @@ def test_paths_that_lead_elsewhere_are_refused(tmp_path: Path, path: Any) -> Non
             told(tmp_path, record("E", [hard_link]))
 
 
+def test_the_largest_attributes_and_what_is_as_in_the_image(tmp_path: Path) -> None:
+    for length, base, taken in ((2**16, 0, True), (2**16 + 1, 0, False), (20, 1, True), (20, 2, False)):
+        attributes = {"user.a": "x" * (length - len('{"user.a": ""}'))}
+        row = [*folder_row("/d")[:2], base, *folder_row("/d")[3:10], attributes]
+        if taken:
+            assert told(tmp_path, record("E", [row])).entries["/d"].base == bool(base)
+            continue
+        with pytest.raises(ProtocolError):
+            told(tmp_path, record("E", [row]))
+
+
 def test_shared_memory_is_no_device(tmp_path: Path) -> None:
     assert "/dev/shm/x" in told(tmp_path, record("E", [folder_row("/dev/shm/x")])).entries
     with pytest.raises(ProtocolError):

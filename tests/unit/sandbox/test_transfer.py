@@ -12,8 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support import examples, run
 
+from llm_sandbox_nb.sandbox import transfer
 from llm_sandbox_nb.sandbox.errors import TransferError
 from llm_sandbox_nb.sandbox.executor import tree_stream as inside
+from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 from llm_sandbox_nb.sandbox.transfer import (
     CHUNK,
     CHUNK_SIZE,
@@ -21,6 +23,7 @@ from llm_sandbox_nb.sandbox.transfer import (
     FILE,
     SKIPPED,
     THE_END,
+    Spool,
     plan_upload,
     receive_tree,
     record,
@@ -94,6 +97,17 @@ def test_a_tree_arrives(tmp_path_factory, tree):
         if data is not None:
             found = stat.S_IMODE((target / os.fsdecode(path)).stat().st_mode)
             assert found == (0o755 if mode & 0o100 else 0o644)
+
+
+def test_what_may_come_has_a_bound(monkeypatch):
+    """So much content, and so much for names and headers."""
+    monkeypatch.setattr(transfer, "OVERHEAD", 100)
+    with Spool(2048) as spool:
+        spool.take(Kind.STDOUT, bytes(2048 + 2 + 100))
+        assert len(spool.content().read()) == 2150
+        for kind, data in ((Kind.STDOUT, b"x"), (Kind.STDERR, b"")):
+            with pytest.raises(ProtocolError, match="more files than it may"):
+                spool.take(kind, data)
 
 
 LONG, DEEP = b"x" * 256, b"d/" * 100 + b"f"
