@@ -45,3 +45,12 @@ def run_in_virtual_time(coroutine: Coroutine[Any, Any, T]) -> tuple[T, float]:
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         result = runner.run(coroutine)
         return result, runner.get_loop().time()
+
+
+class Clock:
+    """A clock that the test moves: `clock.now += 100`."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now

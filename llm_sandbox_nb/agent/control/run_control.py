@@ -48,10 +48,11 @@ class _PendingRewind:
 class RunControl:
     """The controls of one run. Give it to `solve(control=...)`, or take them from the `Run`.
 
-    What is decided before the run begins takes effect at its first step.
+    What is decided before the run begins takes effect at its first step. `clock` counts the seconds of a pause.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
         self._early: list[Decision] = []
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -329,7 +330,7 @@ class RunControl:
         return texts
 
     async def _wait_for_person(self, decided: Awaitable[Any]) -> float:
-        started = time.monotonic()
+        started = self._clock()
         waiting = asyncio.ensure_future(decided)
         asking = asyncio.ensure_future(self.on_pause()) if self.on_pause else None
         try:
@@ -342,7 +343,7 @@ class RunControl:
             for task in (waiting, asking):
                 if task is not None:
                     task.cancel()
-        return time.monotonic() - started
+        return self._clock() - started
 
     def _apply(self, decision: Decision) -> None:
         if self._over or self.stopped:

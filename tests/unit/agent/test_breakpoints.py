@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+import asyncio
+import threading
 
 import pytest
 from hypothesis import given
@@ -144,17 +145,15 @@ def test_functions_are_asked_at_both_places_and_one_that_fails_halts() -> None:
 
 
 def test_a_slow_function_does_not_hold_up_the_loop() -> None:
-    import asyncio
+    answer = threading.Event()
 
-    async def go() -> int:
-        ticks = 0
-        asked = asyncio.ensure_future(pause_rules(break_when=lambda moment: time.sleep(1.5)).why(RM))
-        while not asked.done():
-            ticks += 1
-            await asyncio.sleep(0.01)
-        return ticks
+    async def go() -> tuple[str, str] | None:
+        asked = asyncio.ensure_future(pause_rules(break_when=lambda moment: answer.wait()).why(RM))
+        await asyncio.sleep(0)
+        answer.set()  # by the loop, which a function in its thread would hold up for ever
+        return await asked
 
-    assert run(go()) > 5
+    assert run(go()) == ("breakpoint", "<lambda>")
 
 
 def test_who_has_to_approve_what() -> None:

@@ -12,16 +12,15 @@ from typing import Any
 
 import pytest
 from agent_scripts import SUBMIT, bash, results, solved, turn
+from decided_runs import STEP, Played, play
+from decided_runs import bash as call
 from support import run
-from test_decisions import STEP, Played, play
-from test_decisions import bash as call
 
 from llm_sandbox_nb.agent.control.debug_commands import HELP, Prompt, can_answer, execute_debug_command
 from llm_sandbox_nb.agent.control.decisions import Held
 from llm_sandbox_nb.agent.control.pause_rules import pause_rules
 from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.errors import InputError, RunError
-from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.run_spec import NO_DECIDER
 from llm_sandbox_nb.card.card import Card
 from llm_sandbox_nb.cli.printer import Printer
@@ -43,7 +42,7 @@ def written(folder: Path, *lines: str, stepping: bool = True) -> tuple[Played, l
             shown.append(prompt.answer(left.pop(0) if left else "continue"))
 
     rules = STEP if stepping else pause_rules(approve="ask")
-    return run(play(folder, [[call("make it")]], decide, rules)), shown
+    return play(folder, [[call("make it")]], decide, rules), shown
 
 
 @pytest.mark.parametrize(
@@ -73,20 +72,13 @@ def test_one_line_is_one_decision(lines: list[str], ran: list[str], tmp_path: Pa
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("contineu", "There is no command 'contineu'"),
-        ("continue please", "takes nothing more"),
-        ("edit", "NAME=VALUE"),
-        ("edit ls", "NAME=VALUE"),
-        ("edit command='ls", "check its quotes"),
-        ("edit {oops", "not JSON"),
-        ("edit file=1", "takes no 'file'"),
-        ("observe x", "not executed yet"),
-        ("say", "nothing to say"),
-        ("change", "NAME=VALUE"),
-        ("change heat=1", "no setting 'heat'"),
+        ("contineu", "There is no command 'contineu'"), ("continue please", "takes nothing more"),
+        ("edit", "NAME=VALUE"), ("edit ls", "NAME=VALUE"), ("edit command='ls", "check its quotes"),
+        ("edit {oops", "not JSON"), ("edit file=1", "takes no 'file'"), ("observe x", "not executed yet"),
+        ("say", "nothing to say"), ("change", "NAME=VALUE"), ("change heat=1", "no setting 'heat'"),
         ("change model=nobody", "no model nobody"),
     ],
-)
+)  # fmt: skip
 def test_a_line_that_cannot_be_done_is_told_and_the_run_waits(line: str, why: str, tmp_path: Path) -> None:
     played, shown = written(tmp_path, line, "skip It waited.")
     assert why in shown[0]
@@ -107,7 +99,7 @@ def test_a_prompt_is_over_when_somebody_else_decided(tmp_path: Path) -> None:
         control.skip("first", source="test")
         assert not prompt.open
 
-    run(play(tmp_path, [[call("a")]], decide, pause_rules(approve="edits")))
+    play(tmp_path, [[call("a")]], decide, pause_rules(approve="edits"))
 
 
 def test_where_it_stands_is_told(tmp_path: Path) -> None:
@@ -117,7 +109,7 @@ def test_where_it_stands_is_told(tmp_path: Path) -> None:
         texts.append(Prompt(control, source="test").text)
         control.step(source="test")
 
-    run(play(tmp_path, [[call("make it"), ("execute_bash", "{oops")]], decide, STEP))
+    play(tmp_path, [[call("make it"), ("execute_bash", "{oops")]], decide, STEP)
     assert texts[0] == "Step 1: execute_bash waits to be executed:\nmake it"
     assert texts[1].startswith("Step 1: execute_bash has returned. The model would read:\n")
     assert texts[1].endswith("ran make it")
@@ -250,20 +242,6 @@ def test_the_run_decides_from_python_while_it_goes_on(tmp_path: Path) -> None:
     assert done.held is None
     assert done.steps[0].calls[0].arguments == {"command": "echo edited"}
     assert results(done)[0].exit_code == 0
-
-
-def test_time_spent_at_a_halt_is_not_counted(tmp_path: Path) -> None:
-    async def slow(asked: Run) -> str:
-        await asyncio.sleep(1.5)
-        return "continue"
-
-    done = run(solved(tmp_path, *TWO, step=True, on_pause=slow, limits=RunLimits(time=60)))
-    [held] = [event for event in done.trajectory.events if isinstance(event, ev.CallHeld)]
-    [decided] = [event for event in done.trajectory.events if isinstance(event, ev.CallDecided)]
-    finish, start = done.trajectory.finish, done.trajectory.start
-    assert finish is not None
-    assert start is not None
-    assert finish.wall_time <= finish.time - start.time - (decided.time - held.time) * 0.9
 
 
 def test_the_card_and_the_terminal_tell_what_a_person_changed(tmp_path: Path) -> None:

@@ -6,202 +6,22 @@ import asyncio
 import json
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
-from agent_scripts import check_messages
+from decided_runs import STEP, SUBMIT, Player, Turn, bash, one_by_one, play, resume, step
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from memory_sandbox import MemorySandbox
-from support import examples, run
+from support import examples
+from virtual_time import Clock
 
-from llm_sandbox_nb.agent.artifacts import Collector
-from llm_sandbox_nb.agent.checkpoints import Checkpoints
 from llm_sandbox_nb.agent.control.decisions import SKIPPED, Held
 from llm_sandbox_nb.agent.control.pause_rules import PauseRules, pause_rules
 from llm_sandbox_nb.agent.control.run_control import RunControl
-from llm_sandbox_nb.agent.control.settings_change import Changer
-from llm_sandbox_nb.agent.errors import ControlError, StopRun
-from llm_sandbox_nb.agent.limits import Meter, RunLimits
-from llm_sandbox_nb.agent.loop import Loop, Workspace
-from llm_sandbox_nb.agent.recorder import Recorder
-from llm_sandbox_nb.model.contract import DeltaCallback, ModelError, ModelSettings, Reply, ToolCall
-from llm_sandbox_nb.sandbox.contract import CommandResult
+from llm_sandbox_nb.agent.errors import ControlError
+from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.journal import read_journal
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
-
-Turn = list[tuple[str, str]]
-Decide = Callable[[RunControl, Held], None]
-
-
-class EchoSandbox(MemorySandbox):
-    """Runs nothing, and says what it was asked to run."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ran: list[str] = []
-
-    async def run(self, command: str, **options: Any) -> CommandResult:
-        self.ran.append(command)
-        return CommandResult(len(command) % 2, f"ran {command}".encode("utf-8", "replace"), b"")
-
-
-class Player:
-    """Replies with these calls, turn by turn, then with submit; keeps what it was shown."""
-
-    scripted = True
-
-    def __init__(self, turns: list[Turn], name: str = "player") -> None:
-        self.name = name
-        self.turns = turns
-        self.requests: list[str] = []
-        self.asked: list[ModelSettings] = []
-
-    async def reply(
-        self,
-        messages: list[dict[str, Any]],
-        tools: list[dict[str, Any]],
-        settings: ModelSettings,
-        on_delta: DeltaCallback | None = None,
-    ) -> Reply:
-        self.requests.append(json.dumps(messages))
-        self.asked.append(settings)
-        step = len(self.requests)
-        wanted = self.turns[step - 1] if step <= len(self.turns) else [("submit", "{}")]
-        calls = tuple(ToolCall(f"{self.name}{step}.{i}", name, raw) for i, (name, raw) in enumerate(wanted))
-        functions = [
-            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
-            for c in calls
-        ]
-        message = {"role": "assistant", "content": "x"} | ({"tool_calls": functions} if functions else {})
-        return Reply(message, "x", calls=calls)
-
-
-@dataclass
-class Played:
-    """What came of a run."""
-
-    loop: Loop
-    box: EchoSandbox
-    player: Player
-    reason: str
-    events: list[ev.Event]
-    held: list[Held] = field(default_factory=list)
-
-    @property
-    def observations(self) -> list[str]:
-        return [message["content"] for message in self.loop.messages if message["role"] == "tool"]
-
-
-async def play(
-    folder: Path,
-    turns: list[Turn],
-    decide: Decide,
-    rules: PauseRules | None = None,
-    *,
-    limits: RunLimits | None = None,
-    others: dict[str, Player] | None = None,
-) -> Played:
-    """Play the turns; `decide` is called at every halt at a call."""
-    box, player, control = EchoSandbox(), Player(turns), RunControl()
-    held: list[Held] = []
-
-    def listen(event: ev.Event) -> None:
-        if isinstance(event, ev.CallHeld):
-            now = control.held
-            assert now is not None
-            held.append(now)
-            decide(control, now)
-
-    recorder = Recorder(folder, [listen])
-    workspace: asyncio.Future[Workspace] = asyncio.get_running_loop().create_future()
-    collector = Collector(box, "/testbed/output", recorder)
-    workspace.set_result(Workspace(box, collector, Checkpoints(box, recorder)))
-    rules = rules or PauseRules()
-    loop = Loop(
-        player,
-        ModelSettings(),
-        recorder,
-        Meter(limits or RunLimits(steps=20)),
-        workspace,
-        control=control,
-        pause_rules=rules,
-    )
-
-    def make(name: str) -> Player:
-        if others is None or name not in others:
-            raise ModelError(f"There is no model {name}.", kind="not_found")
-        return others[name]
-
-    control.stepping = rules.step
-    loop.start([{"role": "system", "content": "s"}, {"role": "user", "content": "u"}])
-    control.begin(recorder.emit, Changer(loop, make))
-    reason = "interrupted"
-    try:
-        await control.interruptible(loop.run())
-    except StopRun as stop:
-        reason = stop.reason
-    except asyncio.CancelledError:
-        assert control.stopped
-    control.close()
-    loop.close_open_calls()
-    recorder.close()
-    played = Played(loop, box, player, reason, list(read_journal(folder)), held)
-    check(played)
-    return played
-
-
-def check(played: Played) -> None:
-    """What holds whatever was decided."""
-    loaded = Trajectory(played.events)
-    messages = list(loaded.messages())
-    check_messages(messages)
-    assert json.dumps(messages) == json.dumps(played.loop.messages)
-    for seen in played.player.requests:
-        assert json.dumps(messages)[: len(seen) - 1] == seen[:-1], (
-            "what the model saw is in the record, byte for byte"
-        )
-    halts = [event for event in played.events if isinstance(event, ev.CallHeld)]
-    decisions = [event for event in played.events if isinstance(event, ev.CallDecided)]
-    assert len(halts) - len(decisions) in ((0, 1) if played.reason == "interrupted" else (0,))
-    for halt, decision in zip(halts, decisions, strict=False):
-        assert (halt.call_id, halt.step) == (decision.call_id, decision.step)
-        assert decision.source == "test"
-    proposed = {event.call_id for event in played.events if isinstance(event, ev.CallProposed)}
-    finished = [event.call_id for event in played.events if isinstance(event, ev.CallFinished)]
-    assert sorted(finished) == sorted(proposed)
-    assert not loaded.held
-    assert not loaded.paused
-
-
-def bash(command: str) -> tuple[str, str]:
-    return "execute_bash", json.dumps({"command": command})
-
-
-STEP = pause_rules(step=True)
-SUBMIT = ("submit", "{}")
-
-
-def one_by_one(*decisions: Callable[[RunControl], None]) -> Decide:
-    """Each halt gets the next decision; after the last one, the run goes on."""
-    left = list(decisions)
-
-    def decide(control: RunControl, held: Held) -> None:
-        (left.pop(0) if left else (lambda control: control.resume(source="test")))(control)
-
-    return decide
-
-
-def resume(control: RunControl) -> None:
-    control.resume(source="test")
-
-
-def step(control: RunControl) -> None:
-    control.step(source="test")
-
 
 TEXTS = st.text(st.characters(exclude_categories=[]), max_size=12)
 CALLS = st.one_of(
@@ -270,11 +90,12 @@ def test_any_decisions_leave_a_valid_history_and_the_record_of_what_was_seen(
         loop.run_in_executor(None, act, control, held, "resume", text)
 
     with tempfile.TemporaryDirectory() as folder:
-        run(play(Path(folder), turns, decide, rules))
+        reason = play(Path(folder), turns, decide, rules).reason
+    assert reason in ("submitted", "interrupted", "steps", "answered")
 
 
 def test_steps_halt_before_a_call_and_before_its_observation_is_seen(tmp_path: Path) -> None:
-    played = run(play(tmp_path, [[bash("a"), bash("b")]], one_by_one(*[step] * 5), STEP))
+    played = play(tmp_path, [[bash("a"), bash("b")]], one_by_one(*[step] * 5), STEP)
     places = [(held.step, held.at, held.arguments.get("command")) for held in played.held]
     assert places == [
         (1, "call", "a"), (1, "observation", "a"), (1, "call", "b"), (1, "observation", "b"), (2, "call", None),
@@ -284,15 +105,47 @@ def test_steps_halt_before_a_call_and_before_its_observation_is_seen(tmp_path: P
     assert "Steps remaining" not in (played.held[3].observation or "")
 
 
+def test_time_at_halts_and_in_pauses_is_not_counted_and_nothing_happens_meanwhile(tmp_path: Path) -> None:
+    clock = Clock()
+
+    def after_a_while(act: Callable[..., None]) -> None:
+        def later() -> None:
+            clock.now += 1000
+            act(source="test")
+
+        asyncio.get_running_loop().call_soon(later)
+
+    def decide(control: RunControl, held: Held) -> None:
+        after_a_while(control.resume)
+
+    def pausing(control: RunControl, event: ev.Event) -> None:
+        if isinstance(event, ev.ModelReplied) and event.step == 2:
+            control.pause(source="test")
+        if isinstance(event, ev.Controlled) and event.action == "paused" and control.held is None:
+            after_a_while(control.resume)
+
+    played = play(tmp_path, [[bash("a")], [bash("b")]], decide, pause_rules(breakpoints="command == 'a'"),
+             limits=RunLimits(time=500), on_event=pausing, clock=clock)  # fmt: skip
+    assert played.reason == "submitted"
+    assert (clock.now, played.loop.meter.elapsed) == (2100, 0)
+    told = [
+        e.action if isinstance(e, ev.Controlled) else e.kind for e in played.events if e.kind != "message"
+    ]
+    second = told.index("model.replied", told.index("model.replied") + 1)
+    assert [word for word in told[second:] if word in ("pause", "paused", "resume", "call.started")][:4] == [
+        "pause", "paused", "resume", "call.started",
+    ]  # fmt: skip
+
+
 def test_going_on_leaves_the_steps(tmp_path: Path) -> None:
-    played = run(play(tmp_path, [[bash("a"), bash("b")]], one_by_one(resume), STEP))
+    played = play(tmp_path, [[bash("a"), bash("b")]], one_by_one(resume), STEP)
     assert len(played.held) == 1
 
 
 def test_the_edited_call_is_the_one_that_is_executed(tmp_path: Path) -> None:
     """Another call runs; the reply stays as the model wrote it, and the model is told what was run."""
-    played = run(play(tmp_path, [[bash("rm -rf /")]], one_by_one(lambda c: c.edit(command="ls", source="test")),
-                      pause_rules(breakpoints="'rm ' in command")))  # fmt: skip
+    played = play(tmp_path, [[bash("rm -rf /")]], one_by_one(lambda c: c.edit(command="ls", source="test")),
+                      pause_rules(breakpoints="'rm ' in command"))  # fmt: skip
     assert played.box.ran == ["ls"]
     [held] = played.held
     assert (held.reason, held.text) == ("breakpoint", "'rm ' in command")
@@ -310,9 +163,9 @@ def test_the_edited_call_is_the_one_that_is_executed(tmp_path: Path) -> None:
 
 
 def test_a_call_can_become_one_of_another_tool_and_a_broken_one_can_be_mended(tmp_path: Path) -> None:
-    played = run(play(tmp_path, [[bash("a")], [("execute_bash", "{oops")]], one_by_one(
+    played = play(tmp_path, [[bash("a")], [("execute_bash", "{oops")]], one_by_one(
         lambda c: c.edit({"command": "view", "path": "/testbed"}, tool="str_replace_editor", source="test"),
-        resume_steps := step, lambda c: c.edit(command="mended", source="test"), resume_steps), STEP))  # fmt: skip
+        resume_steps := step, lambda c: c.edit(command="mended", source="test"), resume_steps), STEP)  # fmt: skip
     assert played.box.ran == ["mended"]
     assert played.held[2].raw_arguments == "{oops"
 
@@ -321,7 +174,7 @@ def test_a_skipped_call_is_not_executed_and_shows_what_was_given(tmp_path: Path)
     decide = one_by_one(
         lambda c: c.skip("There is nothing to see.", source="test"), lambda c: c.skip(source="test")
     )
-    played = run(play(tmp_path, [[bash("a"), bash("b")]], decide, STEP))
+    played = play(tmp_path, [[bash("a"), bash("b")]], decide, STEP)
     assert played.box.ran == []
     assert played.observations[0] == "There is nothing to see."
     assert played.observations[1] == f"{SKIPPED}\n\n[Steps remaining: 19]"
@@ -331,13 +184,11 @@ def test_a_skipped_call_is_not_executed_and_shows_what_was_given(tmp_path: Path)
 
 
 def test_a_skipped_submit_does_not_end_the_run(tmp_path: Path) -> None:
-    played = run(
-        play(
-            tmp_path,
-            [[SUBMIT], [bash("more")]],
-            one_by_one(lambda c: c.skip("Not yet.", source="test")),
-            STEP,
-        )
+    played = play(
+        tmp_path,
+        [[SUBMIT], [bash("more")]],
+        one_by_one(lambda c: c.skip("Not yet.", source="test")),
+        STEP,
     )
     assert played.reason == "submitted"
     assert len(played.player.requests) == 3
@@ -345,7 +196,7 @@ def test_a_skipped_submit_does_not_end_the_run(tmp_path: Path) -> None:
 
 def test_the_model_sees_the_observation_that_a_person_wrote(tmp_path: Path) -> None:
     decide = one_by_one(lambda c: c.observe("All is well.", source="test"))
-    played = run(play(tmp_path, [[bash("a")]], decide, pause_rules(breakpoints="exit_code == 1")))
+    played = play(tmp_path, [[bash("a")]], decide, pause_rules(breakpoints="exit_code == 1"))
     assert played.observations[0] == "All is well.\n\n[Steps remaining: 19]"
     assert json.loads(played.player.requests[1])[3]["content"] == played.observations[0]
     [decided] = [event for event in played.events if isinstance(event, ev.CallDecided)]
@@ -356,7 +207,7 @@ def test_the_model_sees_the_observation_that_a_person_wrote(tmp_path: Path) -> N
 
 def test_an_observation_that_kept_its_last_line_does_not_get_it_twice(tmp_path: Path) -> None:
     decide = one_by_one(lambda c: c.observe("x\n\n[Steps remaining: 19]", source="test"))
-    played = run(play(tmp_path, [[bash("a")]], decide, pause_rules(breakpoints="exit_code == 1")))
+    played = play(tmp_path, [[bash("a")]], decide, pause_rules(breakpoints="exit_code == 1"))
     assert played.observations[0] == "x\n\n[Steps remaining: 19]"
 
 
@@ -390,7 +241,7 @@ def test_decisions_that_make_no_sense_say_so_and_leave_the_halt(tmp_path: Path) 
             assert control.held is held
         control.resume(source="test")
 
-    played = run(play(tmp_path, [[bash("a")]], decide, STEP))
+    played = play(tmp_path, [[bash("a")]], decide, STEP)
     assert played.box.ran == ["a"]
     assert len(told) == 17
     assert all("\n" not in text and text.endswith(".") for text in told), told
@@ -405,7 +256,7 @@ def test_a_second_decision_on_the_same_call_comes_too_late(tmp_path: Path) -> No
         with pytest.raises(ControlError, match="No call waits"):
             control.edit(command="twice", source="test")
 
-    played = run(play(tmp_path, [[bash("a")]], decide, pause_rules(approve="edits")))
+    played = play(tmp_path, [[bash("a")]], decide, pause_rules(approve="edits"))
     assert played.observations[0].startswith("once")
 
 
@@ -419,7 +270,7 @@ def test_going_on_does_not_approve_a_call_that_came_after_it_was_decided(tmp_pat
         else:
             control.skip("no", source="test")
 
-    played = run(play(tmp_path, [[bash("a"), bash("b")]], decide, pause_rules(approve="edits")))
+    played = play(tmp_path, [[bash("a"), bash("b")]], decide, pause_rules(approve="edits"))
     assert played.box.ran == ["changed"]
 
 
@@ -429,7 +280,7 @@ def test_approval_asks_again_for_each_call_until_it_is_changed(tmp_path: Path) -
             control.change(approve="auto", source="test")
         control.resume(source="test")
 
-    played = run(play(tmp_path, [[bash("a")], [bash("b")], [bash("c")]], decide, pause_rules(approve="ask")))
+    played = play(tmp_path, [[bash("a")], [bash("b")], [bash("c")]], decide, pause_rules(approve="ask"))
     assert [held.reason for held in played.held] == ["approval", "approval"]
     assert played.box.ran == ["a", "b", "c"]
     [changed] = [event for event in played.events if isinstance(event, ev.SettingsChanged)]
@@ -445,7 +296,7 @@ def test_model_settings_limits_and_breakpoints_change_for_what_follows(tmp_path:
                            breakpoints=["command == 'c'"], source="test")  # fmt: skip
         control.resume(source="test")
 
-    played = run(play(tmp_path, [[bash("a")], [bash("b")]], decide, STEP, others={"other": other}))
+    played = play(tmp_path, [[bash("a")], [bash("b")]], decide, STEP, others={"other": other})
     assert len(played.player.requests) == 1
     assert played.box.ran == ["a", "c"]
     assert other.asked[0].temperature == 0.1
@@ -464,9 +315,7 @@ def test_a_last_step_is_not_the_last_when_more_are_allowed(tmp_path: Path) -> No
             control.change(limits={"steps": 9}, source="test")
         control.step(source="test")
 
-    played = run(
-        play(tmp_path, [[bash("a")], [bash("b")], [bash("c")]], decide, STEP, limits=RunLimits(steps=1))
-    )
+    played = play(tmp_path, [[bash("a")], [bash("b")], [bash("c")]], decide, STEP, limits=RunLimits(steps=1))
     assert played.reason == "submitted"
     assert played.box.ran == ["a", "b", "c"]
     told = json.loads(played.player.requests[1])[-1]
@@ -476,17 +325,14 @@ def test_a_last_step_is_not_the_last_when_more_are_allowed(tmp_path: Path) -> No
 def test_a_pause_before_a_call_can_be_edited_too(tmp_path: Path) -> None:
     """smolagents 1640: the parameters of any call, before it runs."""
 
-    async def go() -> Played:
-        def decide(control: RunControl, held: Held) -> None:
-            if held.arguments == {"command": "first"}:
-                control.pause(source="test")
-                control.edit(command="changed", source="test")
-                return
-            control.resume(source="test")
+    def decide(control: RunControl, held: Held) -> None:
+        if held.arguments == {"command": "first"}:
+            control.pause(source="test")
+            control.edit(command="changed", source="test")
+            return
+        control.resume(source="test")
 
-        return await play(tmp_path, [[bash("first")]], decide, pause_rules(approve="edits"))
-
-    played = run(go())
+    played = play(tmp_path, [[bash("first")]], decide, pause_rules(approve="edits"))
     assert played.box.ran == ["changed"]
     assert [(held.at, held.reason) for held in played.held][:2] == [
         ("call", "approval"),
@@ -499,7 +345,7 @@ def test_a_run_that_is_stopped_at_a_halt_has_all_its_results(at: str, tmp_path: 
     def decide(control: RunControl, held: Held) -> None:
         control.stop(source="test") if held.at == at else control.step(source="test")
 
-    played = run(play(tmp_path, [[bash("a"), bash("b")]], decide, STEP))
+    played = play(tmp_path, [[bash("a"), bash("b")]], decide, STEP)
     assert played.reason == "interrupted"
     assert played.box.ran == ([] if at == "call" else ["a"])
     assert "Not executed" in played.observations[-1]

@@ -1,4 +1,4 @@
-"""The editor's commands one by one: what they do to the bytes, and what the model is told."""
+"""The editor against a plain model of its commands, over generated files; and what the model is told."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ import random
 import time
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from memory_sandbox import MemorySandbox
+from support import examples
 
 from llm_sandbox_nb.agent.tools.str_replace_editor import READ_LIMIT, Editor, EditorError
+from llm_sandbox_nb.agent.tools.text_file import NotTextError, decode_text
 
 PATH = '/testbed/a b\'s "file".txt'
 
@@ -19,20 +23,10 @@ def editor(data: bytes | None = None, path: str = PATH) -> Editor:
     return Editor(MemorySandbox({} if data is None else {path: data}))
 
 
-def content(tool: Editor, path: str = PATH) -> bytes:
-    return tool.box.files[path]
-
-
-def replaced(data: bytes, old: str, new: str) -> bytes:
+def edited(data: bytes, command: str, *arguments: object) -> bytes:
     tool = editor(data)
-    asyncio.run(tool.str_replace(PATH, old, new))
-    return content(tool)
-
-
-def inserted(data: bytes, line: int, new: str) -> bytes:
-    tool = editor(data)
-    asyncio.run(tool.insert(PATH, line, new))
-    return content(tool)
+    asyncio.run(getattr(tool, command)(PATH, *arguments))
+    return tool.box.files[PATH]
 
 
 def viewed(data: bytes, view_range: list[int] | None = None) -> str:
@@ -51,42 +45,174 @@ def refused(tool: Editor, command: str, *arguments: object) -> str:
     return message
 
 
-# --- view ---
-
-
-def test_view_numbers_lines_as_cat_does() -> None:
-    assert viewed(b"one\n\ttwo\n\nfour\n").split("\n")[1:] == [
-        "     1\tone",
-        "     2\t\ttwo",
-        "     3\t",
-        "     4\tfour",
-    ]
-
-
-def test_view_tells_line_ends_and_a_missing_final_one() -> None:
-    shown = viewed(b"a\r\nb")
-    assert "lines end with CR LF" in shown
-    assert "no line end at the end" in shown
-    assert shown.split("\n")[1:] == ["     1\ta", "     2\tb"]
-
-
-@pytest.mark.parametrize(
-    ("view_range", "numbers"), [([2, 3], [2, 3]), ([3, -1], [3, 4, 5]), ([5, 5], [5]), ([4, 99], [4, 5])]
+ALPHABET = st.one_of(
+    st.sampled_from("ab \t'\"\\$`-{}"),
+    st.sampled_from(["\r", "\x0c", "\x1b", "\u2028", "\x85", "é", "ß", "漢", "😀"]),
 )
-def test_view_range(view_range: list[int], numbers: list[int]) -> None:
-    rows = viewed(b"1\n2\n3\n4\n5\n", view_range).split("\n")[1:]
-    assert rows == [f"{number:6}\t{number}" for number in numbers]
-
-
-@pytest.mark.parametrize(
-    "view_range", [[0, 1], [6, -1], [3, 2], [-1, -1], [1], [], [1, 2, 3], [2, 0], [2, -2]]
+LINES = st.lists(st.text(ALPHABET, max_size=6), max_size=8)
+NAMES = st.text(st.sampled_from("ab '\"$;*?\\\n\té😀-"), min_size=1, max_size=8).filter(
+    lambda name: name.strip(" .") != ""
 )
-def test_view_range_outside_is_an_error(view_range: list[int]) -> None:
-    assert "view_range" in refused(editor(b"1\n2\n3\n4\n5\n"), "view", PATH, view_range)
+MARKS = {
+    "utf-8": (b"", codecs.BOM_UTF8),
+    "utf-16-le": (codecs.BOM_UTF16_LE,),
+    "utf-16-be": (codecs.BOM_UTF16_BE,),
+    "utf-32-le": (codecs.BOM_UTF32_LE,),
+    "utf-32-be": (codecs.BOM_UTF32_BE,),
+}
+ENCODINGS = st.sampled_from([(mark, encoding) for encoding, marks in MARKS.items() for mark in marks])
 
 
-def test_view_of_an_empty_file() -> None:
-    assert viewed(b"") == f"{PATH} is empty."
+@st.composite
+def texts(draw: st.DrawFn) -> str:
+    """LF, CR LF or mixed line ends, with or without one at the end."""
+    lines = draw(LINES)
+    ends = draw(st.sampled_from([["\n"], ["\r\n"], ["\n", "\r\n"]]))
+    text = "".join(line + draw(st.sampled_from(ends)) for line in lines)
+    return text + draw(st.sampled_from(["", "end"]))
+
+
+@st.composite
+def text_and_part(draw: st.DrawFn) -> tuple[str, str]:
+    """A text, and often a piece of it (as a model would write it: with LF)."""
+    text = draw(texts())
+    if not text or draw(st.integers(0, 4)) == 0:
+        return text, draw(st.text(ALPHABET, max_size=4))
+    start = draw(st.integers(0, len(text) - 1))
+    part = text[start : draw(st.integers(start + 1, len(text)))]
+    return text, part.replace("\r\n", "\n") if draw(st.booleans()) else part
+
+
+def all_crlf(text: str) -> bool:
+    return "\r\n" in text and "\n" not in text.replace("\r\n", "")
+
+
+def as_crlf(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\n", "\r\n")
+
+
+def starts(text: str, part: str) -> list[int]:
+    return [place for place in range(len(text)) if text.startswith(part, place)] if part else []
+
+
+def model_replace(text: str, old: str, new: str) -> str | None:
+    if not old or old == new:
+        return None
+    if all_crlf(text):
+        old, new = as_crlf(old), as_crlf(new)
+    elif not starts(text, old):
+        old, new = as_crlf(old), as_crlf(new) if as_crlf(old) != old else new
+    found = starts(text, old)
+    return text[: found[0]] + new + text[found[0] + len(old) :] if len(found) == 1 else None
+
+
+def model_insert(text: str, line: int, new: str) -> str | None:
+    end = "\r\n" if all_crlf(text) else "\n"
+    new = as_crlf(new) if all_crlf(text) else new
+    lines = text.split("\n")
+    pieces = [piece + "\n" for piece in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
+    if not 0 <= line <= len(pieces):
+        return None
+    if line == len(pieces) and pieces and not pieces[-1].endswith("\n"):
+        return text + end + new
+    return "".join(pieces[:line]) + new + ("" if new.endswith("\n") else end) + "".join(pieces[line:])
+
+
+def apply(command: str, name: str, data: bytes | None, *arguments: object) -> tuple[bytes | None, str]:
+    """The file afterwards, and why nothing was done."""
+    path, refusal = f"/testbed/{name}", ""
+    bystander = {"/testbed/bystander": b"untouched"}
+    box = MemorySandbox(bystander if data is None else {path: data, **bystander})
+    try:
+        asyncio.run(getattr(Editor(box), command)(path, *arguments))
+    except EditorError as error:
+        refusal = str(error)
+        assert "\n" not in refusal.replace(path, "")
+    assert box.writes == (not refusal)
+    assert box.files.pop("/testbed/bystander") == b"untouched"
+    assert set(box.files) <= {path}
+    return box.files.get(path), refusal
+
+
+def why_not_replaced(text: str, old: str, new: str) -> str:
+    if not old:
+        return "old_str is empty"
+    return "are the same" if old == new else " times, at lines " if starts(text, old) else "old_str is "
+
+
+@settings(max_examples=examples(1500))
+@given(text_and_part(), texts(), ENCODINGS, NAMES)
+def test_replace_is_the_model(pair: tuple[str, str], new: str, coding: tuple[bytes, str], name: str) -> None:
+    (text, old), (mark, encoding) = pair, coding
+    expected = model_replace(text, old, new)
+    result, refusal = apply("str_replace", name, mark + text.encode(encoding), old, new)
+    assert result == mark + (text if expected is None else expected).encode(encoding)
+    assert bool(refusal) == (expected is None)
+    assert expected is not None or why_not_replaced(text, old, new) in refusal
+
+
+@settings(max_examples=examples(1500))
+@given(texts(), st.integers(-1, 10), texts(), ENCODINGS, NAMES)
+def test_insert_is_the_model(text: str, line: int, new: str, coding: tuple[bytes, str], name: str) -> None:
+    mark, encoding = coding
+    expected = model_insert(text, line, new)
+    result, refusal = apply("insert", name, mark + text.encode(encoding), line, new)
+    assert result == mark + (text if expected is None else expected).encode(encoding)
+    assert ("out of range" in refusal) == (expected is None)
+
+
+@settings(max_examples=examples(500))
+@given(st.none() | st.binary(max_size=200), texts(), NAMES)
+def test_create_is_the_text_and_never_changes_what_is_there(data: bytes | None, text: str, name: str) -> None:
+    result, refusal = apply("create", name, data, text)
+    assert result == (text.encode() if data is None else data)
+    assert ("never overwrites" in refusal) == (data is not None)
+
+
+@settings(max_examples=examples(1500))
+@given(st.binary(max_size=120))
+def test_what_is_read_as_text_is_written_back_the_same(data: bytes) -> None:
+    try:
+        file = decode_text(data)
+    except NotTextError:
+        return
+    assert file.encode() == data
+
+
+@settings(max_examples=examples(800))
+@given(st.binary(max_size=60), st.binary(max_size=60))
+def test_bytes_in_any_encoding_stay_where_nothing_was_edited(before: bytes, after: bytes) -> None:
+    """Around a line that is replaced, every byte stays, whatever the encoding was taken for."""
+    before, after = before.replace(b"\x00", b"x") + b"\n", b"\n" + after.replace(b"\x00", b"x")
+    if before.startswith((b"\xff\xfe", b"\xfe\xff")):
+        before = b"." + before
+    data = before + b"UNIQUE" + after
+    changed, _ = apply("str_replace", "file", data, "UNIQUE", "replaced")
+    assert changed in (data, before + b"replaced" + after)
+
+
+@settings(max_examples=examples(400))
+@given(texts(), st.integers(-1, 9), st.integers(-2, 12))
+def test_view_shows_the_lines(text: str, first: int, last: int) -> None:
+    lines = text.split("\n")[: text.count("\n") + (not text.endswith("\n") and bool(text))]
+    if not lines:
+        assert viewed(text.encode()) == f"{PATH} is empty."
+    elif not 1 <= first <= len(lines) or (last != -1 and last < first):
+        assert "view_range" in refused(editor(text.encode()), "view", PATH, [first, last])
+    else:
+        shown = viewed(text.encode(), [first, last])
+        last = len(lines) if last == -1 else min(last, len(lines))
+        expected = [
+            f"{number:6}\t{lines[number - 1].removesuffix(chr(13))}" for number in range(first, last + 1)
+        ]
+        assert shown.split("\n", 1)[1] == "\n".join(expected)
+        assert ("lines end with CR LF" in shown) == all_crlf(text)
+        assert ("no line end at the end" in shown) == (not text.endswith("\n"))
+
+
+@pytest.mark.parametrize("view_range", [[1], [], [1, 2, 3]])
+def test_a_view_range_is_two_numbers(view_range: list[int]) -> None:
+    assert "view_range takes two numbers" in refused(editor(b"1\n2\n"), "view", PATH, view_range)
 
 
 def test_view_of_a_long_file_is_bounded_and_says_how_to_go_on() -> None:
@@ -130,13 +256,9 @@ def test_view_of_a_directory_is_two_levels_deep_without_hidden_names() -> None:
         shown = asyncio.run(Editor(box).view(path)).split("\n")
         assert "hidden" in shown[0]
         assert shown[1:] == [
-            "/testbed/b.py",
-            "/testbed/empty/",
-            "/testbed/x/",
-            "/testbed/x/deep/",
-            "/testbed/x/y.txt",
+            "/testbed/b.py", "/testbed/empty/", "/testbed/x/", "/testbed/x/deep/", "/testbed/x/y.txt",
             "/testbed/é f",
-        ]
+        ]  # fmt: skip
     assert asyncio.run(Editor(box).view("/testbed/empty")).endswith("(nothing)")
     assert "view_range" in refused(Editor(box), "view", "/testbed", [1, 2])
     assert "directory" in refused(Editor(box), "str_replace", "/testbed/x", "a", "b")
@@ -159,52 +281,20 @@ def test_missing_files_are_errors_and_nothing_is_made() -> None:
         assert "does not exist" in refused(editor(), command, "/testbed/no/such file", *arguments)
 
 
-# --- create ---
-
-
-@pytest.mark.parametrize(
-    "text", ["", "-n", "a\tb\r\nc", "no end", "'\"$(touch x)`\\", "\n\n", "ünïcödé 😀\n", "x" * 5_000_000]
-)
-def test_create_writes_exactly_the_text(text: str) -> None:
-    tool = editor()
-    asyncio.run(tool.create(PATH, text))
-    assert content(tool) == text.encode()
-
-
-def test_create_never_overwrites() -> None:
-    assert "never overwrites" in refused(editor(b"old"), "create", PATH, "new")
+def test_a_folder_is_not_overwritten() -> None:
     assert "never overwrites" in refused(
         editor(b"old", "/testbed/folder/x"), "create", "/testbed/folder", "new"
     )
 
 
+def test_five_megabytes_are_created() -> None:
+    tool = editor()
+    asyncio.run(tool.create(PATH, "x" * 5_000_000))
+    assert tool.box.files[PATH] == b"x" * 5_000_000
+
+
 def test_create_below_a_file_is_an_error() -> None:
     assert "is a file, not a directory" in refused(editor(b"old"), "create", f"{PATH}/below", "new")
-
-
-# --- str_replace ---
-
-
-def test_replace_touches_nothing_else() -> None:
-    data = b"\tkeep\ttabs \r\nmixed\nends\r\n\x1b[31mcolour\x1b[0m\n  old  \nno end"
-    assert replaced(data, "old", "new") == data.replace(b"old", b"new")
-
-
-def test_replace_in_a_file_of_crlf_keeps_them() -> None:
-    assert replaced(b"a\r\nb\r\nc\r\n", "a\nb\n", "x\ny\nz\n") == b"x\r\ny\r\nz\r\nc\r\n"
-    assert replaced(b"a\r\nb\r\nc\r\n", "b", "x\ny") == b"a\r\nx\r\ny\r\nc\r\n"
-    assert replaced(b"a\r\nb\r\nc", "a\r\nb", "x\r\ny") == b"x\r\ny\r\nc"
-    assert replaced(b"a\r\nb\r\nc\r\n", "\nb", "\nx") == b"a\r\nx\r\nc\r\n"
-
-
-def test_replace_with_mixed_line_ends_takes_old_str_as_it_is_first() -> None:
-    assert replaced(b"a\nb\nc\r\nd\r\n", "a\nb", "x\ny") == b"x\ny\nc\r\nd\r\n"
-    assert replaced(b"a\nb\nc\r\nd\r\n", "c\nd", "x\ny") == b"a\nb\nx\r\ny\r\n"
-
-
-def test_replace_by_nothing_removes() -> None:
-    assert replaced(b"a b c", " b", "") == b"a c"
-    assert replaced(b"all", "all", "") == b""
 
 
 def test_replace_needs_one_place() -> None:
@@ -212,8 +302,6 @@ def test_replace_needs_one_place() -> None:
     assert "4 times, at lines 1, 3, 5, 5:" in many
     assert "not in" in refused(editor(b"abc"), "str_replace", PATH, "abd", "z")
     assert "2 times" in refused(editor(b"aaa"), "str_replace", PATH, "aa", "b")
-    assert "empty" in refused(editor(b"abc"), "str_replace", PATH, "", "z")
-    assert "same" in refused(editor(b"abc"), "str_replace", PATH, "a", "a")
 
 
 def test_replace_points_to_a_place_that_differs_in_blanks_only() -> None:
@@ -229,62 +317,13 @@ def test_replace_shows_four_lines_around() -> None:
     assert shown[-1] == "    16\t15"
 
 
-# --- insert ---
-
-
-@pytest.mark.parametrize(
-    ("data", "line", "new", "result"),
-    [
-        (b"a\nb\n", 0, "x", b"x\na\nb\n"),
-        (b"a\nb\n", 1, "x\ny", b"a\nx\ny\nb\n"),
-        (b"a\nb\n", 1, "x\n", b"a\nx\nb\n"),
-        (b"a\nb\n", 2, "x", b"a\nb\nx\n"),
-        (b"a\nb", 2, "x", b"a\nb\nx"),
-        (b"a\nb", 2, "x\n", b"a\nb\nx\n"),
-        (b"a\nb", 1, "x", b"a\nx\nb"),
-        (b"", 0, "x", b"x\n"),
-        (b"a\n", 1, "", b"a\n\n"),
-        (b"a\r\nb\r\n", 1, "x\ny", b"a\r\nx\r\ny\r\nb\r\n"),
-        (b"a\r\nb", 2, "x", b"a\r\nb\r\nx"),
-        (b"\ta\n", 0, "\tx", b"\tx\n\ta\n"),
-    ],
-)
-def test_insert(data: bytes, line: int, new: str, result: bytes) -> None:
-    assert inserted(data, line, new) == result
-
-
-@pytest.mark.parametrize("line", [-1, 3, 1000])
-def test_insert_outside_is_an_error(line: int) -> None:
-    assert "out of range" in refused(editor(b"a\nb\n"), "insert", PATH, line, "x")
-
-
-# --- encodings ---
-
 TEXT = "first line\ngrüße aus münchen, schöne äpfel\nlast line\n"
-
-
-@pytest.mark.parametrize(
-    ("mark", "encoding"),
-    [
-        (b"", "utf-8"),
-        (codecs.BOM_UTF8, "utf-8"),
-        (codecs.BOM_UTF16_LE, "utf-16-le"),
-        (codecs.BOM_UTF16_BE, "utf-16-be"),
-        (codecs.BOM_UTF32_LE, "utf-32-le"),
-        (codecs.BOM_UTF32_BE, "utf-32-be"),
-        (b"", "latin-1"),
-    ],
-)
-def test_encodings_are_kept(mark: bytes, encoding: str) -> None:
-    data = mark + TEXT.encode(encoding)
-    assert "grüße aus münchen, schöne äpfel" in viewed(data)
-    assert replaced(data, "äpfel", "öle") == mark + TEXT.replace("äpfel", "öle").encode(encoding)
-    assert inserted(data, 1, "ein ü") == mark + TEXT.replace("\n", "\nein ü\n", 1).encode(encoding)
 
 
 @pytest.mark.parametrize(
     ("encoding", "text"),
     [
+        ("latin-1", TEXT),
         ("cp1251", "привет мир, как дела? сегодня хорошая погода, и мы идём гулять в парк\n"),
         ("shift_jis", "こんにちは世界。これはテストです\n"),
         ("gbk", "你好世界，这是一个测试\n"),
@@ -292,13 +331,16 @@ def test_encodings_are_kept(mark: bytes, encoding: str) -> None:
 )
 def test_other_encodings_are_recognised(encoding: str, text: str) -> None:
     data = b"ascii = 1\n" + text.encode(encoding)
-    assert text.strip() in viewed(data)
-    assert replaced(data, "ascii = 1", "ascii = 2") == data.replace(b"1", b"2", 1)
+    assert text.split("\n")[0] in viewed(data)
+    assert edited(data, "str_replace", "ascii = 1", "ascii = 2") == data.replace(b"1", b"2", 1)
+    assert edited(data, "insert", 1, text[:5]) == data.replace(
+        b"\n", b"\n" + text[:5].encode(encoding) + b"\n", 1
+    )
 
 
 @pytest.mark.parametrize("data", [b"caf\xe9\n", b"price: 5\x80\n", b"utf-8 \xc3\xa4 and a stray \xff byte\n"])
 def test_bytes_of_no_sure_encoding_stay_as_they_are(data: bytes) -> None:
-    assert inserted(data, 1, "plain") == data + b"plain\n"
+    assert edited(data, "insert", 1, "plain") == data + b"plain\n"
 
 
 def test_a_character_that_the_encoding_lacks_is_refused() -> None:
@@ -312,6 +354,10 @@ def test_five_megabytes_are_edited_fast() -> None:
     data = b"".join(b"line %d\twith a tab\r\n" % number for number in range(220_000))
     assert len(data) > 5_000_000
     started = time.process_time()
-    assert replaced(data, "line 199999\t", "changed\t") == data.replace(b"line 199999\t", b"changed\t")
-    assert inserted(data, 100_000, "new") == data.replace(b"line 100000\t", b"new\r\nline 100000\t", 1)
+    assert edited(data, "str_replace", "line 199999\t", "changed\t") == data.replace(
+        b"line 199999\t", b"changed\t"
+    )
+    assert edited(data, "insert", 100_000, "new") == data.replace(
+        b"line 100000\t", b"new\r\nline 100000\t", 1
+    )
     assert time.process_time() - started < 5

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from memory_sandbox import MemorySandbox
+from virtual_time import run_in_virtual_time
 
 from llm_sandbox_nb.agent.artifacts import Collector
 from llm_sandbox_nb.agent.checkpoints import Checkpoints
@@ -182,17 +183,17 @@ def test_waiting_for_two_things() -> None:
 
     async def check() -> None:
         other = asyncio.ensure_future(work(0))
-        assert await unless_failed(work(0.01), other) == "done"
+        assert await unless_failed(work(1), other) == "done"
         with pytest.raises(OSError, match="failed"):
-            await unless_failed(work(10), asyncio.ensure_future(fail(0.01)))
+            await unless_failed(work(10), asyncio.ensure_future(fail(1)))
         assert cancelled == [True]
-        late = asyncio.ensure_future(fail(0.5))
+        late = asyncio.ensure_future(fail(60))
         assert await unless_failed(work(0), late) == "done"
         with pytest.raises(OSError, match="failed"):
             await late
         pending = asyncio.ensure_future(asyncio.sleep(10))
         waiting = asyncio.ensure_future(unless_failed(work(10), pending))
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(1)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
@@ -200,4 +201,4 @@ def test_waiting_for_two_things() -> None:
         assert not pending.cancelled()
         pending.cancel()
 
-    asyncio.run(check())
+    assert run_in_virtual_time(check())[1] == pytest.approx(63)

@@ -91,18 +91,10 @@ def test_eighty_one_lines_are_not() -> None:
         b"\n" * 1_000_000,
     ],
     ids=[
-        "one line",
-        "wide",
-        "joined",
-        "combining",
-        "lines",
-        "random",
-        "zeros",
-        "colours",
-        "progress",
+        "one line", "wide", "joined", "combining", "lines", "random", "zeros", "colours", "progress",
         "empty lines",
     ],
-)
+)  # fmt: skip
 def test_any_output_is_bounded_and_quick(data: bytes) -> None:
     started = time.process_time()
     shown = describe(result(data, data), "/tmp/out", "/tmp/err")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
+import threading
 from datetime import date
 from typing import Annotated, Any, Literal
 
 import pytest
 from memory_sandbox import MemorySandbox
+from virtual_time import run_in_virtual_time
 
 from llm_sandbox_nb.agent.control.breakpoints import Breakpoint, Moment
 from llm_sandbox_nb.agent.control.decisions import edited_call
@@ -38,12 +39,16 @@ async def count(folder: str, sandbox: Sandbox) -> dict[str, object]:
     return {"folder": folder, "sandbox": sandbox.id, "day": date(2026, 1, 2)}
 
 
-def called(function: Any, arguments: dict[str, Any], **context: Any) -> Outcome:
+async def executed(function: Any, arguments: dict[str, Any], **context: Any) -> Outcome:
     tools = with_own_tools([function])
     name = function.__name__
     known = tools.check(name, arguments)
     box = MemorySandbox()
-    return asyncio.run(tools[name].execute(known, ToolContext(box, **{"command_timeout": 60, **context})))
+    return await tools[name].execute(known, ToolContext(box, **{"command_timeout": 60, **context}))
+
+
+def called(function: Any, arguments: dict[str, Any], **context: Any) -> Outcome:
+    return asyncio.run(executed(function, arguments, **context))
 
 
 def test_the_model_reads_name_docstring_and_types() -> None:
@@ -114,17 +119,25 @@ def test_a_result_is_bounded_and_cleaned_like_a_command_s() -> None:
 
 
 def test_a_function_that_takes_too_long_is_given_up() -> None:
+    never, over = asyncio.Event(), threading.Event()
+
     async def wait() -> None:
         """Wait."""
-        await asyncio.sleep(60)
+        await never.wait()
 
     def block() -> None:
         """Wait in a thread."""
-        time.sleep(0.5)
+        over.wait()
+
+    async def given_up(function: Any) -> None:
+        for limits, seconds in (({"time_left": 20}, 20), ({"time_left": 90}, 30)):
+            outcome = await executed(function, {}, command_timeout=30, **limits)
+            assert outcome == Outcome(f"Error: it took longer than {seconds} seconds", error="tool_failed")
+        over.set()  # the end of a loop waits for its threads
 
     for function in (wait, block):
-        outcome = called(function, {}, command_timeout=30, time_left=0.1)
-        assert outcome == Outcome("Error: it took longer than 0.1 seconds", error="tool_failed")
+        over.clear()
+        assert run_in_virtual_time(given_up(function))[1] == pytest.approx(50)
 
 
 def test_its_own_time_out_is_not_ours() -> None:

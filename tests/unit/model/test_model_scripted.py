@@ -1,16 +1,18 @@
 """A scripted model speaks as a real one does: in pieces, with calls, tokens, delays and errors."""
 
+import asyncio
 import subprocess
 import sys
-import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from support import run
+from virtual_time import run_in_virtual_time
 
 from llm_sandbox_nb.model.contract import ModelError, ModelSettings
 from llm_sandbox_nb.model.model_names import make_model
-from llm_sandbox_nb.model.retries import RetryPolicy, reply_with_retries
+from llm_sandbox_nb.model.retries import reply_with_retries
 
 USER = [{"role": "user", "content": "How many r's are in strawberry?"}]
 TOOLS = [{"type": "function", "function": {"name": "execute_bash", "parameters": {"type": "object"}}}]
@@ -93,11 +95,10 @@ def test_errors_of_a_script_are_those_of_a_server(
 
 def test_an_error_for_a_number_of_times_is_retried_away(tmp_path: Path) -> None:
     name = scripted(tmp_path, "turns: [{error: {kind: server, times: 2}, text: at last}]")
-    policy = RetryPolicy(first_wait=0.01)
     failures: list[int] = []
-    reply = run(
+    reply, _ = run_in_virtual_time(
         reply_with_retries(
-            make_model(name), USER, TOOLS, ModelSettings(), policy=policy,
+            make_model(name), USER, TOOLS, ModelSettings(),
             on_failure=lambda attempt, *_: failures.append(attempt),
         )
     )  # fmt: skip
@@ -116,26 +117,27 @@ def test_the_end_of_the_script_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_delays_are_kept(tmp_path: Path) -> None:
-    model = make_model(scripted(tmp_path, "{delay: 0.05, chunk: 1, turns: [{text: abcde, delay: 0.3}]}"))
-    run(model.reply(USER, [], ModelSettings()))
+    model = make_model(scripted(tmp_path, "{delay: 5, chunk: 1, turns: [{text: abcde, delay: 30}]}"))
     moments: list[float] = []
-    start = time.monotonic()
-    run(model.reply(USER, [], ModelSettings(), lambda *_: moments.append(time.monotonic() - start)))
-    assert moments[0] >= 0.3
-    assert moments[-1] - moments[0] >= 0.2
-    assert len(moments) == 5
+
+    async def listen() -> None:
+        clock = asyncio.get_running_loop().time
+        await model.reply(USER, [], ModelSettings(), lambda *_: moments.append(clock()))
+
+    run_in_virtual_time(listen())
+    assert [b - a for a, b in pairwise([0, *moments])] == pytest.approx([30, 5, 5, 5, 5])
 
 
 def test_a_listener_that_fails_and_a_reply_that_takes_too_long(tmp_path: Path) -> None:
     def fails(*_: str) -> None:
         raise ZeroDivisionError
 
-    model = make_model(scripted(tmp_path, "turns: [{text: abcde, delay: 0.01}]"))
+    model = make_model(scripted(tmp_path, "turns: [{text: abcde, delay: 1}]"))
     with pytest.raises(ZeroDivisionError):
-        run(model.reply(USER, [], ModelSettings(), fails))
+        run_in_virtual_time(model.reply(USER, [], ModelSettings(), fails))
     slow = make_model(scripted(tmp_path, "turns: [{text: abcde, delay: 60}]"))
     with pytest.raises(ModelError) as caught:
-        run(slow.reply(USER, [], ModelSettings(timeout=0.05)))
+        run_in_virtual_time(slow.reply(USER, [], ModelSettings(timeout=59)))
     assert (caught.value.kind, caught.value.retryable) == ("timeout", True)
 
 

@@ -1,14 +1,13 @@
 """The one layer of retries."""
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import run
+from virtual_time import run_in_virtual_time
 
 from llm_sandbox_nb.model.contract import ContextOverflowError, ModelError, ModelSettings, Reply
 from llm_sandbox_nb.model.retries import (
@@ -19,7 +18,7 @@ from llm_sandbox_nb.model.retries import (
     smaller_request,
 )
 
-FAST = RetryPolicy(first_wait=0.001, longest_wait=0.002)
+USUAL = RetryPolicy()
 ANSWER = Reply(message={"role": "assistant", "content": "ok"}, text="ok")
 
 
@@ -42,9 +41,9 @@ class Failing:
 
 
 def ask(
-    model: Failing, policy: RetryPolicy = FAST, settings: ModelSettings | None = None
+    model: Failing, policy: RetryPolicy = USUAL, settings: ModelSettings | None = None
 ) -> list[tuple[Any, ...]]:
-    """Ask; returns what was told of failures, and raises what the model raised in the end."""
+    """Ask in virtual time; returns what was told of failures, and raises what the model raised in the end."""
     told: list[tuple[Any, ...]] = []
     attempts: list[int] = []
     coroutine = reply_with_retries(
@@ -53,7 +52,9 @@ def ask(
         on_failure=lambda attempt, error, wait: told.append((attempt, error.kind, wait)),
     )  # fmt: skip
     try:
-        assert run(coroutine) is ANSWER
+        answer, took = run_in_virtual_time(coroutine)
+        assert answer is ANSWER
+        assert took == pytest.approx(sum(wait for _, _, wait in told))
     finally:
         assert attempts == list(range(1, len(model.asked) + 1))
     return told
@@ -87,11 +88,11 @@ def test_attempts_are_bounded_and_the_last_failure_says_that_no_further_comes() 
     model = Failing(*[passing() for _ in range(20)])
     told: list[Any] = []
     coroutine = reply_with_retries(
-        model, [], [], ModelSettings(), policy=FAST, on_failure=lambda *failure: told.append(failure[2])
+        model, [], [], ModelSettings(), policy=USUAL, on_failure=lambda *failure: told.append(failure[2])
     )
     with pytest.raises(ModelError):
-        run(coroutine)
-    assert len(model.asked) == FAST.attempts == 6
+        run_in_virtual_time(coroutine)
+    assert len(model.asked) == USUAL.attempts == 6
     assert told[-1] is None
     assert None not in told[:-1]
 
@@ -104,11 +105,9 @@ def test_a_server_that_is_not_there_is_asked_less_often() -> None:
 
 
 def test_retry_after_is_honoured() -> None:
-    model = Failing(passing("rate_limit", retry_after=0.3))
-    start = time.monotonic()
+    model = Failing(passing("rate_limit", retry_after=300))
     (told,) = ask(model)
-    assert 0.3 <= told[2] <= 0.35
-    assert time.monotonic() - start >= 0.3
+    assert 300 <= told[2] <= 308
 
 
 def test_more_patience_than_the_policy_has_is_not_waited_for() -> None:
@@ -135,17 +134,16 @@ def test_never_earlier_than_the_provider_asks(asked: float, chance: float) -> No
 
 
 def test_cancelling_ends_the_wait_at_once() -> None:
-    async def body() -> float:
+    async def body() -> None:
         model = Failing(passing("rate_limit", retry_after=300))
         task = asyncio.create_task(reply_with_retries(model, [], [], ModelSettings()))
-        await asyncio.sleep(0.05)
-        start = time.monotonic()
+        await asyncio.sleep(200)
+        assert len(model.asked) == 1
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        return time.monotonic() - start
 
-    assert run(body()) < 60
+    assert run_in_virtual_time(body())[1] == pytest.approx(200)
 
 
 def test_a_setting_that_is_refused_is_tried_again_at_once() -> None:

@@ -8,11 +8,14 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import examples, until
 
 from llm_sandbox_nb.sandbox.docker import container
 from llm_sandbox_nb.sandbox.executor import disk_watch
@@ -32,14 +35,72 @@ def counted(folder: Path, first: int = NOBODY, ceiling: tuple[int, int] = UNLIMI
     return count_own(str(folder), Epoch(), ceiling, first)
 
 
-def test_names_of_one_file_and_holes_take_no_room(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(bytes(MEGABYTE))
-    empty = counted(tmp_path)
-    (tmp_path / "name").hardlink_to(tmp_path / "file")
-    with (tmp_path / "holes").open("wb") as file:
-        file.truncate(10**9)
-    assert counted(tmp_path) == (empty[0], empty[1] + 1)
-    assert MEGABYTE <= empty[0] < 2 * MEGABYTE
+PLACES = st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map("/".join)
+KINDS = st.sampled_from(["file", "file", "folder", "name", "holes", "link", "pipe"])
+
+
+@settings(max_examples=examples(200))
+@given(st.lists(st.tuples(PLACES, KINDS, st.integers(0, 60_000)), max_size=10))
+def test_what_a_tree_takes(
+    tmp_path_factory: pytest.TempPathFactory, tree: list[tuple[str, str, int]]
+) -> None:
+    """Content takes room once for all its names, and holes take nothing."""
+    top = tmp_path_factory.mktemp("tree")
+    blocks: dict[int, int] = {}
+    last = None
+    for place, kind, size in tree:
+        path = top / place
+        with suppress(OSError):  # something else is there
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.exists() or path.is_symlink():
+                continue
+            if kind == "file":
+                path.write_bytes(os.urandom(size))
+                last = path
+            elif kind == "holes":
+                path.touch()
+                os.truncate(path, 10**9)
+            elif kind == "name" and last:
+                path.hardlink_to(last)
+            elif kind == "link":
+                path.symlink_to(top)
+            elif kind == "pipe":
+                os.mkfifo(path)
+            else:
+                path.mkdir()
+    for path in top.rglob("*"):
+        blocks[path.lstat().st_ino] = path.lstat().st_blocks
+        assert path.lstat().st_size < 10**8 or path.lstat().st_blocks == 0
+    assert counted(top) == (sum(blocks.values()) * 512, len(blocks))
+
+
+FIGURES = st.tuples(st.integers(0, 5000), st.integers(0, 5000))
+
+
+@given(FIGURES, FIGURES)
+def test_commands_end_above_a_limit_and_the_sandbox_only_when_they_go_on(
+    limits: tuple[int, int], have: tuple[int, int]
+) -> None:
+    """0 is no limit; above one, commands may add a sixteenth of it, and the sandbox ends at twice."""
+    too_much = any(limit and figure > limit for figure, limit in zip(have, limits, strict=True))
+    assert over(have, limits) == too_much
+    watch, ended = watched(limits)
+    watch.take(have, watch.then)
+    assert ended == ([watch.describe(have)] if too_much else [])
+    if too_much:
+        assert (watch.settling, watch.ceiling) == (True, UNLIMITED)
+        assert watch.allowed == tuple(
+            limit and max(limit, figure) + limit // 16 for figure, limit in zip(have, limits, strict=True)
+        )
+        watch.take(have, watch.then)  # what was left when the commands had ended
+        assert watch.last == tuple(
+            limit and max(limit, figure) + limit for figure, limit in zip(have, limits, strict=True)
+        )
+        assert watch.ceiling == watch.last
+        assert len(ended) == 1
+    watch.take((0, 0), watch.then)
+    assert (watch.allowed, watch.last, watch.settling) == (limits, UNLIMITED, False)
+    assert watch.ceiling == tuple(4 * limit for limit in limits)
 
 
 def test_a_tree_deeper_than_paths_can_be(tmp_path: Path) -> None:
@@ -90,10 +151,14 @@ def test_deleted_files_count_while_they_are_open(tmp_path: Path) -> None:
 
 def test_only_what_is_younger_than_the_sandbox(tmp_path: Path) -> None:
     (tmp_path / "older").write_bytes(bytes(MEGABYTE))
-    time.sleep(0.05)  # by more than the clock of files is coarse
-    since = time.time_ns()
-    (tmp_path / "younger").write_bytes(bytes(MEGABYTE))
-    count = Count(since - 20_000_000, UNLIMITED)
+    before = (tmp_path / "older").stat().st_ctime_ns
+
+    def later() -> bool:
+        (tmp_path / "younger").write_bytes(bytes(MEGABYTE))
+        return (tmp_path / "younger").stat().st_ctime_ns > before
+
+    until(later)  # the clock of files is coarse
+    count = Count(before + 1, UNLIMITED)
     count.walk(os.fsencode(tmp_path), set(), 0)
     assert count.files == 1
     assert MEGABYTE <= count.size < 2 * MEGABYTE
@@ -105,12 +170,6 @@ def test_counting_ends_when_it_is_clear(tmp_path: Path) -> None:
         folder.mkdir()
         (folder / "file").touch()
     assert 10 < counted(tmp_path, ceiling=(0, 10))[1] < 100
-
-
-def test_over() -> None:
-    assert over((2, 0), (1, 0))
-    assert not over((2, 2), (0, 0))
-    assert not over((1, 1), (1, 1))
 
 
 def test_what_is_in_force_is_what_the_executor_says() -> None:
@@ -205,22 +264,31 @@ def test_where_nothing_can_be_forked_only_what_was_added_counts(
     assert len(machine.ended) == ended
 
 
-def test_what_was_written_during_a_count_does_not_end_the_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command writes on until it is ended, and a count takes its time: the next one tells how much that was."""
+class Left(BaseException):
+    """The sandbox has ended."""
 
-    class Left(BaseException):
-        pass
 
-    class Executor:
-        remove = ""
+class Leaving:
+    """An executor that may end the sandbox."""
 
-        def leave(self) -> None:
-            raise Left
+    remove = ""
 
+    def leave(self) -> None:
+        raise Left
+
+
+def watched(limits: tuple[int, int]) -> tuple[Any, list[str]]:
+    """A watch with these limits, and what was said of commands that it ended."""
+    watch: Any = disk_watch.DiskWatch(Leaving(), None, Epoch())  # type: ignore[arg-type]
+    watch.limits = watch.allowed = limits
     ended: list[str] = []
-    monkeypatch.setattr(disk_watch.DiskWatch, "end_commands", lambda _, text: ended.append(text))
-    watch = disk_watch.DiskWatch(Executor(), None, Epoch())  # type: ignore[arg-type]
-    watch.limits = watch.allowed = (0, 4000)
+    watch.end_commands = ended.append
+    return watch, ended
+
+
+def test_what_was_written_during_a_count_does_not_end_the_sandbox() -> None:
+    """A command writes on until it is ended, and a count takes its time: the next one tells how much that was."""
+    watch, ended = watched((0, 4000))
     watch.take((0, 4100), watch.then)
     assert len(ended) == 1
     assert watch.ceiling == UNLIMITED

@@ -1,14 +1,18 @@
-"""The executor's README names what there is; its event loop reads what a service writes in any pieces."""
+"""The executor's README names what there is; its source is small; its event loop reads data in any pieces."""
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import re
+import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from llm_sandbox_nb.sandbox.bootstrap import executor_source
 from llm_sandbox_nb.sandbox.executor import children, frames, main, records
 from llm_sandbox_nb.sandbox.executor.children import ServiceProcess
 from llm_sandbox_nb.sandbox.executor.event_loop import EventLoop
@@ -57,6 +61,48 @@ def test_the_readme_names_every_kind_of_record() -> None:
     kinds |= {getattr(records, name) for name in ("PATCH", "WRITE", "PACKED", "HOLE", "METADATA")}
     named = set(re.findall(r"^- `([A-Z])` ", section("Records of the history"), re.M))
     assert named == {chr(kind) for kind in kinds}
+
+
+def sources() -> dict[str, str]:
+    source = executor_source()
+    size = int(source[:8])
+    compiled = source[8 + size :]
+    assert len(compiled) == 8 + int(compiled[:8])
+    texts: dict[str, str] = json.loads(zlib.decompress(source[8 : 8 + size]))
+    return texts
+
+
+def test_the_source_is_old_python() -> None:
+    """It runs on whatever python3 an image has, from 3.8 on."""
+    with pytest.raises(SyntaxError):
+        ast.parse("match x:\n    case 1: pass", feature_version=(3, 8))
+    for name, text in sources().items():
+        assert ast.parse(text, name, feature_version=(3, 8)).body, name
+
+
+def test_the_source_needs_the_standard_library_only_and_little_of_it() -> None:
+    """Start-up time is everybody's: `typing`, `re` or `subprocess` cost more than all of ours."""
+    allowed = {"__future__", "binascii", "ctypes", "errno", "fcntl", "gc", "grp", "json", "os", "pwd"}
+    allowed |= {"collections"}  # json has it already
+    allowed |= {"select", "signal", "stat", "struct", "sys", "termios", "time", "zlib"}
+    for name, text in sources().items():
+        tree = ast.parse(text)
+        # Files are hashed by the child that remembers them, which is started only when it is asked.
+        # Only a sandbox with a network that is closed in part imports the last two.
+        rare = {
+            "executor.disk_watch": {"resource"},
+            "executor.filesystem_scan": {"hashlib"},
+            "executor.firewall": {"socket"},
+            "executor.name_server": {"ipaddress", "socket"},
+        }
+        modules = allowed | rare.get(name, set())
+        checking = [node for node in tree.body if isinstance(node, ast.If)]
+        skipped = {id(inner) for node in checking for inner in ast.walk(node)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import) and id(node) not in skipped:
+                assert {alias.name for alias in node.names} <= modules
+            if isinstance(node, ast.ImportFrom) and id(node) not in skipped:
+                assert node.level == 1 or node.module in modules
 
 
 class Numbers(ServiceProcess):

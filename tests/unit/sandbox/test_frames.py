@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
-import json
 import struct
-import zlib
+from itertools import accumulate
 
 import pytest
 from hypothesis import given
@@ -14,7 +12,6 @@ from hypothesis import strategies as st
 from support import run
 
 from llm_sandbox_nb.sandbox import transfer as tree
-from llm_sandbox_nb.sandbox.bootstrap import executor_source
 from llm_sandbox_nb.sandbox.executor import files
 from llm_sandbox_nb.sandbox.executor import frames as executor_frames
 from llm_sandbox_nb.sandbox.executor import tree_stream as trees
@@ -31,6 +28,8 @@ from llm_sandbox_nb.sandbox.protocol.frames import (
     body_frames,
     decode,
     json_frame,
+    pack,
+    unpack,
 )
 
 FRAMES = st.builds(Frame, st.integers(0, 255), st.integers(0, 2**32 - 1), st.binary(max_size=300))
@@ -51,9 +50,11 @@ def test_any_damaged_byte_is_noticed(frame, data):
         decode(bytes(wire[: HEADER.size]), bytes(wire[HEADER.size :]))
 
 
-@given(st.lists(FRAMES, max_size=6), st.data())
-def test_a_stream_in_pieces(sent, data):
-    wire = b"".join(frame.encode() for frame in sent)
+@given(st.lists(FRAMES, max_size=6), st.binary(max_size=HEADER.size - 1), st.data())
+def test_a_stream_in_pieces(sent, rest, data):
+    """A frame that is cut off is its end."""
+    last = FRAMES.filter(lambda frame: frame.payload).map(lambda frame: frame.encode()[:-1])
+    wire = b"".join(frame.encode() for frame in sent) + data.draw(st.just(rest) | last)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(wire)), max_size=5)))
     pieces = [wire[a:b] for a, b in zip([0, *cuts], [*cuts, len(wire)], strict=True)]
 
@@ -69,29 +70,55 @@ def test_a_stream_in_pieces(sent, data):
     run(test())
 
 
+def found_by(scanner, wire):
+    scanner.feed(wire)
+    return iter(scanner.take, None)
+
+
+def found_inside(wire):
+    """What the executor finds."""
+    pipe = HostPipe.__new__(HostPipe)
+    pipe.incoming = bytearray(wire)
+    return (Frame(*taken) for taken in iter(pipe.next_frame, None))
+
+
 @given(st.binary(max_size=400), FRAMES)
 def test_a_new_owner_finds_its_frame_after_anything(noise, frame):
     """As after an adoption: the end of somebody's talk, zeros longer than any frame, then ours."""
+    wire = noise + bytes(MAX_PAYLOAD + HEADER.size) + frame.encode()
     scanner = FrameScanner()
-    scanner.feed(noise + bytes(MAX_PAYLOAD + HEADER.size) + frame.encode())
-    found = []
-    while (taken := scanner.take()) is not None:
-        found.append(taken)
-    assert found[-1] == frame
+    assert [*found_by(scanner, wire)][-1] == frame
     assert scanner.rest == b""
+    assert [*found_inside(wire)][-1] == frame
 
 
-@given(st.binary(max_size=400), FRAMES)
-def test_the_executor_finds_it_too(noise, frame):
-    box = HostPipe.__new__(HostPipe)
-    box.incoming = bytearray(noise + bytes(MAX_PAYLOAD + HEADER.size) + frame.encode())
-    found = []
-    while (taken := box.next_frame()) is not None:
-        found.append(Frame(*taken))
-    assert found[-1] == frame
+@given(st.lists(FRAMES, min_size=1, max_size=6), st.integers(0, 2000))
+def test_messages_hold_whole_frames(sent, place):
+    """As they travel over a WebSocket; one that is cut in a frame is refused."""
+    message = b"".join(pack(frame.encode() for frame in sent))
+    assert [*unpack(message)] == sent
+    ends = [0, *accumulate(len(frame.encode()) for frame in sent)]
+    place %= len(message)
+    if place in ends[1:]:
+        assert [*unpack(message[:place])] == sent[: ends.index(place)]
+    else:
+        with pytest.raises(ProtocolError):
+            [*unpack(message[:place])]
+
+
+def test_messages_are_as_large_as_may_be():
+    frame = Frame(Kind.STDOUT, 1, bytes(MAX_PAYLOAD)).encode()
+    messages = [*pack([frame] * 9)]
+    assert [len(message) // len(frame) for message in messages] == [4, 4, 1]
+    assert len([*unpack(messages[0])]) == 4
+    for bad in (messages[0] + Frame(Kind.PING).encode(), None, "text"):
+        with pytest.raises(ProtocolError, match="holds no frames"):
+            [*unpack(bad)]
 
 
 def test_limits():
+    longest = Frame(Kind.DATA, 1, bytes(MAX_PAYLOAD))
+    assert decode(longest.encode()[: HEADER.size], longest.payload) == longest
     with pytest.raises(ValueError, match="at most"):
         Frame(Kind.DATA, 1, bytes(MAX_PAYLOAD + 1)).encode()
     data = bytes(range(256)) * 1000
@@ -112,55 +139,6 @@ def test_both_sides_mean_the_same():
         assert getattr(trees, name) == getattr(tree, name)
     assert (trees.RECORD.format, trees.CHUNK.format) == (tree.RECORD.format, tree.CHUNK.format)
     assert files.CHUNK_SIZE == tree.CHUNK_SIZE
-
-
-def sources():
-    source = executor_source()
-    size = int(source[:8])
-    compiled = source[8 + size :]
-    assert len(compiled) == 8 + int(compiled[:8])
-    return json.loads(zlib.decompress(source[8 : 8 + size]))
-
-
-def test_the_source_is_old_python():
-    """It runs on whatever python3 an image has, from 3.8 on."""
-    for name, text in sources().items():
-        ast.parse(text, name, feature_version=(3, 8))
-
-
-def test_the_source_needs_the_standard_library_only_and_little_of_it():
-    """Start-up time is everybody's: `typing`, `re` or `subprocess` cost more than all of ours."""
-    allowed = {"__future__", "binascii", "ctypes", "errno", "fcntl", "gc", "grp", "json", "os", "pwd"}
-    allowed |= {"collections"}  # json has it already
-    allowed |= {"select", "signal", "stat", "struct", "sys", "termios", "time", "zlib"}
-    for name, text in sources().items():
-        tree = ast.parse(text)
-        # Files are hashed by the child that remembers them, which is started only when it is asked.
-        # Only a sandbox with a network that is closed in part imports the last two.
-        rare = {
-            "executor.disk_watch": {"resource"},
-            "executor.filesystem_scan": {"hashlib"},
-            "executor.firewall": {"socket"},
-            "executor.name_server": {"ipaddress", "socket"},
-        }
-        modules = allowed | rare.get(name, set())
-        checking = [node for node in tree.body if isinstance(node, ast.If)]
-        skipped = {id(inner) for node in checking for inner in ast.walk(node)}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import) and id(node) not in skipped:
-                assert {alias.name for alias in node.names} <= modules
-            if isinstance(node, ast.ImportFrom) and id(node) not in skipped:
-                assert node.level == 1 or node.module in modules
-
-
-def test_truncated_stream_is_an_end():
-    async def test():
-        reader = asyncio.StreamReader()
-        reader.feed_data(Frame(Kind.PONG, 0, b"abc").encode()[:-1])
-        reader.feed_eof()
-        assert await StreamTransport(reader, None).read_frame() is None
-
-    run(test())
 
 
 def test_header_is_what_is_documented():

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 from history_help import file_row, files_at, folder_row, record
-from hostile import Script
-from support import run
+from hostile import Script, answer, meet
 
 from llm_sandbox_nb.sandbox.errors import SandboxLostError
-from llm_sandbox_nb.sandbox.protocol.frames import MAX_PAYLOAD, Frame, Kind, json_frame
+from llm_sandbox_nb.sandbox.protocol.frames import Frame, Kind
 
 HONEST = record("C", b"true") + record("E", [folder_row("/testbed"), file_row("/testbed/f", b"true")])
 FINE: dict[str, Any] = {
@@ -39,32 +38,19 @@ class Liar(Script):
             return b""
         self.asked.append(json.loads(frame.payload))
         stream, outcome = (HONEST, FINE) if len(self.asked) == 1 else (self.stream, self.outcome)
-        frames = [
-            Frame(Kind.STDOUT, frame.request, stream[at : at + MAX_PAYLOAD])
-            for at in range(0, len(stream), MAX_PAYLOAD)
-        ]
-        return b"".join(one.encode() for one in [*frames, json_frame(Kind.RESPONSE, frame.request, outcome)])
+        return answer(frame.request, outcome, stream)
 
 
 def lie_to(
     tmp_path: Path, stream: bytes, outcome: dict[str, Any] | None, test: Callable[[Any, str], Any]
-) -> Liar:
+) -> Script:
     """A sandbox whose second checkpoint is told so; `test(box, first)` asks for it."""
-    liars = []
 
-    async def body() -> None:
-        liar = Liar(stream, outcome)
-        liars.append(liar)
-        box = liar.sandbox()
-        await box.start()
+    async def use(box: Any, liar: Script) -> None:
         await box.keep_history(tmp_path / "h", limit=2**20)
-        try:
-            await test(box, await box.checkpoint())
-        finally:
-            await box.close()
+        await test(box, await box.checkpoint())
 
-    run(body())
-    return liars[0]
+    return meet(lambda: Liar(stream, outcome), use)
 
 
 LIES: list[tuple[bytes, dict[str, Any] | None]] = [

@@ -40,25 +40,10 @@ def test_an_honest_stream(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "relative",
-        "",
-        "//x",
-        "/a/../../etc/passwd",
-        "/a/./b",
-        "/a//b",
-        "/a/",
-        "/nul\0",
-        "/" + "x" * 256,
-        "/x" * 3000,
-        "/proc/self/mem",
-        "/sys/kernel",
-        "/dev/sda",
-        "/\ud800",
-        5,
-        None,
-        ["/a"],
+        "relative", "", "//x", "/a/../../etc/passwd", "/a/./b", "/a//b", "/a/", "/nul\0", "/" + "x" * 256,
+        "/x" * 3000, "/proc/self/mem", "/sys/kernel", "/dev/sda", "/\ud800", 5, None, ["/a"],
     ],
-)
+)  # fmt: skip
 def test_paths_that_lead_elsewhere_are_refused(tmp_path: Path, path: Any) -> None:
     """The canary: an honest neighbour of the same shape is taken."""
     assert told(tmp_path, record("E", [folder_row("/fine")])).entries
@@ -70,6 +55,17 @@ def test_paths_that_lead_elsewhere_are_refused(tmp_path: Path, path: Any) -> Non
     if path is not None:
         with pytest.raises(ProtocolError):
             told(tmp_path, record("E", [hard_link]))
+
+
+def test_the_largest_attributes_and_what_is_as_in_the_image(tmp_path: Path) -> None:
+    for length, base, taken in ((2**16, 0, True), (2**16 + 1, 0, False), (20, 1, True), (20, 2, False)):
+        attributes = {"user.a": "x" * (length - len('{"user.a": ""}'))}
+        row = [*folder_row("/d")[:2], base, *folder_row("/d")[3:10], attributes]
+        if taken:
+            assert told(tmp_path, record("E", [row])).entries["/d"].base == bool(base)
+            continue
+        with pytest.raises(ProtocolError):
+            told(tmp_path, record("E", [row]))
 
 
 def test_shared_memory_is_no_device(tmp_path: Path) -> None:
@@ -139,20 +135,12 @@ def test_a_claimed_digest_counts_only_when_its_content_is_here(tmp_path: Path) -
 @pytest.mark.parametrize(
     "stream",
     [
-        b"\x43\xff\xff\xff\xff",
-        record("C", b""),
-        record("C", bytes(2**20 + 1)),
-        record("X", b"what"),
-        record("S", b"a") + record("S", b"b"),
-        record("E", b"{}"),
-        record("E", b"[" * 100_000),
-        record("E", b"not json"),
-        record("G", b"[1]"),
-        record("E", [folder_row("/a")])[:-3],
-        b"E",
+        b"\x43\xff\xff\xff\xff", record("C", b""), record("C", bytes(2**20 + 1)), record("X", b"what"),
+        record("S", b"a") + record("S", b"b"), record("E", b"{}"), record("E", b"[" * 100_000),
+        record("E", b"not json"), record("G", b"[1]"), record("E", [folder_row("/a")])[:-3], b"E",
     ],
     ids=range(11),
-)
+)  # fmt: skip
 def test_streams_that_make_no_sense_are_refused(tmp_path: Path, stream: bytes) -> None:
     assert told(tmp_path, FINE).entries
     with pytest.raises(ProtocolError):

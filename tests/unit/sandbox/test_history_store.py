@@ -17,29 +17,6 @@ from llm_sandbox_nb.sandbox.history.manifest import Entry
 from llm_sandbox_nb.sandbox.history.store import HistoryStore
 
 
-def test_checkpoints_are_there_after_opening_again(tmp_path: Path) -> None:
-    store = HistoryStore(tmp_path / "h")
-    keep(store, "a", {"/x": b"one", "/y": b"two" * 1000})
-    keep(store, "b", {"/y": b"two" * 1000, "/z": b"three"}, "a")
-    store.close()
-    again = HistoryStore(tmp_path / "h")
-    assert [one.id for one in again.checkpoints()] == ["a", "b"]
-    assert files_at(again, "a") == {"/x": b"one", "/y": b"two" * 1000}
-    assert files_at(again, "b") == {"/y": b"two" * 1000, "/z": b"three"}
-    assert again.shell("b") == b"b"
-    assert again.checkpoint("b").parent == "a"
-    again.close()
-
-
-def test_content_is_kept_once(tmp_path: Path) -> None:
-    store = HistoryStore(tmp_path)
-    data = os.urandom(100_000)
-    keep(store, "a", {"/x": data, "/same": data})
-    keep(store, "b", {"/x": data, "/moved": data}, "a")
-    assert store.size == 100_000
-    store.close()
-
-
 def test_a_second_writer_is_refused_and_a_reader_is_not(tmp_path: Path) -> None:
     store = HistoryStore(tmp_path)
     keep(store, "a", {"/x": b"one"})
@@ -152,23 +129,31 @@ def test_any_tree_of_checkpoints_is_what_it_was(moves: list, limit: int) -> None
     with tempfile.TemporaryDirectory() as folder:
         store = HistoryStore(Path(folder), limit=limit)
         model: dict[str, dict[str, bytes]] = {}
+        parents: dict[str, str | None] = {}
         for number, (where, changes) in enumerate(moves):
             known = [one.id for one in store.checkpoints()]
             parent = known[where % len(known)] if known and where < 28 else None
             files = dict(model[parent]) if parent else {}
             for path, data in changes.items():
                 files.pop(path, None) if data is None else files.__setitem__(path, data)
-            model[f"c{number}"] = files
+            model[f"c{number}"], parents[f"c{number}"] = files, parent
             keep(store, f"c{number}", files, parent)
-        for store_now in (store, None):
-            if store_now is None:
-                store.close()
-                store_now = store = HistoryStore(Path(folder), limit=limit)
-            left = [one.id for one in store_now.checkpoints()]
-            assert store_now.dropped + len(left) == len(moves)
+        for _ in range(2):
+            left = [one.id for one in store.checkpoints()]
+            assert left == sorted(left, key=lambda id: int(id[1:]))
+            assert store.dropped + len(left) == len(moves)
             for id in left:
-                assert files_at(store_now, id) == model[id]
-                assert store_now.manifest(id).keys() == {"/", *model[id]}
+                assert files_at(store, id) == model[id]
+                assert store.manifest(id).keys() == {"/", *model[id]}
+                assert store.shell(id) == id.encode()
+                assert store.checkpoint(id).parent == parents[id]
+            if limit == 2**30:
+                assert not store.dropped
+                data = [data for files in model.values() for data in files.values()]
+                pieces = {one[at : at + 1024] for one in data for at in range(0, len(one), 1024)}
+                assert store.size == sum(map(len, pieces)), "each piece of content is kept once"
+            store.close()
+            store = HistoryStore(Path(folder), limit=limit)
         store.close()
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from hostile import Script
-from support import run
+from hostile import Script, answer, meet
 
 from llm_sandbox_nb.agent.artifacts import CollectLimits, Collector
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError, TransferError
-from llm_sandbox_nb.sandbox.protocol.frames import Frame, Kind, body_frames, json_frame
+from llm_sandbox_nb.sandbox.protocol.frames import Kind
 from llm_sandbox_nb.sandbox.transfer import CHUNK, DIRECTORY, FILE, SKIPPED, THE_END, record
 from llm_sandbox_nb.trajectory import events as ev
 
@@ -36,13 +35,7 @@ class HostileFiles:
             data = b"".join(self.packs(asked["path"])) + record(THE_END, b"")
         else:
             data = b"".join(json.dumps(row).encode() + b"\n" for row in self.lists(asked["path"]))
-        frames = [
-            Frame(Kind.STDOUT, frame.request, piece.payload) for piece in body_frames(frame.request, data)
-        ]
-        return b"".join(one.encode() for one in [*frames, json_frame(Kind.RESPONSE, frame.request, {})])
-
-    def sandbox(self):
-        return Script(self.answer).sandbox()
+        return answer(frame.request, {}, data)
 
 
 def tree(folder):
@@ -61,30 +54,27 @@ def tree(folder):
 def test_a_download_writes_no_other_file(tmp_path, records):
     (tmp_path / "victim.png").write_bytes(b"canary")
 
-    async def test():
-        box = HostileFiles(lambda path: records).sandbox()
-        await box.start()
+    async def use(box, script):
         with pytest.raises(TransferError, match=r"something else than the file a\.txt"):
             await box.download("a.txt", tmp_path)
         assert tree(tmp_path) == {"victim.png"}
         assert (tmp_path / "victim.png").read_bytes() == b"canary"
-        await box.close()
 
-    run(test())
+    meet(lambda: Script(HostileFiles(lambda path: records).answer), use)
 
 
-def collected(folder, hostile, limits):
-    """What a collector leaves of a hostile output folder: names on disk, and events of the journal."""
+def collected(folder, hostile, limits, between=lambda: None):
+    """What a collector leaves of a hostile output folder, which may change: names on disk, and events."""
     recorder = Recorder(folder)
 
-    async def test():
-        box = hostile.sandbox()
-        await box.start()
-        await Collector(box, OUTPUT, recorder, limits=limits).collect_all()
-        await box.close()
+    async def use(box, script):
+        collector = Collector(box, OUTPUT, recorder, limits=limits)
+        await collector.collect_all()
+        between()
+        await collector.collect_all()
 
     try:
-        run(test())
+        meet(lambda: Script(hostile.answer), use)
     finally:
         recorder.close()
     return tree(folder / "files"), recorder.trajectory.events
@@ -131,21 +121,9 @@ def test_a_folder_with_more_than_is_looked_at(tmp_path):
     hostile = HostileFiles(
         lambda path: [entry(FILE, path[-1:].encode())], lambda path: [row(n) for n in names]
     )
-    recorder = Recorder(tmp_path)
-
-    async def test():
-        box = hostile.sandbox()
-        await box.start()
-        collector = Collector(box, OUTPUT, recorder, limits=limits)
-        await collector.collect_all()
-        names[:] = "bcdef"
-        await collector.collect_all()
-        await box.close()
-
-    run(test())
-    recorder.close()
-    assert tree(tmp_path / "files") == set("abcdef")
-    reasons = [one.reason for one in recorder.trajectory.events if isinstance(one, ev.ArtifactSkipped)]
+    files, events = collected(tmp_path, hostile, limits, lambda: names.__setitem__(slice(None), "bcdef"))
+    assert files == set("abcdef")
+    reasons = [one.reason for one in events if isinstance(one, ev.ArtifactSkipped)]
     assert reasons == ["Only 5 files and folders are looked at; the others were left out."]
 
 

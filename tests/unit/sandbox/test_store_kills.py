@@ -6,7 +6,6 @@ import os
 import random
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -21,8 +20,8 @@ KILLS = 100
 LIMIT = 60_000
 
 
-def run_and_kill(folder: Path, after: float) -> list[str]:
-    """What a child acknowledged until it was killed, `after` so many seconds from its first word."""
+def run_and_kill(folder: Path, words: int, turns: int) -> list[str]:
+    """What a child acknowledged until it was killed, so many turns of our loop after so many of its words."""
     mine, its = os.pipe()
     child = os.fork()
     if not child:
@@ -31,11 +30,12 @@ def run_and_kill(folder: Path, after: float) -> list[str]:
         finally:
             os._exit(1)
     os.close(its)
-    with os.fdopen(mine, "rb") as words:
-        first = words.readline()
-        time.sleep(after)
+    with os.fdopen(mine, "rb") as said:
+        told = b"".join(said.readline() for _ in range(words))
+        for _ in range(turns):
+            pass
         os.kill(child, signal.SIGKILL)
-        told = first + words.read()
+        told += said.read()
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
     return told.decode().split("\n")[:-1]
 
@@ -92,7 +92,7 @@ def test_a_killed_process_leaves_a_whole_history(tmp_path: Path) -> None:
     rng, acknowledged = random.Random(4), -1
     folder = tmp_path / "h"
     for _ in range(KILLS):
-        told = run_and_kill(folder, rng.random() * 0.15)
+        told = run_and_kill(folder, rng.randint(1, 4), rng.randrange(400_000))
         acknowledged = max([acknowledged, *map(int, told)])
         store = HistoryStore(folder)
         check(store, acknowledged)

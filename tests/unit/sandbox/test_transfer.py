@@ -8,17 +8,22 @@ import stat
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support import examples, run
 
+from llm_sandbox_nb.sandbox import transfer
 from llm_sandbox_nb.sandbox.errors import TransferError
+from llm_sandbox_nb.sandbox.executor import tree_stream as inside
+from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 from llm_sandbox_nb.sandbox.transfer import (
     CHUNK,
+    CHUNK_SIZE,
     DIRECTORY,
     FILE,
     SKIPPED,
     THE_END,
+    Spool,
     plan_upload,
     receive_tree,
     record,
@@ -27,8 +32,8 @@ from llm_sandbox_nb.sandbox.transfer import (
 )
 
 
-def chunked(data):
-    pieces = [data[start : start + 1000] for start in range(0, len(data), 1000)]
+def chunked(data, piece=1000):
+    pieces = [data[start : start + piece] for start in range(0, len(data), piece)]
     return b"".join(CHUNK.pack(len(piece)) + piece for piece in pieces) + CHUNK.pack(0)
 
 
@@ -41,55 +46,142 @@ def receive(target, *records, limit=10**6, only=None):
 
 
 def everything(folder):
+    """Content of files, and None for folders, by the bytes of their paths."""
     return {
-        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        os.fsencode(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
         for path in folder.rglob("*")
     }
 
 
-def test_a_tree_arrives(tmp_path):
-    target = tmp_path / "new" / "target"
-    told = receive(
-        target, record(DIRECTORY, b"empty"), file("a b/é/漢".encode(), b"x" * 5000), file(b"p", mode=0o7777)
+NAMES = st.one_of(
+    st.sampled_from(["a", "b", "a b", "é", "漢", "-n", "x" * 85]).map(os.fsencode),
+    st.binary(min_size=1, max_size=5).filter(
+        lambda name: not {47, 0} & set(name) and name not in (b".", b"..")
+    ),
+)
+PATHS = st.lists(NAMES, min_size=1, max_size=4).map(b"/".join)
+CONTENTS = st.binary(max_size=5) | st.integers(998, 2002).map(bytes)
+
+
+@st.composite
+def trees(draw):
+    """Paths of files and folders, in an order that any sender may choose: content or None, and a mode."""
+    tree = {}
+    for path, data, mode in draw(
+        st.lists(st.tuples(PATHS, st.none() | CONTENTS, st.integers(0, 0o7777)), max_size=8)
+    ):
+        above = [path[:at] for at in range(len(path)) if path[at : at + 1] == b"/"]
+        taken = any(one.startswith(path + b"/") for one in tree) and data is not None
+        if path not in tree and not taken and all(tree.get(one, (None,))[0] is None for one in above):
+            tree[path] = data, mode
+    return tree
+
+
+def with_folders(files):
+    """The same with the folders above each path."""
+    above = {path[:at] for path in files for at in range(len(path)) if path[at : at + 1] == b"/"}
+    return dict.fromkeys(above) | files
+
+
+@settings(max_examples=examples(300))
+@given(trees())
+def test_a_tree_arrives(tmp_path_factory, tree):
+    target = tmp_path_factory.mktemp("tree") / "new" / "target"
+    entries = [
+        record(DIRECTORY, path) if data is None else file(path, data, mode)
+        for path, (data, mode) in tree.items()
+    ]
+    assert receive(target, *entries) == []
+    assert everything(target) == with_folders({path: data for path, (data, _) in tree.items()})
+    for path, (data, mode) in tree.items():
+        if data is not None:
+            found = stat.S_IMODE((target / os.fsdecode(path)).stat().st_mode)
+            assert found == (0o755 if mode & 0o100 else 0o644)
+
+
+def test_what_may_come_has_a_bound(monkeypatch):
+    """So much content, and so much for names and headers."""
+    monkeypatch.setattr(transfer, "OVERHEAD", 100)
+    with Spool(2048) as spool:
+        spool.take(Kind.STDOUT, bytes(2048 + 2 + 100))
+        assert len(spool.content().read()) == 2150
+        for kind, data in ((Kind.STDOUT, b"x"), (Kind.STDERR, b"")):
+            with pytest.raises(ProtocolError, match="more files than it may"):
+                spool.take(kind, data)
+
+
+LONG, DEEP = b"x" * 256, b"d/" * 100 + b"f"
+
+
+@settings(max_examples=examples(300))
+@given(
+    st.lists(NAMES, max_size=3),
+    st.sampled_from([b"", b".", b"..", b"a\0b", LONG, DEEP]),
+    st.lists(NAMES, max_size=2),
+)
+@example([], b"/etc/canary", [])
+@example([], b"..", [b"canary"])
+def test_names_that_lead_elsewhere(tmp_path_factory, before, bad, after):
+    base = tmp_path_factory.mktemp("names")
+    path = b"/".join([*before, bad, *after])
+    for number, entry in enumerate((file(path), record(DIRECTORY, path))):
+        target = base / str(number) / "target"
+        (told,) = receive(target, entry, file(b"after"))
+        assert told.endswith((" was left out: its name leads elsewhere.", " was left out: it lies too deep."))
+        assert everything(target.parent) == {b"target": None, b"target/after": b"content"}
+
+
+def test_the_longest_name_and_the_deepest_path_arrive(tmp_path):
+    longest, deepest = LONG[1:], DEEP[2:]
+    assert receive(tmp_path, file(longest), file(deepest)) == []
+    assert {longest: b"content", deepest: b"content"}.items() <= everything(tmp_path).items()
+
+
+@settings(max_examples=examples(300))
+@given(trees(), st.integers(0, 10**6))
+def test_a_stream_that_ends_early_is_none_and_leaves_whole_files_only(tmp_path_factory, tree, place):
+    target = tmp_path_factory.mktemp("cut")
+    files = {path: data for path, (data, _) in tree.items()}
+    stream = b"".join(
+        record(DIRECTORY, path) if data is None else file(path, data) for path, data in files.items()
     )
-    assert told == []
-    assert everything(target) == {
-        "empty": None,
-        "a b": None,
-        "a b/é": None,
-        "a b/é/漢": b"x" * 5000,
-        "p": b"content",
-    }
-    assert stat.S_IMODE((target / "p").stat().st_mode) == 0o755
-    assert stat.S_IMODE((target / "a b/é/漢").stat().st_mode) == 0o644
+    stream += record(THE_END, b"")
+    with pytest.raises(TransferError, match="invalid form: a tree of files ended too early"):
+        receive_tree(io.BytesIO(stream[: place % len(stream)]), target, 10**6)
+    assert everything(target).items() <= with_folders(files).items()
 
 
 @pytest.mark.parametrize(
-    "path",
+    "stream",
     [
-        b"/etc/canary",
-        b"../canary",
-        b"a/../../canary",
-        b"..",
-        b".",
-        b"",
-        b"a//b",
-        b"a/./b",
-        b"a\0b",
-        b"/",
-        b"a/",
-        b"x" * 256,
-        b"d/" * 200 + b"f",
+        b"garbage" * 10,
+        record(99, b"x") + record(THE_END, b""),
+        record(FILE, b"f") + CHUNK.pack(2**32 - 1),
+        record(FILE, b"f") + chunked(bytes(CHUNK_SIZE + 1), CHUNK_SIZE + 1) + record(THE_END, b""),
     ],
 )
-@pytest.mark.parametrize("kind", [FILE, DIRECTORY])
-def test_names_that_lead_elsewhere(tmp_path, path, kind):
-    target = tmp_path / "target"
-    entry = file(path) if kind == FILE else record(DIRECTORY, path)
-    told = receive(target, entry, file(b"after"))
-    assert len(told) == 1
-    assert "was left out" in told[0]
-    assert everything(tmp_path) == {"target": None, "target/after": b"content"}
+def test_streams_that_are_none(tmp_path, stream):
+    with pytest.raises(TransferError, match="invalid form"):
+        receive_tree(io.BytesIO(stream), tmp_path, 10**6)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_largest_piece_is_taken(tmp_path):
+    assert receive(tmp_path, record(FILE, b"f") + chunked(bytes(CHUNK_SIZE), CHUNK_SIZE)) == []
+
+
+@settings(max_examples=examples(300))
+@given(st.lists(st.integers(0, 3).map(lambda part: 500 * part), max_size=6), st.integers(0, 2001))
+def test_the_limit_of_bytes(tmp_path_factory, sizes, limit):
+    """Files are taken as long as they fit; what comes after one that did not fit is left out too."""
+    target = tmp_path_factory.mktemp("limit")
+    told = receive(target, *[file(b"%d" % at, bytes(size)) for at, size in enumerate(sizes)], limit=limit)
+    fitting = [at for at in range(len(sizes)) if sum(sizes[: at + 1]) <= limit]
+    assert everything(target) == {b"%d" % at: bytes(sizes[at]) for at in fitting}
+    assert told == [
+        f"{at} was left out: there is no room for it within the limit."
+        for at in range(len(fitting), len(sizes))
+    ]
 
 
 def test_links_that_are_there_are_not_followed(tmp_path):
@@ -111,7 +203,7 @@ def test_links_that_are_there_are_not_followed(tmp_path):
         file(b"ok"),
     )
     assert len(told) == 5
-    assert everything(outside) == {"canary": b"alive"}
+    assert everything(outside) == {b"canary": b"alive"}
     assert (target / "ok").read_bytes() == b"content"
     assert (target / "file").is_symlink()
 
@@ -148,12 +240,6 @@ def test_hard_linked_files_are_replaced_not_written_through(tmp_path):
     assert (tmp_path / "canary").read_bytes() == b"alive"
 
 
-def test_the_limit_of_bytes(tmp_path):
-    told = receive(tmp_path, file(b"a", b"x" * 600), file(b"b", b"y" * 600), file(b"c", b"z"), limit=1000)
-    assert len(told) == 2
-    assert everything(tmp_path) == {"a": b"x" * 600}
-
-
 def disk_usage(folder):
     return sum(path.lstat().st_blocks * 512 for path in folder.rglob("*"))
 
@@ -164,7 +250,7 @@ def test_a_small_limit_makes_few_files_and_folders(tmp_path):
     told = receive(tmp_path / "folders", *deep, file(b"after"), limit=1024)
     assert len(list((tmp_path / "folders").rglob("*"))) <= 1000
     assert disk_usage(tmp_path / "folders") <= 1000 * 8192
-    assert "0/d/" in str(everything(tmp_path / "folders"))
+    assert b"0/d" in everything(tmp_path / "folders")
     assert told[-1] == "after was left out: there is no room for more files and folders within the limit."
     told = receive(tmp_path / "files", *[file(b"%d" % number, b"") for number in range(3000)], limit=1024)
     assert len(list((tmp_path / "files").iterdir())) == 1000
@@ -180,20 +266,12 @@ def test_a_usual_limit_takes_a_usual_tree(tmp_path):
 @pytest.mark.parametrize(
     ("source", "kind", "only"),
     [
-        ("a.txt", None, b"a.txt"),
-        ("output/a.txt", None, b"a.txt"),
-        ("a.txt", "file", b"a.txt"),
-        ("Makefile", "file", b"Makefile"),
-        ("é\udce9.png", None, "é".encode() + b"\xe9.png"),
-        ("Makefile", None, None),
-        (".hidden", None, None),
-        ("v1.2/", None, None),
-        ("v1.2", "folder", None),
-        ("output", None, None),
-        ("output/..", None, None),
-        (".", None, None),
+        ("a.txt", None, b"a.txt"), ("output/a.txt", None, b"a.txt"), ("a.txt", "file", b"a.txt"),
+        ("Makefile", "file", b"Makefile"), ("é\udce9.png", None, "é".encode() + b"\xe9.png"),
+        ("Makefile", None, None), (".hidden", None, None), ("v1.2/", None, None), ("v1.2", "folder", None),
+        ("output", None, None), ("output/..", None, None), (".", None, None),
     ],
-)
+)  # fmt: skip
 def test_what_a_download_may_be_called(source, kind, only):
     assert requested_file(source, kind) == only
 
@@ -217,10 +295,10 @@ def test_only_the_file_that_was_asked_for(tmp_path, records):
     (tmp_path / "a.txt").write_bytes(b"mine")
     with pytest.raises(TransferError, match=r"something else than the file a\.txt; nothing was written"):
         receive(tmp_path, *records, only=b"a.txt")
-    assert everything(tmp_path) == {"a.txt": b"mine"}
+    assert everything(tmp_path) == {b"a.txt": b"mine"}
     assert receive(tmp_path, file(b"a.txt"), only=b"a.txt") == []
     told = receive(tmp_path, record(SKIPPED, b"a.txt") + chunked(b"it is odd"), only=b"a.txt")
-    assert (told, everything(tmp_path)) == (["a.txt was left out: it is odd."], {"a.txt": b"content"})
+    assert (told, everything(tmp_path)) == (["a.txt was left out: it is odd."], {b"a.txt": b"content"})
 
 
 def test_what_the_sandbox_left_out_is_told_safely(tmp_path):
@@ -235,34 +313,16 @@ def test_what_the_sandbox_left_out_is_told_safely(tmp_path):
     assert many[-1] == "2000 more were left out."
 
 
-@pytest.mark.parametrize(
-    "stream",
-    [
-        b"",
-        b"F",
-        b"garbage" * 10,
-        record(99, b"x") + record(THE_END, b""),
-        record(FILE, b"f") + CHUNK.pack(2**32 - 1),
-        record(FILE, b"f") + CHUNK.pack(10) + b"short",
-        record(FILE, b"f") + CHUNK.pack(4) + b"data",
-        record(DIRECTORY, b"d"),
-    ],
-)
-def test_streams_that_are_none(tmp_path, stream):
-    with pytest.raises(TransferError, match="invalid form"):
-        receive_tree(io.BytesIO(stream), tmp_path, 10**6)
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-
-
-NAMES = st.binary(min_size=1, max_size=12)
-
-
 @settings(max_examples=examples(150))
 @given(
     st.lists(
         st.tuples(
             st.sampled_from([FILE, DIRECTORY, SKIPPED]),
-            st.lists(NAMES | st.sampled_from([b"..", b"link", b"a"]), min_size=1, max_size=4),
+            st.lists(
+                st.binary(min_size=1, max_size=9) | st.sampled_from([b"..", b"link", b"a"]),
+                min_size=1,
+                max_size=4,
+            ),
         ),
         max_size=8,
     )
@@ -279,7 +339,7 @@ def test_nothing_ever_lands_outside(tmp_path_factory, entries):
         for kind, names in entries
     )
     receive(target, stream)
-    assert everything(base / "outside") == {"canary": b"alive"}
+    assert everything(base / "outside") == {b"canary": b"alive"}
     assert sorted(path.name for path in base.iterdir()) == ["outside", "target"]
     assert not [path for path in target.rglob("*") if path.is_symlink() and path.name != "link"]
 
@@ -291,23 +351,81 @@ def uploaded(source):
     return run(whole())
 
 
-def test_what_is_planned_arrives(tmp_path):
-    source = tmp_path / "source"
-    (source / "deep/er").mkdir(parents=True)
-    (source / "deep/er/f").write_bytes(b"x" * 700_000)
-    (source / "empty").mkdir()
-    (source / "run me").write_bytes(b"#!")
-    (source / "run me").chmod(0o700)
-    (source / "link").symlink_to("deep/er/f")
-    (source / "folder").symlink_to("deep")
-    assert receive_tree(io.BytesIO(uploaded(source)), tmp_path / "target", 10**7) == []
+def unpacked(stream, target, monkeypatch):
+    """What the executor makes of an upload."""
+    reader = inside.TreeReader()
+    reader.buffer = stream
+    monkeypatch.setattr(inside, "TreeReader", lambda: reader)
+    assert inside.unpack({"path": str(target)}) == {}
+    assert reader.buffer == b""
+
+
+def packed(source, limit, monkeypatch):
+    """What the executor sends of a file or folder."""
+    written = []
+    monkeypatch.setattr(inside, "write_all", lambda fd, data: written.append(data))
+    assert inside.pack({"path": str(source), "limit": limit}) == {}
+    return io.BytesIO(b"".join(written))
+
+
+def grow(folder, tree):
+    folder.mkdir()
+    for path, (data, mode) in tree.items():
+        here = folder / os.fsdecode(path)
+        (here if data is None else here.parent).mkdir(parents=True, exist_ok=True)
+        if data is not None:
+            here.write_bytes(data)
+            here.chmod(mode | 0o400)
+
+
+@settings(max_examples=examples(200))
+@given(trees(), st.data())
+def test_a_tree_travels_in_and_out(tmp_path_factory, tree, data):
+    """A link to what lies inside arrives as a copy, by each of three ways."""
+    base = tmp_path_factory.mktemp("travel")
+    grow(base / "source", tree)
+    expected = everything(base / "source")
+    files = [path for path, content in expected.items() if content is not None]
+    if files:
+        linked = data.draw(st.sampled_from(files))
+        (base / "source/the link").symlink_to(os.fsdecode(linked))
+        expected[b"the link"] = expected[linked]
+    stream = uploaded(base / "source")
+    assert receive_tree(io.BytesIO(stream), base / "host", 10**6) == []
+    with pytest.MonkeyPatch.context() as patched:
+        unpacked(stream, base / "inside", patched)
+        told = receive_tree(packed(base / "inside", 10**6, patched), base / "back", 10**6)
+    assert told == []
+    for arrived in ("host", "inside", "back"):
+        assert everything(base / arrived) == expected
+        for path in files:
+            modes = [
+                (base / folder / os.fsdecode(path)).stat().st_mode & 0o100 for folder in ("source", arrived)
+            ]
+            assert modes[0] == modes[1]
+        assert not any(path.is_symlink() for path in (base / arrived).rglob("*"))
+
+
+def test_the_executor_leaves_out_links_devices_and_what_has_no_room(tmp_path, monkeypatch):
+    grow(tmp_path / "source", {b"a": (b"x" * 10, 0), b"b": (b"y" * 11, 0), b"c": (b"z" * 10, 0)})
+    (tmp_path / "source/d").symlink_to("a")
+    os.mkfifo(tmp_path / "source/e")
+    told = receive_tree(packed(tmp_path / "source", 20, monkeypatch), tmp_path / "target", 10**6)
+    assert told == [
+        "b was left out: there is no room for it within the limit.",
+        "d was left out: it is a link.",
+        "e was left out: it is no regular file.",
+    ]
+    assert everything(tmp_path / "target") == {b"a": b"x" * 10, b"c": b"z" * 10}
+
+
+def test_a_large_file_and_a_linked_folder_are_planned(tmp_path):
+    grow(tmp_path / "source", {b"deep/er/f": (b"x" * 700_000, 0), b"run me": (b"#!", 0o700)})
+    (tmp_path / "source/folder").symlink_to("deep")
+    assert receive_tree(io.BytesIO(uploaded(tmp_path / "source")), tmp_path / "target", 10**7) == []
     got = everything(tmp_path / "target")
-    assert got["link"] == got["folder/er/f"] == got["deep/er/f"] == b"x" * 700_000
-    assert got["empty"] is None
-    assert os.access(tmp_path / "target/run me", os.X_OK)
-    assert not (tmp_path / "target/link").is_symlink()
-    one = plan_upload(source / "run me")
-    assert [entry.name for entry in one] == [b"run me"]
+    assert got[b"folder/er/f"] == got[b"deep/er/f"] == b"x" * 700_000
+    assert [entry.name for entry in plan_upload(tmp_path / "source/run me")] == [b"run me"]
 
 
 @pytest.mark.parametrize(
