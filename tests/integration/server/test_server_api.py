@@ -16,6 +16,7 @@ import pytest
 import yaml
 from jupyter_server.utils import JupyterServerAuthWarning
 from pytest_jupyter.jupyter_server import *  # noqa: F403 - fixtures, for this module alone
+from support import PATIENCE, eventually, own_mark, processes_with, until
 from tornado.httpclient import HTTPClientError
 from tornado.websocket import WebSocketHandler
 
@@ -25,6 +26,7 @@ from llm_sandbox_nb.server.app import SandboxApp
 from llm_sandbox_nb.server.handlers import API, ID, rest_routes
 from llm_sandbox_nb.server.history_handlers import CHECKPOINT, history_routes
 from llm_sandbox_nb.server.manager import SandboxManager
+from llm_sandbox_nb.server.processes import UsageMeter
 from llm_sandbox_nb.server.run_handlers import RUN_ID, run_routes
 from llm_sandbox_nb.server.sockets import socket_routes
 
@@ -282,10 +284,13 @@ def test_reset_and_restart(
     def run(command: str) -> bytes:
         return jp_asyncio_loop.run_until_complete(manager.running(sandbox["id"]).run(command)).stdout
 
-    run("echo kept > file; export LOST=1; (setsid sleep 4321.5 &) ; sleep 4321.5 & ")
+    mark = own_mark()
+    run(f"echo kept > file; export LOST=1; (setsid sleep {mark} &) ; sleep {mark} & ")
+    until(lambda: len(processes_with(mark)) == 2)
     status, model = call("post", f"{path}/restart")
     assert (status, model["id"], model["state"]) == (200, sandbox["id"], "running")
-    assert run("cat file; echo $LOST; pgrep -cf 'sleep 4321.[5]'") == b"kept\n\n0\n"
+    until(lambda: not processes_with(mark))
+    assert run("cat file; echo $LOST") == b"kept\n\n"
     status, model = call("post", f"{path}/reset")
     assert (status, model["id"], model["settings"]) == (200, sandbox["id"], sandbox["settings"])
     assert model["sandbox_id"] != sandbox["sandbox_id"]
@@ -345,21 +350,30 @@ def test_a_file_is_uploaded(
 
 
 def test_what_it_uses(
-    call: Call, sandbox: dict[str, Any], manager: SandboxManager, jp_asyncio_loop: asyncio.AbstractEventLoop
+    call: Call,
+    sandbox: dict[str, Any],
+    manager: SandboxManager,
+    jp_asyncio_loop: asyncio.AbstractEventLoop,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    now = [1_000.0]
+    monkeypatch.setattr(handlers.StatsHandler, "meter", UsageMeter(clock=lambda: now[0]))
     box, path = manager.running(sandbox["id"]), f"{API}/sandboxes/{sandbox['id']}/stats"
     used = call("get", f"{API}/sandboxes/{sandbox['id']}")[1]["last_activity"]
     status, before = call("get", path)
     assert status == 200
     assert before["processes"] >= 2
-    eat = "x = bytearray(60_000_000)\nfor i in range(4_000_000): pass\nimport time; time.sleep(60)"
-    jp_asyncio_loop.run_until_complete(box.run(f"(python3 -c '{eat}' &) ; sleep 2"))
+    eat = 'x = bytearray(60_000_000)\nfor i in range(4_000_000): pass\nopen("eaten", "w"); input()'
+    jp_asyncio_loop.run_until_complete(box.run(f"(tail -f /dev/null | python3 -c '{eat}' &)"))
+    until((Path(box.directories.root) / "eaten").exists)
+    now[0] += 0.4
+    assert call("get", path)[1] == before, "within half a second it is not measured again"
+    now[0] += 0.2
     after = call("get", path)[1]
-    assert after["processes"] == before["processes"] + 1
+    assert after["time"] == pytest.approx(before["time"] + 0.6)
+    assert after["processes"] == before["processes"] + 2
     assert after["memory_bytes"] - before["memory_bytes"] > 55_000_000
-    assert 0.05 < after["cpu_seconds"] - before["cpu_seconds"] < 5
-    again = call("get", path)[1]
-    assert again == after, "within half a second it is not measured again"
+    assert after["cpu_seconds"] - before["cpu_seconds"] > 0.05
     assert call("get", f"{API}/sandboxes/{sandbox['id']}")[1]["last_activity"] == used
 
 
@@ -372,82 +386,59 @@ LOCKED = {
 
 
 @pytest.mark.parametrize("site", [LOCKED])
-@pytest.mark.parametrize(
-    "asked",
-    [{"isolation": "docker"}, {}, {"isolation": "process", "limits": {"pids": 101}}, {"profile": "strict"}],
-)
-def test_the_policy_is_told_in_one_sentence(
-    site: dict[str, Any], asked: dict[str, Any], call: Call, kernel: str
+def test_the_policy_is_told_in_one_sentence_and_there_is_a_maximum(
+    site: dict[str, Any], call: Call, kernel: str
 ) -> None:
-    status, answer = call("post", f"{API}/sandboxes", {"kernel_id": kernel, **asked})
-    assert (status, answer["error"]) == (403, "PolicyError")
-    assert answer["message"].startswith("This site ")
+    def ask(**more: Any) -> Answer:
+        return call("post", f"{API}/sandboxes", {"kernel_id": kernel, **more})
+
+    process = {"isolation": "process"}
+    for asked in ({"isolation": "docker"}, {}, {**process, "limits": {"pids": 101}}, {"profile": "strict"}):
+        status, answer = ask(**asked)
+        assert (status, answer["error"]) == (403, "PolicyError"), asked
+        assert answer["message"].startswith("This site "), asked
     assert call("get", f"{API}/sandboxes")[1]["sandboxes"] == []
 
-
-@pytest.mark.parametrize("site", [LOCKED])
-def test_no_more_than_the_maximum(site: dict[str, Any], call: Call, sandbox: dict[str, Any]) -> None:
+    sandbox = ask(**process)[1]
     other = call("post", "api/kernels", {"name": "python3"})[1]["id"]
-    status, answer = call("post", f"{API}/sandboxes", {"kernel_id": other, "isolation": "process"})
+    status, answer = ask(**process, kernel_id=other)
     assert (status, answer["error"]) == (403, "PolicyError")
     assert answer["message"].startswith("This server runs 1 sandbox, as many as its site allows. Idle: ")
     assert "%sandbox stop --idle" in answer["message"]
-    body = {"kernel_id": sandbox["kernel_id"], "isolation": "process", "fresh": True}
-    assert call("post", f"{API}/sandboxes", body)[0] == 201
+    sandbox = ask(**process, fresh=True)[1]
 
-
-@pytest.mark.parametrize("site", [LOCKED])
-def test_room_is_made_by_stopping_what_is_idle_longest(
-    site: dict[str, Any], call: Call, sandbox: dict[str, Any]
-) -> None:
-    other = call("post", "api/kernels", {"name": "python3"})[1]["id"]
     idle = f"{API}/sandboxes/stop-idle"
-    own = {"kernel_id": sandbox["kernel_id"], "most": 1}
-    assert call("post", idle, own) == (200, {"stopped": []}), "one's own stays"
+    assert call("post", idle, {"kernel_id": kernel, "most": 1}) == (200, {"stopped": []}), "one's own stays"
     for wrong in ({"most": 0}, {"most": "1"}, {"kernel_id": 3}):
         assert call("post", idle, wrong)[0] == 400
     stopped = call("post", idle, {"kernel_id": other, "most": 1})[1]["stopped"]
-    assert [one["id"] for one in stopped] == [sandbox["id"]]
-    assert call("post", f"{API}/sandboxes", {"kernel_id": other, "isolation": "process"})[0] == 201
+    assert [one["id"] for one in stopped] == [sandbox["id"]], "what is idle longest"
+    assert ask(**process, kernel_id=other)[0] == 201
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        ({}, 400),
-        ([1], 400),
-        ({"kernel_id": 3}, 400),
-        ({"kernel_id": "nobody's"}, 404),
-        ({"kernel_id": None}, 400),
-    ],
-)
-def test_malformed_requests(body: Any, status: int, call: Call, jp_serverapp: Any) -> None:
-    answered, answer = call("post", f"{API}/sandboxes", body)
-    assert answered == status
-    assert answer["message"]
-    assert "Traceback" not in json.dumps(answer)
-
-
-@pytest.mark.parametrize(
-    ("asked", "status", "kind"),
-    [
-        ({"isolation": "process", "limits": {"disk": 1}}, 400, "ValueError"),
-        ({"isolation": "process", "limits": {"pids": 1e300}}, 400, "ValueError"),
-        ({"isolation": "process", "limits": {"pids": 0.5}}, 400, "ValueError"),
-        ({"isolation": "process", "image": "x"}, 400, "ValueError"),
-        ({"isolation": "process", "network": "none"}, 400, "ValueError"),
-        ({"isolation": "chroot"}, 403, "PolicyError"),
-    ],
-)
-def test_options_that_make_no_sense(asked: Any, status: int, kind: str, call: Call, kernel: str) -> None:
-    answered, answer = call("post", f"{API}/sandboxes", {"kernel_id": kernel, **asked})
-    assert (answered, answer["error"]) == (status, kind)
+def test_requests_that_make_no_sense(call: Call, kernel: str) -> None:
+    process = {"kernel_id": kernel, "isolation": "process"}
+    for body, status, kind in (
+        ({}, 400, "ValueError"),
+        ([1], 400, "ValueError"),
+        ({"kernel_id": 3}, 400, "ValueError"),
+        ({"kernel_id": None}, 400, "ValueError"),
+        ({"kernel_id": "nobody's"}, 404, None),
+        ({**process, "limits": {"disk": 1}}, 400, "ValueError"),
+        ({**process, "limits": {"pids": 1e300}}, 400, "ValueError"),
+        ({**process, "limits": {"pids": 0.5}}, 400, "ValueError"),
+        ({**process, "image": "x"}, 400, "ValueError"),
+        ({**process, "network": "none"}, 400, "ValueError"),
+        ({**process, "isolation": "chroot"}, 403, "PolicyError"),
+    ):
+        answered, answer = call("post", f"{API}/sandboxes", body)
+        assert answered == status, body
+        assert answer["message"], body
+        assert kind in (None, answer["error"]), body
+        assert "Traceback" not in json.dumps(answer)
     assert call("get", f"{API}/sandboxes")[1]["sandboxes"] == []
-
-
-def test_an_id_that_is_none_matches_no_route(call: Call, jp_serverapp: Any) -> None:
     for wrong in ("x", "0" * 31, "0" * 33, "..%2F..", "0" * 31 + "G"):
-        assert call("get", f"{API}/sandboxes/{wrong}")[0] == 404
+        assert call("get", f"{API}/sandboxes/{wrong}")[0] == 404, wrong
 
 
 def test_every_trait_explains_itself() -> None:
@@ -456,15 +447,14 @@ def test_every_trait_explains_itself() -> None:
             assert trait.help, f"{owner.__name__}.{name}"
 
 
-@pytest.mark.parametrize("path", ["/" + "x" * 10_000, "x/" * 5_000 + "f", "x" * 300])
-def test_paths_that_are_too_long(call: Call, sandbox: dict[str, Any], path: str) -> None:
+def test_paths_that_are_too_long(call: Call, sandbox: dict[str, Any]) -> None:
     """They were answered 500, as a defect of the server."""
-    query = {"path": path}
-    content = f"{API}/sandboxes/{sandbox['id']}/files/content"
-    for verb, route in (("get", content), ("put", content), ("get", content.removesuffix("/content"))):
-        status, answer = call(verb, route, params=query)
-        assert status == 400, (verb, route, status, answer)
-        assert len(answer["message"]) <= 1000
+    files = f"{API}/sandboxes/{sandbox['id']}/files"
+    for path in ("/" + "x" * 10_000, "x/" * 5_000 + "f", "x" * 300):
+        for verb, route in (("get", f"{files}/content"), ("put", f"{files}/content"), ("get", files)):
+            status, answer = call(verb, route, params={"path": path})
+            assert status == 400, (verb, route, status, answer)
+            assert len(answer["message"]) <= 1000
 
 
 # ---------------------------------------------------------------------------------------- large and slow clients
@@ -512,7 +502,7 @@ def test_an_upload_of_a_stranger_is_refused_before_its_body(
         writer.close()
         return status
 
-    assert b" 403 " in jp_asyncio_loop.run_until_complete(asyncio.wait_for(put(), 30))
+    assert b" 403 " in jp_asyncio_loop.run_until_complete(asyncio.wait_for(put(), PATIENCE))
 
 
 def test_slow_clients_are_hung_up_on(
@@ -538,13 +528,12 @@ def test_slow_clients_are_hung_up_on(
         writer.write(_request(sandbox, jp_serverapp, "GET", "big"))
         await reader.readline()
         mine = writer.get_extra_info("sockname")
-        while any(one.raddr == mine for one in psutil.Process().net_connections()):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+        await eventually(lambda: all(one.raddr != mine for one in psutil.Process().net_connections()))
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await reader.readexactly(32 * 2**20)
         writer.close()
 
-    jp_asyncio_loop.run_until_complete(asyncio.wait_for(wait(), 60))
+    jp_asyncio_loop.run_until_complete(asyncio.wait_for(wait(), 2 * PATIENCE))
     names = [one["path"].rsplit("/", 1)[1] for one in call("get", content)[1]["files"]]
     assert "big" in names
     assert "slow" not in names

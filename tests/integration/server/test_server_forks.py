@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 from jupyter_process import JupyterProcess, jupyter
-from support import require, run
+from support import require, run, until
 
 from llm_sandbox_nb.notebook.server_client.address import ServerAddress
 from llm_sandbox_nb.notebook.server_client.keeper import ServerKeeper
@@ -17,13 +16,6 @@ from llm_sandbox_nb.sandbox.options import SandboxOptions
 
 def keeper_of(server: JupyterProcess, kernel: str) -> ServerKeeper:
     return ServerKeeper(ServerAddress(server.url, server.token), kernel)
-
-
-def wait_for(server: JupyterProcess, count: int) -> None:
-    deadline = time.monotonic() + 60
-    while len(server.sandboxes()) != count:
-        assert time.monotonic() < deadline, server.sandboxes()
-        time.sleep(0.2)
 
 
 @pytest.mark.bubblewrap
@@ -62,7 +54,7 @@ def test_forks_live_beside_their_sandbox_and_end_with_the_kernel(tmp_path: Path)
         kernel = server.start_kernel()
         run(body(keeper_of(server, kernel)), timeout=120)
         server.ask(f"api/kernels/{kernel}", "DELETE")
-        wait_for(server, 0)
+        until(lambda: server.sandboxes() == [])
 
 
 @pytest.mark.bubblewrap

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 from card_runs import run_events, start_event, step_events
-from test_card import card_of, shown
 
 import llm_sandbox_nb
 from llm_sandbox_nb.agent.errors import InputError, RunError
 from llm_sandbox_nb.agent.inputs import check_inputs
 from llm_sandbox_nb.benchmark import commands
 from llm_sandbox_nb.benchmark.options import BENCHMARK_OPTIONS
+from llm_sandbox_nb.card.card import Card
 from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.cli.parser import make_parser
 from llm_sandbox_nb.notebook.errors import SandboxUsageError
@@ -211,17 +211,24 @@ def test_a_record_that_cannot_be_begun_is_one_sentence(
 
 def test_the_model_that_a_person_changed_to_is_the_runs_model(tmp_path: Path) -> None:
     events = [start_event(), *step_events(1), ev.SettingsChanged(model="openai/gpt-5"), *step_events(2)]
-    run = Run(tmp_path, Trajectory(events))
-    assert run.model == "openai/gpt-5"
-    card = card_of(events).final()
-    for text in (shown(card), card["text/plain"]):
+    assert Run(tmp_path, Trajectory(events)).model == "openai/gpt-5"
+    for text in texts_of(events):
         assert "openai/gpt-5" in text
         assert "scripted/x" not in text
         assert "free" not in text
 
 
+def texts_of(events: list[ev.Event]) -> tuple[str, str]:
+    """The text of a card, as a page and plain."""
+    card = Card()
+    for event in events:
+        card.add(event)
+    shown = card.final()
+    return shown["text/html"].partition("</style>")[2], shown["text/plain"]
+
+
 def test_a_step_without_a_reply_is_not_counted(tmp_path: Path) -> None:
     refused = ev.ModelFailed(step=3, attempt=1, error="authentication", message="No.", retry_in=None)
     events = [start_event(), *step_events(1), *step_events(2), ev.ModelRequested(step=3), refused]
-    assert "2 steps" in shown(card_of(events).live())
+    assert "2 steps" in texts_of(events)[0]
     assert "after 2 steps" in repr(Run(tmp_path, Trajectory(events)))
