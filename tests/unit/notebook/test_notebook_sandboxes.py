@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from pathlib import Path
@@ -145,16 +146,21 @@ def test_without_a_server_the_kernel_keeps_it() -> None:
 
 
 def test_a_start_that_is_cancelled_leaves_nothing() -> None:
-    """The fixture that looks for left processes is the check."""
-    import asyncio
+    """Cancelled after more and more turns of the loop, and when a process of it is there."""
 
     async def body() -> None:
-        for delay in (0.0, 0.005, 0.02, 0.05, 0.1):
+        before = support.child_pids()
+        for turns in (0, 1, 2, 4, 8, None):
             keeper = KernelSandboxes()
             start = asyncio.create_task(keeper.acquire(PROCESS))
-            await asyncio.sleep(delay)
+            for _ in range(turns or 0):
+                await asyncio.sleep(0)
+            if turns is None:
+                await support.eventually(lambda: support.child_pids() - before)
             start.cancel()
             await asyncio.gather(start, return_exceptions=True)
             await keeper.close()
+            await support.eventually(lambda: not support.child_pids() - before)
+            assert await keeper.current() is None
 
     support.run(body())
