@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -11,15 +10,14 @@ from typing import Any
 
 import pytest
 from pytest_jupyter.jupyter_server import *  # noqa: F403 - fixtures, for this module alone
-from tornado.httpclient import HTTPClientError
+from served import Answer, Served
 
 from llm_sandbox_nb import open_sandbox
 from llm_sandbox_nb.server.handlers import API
 from llm_sandbox_nb.server.run_handlers import run_folder
 
-Answer = tuple[int, Any]
-Get = Callable[..., Answer]
 RUN = "20260101-120000-abcdef"
+Get = Callable[..., Answer]
 HOSTILE = '<img src=x onerror="alert(1)">\u202e\n"\u00e9.html'
 PAGE = b"<script>alert(document.cookie)</script>"
 
@@ -30,16 +28,13 @@ def jp_server_config() -> dict[str, Any]:
 
 
 @pytest.fixture
-def get(jp_fetch: Any, jp_asyncio_loop: asyncio.AbstractEventLoop) -> Get:
+def get(served: Served) -> Get:
     def go(rest: str, /, raw: bool = False, **params: str) -> Answer:
-        async def ask() -> Answer:
-            try:
-                answer = await jp_fetch(f"{API}/runs/{RUN}/history{rest}", params=params, request_timeout=60)
-            except HTTPClientError as error:
-                return error.code, json.loads(error.response.body) if error.response else None
-            return answer.code, answer if raw else json.loads(answer.body)
-
-        return jp_asyncio_loop.run_until_complete(ask())
+        path = f"{API}/runs/{RUN}/history{rest}"
+        if raw:
+            answer = served.fetch(path, params=params)
+            return answer.code, answer
+        return served.call("get", path, params=params)
 
     return go
 
@@ -52,7 +47,7 @@ class Kept:
 
 
 @pytest.fixture
-def kept(tmp_path: Path, jp_serverapp: Any, jp_asyncio_loop: asyncio.AbstractEventLoop) -> Iterator[Kept]:
+def kept(tmp_path: Path, served: Served) -> Iterator[Kept]:
     """What a run whose sandbox is still open has kept; the server knows the run."""
     folder = tmp_path / RUN
     folder.mkdir()
@@ -68,11 +63,11 @@ def kept(tmp_path: Path, jp_serverapp: Any, jp_asyncio_loop: asyncio.AbstractEve
         await box.run("printf 'one\\nTWO\\n' > notes.txt; rm gone.txt; chmod 700 binary; echo x > new.txt")
         return box, Kept(folder, root, first, await box.checkpoint())
 
-    box, made = jp_asyncio_loop.run_until_complete(begin())
-    run = jp_serverapp.web_app.settings["llm_sandbox_runs"].publish(RUN, "k", "o", None)
+    box, made = served.run(begin())
+    run = served.settings["llm_sandbox_runs"].publish(RUN, "k", "o", None)
     run.folder = run_folder(str(folder), RUN)
     yield made
-    jp_asyncio_loop.run_until_complete(box.close())
+    served.run(box.close())
 
 
 def test_folders_and_files_are_as_they_were(get: Get, kept: Kept) -> None:
@@ -132,7 +127,7 @@ NOWHERE = {
 }  # fmt: skip
 
 
-def test_what_is_not_told(get: Get, kept: Kept, jp_serverapp: Any) -> None:
+def test_what_is_not_told(get: Get, kept: Kept, served: Served) -> None:
     """A path that leads nowhere, a checkpoint that is none, a file that is too large."""
     for path, status in NOWHERE.items():
         answered, told = get(f"/{kept.first}/files/content", path=path.format(root=kept.root))
@@ -147,24 +142,24 @@ def test_what_is_not_told(get: Get, kept: Kept, jp_serverapp: Any) -> None:
         ):
             status, told = get(f"/{checkpoint}/{rest}", **params)
             assert (status, told["error"]) == (404, "HistoryError"), (checkpoint, rest)
-    jp_serverapp.web_app.settings["llm_sandbox_runs"].max_file_bytes = 3
+    served.settings["llm_sandbox_runs"].max_file_bytes = 3
     status, told = get(f"/{kept.first}/files/content", path=f"{kept.root}/notes.txt")
     assert (status, told["error"]) == (413, "OutputLimitExceededError")
 
 
-def test_the_journal_is_told_as_it_is_now(get: Get, kept: Kept, jp_serverapp: Any) -> None:
+def test_the_journal_is_told_as_it_is_now(get: Get, kept: Kept, served: Served) -> None:
     assert get("/journal")[0] == 404
     for text in (b'{"kind": "note"}\n', b'{"kind": "note"}\n{"kind": "rewound"}\n'):
         (kept.folder / "journal.jsonl").write_bytes(text)
         status, answer = get("/journal", raw=True)
         assert (status, answer.body) == (200, text)
         assert answer.headers["Content-Type"] == "application/octet-stream"
-    jp_serverapp.web_app.settings["llm_sandbox_runs"].max_file_bytes = 20
+    served.settings["llm_sandbox_runs"].max_file_bytes = 20
     assert get("/journal")[0] == 413
 
 
-def test_a_run_without_a_history_says_so(get: Get, kept: Kept, jp_serverapp: Any) -> None:
-    run = jp_serverapp.web_app.settings["llm_sandbox_runs"].get(RUN)
+def test_a_run_without_a_history_says_so(get: Get, kept: Kept, served: Served) -> None:
+    run = served.settings["llm_sandbox_runs"].get(RUN)
     (kept.folder / "history").rename(kept.folder / "elsewhere")
     status, told = get("")
     assert (status, told["error"]) == (404, "HistoryError")

@@ -33,36 +33,30 @@ def protection(**changed: Any) -> Protection:
     return Protection(**{**values, **changed})
 
 
-@pytest.mark.parametrize(
-    "wanted",
-    [
+def test_the_same_sandbox_fits() -> None:
+    started = SandboxOptions(image="my:tag", limits=Limits(pids=9))
+    for wanted in (
         SandboxOptions(),
         SandboxOptions(isolation="docker"),
         SandboxOptions(isolation="auto", profile="standard", network="open", image="full"),
-        SandboxOptions(image="my:tag", limits=Limits(pids=9)),
-    ],
-)
-def test_the_same_sandbox_fits(wanted: SandboxOptions) -> None:
-    started = SandboxOptions(image="my:tag", limits=Limits(pids=9))
-    check_matches(wanted, started_with=started, protection=protection())
+        started,
+    ):
+        check_matches(wanted, started_with=started, protection=protection())
 
 
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        (
-            SandboxOptions(isolation="process"),
-            "runs with isolation=docker, but the cell asks for isolation=process",
-        ),
-        (SandboxOptions(network="none"), "network=open"),
-        (SandboxOptions(profile="strict", network="none"), "profile=standard, network=open"),
-        (SandboxOptions(image="other"), "image=full"),
-        (SandboxOptions(limits=Limits(pids=9)), "limits"),
+        ({"isolation": "process"}, "runs with isolation=docker, but the cell asks for isolation=process"),
+        ({"network": "none"}, "network=open"),
+        ({"profile": "strict", "network": "none"}, "profile=standard, network=open"),
+        ({"image": "other"}, "image=full"),
+        ({"limits": Limits(pids=9)}, "limits"),
     ],
 )
-def test_another_kind_does_not_fit(wanted: SandboxOptions, said: str) -> None:
+def test_another_kind_does_not_fit(wanted: dict[str, Any], said: str) -> None:
     with pytest.raises(SandboxMismatchError, match="--fresh") as caught:
-        check_matches(wanted, started_with=SandboxOptions(), protection=protection())
+        check_matches(SandboxOptions(**wanted), started_with=SandboxOptions(), protection=protection())
     assert said in str(caught.value)
 
 
@@ -131,16 +125,10 @@ def test_a_server_is_looked_for_once_and_at_first_use(tmp_path: Path) -> None:
         assert isinstance(await sandboxes.keeper(), _Keeper)
         await sandboxes.close()
         assert _Keeper.closed
+        assert isinstance(await NotebookSandboxes(no_server).keeper(), KernelSandboxes)
 
-    support.run(body())
-
-
-def test_without_a_server_the_kernel_keeps_it() -> None:
-    async def connect() -> None:
+    async def no_server() -> None:
         return None
-
-    async def body() -> None:
-        assert isinstance(await NotebookSandboxes(connect).keeper(), KernelSandboxes)
 
     support.run(body())
 
