@@ -16,7 +16,7 @@ from support import PATIENCE, own_mark, processes_with, until
 from warm_kernels import kernel_environment
 
 from llm_sandbox_nb.benchmark.results import FILE, read_results
-from notebooks import errors, execute, notebook_of, outputs, printed
+from notebooks import errors, execute, notebook_of, outputs, printed, ran
 
 pytestmark = pytest.mark.timeout(900)
 ROWS = 6
@@ -126,9 +126,7 @@ def test_hostile_names_and_errors_are_text(tmp_path: Path) -> None:
     script = script_text({"error": {"kind": "bad_request", "message": HOSTILE}})
     with ScriptedServer(script) as model:
         line = line.replace("scripted/./script.yaml", f"'<b>model' --llm_base_url {model.url} --api_key none")
-        notebook = notebook_of(line)
-        execute(notebook, tmp_path, kernel_environment(tmp_path), allow_errors=True)
-    cell = notebook.cells[-1]
+        cell = ran(tmp_path, line)[-1]
     shown = next(outputs(cell))
     page, text = shown.data["text/html"], shown.data["text/plain"]
     for live in ("<script", "<img", "<b>model", "\x1b", "\u202e"):
@@ -152,9 +150,8 @@ def test_what_is_wrong_is_one_sentence(tmp_path: Path) -> None:
         "%sandbox benchmark report nowhere": "There are no results in nowhere",
         "%sandbox benchmark run 'demo": "check its quotes",
     }
-    notebook = notebook_of(*lines)
-    execute(notebook, tmp_path, kernel_environment(tmp_path, LLM_NAME=""), allow_errors=True)
-    for cell, said in zip(notebook.cells[1:], lines.values(), strict=True):
+    cells = ran(tmp_path, *lines, LLM_NAME="")
+    for cell, said in zip(cells[1:], lines.values(), strict=True):
         (error,) = errors(cell)
         assert error.ename == "SandboxUsageError", error
         assert len(error.traceback) == 1
@@ -164,9 +161,10 @@ def test_what_is_wrong_is_one_sentence(tmp_path: Path) -> None:
 
 def test_what_the_notebook_is_set_to_holds_here_too(tmp_path: Path) -> None:
     line = counted(tmp_path, QUICK).replace("--model scripted/./script.yaml --isolation process", "")
-    notebook = notebook_of(
-        "%config SandboxMagics.model = 'scripted/./script.yaml'\n%config SandboxMagics.isolation = 'process'",
-        line,
+    settings = ("model = 'scripted/./script.yaml'", "isolation = 'process'")
+    config = "\n".join(f"%config SandboxMagics.{setting}" for setting in settings)
+    cells = ran(
+        tmp_path, config, line, LLM_NAME="", LLM_SANDBOX_ISOLATION="docker", DOCKER_HOST="unix:///nowhere"
     )
-    execute(notebook, tmp_path, kernel_environment(tmp_path, LLM_NAME=""))
+    assert not any(errors(cell) for cell in cells)
     assert {result.score for result in read_results(tmp_path / "out")} == {0.0, 1.0}

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.cli.printer import LIVE_LINES, Printer, harmless
-from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import Journal
 
@@ -149,12 +148,6 @@ def test_show_says_what_is_wrong(
     assert out == ""
     assert said.format(folder=tmp_path) in err
     assert err.count("\n") == 1
-
-
-def test_sizes_in_words() -> None:
-    assert [format_size(size) for size in (0, 1023, 1536, 5 * 1024**2, 3 * 1024**3)] == [
-        "0 B", "1023 B", "1.5 KB", "5.0 MB", "3.0 GB",
-    ]  # fmt: skip
 
 
 def test_each_step_says_what_was_spent_of_the_budget() -> None:
