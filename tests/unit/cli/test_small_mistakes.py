@@ -35,18 +35,11 @@ from llm_sandbox_nb.trajectory.journal import Journal
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 
-@pytest.mark.parametrize(
-    ("typed", "begins"),
-    [
-        (
-            "stauts",
-            "There is no %sandbox stauts: did you mean status? %sandbox? explains all commands, which are",
-        ),
-        ("help", "There is no %sandbox help: %sandbox? explains all commands, which are status, held."),
-    ],
-)
-def test_an_unknown_command_leads_to_the_list_of_all(typed: str, begins: str) -> None:
-    assert unknown_subcommand(typed, ["status", "held"]).startswith(begins)
+def test_an_unknown_command_leads_to_the_list_of_all() -> None:
+    all_of_them = "%sandbox? explains all commands, which are"
+    near, far = (unknown_subcommand(typed, ["status", "held"]) for typed in ("stauts", "help"))
+    assert near.startswith(f"There is no %sandbox stauts: did you mean status? {all_of_them}")
+    assert far.startswith(f"There is no %sandbox help: {all_of_them} status, held.")
 
 
 def test_a_step_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
@@ -60,34 +53,27 @@ def test_a_step_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["run", "benchmark run"])
-@pytest.mark.parametrize(
-    ("typed", "meant"),
-    [("--modle", "--model"), ("--mdoel", "--model"), ("--tiem", "--time")],
-)
-def test_a_mistyped_option_names_the_nearest(command: str, typed: str, meant: str) -> None:
+def test_a_mistyped_option_names_the_nearest(command: str) -> None:
     _, commands = make_parser()
-    with pytest.raises(UsageError, match=f"did you mean {meant}\\?"):
-        commands[command].unknown([typed])
-
-
-def test_words_that_are_far_from_all_others_get_no_hint() -> None:
+    for typed, meant in (("--modle", "--model"), ("--mdoel", "--model"), ("--tiem", "--time")):
+        with pytest.raises(UsageError, match=f"did you mean {meant}\\?"):
+            commands[command].unknown([typed])
     known = [f"--{option.name}" for option in BENCHMARK_OPTIONS]
-    assert nearest("--frobnicate", known) is None
+    assert nearest("--frobnicate", known) is None, "far from all others"
     assert nearest("-x", ["-m"]) is None
 
 
-@pytest.mark.parametrize(
-    ("name", "typed", "meant"),
-    [("isolation", "dcker", "docker"), ("profile", "strikt", "strict"), ("network", "opn", "open")],
-)
-def test_a_mistyped_setting_is_refused_at_once(name: str, typed: str, meant: str) -> None:
+def test_a_mistyped_setting_is_refused_at_once() -> None:
     settings = SandboxSettings()
-    before = getattr(settings, name)
-    with pytest.raises(SandboxUsageError, match=f"did you mean '{meant}'"):
-        setattr(settings, name, typed)
-    assert getattr(settings, name) == before
-    setattr(settings, name, meant)
-    assert getattr(settings, name) == meant
+    for name, typed, meant in (
+        ("isolation", "dcker", "docker"), ("profile", "strikt", "strict"), ("network", "opn", "open"),
+    ):  # fmt: skip
+        before = getattr(settings, name)
+        with pytest.raises(SandboxUsageError, match=f"did you mean '{meant}'"):
+            setattr(settings, name, typed)
+        assert getattr(settings, name) == before
+        setattr(settings, name, meant)
+        assert getattr(settings, name) == meant
 
 
 def test_a_missing_package_of_a_report_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,12 +103,10 @@ def test_a_data_frame_without_a_name_says_how_to_give_it_one() -> None:
         check_inputs({"data.xls": frame})
 
 
-@pytest.mark.parametrize(
-    "given", [42, b"data", {"a.txt": 42}, [42], [b"data"], ["/dev/zero"], {"a.txt": "/tmp"}]
-)
-def test_inputs_of_another_kind_are_refused_in_a_sentence(given: Any) -> None:
-    with pytest.raises(InputError, match=r"give|takes"):
-        check_inputs(given)
+def test_inputs_of_another_kind_are_refused_in_a_sentence() -> None:
+    for given in (42, b"data", {"a.txt": 42}, [42], [b"data"], ["/dev/zero"], {"a.txt": "/tmp"}):
+        with pytest.raises(InputError, match=r"give|takes"):
+            check_inputs(given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
