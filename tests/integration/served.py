@@ -32,7 +32,7 @@ class Served:
 
     def fetch(self, path: str, **options: Any) -> Any:
         """The answer to a request that is not refused."""
-        return self.run(self.jp_fetch(path, request_timeout=60, **options))
+        return self._inside(self.jp_fetch, path, request_timeout=60, **options)
 
     def call(self, verb: str, path: str, body: Any = None, **options: Any) -> Answer:
         """A request: status and JSON, of refusals too."""
@@ -47,11 +47,19 @@ class Served:
     def connect(self, path: str, **options: Any) -> int:
         """Open a WebSocket and close it; the status."""
         try:
-            socket = self.run(self.jp_ws_fetch(path, **options))
+            socket = self._inside(self.jp_ws_fetch, path, **options)
         except HTTPClientError as error:
             return error.code
         socket.close()
         return 101
+
+    def _inside(self, request: Any, *arguments: Any, **options: Any) -> Any:
+        """Make a request in the loop; one that is made before the loop runs asks for the thread's loop."""
+
+        async def made() -> Any:
+            return await request(*arguments, **options)
+
+        return self.run(made())
 
     @property
     def settings(self) -> dict[str, Any]:
