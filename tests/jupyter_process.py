@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import secrets
 import signal
 import socket
@@ -29,13 +28,20 @@ _ANY_CERTIFICATE.verify_mode = ssl.CERT_NONE
 _XSRF = {"Cookie": "_xsrf=aa", "X-XSRFToken": "aa"}
 
 
+_HELD: list[socket.socket] = []
+"""Sockets that keep ports for servers of tests, until this process ends."""
+
+
 def free_port() -> int:
-    """A port that nobody listens on now, and that the system gives to nobody who asks for any port."""
-    while True:
-        port = random.SystemRandom().randrange(10_240, 32_768)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
+    """A port of 127.0.0.1 that the system gives to nobody else: a socket that does not listen holds it.
+
+    A server binds it as often as it starts: that socket and the server's have SO_REUSEADDR.
+    """
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", 0))
+    _HELD.append(holder)
+    return int(holder.getsockname()[1])
 
 
 class JupyterProcess:
@@ -111,14 +117,23 @@ class JupyterProcess:
 
     def _wait_until_it_answers(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout
-        while True:
+        while not self.is_up():
             assert self.process is not None
             assert self.process.poll() is None, self.log
-            with contextlib.suppress(OSError):
-                self.get(self.answers_at, timeout=30)
-                return
             assert time.monotonic() < deadline, self.log
             time.sleep(0.1)
+
+    def is_up(self) -> bool:
+        """Whether this very process answers: its own file names the address."""
+        assert self.process is not None
+        try:
+            told = json.loads((self.runtime / f"jpserver-{self.process.pid}.json").read_text())
+            assert told["url"].startswith(self.url.split("//")[0]), told
+            assert told["port"] == self.port, told
+            self.get(self.answers_at, timeout=30)
+        except (OSError, ValueError):
+            return False
+        return True
 
     def kill(self) -> None:
         """SIGKILL, and nothing else."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -58,13 +59,15 @@ class SandboxUsage:
 class UsageMeter:
     """Measures sandboxes, each not more often than a person can follow."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """`clock` gives the seconds since 1970."""
+        self._clock = clock
         self._last: OrderedDict[str, SandboxUsage] = OrderedDict()
 
     async def measure(self, sandbox: ChannelSandbox) -> SandboxUsage:
         """What the sandbox uses. Raises SandboxLostError, or SandboxError when it does not answer properly."""
         last = self._last.get(sandbox.id)
-        if last is not None and time.time() - last.time < _FRESH:
+        if last is not None and self._clock() - last.time < _FRESH:
             return last
         argv = ["python3", "-I", "-S", "-c", _MEASURE, str(sandbox.executor["pid"])]
         result = await sandbox.exec(argv, cwd="/", timeout=_MEASURE_TIMEOUT, output_limit=4096)
@@ -73,7 +76,7 @@ class UsageMeter:
             processes, milliseconds, memory = (int(word) for word in words if len(word) < 20)
         except ValueError:
             raise SandboxError("The sandbox did not report what it uses; restart it if it hangs.") from None
-        usage = SandboxUsage(time.time(), processes, milliseconds / 1000, memory)
+        usage = SandboxUsage(self._clock(), processes, milliseconds / 1000, memory)
         self._last[sandbox.id] = usage
         self._last.move_to_end(sandbox.id)
         while len(self._last) > _KEPT:

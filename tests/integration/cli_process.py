@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import support
-from support import child_pids
+from support import PATIENCE, child_pids
 
 _PR_SET_CHILD_SUBREAPER = 36
 _KEPT = ("PATH", "DOCKER_HOST", "LANG", "TMPDIR", "XDG_RUNTIME_DIR")
@@ -164,7 +164,7 @@ class CommandLine:
         self.folder = folder
         self.home = folder / "home"
         self.home.mkdir()
-        self.patience = 30.0
+        self.patience = PATIENCE
         """Seconds that processes of a program have to end after it."""
 
     def __call__(

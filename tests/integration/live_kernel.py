@@ -36,11 +36,11 @@ class LiveKernel:
         """The messages of a cell until it is done, or until one is as asked."""
         seen: list[Message] = []
         deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline:
+        while (left := deadline - time.monotonic()) > 0:
             try:
-                message = self.client.get_iopub_msg(timeout=1)
+                message = self.client.get_iopub_msg(timeout=left)
             except queue.Empty:
-                continue
+                break
             if message["parent_header"].get("msg_id") != cell:
                 continue
             seen.append(message)

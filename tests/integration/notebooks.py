@@ -11,7 +11,7 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 from support import record_of
-from warm_kernels import warm_kernel
+from warm_kernels import kernel_environment, warm_kernel
 
 MIME = "application/vnd.llm-sandbox.trajectory+json"
 LOAD = "%load_ext llm_sandbox_nb"
@@ -37,18 +37,28 @@ def execute(
     return notebook
 
 
+def ran(folder: Path, *cells: str, **environment: str) -> list[NotebookNode]:
+    """The load line and these cells, after all of them ran in `folder`; without a word about it in `process`."""
+    notebook = notebook_of(*cells)
+    environment = kernel_environment(folder, **{"LLM_SANDBOX_ISOLATION": "process", **environment})
+    execute(notebook, folder, environment, allow_errors=True)
+    done: list[NotebookNode] = notebook.cells
+    return done
+
+
 def outputs(cell: NotebookNode) -> Iterator[NotebookNode]:
     """The outputs of a cell."""
     yield from cell.get("outputs", ())
 
 
-def cards(notebook: NotebookNode) -> list[dict[str, Any]]:
-    """The bundles of all cards, in order."""
-    found = [output for cell in notebook.cells for output in outputs(cell) if "data" in output]
+def cards(notebook: NotebookNode | list[NotebookNode]) -> list[dict[str, Any]]:
+    """The bundles of all cards of a notebook or of cells, in order."""
+    cells = notebook if isinstance(notebook, list) else notebook.cells
+    found = [output for cell in cells for output in outputs(cell) if "data" in output]
     return [output.data for output in found if MIME in output.data]
 
 
-def records(notebook: NotebookNode) -> list[dict[str, Any]]:
+def records(notebook: NotebookNode | list[NotebookNode]) -> list[dict[str, Any]]:
     """The records of all cards, in order."""
     return [record_of(bundle) for bundle in cards(notebook)]
 

@@ -8,7 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from cli_process import CommandLine, open_command_line
+from cli_process import CommandLine
+from support import own_mark
 
 CLOSED = "127.0.0.1:9"
 STRAWBERRY = ("--query", "How many r's are in strawberry?", "--llm_name", "scripted/strawberry")
@@ -29,11 +30,6 @@ class _NoSuchModel(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
-
-
-@pytest.fixture
-def command_line(tmp_path: Path) -> Iterator[CommandLine]:
-    yield from open_command_line(tmp_path)
 
 
 @pytest.fixture
@@ -68,8 +64,9 @@ def test_a_model_that_cannot_be_asked(
 
 
 def test_a_model_the_server_does_not_have(command_line: CommandLine, server_without_models: str) -> None:
-    done = command_line("run", *QUERY, "--llm_name", "your-modle", "--llm_base_url", server_without_models)
-    done.is_one_sentence(3, "your-modle")
+    command_line(
+        "run", *QUERY, "--llm_name", "your-modle", "--llm_base_url", server_without_models
+    ).is_one_sentence(3, "your-modle")
 
 
 @pytest.mark.parametrize("host", [f"tcp://{CLOSED}", "unix:///nowhere/docker.sock", "nonsense://x"])
@@ -98,18 +95,14 @@ def test_no_isolation_that_works(command_line: CommandLine, tmp_path: Path) -> N
         (("--query", ""), "no task"),
         (("--query", " \n\t"), "no task"),
         (("--max-stepz", "3"), "did you mean --max-steps?"),
-        (("--settings", "nowhere.yaml"), "nowhere.yaml"),
         (("--settings", "broken.yaml"), "broken.yaml"),
         (("--prompt_config", "nowhere.yaml"), "nowhere.yaml"),
         (("--prompt_config", "broken.yaml"), "broken.yaml"),
         (("--prompt_config", "empty.yaml"), "system_prompt"),
         (("--extra_body", "{thinking"), "--extra_body"),
-        (("--extra_body", "[1, 2]"), "--extra_body"),
         (("--max_steps", "0"), "--max_steps: must be"),
-        (("--time", "soon"), "--time"),
-        (("--budget", "-1"), "--budget"),
-        (("--isolation", "vm"), "--isolation"),
         (("--output_dir", "broken.yaml"), "broken.yaml"),
+        (("--output_dir", "/proc/nowhere"), "/proc/nowhere"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -123,11 +116,6 @@ def test_a_wrong_request_starts_nothing(
     assert not (tmp_path / "sandbox-runs").exists()
 
 
-def test_an_output_folder_that_cannot_be_written(command_line: CommandLine) -> None:
-    done = command_line("run", *STRAWBERRY, "--isolation", "process", "--output_dir", "/proc/nowhere")
-    done.is_one_sentence(2, "/proc/nowhere")
-
-
 def test_a_good_request_passes_the_same_checks(command_line: CommandLine) -> None:
     """The checks would see a process that is left, or a second sentence: this run has neither and is fine."""
     done = command_line("run", *STRAWBERRY, "--isolation", "process")
@@ -138,5 +126,6 @@ def test_a_good_request_passes_the_same_checks(command_line: CommandLine) -> Non
 
 def test_the_check_sees_what_is_left_running(command_line: CommandLine) -> None:
     command_line.patience = 1.0
-    done = command_line.program("sh", "-c", "setsid sleep 300 & echo done")
-    assert len(done.left) == 1
+    mark = own_mark()
+    done = command_line.program("sh", "-c", f"setsid sleep {mark} & echo done")
+    assert [mark in left for left in done.left] == [True]

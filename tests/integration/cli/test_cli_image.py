@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from cli_process import CommandLine, open_command_line
+from cli_process import CommandLine
 
 from llm_sandbox_nb.sandbox.docker.images import DEFAULT_IMAGE
-
-
-@pytest.fixture
-def command_line(tmp_path: Path) -> Iterator[CommandLine]:
-    yield from open_command_line(tmp_path)
 
 
 @pytest.mark.docker

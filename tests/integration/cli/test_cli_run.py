@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-from cli_process import CommandLine, open_command_line
+from cli_process import CommandLine
 from scripted_server import ScriptedServer
-from support import child_pids, until
+from support import child_pids, own_mark, processes_with, until
 
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import read_journal
@@ -19,11 +18,6 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 PROCESS = ("--isolation", "process")
 QUESTION = "How many r's are in strawberry?"
-
-
-@pytest.fixture
-def command_line(tmp_path: Path) -> Iterator[CommandLine]:
-    yield from open_command_line(tmp_path)
 
 
 def turns(*commands: str) -> str:
@@ -115,7 +109,8 @@ def test_a_settings_file_is_used_and_named(command_line: CommandLine, tmp_path: 
 def test_a_limit_has_its_own_exit_code(
     command_line: CommandLine, tmp_path: Path, words: tuple[str, ...], code: int
 ) -> None:
-    name = script(tmp_path, "echo one", "sleep 1.5; echo two", "echo three", "echo four")
+    second = f"sleep {own_mark()}" if "--time" in words else "echo two"
+    name = script(tmp_path, "echo one", second, "echo three", "echo four")
     done = command_line("run", "--query", "Work", "--llm_name", name, *PROCESS, *words)
     assert done.code == code, done.out + done.err
     assert (tmp_path / done.folder / "journal.jsonl").is_file()
@@ -144,10 +139,11 @@ def test_what_a_command_prints_cannot_command_the_terminal(command_line: Command
 def test_an_interrupt_ends_the_command_and_keeps_the_record(
     command_line: CommandLine, tmp_path: Path, number: signal.Signals
 ) -> None:
-    name = script(tmp_path, "echo started; (setsid sleep 600 &) ; sleep 600; touch survived")
+    mark = own_mark()
+    name = script(tmp_path, f"echo started; (setsid sleep {mark} &) ; sleep {mark}; touch survived")
     process = command_line.start_warm("run", "--query", "Wait", "--llm_name", name, *PROCESS)
     before = child_pids()
-    until(lambda: "| started" in command_line.shown())
+    until(lambda: "| started" in command_line.shown() and len(processes_with(mark)) == 2)
     process.send_signal(number)
     done = command_line.finish(process, before)
     assert done.code == 130, done.out + done.err
@@ -160,10 +156,11 @@ def test_an_interrupt_ends_the_command_and_keeps_the_record(
     assert call.result
     assert (call.result.error, call.result.stdout) == ("interrupted", "started\n")
     assert not list(tmp_path.rglob("survived"))
+    assert not processes_with(mark)
 
 
 def test_a_killed_run_is_readable_to_its_last_event(command_line: CommandLine, tmp_path: Path) -> None:
-    name = script(tmp_path, "echo started; sleep 600")
+    name = script(tmp_path, f"echo started; sleep {own_mark()}")
     process = command_line.start_warm("run", "--query", "Wait", "--llm_name", name, *PROCESS)
     before = child_pids()
     until(lambda: "| started" in command_line.shown())
@@ -176,12 +173,11 @@ def test_a_killed_run_is_readable_to_its_last_event(command_line: CommandLine, t
 
 
 def test_a_reader_that_goes_away_does_not_end_the_run(command_line: CommandLine, tmp_path: Path) -> None:
-    words = " ".join(
-        command_line.words(
-            "run", "--query", "Work", "--llm_name", script(tmp_path, "sleep 1", "echo 2"), *PROCESS
-        )
-    )
-    done = command_line.program("sh", "-c", f"{words} | head -n 1")
+    name, gone = script(tmp_path, "until [ -e GONE ]; do sleep 0.05; done", "echo 2"), tmp_path / "gone"
+    played = tmp_path / "script.yaml"
+    played.write_text(played.read_text().replace("GONE", str(gone)))
+    words = " ".join(command_line.words("run", "--query", "Work", "--llm_name", name, *PROCESS))
+    done = command_line.program("sh", "-c", f"{words} | (head -n 1; exec <&-; touch {gone})")
     assert "Traceback" not in done.err
     (folder,) = (tmp_path / "sandbox-runs").iterdir()
     assert Trajectory(read_journal(folder)).stop_reason == "submitted"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from cli_process import CommandLine, open_command_line
+from support import PATIENCE
 
 from llm_sandbox_nb.runs.run import Run
 
@@ -112,7 +113,7 @@ def test_a_terminal_is_asked_and_an_interrupt_ends_the_waiting(command_line: Com
         os.write(ours, b"skip Leave it.\n")
         read_until(ours, b"help): ")
         process.send_signal(2)
-        assert process.wait(60) == 130
+        assert process.wait(PATIENCE) == 130
     finally:
         process.kill()
         process.wait()
@@ -124,7 +125,7 @@ def test_a_terminal_is_asked_and_an_interrupt_ends_the_waiting(command_line: Com
 
 def read_until(terminal: int, text: bytes) -> bytes:
     """What a terminal shows up to a text."""
-    deadline, shown = time.monotonic() + 60, b""
+    deadline, shown = time.monotonic() + PATIENCE, b""
     while text not in shown and time.monotonic() < deadline:
         shown += os.read(terminal, 4096)
     assert text in shown

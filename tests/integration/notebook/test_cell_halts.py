@@ -5,11 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import nbformat
 import pytest
 from live_kernel import live_kernel
+from support import PATIENCE
 from warm_kernels import kernel_environment
 
 from notebooks import execute, notebook_of, outputs
@@ -34,9 +34,9 @@ def asked(folder: Path, options: str, *answers: str) -> tuple[list[str], str, st
         cell = str(kernel.client.execute(CELL.format(options), allow_stdin=True))
         prompts = []
         for answer in answers:
-            prompts.append(kernel.client.get_stdin_msg(timeout=180)["content"]["prompt"])
+            prompts.append(kernel.client.get_stdin_msg(timeout=PATIENCE)["content"]["prompt"])
             kernel.client.input(answer)
-        messages = kernel.messages(cell, timeout=180)
+        messages = kernel.messages(cell)
         printed = "".join(m["content"]["text"] for m in messages if m["msg_type"] == "stream")
         return prompts, printed, kernel.printed(TOLD).strip()
 
@@ -73,23 +73,31 @@ def test_a_breakpoint_a_function_and_an_approval(options: str, tmp_path: Path) -
     assert told.startswith("submitted [('execute_bash', 'rm -rf precious')")
 
 
-def executed(folder: Path, source: str) -> list[Any]:
-    """The outputs of a cell, run as nbclient and papermill run it."""
-    (folder / "script.yaml").write_text(SCRIPT)
-    notebook = execute(notebook_of(source), folder, kernel_environment(folder), allow_errors=True)
-    return list(outputs(notebook.cells[1]))
-
-
-@pytest.mark.parametrize("option", ["--step", "--approve ask", "--approve edits"])
-def test_nobody_can_be_asked_under_nbclient(option: str, tmp_path: Path) -> None:
-    shown = executed(tmp_path, CELL.format(option))
-    assert [output.output_type for output in shown] == ["error"], shown
-    [output] = shown
-    assert output.evalue.startswith(f"{option} needs a person who decides")
-    for word in ("nbclient", "papermill", "--on-pause stop", "--break EXPR"):
-        assert word in output.evalue
-    assert "\n" not in output.evalue
-    assert not (tmp_path / "sandbox-runs").exists(), "nothing was started"
+def test_nobody_can_be_asked_under_nbclient(tmp_path: Path) -> None:
+    (tmp_path / "script.yaml").write_text(SCRIPT)
+    needs = ("--step", "--approve ask", "--approve edits")
+    wrong = {
+        "--break \"comand == 'ls'\"": "did you mean command",
+        "--break-when nobody": "'nobody' is not defined",
+        "--approve maybe": "invalid choice",
+    }
+    works = ("--break \"'rm ' in command\" --on-pause stop", "--step --on-pause continue")
+    started = "import pathlib; print(pathlib.Path('sandbox-runs').exists())"
+    sources = [CELL.format(options) for options in (*needs, *wrong, *works)]
+    sources.insert(-len(works), started)
+    notebook = execute(notebook_of(*sources), tmp_path, kernel_environment(tmp_path), allow_errors=True)
+    shown = [list(outputs(cell)) for cell in notebook.cells[1:]]
+    for option, (output,) in zip(needs, shown, strict=False):
+        assert output.evalue.startswith(f"{option} needs a person who decides")
+        for word in ("nbclient", "papermill", "--on-pause stop", "--break EXPR"):
+            assert word in output.evalue
+        assert "\n" not in output.evalue
+    for why, (output,) in zip(wrong.values(), shown[len(needs) :], strict=False):
+        assert why in output.evalue
+    *_, nothing, stopped, submitted = shown
+    assert nothing[0].text == "False\n", "nothing was started"
+    assert stopped[-1].ename == "KeyboardInterrupt", "what the sentence says works"
+    assert all(output.output_type != "error" for output in submitted)
 
 
 @pytest.mark.campaign
@@ -113,24 +121,3 @@ def test_papermill_is_told_at_once_and_runs_what_the_sentence_says(tmp_path: Pat
     assert papermill("-p", "halt", "--step --on-pause continue").returncode == 0
     cells = nbformat.read(tmp_path / "out.ipynb", as_version=4).cells
     assert any("Submitted" in str(output) for output in cells[-1].outputs)
-
-
-def test_what_the_sentence_says_works(tmp_path: Path) -> None:
-    shown = executed(tmp_path, CELL.format("--break \"'rm ' in command\" --on-pause stop"))
-    assert shown[-1].ename == "KeyboardInterrupt"
-    shown = executed(tmp_path, CELL.format("--step --on-pause continue"))
-    assert all(output.output_type != "error" for output in shown)
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ("--break \"comand == 'ls'\"", "did you mean command"),
-        ("--break-when nobody", "'nobody' is not defined"),
-        ("--approve maybe", "invalid choice"),
-    ],
-)
-def test_wrong_rules_are_told_before_anything_starts(options: str, why: str, tmp_path: Path) -> None:
-    [output] = executed(tmp_path, CELL.format(options))
-    assert why in output.evalue
-    assert not (tmp_path / "sandbox-runs").exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,16 @@ from agent_scripts import bash, script_text, turn
 from live_kernel import LiveKernel, Message, cards_of, live_kernel
 from nbconvert import HTMLExporter
 from scripted_server import ScriptedServer
-from support import PATIENCE, processes_with, until
+from support import PATIENCE, own_mark, processes_with, until
 from warm_kernels import kernel_environment
 
 from llm_sandbox_nb.benchmark.results import FILE, read_results
-from notebooks import errors, execute, notebook_of, outputs, printed
+from notebooks import errors, execute, notebook_of, outputs, printed, ran
 
 pytestmark = pytest.mark.timeout(900)
-MARK = f"86398.{os.getpid()}"
 ROWS = 6
 QUICK = script_text(turn(bash("echo three > answer.txt")), turn({"tool": "submit"}))
-SLOW = script_text(turn(bash("sleep 1; echo three > answer.txt")), turn({"tool": "submit"}, delay=0.5))
+SLOW = script_text(turn(bash("WAIT; echo three > answer.txt")), turn({"tool": "submit"}))
 HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m\u202e</table><script>alert(2)</script>"
 
 
@@ -90,15 +88,16 @@ def test_it_runs_headless_and_is_readable_afterwards(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_ends_it_in_good_order_and_the_cell_goes_on(tmp_path: Path) -> None:
-    wait = f"test $(ls {tmp_path}/out/counted/sandbox/runs | wc -l) -lt 4 || test -e {tmp_path}/go-on || sleep {MARK}; "
-    line = counted(tmp_path, SLOW.replace("sleep 1; ", f"sleep 1; {wait}"))
+    mark = own_mark()
+    wait = f"test $(ls {tmp_path}/out/counted/sandbox/runs | wc -l) -lt 4 || test -e {tmp_path}/go-on || sleep {mark}"
+    line = counted(tmp_path, SLOW.replace("WAIT", wait))
     with live_kernel(tmp_path) as kernel:
         cell = kernel.start(line)
         seen = kernel.messages(cell, until=running, timeout=2 * PATIENCE)
-        until(lambda: processes_with(MARK), "the canary: without the interrupt these would stay")
+        until(lambda: processes_with(mark), "the canary: without the interrupt these would stay")
         kernel.manager.interrupt_kernel()
         seen += kernel.messages(cell, timeout=2 * PATIENCE)
-        until(lambda: not processes_with(MARK))
+        until(lambda: not processes_with(mark))
         (error,) = [message["content"] for message in seen if message["msg_type"] == "error"]
         assert error["ename"] == "KeyboardInterrupt"
         assert error["traceback"] == [
@@ -127,9 +126,7 @@ def test_hostile_names_and_errors_are_text(tmp_path: Path) -> None:
     script = script_text({"error": {"kind": "bad_request", "message": HOSTILE}})
     with ScriptedServer(script) as model:
         line = line.replace("scripted/./script.yaml", f"'<b>model' --llm_base_url {model.url} --api_key none")
-        notebook = notebook_of(line)
-        execute(notebook, tmp_path, kernel_environment(tmp_path), allow_errors=True)
-    cell = notebook.cells[-1]
+        cell = ran(tmp_path, line)[-1]
     shown = next(outputs(cell))
     page, text = shown.data["text/html"], shown.data["text/plain"]
     for live in ("<script", "<img", "<b>model", "\x1b", "\u202e"):
@@ -153,9 +150,8 @@ def test_what_is_wrong_is_one_sentence(tmp_path: Path) -> None:
         "%sandbox benchmark report nowhere": "There are no results in nowhere",
         "%sandbox benchmark run 'demo": "check its quotes",
     }
-    notebook = notebook_of(*lines)
-    execute(notebook, tmp_path, kernel_environment(tmp_path, LLM_NAME=""), allow_errors=True)
-    for cell, said in zip(notebook.cells[1:], lines.values(), strict=True):
+    cells = ran(tmp_path, *lines, LLM_NAME="")
+    for cell, said in zip(cells[1:], lines.values(), strict=True):
         (error,) = errors(cell)
         assert error.ename == "SandboxUsageError", error
         assert len(error.traceback) == 1
@@ -165,9 +161,10 @@ def test_what_is_wrong_is_one_sentence(tmp_path: Path) -> None:
 
 def test_what_the_notebook_is_set_to_holds_here_too(tmp_path: Path) -> None:
     line = counted(tmp_path, QUICK).replace("--model scripted/./script.yaml --isolation process", "")
-    notebook = notebook_of(
-        "%config SandboxMagics.model = 'scripted/./script.yaml'\n%config SandboxMagics.isolation = 'process'",
-        line,
+    settings = ("model = 'scripted/./script.yaml'", "isolation = 'process'")
+    config = "\n".join(f"%config SandboxMagics.{setting}" for setting in settings)
+    cells = ran(
+        tmp_path, config, line, LLM_NAME="", LLM_SANDBOX_ISOLATION="docker", DOCKER_HOST="unix:///nowhere"
     )
-    execute(notebook, tmp_path, kernel_environment(tmp_path, LLM_NAME=""))
+    assert not any(errors(cell) for cell in cells)
     assert {result.score for result in read_results(tmp_path / "out")} == {0.0, 1.0}

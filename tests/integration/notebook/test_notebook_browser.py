@@ -17,6 +17,7 @@ import pytest
 from nbconvert import HTMLExporter
 from PIL import Image
 from playwright.sync_api import Error, Page, sync_playwright
+from support import PATIENCE
 from warm_kernels import ROOT, kernel_environment
 
 from llm_sandbox_nb.card.artifacts import sandboxed_frame
@@ -48,7 +49,7 @@ def look() -> Iterator[Look]:
         ) -> Colours:
             tab = started.new_page(viewport={"width": 1000, "height": height})
             tab.goto(page.as_uri(), wait_until="commit")
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + PATIENCE
             while not until(painted(tab)) and time.monotonic() < deadline:
                 tab.wait_for_timeout(200)
                 for frame in tab.main_frame.child_frames if run else ():

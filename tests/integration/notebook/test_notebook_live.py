@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from live_kernel import cards_of, live_kernel
-from support import processes_with, record_of, until
+from live_kernel import LiveKernel, Message, cards_of, live_kernel
+from support import own_mark, processes_with, record_of, until
 
 from notebooks import MIME
 
@@ -20,19 +20,18 @@ turns:
     calls:
       - tool: execute_bash
         arguments:
-          command: "seq -f 'line %g' 1 2; sleep 5; seq -f 'line %g' 3 4"
+          command: "seq -f 'line %g' 1 2; until [ -e /tmp/GO ]; do sleep 0.05; done; seq -f 'line %g' 3 4"
   - calls: [{tool: submit}]
 """
-MARK = f"86399.{os.getpid()}"
-ENDLESS = f"""
+ENDLESS = """
 turns:
-  - calls: [{{tool: execute_bash, arguments: {{command: "export KEPT=yes"}}}}]
+  - calls: [{tool: execute_bash, arguments: {command: "export KEPT=yes"}}]
   - text: This goes on for long.
     calls:
       - tool: execute_bash
         arguments:
-          command: "echo begun; setsid sleep {MARK} & (trap '' TERM INT; sleep {MARK}) & sleep {MARK}"
-  - calls: [{{tool: submit}}]
+          command: "echo begun; setsid sleep MARK & (trap '' TERM INT; sleep MARK) & sleep MARK"
+  - calls: [{tool: submit}]
 """
 BEGUN = "<pre>begun"
 THINKING = """
@@ -43,23 +42,32 @@ turns:
 """
 
 
-def wait_for_sleepers(count: int) -> None:
+def page_of(message: Message) -> str:
+    """The page of a card."""
+    return str(message["content"].get("data", {}).get("text/html", ""))
+
+
+def wait_for_sleepers(mark: str, count: int) -> None:
     """Until so many endless commands run; a job in the background may not yet when the shell goes on."""
-    until(lambda: len(processes_with(MARK)) == count, f"there are not {count}")
+    until(lambda: len(processes_with(mark)) == count, f"there are not {count}")
 
 
-def test_one_output_is_updated_in_place(some_isolation: str, tmp_path: Path) -> None:
-    (tmp_path / "slow.yaml").write_text(SLOW)
-    with live_kernel(tmp_path, LLM_SANDBOX_ISOLATION=some_isolation) as kernel:
+def test_one_output_is_updated_in_place(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    (tmp_path / "slow.yaml").write_text(SLOW.replace("/tmp/GO", str(go)))
+    with live_kernel(tmp_path, LLM_SANDBOX_ISOLATION="process") as kernel:
         begun = time.monotonic()
-        shown = cards_of(kernel.run("%%sandbox -m scripted/./slow.yaml\nCount."))
+        cell = kernel.start("%%sandbox -m scripted/./slow.yaml\nCount.")
+        seen = kernel.messages(cell, until=lambda m: "line 2" in page_of(m))
+        go.touch()
+        shown = cards_of(seen + kernel.messages(cell))
         lasted = time.monotonic() - begun
     assert [message["msg_type"] for message in shown] == ["display_data"] + ["update_display_data"] * (
         len(shown) - 1
     )
     assert len({message["content"]["transient"]["display_id"] for message in shown}) == 1
     assert all(message["content"]["metadata"]["llm_sandbox"]["schema_version"] == 1 for message in shown)
-    pages = [message["content"]["data"]["text/html"] for message in shown]
+    pages = [page_of(message) for message in shown]
     assert any("I count" in page and "at some length" not in page for page in pages), (
         "the thought as it streams"
     )
@@ -71,14 +79,15 @@ def test_one_output_is_updated_in_place(some_isolation: str, tmp_path: Path) -> 
 
 
 def test_an_interrupt_kills_the_command_and_is_raised(isolation: str, tmp_path: Path) -> None:
-    (tmp_path / "endless.yaml").write_text(ENDLESS)
+    mark = own_mark()
+    (tmp_path / "endless.yaml").write_text(ENDLESS.replace("MARK", mark))
     with live_kernel(tmp_path, LLM_SANDBOX_ISOLATION=isolation) as kernel:
         cell = kernel.start("%%sandbox -m scripted/./endless.yaml -o run\nWait.")
-        kernel.messages(cell, until=lambda m: BEGUN in m["content"].get("data", {}).get("text/html", ""))
-        wait_for_sleepers(3)  # the canary: without the kill these would stay
+        kernel.messages(cell, until=lambda m: BEGUN in page_of(m))
+        wait_for_sleepers(mark, 3)  # the canary: without the kill these would stay
         kernel.manager.interrupt_kernel()
         rest = kernel.messages(cell)
-        wait_for_sleepers(0)
+        wait_for_sleepers(mark, 0)
         (error,) = [message["content"] for message in rest if message["msg_type"] == "error"]
         assert error["ename"] == "KeyboardInterrupt"
         assert len(error["traceback"]) == 1
@@ -97,30 +106,37 @@ def test_an_interrupt_ends_a_model_call(tmp_path: Path) -> None:
     (tmp_path / "thinking.yaml").write_text(THINKING)
     with live_kernel(tmp_path, LLM_SANDBOX_ISOLATION="process") as kernel:
         cell = kernel.start("%%sandbox -m scripted/./thinking.yaml -o run\nThink.")
-        kernel.messages(cell, until=lambda m: "process" in m["content"].get("data", {}).get("text/html", ""))
-        time.sleep(0.5)
+        journals = tmp_path.glob
+        until(lambda: any('"model.requested"' in one.read_text() for one in journals("*/*/*/journal.jsonl")))
         kernel.manager.interrupt_kernel()
         kernel.messages(cell)
         assert kernel.printed("print(run.stop_reason)") == "interrupted\n"
 
 
 def test_an_interrupt_ends_a_command_of_the_line_magic(some_isolation: str, tmp_path: Path) -> None:
+    mark = own_mark()
     with live_kernel(tmp_path, LLM_SANDBOX_ISOLATION=some_isolation) as kernel:
-        cell = kernel.start(f"%sandbox sh echo begun; sleep {MARK}")
+        cell = kernel.start(f"%sandbox sh echo begun; sleep {mark}")
         kernel.messages(cell, until=lambda m: "begun" in m["content"].get("text", ""))
-        wait_for_sleepers(1)
+        wait_for_sleepers(mark, 1)
         kernel.manager.interrupt_kernel()
         kernel.messages(cell)
-        wait_for_sleepers(0)
+        wait_for_sleepers(mark, 0)
         assert kernel.printed("%sandbox sh echo alive") == "alive\n"
 
 
+def ends_with(isolation: str, folder: Path, end: Callable[[LiveKernel], None]) -> None:
+    """Assert that nothing is left of a sandbox after this end of its kernel."""
+    mark = own_mark()
+    with live_kernel(folder, keep=False, LLM_SANDBOX_ISOLATION=isolation) as kernel:
+        kernel.run(f"%sandbox sh sleep {mark} > /dev/null 2>&1 &")
+        wait_for_sleepers(mark, 1)
+        end(kernel)
+        wait_for_sleepers(mark, 0)
+
+
 def test_the_sandbox_ends_with_its_kernel(isolation: str, tmp_path: Path) -> None:
-    with live_kernel(tmp_path, keep=False, LLM_SANDBOX_ISOLATION=isolation) as kernel:
-        kernel.run(f"%sandbox sh sleep {MARK} > /dev/null 2>&1 &")
-        wait_for_sleepers(1)
-        kernel.client.shutdown()
-        wait_for_sleepers(0)
+    ends_with(isolation, tmp_path, lambda kernel: kernel.client.shutdown())
 
 
 @pytest.mark.parametrize(
@@ -134,8 +150,4 @@ def test_the_sandbox_ends_with_its_kernel(isolation: str, tmp_path: Path) -> Non
 )
 def test_the_sandbox_ends_when_its_kernel_is_killed(isolation: str, tmp_path: Path) -> None:
     """A container ends after its lease of 45 s."""
-    with live_kernel(tmp_path, keep=False, LLM_SANDBOX_ISOLATION=isolation) as kernel:
-        kernel.run(f"%sandbox sh sleep {MARK} > /dev/null 2>&1 &")
-        wait_for_sleepers(1)
-        kernel.manager.shutdown_kernel(now=True)
-        wait_for_sleepers(0)
+    ends_with(isolation, tmp_path, lambda kernel: kernel.manager.shutdown_kernel(now=True))

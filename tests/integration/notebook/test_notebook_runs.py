@@ -21,7 +21,7 @@ from warm_kernels import ROOT, kernel_environment
 
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
-from notebooks import LOAD, MIME, cards, errors, execute, notebook_of, outputs, printed, records
+from notebooks import MIME, cards, errors, execute, notebook_of, outputs, printed, ran, records
 
 ANSWER = "The three largest cities are Tokyo (37.1 million), Delhi (33.8 million), Shanghai (29.9 million)."
 
@@ -137,19 +137,19 @@ def test_the_sandbox_lasts_from_cell_to_cell(some_isolation: str, tmp_path: Path
 
 def test_a_second_run_shows_only_what_it_made(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "notebooks" / "data", tmp_path / "data")
-    notebook = notebook_of(
-        "%%sandbox -m scripted/first-task -i data/cities.csv --isolation process\nDraw.",
+    cells = ran(
+        tmp_path,
+        "%%sandbox -m scripted/first-task -i data/cities.csv\nDraw.",
         "%%sandbox -m scripted/strawberry -o second\nHow many r's?",
         "print(second.answer, list(second.files))",
-        "%%sandbox -m scripted/strawberry -o third --fresh --isolation process\nHow many r's?",
+        "%%sandbox -m scripted/strawberry -o third --fresh\nHow many r's?",
         "%sandbox sh ls",
     )
-    execute(notebook, tmp_path, kernel_environment(tmp_path))
-    first, second, third = records(notebook)
+    first, second, third = records(cells)
     assert {"poster.png", "map.html", "chime.wav"} <= set(first["artifacts"])
     assert "poster.png" not in second["artifacts"]
-    assert "There are 3 r's" in printed(notebook.cells[3])
-    assert "cities.py" not in printed(notebook.cells[5]), "--fresh gave an empty sandbox"
+    assert "There are 3 r's" in printed(cells[3])
+    assert "cities.py" not in printed(cells[5]), "--fresh gave an empty sandbox"
     sandboxes = [
         next(event["sandbox_id"] for event in record["events"] if event["kind"] == "sandbox.ready")
         for record in (first, second, third)
@@ -166,29 +166,40 @@ turns:
 
 def test_a_failed_run_fails_the_cell_and_keeps_the_run(tmp_path: Path) -> None:
     (tmp_path / "failing.yaml").write_text(FAILING)
-    cell = "%%sandbox -m scripted/./failing.yaml -o run --isolation process\nTry."
-    notebook = notebook_of(cell, "print(run.stop_reason, list(run.files))")
+    failing = "%%sandbox -m scripted/./failing.yaml -o run --isolation process\nTry."
     with pytest.raises(CellExecutionError):
-        execute(notebook, tmp_path, kernel_environment(tmp_path))
-    (error,) = errors(notebook.cells[1])
-    assert error.ename == "RunError"
-    assert error.traceback == [f"RunError: {error.evalue}"], "one sentence, no traceback"
-    (bundle,) = cards(notebook)
-    assert "Model error: key refused" in bundle["text/html"]
-    notebook.cells[1].outputs = []
-    execute(notebook, tmp_path, kernel_environment(tmp_path), allow_errors=True)
-    assert printed(notebook.cells[2]) == "model_error ['kept.txt']\n"
-
-
-def test_a_run_that_reaches_a_limit_fails_the_cell(tmp_path: Path) -> None:
-    notebook = notebook_of(
-        "%%sandbox -m scripted/strawberry -o run --steps 1 --isolation process\nHow many?", "run.stop_reason"
+        execute(notebook_of(failing), tmp_path, kernel_environment(tmp_path))
+    limit = "%%sandbox -m scripted/strawberry -o run --steps 1\nHow many?"
+    unreachable = "-m openai/gpt-5 --api-base http://127.0.0.1:9/v1 --api-key-env KEY"
+    cells = ran(
+        tmp_path,
+        failing,
+        "print(run.stop_reason, list(run.files))",
+        limit,
+        "print(run.stop_reason)",
+        f"%%sandbox {unreachable} -o run\nx",
+        "print(run.stop_reason)",
+        KEY="x",
     )
-    execute(notebook, tmp_path, kernel_environment(tmp_path), allow_errors=True)
-    (error,) = errors(notebook.cells[1])
-    assert error.ename == "SandboxLimitError"
-    assert "--steps" in error.evalue
-    assert outputs(notebook.cells[2]).__next__().data["text/plain"] == "'steps'"
+    for cell, kind, said in (
+        (cells[1], "RunError", "the key is wrong"),
+        (cells[3], "SandboxLimitError", "--steps"),
+        (cells[5], "RunError", "127.0.0.1:9"),
+    ):
+        (error,) = errors(cell)
+        assert (error.ename, error.traceback) == (kind, [f"{kind}: {error.evalue}"]), (
+            "one sentence, no traceback"
+        )
+        assert said in error.evalue
+        assert "\n" not in error.evalue
+    pages = [bundle["text/html"] for bundle in cards(cells)]
+    assert "Model error: key refused" in pages[0]
+    assert "Model error: no server answers" in pages[2]
+    assert [printed(cells[n]) for n in (2, 4, 6)] == [
+        "model_error ['kept.txt']\n",
+        "steps\n",
+        "model_error\n",
+    ]
 
 
 BAD_CELLS = {
@@ -210,6 +221,8 @@ BAD_CELLS = {
     "%%sandbox -m scripted/strawberry --api-key-env NOPE_KEY\nx": "NOPE_KEY",
     "%%sandbox -m scripted/strawberry --api-key-env 'sk-12 34'\nx": "not the key itself",
     "%%sandbox -m scripted/strawberry 'x\nx": "quotes",
+    "%%sandbox -m nonsense\nx": "nonsense",
+    "%%sandbox -m openai/gpt-5\nx": "OPENAI_API_KEY",
     "%sandbox stats": "did you mean status",
     "%sandbox": "%sandbox takes one of",
     "%sandbox get": "%sandbox get PATH",
@@ -220,93 +233,58 @@ BAD_CELLS = {
 }
 
 
+@pytest.fixture
+def without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+
+
+@pytest.mark.usefixtures("without_a_key")
 def test_bad_input_is_one_clear_sentence_and_starts_nothing(tmp_path: Path) -> None:
-    notebook = notebook_of(*BAD_CELLS, "%sandbox status")
-    environment = kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION="process")
-    execute(notebook, tmp_path, environment, allow_errors=True)
-    for cell, expected in zip(notebook.cells[1:-1], BAD_CELLS.values(), strict=True):
+    *cells, status = ran(tmp_path, *BAD_CELLS, "%sandbox status")
+    for cell, expected in zip(cells[1:], BAD_CELLS.values(), strict=True):
         (error,) = errors(cell)
         assert expected in error.evalue, cell.source
         assert error.traceback == [f"{error.ename}: {error.evalue}"], "one sentence, no traceback"
         assert "\n" not in error.evalue
-        assert not cards(nbformat.v4.new_notebook(cells=[cell]))
-    assert printed(notebook.cells[-1]).startswith("No sandbox is running"), "nothing was started"
+        assert not cards([cell])
+    assert printed(status).startswith("No sandbox is running"), "nothing was started"
     assert not list(tmp_path.glob("sandbox-runs/*/*"))
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [("-m nonsense", "nonsense"), ("-m openai/gpt-5", "OPENAI_API_KEY")],
-)
-def test_a_model_without_provider_or_key_starts_nothing(tmp_path: Path, options: str, expected: str) -> None:
-    notebook = notebook_of(f"%%sandbox {options}\nx")
-    environment = kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION="process")
-    environment.pop("OPENAI_API_KEY", None)
-    execute(notebook, tmp_path, environment, allow_errors=True)
-    (error,) = errors(notebook.cells[1])
-    assert expected in error.evalue
-    assert error.traceback == [f"ModelError: {error.evalue}"], "one sentence"
-    assert not list((tmp_path / "sandbox-runs").glob("*/*")), "no run, so no sandbox"
-
-
-def test_a_model_that_cannot_be_asked(tmp_path: Path) -> None:
-    options, expected = "-m openai/gpt-5 --api-base http://127.0.0.1:9/v1 --api-key-env KEY", "127.0.0.1:9"
-    notebook = notebook_of(f"%%sandbox {options} -o run\nx", "print(run.stop_reason)")
-    environment = kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION="process", KEY="x")
-    execute(notebook, tmp_path, environment, allow_errors=True)
-    (error,) = errors(notebook.cells[1])
-    assert expected in error.evalue
-    assert "\n" not in error.evalue
-    assert error.traceback == [f"RunError: {error.evalue}"]
-    assert "Model error: no server answers" in cards(notebook)[0]["text/html"]
-    assert printed(notebook.cells[2]) == "model_error\n"
-
-
 def test_an_engine_that_is_dead_is_one_clear_sentence(tmp_path: Path) -> None:
-    notebook = notebook_of("%%sandbox -m scripted/strawberry --isolation docker -o run\nx", "%sandbox status")
-    environment = kernel_environment(tmp_path, DOCKER_HOST=f"unix://{tmp_path}/no-such.sock")
-    execute(notebook, tmp_path, environment, allow_errors=True)
-    (error,) = errors(notebook.cells[1])
+    cell = "%%sandbox -m scripted/strawberry --isolation docker -o run\nx"
+    (error,) = errors(ran(tmp_path, cell, DOCKER_HOST=f"unix://{tmp_path}/no-such.sock")[1])
     assert error.traceback == [f"{error.ename}: {error.evalue}"]
     assert "ocker" in error.evalue
 
 
 def test_options_of_another_sandbox_are_not_taken_silently(tmp_path: Path) -> None:
-    notebook = notebook_of(
+    cells = ran(
+        tmp_path,
         "%sandbox sh true",
         "%%sandbox -m scripted/strawberry --profile strict -o run\nx",
         "%config SandboxMagics.isolation = 'docker'\n",
         "%sandbox sh true",
     )
-    environment = kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION="process")
-    execute(notebook, tmp_path, environment, allow_errors=True)
-    assert "--fresh" in errors(notebook.cells[2])[0].evalue
-    assert "isolation=docker" in errors(notebook.cells[4])[0].evalue
-
-
-def test_a_kernel_that_served_a_test_has_no_settings_of_it(tmp_path: Path) -> None:
-    environment = kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION="process")
-    execute(notebook_of("%config SandboxMagics.isolation = 'docker'"), tmp_path, environment)
-    notebook = notebook_of(
-        "print(get_ipython().magics_manager.registry['SandboxMagics'].isolation, "
-        "'SandboxMagics' in get_ipython().config)"
-    )
-    execute(notebook, tmp_path, environment)
-    assert printed(notebook.cells[1]).split() == ["process", "False"]
+    assert "--fresh" in errors(cells[2])[0].evalue
+    assert "isolation=docker" in errors(cells[4])[0].evalue
+    settings = "print(get_ipython().magics_manager.registry['SandboxMagics'].isolation, "
+    cells = ran(tmp_path, settings + "'SandboxMagics' in get_ipython().config)")
+    assert printed(cells[1]).split() == ["process", "False"], "the next test has a kernel as new"
 
 
 def test_task_and_variables_are_taken_literally(tmp_path: Path) -> None:
     task = "Use {braces}, {0}, %s, $HOME, \\n and 'quotes' {unfinished\n%time this\n!ls"
-    notebook = notebook_of(
+    cells = ran(
+        tmp_path,
+        "fruit = 'straw{berry}'",
         f"%%sandbox -m scripted/strawberry -o run\n{task}",
         "print(run.task)",
         "%%sandbox -m scripted/strawberry -o run --vars\nThe {fruit} and {no way}.",
         "print(run.task)",
     )
-    notebook.cells.insert(1, nbformat.v4.new_code_cell("fruit = 'straw{berry}'"))
-    execute(notebook, tmp_path, kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION="process"))
-    assert printed(notebook.cells[3]).strip() == task
-    assert printed(notebook.cells[5]).strip() == "The straw{berry} and {no way}."
+    assert printed(cells[3]).strip() == task
+    assert printed(cells[5]).strip() == "The straw{berry} and {no way}."
 
 
 LOOK = """
@@ -318,47 +296,39 @@ turns:
 
 def test_variables_are_handed_in(tmp_path: Path) -> None:
     (tmp_path / "look.yaml").write_text(LOOK)
-    notebook = notebook_of(
+    cells = ran(
+        tmp_path,
         "import pandas\nframe = pandas.DataFrame({'a': [1, 2]})\nwords = ['x', 'ü']",
         "%%sandbox -m scripted/./look.yaml -i frame words -o run\nLook.",
         "print(run.steps[0].calls[0].output)",
     )
-    execute(notebook, tmp_path, kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION="process"))
-    said = printed(notebook.cells[3])
-    assert "frame.csv <==\na\n1" in said
-    assert '["x", "ü"]' in said
+    assert "frame.csv <==\na\n1" in printed(cells[3])
+    assert '["x", "ü"]' in printed(cells[3])
 
 
 def test_runs_are_listed_and_loaded_again(tmp_path: Path) -> None:
-    environment = kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION="process")
-    made = notebook_of("%%sandbox -m scripted/strawberry -o run\nHow many r's?", "print(run.folder.name)")
-    execute(made, tmp_path, environment)
-    name = printed(made.cells[2]).strip()
-    short = name.rpartition("-")[2][:4]
-    again = notebook_of(
-        "%sandbox runs", f"%sandbox load {short} -o old", "print(old.answer)", "%sandbox runs --prune --keep 0",
-        "%sandbox runs --prune --keep 0 --yes", "%sandbox runs", "%sandbox runs --prun",
+    made = ran(tmp_path, "%%sandbox -m scripted/strawberry -o run\nHow many r's?", "print(run.folder.name)")
+    short = printed(made[2]).strip().rpartition("-")[2][:4]
+    again = ran(
+        tmp_path, "%sandbox runs", f"%sandbox load {short} -o old", "print(old.answer)",
+        "%sandbox runs --prune --keep 0", "%sandbox runs --prune --keep 0 --yes", "%sandbox runs",
+        "%sandbox runs --prun",
     )  # fmt: skip
-    execute(again, tmp_path, environment, allow_errors=True)
-    assert re.match(rf"{short} .* Submitted +3 steps", printed(again.cells[1]))
-    assert "add --yes" in errors(again.cells[4])[0].evalue
-    assert "Removed 1 of 1." in printed(again.cells[5])
-    assert printed(again.cells[6]).startswith("There are no runs in ")
-    assert "did you mean --prune" in errors(again.cells[7])[0].evalue
+    assert re.match(rf"{short} .* Submitted +3 steps", printed(again[1]))
+    assert "add --yes" in errors(again[4])[0].evalue
+    assert "Removed 1 of 1." in printed(again[5])
+    assert printed(again[6]).startswith("There are no runs in ")
+    assert "did you mean --prune" in errors(again[7])[0].evalue
     assert cards(again)[0][MIME] == cards(made)[0][MIME]
-    assert "There are 3 r's" in printed(again.cells[3])
+    assert "There are 3 r's" in printed(again[3])
 
 
 def test_help_explains_the_options(tmp_path: Path) -> None:
-    notebook = notebook_of("get_ipython().find_cell_magic('sandbox').__doc__", "%config SandboxMagics")
-    execute(notebook, tmp_path, kernel_environment(tmp_path))
-    text = next(outputs(notebook.cells[1])).data["text/plain"]
+    _, magic, config = ran(
+        tmp_path, "get_ipython().find_cell_magic('sandbox').__doc__", "%config SandboxMagics"
+    )
+    text = next(outputs(magic)).data["text/plain"]
     for option in ("--model", "--input", "--out", "--steps", "--budget", "--time", "--vars", "--fresh"):
         assert option in text
     for trait in ("isolation", "embed_run_bytes", "output_dir", "model_settings"):
-        assert f"SandboxMagics.{trait}" in printed(notebook.cells[2])
-
-
-def test_the_load_line_alone_is_enough(tmp_path: Path) -> None:
-    assert notebook_of().cells[0].source == LOAD
-    execute(notebook_of("%sandbox status"), tmp_path, kernel_environment(tmp_path))
+        assert f"SandboxMagics.{trait}" in printed(config)

@@ -13,7 +13,7 @@ from nbformat import NotebookNode
 from support import record_of
 from warm_kernels import kernel_environment
 
-from notebooks import MIME, errors, execute, notebook_of, outputs
+from notebooks import MIME, errors, execute, notebook_of, outputs, ran
 
 IMPORT = "from llm_sandbox_nb import solve"
 SLOW = """
@@ -94,32 +94,28 @@ def test_a_run_that_is_the_last_value_of_its_cell_is_shown_once(tmp_path: Path) 
 
 def test_a_resumed_run_is_shown_once(tmp_path: Path) -> None:
     slow(tmp_path).touch()
-    options = "--isolation process -o result --steps 1"
-    notebook = notebook_of(
-        f"%%sandbox -m scripted/./slow.yaml {options}\nWork.", "result.resume(limits={'steps': 9})", "result"
+    _, *cells = ran(
+        tmp_path,
+        "%%sandbox -m scripted/./slow.yaml -o result --steps 1\nWork.",
+        "result.resume(limits={'steps': 9})",
+        "result",
     )
-    execute(notebook, tmp_path, kernel_environment(tmp_path), allow_errors=True)
-    cards = [shown(cell) for cell in notebook.cells[1:]]
-    assert [len(found) for found in cards] == [1, 1, 1]
-    assert cards[1] == cards[2]
+    found = [shown(cell) for cell in cells]
+    assert [len(one) for one in found] == [1, 1, 1]
+    assert found[1] == found[2]
 
 
-def test_the_card_can_be_turned_off(tmp_path: Path) -> None:
-    by_call, by_setting, asked = cells_of(
+def test_each_run_has_a_card_unless_it_is_turned_off(tmp_path: Path) -> None:
+    by_call, by_setting, asked, at_once = cells_of(
         tmp_path,
         f"result = {solving(more=', show=False')}",
         f"%config SandboxMagics.show = False\nresult = {solving()}",
         f"result = {solving(more=', show=True')}",
-    )
-    assert [len(shown(cell)) for cell in (by_call, by_setting, asked)] == [0, 0, 1]
-
-
-def test_runs_at_the_same_time_have_a_card_each(tmp_path: Path) -> None:
-    (cell,) = cells_of(
-        tmp_path,
+        "%config SandboxMagics.show = True\n"
         f"import asyncio\nresults = await asyncio.gather(*({solving()[6:]} for _ in range(3)))",
     )
-    records = [record_of(card) for card in shown(cell)]
+    assert [len(shown(cell)) for cell in (by_call, by_setting, asked)] == [0, 0, 1]
+    records = [record_of(card) for card in shown(at_once)]
     assert len({record["run_id"] for record in records}) == 3
     assert {record["events"][-1]["stop_reason"] for record in records} == {"submitted"}
 

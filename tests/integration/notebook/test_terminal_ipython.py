@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from agent_scripts import SUBMIT, bash, script, turn
+from support import PATIENCE
 from warm_kernels import kernel_environment
 
 CELLS = """
@@ -21,27 +22,33 @@ print("it is", result.answer, len(result.steps))
 """
 
 
+def gate(folder: Path, number: int) -> Path:
+    """The file for which step `number` waits."""
+    return folder / f"go{number}"
+
+
 def command(folder: Path) -> tuple[list[str], dict[str, str]]:
-    model = script(
-        folder, *[turn(bash(f"sleep 0.4; echo {number} | tee answer.txt")) for number in "123"], SUBMIT
-    )
+    wait = f"until [ -e {folder}/goN ]; do sleep 0.05; done; echo N | tee answer.txt"
+    model = script(folder, *[turn(bash(wait.replace("N", number))) for number in "123"], SUBMIT)
     (folder / "cells.ipy").write_text(CELLS.format(model=model))
     words = [sys.executable, "-m", "IPython", "--no-banner", "--colors=NoColor", str(folder / "cells.ipy")]
     return words, kernel_environment(folder, LLM_SANDBOX_ISOLATION="process", COLUMNS="100", LINES="12")
 
 
 def in_terminal(words: list[str], environment: dict[str, str], folder: Path) -> str:
-    """What a terminal gets."""
+    """What a terminal gets; step N is made to end when the card was updated N times."""
     mine, its = pty.openpty()
     with subprocess.Popen(words, stdin=its, stdout=its, stderr=its, cwd=folder, env=environment) as process:
         os.close(its)
         data = b""
-        while select.select([mine], [], [], 60)[0]:
+        while select.select([mine], [], [], PATIENCE)[0]:
             try:
                 data += os.read(mine, 65536)
             except OSError:  # the other end is closed
                 break
-        process.wait(30)
+            for number in range(1, data.count(b"A\x1b[J") + 1):
+                gate(folder, number).touch()
+        process.wait(PATIENCE)
     os.close(mine)
     return data.decode().replace("\r\n", "\n")
 
@@ -55,14 +62,10 @@ def test_a_run_shows_its_card_as_text(terminal: bool, tmp_path: Path) -> None:
         assert live.count("A\x1b[J") > 1, "it was updated in place"
         assert "  2  " in live
     else:
+        for number in (1, 2, 3):
+            gate(tmp_path, number).touch()
         done = subprocess.run(
-            words,
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            timeout=90,
+            words, capture_output=True, text=True, cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL
         )
         told = rest = done.stdout + done.stderr
         assert "\x1b[" not in told

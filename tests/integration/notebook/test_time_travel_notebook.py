@@ -13,7 +13,7 @@ from agent_scripts import SUBMIT, bash, script, turn
 from warm_kernels import ROOT, kernel_environment
 
 from llm_sandbox_nb.runs.run import Run
-from notebooks import MIME, cards, errors, execute, notebook_of, printed, record_of
+from notebooks import MIME, cards, errors, execute, printed, ran, record_of
 
 NOTEBOOK = ROOT / "notebooks" / "05-why-agents-fail.ipynb"
 
@@ -58,7 +58,8 @@ def test_two_branches_go_on_at_once_in_a_cell(tmp_path: Path) -> None:
     """Each with a card of its own. Each waits for the other, so they only end when both are under way."""
     meet = f"cd {tmp_path}; touch $NAME; until [ -e a ] && [ -e b ]; do sleep 0.05; done"
     model = script(tmp_path, turn(bash("pwd")), turn(bash(meet)), SUBMIT)
-    notebook = notebook_of(
+    cells = ran(
+        tmp_path,
         f"%%sandbox -m {model} -o run --break \"'touch' in command\" --on-pause stop\nTask",
         "import asyncio; a = run.fork(1); b = run.fork(1); loop = a.context.loop",
         "for one, name in ((a, 'a'), (b, 'b')):\n"
@@ -68,13 +69,9 @@ def test_two_branches_go_on_at_once_in_a_cell(tmp_path: Path) -> None:
         "print([end.stop_reason for end in ends])",
         "a.close(); b.close()",
     )
-    execute(
-        notebook, tmp_path, kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION="process"), allow_errors=True
-    )
-    cells = notebook.cells[1:]
-    assert "['submitted', 'submitted']" in printed(cells[2]), cells[2].outputs
-    assert not errors(cells[3])
-    assert len(cards(notebook)) == 3
+    assert "['submitted', 'submitted']" in printed(cells[3]), cells[3].outputs
+    assert not errors(cells[4])
+    assert len(cards(cells)) == 3
 
 
 def test_a_cell_that_runs_again_can_have_its_original_files(tmp_path: Path) -> None:
@@ -82,7 +79,8 @@ def test_a_cell_that_runs_again_can_have_its_original_files(tmp_path: Path) -> N
         (tmp_path / name).mkdir()
     one = script(tmp_path / "a", turn(bash("ls; echo A >> a.txt")), SUBMIT)
     two = script(tmp_path / "b", turn(bash("echo B >> b.txt")), SUBMIT)
-    notebook = notebook_of(
+    _, *cells = ran(
+        tmp_path,
         f"%%sandbox -m {one} -o one\nTask a",
         f"%%sandbox -m {two} -o two\nTask b",
         f"%%sandbox -m {one} -o again\nTask a",
@@ -103,9 +101,6 @@ def test_a_cell_that_runs_again_can_have_its_original_files(tmp_path: Path) -> N
         f"%%sandbox -m {one}\nTask a",
         f"%%sandbox -m {one}\nTask a",
     )
-    environment = kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION="process")
-    execute(notebook, tmp_path, environment, allow_errors=True)
-    cells = notebook.cells[1:]
     assert "This cell ran before" not in printed(cells[17]), "not in this sandbox"
     assert "This cell ran before" in printed(cells[18])
     assert "scripted: free" in shown(cells[12])
@@ -126,15 +121,15 @@ def test_a_cell_that_runs_again_can_have_its_original_files(tmp_path: Path) -> N
 
 def test_the_next_cell_finds_the_run_as_it_was_when_the_await_was_forgotten(tmp_path: Path) -> None:
     model = script(tmp_path, turn(bash("echo a > a.txt")), SUBMIT)
-    notebook = notebook_of(
+    _, *cells = ran(
+        tmp_path,
         "from llm_sandbox_nb import solve\n"
         f"result = await solve('Task', model={model!r}, isolation='process')",
         "result.rewind(1)",
         "print(await result.rewind(0)); result",
         "print(await result.undo())",
     )
-    execute(notebook, tmp_path, kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION="process"))
-    cells = notebook.cells[1:]
+    assert not any(errors(cell) for cell in cells)
     assert "Write `await result.rewind(1)`." in shown(cells[1])
     assert "Ready to continue from the beginning: result.resume()" in shown(cells[2])
     assert "the end of step 2 again" in printed(cells[3])
@@ -145,7 +140,8 @@ def test_a_cell_does_not_remove_the_files_of_another_unasked(tmp_path: Path) -> 
         (tmp_path / name).mkdir()
     one = script(tmp_path / "a", turn(bash("echo A > a.txt")), turn(bash("echo B >> a.txt")), SUBMIT)
     two = script(tmp_path / "b", turn(bash("echo B > b.txt")), SUBMIT)
-    notebook = notebook_of(
+    _, *cells = ran(
+        tmp_path,
         f"%%sandbox -m {one} -o one\nMake a",
         f"%%sandbox -m {two} -o two\nMake b",
         "%sandbox preview 1 --run one",
@@ -157,9 +153,6 @@ def test_a_cell_does_not_remove_the_files_of_another_unasked(tmp_path: Path) -> 
         "%sandbox undo --run one",
         "%sandbox sh ls",
     )
-    environment = kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION="process")
-    execute(notebook, tmp_path, environment, allow_errors=True)
-    cells = notebook.cells[1:]
     assert "1 path was changed since by another run ('Make b'). This is undone too:" in printed(cells[2])
     told = json.loads(printed(cells[3]))
     assert (told["own"]["total"], told["others"]["total"], told["other_runs"]) == (1, 1, ["Make b"])
@@ -177,7 +170,8 @@ def test_a_rewound_run_continues_in_the_place_of_its_card(tmp_path: Path) -> Non
         tmp_path / "a", turn(bash("echo A > a.txt")), turn(bash("echo B >> a.txt; cat a.txt")), SUBMIT
     )
     edited = json.dumps({"command": "echo 'its \u00e9 {x}' >> a.txt; cat a.txt"})
-    notebook = notebook_of(
+    _, *cells = ran(
+        tmp_path,
         f"%%sandbox -m {one}\nMake a",
         "x = 1\n%sandbox rewind 1",
         "%sandbox resume --in-place",
@@ -188,10 +182,6 @@ def test_a_rewound_run_continues_in_the_place_of_its_card(tmp_path: Path) -> Non
         "%sandbox resume --edit '[1]'",
         "%sandbox sh cat a.txt",
     )
-    execute(
-        notebook, tmp_path, kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION="process"), allow_errors=True
-    )
-    cells = notebook.cells[1:]
     assert not any(errors(cell) for cell in cells[:7]), [errors(cell) for cell in cells]
     assert "JSON object" in errors(cells[7])[0].evalue
     shown_in = [sum(MIME in output.get("data", {}) for output in cell.outputs) for cell in cells[:7]]

@@ -3,82 +3,14 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
-from agent_scripts import SUBMIT, bash, check_messages, script, turn
-from jupyter_process import JupyterProcess, jupyter
+from agent_scripts import SUBMIT, bash, check_messages, turn
+from jupyter_process import JupyterProcess
+from live_runs import Cell
 
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.trajectory import events as ev
-
-API = "llm-sandbox/api/runs"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterProcess]:
-    with jupyter(tmp_path_factory.mktemp("server")) as process:
-        yield process
-
-
-@pytest.fixture
-def kernel(server: JupyterProcess) -> Iterator[str]:
-    """A kernel as new."""
-    with server.warm_kernel() as kernel_id:
-        yield kernel_id
-
-
-class Cell:
-    """A `%%sandbox` cell of a kernel, with nobody to ask in it."""
-
-    def __init__(self, server: JupyterProcess, kernel: str, options: str, *turns: dict[str, Any]) -> None:
-        self.server = server
-        self.kernel = kernel
-        self.error: str | None = None
-        model = script(server.folder, *turns)
-        magic = f"get_ipython().run_cell_magic('sandbox', {f'-m {model} {options}'!r}, 'Work.')"
-        code = f"%load_ext llm_sandbox_nb\n{magic}"
-        self._thread = threading.Thread(target=self._run, args=(code,), daemon=True)
-        self._thread.start()
-        self.id = str(self.until(self._find)["id"])
-
-    def _run(self, code: str) -> None:
-        try:
-            self.server.execute(self.kernel, code, timeout=240)
-        except AssertionError as error:
-            self.error = str(error)
-
-    def _find(self) -> Any:
-        runs = self.server.get(API)["runs"]
-        return next((one for one in runs if one["kernel_id"] == self.kernel and one["state"] == "live"), None)
-
-    def until(self, found: Callable[[], Any], timeout: float = 120) -> Any:
-        deadline = time.monotonic() + timeout
-        while not (value := found()):
-            assert time.monotonic() < deadline, "it did not come"
-            time.sleep(0.05)
-        return value
-
-    def held(self, at: str, call_id: str | None = None) -> dict[str, Any]:
-        """The call that waits, once it does."""
-
-        def look() -> Any:
-            held = self.server.get(f"{API}/{self.id}")["held"]
-            return held if held and held["at"] == at and held["call_id"] != call_id else None
-
-        found: dict[str, Any] = self.until(look)
-        return found
-
-    def decide(self, **body: Any) -> tuple[int, Any]:
-        return self.server.ask(f"{API}/{self.id}/control", "POST", body)
-
-    def finished(self) -> Run:
-        self._thread.join(120)
-        [journal] = Path(self.server.folder).rglob(f"{self.id}/journal.jsonl")
-        return Run.load(journal.parent)
 
 
 def decisions(run: Run) -> list[tuple[str, str]]:
@@ -88,24 +20,22 @@ def decisions(run: Run) -> list[tuple[str, str]]:
 
 
 def test_a_run_under_way_can_be_forked_and_the_fork_gone_on_with(server: JupyterProcess, kernel: str) -> None:
-    options = "--isolation process --break \"'two' in command\""
-    cell = Cell(
-        server, kernel, options, turn(bash("echo one > f")), turn(bash("echo two >> f; cat f")), SUBMIT
-    )
+    turns = (turn(bash("echo one > f")), turn(bash("echo two >> f; cat f")), SUBMIT)
+    cell = Cell(server, kernel, *turns, options="--break \"'two' in command\"")
     held = cell.held("call")
     status, problem = cell.decide(action="fork", step=7)
     assert status == 409
     assert "no step 7" in str(problem)
-    assert cell.decide(action="fork", step=1)[0] == 200
-    assert cell.decide(action="fork", step=1)[0] == 200
-    assert server.get(f"{API}/{cell.id}")["held"]["call_id"] == held["call_id"]
-    assert cell.decide(action="resume")[0] == 200
-    done = cell.finished()
-    assert cell.error is None
+    cell.control("fork", step=1)
+    cell.control("fork", step=1)
+    assert cell.state["held"]["call_id"] == held["call_id"]
+    cell.control("resume")
+    assert cell.wait()["status"] == "ok"
+    done = cell.run()
     assert "[stdout]\none\ntwo\n" in done.steps[1].calls[0].output
     names = [fork.folder for fork in done.trajectory.forks]
     assert len(set(names)) == 2
-    told = server.execute(cell.kernel, "%sandbox status")
+    told = server.execute(kernel, "%sandbox status")
     assert all(f"A fork is open: {name};" in told for name in names)
     go_on = [
         f"%sandbox load {names[0]} -o other",
@@ -115,7 +45,7 @@ def test_a_run_under_way_can_be_forked_and_the_fork_gone_on_with(server: Jupyter
     go_on += [
         "print('SAME', end.context.box is box, end.stop_reason, 'one\\ntwo' in end.steps[1].calls[0].output)"
     ]
-    told = server.execute(cell.kernel, "\n".join([*go_on, "other.close()", "%sandbox status"]))
+    told = server.execute(kernel, "\n".join([*go_on, "other.close()", "%sandbox status"]))
     assert "SAME True submitted True" in told
     assert f"A fork is open: {names[0]};" not in told
     assert f"A fork is open: {names[1]};" in told
@@ -124,32 +54,29 @@ def test_a_run_under_way_can_be_forked_and_the_fork_gone_on_with(server: Jupyter
 def test_a_browser_can_decide_everything_while_the_kernel_is_busy(
     server: JupyterProcess, kernel: str
 ) -> None:
-    cell = Cell(server, kernel, "--isolation process --step", turn(bash("rm -rf precious")), turn(bash("echo two")),
-                turn(bash("echo three")), SUBMIT)  # fmt: skip
+    commands = ("rm -rf precious", "echo two", "echo three")
+    cell = Cell(server, kernel, *(turn(bash(one)) for one in commands), SUBMIT, options="--step")
     first = cell.held("call")
     assert (first["step"], first["reason"]) == (1, "step")
-    assert (
-        cell.decide(action="edit", arguments={"command": "echo edited"}, call_id=first["call_id"])[0] == 200
-    )
+    cell.control("edit", arguments={"command": "echo edited"}, call_id=first["call_id"])
     seen = cell.held("observation")
     assert seen["call_id"] == first["call_id"]
-    assert cell.decide(action="observe", text="I saw nothing.")[0] == 200
+    cell.control("observe", text="I saw nothing.")
     second = cell.held("call", first["call_id"])
-    assert cell.decide(action="skip", text="Leave that.", call_id=second["call_id"])[0] == 200
+    cell.control("skip", text="Leave that.", call_id=second["call_id"])
     third = cell.held("call", second["call_id"])
-    status, run = cell.decide(
-        action="change", settings={"temperature": 0.5}, limits={"steps": 9}, approve="ask"
-    )
-    assert (status, run["held"]["call_id"]) == (200, third["call_id"])
-    assert cell.decide(action="say", text="Be brief.")[0] == 200
-    assert cell.decide(action="step")[0] == 200
+    changed = cell.control("change", settings={"temperature": 0.5}, limits={"steps": 9}, approve="ask")
+    assert changed["held"]["call_id"] == third["call_id"]
+    cell.control("say", text="Be brief.")
+    cell.control("step")
     cell.held("observation")
-    assert cell.decide(action="resume")[0] == 200
+    cell.control("resume")
     last = cell.held("call", third["call_id"])
     assert last["reason"] == "approval"
-    assert cell.decide(action="resume", call_id=last["call_id"])[0] == 200
-    done = cell.finished()
-    assert (cell.error, done.stop_reason) == (None, "submitted")
+    cell.control("resume", call_id=last["call_id"])
+    assert cell.wait()["status"] == "ok"
+    done = cell.run()
+    assert done.stop_reason == "submitted"
     actions = [action for action, _ in decisions(done)]
     assert actions == ["edit", "observe", "skip", "run", "run", "run"]
     assert {source for _, source in decisions(done)} == {"server"}
@@ -163,7 +90,7 @@ def test_a_browser_can_decide_everything_while_the_kernel_is_busy(
 def test_what_makes_no_sense_is_told_in_a_sentence_and_changes_nothing(
     server: JupyterProcess, kernel: str
 ) -> None:
-    cell = Cell(server, kernel, "--isolation process --approve ask", turn(bash("echo one")), SUBMIT)
+    cell = Cell(server, kernel, turn(bash("echo one")), SUBMIT, options="--approve ask")
     held = cell.held("call")
     wrong: list[tuple[dict[str, Any], int, str]] = [
         ({"action": "edit"}, 400, "'arguments' must be given"),
@@ -183,24 +110,30 @@ def test_what_makes_no_sense_is_told_in_a_sentence_and_changes_nothing(
         ({"action": "change", "approve": "maybe"}, 400, "one of ask, edits, auto"),
         ({"action": "change", "model": "scripted/no-such-script"}, 409, "script"),
         ({"action": ["edit"]}, 400, "'action' must be one of"),
+        ({"action": "dance"}, 400, "'action' must be one of"),
+        ({}, 400, "'action' must be one of"),
+        ({"action": "say"}, 400, "'text' must be given"),
+        ({"action": "say", "text": 3}, 400, "'text' must be a text"),
+        ({"action": "stop", "text": "x"}, 400, "'stop' takes nothing else"),
     ]
     for body, status, why in wrong:
         got, answer = cell.decide(**body)
         assert got == status, (body, answer)
         assert why in answer["message"], (body, answer)
         assert "\n" not in answer["message"]
-        assert server.get(f"{API}/{cell.id}")["held"] == held
-    assert cell.decide(action="resume")[0] == 200
+        assert cell.state["held"] == held
+    cell.control("resume")
     assert cell.decide(action="resume", call_id=held["call_id"])[0] == 409
     cell.held("call", held["call_id"])
-    assert cell.decide(action="stop")[0] == 200
-    assert cell.finished().stop_reason == "interrupted"
+    cell.control("stop")
+    assert cell.wait()["ename"] == "KeyboardInterrupt"
+    assert cell.run().stop_reason == "interrupted"
 
 
 def test_two_people_decide_at_once_and_one_is_told_that_it_is_too_late(
     server: JupyterProcess, kernel: str
 ) -> None:
-    cell = Cell(server, kernel, "--isolation process --step", turn(bash("echo one")), SUBMIT)
+    cell = Cell(server, kernel, turn(bash("echo one")), SUBMIT, options="--step")
     held = cell.held("call")
     answers: list[int] = []
     bodies = [
@@ -213,9 +146,9 @@ def test_two_people_decide_at_once_and_one_is_told_that_it_is_too_late(
     for one in people:
         one.start()
     for one in people:
-        one.join(60)
+        one.join()
     assert sorted(answers) == [200, *[409] * 5]
     cell.held("observation")
-    cell.decide(action="resume")
-    done = cell.finished()
-    assert [action for action, _ in decisions(done)] == ["edit", "run"]
+    cell.control("resume")
+    cell.wait()
+    assert [action for action, _ in decisions(cell.run())] == ["edit", "run"]

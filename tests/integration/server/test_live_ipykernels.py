@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from agent_scripts import SUBMIT, bash, turn
 from jupyter_process import JupyterProcess, jupyter
-from support import until
-from test_live_runs import Cell, control, folder_of, pause_in_step_1, run_of, state_of, waiting
+from live_runs import Cell, gate
+from support import own_mark, processes_with, until
 from versions import IPYKERNELS, ipykernel
-
-from llm_sandbox_nb.runs.run import Run
 
 ROOT = Path(__file__).parents[3]
 
@@ -45,24 +42,20 @@ def test_stop_pause_and_say_in_a_busy_cell(server: JupyterProcess) -> None:
     kernel = server.post("api/kernels", {"name": "versioned"})["id"]
     version = server.options[-1]
     assert server.execute(kernel, "import ipykernel; print(ipykernel.__version__)").strip() == version
-    endless = turn(bash("echo begun; sleep 600"))
-    go, waits = waiting(server)
-    cell = Cell(server, kernel, waits, turn(bash("true")), endless, SUBMIT)
-    run_id = run_of(server, kernel)["id"]
-    pause_in_step_1(server, run_id, go)
-    assert state_of(server, run_id)["steps"] == 1
-    control(server, run_id, "say", "Go on, but faster.")
-    control(server, run_id, "resume")
-    until(lambda: state_of(server, run_id)["steps"] == 3)
-    time.sleep(0.5)
-    begun = time.monotonic()
-    control(server, run_id, "stop")
-    until(lambda: state_of(server, run_id)["state"] == "finished")
-    stopped = time.monotonic() - begun
-    print(f"ipykernel {version}: stopped after {stopped * 1000:.0f} ms")
-    assert stopped < 60
+    mark = own_mark()
+    go, wait = gate(server)
+    endless = turn(bash(f"echo begun; sleep {mark}"))
+    cell = Cell(server, kernel, turn(bash(wait)), turn(bash("true")), endless, SUBMIT)
+    cell.pause_in_step_1(go)
+    assert cell.state["steps"] == 1
+    cell.control("say", text="Go on, but faster.")
+    cell.control("resume")
+    until(lambda: processes_with(mark))
+    cell.control("stop")
+    until(lambda: cell.state["state"] == "finished")
+    until(lambda: not processes_with(mark))
     assert cell.wait()["ename"] == "KeyboardInterrupt"
-    done = Run.load(folder_of(server, run_id))
+    done = cell.run()
     assert done.stop_reason == "interrupted"
     assert [one.action for one in done.trajectory.controls] == ["pause", "paused", "say", "resume", "stop"]
     assert "Go on, but faster." in [message["content"] for message in done.messages]

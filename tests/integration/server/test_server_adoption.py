@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import docker
 import pytest
 from jupyter_process import JupyterProcess, jupyter
-from support import KEPT_PIDS, PATIENCE, run
+from support import KEPT_PIDS, PATIENCE, own_mark, run, until
 
 from llm_sandbox_nb.notebook.server_client.address import ServerAddress
 from llm_sandbox_nb.notebook.server_client.sandbox import ServerSandbox
@@ -51,11 +51,8 @@ def server(process: JupyterProcess) -> Iterator[JupyterProcess]:
 def containers(server: JupyterProcess) -> list[Any]:
     """The containers of this very server, whatever state they are in."""
     key = hashlib.sha256(f"{server.root}|/x/".encode()).hexdigest()[:32]
-    client = docker.from_env()
-    try:
+    with contextlib.closing(docker.from_env()) as client:
         return list(client.api.containers(all=True, filters={"label": f"llm-sandbox-nb.server={key}"}))
-    finally:
-        client.close()
 
 
 def start(server: JupyterProcess, notebook: str) -> dict[str, Any]:
@@ -65,74 +62,51 @@ def start(server: JupyterProcess, notebook: str) -> dict[str, Any]:
     return model
 
 
-def gone_within(server: JupyterProcess, seconds: float) -> None:
-    """Wait until there is no container of this server."""
-    deadline = time.monotonic() + seconds
-    while left := containers(server):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.2)
-
-
-def test_a_call_under_way_ends_and_the_run_goes_on(server: JupyterProcess) -> None:
-    model = start(server, "a.ipynb")
+def test_who_comes_in_time_has_its_sandbox_again(server: JupyterProcess) -> None:
+    """One client was connected and goes on, one notebook gets its next kernel, and for one nobody comes."""
+    connected, reopened, _ = (start(server, f"{name}.ipynb") for name in "abc")
+    kept, ended = own_mark(), own_mark()
 
     async def go() -> None:
-        box = ServerSandbox(ServerAddress(server.url, server.token), model)
-        await box.run("cd /tmp; export KEPT=1; echo content > /testbed/file; (setsid sleep 5432 &)")
+        box = ServerSandbox(ServerAddress(server.url, server.token), connected)
+        await box.run(f"cd /tmp; export KEPT=1; echo content > /testbed/file; (setsid sleep {kept} &)")
         begun = [asyncio.Event(), asyncio.Event()]
-        under_way = asyncio.create_task(
-            box.run("echo begun; sleep 1000", on_output=lambda *_: begun[0].set())
+        calls = (
+            box.run(f"echo begun; sleep {ended}", on_output=lambda *_: begun[0].set()),
+            box.exec(["sh", "-c", f"echo begun; exec sleep {ended}"], on_output=lambda *_: begun[1].set()),
         )
-        beside = asyncio.create_task(
-            box.exec(["sh", "-c", "echo begun; exec sleep 1000"], on_output=lambda *_: begun[1].set())
-        )
+        in_shell, beside = map(asyncio.create_task, calls)
         for event in begun:
             await event.wait()
         await asyncio.to_thread(server.kill)
         reading = asyncio.create_task(box.read_file("/testbed/file"))
         await asyncio.to_thread(server.start)
-        result = await under_way
+        again = await asyncio.to_thread(start, server, "b.ipynb")
+        result = await in_shell
         assert result.interrupted
         assert result.exit_code is None
         assert result.stdout == b"begun\n"
         assert "connection to the Jupyter server broke" in result.notice
         assert (await beside).interrupted
         assert await reading == b"content\n"
-        after = await box.run("echo $KEPT; pwd; pgrep -cf '[s]leep 5432'; pgrep -cf '[s]leep 1000'")
+        after = await box.run(f"echo $KEPT; pwd; pgrep -cf '[s]leep {kept}'; pgrep -cf '[s]leep {ended}'")
         assert after.stdout == b"1\n/tmp\n1\n0\n"
-        await asyncio.sleep(GRACE + 1.5)  # longer than the grace: a client that is connected claims it
+        assert again["kernel_id"] != reopened["kernel_id"]
+        assert (again["id"], again["sandbox_id"]) == (reopened["id"], reopened["sandbox_id"])
+        assert again["settings"] == reopened["settings"]
+        assert again["protection"]["user"] == reopened["protection"]["user"]
+        # The grace is over when the one for which nobody came is gone.
+        left = {connected["id"], reopened["id"]}
+        await asyncio.to_thread(until, lambda: {one["id"] for one in server.sandboxes()} == left)
+        assert {one["state"] for one in server.sandboxes()} == {"running"}
         assert (await box.run("echo still")).stdout == b"still\n"
+        reset = await asyncio.to_thread(server.post, f"{API}/sandboxes/{again['id']}/reset")
+        assert reset["sandbox_id"] != reopened["sandbox_id"]
         await box.close()
 
     run(go(), timeout=120)
-    [adopted] = server.sandboxes() or [model]
-    assert adopted["id"] == model["id"]
-    assert len(containers(server)) <= 1
-    gone_within(server, PATIENCE)
-
-
-def test_the_notebooks_next_kernel_gets_it(server: JupyterProcess) -> None:
-    model = start(server, "b.ipynb")
-    server.kill()
-    server.start()
-    again = start(server, "b.ipynb")
-    assert again["kernel_id"] != model["kernel_id"]
-    assert (again["id"], again["sandbox_id"]) == (model["id"], model["sandbox_id"])
-    assert again["settings"] == model["settings"]
-    assert again["protection"]["user"] == model["protection"]["user"]
-    time.sleep(GRACE + 1.5)
-    assert server.sandboxes()[0]["state"] == "running"
-    reset = server.post(f"{API}/sandboxes/{again['id']}/reset")
-    assert reset["sandbox_id"] != model["sandbox_id"]
-
-
-def test_nobody_comes(server: JupyterProcess) -> None:
-    start(server, "c.ipynb")
-    server.kill()
-    server.start()
-    assert len(server.sandboxes()) == 1
-    gone_within(server, PATIENCE)
-    assert server.sandboxes() == []
+    until(lambda: len(containers(server)) == 1, "the client has gone, and its kernel did not come")
+    assert [one["id"] for one in server.sandboxes()] == [reopened["id"]]
 
 
 def test_another_server_leaves_it_alone(server: JupyterProcess, tmp_path: Path) -> None:
@@ -153,21 +127,27 @@ def test_a_server_that_stays_away_is_not_waited_for_for_ever(server: JupyterProc
 
     async def go() -> None:
         box = ServerSandbox(ServerAddress(server.url, server.token), model, patience=3)
-        await box.run("true")
-        under_way = asyncio.create_task(box.run("sleep 1000"))
-        await asyncio.sleep(0.3)
+        waiting = await endless(box)
         await asyncio.to_thread(server.kill)
         with pytest.raises(SandboxLostError, match="restart the server"):
-            await under_way
+            await waiting
         with pytest.raises(SandboxLostError):
             await box.read_file("x")
         await box.close()
 
     run(go(), timeout=60)
-    for container in containers(server):
-        client = docker.from_env()
-        client.api.remove_container(container["Id"], force=True)
-        client.close()
+    with contextlib.closing(docker.from_env()) as client:
+        for container in containers(server):
+            client.api.remove_container(container["Id"], force=True)
+
+
+async def endless(box: ServerSandbox) -> asyncio.Task[Any]:
+    """A command that has begun and does not end."""
+    begun = asyncio.Event()
+    command = f"echo begun; sleep {own_mark()}"
+    waiting = asyncio.create_task(box.run(command, on_output=lambda *_: begun.set()))
+    await begun.wait()
+    return waiting
 
 
 def test_a_start_can_be_stopped(server: JupyterProcess) -> None:
@@ -177,8 +157,8 @@ def test_a_start_can_be_stopped(server: JupyterProcess) -> None:
     body = {"kernel_id": kernel, "isolation": "docker"}
     asking = threading.Thread(target=lambda: answers.append(server.ask(f"{API}/sandboxes", "POST", body)))
     asking.start()
-    while not (found := server.sandboxes()):
-        time.sleep(0.005)
+    found: list[dict[str, Any]] = []
+    until(lambda: found.extend(server.sandboxes()) or found)
     if found[0]["state"] == "starting":
         assert server.ask(f"{API}/sandboxes/{found[0]['id']}", "DELETE")[0] == 204
         asking.join(PATIENCE)
@@ -186,7 +166,8 @@ def test_a_start_can_be_stopped(server: JupyterProcess) -> None:
         assert "stopped while it was starting" in answers[0][1]["message"]
     asking.join(PATIENCE)
     server.ask(f"api/kernels/{kernel}", "DELETE")
-    gone_within(server, PATIENCE)
+    until(lambda: not containers(server))
+    assert server.sandboxes() == []
 
 
 def test_a_container_that_dies_is_told_and_replaced(server: JupyterProcess) -> None:
@@ -194,14 +175,12 @@ def test_a_container_that_dies_is_told_and_replaced(server: JupyterProcess) -> N
 
     async def go() -> None:
         box = ServerSandbox(ServerAddress(server.url, server.token), model)
-        under_way = asyncio.create_task(box.run("sleep 1000"))
-        await asyncio.sleep(0.5)
+        waiting = await endless(box)
         [container] = containers(server)
-        client = docker.from_env()
-        await asyncio.to_thread(client.api.kill, container["Id"])
-        client.close()
+        with contextlib.closing(docker.from_env()) as client:
+            await asyncio.to_thread(client.api.kill, container["Id"])
         with pytest.raises(SandboxLostError, match="lost"):
-            await under_way
+            await waiting
         await box.close()
 
     run(go(), timeout=60)

@@ -7,7 +7,6 @@ import json
 import re
 import tracemalloc
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,8 @@ import pytest
 import yaml
 from jupyter_server.utils import JupyterServerAuthWarning
 from pytest_jupyter.jupyter_server import *  # noqa: F403 - fixtures, for this module alone
-from tornado.httpclient import HTTPClientError
+from served import Served
+from support import PATIENCE, eventually, own_mark, processes_with, until
 from tornado.websocket import WebSocketHandler
 
 import llm_sandbox_nb.server
@@ -25,11 +25,10 @@ from llm_sandbox_nb.server.app import SandboxApp
 from llm_sandbox_nb.server.handlers import API, ID, rest_routes
 from llm_sandbox_nb.server.history_handlers import CHECKPOINT, history_routes
 from llm_sandbox_nb.server.manager import SandboxManager
+from llm_sandbox_nb.server.processes import UsageMeter
 from llm_sandbox_nb.server.run_handlers import RUN_ID, run_routes
 from llm_sandbox_nb.server.sockets import socket_routes
 
-Answer = tuple[int, Any]
-Call = Callable[..., Answer]
 ROUTES = [*rest_routes, *socket_routes, *run_routes, *history_routes]
 VERBS = ("get", "post", "put", "patch", "delete")
 SPEC = yaml.safe_load(Path(llm_sandbox_nb.server.__file__).with_name("rest-api.yml").read_text())
@@ -60,73 +59,15 @@ def jp_server_auth_resources() -> dict[str, str]:
 
 
 @pytest.fixture
-def call(jp_fetch: Any, jp_ws_fetch: Any, jp_asyncio_loop: asyncio.AbstractEventLoop) -> Call:
-    """A request: status and JSON, of refusals too."""
-
-    def go(verb: str, path: str, body: Any = None, **options: Any) -> Answer:
-        async def ask() -> Answer:
-            data = None if verb == "get" and body is None else json.dumps(body or {})
-            try:
-                answer = await jp_fetch(
-                    path,
-                    method=verb.upper(),
-                    body=data,
-                    allow_nonstandard_methods=True,
-                    request_timeout=60,
-                    **options,
-                )
-            except HTTPClientError as error:
-                return error.code, _json(error.response.body if error.response else b"")
-            return answer.code, _json(answer.body)
-
-        return jp_asyncio_loop.run_until_complete(ask())
-
-    return go
+def kernel(served: Served) -> str:
+    return served.kernel()
 
 
 @pytest.fixture
-def connect(jp_ws_fetch: Any, jp_asyncio_loop: asyncio.AbstractEventLoop) -> Callable[..., int]:
-    """Open a WebSocket and close it; the status."""
-
-    def go(path: str, **options: Any) -> int:
-        async def ask() -> int:
-            try:
-                socket = await jp_ws_fetch(path, **options)
-            except HTTPClientError as error:
-                return error.code
-            socket.close()
-            return 101
-
-        return jp_asyncio_loop.run_until_complete(ask())
-
-    return go
-
-
-@pytest.fixture
-def kernel(call: Call) -> str:
-    status, model = call("post", "api/kernels", {"name": "python3"})
-    assert status == 201
-    return str(model["id"])
-
-
-@pytest.fixture
-def sandbox(call: Call, kernel: str) -> dict[str, Any]:
-    status, model = call("post", f"{API}/sandboxes", {"kernel_id": kernel, "isolation": "process"})
+def sandbox(served: Served, kernel: str) -> dict[str, Any]:
+    status, model = served.ask(kernel)
     assert status == 201, model
     return dict(model)
-
-
-@pytest.fixture
-def manager(jp_serverapp: Any) -> SandboxManager:
-    found: SandboxManager = jp_serverapp.web_app.settings["llm_sandbox_manager"]
-    return found
-
-
-def _json(data: bytes) -> Any:
-    try:
-        return json.loads(data or b"null")
-    except ValueError:
-        return data
 
 
 def _path(pattern: str, kernel_id: str, sandbox_id: str) -> str:
@@ -160,29 +101,24 @@ def test_every_verb_is_decorated_in_its_own_class() -> None:
 
 @pytest.mark.parametrize("allowed", [True, False], ids=["allowed", "denied"])
 def test_authorisation(
-    allowed: bool,
-    call: Call,
-    connect: Callable[..., int],
-    kernel: str,
-    jp_serverapp: Any,
-    jp_server_authorizer: Any,
+    allowed: bool, served: Served, kernel: str, jp_serverapp: Any, jp_server_authorizer: Any
 ) -> None:
     """Of each verb of each route. The authorizer itself asserts that it is asked for the right action and resource."""
     authorizer = jp_server_authorizer(parent=jp_serverapp)
-    jp_serverapp.web_app.settings["authorizer"] = authorizer
+    served.settings["authorizer"] = authorizer
     for pattern, handler, verb in EVERY:
         where = f"{verb} {pattern}"
         authorizer.permissions = {"actions": ["read", "write", "execute"], "resources": ["llm-sandbox"]}
-        status, sandbox = call("post", f"{API}/sandboxes", {"kernel_id": kernel, "isolation": "process"})
+        status, sandbox = served.ask(kernel)
         assert status in (200, 201), sandbox
-        jp_serverapp.web_app.settings["llm_sandbox_runs"].publish("run-1", "k", "o", None)
+        served.settings["llm_sandbox_runs"].publish("run-1", "k", "o", None)
         socket = issubclass(handler, WebSocketHandler)
         action = "execute" if socket else "read" if verb == "get" else "write"
         others = {"read", "write", "execute"} - {action}
         authorizer.permissions["actions"] = [action] if allowed else sorted(others)
         path = _path(pattern, kernel, sandbox["id"])
         if socket:
-            assert connect(path) == (101 if allowed else 403), where
+            assert served.connect(path) == (101 if allowed else 403), where
             continue
         body = {"kernel_id": kernel} if pattern.endswith("sandboxes") else {"action": "stop"}
         history = "history" in pattern
@@ -191,20 +127,20 @@ def test_authorisation(
             if history or pattern.endswith(("content", "notebook-runs"))
             else None
         )
-        status, _ = call(verb, path, body if verb == "post" else None, params=params)
+        status, _ = served.call(verb, path, body if verb == "post" else None, params=params)
         assert (status != 403) is allowed, where
         done = (404,) if history else (200, 201, 204, 409)
         assert status in (done if allowed else (403,)), where
 
 
-def test_authentication(call: Call, connect: Callable[..., int], jp_serverapp: Any) -> None:
+def test_authentication(served: Served) -> None:
     nobody = {"Authorization": "token wrong"}
     for pattern, handler, verb in EVERY:
         path = _path(pattern, "k", "0" * 32)
         if issubclass(handler, WebSocketHandler):
-            status = connect(path, headers=nobody)
+            status = served.connect(path, headers=nobody)
         else:
-            status, _ = call(verb, path, headers=nobody)
+            status, _ = served.call(verb, path, headers=nobody)
         assert status == 403, f"{verb} {pattern}"
 
 
@@ -236,78 +172,60 @@ def _rules(web_app: Any) -> list[Any]:
 # --------------------------------------------------------------------------------------------- what it does
 
 
-def test_a_kernel_gets_its_sandbox_and_keeps_it(call: Call, kernel: str) -> None:
-    before = call("get", f"{API}/kernels/{kernel}")[1]
-    assert before == {"kernel_id": kernel, "notebook": None, "sandbox": None}
-    status, first = call("post", f"{API}/sandboxes", {"kernel_id": kernel, "isolation": "process"})
-    assert status == 201
-    assert first["state"] == "running"
-    assert first["protection"]["isolation"] == "process"
-    again, second = call("post", f"{API}/sandboxes", {"kernel_id": kernel, "isolation": "process"})
-    assert again == 200
-    assert second["id"] == first["id"]
-    assert call("get", f"{API}/kernels/{kernel}")[1]["sandbox"]["id"] == first["id"]
-    status, fresh = call(
-        "post", f"{API}/sandboxes", {"kernel_id": kernel, "isolation": "process", "fresh": True}
-    )
+def test_a_kernel_gets_its_sandbox_and_keeps_it(served: Served, kernel: str) -> None:
+    one = f"{API}/kernels/{kernel}"
+    assert served.call("get", one)[1] == {"kernel_id": kernel, "notebook": None, "sandbox": None}
+    status, first = served.ask(kernel)
+    assert (status, first["state"], first["protection"]["isolation"]) == (201, "running", "process")
+    again, second = served.ask(kernel)
+    assert (again, second["id"]) == (200, first["id"])
+    assert served.call("get", one)[1]["sandbox"]["id"] == first["id"]
+    status, fresh = served.ask(kernel, fresh=True)
     assert status == 201
     assert fresh["id"] != first["id"]
-    assert [one["id"] for one in call("get", f"{API}/sandboxes")[1]["sandboxes"]] == [fresh["id"]]
-    assert call("get", f"{API}/info")[1]["sandboxes"] == 1
-    assert call("delete", f"{API}/sandboxes/{fresh['id']}")[0] == 204
-    assert call("delete", f"{API}/sandboxes/{fresh['id']}")[0] == 404
-    assert call("get", f"{API}/sandboxes")[1]["sandboxes"] == []
+    assert [one["id"] for one in served.sandboxes()] == [fresh["id"]]
+    assert served.call("get", f"{API}/info")[1]["sandboxes"] == 1
+    assert served.call("delete", f"{API}/sandboxes/{fresh['id']}")[0] == 204
+    assert served.call("delete", f"{API}/sandboxes/{fresh['id']}")[0] == 404
+    assert served.sandboxes() == []
 
+    async def at_once() -> list[Any]:
+        request = {"method": "POST", "body": json.dumps({"kernel_id": kernel, "isolation": "process"})}
+        return await asyncio.gather(*(served.jp_fetch(f"{API}/sandboxes", **request) for _ in range(5)))
 
-def test_two_requests_at_once_start_one(
-    jp_fetch: Any, jp_asyncio_loop: asyncio.AbstractEventLoop, kernel: str
-) -> None:
-    body = json.dumps({"kernel_id": kernel, "isolation": "process"})
-
-    async def ask() -> list[Any]:
-        return await asyncio.gather(
-            *(jp_fetch(f"{API}/sandboxes", method="POST", body=body) for _ in range(5))
-        )
-
-    answers = jp_asyncio_loop.run_until_complete(ask())
+    answers = served.run(at_once())
     assert sorted(answer.code for answer in answers) == [200, 200, 200, 200, 201]
     assert len({json.loads(answer.body)["id"] for answer in answers}) == 1
 
 
-def test_reset_and_restart(
-    call: Call, sandbox: dict[str, Any], manager: SandboxManager, jp_asyncio_loop: asyncio.AbstractEventLoop
-) -> None:
+def test_reset_and_restart(served: Served, sandbox: dict[str, Any]) -> None:
     path = f"{API}/sandboxes/{sandbox['id']}"
 
     def run(command: str) -> bytes:
-        return jp_asyncio_loop.run_until_complete(manager.running(sandbox["id"]).run(command)).stdout
+        return served.run(served.manager.running(sandbox["id"]).run(command)).stdout
 
-    run("echo kept > file; export LOST=1; (setsid sleep 4321.5 &) ; sleep 4321.5 & ")
-    status, model = call("post", f"{path}/restart")
+    mark = own_mark()
+    run(f"echo kept > file; export LOST=1; (setsid sleep {mark} &) ; sleep {mark} & ")
+    until(lambda: len(processes_with(mark)) == 2)
+    status, model = served.call("post", f"{path}/restart")
     assert (status, model["id"], model["state"]) == (200, sandbox["id"], "running")
-    assert run("cat file; echo $LOST; pgrep -cf 'sleep 4321.[5]'") == b"kept\n\n0\n"
-    status, model = call("post", f"{path}/reset")
+    until(lambda: not processes_with(mark))
+    assert run("cat file; echo $LOST") == b"kept\n\n"
+    status, model = served.call("post", f"{path}/reset")
     assert (status, model["id"], model["settings"]) == (200, sandbox["id"], sandbox["settings"])
     assert model["sandbox_id"] != sandbox["sandbox_id"]
     assert run("ls file 2>&1 | tail -c 27") == b" No such file or directory\n"
 
 
-def test_files_are_listed_and_downloaded(
-    call: Call,
-    jp_fetch: Any,
-    sandbox: dict[str, Any],
-    manager: SandboxManager,
-    jp_asyncio_loop: asyncio.AbstractEventLoop,
-) -> None:
-    box, path = manager.running(sandbox["id"]), f"{API}/sandboxes/{sandbox['id']}/files"
+def test_files_are_listed_and_downloaded(served: Served, sandbox: dict[str, Any]) -> None:
+    box, path = served.manager.running(sandbox["id"]), f"{API}/sandboxes/{sandbox['id']}/files"
     page = b"<script>alert(document.cookie)</script>"
-    jp_asyncio_loop.run_until_complete(box.write_file('output/a "b"\n\u00e9.html', page))
-    status, listing = call("get", path, params={"path": "output"})
+    served.run(box.write_file('output/a "b"\n\u00e9.html', page))
+    status, listing = served.call("get", path, params={"path": "output"})
     assert status == 200
-    assert [(entry["kind"], entry["size"]) for entry in listing["files"]] == [("file", len(page))]
-    answer = jp_asyncio_loop.run_until_complete(
-        jp_fetch(f"{path}/content", params={"path": listing["files"][0]["path"]})
-    )
+    [file] = listing["files"]
+    assert (file["kind"], file["size"]) == ("file", len(page))
+    answer = served.fetch(f"{path}/content", params={"path": file["path"]})
     assert answer.body == page
     assert answer.headers["Content-Type"] == "application/octet-stream"
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
@@ -315,52 +233,48 @@ def test_files_are_listed_and_downloaded(
         "attachment; filename*=UTF-8''a%20%22b%22%0A%C3%A9"
     )
     assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
-    assert call("get", f"{path}/content", params={"path": "nothing"})[0] == 404
-    assert call("get", f"{path}/content", params={"path": "."})[0] == 409
-    assert call("get", f"{path}/content")[0] == 400
-    status, refused = call("get", path, params={"depth": "x"})
+    assert served.call("get", f"{path}/content", params={"path": "nothing"})[0] == 404
+    assert served.call("get", f"{path}/content", params={"path": "."})[0] == 409
+    assert served.call("get", f"{path}/content")[0] == 400
+    status, refused = served.call("get", path, params={"depth": "x"})
     assert (status, refused["message"]) == (400, "'depth' must be a number from 1 to 10.")
-    manager.max_download_bytes = 10
-    status, refused = call("get", f"{path}/content", params={"path": listing["files"][0]["path"]})
+    served.manager.max_download_bytes = 10
+    status, refused = served.call("get", f"{path}/content", params={"path": file["path"]})
     assert (status, refused["error"]) == (413, "OutputLimitExceededError")
 
 
-def test_a_file_is_uploaded(
-    jp_fetch: Any, call: Call, sandbox: dict[str, Any], jp_asyncio_loop: asyncio.AbstractEventLoop
-) -> None:
+def test_a_file_is_uploaded(served: Served, sandbox: dict[str, Any]) -> None:
     path, name = f"{API}/sandboxes/{sandbox['id']}/files/content", 'new folder/a "b"\né.bin'
     data = bytes(range(256)) * 4096
 
-    def put(body: bytes) -> int:
-        request = jp_fetch(path, method="PUT", body=body, params={"path": name})
-        return int(jp_asyncio_loop.run_until_complete(request).code)
-
     for body in (b"longer than what comes next", data, b""):
-        assert put(body) == 204
-        answer = jp_asyncio_loop.run_until_complete(jp_fetch(path, params={"path": name}))
-        assert answer.body == body
-    assert call("put", path, params={"path": "."})[0] == 409
-    assert call("put", path)[0] == 400
-    assert call("put", path.replace(sandbox["id"], "0" * 32), params={"path": "x"})[0] == 404
+        assert served.fetch(path, method="PUT", body=body, params={"path": name}).code == 204
+        assert served.fetch(path, params={"path": name}).body == body
+    assert served.call("put", path, params={"path": "."})[0] == 409
+    assert served.call("put", path)[0] == 400
+    assert served.call("put", path.replace(sandbox["id"], "0" * 32), params={"path": "x"})[0] == 404
 
 
-def test_what_it_uses(
-    call: Call, sandbox: dict[str, Any], manager: SandboxManager, jp_asyncio_loop: asyncio.AbstractEventLoop
-) -> None:
-    box, path = manager.running(sandbox["id"]), f"{API}/sandboxes/{sandbox['id']}/stats"
-    used = call("get", f"{API}/sandboxes/{sandbox['id']}")[1]["last_activity"]
-    status, before = call("get", path)
+def test_what_it_uses(served: Served, sandbox: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1_000.0]
+    monkeypatch.setattr(handlers.StatsHandler, "meter", UsageMeter(clock=lambda: now[0]))
+    box, path = served.manager.running(sandbox["id"]), f"{API}/sandboxes/{sandbox['id']}/stats"
+    used = served.call("get", f"{API}/sandboxes/{sandbox['id']}")[1]["last_activity"]
+    status, before = served.call("get", path)
     assert status == 200
     assert before["processes"] >= 2
-    eat = "x = bytearray(60_000_000)\nfor i in range(4_000_000): pass\nimport time; time.sleep(60)"
-    jp_asyncio_loop.run_until_complete(box.run(f"(python3 -c '{eat}' &) ; sleep 2"))
-    after = call("get", path)[1]
-    assert after["processes"] == before["processes"] + 1
+    eat = 'x = bytearray(60_000_000)\nfor i in range(4_000_000): pass\nopen("eaten", "w"); input()'
+    served.run(box.run(f"(tail -f /dev/null | python3 -c '{eat}' &)"))
+    until((Path(box.directories.root) / "eaten").exists)
+    now[0] += 0.4
+    assert served.call("get", path)[1] == before, "within half a second it is not measured again"
+    now[0] += 0.2
+    after = served.call("get", path)[1]
+    assert after["time"] == pytest.approx(before["time"] + 0.6)
+    assert after["processes"] == before["processes"] + 2
     assert after["memory_bytes"] - before["memory_bytes"] > 55_000_000
-    assert 0.05 < after["cpu_seconds"] - before["cpu_seconds"] < 5
-    again = call("get", path)[1]
-    assert again == after, "within half a second it is not measured again"
-    assert call("get", f"{API}/sandboxes/{sandbox['id']}")[1]["last_activity"] == used
+    assert after["cpu_seconds"] - before["cpu_seconds"] > 0.05
+    assert served.call("get", f"{API}/sandboxes/{sandbox['id']}")[1]["last_activity"] == used
 
 
 # ------------------------------------------------------------------------------------------ what it refuses
@@ -372,82 +286,58 @@ LOCKED = {
 
 
 @pytest.mark.parametrize("site", [LOCKED])
-@pytest.mark.parametrize(
-    "asked",
-    [{"isolation": "docker"}, {}, {"isolation": "process", "limits": {"pids": 101}}, {"profile": "strict"}],
-)
-def test_the_policy_is_told_in_one_sentence(
-    site: dict[str, Any], asked: dict[str, Any], call: Call, kernel: str
+def test_the_policy_is_told_in_one_sentence_and_there_is_a_maximum(
+    site: dict[str, Any], served: Served, kernel: str
 ) -> None:
-    status, answer = call("post", f"{API}/sandboxes", {"kernel_id": kernel, **asked})
-    assert (status, answer["error"]) == (403, "PolicyError")
-    assert answer["message"].startswith("This site ")
-    assert call("get", f"{API}/sandboxes")[1]["sandboxes"] == []
+    auto = {"isolation": None}
+    for asked in ({"isolation": "docker"}, auto, {"limits": {"pids": 101}}, {**auto, "profile": "strict"}):
+        status, answer = served.ask(kernel, **asked)
+        assert (status, answer["error"]) == (403, "PolicyError"), asked
+        assert answer["message"].startswith("This site "), asked
+    assert served.sandboxes() == []
 
-
-@pytest.mark.parametrize("site", [LOCKED])
-def test_no_more_than_the_maximum(site: dict[str, Any], call: Call, sandbox: dict[str, Any]) -> None:
-    other = call("post", "api/kernels", {"name": "python3"})[1]["id"]
-    status, answer = call("post", f"{API}/sandboxes", {"kernel_id": other, "isolation": "process"})
+    assert served.ask(kernel)[0] == 201
+    other = served.kernel()
+    status, answer = served.ask(other)
     assert (status, answer["error"]) == (403, "PolicyError")
     assert answer["message"].startswith("This server runs 1 sandbox, as many as its site allows. Idle: ")
     assert "%sandbox stop --idle" in answer["message"]
-    body = {"kernel_id": sandbox["kernel_id"], "isolation": "process", "fresh": True}
-    assert call("post", f"{API}/sandboxes", body)[0] == 201
+    sandbox = served.ask(kernel, fresh=True)[1]
 
-
-@pytest.mark.parametrize("site", [LOCKED])
-def test_room_is_made_by_stopping_what_is_idle_longest(
-    site: dict[str, Any], call: Call, sandbox: dict[str, Any]
-) -> None:
-    other = call("post", "api/kernels", {"name": "python3"})[1]["id"]
     idle = f"{API}/sandboxes/stop-idle"
-    own = {"kernel_id": sandbox["kernel_id"], "most": 1}
-    assert call("post", idle, own) == (200, {"stopped": []}), "one's own stays"
+    assert served.call("post", idle, {"kernel_id": kernel, "most": 1}) == (200, {"stopped": []}), (
+        "one's own stays"
+    )
     for wrong in ({"most": 0}, {"most": "1"}, {"kernel_id": 3}):
-        assert call("post", idle, wrong)[0] == 400
-    stopped = call("post", idle, {"kernel_id": other, "most": 1})[1]["stopped"]
-    assert [one["id"] for one in stopped] == [sandbox["id"]]
-    assert call("post", f"{API}/sandboxes", {"kernel_id": other, "isolation": "process"})[0] == 201
+        assert served.call("post", idle, wrong)[0] == 400
+    stopped = served.call("post", idle, {"kernel_id": other, "most": 1})[1]["stopped"]
+    assert [one["id"] for one in stopped] == [sandbox["id"]], "what is idle longest"
+    assert served.ask(other)[0] == 201
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        ({}, 400),
-        ([1], 400),
-        ({"kernel_id": 3}, 400),
-        ({"kernel_id": "nobody's"}, 404),
-        ({"kernel_id": None}, 400),
-    ],
-)
-def test_malformed_requests(body: Any, status: int, call: Call, jp_serverapp: Any) -> None:
-    answered, answer = call("post", f"{API}/sandboxes", body)
-    assert answered == status
-    assert answer["message"]
-    assert "Traceback" not in json.dumps(answer)
-
-
-@pytest.mark.parametrize(
-    ("asked", "status", "kind"),
-    [
-        ({"isolation": "process", "limits": {"disk": 1}}, 400, "ValueError"),
-        ({"isolation": "process", "limits": {"pids": 1e300}}, 400, "ValueError"),
-        ({"isolation": "process", "limits": {"pids": 0.5}}, 400, "ValueError"),
-        ({"isolation": "process", "image": "x"}, 400, "ValueError"),
-        ({"isolation": "process", "network": "none"}, 400, "ValueError"),
-        ({"isolation": "chroot"}, 403, "PolicyError"),
-    ],
-)
-def test_options_that_make_no_sense(asked: Any, status: int, kind: str, call: Call, kernel: str) -> None:
-    answered, answer = call("post", f"{API}/sandboxes", {"kernel_id": kernel, **asked})
-    assert (answered, answer["error"]) == (status, kind)
-    assert call("get", f"{API}/sandboxes")[1]["sandboxes"] == []
-
-
-def test_an_id_that_is_none_matches_no_route(call: Call, jp_serverapp: Any) -> None:
+def test_requests_that_make_no_sense(served: Served, kernel: str) -> None:
+    process = {"kernel_id": kernel, "isolation": "process"}
+    for body, status, kind in (
+        ({}, 400, "ValueError"),
+        ([1], 400, "ValueError"),
+        ({"kernel_id": 3}, 400, "ValueError"),
+        ({"kernel_id": None}, 400, "ValueError"),
+        ({"kernel_id": "nobody's"}, 404, None),
+        ({**process, "limits": {"disk": 1}}, 400, "ValueError"),
+        ({**process, "limits": {"pids": 1e300}}, 400, "ValueError"),
+        ({**process, "limits": {"pids": 0.5}}, 400, "ValueError"),
+        ({**process, "image": "x"}, 400, "ValueError"),
+        ({**process, "network": "none"}, 400, "ValueError"),
+        ({**process, "isolation": "chroot"}, 403, "PolicyError"),
+    ):
+        answered, answer = served.call("post", f"{API}/sandboxes", body)
+        assert answered == status, body
+        assert answer["message"], body
+        assert kind in (None, answer["error"]), body
+        assert "Traceback" not in json.dumps(answer)
+    assert served.sandboxes() == []
     for wrong in ("x", "0" * 31, "0" * 33, "..%2F..", "0" * 31 + "G"):
-        assert call("get", f"{API}/sandboxes/{wrong}")[0] == 404
+        assert served.call("get", f"{API}/sandboxes/{wrong}")[0] == 404, wrong
 
 
 def test_every_trait_explains_itself() -> None:
@@ -456,15 +346,14 @@ def test_every_trait_explains_itself() -> None:
             assert trait.help, f"{owner.__name__}.{name}"
 
 
-@pytest.mark.parametrize("path", ["/" + "x" * 10_000, "x/" * 5_000 + "f", "x" * 300])
-def test_paths_that_are_too_long(call: Call, sandbox: dict[str, Any], path: str) -> None:
+def test_paths_that_are_too_long(served: Served, sandbox: dict[str, Any]) -> None:
     """They were answered 500, as a defect of the server."""
-    query = {"path": path}
-    content = f"{API}/sandboxes/{sandbox['id']}/files/content"
-    for verb, route in (("get", content), ("put", content), ("get", content.removesuffix("/content"))):
-        status, answer = call(verb, route, params=query)
-        assert status == 400, (verb, route, status, answer)
-        assert len(answer["message"]) <= 1000
+    files = f"{API}/sandboxes/{sandbox['id']}/files"
+    for path in ("/" + "x" * 10_000, "x/" * 5_000 + "f", "x" * 300):
+        for verb, route in (("get", f"{files}/content"), ("put", f"{files}/content"), ("get", files)):
+            status, answer = served.call(verb, route, params={"path": path})
+            assert status == 400, (verb, route, status, answer)
+            assert len(answer["message"]) <= 1000
 
 
 # ---------------------------------------------------------------------------------------- large and slow clients
@@ -476,14 +365,12 @@ def _request(sandbox: dict[str, Any], server: Any, verb: str, path: str, *header
     return "\r\n".join([f"{verb} {url} HTTP/1.1", "Host: localhost", token, *headers, "", ""]).encode()
 
 
-def test_an_upload_is_not_held_in_memory(
-    jp_serverapp: Any, jp_asyncio_loop: asyncio.AbstractEventLoop, sandbox: dict[str, Any], call: Call
-) -> None:
+def test_an_upload_is_not_held_in_memory(served: Served, sandbox: dict[str, Any]) -> None:
     size, piece = 64 * 2**20, bytes(2**18)
 
     async def put() -> tuple[bytes, int]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", jp_serverapp.port)
-        writer.write(_request(sandbox, jp_serverapp, "PUT", "big", f"Content-Length: {size}"))
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.app.port)
+        writer.write(_request(sandbox, served.app, "PUT", "big", f"Content-Length: {size}"))
         tracemalloc.start()
         for _ in range(size // len(piece)):
             writer.write(piece)
@@ -494,57 +381,49 @@ def test_an_upload_is_not_held_in_memory(
         writer.close()
         return status, peak
 
-    status, peak = jp_asyncio_loop.run_until_complete(put())
+    status, peak = served.run(put())
     assert b" 204 " in status
     assert peak < 30 * 2**20
-    files = call("get", f"{API}/sandboxes/{sandbox['id']}/files")[1]["files"]
+    files = served.call("get", f"{API}/sandboxes/{sandbox['id']}/files")[1]["files"]
     assert [one["size"] for one in files if one["path"].endswith("/big")] == [size]
 
 
-def test_an_upload_of_a_stranger_is_refused_before_its_body(
-    jp_serverapp: Any, jp_asyncio_loop: asyncio.AbstractEventLoop, sandbox: dict[str, Any]
-) -> None:
+def test_an_upload_of_a_stranger_is_refused_before_its_body(served: Served, sandbox: dict[str, Any]) -> None:
     async def put() -> bytes:
-        reader, writer = await asyncio.open_connection("127.0.0.1", jp_serverapp.port)
-        request = _request(sandbox, jp_serverapp, "PUT", "x", "Content-Length: 1000000")
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.app.port)
+        request = _request(sandbox, served.app, "PUT", "x", "Content-Length: 1000000")
         writer.write(re.sub(rb"Authorization: [^\r]*", b"X-None: x", request))
         status = await reader.readline()
         writer.close()
         return status
 
-    assert b" 403 " in jp_asyncio_loop.run_until_complete(asyncio.wait_for(put(), 30))
+    assert b" 403 " in served.run(asyncio.wait_for(put(), PATIENCE))
 
 
 def test_slow_clients_are_hung_up_on(
-    jp_serverapp: Any,
-    jp_asyncio_loop: asyncio.AbstractEventLoop,
-    sandbox: dict[str, Any],
-    call: Call,
-    monkeypatch: pytest.MonkeyPatch,
+    served: Served, sandbox: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that never completes its upload, and one that never takes its download."""
     monkeypatch.setattr(handlers, "PATIENCE", 0.5)
     monkeypatch.setattr(handlers, "SLOWEST", 2**30)
     content = f"{API}/sandboxes/{sandbox['id']}/files"
-    manager: SandboxManager = jp_serverapp.web_app.settings["llm_sandbox_manager"]
 
     async def wait() -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", jp_serverapp.port)
-        writer.write(_request(sandbox, jp_serverapp, "PUT", "slow", "Content-Length: 1000000") + b"half")
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.app.port)
+        writer.write(_request(sandbox, served.app, "PUT", "slow", "Content-Length: 1000000") + b"half")
         assert await reader.read() == b""
         writer.close()
-        await manager.running(sandbox["id"]).write_file("big", bytes(32 * 2**20))
-        reader, writer = await asyncio.open_connection("127.0.0.1", jp_serverapp.port, limit=2**16)
-        writer.write(_request(sandbox, jp_serverapp, "GET", "big"))
+        await served.manager.running(sandbox["id"]).write_file("big", bytes(32 * 2**20))
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.app.port, limit=2**16)
+        writer.write(_request(sandbox, served.app, "GET", "big"))
         await reader.readline()
         mine = writer.get_extra_info("sockname")
-        while any(one.raddr == mine for one in psutil.Process().net_connections()):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+        await eventually(lambda: all(one.raddr != mine for one in psutil.Process().net_connections()))
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await reader.readexactly(32 * 2**20)
         writer.close()
 
-    jp_asyncio_loop.run_until_complete(asyncio.wait_for(wait(), 60))
-    names = [one["path"].rsplit("/", 1)[1] for one in call("get", content)[1]["files"]]
+    served.run(asyncio.wait_for(wait(), 2 * PATIENCE))
+    names = [one["path"].rsplit("/", 1)[1] for one in served.call("get", content)[1]["files"]]
     assert "big" in names
     assert "slow" not in names

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 from jupyter_process import JupyterProcess, jupyter
-from support import require, run
+from support import run, until
 
 from llm_sandbox_nb.notebook.server_client.address import ServerAddress
 from llm_sandbox_nb.notebook.server_client.keeper import ServerKeeper
 from llm_sandbox_nb.sandbox.errors import PolicyError
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 
+pytestmark = [pytest.mark.bubblewrap, pytest.mark.usefixtures("bubblewrap_engine")]
+OPTIONS = ("--SandboxManager.watch_interval=0.3",)
+
 
 def keeper_of(server: JupyterProcess, kernel: str) -> ServerKeeper:
     return ServerKeeper(ServerAddress(server.url, server.token), kernel)
 
 
-def wait_for(server: JupyterProcess, count: int) -> None:
-    deadline = time.monotonic() + 60
-    while len(server.sandboxes()) != count:
-        assert time.monotonic() < deadline, server.sandboxes()
-        time.sleep(0.2)
-
-
-@pytest.mark.bubblewrap
-def test_forks_live_beside_their_sandbox_and_end_with_the_kernel(tmp_path: Path) -> None:
-    require("bubblewrap")
-
+def test_forks_live_beside_their_sandbox_and_end_with_the_kernel(
+    server: JupyterProcess, tmp_path: Path
+) -> None:
     async def body(keeper: ServerKeeper) -> None:
         box = await keeper.acquire(SandboxOptions("bubblewrap"))
         await box.keep_history(tmp_path / "history")
@@ -58,17 +52,14 @@ def test_forks_live_beside_their_sandbox_and_end_with_the_kernel(tmp_path: Path)
         assert len(server.sandboxes()) == 2
         await keeper.close()
 
-    with jupyter(tmp_path / "jupyter", "--SandboxManager.watch_interval=0.3") as server:
-        kernel = server.start_kernel()
-        run(body(keeper_of(server, kernel)), timeout=120)
-        server.ask(f"api/kernels/{kernel}", "DELETE")
-        wait_for(server, 0)
+    kernel = server.start_kernel()
+    run(body(keeper_of(server, kernel)), timeout=120)
+    server.ask(f"api/kernels/{kernel}", "DELETE")
+    until(lambda: server.sandboxes() == [])
 
 
-@pytest.mark.bubblewrap
 def test_a_site_has_the_last_word_on_forks(tmp_path: Path) -> None:
     """As many sandboxes as the site allows; the refusal costs nothing and says what to do."""
-    require("bubblewrap")
 
     async def body(keeper: ServerKeeper) -> None:
         box = await keeper.acquire(SandboxOptions("bubblewrap"))
@@ -84,10 +75,8 @@ def test_a_site_has_the_last_word_on_forks(tmp_path: Path) -> None:
         run(body(keeper_of(server, server.start_kernel())), timeout=120)
 
 
-@pytest.mark.bubblewrap
-def test_a_broken_connection_costs_no_checkpoint(tmp_path: Path) -> None:
+def test_a_broken_connection_costs_no_checkpoint(server: JupyterProcess, kernel: str) -> None:
     """The connection is made again, and the whole is told once more."""
-    require("bubblewrap")
 
     async def body(keeper: ServerKeeper) -> None:
         box = await keeper.acquire(SandboxOptions("bubblewrap"))
@@ -106,5 +95,4 @@ def test_a_broken_connection_costs_no_checkpoint(tmp_path: Path) -> None:
         assert box.history.size < size + 1000
         await keeper.close()
 
-    with jupyter(tmp_path / "jupyter") as server:
-        run(body(keeper_of(server, server.start_kernel())), timeout=120)
+    run(body(keeper_of(server, kernel)), timeout=120)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from jupyter_process import JupyterProcess, jupyter
-from support import KEPT_PIDS, PATIENCE, processes_with, until
+from support import KEPT_PIDS, PATIENCE, own_mark, processes_with, until
 
 USE = """
 from llm_sandbox_nb.sandbox.options import SandboxOptions
@@ -24,118 +24,92 @@ from llm_sandbox_nb.notebook.server_client.keeper import connect_server
 keeper = await connect_server()
 box = await keeper.acquire(SandboxOptions("process")) if keeper else None
 """
-TELL = "print(box.id); print(box.directories.root)"
-MARK = f"98765.{os.getpid()}"
-"""Seconds that a command sleeps, by which it is told from all others."""
 WHICH = USE.replace("box =", "#") + "\nprint(keeper._address.url if keeper else None)"
-QUICK = ("--SandboxManager.watch_interval=0.2",)
+OPTIONS = ("--SandboxManager.watch_interval=0.2",)
+MORTAL = ("--KernelManager.autorestart=False", "--AsyncIOLoopKernelManager.autorestart=False")
+NO_FILE = "os.environ['JPY_PARENT_PID'] = '1'"
+"""The parent's file, which names its server, is not found."""
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterProcess]:
-    with jupyter(tmp_path_factory.mktemp("jupyter"), *QUICK) as running:
-        assert running.process is not None
-        KEPT_PIDS.add(running.process.pid)
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterProcess]:
+    options = ("--SandboxManager.dead_kernel_grace=1", "--SandboxPolicy.allowed_isolations=process")
+    with jupyter(tmp_path_factory.mktemp("other"), *OPTIONS, *MORTAL, *options) as running:
         yield running
 
 
 @pytest.fixture
-def kernel(server: JupyterProcess) -> Iterator[str]:
-    """A kernel as new."""
-    with server.warm_kernel() as kernel_id:
-        yield kernel_id
+def other(process: JupyterProcess) -> JupyterProcess:
+    """A second server, of which a test may end kernels and the server itself."""
+    assert process.process is not None
+    if process.process.poll() is not None:
+        process.start()
+    KEPT_PIDS.add(process.process.pid)
+    return process
 
 
 # ----------------------------------------------------------------------------------------- finding its server
 
 
-def test_a_kernel_finds_its_own_server_by_the_variables(server: JupyterProcess, kernel: str) -> None:
-    assert server.execute(kernel, WHICH).strip() == server.url
-    assert (
-        server.execute(kernel, "import os; print('LLM_SANDBOX_SERVER_URL' in os.environ)").strip() == "True"
-    )
+def found(server: JupyterProcess, kernel: str, *changes: str) -> str:
+    """The address of the server that a kernel finds after these changes of its environment."""
+    lines = ["import os", "kept = dict(os.environ)", *changes, WHICH]
+    return server.execute(kernel, "\n".join([*lines, "os.environ.clear(); os.environ.update(kept)"])).strip()
 
 
-def test_a_kernel_finds_its_own_server_by_the_info_file(server: JupyterProcess, kernel: str) -> None:
-    forget = "import os\nfor name in list(os.environ):\n    if 'LLM_SANDBOX' in name: del os.environ[name]\n"
-    assert server.execute(kernel, forget + WHICH).strip() == server.url
-
-
-def test_the_hubs_token_is_taken_when_the_server_has_none(server: JupyterProcess, kernel: str) -> None:
-    hub = "import os\nos.environ['JUPYTERHUB_API_TOKEN'] = os.environ['LLM_SANDBOX_SERVER_TOKEN']\n"
-    hub += "os.environ['LLM_SANDBOX_SERVER_TOKEN'] = ''\nos.environ['JPY_PARENT_PID'] = '1'\n"
-    assert server.execute(kernel, hub + WHICH).strip() == server.url
+def test_a_kernel_finds_its_own_server(server: JupyterProcess, kernel: str) -> None:
+    assert found(server, kernel, "assert 'LLM_SANDBOX_SERVER_URL' in os.environ", NO_FILE) == server.url
+    forget = "for name in [one for one in os.environ if 'LLM_SANDBOX' in one]: del os.environ[name]"
+    assert found(server, kernel, forget) == server.url, "by the file"
+    hub = "os.environ['JUPYTERHUB_API_TOKEN'] = os.environ['LLM_SANDBOX_SERVER_TOKEN']"
+    nameless = "os.environ['LLM_SANDBOX_SERVER_TOKEN'] = ''"
+    assert found(server, kernel, hub, nameless, NO_FILE) == server.url, "the hub's token"
 
 
 def test_a_server_without_a_token(tmp_path: Path) -> None:
     """Anybody who reaches it may do anything, and tornado then asks for a sign against forged requests."""
-    with jupyter(tmp_path, *QUICK, token="") as server:
-        kernel_id = server.start_kernel()
-        assert server.execute(kernel_id, WHICH).strip() == server.url
-        told = server.execute(kernel_id, USE + "print((await box.run('echo works')).stdout)")
-        assert "works" in told
+    with jupyter(tmp_path, *OPTIONS, token="") as server:
+        kernel = server.start_kernel()
+        assert found(server, kernel) == server.url
+        assert "works" in server.execute(kernel, USE + "print((await box.run('echo works')).stdout)")
 
 
 def test_a_server_with_a_certificate_of_its_own(tmp_path: Path) -> None:
     """Its name is not that of loopback; another certificate, though, is not taken for it."""
     for name in ("its", "another"):
-        subject = [
-            "-subj",
-            f"/CN={name}.example",
-            "-keyout",
-            tmp_path / f"{name}.key",
-            "-out",
-            tmp_path / f"{name}.pem",
-        ]
-        subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject],
-            check=True,
-            capture_output=True,
-        )
+        make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
+        subject = f"-subj /CN={name}.example -keyout {name}.key -out {name}.pem"
+        subprocess.run([*make.split(), *subject.split()], check=True, capture_output=True, cwd=tmp_path)
     with jupyter(tmp_path / "jupyter", certificate=(tmp_path / "its.pem", tmp_path / "its.key")) as server:
         kernel = server.start_kernel()
-        assert (
-            server.execute(kernel, USE + "print((await box.run('echo over TLS')).text)").strip() == "over TLS"
-        )
-        other = (
-            f"import os\nos.environ['LLM_SANDBOX_SERVER_CERTIFICATE'] = {str(tmp_path / 'another.pem')!r}\n"
-        )
-        other += "os.environ['JPY_PARENT_PID'] = '1'\n"
-        assert server.execute(kernel, other + WHICH).strip() == "None"
+        told = server.execute(kernel, USE + "print((await box.run('echo over TLS')).text)")
+        assert told.strip() == "over TLS"
+        wrong = f"os.environ['LLM_SANDBOX_SERVER_CERTIFICATE'] = {str(tmp_path / 'another.pem')!r}"
+        assert found(server, kernel, wrong, NO_FILE) == "None"
 
 
-def test_another_server_is_never_used(server: JupyterProcess, kernel: str, tmp_path: Path) -> None:
+def test_another_server_is_never_used(server: JupyterProcess, kernel: str, other: JupyterProcess) -> None:
     """The other one is alive, its token is right, and it has the extension: but the kernel is not its own."""
-    with jupyter(tmp_path, *QUICK) as other:
-        mislead = f"import os\nos.environ['LLM_SANDBOX_SERVER_URL'] = {other.url!r}\n"
-        mislead += f"os.environ['LLM_SANDBOX_SERVER_TOKEN'] = {other.token!r}\n"
-        assert server.execute(kernel, mislead + WHICH).strip() == server.url
-        no_file = mislead + "os.environ['JPY_PARENT_PID'] = '1'\n"
-        assert server.execute(kernel, no_file + WHICH).strip() == "None"
-        assert other.sandboxes() == []
-
-
-@pytest.mark.parametrize("how", ["dead", "silent", "no url", "no server at all"])
-def test_a_server_that_is_none_is_passed_over_quickly(server: JupyterProcess, kernel: str, how: str) -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-        if how == "silent":
-            listener.listen()
-        url = {"no url": "file:///etc/passwd", "no server at all": ""}.get(how, f"http://127.0.0.1:{port}/")
-        code = f"import os, time\nos.environ['LLM_SANDBOX_SERVER_URL'] = {url!r}\n"
-        code += "os.environ['JPY_PARENT_PID'] = '1'\nbegun = time.time()\n" + WHICH
-        code += "\nassert time.time() - begun < 60"
-        assert server.execute(kernel, code).strip() == "None"
-
-
-def test_a_server_without_the_extension_is_none(tmp_path: Path, server: JupyterProcess, kernel: str) -> None:
-    """It answers, and owns the kernel, but has no such route."""
-    code = (
-        "import os\nos.environ['LLM_SANDBOX_SERVER_URL'] = os.environ['LLM_SANDBOX_SERVER_URL'] + 'static/'\n"
+    mislead = (
+        f"os.environ['LLM_SANDBOX_SERVER_URL'] = {other.url!r}",
+        f"os.environ['LLM_SANDBOX_SERVER_TOKEN'] = {other.token!r}",
     )
-    code += "os.environ['JPY_PARENT_PID'] = '1'\n"
-    assert server.execute(kernel, code + WHICH).strip() == "None"
+    assert found(server, kernel, *mislead) == server.url
+    assert found(server, kernel, *mislead, NO_FILE) == "None"
+    assert other.sandboxes() == []
+
+
+def test_a_server_that_is_none_is_passed_over(server: JupyterProcess, kernel: str) -> None:
+    with socket.socket() as dead, socket.socket() as silent:
+        for listener in (dead, silent):
+            listener.bind(("127.0.0.1", 0))
+        silent.listen()
+        ports = [listener.getsockname()[1] for listener in (dead, silent)]
+        urls = [f"http://127.0.0.1:{port}/" for port in ports]
+        without_the_extension = f"{server.url}static/"
+        for url in (*urls, "file:///etc/passwd", "", without_the_extension):
+            change = f"os.environ['LLM_SANDBOX_SERVER_URL'] = {url!r}"
+            assert found(server, kernel, change, NO_FILE) == "None", url
 
 
 NBCLIENT = """
@@ -190,72 +164,72 @@ def test_a_sandbox_survives_restart_and_rename_and_ends_with_its_notebook(server
 
 def test_a_kernel_that_is_killed_leaves_nothing_running_in_its_sandbox(server: JupyterProcess) -> None:
     """Jupyter starts it again with the same id; the sandbox and its files are still the notebook's."""
-    kernel = server.start_session("killed.ipynb")["kernel"]["id"]
+    kernel, mark = server.start_session("killed.ipynb")["kernel"]["id"], own_mark()
     with server.client(kernel) as client:
-        client.execute(USE + f"await box.run('echo kept > file'); await box.run('sleep {MARK}')")
-        until(lambda: processes_with(MARK))
+        client.execute(USE + f"await box.run('echo kept > file'); await box.run('sleep {mark}')")
+        until(lambda: processes_with(mark))
         old = server.kernel_pid(kernel)
         assert old
         os.kill(old, signal.SIGKILL)
-    until(lambda: not processes_with(MARK))
+    until(lambda: not processes_with(mark))
     until(lambda: server.kernel_pid(kernel) not in (None, old))
     assert server.execute(kernel, USE + "print((await box.run('cat file')).text, end='')") == "kept\n"
     server.ask(f"api/kernels/{kernel}", "DELETE")
     until(lambda: server.sandboxes() == [])
 
 
-def test_a_sandbox_ends_with_a_kernel_that_is_not_started_again(tmp_path: Path) -> None:
-    options = ["--SandboxManager.dead_kernel_grace=1"]
-    options += ["--KernelManager.autorestart=False", "--AsyncIOLoopKernelManager.autorestart=False"]
-    with jupyter(tmp_path, *QUICK, *options) as server:
-        kernel = server.start_kernel()
-        server.execute(kernel, USE)
-        [model] = server.sandboxes()
-        pid = server.kernel_pid(kernel)
-        assert pid
-        os.kill(pid, signal.SIGKILL)
-        until(lambda: server.sandboxes() == [])
-        until(lambda: not Path(model["root"]).exists())
+def test_a_sandbox_ends_with_a_kernel_that_is_not_started_again(other: JupyterProcess) -> None:
+    kernel = other.start_kernel()
+    other.execute(kernel, USE)
+    [model] = other.sandboxes()
+    os.kill(other.kernel_pid(kernel) or 0, signal.SIGKILL)
+    until(lambda: other.sandboxes() == [])
+    until(lambda: not Path(model["root"]).exists())
 
 
 def test_idle_sandboxes_are_culled_and_the_next_use_starts_one(tmp_path: Path) -> None:
-    with jupyter(tmp_path, *QUICK, "--SandboxManager.cull_idle_timeout=4") as server:
-        kernel = server.start_kernel()
-        told = server.execute(kernel, USE + f"await box.run('echo x > file; sleep 6'); {TELL}")
-        first, root = told.split()
-        until(lambda: server.sandboxes() == [])
-        until(lambda: not Path(root).exists())
+    """One that is busy for longer than that is not idle."""
+    with jupyter(tmp_path, *OPTIONS, "--SandboxManager.cull_idle_timeout=5") as server:
+        busy, idle, go = server.start_kernel(), server.start_kernel(), tmp_path / "go"
+        with server.client(busy) as client:
+            client.execute(USE + f"await box.run('echo x > file; until [ -e {go} ]; do sleep 0.05; done')")
+            until(lambda: any((Path(one["root"] or "/proc") / "file").exists() for one in server.sandboxes()))
+            [first] = server.sandboxes()
+            server.post("llm-sandbox/api/sandboxes", {"kernel_id": idle, "isolation": "process"})
+            until(lambda: [one["id"] for one in server.sandboxes()] == [first["id"]])
+            go.touch()
+            until(lambda: server.sandboxes() == [])
+            until(lambda: not Path(first["root"]).exists())
         code = "from llm_sandbox_nb.sandbox.errors import SandboxLostError\n"
         code += "try:\n    await box.run('true')\nexcept SandboxLostError as error:\n    print(error)\n"
-        assert "not used" in server.execute(kernel, code)
-        code = f"box = await keeper.acquire(SandboxOptions('process'))\n{TELL}; print((await box.run('ls')).text)"
-        second, _, *files = server.execute(kernel, code).split()
-        assert second != first
+        assert "not used" in server.execute(busy, code)
+        code = "box = await keeper.acquire(SandboxOptions('process'))\n"
+        second, *files = server.execute(busy, code + "print(box.id, (await box.run('ls')).text)").split()
+        assert second != first["id"]
         assert "file" not in files
 
 
-def test_a_server_that_stops_ends_its_sandboxes(tmp_path: Path) -> None:
-    with jupyter(tmp_path, *QUICK) as server:
-        roots = []
-        for _ in range(3):
-            server.execute(server.start_kernel(), USE + f"await box.run('(setsid sleep {MARK} &)')")
-        roots = [Path(model["root"]) for model in server.sandboxes()]
-        assert len(roots) == 3
-        until(lambda: len(processes_with(MARK)) == 3)
-        server.stop()
-        assert not any(root.exists() for root in roots)
-        until(lambda: not processes_with(MARK))
+def test_a_server_that_stops_ends_its_sandboxes(other: JupyterProcess) -> None:
+    mark = own_mark()
+    for _ in range(3):
+        other.execute(other.start_kernel(), USE + f"await box.run('(setsid sleep {mark} &)')")
+    roots = [Path(model["root"]) for model in other.sandboxes()]
+    assert len(roots) == 3
+    until(lambda: len(processes_with(mark)) == 3)
+    other.stop()
+    assert not any(root.exists() for root in roots)
+    until(lambda: not processes_with(mark))
 
 
 # ---------------------------------------------------------------------------------- refusals and the browser
 
 
-def test_the_sites_policy_reaches_the_cell(tmp_path: Path) -> None:
-    with jupyter(tmp_path, "--SandboxPolicy.allowed_isolations=docker") as server:
-        code = USE.replace("box = await", "found =").replace("found = keeper.acquire", "box = keeper.acquire")
-        code += "try:\n    await box\nexcept Exception as error:\n    print(type(error).__name__, error)\n"
-        said = server.execute(server.start_kernel(), code)
-        assert said.startswith("PolicyError This site does not allow the isolation 'process'")
+def test_the_sites_policy_reaches_the_cell(other: JupyterProcess) -> None:
+    code = USE.replace('await keeper.acquire(SandboxOptions("process")) if keeper else', "")
+    code += "try:\n    await keeper.acquire(SandboxOptions('docker'))\n"
+    code += "except Exception as error:\n    print(type(error).__name__, error)\n"
+    said = other.execute(other.start_kernel(), code)
+    assert said.startswith("PolicyError This site does not allow the isolation 'docker'")
 
 
 def test_a_cell_that_asks_for_another_sandbox_is_told(server: JupyterProcess, kernel: str) -> None:

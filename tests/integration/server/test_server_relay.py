@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from relay_wire import Wire
-from support import PATIENCE, run
+from support import PATIENCE, eventually, own_mark, processes_with, run
 
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.protocol.frames import (
@@ -76,16 +76,16 @@ def test_a_client_that_goes_has_its_requests_cancelled_and_no_others(process_ope
     async def body(box: ChannelSandbox) -> None:
         wire = Wire(box)
         going, staying = await wire.sandbox(box), await Wire(box).sandbox(box)
-        lost = asyncio.create_task(going.exec(["sleep", "1234.5"]))
-        kept = asyncio.create_task(staying.exec(["bash", "-c", "sleep 1; echo done"]))
-        await _until(lambda: wire.client.requests == 1)
+        mark, go = own_mark(), "until [ -e go ]; do sleep 0.05; done; echo done"
+        lost = asyncio.create_task(going.exec(["sleep", mark]))
+        kept = asyncio.create_task(staying.exec(["bash", "-c", go]))
+        await eventually(lambda: processes_with(mark) and wire.client.requests == 1)
         wire.client.leave()
         with pytest.raises(Exception, match="lost"):
             await lost
+        await eventually(lambda: not processes_with(mark))
+        await box.write_file("go", b"")
         assert (await kept).stdout == b"done\n"
-        deadline = time.monotonic() + PATIENCE
-        while (await box.exec(["pgrep", "-f", "[s]leep 1234.5"])).exit_code == 0:
-            assert time.monotonic() < deadline
         await staying.close()
 
     relayed(process_opener, body)
@@ -94,37 +94,52 @@ def test_a_client_that_goes_has_its_requests_cancelled_and_no_others(process_ope
 def test_interrupting_and_cancelling_reach_the_sandbox(process_opener: Any) -> None:
     async def body(box: ChannelSandbox) -> None:
         client = await Wire(box).sandbox(box)
-        began = asyncio.Event()
-        running = asyncio.create_task(client.run("echo begun; sleep 1000", on_output=lambda *_: began.set()))
-        await began.wait()
+        mark = own_mark()
+
+        async def begun() -> asyncio.Task[Any]:
+            began = asyncio.Event()
+            command = f"echo begun; sleep {mark}"
+            running = asyncio.create_task(client.run(command, on_output=lambda *_: began.set()))
+            await began.wait()
+            await eventually(lambda: processes_with(mark))
+            return running
+
+        running = await begun()
         await client.interrupt()
         result = await running
         assert result.interrupted
         assert result.stdout == b"begun\n"
-        cancelled = asyncio.create_task(client.run("sleep 1000"))
-        await asyncio.sleep(0.3)
+        await eventually(lambda: not processes_with(mark))
+        cancelled = await begun()
         cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
             await cancelled
+        await eventually(lambda: not processes_with(mark))
         assert (await client.run("echo next")).stdout == b"next\n"
         await client.close()
 
     relayed(process_opener, body)
 
 
-def test_a_slow_client_holds_the_sandbox_back_in_bounded_memory(process_opener: Any) -> None:
+def test_a_slow_client_holds_the_sandbox_back_in_bounded_memory(
+    process_opener: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "STALL", PATIENCE)
+
     async def body(box: ChannelSandbox) -> None:
         wire = Wire(box)
         client = await wire.sandbox(box)
         await box.run("head -c 60000000 /dev/zero > zeros")
         wire.stuck.clear()
         reading = asyncio.create_task(client.read_file("zeros"))
-        for _ in range(20):
-            await asyncio.sleep(0.05)
-            assert wire.client._queued < relay.QUEUE_HIGH + 64 * MAX_PAYLOAD
+        await eventually(lambda: wire.client._queued > relay.QUEUE_HIGH)
+        later = asyncio.create_task(box.run("touch done; echo goes on"))
+        await eventually((Path(box.directories.root) / "done").exists)
+        assert not later.done(), "the sandbox works, and what it says is not taken"
+        assert wire.client._queued < relay.QUEUE_HIGH + 64 * MAX_PAYLOAD
         wire.stuck.set()
         assert len(await reading) == 60_000_000
-        assert (await box.run("echo goes on")).stdout == b"goes on\n"
+        assert (await later).stdout == b"goes on\n"
         await client.close()
 
     relayed(process_opener, body)
@@ -139,7 +154,7 @@ def test_a_client_that_takes_nothing_is_dropped(process_opener: Any, monkeypatch
         await box.run("head -c 60000000 /dev/zero > zeros")
         wire.stuck.clear()
         reading = asyncio.create_task(client.read_file("zeros"))
-        await _until(lambda: wire.closed is not None)
+        await eventually(lambda: wire.closed is not None)
         assert wire.closed is not None
         assert wire.closed[0] == relay.TOO_SLOW
         assert (await box.run("echo goes on")).stdout == b"goes on\n"
@@ -166,15 +181,20 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("message", HOSTILE.values(), ids=HOSTILE.keys())
-def test_a_client_that_breaks_the_protocol_is_dropped(process_opener: Any, message: Any) -> None:
+def test_a_client_that_breaks_the_protocol_is_dropped(process_opener: Any) -> None:
     async def body(box: ChannelSandbox) -> None:
+        for name, message in HOSTILE.items():
+            wire = Wire(box)
+            wire.client.receive(message)  # type: ignore[arg-type]
+            assert wire.closed is not None, name
+            assert wire.closed[0] == relay.BROKE_PROTOCOL, name
+            assert len(wire.closed[1].encode()) <= 123, name
+            assert (await box.run("echo goes on")).stdout == b"goes on\n", name
         wire = Wire(box)
-        wire.client.receive(message)
-        assert wire.closed is not None
+        frames = [json_frame(Kind.REQUEST, 1, {"op": "exec", "body": True})]
+        wire.write(frames + [Frame(Kind.DATA, 1, bytes(MAX_PAYLOAD))] * (WINDOW // MAX_PAYLOAD + 1))
+        assert wire.closed is not None, "more than the window"
         assert wire.closed[0] == relay.BROKE_PROTOCOL
-        assert len(wire.closed[1].encode()) <= 123
-        assert (await box.run("echo goes on")).stdout == b"goes on\n"
 
     relayed(process_opener, body)
 
@@ -202,54 +222,33 @@ MALFORMED = [
 ]
 
 
+async def answer(wire: Wire, *frames: Frame) -> dict[str, Any]:
+    """The response to a request."""
+    wire.write(frames)
+    while (frame := await asyncio.wait_for(wire.read_frame(), PATIENCE)) and frame.kind != Kind.RESPONSE:
+        pass
+    assert frame is not None, frames
+    told: dict[str, Any] = json.loads(frame.payload)
+    wire.client.leave()
+    return told
+
+
 def test_malformed_requests_are_answered(process_opener: Any) -> None:
     """One of them ended the executor, and the sandbox with it."""
 
     async def body(box: ChannelSandbox) -> None:
         pid = box.executor["pid"]
         for params in MALFORMED:
-            wire = Wire(box)
-            frames = [json_frame(Kind.REQUEST, 7, params)]
-            wire.write(
-                [*frames, Frame(Kind.DATA, 7, b"[]"), Frame(Kind.END, 7)] if params.get("body") else frames
-            )
-            while True:
-                frame = await asyncio.wait_for(wire.read_frame(), 20)
-                assert frame is not None, params
-                if frame.kind == Kind.RESPONSE:
-                    break
-            assert isinstance(json.loads(frame.payload), dict)
-            wire.client.leave()
+            content = [Frame(Kind.DATA, 7, b"[]"), Frame(Kind.END, 7)] if params.get("body") else []
+            told = await answer(Wire(box), json_frame(Kind.REQUEST, 7, params), *content)
+            assert isinstance(told, dict), params
+        for head in (b"[]", b"{", b"{}", b'{"path":[]}', b'{"op":"run"}'):
+            request = json_frame(Kind.REQUEST, 7, {"op": "list", "head": len(head), "body": True})
+            told = await answer(Wire(box), request, Frame(Kind.DATA, 7, head), Frame(Kind.END, 7))
+            assert "malformed" in told["error"]["message"], head
         assert (await box.run("echo goes on")).stdout == b"goes on\n"
         assert (await box.exec(["sh", "-c", "echo $PPID"])).exit_code == 0
         assert box.executor["pid"] == pid
-
-    relayed(process_opener, body)
-
-
-@pytest.mark.parametrize("head", [b"[]", b"{", b"{}", b'{"path":[]}', b'{"op":"run"}'])
-def test_a_malformed_head_is_answered(process_opener: Any, head: bytes) -> None:
-    async def body(box: ChannelSandbox) -> None:
-        wire = Wire(box)
-        request = json_frame(Kind.REQUEST, 7, {"op": "list", "head": len(head), "body": True})
-        wire.write([request, Frame(Kind.DATA, 7, head), Frame(Kind.END, 7)])
-        while (frame := await asyncio.wait_for(wire.read_frame(), 20)) and frame.kind != Kind.RESPONSE:
-            pass
-        assert frame is not None
-        assert "malformed" in json.loads(frame.payload)["error"]["message"]
-        assert (await box.run("echo goes on")).stdout == b"goes on\n"
-        wire.client.leave()
-
-    relayed(process_opener, body)
-
-
-def test_a_body_beyond_the_window_is_refused(process_opener: Any) -> None:
-    async def body(box: ChannelSandbox) -> None:
-        wire = Wire(box)
-        frames = [json_frame(Kind.REQUEST, 1, {"op": "exec", "body": True})]
-        wire.write(frames + [Frame(Kind.DATA, 1, bytes(MAX_PAYLOAD))] * (WINDOW // MAX_PAYLOAD + 1))
-        assert wire.closed is not None
-        assert wire.closed[0] == relay.BROKE_PROTOCOL
 
     relayed(process_opener, body)
 
@@ -273,8 +272,9 @@ def test_a_lost_sandbox_dismisses_its_clients(process_opener: Any) -> None:
     async def body(box: ChannelSandbox) -> None:
         wire = Wire(box)
         client = await wire.sandbox(box)
-        running = asyncio.create_task(client.run("sleep 1000"))
-        await asyncio.sleep(0.2)
+        mark = own_mark()
+        running = asyncio.create_task(client.run(f"sleep {mark}"))
+        await eventually(lambda: processes_with(mark))
         await box.close()
         with pytest.raises(Exception, match="lost"):
             await running
@@ -291,9 +291,3 @@ def test_messages_hold_what_was_packed() -> None:
     assert len(messages) < 60
     with pytest.raises(ProtocolError):
         list(unpack(messages[0][:-1]))
-
-
-async def _until(condition: Callable[[], bool], timeout: float = PATIENCE) -> None:
-    async with asyncio.timeout(timeout):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)

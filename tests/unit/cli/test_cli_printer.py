@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.cli.printer import LIVE_LINES, Printer, harmless
-from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import Journal
 
@@ -133,22 +132,22 @@ def test_show_reads_a_killed_run_up_to_its_last_event(
     assert "The record ends here" in capsys.readouterr().out
 
 
-def test_show_says_that_no_run_has_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "journal.jsonl").write_text("")
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "There is nothing to show: no run has begun in {folder}.\n"),
+        ('nonsense\n{"kind": "note", "text": "x"}\n', "line 1"),
+    ],
+)
+def test_show_says_what_is_wrong(
+    content: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "journal.jsonl").write_text(content)
     assert main(["show", str(tmp_path)]) == 2
-    assert capsys.readouterr() == ("", f"There is nothing to show: no run has begun in {tmp_path}.\n")
-
-
-def test_show_says_which_line_is_broken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "journal.jsonl").write_text('nonsense\n{"kind": "note", "text": "x"}\n')
-    assert main(["show", str(tmp_path)]) == 2
-    assert "line 1" in capsys.readouterr().err
-
-
-def test_sizes_in_words() -> None:
-    assert [format_size(size) for size in (0, 1023, 1536, 5 * 1024**2, 3 * 1024**3)] == [
-        "0 B", "1023 B", "1.5 KB", "5.0 MB", "3.0 GB",
-    ]  # fmt: skip
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said.format(folder=tmp_path) in err
+    assert err.count("\n") == 1
 
 
 def test_each_step_says_what_was_spent_of_the_budget() -> None:

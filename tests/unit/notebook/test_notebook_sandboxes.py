@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from pathlib import Path
@@ -32,37 +33,32 @@ def protection(**changed: Any) -> Protection:
     return Protection(**{**values, **changed})
 
 
-@pytest.mark.parametrize(
-    "wanted",
-    [
-        SandboxOptions(),
-        SandboxOptions(isolation="docker"),
-        SandboxOptions(isolation="auto", profile="standard", network="open", image="full"),
-        SandboxOptions(image="my:tag", limits=Limits(pids=9)),
-    ],
-)
-def test_the_same_sandbox_fits(wanted: SandboxOptions) -> None:
-    started = SandboxOptions(image="my:tag", limits=Limits(pids=9))
-    check_matches(wanted, started_with=started, protection=protection())
+def fits(wanted: SandboxOptions, started_with: SandboxOptions) -> bool:
+    check_matches(wanted, started_with=started_with, protection=protection())
+    return True
 
 
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        (
-            SandboxOptions(isolation="process"),
-            "runs with isolation=docker, but the cell asks for isolation=process",
-        ),
-        (SandboxOptions(network="none"), "network=open"),
-        (SandboxOptions(profile="strict", network="none"), "profile=standard, network=open"),
-        (SandboxOptions(image="other"), "image=full"),
-        (SandboxOptions(limits=Limits(pids=9)), "limits"),
+        ({"isolation": "process"}, "runs with isolation=docker, but the cell asks for isolation=process"),
+        ({"network": "none"}, "network=open"),
+        ({"profile": "strict", "network": "none"}, "profile=standard, network=open"),
+        ({"image": "other"}, "image=full"),
+        ({"limits": Limits(pids=9)}, "limits"),
     ],
 )
-def test_another_kind_does_not_fit(wanted: SandboxOptions, said: str) -> None:
+def test_another_kind_does_not_fit(wanted: dict[str, Any], said: str) -> None:
     with pytest.raises(SandboxMismatchError, match="--fresh") as caught:
-        check_matches(wanted, started_with=SandboxOptions(), protection=protection())
+        fits(SandboxOptions(**wanted), SandboxOptions())
     assert said in str(caught.value)
+
+
+def test_the_same_sandbox_fits() -> None:
+    started = SandboxOptions(image="my:tag", limits=Limits(pids=9))
+    by_name = SandboxOptions(isolation="auto", profile="standard", network="open", image="full")
+    for wanted in (SandboxOptions(), SandboxOptions(isolation="docker"), by_name, started):
+        assert fits(wanted, started)
 
 
 def test_a_kernel_keeps_one_sandbox() -> None:
@@ -130,31 +126,30 @@ def test_a_server_is_looked_for_once_and_at_first_use(tmp_path: Path) -> None:
         assert isinstance(await sandboxes.keeper(), _Keeper)
         await sandboxes.close()
         assert _Keeper.closed
+        assert isinstance(await NotebookSandboxes(no_server).keeper(), KernelSandboxes)
 
-    support.run(body())
-
-
-def test_without_a_server_the_kernel_keeps_it() -> None:
-    async def connect() -> None:
+    async def no_server() -> None:
         return None
-
-    async def body() -> None:
-        assert isinstance(await NotebookSandboxes(connect).keeper(), KernelSandboxes)
 
     support.run(body())
 
 
 def test_a_start_that_is_cancelled_leaves_nothing() -> None:
-    """The fixture that looks for left processes is the check."""
-    import asyncio
+    """Cancelled after more and more turns of the loop, and when a process of it is there."""
 
     async def body() -> None:
-        for delay in (0.0, 0.005, 0.02, 0.05, 0.1):
+        before = support.child_pids()
+        for turns in (0, 1, 2, 4, 8, None):
             keeper = KernelSandboxes()
             start = asyncio.create_task(keeper.acquire(PROCESS))
-            await asyncio.sleep(delay)
+            for _ in range(turns or 0):
+                await asyncio.sleep(0)
+            if turns is None:
+                await support.eventually(lambda: support.child_pids() - before)
             start.cancel()
             await asyncio.gather(start, return_exceptions=True)
             await keeper.close()
+            await support.eventually(lambda: not support.child_pids() - before)
+            assert await keeper.current() is None
 
     support.run(body())

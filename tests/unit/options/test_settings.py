@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
+from plain_shell import magics_of, plain_shell
 from traitlets.config import Config
 
-from llm_sandbox_nb import load_ipython_extension
 from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.notebook.errors import SandboxUsageError
 from llm_sandbox_nb.notebook.magics import SandboxMagics
@@ -51,16 +50,10 @@ def project_file(text: str) -> Path:
 
 
 @pytest.fixture
-def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    InteractiveShell.clear_instance()
-    made: Any = InteractiveShell.instance()
-    load_ipython_extension(made)
-    magics = made.magics_manager.registry["SandboxMagics"]
-    magics.use_server = False
-    yield made
-    magics._close()
-    InteractiveShell.clear_instance()
+def shell() -> Iterator[Any]:
+    with plain_shell() as made:
+        magics_of(made).use_server = False
+        yield made
 
 
 def steps_of(shell: Any, options: str = "") -> int:
@@ -70,30 +63,27 @@ def steps_of(shell: Any, options: str = "") -> int:
     return steps
 
 
-PLACES = ["option", "config", "project", "user"]
+def test_a_cell_takes_the_value_of_the_strongest_place(shell: Any) -> None:
+    assert steps_of(shell) == 100
+    user_file("steps = 40\n")
+    assert steps_of(shell) == 40
+    path = project_file("max_steps = 30\n")
+    assert steps_of(shell) == 30
+    path.write_text("steps = 31\n")
+    assert steps_of(shell) == 31, "a changed file counts at the next cell"
+    shell.run_line_magic("config", "SandboxMagics.steps = 100")
+    assert steps_of(shell) == 100, "what is set is stronger than a file, even if it is the default"
+    assert steps_of(shell, "--steps 10") == 10
+    assert SandboxMagics(config=Config({"SandboxMagics": {"steps": 100}})).steps == 100
 
 
-@pytest.mark.parametrize("strongest", range(len(PLACES) + 1))
-def test_a_cell_takes_the_value_of_the_strongest_place(strongest: int, shell: Any) -> None:
-    said = PLACES[strongest:]
-    if "user" in said:
-        user_file("steps = 40\n")
-    if "project" in said:
-        project_file("max_steps = 30\n")
-    if "config" in said:
-        shell.run_line_magic("config", "SandboxMagics.steps = 20")
-    expected = [10, 20, 30, 40, 100][strongest]
-    assert steps_of(shell, "--steps 10" if "option" in said else "") == expected
-
-
-@pytest.mark.parametrize("file", [True, False])
-def test_the_command_line_reads_the_same_files_by_the_same_names(file: bool) -> None:
+def test_the_command_line_reads_the_same_files_by_the_same_names() -> None:
     user_file("steps = 40\nbudget = 2\nimage = 'mine'\n")
-    if file:
-        project_file("steps = 30\nmodel = 'scripted/strawberry'\n")
     values = resolve({}, {})
-    assert (values["steps"], values["budget"], values["image"]) == (30 if file else 40, 2.0, "mine")
-    assert values["model"] == ("scripted/strawberry" if file else None)
+    assert (values["steps"], values["budget"], values["image"], values["model"]) == (40, 2.0, "mine", None)
+    project_file("steps = 30\nmodel = 'scripted/strawberry'\n")
+    values = resolve({}, {})
+    assert (values["steps"], values["budget"], values["model"]) == (30, 2.0, "scripted/strawberry")
     assert resolve({"max_steps": "3"}, {})["steps"] == 3
 
 
@@ -110,22 +100,6 @@ def test_the_environment_is_stronger_than_files_and_weaker_than_config(
     assert resolve({}, os.environ)["model"] == "scripted/none-such"
 
 
-def test_config_that_says_the_default_is_stronger_than_a_file(shell: Any) -> None:
-    project_file("steps = 30\n")
-    shell.run_line_magic("config", "SandboxMagics.steps = 100")
-    assert steps_of(shell) == 100
-    assert SandboxMagics(config=Config({"SandboxMagics": {"steps": 100}})).steps == 100
-
-
-def test_a_changed_file_counts_at_the_next_cell(shell: Any) -> None:
-    path = project_file("steps = 30\n")
-    assert steps_of(shell) == 30
-    path.write_text("steps = 31\n")
-    assert steps_of(shell) == 31
-    path.unlink()
-    assert steps_of(shell) == 100
-
-
 def test_every_name_of_the_table_is_a_key_of_a_file_and_a_setting_of_cells() -> None:
     for option in FILE_SETTINGS:
         sample = {bool: "true", float: "7", int: "7"}.get(type(option.default), '"x"')
@@ -138,47 +112,38 @@ def test_every_name_of_the_table_is_a_key_of_a_file_and_a_setting_of_cells() -> 
                 said = str(error)
             assert not said or f"llm-sandbox-nb.toml, {name}: " in said
     of_runs = {
-        "api_key",
-        "input_dir",
-        "save_litellm_response",
-        "step",
-        "break",
-        "break_when",
-        "tool",
-        "approve",
-        "on_pause",
+        *("api_key", "input_dir", "save_litellm_response", "step", "break", "break_when", "tool"),
+        *("approve", "on_pause"),
     }
     assert {option.name for option in FILE_SETTINGS} - of_runs == set(
         SandboxMagics.class_traits(config=True)
     ) - {"log_level"}
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
+def test_a_wrong_file_is_one_sentence_in_a_cell_and_in_a_shell(
+    shell: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for text, said in (
         ("stps = 3\n", "unknown key 'stps'; did you mean steps?"),
         ("steps = \n", "is not valid TOML"),
         ("steps = 'many'\n", "llm-sandbox-nb.toml, steps: must be a whole number"),
         ("live_panel = 'perhaps'\n", "llm-sandbox-nb.toml, live_panel: must be one of"),
         ("profile = 'weak'\n", "llm-sandbox-nb.toml, profile: must be one of"),
-    ],
-)
-def test_a_wrong_file_is_one_sentence_in_a_cell_and_in_a_shell(
-    text: str, said: str, shell: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    project_file(text)
-    with pytest.raises(SandboxUsageError) as caught:
-        shell.run_cell_magic("sandbox", "-m scripted/strawberry", "How many?")
-    assert said in str(caught.value)
-    assert main(["run", "How many?", "--model", "scripted/strawberry"]) == 2
-    assert main(["settings"]) == 2
-    assert capsys.readouterr().err.count(said) == 2
+    ):
+        project_file(text)
+        with pytest.raises(SandboxUsageError) as caught:
+            shell.run_cell_magic("sandbox", "-m scripted/strawberry", "How many?")
+        assert said in str(caught.value)
+        assert main(["run", "How many?", "--model", "scripted/strawberry"]) == 2
+        assert main(["settings"]) == 2
+        assert capsys.readouterr().err.count(said) == 2
     assert not Path("sandbox-runs").exists()
 
 
 def test_a_kernel_starts_with_a_wrong_file() -> None:
     project_file("stepz = 3\n")
-    load_ipython_extension(InteractiveShell())
+    with plain_shell() as shell:
+        assert magics_of(shell).steps == 100
 
 
 def test_the_file_of_a_folder_above_counts(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +223,7 @@ def test_settings_says_where_a_file_can_be_made(capsys: pytest.CaptureFixture[st
 def test_the_key_of_a_cell_comes_from_where_the_command_line_takes_it(
     shell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    magics = shell.magics_manager.registry["SandboxMagics"]
+    magics = magics_of(shell)
     monkeypatch.setenv("OPENAI_API_KEY", "of-the-provider")
     for text, model, expected in (
         ("", "openai/gpt-5", "of-the-provider"),
@@ -280,7 +245,7 @@ def test_the_key_of_a_cell_comes_from_where_the_command_line_takes_it(
 
 def test_resources_of_a_file_reach_the_sandbox_of_a_cell_and_of_a_shell(shell: Any) -> None:
     project_file("pids = 77\nmemory_mb = 300\n")
-    limits = shell.magics_manager.registry["SandboxMagics"]
+    limits = magics_of(shell)
     limits.read_files()
     assert (limits.limits().pids, limits.limits().memory_bytes) == (77, 300 * 1024**2)
     from llm_sandbox_nb.cli.run_command import _sandbox_options
@@ -297,27 +262,20 @@ def test_a_chosen_model_is_that_of_the_next_cell(shell: Any, capsys: pytest.Capt
     shell.run_cell_magic("sandbox", "-o result", "How many?")
     assert shell.user_ns["result"].model == "scripted/strawberry"
     shell.run_line_magic("sandbox", "model openai/qwen3 --api-base http://127.0.0.1:8000/v1")
-    magics = shell.magics_manager.registry["SandboxMagics"]
+    magics = magics_of(shell)
     assert (magics.model, magics.api_base) == ("openai/qwen3", "http://127.0.0.1:8000/v1")
 
 
-@pytest.mark.parametrize(
-    ("line", "sentence"),
-    [
-        ("scripted/none-such", "There is no script"),
-        ("openai/x --api-base nonsense", "is not the address of a model server"),
-        ("a b", "is how to call it"),
-        ("a --local", "is how to call it"),
-        ("--api-base", "is how to call it"),
-        ("'a", "is how to call it"),
-    ],
-)
-def test_a_model_that_cannot_be_chosen_changes_nothing(line: str, sentence: str, shell: Any) -> None:
-    magics = shell.magics_manager.registry["SandboxMagics"]
-    before = magics.model
-    with pytest.raises(SandboxUsageError, match=sentence):
-        shell.run_line_magic("sandbox", f"model {line}")
-    assert magics.model == before
+def test_a_model_that_cannot_be_chosen_changes_nothing(shell: Any) -> None:
+    wrong = {
+        "scripted/none-such": "There is no script",
+        "openai/x --api-base nonsense": "is not the address of a model server",
+    } | dict.fromkeys(("a b", "a --local", "--api-base", "'a"), "is how to call it")
+    before = magics_of(shell).model
+    for line, sentence in wrong.items():
+        with pytest.raises(SandboxUsageError, match=sentence):
+            shell.run_line_magic("sandbox", f"model {line}")
+        assert magics_of(shell).model == before
 
 
 def test_models_are_listed_without_keys(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,17 +37,19 @@ def test_only_the_parents_file_is_read(tmp_path: Path) -> None:
     assert list(candidates({}, tmp_path)) == []
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "3", '{"token": "t"}', '{"url": null}', "\xff"])
-def test_a_broken_file_is_no_server(tmp_path: Path, content: str) -> None:
-    (tmp_path / "jpserver-7.json").write_text(content, "latin-1")
-    assert list(candidates({"JPY_PARENT_PID": "7"}, tmp_path)) == []
-
-
-@pytest.mark.parametrize(
-    "url", ["http+unix://%2Frun%2Fx.sock/", "file:///etc/passwd", "ftp://x/", "127.0.0.1", "http://[", ""]
-)
-def test_what_is_not_http_is_no_server(tmp_path: Path, url: str) -> None:
-    assert list(candidates({"LLM_SANDBOX_SERVER_URL": url}, tmp_path)) == []
+def test_what_is_broken_or_not_http_is_no_server(tmp_path: Path) -> None:
+    for content in ("", "{", "[]", "3", '{"token": "t"}', '{"url": null}', "\xff"):
+        (tmp_path / "jpserver-7.json").write_text(content, "latin-1")
+        assert list(candidates({"JPY_PARENT_PID": "7"}, tmp_path)) == [], content
+    for url in (
+        "http+unix://%2Frun%2Fx.sock/",
+        "file:///etc/passwd",
+        "ftp://x/",
+        "127.0.0.1",
+        "http://[",
+        "",
+    ):
+        assert list(candidates({"LLM_SANDBOX_SERVER_URL": url}, tmp_path)) == [], url
 
 
 def test_the_hubs_token_is_a_servers_that_has_none(tmp_path: Path) -> None:
