@@ -91,7 +91,7 @@ def test_artifacts_are_taken_as_they_come_and_follow_the_folder(tmp_path: Path, 
         ),
         turn(
             bash(
-                "rm -r was_dir; printf f > was_dir; (sleep 0.2; printf late > ../l; mv ../l late.csv) &"
+                "rm -r was_dir; printf f > was_dir; (printf late > ../l; mv ../l late.csv) &"
                 " until [ -e late.csv ]; do sleep 0.05; done"
             )
         ),
@@ -266,7 +266,7 @@ def test_a_sandbox_used_again_keeps_files_and_each_run_takes_only_its_own(tmp_pa
             )
 
             async def later() -> Sandbox:
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0)
                 return box
 
             third = await solved(

@@ -60,10 +60,7 @@ def assets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def make_run(folder: Path, task: str = "Draw.", observation: str = "done") -> Run:
     folder.mkdir(exist_ok=True)
-    files = [
-        saved_file(folder, "small.txt", b"hello"),
-        saved_file(folder, "large.bin", b"x" * 5000),
-    ]
+    files = [saved_file(folder, "small.txt", b"hello"), saved_file(folder, "large.bin", b"x" * 5000)]
     events = run_events(2, output=observation)
     started = events[0].model_copy(update={"task": task})
     return Run(folder, Trajectory([started, *events[1:-1], *files, events[-1]]))

@@ -264,10 +264,7 @@ def pdf(text: str) -> bytes:
     return (
         out
         + b"xref\n0 5\n0000000000 65535 f \n%strailer << /Size 5 /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF"
-        % (
-            table,
-            len(out),
-        )
+        % (table, len(out))
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import examples
 
-from llm_sandbox_nb.agent.recorder import new_run_folder
+from llm_sandbox_nb.agent import recorder
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import (
     BLOB_THRESHOLD,
@@ -203,9 +202,11 @@ def test_any_text_can_be_written_and_read(value: dict[str, object], text: str) -
     assert again.message == ev.clean_text(event.message)
 
 
-def test_folders_of_runs_are_in_the_order_of_their_names(tmp_path: Path) -> None:
+def test_folders_of_runs_are_in_the_order_of_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = []
-    for _ in range(40):
-        made.append(new_run_folder(tmp_path, "notebook"))
-        time.sleep(0.0002)
+    for tick in range(80):  # over the end of a second
+        monkeypatch.setattr(recorder.time, "time", lambda tick=tick: 1.8e9 + tick / 40)
+        made.append(recorder.new_run_folder(tmp_path, "notebook"))
     assert sorted(made) == made
