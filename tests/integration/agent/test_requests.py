@@ -115,25 +115,6 @@ async def test_antigravity_713_chat_alone_files_alone_or_both(box: Sandbox, tmp_
 
 
 @awaited
-async def test_claude_ctrl_118_new_files_go_and_a_rewind_can_be_undone(
-    box: Sandbox, tmp_path: Path, isolation: str
-) -> None:
-    """A restore that leaves untracked files behind is none; and what it took away has to come back."""
-    run = await played_in(box, tmp_path, writes(3))
-    await box.run("echo mine > by-hand.txt")
-    everything = await files_of(box)
-    shown = await run.preview(1)
-    assert {change.path.rpartition("/")[2] for change in shown.files if change.kind == "deleted"} == {
-        "new2.txt", "new3.txt", "by-hand.txt",
-    }  # fmt: skip
-    await run.rewind(1)
-    assert sorted(await files_of(box)) == ["log.txt", "new1.txt", "output/last.txt"]
-    await run.undo()
-    assert await files_of(box) == everything
-    assert len(run.steps) == 4
-
-
-@awaited
 async def test_oh_my_pi_11663_a_reload_after_a_rewind_is_on_the_rewound_branch(tmp_path: Path) -> None:
     """Position and files are one line of the journal: nothing that lives in memory alone."""
     async with open_sandbox("process") as box:
