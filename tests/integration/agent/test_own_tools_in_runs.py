@@ -63,6 +63,7 @@ async def looked_up(folder: Path, **options: Any) -> Run:
     return await solve("A task.", model=script(folder, *TURNS), **options)
 
 
+@pytest.mark.alike
 def test_a_function_here_and_commands_in_the_sandbox(tmp_path: Path, isolation: str) -> None:
     turns = (turn(LOOKUP), turn({"tool": "store", "arguments": {"name": "a.txt", "text": "abc"}}), SUBMIT)
     result = run(

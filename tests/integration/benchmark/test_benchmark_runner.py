@@ -318,6 +318,7 @@ def test_the_demo_is_solved_in_every_isolation(isolation: str, tmp_path: Path) -
     assert scores == {"1": 1.0, "2": 0.0, "3": 0.0, "4": 1.0}
 
 
+@pytest.mark.alike
 def test_a_patch_comes_out_of_a_repository_and_tests_decide(isolation: str, tmp_path: Path) -> None:
     """Also when the model commits its work, and leaves a file behind that git is told to ignore."""
     mend = (

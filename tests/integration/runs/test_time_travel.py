@@ -27,6 +27,7 @@ from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import JournalError
 
 
+@pytest.mark.alike
 @awaited
 async def test_a_run_under_way_is_taken_back_and_halts_there(
     box: Sandbox, tmp_path: Path, isolation: str
@@ -63,6 +64,7 @@ async def test_a_run_under_way_is_taken_back_and_halts_there(
     same_as_loaded(run)
 
 
+@pytest.mark.alike
 @awaited
 async def test_travel_to_the_last_step_waits_for_its_checkpoint(
     box: Sandbox, tmp_path: Path, isolation: str, monkeypatch: pytest.MonkeyPatch

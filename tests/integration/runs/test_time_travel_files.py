@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from agent_scripts import SUBMIT, bash, turn
 from support import run as in_loop
 from time_travel import awaited, played_in
@@ -33,6 +34,7 @@ def kept(run: Run) -> dict[str, str]:
     return {name: file.read_text() for name, file in run.files.items()}
 
 
+@pytest.mark.alike
 def test_files_of_the_output_go_back_with_the_run(tmp_path: Path, isolation: str) -> None:
     async def with_its_sandbox() -> Path:
         async with open_sandbox(isolation) as box:

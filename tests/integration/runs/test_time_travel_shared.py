@@ -31,6 +31,7 @@ def paths(found: object) -> list[str]:
     return [str(one).rpartition("/")[2] for one in found]  # type: ignore[attr-defined]
 
 
+@pytest.mark.alike
 @awaited
 async def test_a_rewind_names_what_another_run_made_before_it_removes_it(
     box: Sandbox, tmp_path: Path, isolation: str
@@ -67,6 +68,7 @@ async def test_a_rewind_names_what_another_run_made_before_it_removes_it(
     assert sorted(await files_of(box)) == ["a.txt", "input/given.csv", "log.txt"]
 
 
+@pytest.mark.alike
 @awaited
 async def test_resuming_refuses_to_undo_what_another_run_made_and_an_undo_finds_it(
     box: Sandbox, tmp_path: Path, isolation: str

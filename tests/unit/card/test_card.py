@@ -12,7 +12,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from card_checks import not_static, read
-from card_runs import run_events, saved_file, start_event, step_events
+from card_runs import card_of, run_events, saved_file, start_event, step_events
 from support import record_of
 
 from llm_sandbox_nb.card.bundle import MIME, Caps
@@ -25,13 +25,6 @@ ROOT = Path(__file__).parents[3]
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
-
-
-def card_of(events: list[ev.Event], caps: Caps | None = None, folder: Path | None = None) -> Card:
-    card = Card(caps, folder)
-    for event in events:
-        card.add(event)
-    return card
 
 
 def shown(bundle: Bundle) -> str:
@@ -71,7 +64,7 @@ def test_a_notebook_with_the_bundle_is_valid(tmp_path: Path) -> None:
     card = card_of([*run_events(1), saved_file(tmp_path, "a.png", PNG)], folder=tmp_path)
     output = nbformat.v4.new_output("display_data", card.final(), metadata=card.metadata)
     cell = nbformat.v4.new_code_cell("%%sandbox", outputs=[output])
-    nbformat.validate(nbformat.v4.new_notebook(cells=[cell]))
+    assert nbformat.validator.isvalid(nbformat.v4.new_notebook(cells=[cell]))
 
 
 def test_files_are_embedded_within_the_caps(tmp_path: Path) -> None:
