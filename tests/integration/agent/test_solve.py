@@ -15,6 +15,7 @@ import pytest
 from agent_scripts import (
     SUBMIT,
     bash,
+    check_messages,
     check_record,
     edit,
     outputs,
@@ -142,7 +143,12 @@ def test_every_call_of_a_reply_gets_one_result(tmp_path: Path) -> None:
     assert "one" in found[0].observation
     assert "two" in found[7].observation
     assert all(len(one.observation) < 500 for one in found)
-    assert [("Steps remaining" in one.observation) for one in found] == [False] * 7 + [True] + [False] * 3
+    assert [("Steps remaining" in one.observation) for one in found] == [False] * 7 + [
+        True,
+        False,
+        False,
+        True,
+    ]
     proposed = result.steps[0].calls[1]
     assert (proposed.raw_arguments, proposed.arguments) == ('{"command": ', None)
 
@@ -371,7 +377,7 @@ async def interrupted(
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    check_record(begun[0])
+    check_messages(begun[0].messages)
     assert begun[0].stop_reason == "interrupted"
     return begun[0]
 
@@ -381,6 +387,7 @@ def test_an_interrupt_kills_the_command_and_closes_the_record(tmp_path: Path) ->
     turns = [turn(bash(f"setsid sleep {mark} & sleep {mark}"), bash("echo never"))]
     ready = lambda: len(processes_with(mark)) >= 2  # noqa: E731
     result = run(interrupted(tmp_path, *turns, after="call.started", ready=ready))
+    check_record(result)
     first, second = results(result)
     assert (first.error, second.error) == ("interrupted", "skipped")
     until(lambda: not processes_with(mark))
@@ -395,6 +402,7 @@ def test_an_interrupted_command_keeps_its_output_its_time_and_its_changes(tmp_pa
         SUBMIT,
     ]
     stopped = run(interrupted(tmp_path, *turns, after="call.output", times=2))
+    check_record(stopped)
     (call,) = stopped.steps[0].calls
     assert call.result is not None
     seen = (call.result.error, call.result.stdout, call.result.stderr)
@@ -423,6 +431,7 @@ def test_an_interrupt_while_the_sandbox_opens(tmp_path: Path, isolation: str) ->
     result = run(
         interrupted(tmp_path, turn(bash("true"), delay=600), after="run.started", isolation=isolation)
     )
+    check_record(result)
     assert not any(step.replied for step in result.steps)
 
 

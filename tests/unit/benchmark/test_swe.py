@@ -348,9 +348,9 @@ MANY = [f"tests/test_{n}.py::test_{'x' * 60}" for n in range(4000)]
 
 def test_one_deadline_is_for_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    score, runs = counted(tmp_path, MANY, lambda row: slow_sandbox(400, now, monkeypatch))
+    score, runs = counted(tmp_path, MANY, lambda row: slow_sandbox(600, now, monkeypatch))
     assert score == Score(0.0, "the 4000 tests do not end within 1000 s")
-    assert len(runs) == 3
+    assert len(runs) == 2
 
 
 def test_of_the_tests_that_fail_five_are_named(tmp_path: Path) -> None:
