@@ -449,6 +449,15 @@ def test_nothing_stays_open_after_many_runs(server: ScriptedServer) -> None:
     assert descriptors() <= before + 2
 
 
+def test_many_replies_at_once(server: ScriptedServer) -> None:
+    async def body() -> list[Reply]:
+        model = make_model("my-model", api_base=server.url, api_key="key")
+        return await asyncio.gather(*[model.reply(USER, TOOLS, ModelSettings()) for _ in range(20)])
+
+    replies = run(body())
+    assert {reply.text for reply in replies} == {"Two looks at once, and one that is broken."}
+
+
 def test_ids_that_are_missing_or_repeated_are_made_unique() -> None:
     script = "turns: [{calls: [{tool: a, id: ''}, {tool: b, id: same}, {tool: c, id: same}]}, {text: ok}]"
     with ScriptedServer(script) as server:

@@ -125,6 +125,7 @@ async def test_what_a_person_changed_is_named_and_hinders_no_rewind(box: Sandbox
     await box.run("echo mine > note.txt; echo mine >> a.txt")
     preview = await run.preview(1)
     assert paths(change.path for change in preview.others) == ["a.txt", "note.txt"]
+    assert paths(change.path for change in preview.files if change.kind == "deleted") == ["note.txt"]
     assert "by you or by a program that still runs" in str(preview)
     went = await run.rewind(1)
     assert paths(went.others) == ["a.txt", "note.txt"]
