@@ -123,7 +123,7 @@ class ScriptedServer:
         """Stop listening."""
         self._http.shutdown()
         self._http.server_close()
-        self._thread.join(5)
+        self._thread.join()
 
     def take_fault(self) -> Fault | None:
         """The fault for this request, if one is due."""
