@@ -176,8 +176,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.record = record
         try:
             self._answer(scripted, record)
-        except (_Closed, OSError):
+        except (_Closed, OSError) as error:
             self.close_connection = True
+            if isinstance(error, OSError):  # it hung up between a look and a write
+                record.closed_after = time.monotonic() - record.time
         finally:
             record.finished.set()
 

@@ -38,7 +38,7 @@ class Halting:
         self.lines, self.script = self.out / "halting" / "sandbox" / FILE, folder / "script.yaml"
         self.mark, self.started = own_mark(), list[subprocess.Popen[str]]()
         self.task.mkdir()
-        (self.task / "task.yaml").write_text("scorer: exact\n")
+        (self.task / "task.yaml").write_text("scorer: exact\ninput_dir: /testbed/input\n")
         rows = [
             {"id": f"s{n}", "problem_statement": f"p{n}", "ground_truth": "3"}
             | ({} if n < HALF else {"input_files": {"wait.txt": "x"}})
