@@ -13,12 +13,15 @@ Speaker = Callable[[list[dict[str, Any]]], Reply]
 
 
 class FunctionModel:
-    """Answers with what a function makes of the messages; `delay` seconds later."""
+    """Answers with what a function makes of the messages; `delay` seconds later, or once `meet` are asked at once."""
 
     scripted = True
 
-    def __init__(self, speak: Speaker, name: str = "test/function", delay: float = 0.0) -> None:
-        self.name, self.speak, self.delay = name, speak, delay
+    def __init__(
+        self, speak: Speaker, name: str = "test/function", delay: float = 0.0, meet: int = 0
+    ) -> None:
+        self.name, self.speak, self.delay, self.meet = name, speak, delay, meet
+        self._met = asyncio.Event()
         self.asked: list[list[dict[str, Any]]] = []
         self.now = self.most = 0
 
@@ -33,6 +36,9 @@ class FunctionModel:
         self.now += 1
         self.most = max(self.most, self.now)
         try:
+            if self.now >= self.meet:
+                self._met.set()
+            await self._met.wait()
             await asyncio.sleep(self.delay)
             return self.speak(messages)
         finally:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from llm_sandbox_nb.card.bundle import Caps
+from llm_sandbox_nb.card.card import Card
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.journal import Journal
 
 PROTECTION: dict[str, Any] = {
     "isolation": "docker", "profile": "standard", "user": "root", "capabilities": ["chown"],
@@ -52,6 +55,24 @@ def run_events(steps: int, answer: str = "3", **more: Any) -> list[ev.Event]:
         events += step_events(number, **more)
     events.append(ev.RunFinished(stop_reason="submitted", answer=answer, steps=steps, wall_time=3.0))
     return events
+
+
+def card_of(events: list[ev.Event], caps: Caps | None = None, folder: Path | None = None) -> Card:
+    """The card of a run."""
+    card = Card(caps, folder)
+    for event in events:
+        card.add(event)
+    return card
+
+
+def written(folder: Path, events: list[ev.Event]) -> Path:
+    """A run folder whose journal has these events, as far as they last."""
+    journal = Journal(folder)
+    for event in events:
+        if event.kind not in ev.TRANSIENT:
+            journal.append(event)
+    journal.close()
+    return folder
 
 
 def saved_file(folder: Path, name: str, data: bytes, mime: str = "", step: int = 1) -> ev.ArtifactSaved:

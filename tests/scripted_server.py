@@ -23,6 +23,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -32,16 +33,9 @@ from scripted_anthropic import anthropic_events, as_openai_messages
 from scripted_faults import UNAUTHORIZED, Fault
 from scripted_strict import StrictError, check_anthropic_request, check_request
 
-from llm_sandbox_nb.model.contract import ModelError
+from llm_sandbox_nb.model.contract import ModelError, Reply
 from llm_sandbox_nb.model.known_history import KnownHistories
-from llm_sandbox_nb.model.scripted import (
-    Player,
-    Script,
-    ScriptTurn,
-    call_id,
-    load_script,
-    parse_script,
-)
+from llm_sandbox_nb.model.scripted import Player, Script, ScriptTurn, call_id, load_script, parse_script
 
 
 @dataclass
@@ -88,6 +82,8 @@ class ScriptedServer:
         self.faults: deque[Fault] = deque()
         self.player = Player(self.script)
         self.arrived = threading.Event()
+        self.held: dict[int, threading.Event] = {}
+        """Requests that get no answer before their event, by number from 1."""
         self._lock = threading.Lock()
         self._http = _Http(("127.0.0.1", port), _Handler)
         self._http.scripted = self
@@ -107,6 +103,15 @@ class ScriptedServer:
         """The next requests fail like this, one each."""
         self.faults.extend(faults)
 
+    @contextmanager
+    def held_at(self, number: int) -> Iterator[None]:
+        """Answer a request, by its number from 1, at the end of the block."""
+        self.held[number] = threading.Event()
+        try:
+            yield
+        finally:
+            self.held[number].set()
+
     def __enter__(self) -> ScriptedServer:
         self._thread.start()
         return self
@@ -118,12 +123,20 @@ class ScriptedServer:
         """Stop listening."""
         self._http.shutdown()
         self._http.server_close()
-        self._thread.join(5)
+        self._thread.join()
 
     def take_fault(self) -> Fault | None:
         """The fault for this request, if one is due."""
         with self._lock:
             return self.faults.popleft() if self.faults else None
+
+
+def with_results(reply: Reply) -> list[dict[str, Any]]:
+    """The message of a reply, and a result for each of its calls."""
+    return [
+        reply.message,
+        *({"role": "tool", "tool_call_id": call.id, "content": "ok"} for call in reply.calls),
+    ]
 
 
 class _Http(ThreadingHTTPServer):
@@ -163,12 +176,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.record = record
         try:
             self._answer(scripted, record)
-        except (_Closed, OSError):
+        except (_Closed, OSError) as error:
             self.close_connection = True
+            if isinstance(error, OSError):  # it hung up between a look and a write
+                record.closed_after = time.monotonic() - record.time
         finally:
             record.finished.set()
 
     def _answer(self, scripted: ScriptedServer, record: RecordedRequest) -> None:
+        if scripted.held and (held := scripted.held.get(scripted.requests.index(record) + 1)):
+            held.wait()
         fault = scripted.take_fault()
         if fault:
             self._sleep(fault.delay)

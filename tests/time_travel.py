@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
+import support
 from agent_scripts import SUBMIT, bash, script, turn
+from talking_model import TalkingModel
 
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.sandbox.contract import Sandbox
+from llm_sandbox_nb.sandbox.open import open_sandbox
+
+
+def awaited(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Make a test of a coroutine function. `box`, if it takes one, is a sandbox of its isolation, or of `process`."""
+    signature = inspect.signature(test)
+    fixtures = [one for one in signature.parameters.values() if one.name != "box"]
+
+    @functools.wraps(test)
+    def waiting(**given: Any) -> None:
+        async def body() -> None:
+            if len(fixtures) == len(signature.parameters):
+                return await test(**given)
+            isolation = given.get("isolation") or given.get("some_isolation") or "process"
+            async with open_sandbox(isolation) as box:
+                await test(box, **given)
+            return None
+
+        support.run(body(), timeout=180)
+
+    waiting.__signature__ = signature.replace(parameters=fixtures)  # type: ignore[attr-defined]
+    return waiting
 
 
 def writes(count: int) -> list[dict[str, Any]]:
@@ -39,6 +66,22 @@ async def played_in(box: Sandbox, folder: Path, turns: Sequence[dict[str, Any]],
         output_dir=folder / "runs",
         **options,
     )
+
+
+async def talked(box: Sandbox, folder: Path, turns: int, **options: Any) -> Run:
+    """Play a run of so many turns in an open sandbox, each a line in log.txt."""
+    options = {"model": TalkingModel(turns), "isolation": box.protection.isolation} | options
+    return await solve("A task.", sandbox=box, output_dir=folder, **options)
+
+
+async def begun(box: Sandbox, folder: Path, **options: Any) -> tuple[Run, asyncio.Task[Run]]:
+    """Begin a run in an open sandbox: the run, and the task that ends with it."""
+    started: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
+    told = options.pop("on_run", lambda run: None)
+    options = {"isolation": box.protection.isolation} | options
+    options["on_run"] = lambda run: (told(run), started.set_result(run))
+    work = asyncio.create_task(solve("A task.", sandbox=box, output_dir=folder, **options))
+    return await started, work
 
 
 async def files_of(box: Sandbox, folder: str | None = None) -> dict[str, bytes]:

@@ -99,7 +99,7 @@ def mixed(place: int, number: int) -> str | None:
         written_call("execute_bash", '{"comm'),
         written_call("execute_bash", {"wrong": 1}),
         written_call("no_such_tool", {}),
-        written_call("execute_bash", {"command": "sleep 60", "timeout": 1}),
+        written_call("execute_bash", {"command": "sleep infinity", "timeout": 1}),
         "Ünïcode 🎈 and no call",
         bash("printf 'ä\\377\\n%.0s' 1 2 3; false") + "\n" + SUBMIT,
         bash("echo " + "long " * 400),

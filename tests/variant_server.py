@@ -40,7 +40,7 @@ class VariantServer:
     def __exit__(self, *exc: object) -> None:
         self._http.shutdown()
         self._http.server_close()
-        self._thread.join(5)
+        self._thread.join()
 
     def check(self, path: str, headers: dict[str, str], body: dict[str, Any]) -> None:
         """Note what a strict server refuses, whatever the variant itself refuses."""

@@ -178,7 +178,7 @@ def engine_seconds(image: str) -> float:
     client: Any = connect()
 
     def live(_: int) -> None:
-        made = client.api.create_container(image, ["sleep", "60"])
+        made = client.api.create_container(image, ["sleep", "infinity"])
         client.api.start(made["Id"])
         client.api.remove_container(made["Id"], force=True)
 

@@ -17,11 +17,7 @@ from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.docker.engine import connect
 from llm_sandbox_nb.sandbox.open import open_sandbox
 
-pytestmark = [
-    pytest.mark.docker,
-    pytest.mark.usefixtures("docker_engine"),
-    pytest.mark.timeout(500),
-]
+pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("docker_engine"), pytest.mark.timeout(500)]
 Measured = Callable[..., None]
 FILES, EACH = 1000, 50_000
 USUAL = 1.5
@@ -79,7 +75,7 @@ class CommitAndRun:
         """Seconds that it takes."""
         began = time.perf_counter()
         image = self._client.containers.get(container).commit()
-        new = self._client.containers.create(image.id, ["sleep", "600"])
+        new = self._client.containers.create(image.id, ["sleep", "infinity"])
         new.start()
         took = time.perf_counter() - began
         self._made.append((new, image))

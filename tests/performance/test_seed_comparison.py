@@ -16,11 +16,7 @@ from support import run
 from llm_sandbox_nb import open_sandbox
 from llm_sandbox_nb.sandbox.docker.images import DEFAULT_IMAGE
 
-pytestmark = [
-    pytest.mark.docker,
-    pytest.mark.timeout(900),
-    pytest.mark.usefixtures("docker_engine"),
-]
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(900), pytest.mark.usefixtures("docker_engine")]
 
 ROUNDS = 20
 PAIRS = 3

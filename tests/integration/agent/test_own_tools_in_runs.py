@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 from agent_scripts import SUBMIT, bash, check_record, script, script_text, turn
 from cli_process import CommandLine, open_command_line
 from scripted_server import ScriptedServer
-from support import MIME, run
+from support import MIME, PATIENCE, run
 from time_travel import same_as_loaded
 from warm_kernels import kernel_environment
 
@@ -63,6 +63,7 @@ async def looked_up(folder: Path, **options: Any) -> Run:
     return await solve("A task.", model=script(folder, *TURNS), **options)
 
 
+@pytest.mark.alike
 def test_a_function_here_and_commands_in_the_sandbox(tmp_path: Path, isolation: str) -> None:
     turns = (turn(LOOKUP), turn({"tool": "store", "arguments": {"name": "a.txt", "text": "abc"}}), SUBMIT)
     result = run(
@@ -105,40 +106,37 @@ def test_a_model_server_is_sent_the_tool_and_its_results(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("waits_in", ["a coroutine", "a thread", "the sandbox"])
 def test_a_stop_ends_a_tool_at_once(tmp_path: Path, waits_in: str) -> None:
-    control = RunControl()
+    control, released, returned = RunControl(), threading.Event(), list[str]()
 
     async def wait(sandbox: Sandbox) -> str:
         """Wait for long."""
         control.stop()
-        await (sandbox.run("sleep 60") if waits_in == "the sandbox" else asyncio.sleep(60))
+        await (sandbox.run("sleep infinity") if waits_in == "the sandbox" else asyncio.Event().wait())
         return "never"
 
     def block() -> str:
         """Wait for long in a thread."""
         control.stop()
-        time.sleep(8)
+        released.wait(PATIENCE)
+        returned.append("never")
         return "never"
 
     tool = block if waits_in == "a thread" else wait
-    turns = (turn({"tool": tool.__name__, "arguments": {}}), SUBMIT)
+    model = script(tmp_path, turn({"tool": tool.__name__, "arguments": {}}), SUBMIT)
+    options: dict[str, Any] = {"tools": [tool], "isolation": "process", "output_dir": tmp_path / "runs"}
 
-    async def stopped() -> tuple[Run, float]:
-        started = time.monotonic()
-        result = await solve(
-            "A task.",
-            model=script(tmp_path, *turns),
-            tools=[tool],
-            control=control,
-            isolation="process",
-            output_dir=tmp_path / "runs",
-        )
-        return result, time.monotonic() - started
+    async def stopped() -> Run:
+        try:
+            result = await solve("A task.", model=model, control=control, **options)
+            assert returned == [], "the run ends before the tool does"
+            return result
+        finally:
+            released.set()  # the loop waits for its threads
 
-    result, took = run(stopped())
+    result = run(stopped())
     assert result.stop_reason == "interrupted"
     assert result.steps[0].calls[0].result is not None
     assert result.steps[0].calls[0].result.error == "interrupted"
-    assert took < 8
     check_record(result)
 
 

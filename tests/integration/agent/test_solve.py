@@ -6,10 +6,8 @@ import asyncio
 import hashlib
 import json
 import logging
-import os
 import signal
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +21,17 @@ from agent_scripts import (
     outputs,
     raw,
     results,
+    script,
     script_text,
     solved,
     turn,
 )
 from scripted_faults import SERVER_ERROR, UNAUTHORIZED, overflow
 from scripted_server import ScriptedServer
-from support import processes_with, run, until
+from support import eventually, own_mark, processes_with, run, until
 
 from llm_sandbox_nb.agent.errors import InputError, RunError
-from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.limits import Meter, RunLimits
 from llm_sandbox_nb.model.contract import ModelError, ModelSettings
 from llm_sandbox_nb.model.litellm_model import backend
 from llm_sandbox_nb.model.retries import RetryPolicy
@@ -119,6 +118,8 @@ def test_the_conversation_in_the_journal_is_what_the_model_got(tmp_path: Path) -
 
 
 def test_every_call_of_a_reply_gets_one_result(tmp_path: Path) -> None:
+    """Also those after `submit`, which are not executed."""
+    canary = tmp_path / "canary"
     calls = [
         bash("echo one"),
         {"tool": "execute_bash", "raw_arguments": '{"command": '},
@@ -129,35 +130,34 @@ def test_every_call_of_a_reply_gets_one_result(tmp_path: Path) -> None:
         bash("echo a\x00b"),
         bash("echo two"),
     ]
-    result = run(solved(tmp_path, turn(*calls), turn({"tool": "submit", "raw_arguments": ""})))
+    last = [{"tool": "submit", "raw_arguments": ""}, bash(f"touch {canary}"), {"tool": "submit"}]
+    result = run(solved(tmp_path, turn(*calls), turn(*last)))
     found = results(result)
     errors = [one.error for one in found]
     assert errors == [
         None, "malformed_json", "unknown_tool", "bad_arguments", "editor", "editor", "bad_arguments",
-        None, None,
+        None, None, "skipped", "skipped",
     ]  # fmt: skip
+    assert not canary.exists()
+    assert result.stop_reason == "submitted"
     assert "one" in found[0].observation
     assert "two" in found[7].observation
     assert all(len(one.observation) < 500 for one in found)
-    assert [("Steps remaining" in one.observation) for one in found] == [False] * 7 + [True, False]
+    assert [("Steps remaining" in one.observation) for one in found] == [False] * 7 + [
+        True,
+        False,
+        False,
+        True,
+    ]
     proposed = result.steps[0].calls[1]
     assert (proposed.raw_arguments, proposed.arguments) == ('{"command": ', None)
-
-
-def test_calls_after_submit_are_not_executed(tmp_path: Path) -> None:
-    canary = tmp_path / "canary"
-    calls = [bash("echo before"), {"tool": "submit"}, bash(f"touch {canary}"), {"tool": "submit"}]
-    result = run(solved(tmp_path, turn(*calls)))
-    assert [one.error for one in results(result)] == [None, None, "skipped", "skipped"]
-    assert not canary.exists()
-    assert result.stop_reason == "submitted"
 
 
 def test_the_shell_lasts_and_streams_stay_apart(tmp_path: Path) -> None:
     turns = [
         turn(bash("cd /usr && export A='x y' && f() { echo \"in f: $A\"; }")),
         turn(bash("pwd; f; echo oops >&2; false")),
-        turn(bash("sleep 30", timeout=1)),
+        turn(bash("sleep infinity", timeout=1)),
         turn(bash("exit 124")),
     ]
     result = run(solved(tmp_path, *turns, SUBMIT))
@@ -197,12 +197,9 @@ def test_a_model_that_only_talks_is_asked_for_a_call_then_taken_at_its_word(tmp_
     assert len(nudges) == 2
     assert "submit" in nudges[0]
     assert "[Steps remaining: 98]" in nudges[1]
-
-
-def test_a_call_ends_the_series_of_nudges(tmp_path: Path) -> None:
     talk = turn(text="hm")
-    result = run(solved(tmp_path, talk, talk, turn(bash("true")), talk, talk, SUBMIT))
-    assert result.stop_reason == "submitted"
+    again = run(solved(tmp_path, talk, talk, turn(bash("true")), talk, talk, SUBMIT))
+    assert again.stop_reason == "submitted", "a call ends the series"
 
 
 def test_steps_run_out_after_a_warned_last_turn(tmp_path: Path) -> None:
@@ -216,11 +213,8 @@ def test_steps_run_out_after_a_warned_last_turn(tmp_path: Path) -> None:
     assert "[Steps remaining: 2]" in said[0]
     assert "[Steps remaining: 1]\nThis is your last step." in said[1]
     assert "Steps remaining" not in said[2]
-
-
-def test_without_an_answer_file_a_run_that_hit_a_limit_has_no_answer(tmp_path: Path) -> None:
-    result = run(solved(tmp_path, turn(bash("true"), text="Let me look."), limits=RunLimits(steps=1)))
-    assert (result.stop_reason, result.answer) == ("steps", None)
+    other = run(solved(tmp_path, turn(bash("true"), text="Let me look."), limits=RunLimits(steps=1)))
+    assert (other.stop_reason, other.answer) == ("steps", None), "without the file there is no answer"
 
 
 def test_a_last_chance_to_submit_when_tokens_run_out(tmp_path: Path) -> None:
@@ -229,28 +223,26 @@ def test_a_last_chance_to_submit_when_tokens_run_out(tmp_path: Path) -> None:
     result = run(solved(tmp_path, *turns, limits=RunLimits(tokens=10_000)))
     assert (result.stop_reason, result.answer) == ("submitted", "7")
     assert "limit of tokens: this is your last turn" in outputs(result)[0]
+    careless = run(solved(tmp_path, *turns[:1] * 5, limits=RunLimits(tokens=10_000)))
+    assert (careless.stop_reason, len(careless.steps)) == ("tokens", 2), "it did not take it"
 
 
-def test_tokens_end_a_run_that_does_not_take_it(tmp_path: Path) -> None:
-    usage = {"usage": {"prompt_tokens": 9_000, "completion_tokens": 500}}
-    turns = [turn(bash("true"), **usage)] * 5
-    result = run(solved(tmp_path, *turns, limits=RunLimits(tokens=10_000)))
-    assert (result.stop_reason, len(result.steps)) == ("tokens", 2)
-
-
-def test_time_ends_a_command(tmp_path: Path) -> None:
-    slow = turn(bash("echo begun; sleep 600"), bash("echo never"))
-    result = run(solved(tmp_path, slow, limits=RunLimits(time=8)))
+def test_time_ends_a_command_and_a_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of the limits stands still until the command is over: its time-out is all of the time."""
+    slow = turn(bash("echo begun; sleep infinity"), bash("echo never"))
+    with monkeypatch.context() as patched:
+        now: list[ev.Event] = []
+        meter = lambda limits: Meter(limits, lambda: 6.0 * len(now))  # noqa: E731
+        patched.setattr("llm_sandbox_nb.agent.session.Meter", meter)
+        listen = lambda event: now.extend([event] if event.kind == "call.finished" else [])  # noqa: E731
+        result = run(solved(tmp_path, slow, limits=RunLimits(time=6), listeners=[listen]))
     assert result.stop_reason == "time"
     first, second = results(result)
     assert first.timed_out
     assert "begun" in first.observation
     assert second.error == "skipped"
-
-
-def test_time_ends_a_request(tmp_path: Path) -> None:
-    result = run(solved(tmp_path, turn(text="late", delay=600), limits=RunLimits(time=3)))
-    assert (result.stop_reason, result.answer) == ("time", None)
+    late = run(solved(tmp_path, turn(text="late", delay=600), limits=RunLimits(time=0.5)))
+    assert (late.stop_reason, late.answer) == ("time", None)
 
 
 def test_a_budget_that_cannot_be_kept_is_said(tmp_path: Path) -> None:
@@ -335,7 +327,7 @@ def test_a_sandbox_that_dies_is_told(tmp_path: Path) -> None:
             solved(
                 tmp_path,
                 turn(bash("echo x > output/kept.txt")),
-                turn(bash("kill -9 $PPID; sleep 5"), bash("ls")),
+                turn(bash("kill -9 $PPID; sleep infinity"), bash("ls")),
             )
         )
     result = caught.value.run
@@ -361,9 +353,14 @@ def test_a_listener_that_fails_ends_nothing(tmp_path: Path, caplog: pytest.LogCa
 
 
 async def interrupted(
-    folder: Path, *turns: dict[str, Any], after: str, times: int = 1, delay: float = 0.0, **options: Any
+    folder: Path,
+    *turns: dict[str, Any],
+    after: str,
+    times: int = 1,
+    ready: Callable[[], object] = lambda: True,
+    **options: Any,
 ) -> Run:
-    """Cancel the run `delay` seconds after the event of kind `after` that makes them so many."""
+    """Cancel the run after the event of kind `after` that makes them so many, once something is so."""
     begun: list[Run] = []
     reached = asyncio.Event()
     seen: list[ev.Event] = []
@@ -373,105 +370,84 @@ async def interrupted(
         if len(seen) == times:
             reached.set()
 
-    task = asyncio.create_task(solved(folder, *turns, listeners=[listen], on_run=begun.append, **options))
+    options = {"isolation": "process", "output_dir": folder, "model": script(folder, *turns)} | options
+    task = asyncio.create_task(solve("A task.", listeners=[listen], on_run=begun.append, **options))
     await reached.wait()
-    await asyncio.sleep(delay)
+    await eventually(ready)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    check_record(begun[0])
+    check_messages(begun[0].messages)
     assert begun[0].stop_reason == "interrupted"
     return begun[0]
 
 
 def test_an_interrupt_kills_the_command_and_closes_the_record(tmp_path: Path) -> None:
-    marker = f"9{os.getpid()}.25"
-    turns = [turn(bash(f"echo begun; setsid sleep {marker} & sleep {marker}"), bash("echo never"))]
-    result = run(interrupted(tmp_path, *turns, after="call.output"))
+    mark = own_mark()
+    turns = [turn(bash(f"setsid sleep {mark} & sleep {mark}"), bash("echo never"))]
+    ready = lambda: len(processes_with(mark)) >= 2  # noqa: E731
+    result = run(interrupted(tmp_path, *turns, after="call.started", ready=ready))
+    check_record(result)
     first, second = results(result)
     assert (first.error, second.error) == ("interrupted", "skipped")
-    until(lambda: not processes_with(marker))
+    until(lambda: not processes_with(mark))
 
 
 def test_an_interrupted_command_keeps_its_output_its_time_and_its_changes(tmp_path: Path) -> None:
     """In the record, and for the model that continues."""
     # What is said in two streams comes as two events.
-    turns = [turn(bash("touch made.txt; echo before; echo problem >&2; sleep 200")), turn(bash("ls")), SUBMIT]
-    stopped = run(interrupted(tmp_path, *turns, after="call.output", times=2, delay=0.6))
+    turns = [
+        turn(bash("touch made.txt; echo before; echo problem >&2; sleep infinity")),
+        turn(bash("ls")),
+        SUBMIT,
+    ]
+    stopped = run(interrupted(tmp_path, *turns, after="call.output", times=2))
+    check_record(stopped)
     (call,) = stopped.steps[0].calls
     assert call.result is not None
-    assert (call.result.error, call.result.stdout, call.result.stderr) == (
-        "interrupted",
-        "before\n",
-        "problem\n",
-    )
-    assert call.result.duration >= 0.5
+    seen = (call.result.error, call.result.stdout, call.result.stderr)
+    assert seen == ("interrupted", "before\n", "problem\n")
+    assert call.result.duration > 0
     assert [change.path.rpartition("/")[2] for change in call.changes] == ["made.txt"]
     assert call.output.startswith("Interrupted by the user")
-    resumed = run(_resumed(stopped))
+    resumed = stopped.resume("Continue.")
     told = [message["content"] for message in resumed.trajectory.messages() if message["role"] == "tool"]
     assert "[stdout]\nbefore" in told[0]
     assert "[stderr]\nproblem" in told[0]
     assert "made.txt" in told[1]
 
 
-async def _resumed(stopped: Run) -> Run:
-    return await stopped.resume("Continue.")
-
-
 def test_an_interrupt_during_a_request(tmp_path: Path) -> None:
     with ScriptedServer(script_text(turn(text="x" * 2000), delay=0.05)) as server:
-        options = {"api_base": server.url, "api_key": "k"}
-        result = run(_interrupted_request(server, tmp_path, options))
+        options = {"model": "a-model", "api_base": server.url, "api_key": "k"}
+        result = run(interrupted(tmp_path, after="model.delta", **options))
         assert server.requests[0].finished.wait(60)
         assert server.requests[0].closed_after is not None
     assert result.steps[0].thought
     assert not result.steps[0].replied
 
 
-async def _interrupted_request(server: ScriptedServer, folder: Path, options: dict[str, Any]) -> Run:
-    begun: list[Run] = []
-    reached = asyncio.Event()
-    task = asyncio.create_task(
-        solve(
-            "A task.",
-            model="a-model",
-            isolation="process",
-            output_dir=folder,
-            listeners=[lambda event: reached.set() if event.kind == "model.delta" else None],
-            on_run=begun.append,
-            **options,
-        )
+def test_an_interrupt_while_the_sandbox_opens(tmp_path: Path, isolation: str) -> None:
+    result = run(
+        interrupted(tmp_path, turn(bash("true"), delay=600), after="run.started", isolation=isolation)
     )
-    await reached.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert begun[0].stop_reason == "interrupted"
-    check_messages(begun[0].messages)
-    return begun[0]
-
-
-@pytest.mark.parametrize("delay", [0.0, 0.05, 0.2, 0.5])
-def test_an_interrupt_while_the_sandbox_opens(tmp_path: Path, isolation: str, delay: float) -> None:
-    turns = [turn(bash("true"), delay=600)]
-    result = run(interrupted(tmp_path, *turns, after="run.started", delay=delay, isolation=isolation))
+    check_record(result)
     assert not any(step.replied for step in result.steps)
 
 
 def test_ctrl_c(tmp_path: Path) -> None:
     """SIGINT under `asyncio.run`: KeyboardInterrupt comes out, the record is whole."""
     begun: list[Run] = []
-    pressed: list[threading.Timer] = []
+    pressed: list[object] = []
 
     def listen(event: ev.Event) -> None:
         if event.kind == "call.output" and not pressed:  # a second one would not wait for the record
-            pressed.append(threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGINT]))
-            pressed[0].start()
+            loop = asyncio.get_running_loop()
+            pressed.append(loop.call_soon(signal.raise_signal, signal.SIGINT))
 
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(
-            solved(tmp_path, turn(bash("echo go; sleep 600")), listeners=[listen], on_run=begun.append)
+            solved(tmp_path, turn(bash("echo go; sleep infinity")), listeners=[listen], on_run=begun.append)
         )
     check_record(begun[0])
     assert begun[0].stop_reason == "interrupted"
@@ -489,19 +465,16 @@ def test_ctrl_c(tmp_path: Path) -> None:
         ({"prompt_config": "/no/such.yaml"}, "No such file"),
         ({"isolation": "jail"}, "jail"),
         ({"output_dir": "/dev/null/runs"}, "choose another output folder"),
+        ({"model": "scripted/none"}, "none"),
     ],
 )
 def test_what_cannot_be_started_is_one_sentence_and_leaves_nothing(
     tmp_path: Path, options: dict[str, Any], says: str
 ) -> None:
-    with pytest.raises(InputError) as caught:
-        run(solved(tmp_path, SUBMIT, **options))
+    usual: dict[str, Any] = {"task": "A task.", "isolation": "process", "output_dir": tmp_path / "runs"}
+    work = solve(**usual | {"model": script(tmp_path, SUBMIT)} | options)
+    with pytest.raises((InputError, ModelError)) as caught:
+        run(work)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert not (tmp_path / "runs").exists()
-
-
-def test_no_such_script(tmp_path: Path) -> None:
-    with pytest.raises(ModelError):
-        run(solve("A task.", model="scripted/none", isolation="process", output_dir=tmp_path / "runs"))
     assert not (tmp_path / "runs").exists()

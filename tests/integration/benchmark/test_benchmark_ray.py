@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from agent_scripts import bash, script_text, turn
 from ray_cluster import RayCluster, ray_cluster, ray_environment
 from scripted_server import ScriptedServer
+from support import until
 
 from llm_sandbox_nb.benchmark.results import FILE, Result, read_results
 from llm_sandbox_nb.cli import main
@@ -73,11 +73,8 @@ def finish(process: subprocess.Popen[str], code: int) -> str:
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 400
-    while not condition():
-        assert time.monotonic() < deadline
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.1)
+    until(lambda: condition() or process.poll() is not None)
+    assert process.poll() is None, process.communicate()
 
 
 def what_counts(results: list[Result]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from warm_kernels import kernel_environment
 from llm_sandbox_nb.benchmark.results import read_results
 from notebooks import execute, notebook_of, outputs
 
-LOOK = turn(bash("env; sleep 2"), text="I look.")
+LOOK = turn(bash("env"), text="I look.")
 SCRIPT = script_text(LOOK, turn(bash("echo three > output/answer.txt")), turn({"tool": "submit"}))
 CELL = "%%sandbox -m openai/gpt-5 --api-base {url} --isolation {isolation} -o result\nHow many?"
 SOLVE = (
@@ -119,11 +119,10 @@ def make_task(folder: Path) -> None:
 
 def run_with_it(notebook: Notebook, model: ScriptedServer, code: str, holders: set[tuple[str, int]]) -> None:
     """A cell. Meanwhile only these command lines and environments have the key that the model's server wants."""
-    cell = notebook.kernel.start(code)
-    until(lambda: model.requests, "the model was not asked")
-    key = str(model.api_key)
-    while len(model.requests) < 2:  # the command sleeps
-        assert in_processes(key) == holders
+    with model.held_at(2):  # the sandbox is open, and a command was executed
+        cell = notebook.kernel.start(code)
+        until(lambda: len(model.requests) == 2, "the model was not asked twice")
+        assert in_processes(str(model.api_key)) == holders
     messages = notebook.kernel.messages(cell)
     notebook.messages += messages
     assert not [one for one in messages if one["msg_type"] == "error"], messages[-3:]
@@ -192,11 +191,11 @@ def test_the_search_finds_a_key_wherever_one_is_planted(tmp_path: Path) -> None:
     (tmp_path / "harmless").write_bytes(zlib.compress(b"nothing"))
     assert {path.name for path in in_folder(tmp_path, key)} == {*planted, "history.sqlite"}
     assert in_processes(key) == set()
-    sleep = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
+    waits = [sys.executable, "-c", "import signal; print(flush=True); signal.pause()"]
     environment = {**os.environ, "OPENAI_API_KEY": key}
     with (
-        subprocess.Popen(sleep, env=environment, stdout=subprocess.PIPE) as first,
-        subprocess.Popen([*sleep, key], stdout=subprocess.PIPE) as second,
+        subprocess.Popen(waits, env=environment, stdout=subprocess.PIPE) as first,
+        subprocess.Popen([*waits, key], stdout=subprocess.PIPE) as second,
     ):
         for process in (first, second):
             assert process.stdout
@@ -344,11 +343,10 @@ def test_a_key_of_a_command_line_is_on_it_while_it_runs_and_nowhere_else(way: st
     with ScriptedServer(SCRIPT, api_key=key) as model, contextmanager(open_command_line)(tmp_path) as shell:
         words = ["run", "How many?", "-m", "openai/gpt-5", "--api_base", model.url, "--isolation", "process"]
         given = {way: key} if way == "OPENAI_API_KEY" else {}
-        process = shell.start(*shell.words(*words), *([] if given else [way, key]), **given)
-        until(lambda: model.requests, "the model was not asked")
-        kind = "environ" if given else "cmdline"
-        while len(model.requests) < 2:
-            assert in_processes(key) == {(kind, process.pid)}
+        with model.held_at(2):
+            process = shell.start(*shell.words(*words), *([] if given else [way, key]), **given)
+            until(lambda: len(model.requests) == 2, "the model was not asked twice")
+            assert in_processes(key) == {("environ" if given else "cmdline", process.pid)}
         assert process.wait(PATIENCE) == 0, shell.shown()
         assert in_processes(key) == set()
     assert in_folder(tmp_path, key) == []

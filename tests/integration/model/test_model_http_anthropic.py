@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from scripted_anthropic import signature
 from scripted_faults import DROP_AT_ONCE, Fault, overflow, rate_limited
-from scripted_server import ScriptedServer
+from scripted_server import ScriptedServer, with_results
 from support import run
 
 from llm_sandbox_nb.model.contract import ContextOverflowError, ModelError, ModelSettings
@@ -48,8 +48,8 @@ def test_thinking_comes_back_signed_and_unchanged(server: ScriptedServer) -> Non
     thinking = {"type": "thinking", "thinking": "First I think.", "signature": signature(0)}
     assert reply.message["thinking_blocks"] == [thinking]
     assert "reasoning_content" not in reply.message
-    results = [{"role": "tool", "tool_call_id": call.id, "content": "ok"} for call in reply.calls]
-    assert run(model(server).reply([*USER, reply.message, *results], TOOLS, ModelSettings())).text == "Done."
+    again = model(server).reply([*USER, *with_results(reply)], TOOLS, ModelSettings())
+    assert run(again).text == "Done."
     sent = server.requests[1].body["messages"]
     assert [message["role"] for message in sent] == ["user", "assistant", "user"]
     assert sent[1]["content"][0] == thinking
@@ -119,30 +119,25 @@ def test_overflow_and_a_wrong_key(server: ScriptedServer) -> None:
     assert "ANTHROPIC_API_KEY" in str(refused.value)
 
 
-def test_reasoning_of_deepseek_goes_back_in_its_field(server: ScriptedServer) -> None:
+@pytest.mark.parametrize(
+    ("name", "how"), [("deepseek/deepseek-reasoner", {}), ("m", {"send_reasoning": "reasoning_content"})]
+)
+def test_reasoning_goes_back_in_its_field_where_a_server_wants_it(
+    name: str, how: dict[str, str], server: ScriptedServer
+) -> None:
+    """DeepSeek does; a server of one's own, when that is said."""
     server.extra_fields = ("reasoning_content",)
-    deepseek = make_model("deepseek/deepseek-reasoner", api_base=server.url, api_key="key")
-    reply = run(deepseek.reply(USER, TOOLS, ModelSettings()))
+    wants = make_model(name, api_base=server.url, api_key="key", **how)
+    reply = run(wants.reply(USER, TOOLS, ModelSettings()))
     assert reply.message["reasoning_content"] == "First I think."
-    results = [{"role": "tool", "tool_call_id": call.id, "content": "ok"} for call in reply.calls]
-    run(deepseek.reply([*USER, reply.message, *results], TOOLS, ModelSettings()))
-    assert server.requests[1].messages[2]["reasoning_content"] == "First I think."
-
-
-def test_a_self_hosted_server_can_be_sent_reasoning_when_it_wants_it(server: ScriptedServer) -> None:
-    server.extra_fields = ("reasoning_content",)
-    mine = make_model("m", api_base=server.url, api_key="key", send_reasoning="reasoning_content")
-    reply = run(mine.reply(USER, TOOLS, ModelSettings()))
-    results = [{"role": "tool", "tool_call_id": call.id, "content": "ok"} for call in reply.calls]
-    run(mine.reply([*USER, reply.message, *results], TOOLS, ModelSettings()))
+    run(wants.reply([*USER, *with_results(reply)], TOOLS, ModelSettings()))
     assert server.requests[1].messages[2]["reasoning_content"] == "First I think."
 
 
 def test_what_was_sent_before_is_marked_for_the_cache(server: ScriptedServer) -> None:
     """Anthropic's cache wants marks; the conversation itself is not changed by them."""
     first = run(model(server).reply(USER, TOOLS, ModelSettings()))
-    results = [{"role": "tool", "tool_call_id": call.id, "content": "ok"} for call in first.calls]
-    messages = [*USER, first.message, *results]
+    messages = [*USER, *with_results(first)]
     before = repr(messages)
     run(model(server).reply(messages, TOOLS, ModelSettings()))
     assert repr(messages) == before

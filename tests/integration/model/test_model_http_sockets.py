@@ -104,7 +104,9 @@ asyncio.run(main())
 
 def test_litellm_is_imported_while_the_sandbox_starts(tmp_path: Path) -> None:
     with ScriptedServer("strawberry") as server:
-        watched(_SOLVE, server.url, folder=tmp_path)
+        seen = watched(_SOLVE, server.url, folder=tmp_path)["seen"]
+    assert isinstance(seen, list)
+    assert any(server.root.rpartition(":")[2] in peer for peer in seen), "the model was asked"
 
 
 @pytest.mark.parametrize("mode", ["", "DEV"], ids=["ours", "canary"])

@@ -8,41 +8,32 @@ import sys
 from pathlib import Path
 
 import nbformat
+import pytest
 from support import QUICK_IMPORTS
 
 ROOT = Path(__file__).parents[3]
 
 
+def demo(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the demo; its results go below the folder."""
+    command = [sys.executable, "notebooks/demo.py", "--out", str(folder / "out"), *words]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{QUICK_IMPORTS}", **environment}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
 def test_the_demo_tells_answer_files_isolation_and_where_the_notebook_is(
     some_isolation: str, tmp_path: Path
 ) -> None:
-    words = [
-        sys.executable,
-        "notebooks/demo.py",
-        "--out",
-        str(tmp_path / "out"),
-        "--isolation",
-        some_isolation,
-    ]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{QUICK_IMPORTS}"}
-    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
+    done = demo(tmp_path, "--isolation", some_isolation)
     assert done.returncode == 0, done.stdout + done.stderr
     saved = tmp_path / "out" / "01-first-task.ipynb"
-    for part in (
-        "Answer ",
-        "File ",
-        f"Isolation  {some_isolation}",
-        "(scripted",
-        f"The notebook with its results is {saved}",
-    ):
+    said = ("Answer ", "File ", f"Isolation  {some_isolation}", "(scripted")
+    for part in (*said, f"The notebook with its results is {saved}"):
         assert part in done.stdout
-    notebook = nbformat.read(saved, as_version=4)
-    kinds = {
-        kind
-        for cell in notebook.cells
-        for output in cell.get("outputs", ())
-        for kind in output.get("data", {})
-    }
+    shown = [
+        output for cell in nbformat.read(saved, as_version=4).cells for output in cell.get("outputs", ())
+    ]
+    kinds = {kind for output in shown for kind in output.get("data", {})}
     assert {"application/vnd.llm-sandbox.trajectory+json", "text/html", "text/plain"} <= kinds
 
 
@@ -52,14 +43,7 @@ def test_without_docker_and_bubblewrap_the_demo_runs_and_says_that_nothing_isola
     for path in Path("/usr/bin").iterdir():
         if path.name != "bwrap":
             (programs / path.name).symlink_to(path)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": f"{ROOT}:{QUICK_IMPORTS}",
-        "PATH": str(programs),
-        "DOCKER_HOST": "tcp://127.0.0.1:9",
-    }
-    words = [sys.executable, "notebooks/demo.py", "--out", str(tmp_path / "out")]
-    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
+    done = demo(tmp_path, PATH=str(programs), DOCKER_HOST="tcp://127.0.0.1:9")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("There is no isolation here")
     script = next(word for word in done.stdout.split() if word.endswith(".yaml,")).rstrip(",")
@@ -72,22 +56,24 @@ def make(*words: str, path: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env={"PATH": path}, capture_output=True, text=True)
 
 
-def test_without_a_python_that_will_do_make_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("#!/bin/sh\nexit 1\n", "Python 3.11 or later is needed"),
+        (f'#!/bin/sh\n[ "$2" = venv ] && exit 1\nexec {sys.executable} "$@"\n', "install python3-venv"),
+    ],
+    ids=["too old", "without venv"],
+)
+def test_without_a_python_that_will_do_make_says_what_to_install(
+    program: str, said: str, tmp_path: Path
+) -> None:
     for name in ("python3", "python3.11", "python3.12", "python3.13"):
-        (tmp_path / name).write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / name).write_text(program)
         (tmp_path / name).chmod(0o755)
     done = make("demo", f"VENV={tmp_path}/none", path=f"{tmp_path}:/usr/bin:/bin")
     assert done.returncode != 0
-    assert "Python 3.11 or later is needed" in done.stderr
-    assert not (tmp_path / "none").exists()
-
-
-def test_without_venv_make_says_what_to_install(tmp_path: Path) -> None:
-    (tmp_path / "python3").write_text(f'#!/bin/sh\n[ "$2" = venv ] && exit 1\nexec {sys.executable} "$@"\n')
-    (tmp_path / "python3").chmod(0o755)
-    done = make("demo", f"VENV={tmp_path}/none", path=f"{tmp_path}:/usr/bin:/bin")
-    assert done.returncode != 0
-    assert "install python3-venv" in done.stderr
+    assert said in done.stderr
+    assert not (tmp_path / "none" / "bin").exists()
 
 
 def test_make_alone_explains_itself() -> None:
@@ -101,12 +87,7 @@ def test_make_alone_explains_itself() -> None:
 def test_a_cell_that_fails_is_told_in_plain_words(tmp_path: Path) -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 / 0")])
     nbformat.write(notebook, tmp_path / "broken.ipynb")
-    words = [sys.executable, "notebooks/demo.py", "--out", str(tmp_path / "out"), "--isolation", "process"]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{QUICK_IMPORTS}"}
-    done = subprocess.run(
-        [*words, str(tmp_path / "broken.ipynb")], cwd=ROOT, env=environment, capture_output=True, text=True
-    )
+    done = demo(tmp_path, "--isolation", "process", str(tmp_path / "broken.ipynb"))
     assert done.returncode == 1
-    assert done.stderr.endswith(
-        "The notebook did not run to its end: ZeroDivisionError: division by zero\n"
-    ), done.stderr
+    said = "The notebook did not run to its end: ZeroDivisionError: division by zero\n"
+    assert done.stderr.endswith(said), done.stderr

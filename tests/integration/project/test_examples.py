@@ -58,7 +58,7 @@ def test_an_example_is_solved_after_a_mistake(
 def test_an_example_in_docker(
     docker_engine: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    played(name, "docker", tmp_path, capsys)
+    assert played(name, "docker", tmp_path, capsys).stop_reason == "submitted"
 
 
 @pytest.mark.bubblewrap

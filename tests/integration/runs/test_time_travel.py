@@ -15,195 +15,171 @@ import pytest
 from agent_scripts import SUBMIT, bash, check_messages, outputs, script, turn
 from support import run as in_loop
 from talking_model import TalkingModel
-from time_travel import files_of, played_in, same_as_loaded, writes
+from time_travel import awaited, begun, files_of, same_as_loaded, talked, writes
 
 from llm_sandbox_nb.agent.errors import ControlError, InputError
-from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.runs.event_loops import EventLoops
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve
+from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.open import open_sandbox
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import JournalError
 
 
-def test_a_run_under_way_is_taken_back_and_halts_there(tmp_path: Path, isolation: str) -> None:
+@pytest.mark.alike
+@awaited
+async def test_a_run_under_way_is_taken_back_and_halts_there(
+    box: Sandbox, tmp_path: Path, isolation: str
+) -> None:
     """What is under way is ended; its result stays on the branch that is left and leaks nowhere."""
+    waits = turn(bash("echo half > half.txt; echo It waits.; sleep infinity; echo late > late.txt"))
+    waiting = asyncio.Event()
 
-    async def body() -> None:
-        async with open_sandbox(isolation) as box:
-            turns = [
-                *writes(2)[:2],
-                turn(bash("echo half > half.txt; sleep 60; echo late > late.txt")),
-                SUBMIT,
-            ]
-            started: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
-            sleeping = asyncio.Event()
+    def listen(event: ev.Event) -> None:
+        if isinstance(event, ev.CallOutput) and "It waits." in event.text:
+            waiting.set()
 
-            def listen(event: ev.Event) -> None:
-                if isinstance(event, ev.CallStarted) and "sleep" in str(event.arguments):
-                    sleeping.set()
-
-            work = asyncio.ensure_future(
-                played_in(box, tmp_path, turns, on_run=started.set_result, listeners=[listen])
-            )
-            run = await started
-            await sleeping.wait()
-            await asyncio.sleep(0.3)
-            await run.rewind(1)
-            assert [step.number for step in run.steps] == [1]
-            assert sorted(await files_of(box)) == ["log.txt", "new1.txt", "output/last.txt"]
-            assert not work.done()
-            left = run.at(next(branch for branch in run.branches if not branch.head))
-            cut_short = left.steps[2].calls[0].result
-            assert cut_short
-            assert cut_short.error == "interrupted"
-            await run.undo()
-            assert [step.number for step in run.steps] == [1, 2, 3]
-            assert (await files_of(box))["half.txt"] == b"half\n"
-            run.say("Do not sleep.")
-            run.resume()
-            await asyncio.wait_for(work, 30)
-            assert run.stop_reason == "submitted"
-            assert "late.txt" not in await files_of(box)
-            assert any("Do not sleep." in str(message["content"]) for message in run.messages)
-            check_messages(run.messages)
-            same_as_loaded(run)
-
-    in_loop(body(), timeout=120)
+    model = script(tmp_path, *writes(2)[:2], waits, SUBMIT)
+    run, work = await begun(box, tmp_path / "runs", model=model, listeners=[listen])
+    await waiting.wait()
+    await run.rewind(1)
+    assert [step.number for step in run.steps] == [1]
+    assert sorted(await files_of(box)) == ["log.txt", "new1.txt", "output/last.txt"]
+    assert not work.done()
+    left = run.at(next(branch for branch in run.branches if not branch.head))
+    cut_short = left.steps[2].calls[0].result
+    assert cut_short
+    assert cut_short.error == "interrupted"
+    await run.undo()
+    assert [step.number for step in run.steps] == [1, 2, 3]
+    assert (await files_of(box))["half.txt"] == b"half\n"
+    run.say("Do not sleep.")
+    run.resume()
+    await work
+    assert run.stop_reason == "submitted"
+    assert "late.txt" not in await files_of(box)
+    assert any("Do not sleep." in str(message["content"]) for message in run.messages)
+    check_messages(run.messages)
+    same_as_loaded(run)
 
 
-def test_travel_to_the_last_step_waits_for_its_checkpoint(
-    tmp_path: Path, isolation: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.alike
+@awaited
+async def test_travel_to_the_last_step_waits_for_its_checkpoint(
+    box: Sandbox, tmp_path: Path, isolation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A checkpoint is taken beside the run, so a run that has just paused may not have the newest yet."""
+    take, taking, may_take = box.checkpoint, asyncio.Event(), asyncio.Event()
 
-    async def body() -> None:
-        async with open_sandbox(isolation) as box:
-            take, may_take = box.checkpoint, asyncio.Event()
+    async def late() -> str:
+        if "log.txt" in await files_of(box):
+            taking.set()
+            await may_take.wait()
+        return await take()
 
-            async def late() -> str:
-                if "log.txt" in await files_of(box):
-                    await may_take.wait()
-                return await take()
+    monkeypatch.setattr(box, "checkpoint", late)
+    runs: list[Run] = []
 
-            monkeypatch.setattr(box, "checkpoint", late)
-            started: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
-            finished = asyncio.Event()
+    def listen(event: ev.Event) -> None:
+        if isinstance(event, ev.CallFinished):
+            runs[0].pause()
 
-            def listen(event: ev.Event) -> None:
-                if isinstance(event, ev.CallFinished):
-                    started.result().pause()
-                    finished.set()
-
-            work = asyncio.ensure_future(
-                played_in(box, tmp_path, writes(1), on_run=started.set_result, listeners=[listen])
-            )
-            run = await started
-            await finished.wait()
-            travels = [
-                asyncio.ensure_future(_awaited(run.preview(1))),
-                asyncio.ensure_future(_awaited(run.fork(1))),
-            ]
-            await asyncio.sleep(0.2)
-            assert not any(travel.done() for travel in travels)
-            may_take.set()
-            preview, other = await asyncio.gather(*travels)
-            assert not preview.files
-            await run.rewind(1)
-            run.resume()
-            await asyncio.wait_for(work, 30)
-            assert [step.number for step in other.steps] == [1]
-            await other.close()
-            same_as_loaded(run)
-
-    in_loop(body(), timeout=120)
+    model = script(tmp_path, *writes(1))
+    run, work = await begun(box, tmp_path / "runs", model=model, on_run=runs.append, listeners=[listen])
+    await taking.wait()
+    travels = [asyncio.ensure_future(_awaited(one)) for one in (run.preview(1), run.fork(1))]
+    await files_of(box)  # many times as long as a travel takes to its first request
+    assert not any(travel.done() for travel in travels)
+    may_take.set()
+    preview, other = await asyncio.gather(*travels)
+    assert not preview.files
+    await run.rewind(1)
+    run.resume()
+    await work
+    assert [step.number for step in other.steps] == [1]
+    await other.close()
+    same_as_loaded(run)
 
 
 async def _awaited(call: Any) -> Any:
     return await call
 
 
-def test_forks_live_at_once_and_know_nothing_of_each_other(tmp_path: Path, isolation: str) -> None:
-    async def body() -> None:
-        async with open_sandbox(isolation) as box:
-            run = await solve(
-                "A task.", model=TalkingModel(3), sandbox=box, isolation=isolation, output_dir=tmp_path
-            )
-            first, second = await asyncio.gather(run.fork(1), run.fork(2))
-            models = [TalkingModel(5, command=f"echo {name} {{number}} >> log.txt") for name in ("a", "b")]
-            await asyncio.gather(first.resume(model=models[0]), second.resume(model=models[1]))
-            logs = [
-                await one.context.box.read_file("log.txt") for one in (run, first, second) if one.context.box
-            ]
-            assert logs == [
-                b"turn 1\nturn 2\nturn 3\n",
-                b"turn 1\na 2\na 3\na 4\na 5\n",
-                b"turn 1\nturn 2\nb 3\nb 4\nb 5\n",
-            ]
-            assert [fork.step for fork in run.trajectory.forks] in ([1, 2], [2, 1])
-            for one in (first, second):
-                started = same_as_loaded(one).trajectory.start
-                assert started
-                assert started.forked_from
-                assert started.forked_from.run_id == run.id
-                assert Path(started.forked_from.folder).name == run.folder.name
-                await one.close()
-                await one.close()
-            compared = run.compare(first, second)
-            assert [len(row.steps) for row in compared.rows] == [3] * len(compared.rows)
-            assert compared.first_different_step == 2
-            assert "-turn 2\n" in compared.diff("/testbed/log.txt")
-            assert "log.txt" in compared._repr_html_()
-            assert len(compared.to_dataframe()) == len(compared.rows)
-            # A fork of a run whose sandbox is gone opens one of its own.
-            again = await first.fork(3)
-            assert again.context.box
-            assert await again.context.box.read_file("log.txt") == b"turn 1\na 2\na 3\n"
-            await again.close()
-
-    in_loop(body(), timeout=180)
+@awaited
+async def test_forks_live_at_once_and_know_nothing_of_each_other(
+    box: Sandbox, tmp_path: Path, isolation: str
+) -> None:
+    run = await talked(box, tmp_path, 3)
+    first, second = await asyncio.gather(run.fork(1), run.fork(2))
+    models = [TalkingModel(5, command=f"echo {name} {{number}} >> log.txt") for name in ("a", "b")]
+    await asyncio.gather(first.resume(model=models[0]), second.resume(model=models[1]))
+    logs = [await one.context.box.read_file("log.txt") for one in (run, first, second) if one.context.box]
+    assert logs == [
+        b"turn 1\nturn 2\nturn 3\n",
+        b"turn 1\na 2\na 3\na 4\na 5\n",
+        b"turn 1\nturn 2\nb 3\nb 4\nb 5\n",
+    ]
+    assert [fork.step for fork in run.trajectory.forks] in ([1, 2], [2, 1])
+    for one in (first, second):
+        started = same_as_loaded(one).trajectory.start
+        assert started
+        assert started.forked_from
+        assert started.forked_from.run_id == run.id
+        assert Path(started.forked_from.folder).name == run.folder.name
+        await one.close()
+        await one.close()
+    compared = run.compare(first, second)
+    assert [len(row.steps) for row in compared.rows] == [3] * len(compared.rows)
+    assert compared.first_different_step == 2
+    assert "-turn 2\n" in compared.diff("/testbed/log.txt")
+    assert "log.txt" in compared._repr_html_()
+    assert len(compared.to_dataframe()) == len(compared.rows)
+    # A fork of a run whose sandbox is gone opens one of its own.
+    again = await first.fork(3)
+    assert again.context.box
+    assert await again.context.box.read_file("log.txt") == b"turn 1\na 2\na 3\n"
+    await again.close()
 
 
-def test_a_replay_finds_what_differs_and_nothing_else(tmp_path: Path) -> None:
-    async def body() -> None:
-        counter = tmp_path / "outside"
-        counter.write_text("1")
-        turns = [
-            turn(bash("cat input/given.txt; echo pid $$")),
-            turn(bash(f"cat {counter} > copied.txt")),
-            turn(bash("date +%N > time.log; wc -c < copied.txt")),
-            SUBMIT,
-        ]
-        (tmp_path / "given.txt").write_text("given\n")
-        model = script(tmp_path, *turns)
-        run = await solve(
-            "A task.",
-            model=model,
-            isolation="process",
-            output_dir=tmp_path / "runs",
-            inputs=tmp_path / "given.txt",
-        )
-        declared: dict[str, Any] = {"ignore": [r"pid \d+"], "ignore_files": ["*/time.log"]}
-        same = await run.replay(**declared)
-        assert same.ok, str(same)
-        assert (same.steps, same.run.folder != run.folder) == (4, True)
-        bare = await run.replay()
-        assert bare.first
-        assert (bare.first.step, "pid" in bare.first.now) == (1, True)
-        counter.write_text("22")
-        other = await run.replay(**declared)
-        assert [one.step for one in other.differences] == [2, 3]
-        assert other.first
-        assert other.first.files == ("/testbed/copied.txt",)
-        assert "first is step 2" in str(other)
-        with pytest.raises(InputError, match="regular expression"):
-            await run.replay(["("])
-
-    in_loop(body(), timeout=120)
+@awaited
+async def test_a_replay_finds_what_differs_and_nothing_else(tmp_path: Path) -> None:
+    counter = tmp_path / "outside"
+    counter.write_text("1")
+    turns = [
+        turn(bash("cat input/given.txt; echo pid $$")),
+        turn(bash(f"cat {counter} > copied.txt")),
+        turn(bash("date +%N > time.log; wc -c < copied.txt")),
+        SUBMIT,
+    ]
+    (tmp_path / "given.txt").write_text("given\n")
+    model = script(tmp_path, *turns)
+    run = await solve(
+        "A task.",
+        model=model,
+        isolation="process",
+        output_dir=tmp_path / "runs",
+        inputs=tmp_path / "given.txt",
+    )
+    declared: dict[str, Any] = {"ignore": [r"pid \d+"], "ignore_files": ["*/time.log"]}
+    same = await run.replay(**declared)
+    assert same.ok, str(same)
+    assert (same.steps, same.run.folder != run.folder) == (4, True)
+    bare = await run.replay()
+    assert bare.first
+    assert (bare.first.step, "pid" in bare.first.now) == (1, True)
+    counter.write_text("22")
+    other = await run.replay(**declared)
+    assert [one.step for one in other.differences] == [2, 3]
+    assert other.first
+    assert other.first.files == ("/testbed/copied.txt",)
+    assert "first is step 2" in str(other)
+    with pytest.raises(InputError, match="regular expression"):
+        await run.replay(["("])
 
 
-def test_a_conversation_from_elsewhere_gets_its_files_and_goes_on_live(tmp_path: Path) -> None:
+@awaited
+async def test_a_conversation_from_elsewhere_gets_its_files_and_goes_on_live(tmp_path: Path) -> None:
     """In the original package's form: one record for each call, no files, no prompts."""
     records = [
         ("execute_bash", {"command": "cat input/data.txt > copy.txt; export SEEN=yes"}, "(nothing)"),
@@ -222,33 +198,30 @@ def test_a_conversation_from_elsewhere_gets_its_files_and_goes_on_live(tmp_path:
     (tmp_path / "trajectory.json").write_text(json.dumps(seed))
     (tmp_path / "data.txt").write_text("data\n")
 
-    async def body() -> None:
-        loaded = Run.load(tmp_path / "trajectory.json")
-        with pytest.raises(InputError, match="rebuild"):
-            loaded.rewind(1)
-        with pytest.raises(InputError, match="rebuild"):
-            await loaded.resume("Go on.", model="scripted/strawberry")
-        assert not (tmp_path / "journal.jsonl").exists()
-        run = await loaded.rebuild(
-            isolation="process", inputs=tmp_path / "data.txt", output_dir=tmp_path / "runs"
-        )
-        assert (run.task, len(run.steps)) == ("Copy and note.", 3)
-        assert "data\na note" in outputs(run)[2]
-        assert run.rebuilt
-        assert not run.rebuilt.ok
-        with pytest.raises(InputError, match="name one"):
-            await run.resume()
-        command = "echo $SEEN >> note.txt; echo turn {number} >> note.txt"
-        await run.resume(model=TalkingModel(4, command=command))
-        assert run.stop_reason == "submitted"
-        assert len(run.steps) == 5
-        check_messages(run.messages)
-        await run.rewind(2)
-        async with open_sandbox("process") as box:
-            await run.resume(model=TalkingModel(2), sandbox=box)
-            assert await box.read_file("note.txt") == b"a note\n"
-
-    in_loop(body(), timeout=120)
+    loaded = Run.load(tmp_path / "trajectory.json")
+    with pytest.raises(InputError, match="rebuild"):
+        loaded.rewind(1)
+    with pytest.raises(InputError, match="rebuild"):
+        await loaded.resume("Go on.", model="scripted/strawberry")
+    assert not (tmp_path / "journal.jsonl").exists()
+    run = await loaded.rebuild(
+        isolation="process", inputs=tmp_path / "data.txt", output_dir=tmp_path / "runs"
+    )
+    assert (run.task, len(run.steps)) == ("Copy and note.", 3)
+    assert "data\na note" in outputs(run)[2]
+    assert run.rebuilt
+    assert not run.rebuilt.ok
+    with pytest.raises(InputError, match="name one"):
+        await run.resume()
+    command = "echo $SEEN >> note.txt; echo turn {number} >> note.txt"
+    await run.resume(model=TalkingModel(4, command=command))
+    assert run.stop_reason == "submitted"
+    assert len(run.steps) == 5
+    check_messages(run.messages)
+    await run.rewind(2)
+    async with open_sandbox("process") as box:
+        await run.resume(model=TalkingModel(2), sandbox=box)
+        assert await box.read_file("note.txt") == b"a note\n"
 
 
 @contextmanager
@@ -259,112 +232,98 @@ def held(journal: Path) -> Iterator[None]:
         yield
 
 
-def test_wrong_wishes_get_a_sentence_and_change_nothing(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with open_sandbox("process") as box:
-            run = await solve(
-                "A task.", model=TalkingModel(2), sandbox=box, isolation="process", output_dir=tmp_path
-            )
-            before = run.journal.read_bytes(), sorted(run.folder.parent.iterdir())
-            wrong: Any = "talk"
-            wishes: list[tuple[Callable[[], object], str]] = [
-                (lambda: run.rewind(9), "no step 9"),
-                (lambda: run.rewind(-1), "no step -1"),
-                (lambda: run.rewind(1, wrong), "both, files or conversation"),
-                (lambda: run.rewind(0, before="call"), "no step 0"),
-                (lambda: run.fork(7), "no step 7"),
-                (run.undo, "no rewind"),
-                (run.compare, "one branch"),
-            ]
-            for wish, words in wishes:
-                with pytest.raises(InputError, match=words):
-                    wish()
-            with pytest.raises(InputError, match="what more"):
-                await run.resume()
-            with pytest.raises(InputError, match="no setting 'temprature'"):
-                await run.resume("x", settings={"temprature": 1})
-            with pytest.raises(InputError, match="limit on steps is a whole number above zero, not 'x'"):
-                await run.resume("x", limits={"steps": "x"})
-            with pytest.raises(InputError, match="compared with runs, not with 'talk'"):
-                run.compare(wrong)
-            with pytest.raises(InputError, match="has had 3 steps"):
-                await run.resume("x", limits={"steps": 2})
-            with pytest.raises(ControlError, match="No call waits"):
-                run.edit(command="ls")
-            assert (run.journal.read_bytes(), sorted(run.folder.parent.iterdir())) == before
-            await run.rewind(1, before="call")
-            edits: list[tuple[Any, dict[str, Any], str]] = [
-                ({"wrong": 1}, {}, "command"),
-                ("ls", {}, "have names"),
-                (None, {"foo": 1}, "takes no 'foo'"),
-                ({"command": 3}, {}, "command"),
-            ]
-            for arguments, changes, words in edits:
-                with pytest.raises(ControlError, match=words):
-                    run.edit(arguments, **changes)
-            with pytest.raises(ControlError, match="takes no 'command'"):
-                run.edit(tool="submit", command="ls")
-            with held(run.journal), pytest.raises(JournalError, match="executes already"):
-                run.edit(command="ls")
-
-    in_loop(body())
+@awaited
+async def test_wrong_wishes_get_a_sentence_and_change_nothing(box: Sandbox, tmp_path: Path) -> None:
+    run = await talked(box, tmp_path, 2)
+    before = run.journal.read_bytes(), sorted(run.folder.parent.iterdir())
+    wrong: Any = "talk"
+    wishes: list[tuple[Callable[[], object], str]] = [
+        (lambda: run.rewind(9), "no step 9"),
+        (lambda: run.rewind(-1), "no step -1"),
+        (lambda: run.rewind(1, wrong), "both, files or conversation"),
+        (lambda: run.rewind(0, before="call"), "no step 0"),
+        (lambda: run.fork(7), "no step 7"),
+        (run.undo, "no rewind"),
+        (run.compare, "one branch"),
+    ]
+    for wish, words in wishes:
+        with pytest.raises(InputError, match=words):
+            wish()
+    with pytest.raises(InputError, match="what more"):
+        await run.resume()
+    with pytest.raises(InputError, match="no setting 'temprature'"):
+        await run.resume("x", settings={"temprature": 1})
+    with pytest.raises(InputError, match="limit on steps is a whole number above zero, not 'x'"):
+        await run.resume("x", limits={"steps": "x"})
+    with pytest.raises(InputError, match="compared with runs, not with 'talk'"):
+        run.compare(wrong)
+    with pytest.raises(InputError, match="has had 3 steps"):
+        await run.resume("x", limits={"steps": 2})
+    with pytest.raises(ControlError, match="No call waits"):
+        run.edit(command="ls")
+    assert (run.journal.read_bytes(), sorted(run.folder.parent.iterdir())) == before
+    await run.rewind(1, before="call")
+    edits: list[tuple[Any, dict[str, Any], str]] = [
+        ({"wrong": 1}, {}, "command"),
+        ("ls", {}, "have names"),
+        (None, {"foo": 1}, "takes no 'foo'"),
+        ({"command": 3}, {}, "command"),
+    ]
+    for arguments, changes, words in edits:
+        with pytest.raises(ControlError, match=words):
+            run.edit(arguments, **changes)
+    with pytest.raises(ControlError, match="takes no 'command'"):
+        run.edit(tool="submit", command="ls")
+    with held(run.journal), pytest.raises(JournalError, match="executes already"):
+        run.edit(command="ls")
 
 
-def test_a_run_whose_files_are_gone_stays_as_it_is(tmp_path: Path) -> None:
-    async def body() -> None:
-        run = await solve("A task.", model=TalkingModel(2), isolation="process", output_dir=tmp_path)
-        shutil.rmtree(run.folder / "history")
-        before = run.journal.read_bytes()
-        loaded = Run.load(run.folder)
-        with pytest.raises(InputError, match=r"not kept, so it cannot resume: result.rebuild\(\)"):
-            await loaded.resume("More.", model=TalkingModel(3))
-        assert run.journal.read_bytes() == before
-        assert Run.load(run.folder).stop_reason == "submitted"
-        assert str(await loaded.preview(1, "conversation")).count("are ended") == 0
-        shutil.rmtree(run.folder)
-        with pytest.raises(InputError, match="folder of this run is gone"):
-            await loaded.resume("More.", model=TalkingModel(3))
-        assert not run.folder.exists()
-
-    in_loop(body())
+@awaited
+async def test_a_run_whose_files_are_gone_stays_as_it_is(tmp_path: Path) -> None:
+    run = await solve("A task.", model=TalkingModel(2), isolation="process", output_dir=tmp_path)
+    shutil.rmtree(run.folder / "history")
+    before = run.journal.read_bytes()
+    loaded = Run.load(run.folder)
+    with pytest.raises(InputError, match=r"not kept, so it cannot resume: result.rebuild\(\)"):
+        await loaded.resume("More.", model=TalkingModel(3))
+    assert run.journal.read_bytes() == before
+    assert Run.load(run.folder).stop_reason == "submitted"
+    assert str(await loaded.preview(1, "conversation")).count("are ended") == 0
+    shutil.rmtree(run.folder)
+    with pytest.raises(InputError, match="folder of this run is gone"):
+        await loaded.resume("More.", model=TalkingModel(3))
+    assert not run.folder.exists()
 
 
-def test_skip_and_observe_on_a_run_that_stands_still(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with open_sandbox("process") as box:
-            run = await solve(
-                "A task.", model=TalkingModel(3), sandbox=box, isolation="process", output_dir=tmp_path
-            )
-            await run.rewind(2, before="call")
-            run.skip("There was no need.")
-            await run.resume()
-            assert await box.read_file("log.txt") == b"turn 1\nturn 3\n"
-            assert outputs(run)[1].startswith("There was no need.")
-            await run.rewind(1)
-            run.observe("All lights are green.")
-            await run.resume()
-            assert run.steps[0].calls[0].output == "All lights are green."
-            assert any(message["content"] == "All lights are green." for message in run.messages)
-            check_messages(run.messages)
-            same_as_loaded(run)
-
-    in_loop(body())
+@awaited
+async def test_skip_and_observe_on_a_run_that_stands_still(box: Sandbox, tmp_path: Path) -> None:
+    run = await talked(box, tmp_path, 3)
+    await run.rewind(2, before="call")
+    run.skip("There was no need.")
+    await run.resume()
+    assert await box.read_file("log.txt") == b"turn 1\nturn 3\n"
+    assert outputs(run)[1].startswith("There was no need.")
+    await run.rewind(1)
+    run.observe("All lights are green.")
+    await run.resume()
+    assert run.steps[0].calls[0].output == "All lights are green."
+    assert any(message["content"] == "All lights are green." for message in run.messages)
+    check_messages(run.messages)
+    same_as_loaded(run)
 
 
-def test_a_cell_awaits_a_run_in_a_sandbox_that_it_opened(
+@awaited
+async def test_a_cell_awaits_a_run_in_a_sandbox_that_it_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To wait in the cell would stop the event loop that the sandbox needs."""
     monkeypatch.setattr(EventLoops, "cells_wait", True)
 
-    async def cell() -> None:
-        run = await solve("A task.", model=TalkingModel(2), isolation="process", output_dir=tmp_path)
-        async with open_sandbox("process") as box:
-            loaded = await Run.load(run.folder).resume("More.", model=TalkingModel(3), sandbox=box)
-            assert loaded.stop_reason == "submitted"
-            assert len(await box.read_file("log.txt")) > 0
-
-    in_loop(cell())
+    run = await solve("A task.", model=TalkingModel(2), isolation="process", output_dir=tmp_path)
+    async with open_sandbox("process") as box:
+        loaded = await Run.load(run.folder).resume("More.", model=TalkingModel(3), sandbox=box)
+        assert loaded.stop_reason == "submitted"
+        assert len(await box.read_file("log.txt")) > 0
 
 
 def test_in_a_script_every_call_returns_when_it_is_done(tmp_path: Path) -> None:
@@ -382,26 +341,13 @@ def test_in_a_script_every_call_returns_when_it_is_done(tmp_path: Path) -> None:
     assert [path.name for path in other.folder.iterdir() if path.name.startswith(".")] == []
 
 
-def test_a_reached_limit_is_raised_and_the_run_goes_on(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with open_sandbox("process") as box:
-            limits = RunLimits(steps=2)
-            run = await solve(
-                "A task.",
-                model=TalkingModel(3),
-                sandbox=box,
-                isolation="process",
-                output_dir=tmp_path,
-                limits=limits,
-            )
-            assert run.stop_reason == "steps"
-            await run.resume(limits={"steps": 9})
-            assert run.stop_reason == "submitted"
-            changed = [event for event in run.trajectory.path if event.kind == "settings.changed"]
-            assert len(changed) == 1
-            assert any(
-                str(message["content"]).startswith("Continue with the task.") for message in run.messages
-            )
-            check_messages(run.messages)
-
-    in_loop(body())
+@awaited
+async def test_a_reached_limit_is_raised_and_the_run_goes_on(box: Sandbox, tmp_path: Path) -> None:
+    run = await talked(box, tmp_path, 3, limits={"steps": 2})
+    assert run.stop_reason == "steps"
+    await run.resume(limits={"steps": 9})
+    assert run.stop_reason == "submitted"
+    changed = [event for event in run.trajectory.path if event.kind == "settings.changed"]
+    assert len(changed) == 1
+    assert any(str(message["content"]).startswith("Continue with the task.") for message in run.messages)
+    check_messages(run.messages)

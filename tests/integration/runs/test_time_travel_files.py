@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from agent_scripts import SUBMIT, bash, turn
 from support import run as in_loop
-from time_travel import played_in
+from time_travel import awaited, played_in
 
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.sandbox.open import open_sandbox
@@ -33,6 +34,7 @@ def kept(run: Run) -> dict[str, str]:
     return {name: file.read_text() for name, file in run.files.items()}
 
 
+@pytest.mark.alike
 def test_files_of_the_output_go_back_with_the_run(tmp_path: Path, isolation: str) -> None:
     async def with_its_sandbox() -> Path:
         async with open_sandbox(isolation) as box:
@@ -64,7 +66,8 @@ def test_files_of_the_output_go_back_with_the_run(tmp_path: Path, isolation: str
     in_loop(without(folder))
 
 
-def test_a_fork_has_the_files_of_its_step_and_goes_on_with_them(tmp_path: Path) -> None:
+@awaited
+async def test_a_fork_has_the_files_of_its_step_and_goes_on_with_them(tmp_path: Path) -> None:
     """Files are collected while the model thinks, so the record tells of them after the step; names may be no text."""
     turns = [
         turn(
@@ -79,70 +82,65 @@ def test_a_fork_has_the_files_of_its_step_and_goes_on_with_them(tmp_path: Path) 
     ]
     first = {"a.txt": "one\n", "\udcff.txt": "n", "p/q": "q\n", LONG: "long\n"}
 
-    async def body() -> None:
-        async with open_sandbox("process") as box:
-            run = await played_in(box, tmp_path, turns)
-            assert kept(run) == {"p": "p\n"}
-            skipped = await run.fork(2, before="call")
-            skipped.skip("That is not done.")
-            await skipped.resume()
-            assert kept(skipped) == first
-            assert set(skipped.trajectory.artifacts) == {"a.txt", "p/q", "\ufffd.txt", LONG}
-            await skipped.rewind(1)
-            assert kept(skipped) == first
-            await skipped.close()
-            loaded = Run.load(run.folder)
-            await loaded.rewind(1)
-            assert kept(loaded) == first
-            assert set(loaded.trajectory.artifacts) == {"a.txt", "p/q", "\ufffd.txt", LONG}
-            again = await loaded.fork(1, isolation="process")
-            assert kept(again) == first
-            await again.resume(model=run.model)
-            assert kept(again) == {"p": "p\n"}
-            assert set(again.trajectory.artifacts) == {"p"}
-            await again.close()
-
-    in_loop(body())
+    async with open_sandbox("process") as box:
+        run = await played_in(box, tmp_path, turns)
+        assert kept(run) == {"p": "p\n"}
+        skipped = await run.fork(2, before="call")
+        skipped.skip("That is not done.")
+        await skipped.resume()
+        assert kept(skipped) == first
+        assert set(skipped.trajectory.artifacts) == {"a.txt", "p/q", "\ufffd.txt", LONG}
+        await skipped.rewind(1)
+        assert kept(skipped) == first
+        await skipped.close()
+        loaded = Run.load(run.folder)
+        await loaded.rewind(1)
+        assert kept(loaded) == first
+        assert set(loaded.trajectory.artifacts) == {"a.txt", "p/q", "\ufffd.txt", LONG}
+        again = await loaded.fork(1, isolation="process")
+        assert kept(again) == first
+        await again.resume(model=run.model)
+        assert kept(again) == {"p": "p\n"}
+        assert set(again.trajectory.artifacts) == {"p"}
+        await again.close()
 
 
-def test_a_name_that_was_a_file_and_a_folder_stops_no_collecting(tmp_path: Path) -> None:
+@awaited
+async def test_a_name_that_was_a_file_and_a_folder_stops_no_collecting(tmp_path: Path) -> None:
     turns = [
         turn(bash("mkdir -p output/p; echo q > output/p/q; echo f > output/f")),
         turn(bash("rm -r output/*; echo p > output/p; mkdir output/f; echo g > output/f/g")),
         SUBMIT,
-        turn(bash("(sleep 0.2; echo late > output/late.txt) & echo ok")),
-        turn({"tool": "submit"}, delay=5),
+        turn(
+            bash("(until [ -e go ]; do sleep 0.05; done; echo late > output/late.txt; touch made) & echo ok")
+        ),
+        turn(bash("touch go; until [ -e made ]; do sleep 0.05; done")),
+        SUBMIT,
     ]
 
-    async def body() -> None:
-        async with open_sandbox("process") as box:
-            run = await played_in(box, tmp_path, turns)
-            await run.resume("More.")
-            assert kept(run) == {"p": "p\n", "f/g": "g\n", "late.txt": "late\n"}
-
-    in_loop(body())
+    async with open_sandbox("process") as box:
+        run = await played_in(box, tmp_path, turns)
+        await run.resume("More.")
+        assert kept(run) == {"p": "p\n", "f/g": "g\n", "late.txt": "late\n"}
 
 
-def test_names_in_a_record_from_elsewhere_lead_nowhere(tmp_path: Path) -> None:
+@awaited
+async def test_names_in_a_record_from_elsewhere_lead_nowhere(tmp_path: Path) -> None:
     """A journal that somebody else wrote says that a file above the folder of files was collected."""
-
-    async def body() -> None:
-        async with open_sandbox("process") as box:
-            folder = (await played_in(box, tmp_path, TURNS)).folder
-        journal = folder / "journal.jsonl"
-        lines = [json.loads(line) for line in journal.read_text().splitlines()]
-        for line in lines:
-            if line["kind"] == "artifact" and line["path"] == "a.txt":
-                line["path"] = "../../evil.txt"
-        journal.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-        outside = tmp_path / "outside"
-        outside.mkdir()
-        (folder / "files" / "d").unlink()
-        (folder / "files" / "d").symlink_to(outside)
-        run = Run.load(folder)
-        await run.rewind(1)
-        assert kept(run) == {"d/e.txt": "deep\n"}
-        assert list(outside.iterdir()) == []
-        assert not list(tmp_path.rglob("evil.txt"))
-
-    in_loop(body())
+    async with open_sandbox("process") as box:
+        folder = (await played_in(box, tmp_path, TURNS)).folder
+    journal = folder / "journal.jsonl"
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    for line in lines:
+        if line["kind"] == "artifact" and line["path"] == "a.txt":
+            line["path"] = "../../evil.txt"
+    journal.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (folder / "files" / "d").unlink()
+    (folder / "files" / "d").symlink_to(outside)
+    run = Run.load(folder)
+    await run.rewind(1)
+    assert kept(run) == {"d/e.txt": "deep\n"}
+    assert list(outside.iterdir()) == []
+    assert not list(tmp_path.rglob("evil.txt"))

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 from agent_scripts import SUBMIT, bash, script, turn
-from support import run as in_loop
-from time_travel import files_of, played_in, same_as_loaded
+from time_travel import awaited, files_of, played_in, same_as_loaded
 
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.sandbox.contract import Sandbox
-from llm_sandbox_nb.sandbox.open import open_sandbox
 
 A = [turn(bash("echo 1 > a.txt; echo 1 > log.txt")), turn(bash("echo 2 >> a.txt")), SUBMIT]
 B = [turn(bash("cat input/given.csv > b.txt; echo b >> log.txt")), SUBMIT]
@@ -33,156 +31,145 @@ def paths(found: object) -> list[str]:
     return [str(one).rpartition("/")[2] for one in found]  # type: ignore[attr-defined]
 
 
-def test_a_rewind_names_what_another_run_made_before_it_removes_it(tmp_path: Path, isolation: str) -> None:
-    async def body() -> None:
-        async with open_sandbox(isolation) as box:
-            a, b = await two_runs(box, tmp_path)
-            before = await files_of(box)
-            preview = await a.preview(1)
-            assert paths(change.path for change in preview.own) == ["a.txt"]
-            assert paths(change.path for change in preview.others) == ["b.txt", "given.csv", "log.txt"]
-            text = str(preview)
-            assert "1 path changes, 2 steps leave the branch" in text
-            assert "3 paths were changed since by another run ('Make b.')" in text
-            assert text.index("a.txt") < text.index("another run") < text.index("b.txt")
-            with pytest.raises(InputError, match="others=True") as refused:
-                await a.rewind(1)
-            for name in ("b.txt", "given.csv", "log.txt", "Make b."):
-                assert name in str(refused.value)
-            assert await files_of(box) == before
-            assert (a.stop_reason, a.trajectory.rewinds) == ("submitted", [])
-            went = await a.rewind(1, others=True)
-            assert paths(went.others) == ["b.txt", "given.csv", "log.txt"]
-            assert "result.undo() brings it back" in str(went)
-            assert await files_of(box) == {"a.txt": b"1\n", "log.txt": b"1\n"}
-            await a.undo()
-            assert await files_of(box) == before
-            # What the other run made is still its own after the undo, and a loaded record knows it as well.
-            again = await a.preview(1)
-            assert paths(change.path for change in again.others) == ["b.txt", "given.csv", "log.txt"]
-            with pytest.raises(InputError, match="others=True"):
-                await a.rewind(1)
-            same_as_loaded(a)
-            # The run that made them last may take them back without more ado.
-            await b.rewind(0, others=True)
-            assert sorted(await files_of(box)) == ["a.txt", "input/given.csv", "log.txt"]
-
-    in_loop(body(), timeout=180)
-
-
-def test_resuming_refuses_to_undo_what_another_run_made_and_an_undo_finds_it(
-    tmp_path: Path, isolation: str
+@pytest.mark.alike
+@awaited
+async def test_a_rewind_names_what_another_run_made_before_it_removes_it(
+    box: Sandbox, tmp_path: Path, isolation: str
 ) -> None:
-    async def body() -> None:
-        async with open_sandbox(isolation) as box:
-            a, b = await two_runs(box, tmp_path)
-            before, events = await files_of(box), a.journal.read_bytes()
-            with pytest.raises(InputError, match="others=True") as refused:
-                await a.resume("Once more.", limits={"steps": 9})
-            for name in ("b.txt", "given.csv", "log.txt", "Make b."):
-                assert name in str(refused.value)
-            assert (await files_of(box), a.journal.read_bytes()) == (before, events)
-            await a.resume(
-                "Once more.", model=script(tmp_path, *A, turn(bash("cat a.txt > c.txt")), SUBMIT), others=True
-            )
-            assert await files_of(box) == {"a.txt": b"1\n2\n", "c.txt": b"1\n2\n", "log.txt": b"1\n"}
-            same_as_loaded(a)
-            await a.undo()
-            assert await files_of(box) == before
-            # Its own files again, without anything of another run: nobody is asked.
-            await a.resume("Once more.", model=script(tmp_path, *A, SUBMIT, SUBMIT, SUBMIT, SUBMIT))
-            assert b.stop_reason == a.stop_reason == "submitted"
-
-    in_loop(body(), timeout=180)
-
-
-def test_replay_and_compare_leave_out_what_another_run_made(tmp_path: Path, some_isolation: str) -> None:
-    async def body() -> None:
-        async with open_sandbox(some_isolation) as box:
-            a, b = await two_runs(box, tmp_path)
-            reference = await played_in(box, tmp_path, [SUBMIT], task="Nothing.")
-            await a.rewind(1, others=True)
-            await a.undo()
-            replayed = await a.replay()
-            assert replayed.ok, str(replayed)
-            assert "not by a step of this run" in replayed.note
-            for one in (a, Run.load(a.folder)):
-                same = one.compare(replayed.run)
-                assert paths(same.files) == []
-                assert paths(same.others) == ["b.txt", "given.csv", "log.txt"]
-                assert "given.csv" in str(same)
-                assert "not by a step of" in str(same)
-            # A real difference is still one.
-            differing = a.compare(reference)
-            assert "a.txt" not in paths(differing.files), "it was there when the other run began, and stayed"
-            await a.rewind(1, others=True)
-            await a.resume("Once more.", model=replayed.run.model)
-            compared = a.compare()
-            assert "b.txt" not in paths(compared.files)
-            assert b.stop_reason == "submitted"
-
-    in_loop(body(), timeout=180)
+    a, b = await two_runs(box, tmp_path)
+    before = await files_of(box)
+    preview = await a.preview(1)
+    assert paths(change.path for change in preview.own) == ["a.txt"]
+    assert paths(change.path for change in preview.others) == ["b.txt", "given.csv", "log.txt"]
+    text = str(preview)
+    assert "1 path changes, 2 steps leave the branch" in text
+    assert "3 paths were changed since by another run ('Make b.')" in text
+    assert text.index("a.txt") < text.index("another run") < text.index("b.txt")
+    with pytest.raises(InputError, match="others=True") as refused:
+        await a.rewind(1)
+    for name in ("b.txt", "given.csv", "log.txt", "Make b."):
+        assert name in str(refused.value)
+    assert await files_of(box) == before
+    assert (a.stop_reason, a.trajectory.rewinds) == ("submitted", [])
+    went = await a.rewind(1, others=True)
+    assert paths(went.others) == ["b.txt", "given.csv", "log.txt"]
+    assert "result.undo() brings it back" in str(went)
+    assert await files_of(box) == {"a.txt": b"1\n", "log.txt": b"1\n"}
+    await a.undo()
+    assert await files_of(box) == before
+    # What the other run made is still its own after the undo, and a loaded record knows it as well.
+    again = await a.preview(1)
+    assert paths(change.path for change in again.others) == ["b.txt", "given.csv", "log.txt"]
+    with pytest.raises(InputError, match="others=True"):
+        await a.rewind(1)
+    same_as_loaded(a)
+    # The run that made them last may take them back without more ado.
+    await b.rewind(0, others=True)
+    assert sorted(await files_of(box)) == ["a.txt", "input/given.csv", "log.txt"]
 
 
-def test_what_a_person_changed_is_named_and_hinders_no_rewind(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with open_sandbox("process") as box:
-            run = await played_in(box, tmp_path, A)
-            await box.run("echo mine > note.txt; echo mine >> a.txt")
-            preview = await run.preview(1)
-            assert paths(change.path for change in preview.others) == ["a.txt", "note.txt"]
-            assert "by you or by a program that still runs" in str(preview)
-            went = await run.rewind(1)
-            assert paths(went.others) == ["a.txt", "note.txt"]
-            assert "note.txt" in str(went)
-            await run.undo()
-            assert (await files_of(box))["note.txt"] == b"mine\n"
-            assert (await run.replay()).ok
-
-    in_loop(body())
-
-
-def test_a_rewound_run_says_how_it_continues(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with open_sandbox("process") as box:
-            run = await played_in(box, tmp_path, A)
-            assert "submitted after 3 steps" in repr(run)
-            went = await run.rewind(1)
-            calls = "result.resume(), result.resume('Say something first.') or result.undo()"
-            ready = f"Ready to continue from step 1: {calls}"
-            assert str(went).endswith(f"{ready}.")
-            for one in (run, same_as_loaded(run)):
-                assert ready in repr(one)
-                assert one.trajectory.ready_at == 1
-                assert one.trajectory.rewinds[-1].restored == 1
-            assert "Ready" not in str(await run.undo())
-            assert "submitted after 3 steps" in repr(run)
-            await run.rewind(0)
-            assert "Ready to continue from the beginning" in repr(run)
-            await run.resume()
-            assert (run.stop_reason, run.trajectory.ready_at) == ("submitted", None)
-
-    in_loop(body())
+@pytest.mark.alike
+@awaited
+async def test_resuming_refuses_to_undo_what_another_run_made_and_an_undo_finds_it(
+    box: Sandbox, tmp_path: Path, isolation: str
+) -> None:
+    a, b = await two_runs(box, tmp_path)
+    before, events = await files_of(box), a.journal.read_bytes()
+    with pytest.raises(InputError, match="others=True") as refused:
+        await a.resume("Once more.", limits={"steps": 9})
+    for name in ("b.txt", "given.csv", "log.txt", "Make b."):
+        assert name in str(refused.value)
+    assert (await files_of(box), a.journal.read_bytes()) == (before, events)
+    await a.resume(
+        "Once more.", model=script(tmp_path, *A, turn(bash("cat a.txt > c.txt")), SUBMIT), others=True
+    )
+    assert await files_of(box) == {"a.txt": b"1\n2\n", "c.txt": b"1\n2\n", "log.txt": b"1\n"}
+    same_as_loaded(a)
+    await a.undo()
+    assert await files_of(box) == before
+    # Its own files again, without anything of another run: nobody is asked.
+    await a.resume("Once more.", model=script(tmp_path, *A, SUBMIT, SUBMIT, SUBMIT, SUBMIT))
+    assert b.stop_reason == a.stop_reason == "submitted"
 
 
-def test_a_call_that_is_not_awaited_says_so_and_changes_nothing(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with open_sandbox("process") as box:
-            run = await played_in(box, tmp_path, A)
-            before = run.journal.read_bytes()
-            forgotten = run.rewind(1)
-            assert "Nothing has happened yet" in repr(forgotten)
-            assert "`await result.rewind(1)`" in repr(forgotten)
-            with pytest.raises(AttributeError, match=r"\(await result.rewind\(1\)\).files"):
-                forgotten.files  # noqa: B018
-            with pytest.warns(RuntimeWarning, match=r"never awaited.*`await result.rewind\(1\)`"):
-                del forgotten
-            await asyncio.sleep(0)
-            assert run.journal.read_bytes() == before
-            later = run.rewind(1)
-            assert (await later).files == (await later).files == 1
-            assert len(run.trajectory.rewinds) == 1
-            await run.undo()
-            assert run.stop_reason == "submitted"
+@awaited
+async def test_replay_and_compare_leave_out_what_another_run_made(
+    box: Sandbox, tmp_path: Path, some_isolation: str
+) -> None:
+    a, b = await two_runs(box, tmp_path)
+    reference = await played_in(box, tmp_path, [SUBMIT], task="Nothing.")
+    await a.rewind(1, others=True)
+    await a.undo()
+    replayed = await a.replay()
+    assert replayed.ok, str(replayed)
+    assert "not by a step of this run" in replayed.note
+    for one in (a, Run.load(a.folder)):
+        same = one.compare(replayed.run)
+        assert paths(same.files) == []
+        assert paths(same.others) == ["b.txt", "given.csv", "log.txt"]
+        assert "given.csv" in str(same)
+        assert "not by a step of" in str(same)
+    # A real difference is still one.
+    differing = a.compare(reference)
+    assert "a.txt" not in paths(differing.files), "it was there when the other run began, and stayed"
+    await a.rewind(1, others=True)
+    await a.resume("Once more.", model=replayed.run.model)
+    compared = a.compare()
+    assert "b.txt" not in paths(compared.files)
+    assert b.stop_reason == "submitted"
 
-    in_loop(body())
+
+@awaited
+async def test_what_a_person_changed_is_named_and_hinders_no_rewind(box: Sandbox, tmp_path: Path) -> None:
+    run = await played_in(box, tmp_path, A)
+    await box.run("echo mine > note.txt; echo mine >> a.txt")
+    preview = await run.preview(1)
+    assert paths(change.path for change in preview.others) == ["a.txt", "note.txt"]
+    assert paths(change.path for change in preview.files if change.kind == "deleted") == ["note.txt"]
+    assert "by you or by a program that still runs" in str(preview)
+    went = await run.rewind(1)
+    assert paths(went.others) == ["a.txt", "note.txt"]
+    assert "note.txt" in str(went)
+    await run.undo()
+    assert (await files_of(box))["note.txt"] == b"mine\n"
+    assert (await run.replay()).ok
+
+
+@awaited
+async def test_a_rewound_run_says_how_it_continues(box: Sandbox, tmp_path: Path) -> None:
+    run = await played_in(box, tmp_path, A)
+    assert "submitted after 3 steps" in repr(run)
+    went = await run.rewind(1)
+    calls = "result.resume(), result.resume('Say something first.') or result.undo()"
+    ready = f"Ready to continue from step 1: {calls}"
+    assert str(went).endswith(f"{ready}.")
+    for one in (run, same_as_loaded(run)):
+        assert ready in repr(one)
+        assert one.trajectory.ready_at == 1
+        assert one.trajectory.rewinds[-1].restored == 1
+    assert "Ready" not in str(await run.undo())
+    assert "submitted after 3 steps" in repr(run)
+    await run.rewind(0)
+    assert "Ready to continue from the beginning" in repr(run)
+    await run.resume()
+    assert (run.stop_reason, run.trajectory.ready_at) == ("submitted", None)
+
+
+@awaited
+async def test_a_call_that_is_not_awaited_says_so_and_changes_nothing(box: Sandbox, tmp_path: Path) -> None:
+    run = await played_in(box, tmp_path, A)
+    before = run.journal.read_bytes()
+    forgotten = run.rewind(1)
+    assert "Nothing has happened yet" in repr(forgotten)
+    assert "`await result.rewind(1)`" in repr(forgotten)
+    with pytest.raises(AttributeError, match=r"\(await result.rewind\(1\)\).files"):
+        forgotten.files  # noqa: B018
+    with pytest.warns(RuntimeWarning, match=r"never awaited.*`await result.rewind\(1\)`"):
+        del forgotten
+    await asyncio.sleep(0)
+    assert run.journal.read_bytes() == before
+    later = run.rewind(1)
+    assert (await later).files == (await later).files == 1
+    assert len(run.trajectory.rewinds) == 1
+    await run.undo()
+    assert run.stop_reason == "submitted"

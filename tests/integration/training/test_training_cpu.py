@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("torch", reason="training needs torch: make .venv/.rl")
 pytest.importorskip("trl", reason="training needs TRL: make .venv/.rl")
 
-from support import descendants
+from support import descendants, until
 
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.training.record import TrainingRecord
@@ -27,13 +27,8 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOK
 
 
 def start(out: Path, *words: str) -> subprocess.Popen[str]:
-    command = [
-        str(Path(sys.executable).with_name("llm-sandbox-nb")),
-        "train",
-        "run",
-        "--config",
-        "tiny-cpu.yaml",
-    ]
+    program = str(Path(sys.executable).with_name("llm-sandbox-nb"))
+    command = [program, "train", "run", "--config", "tiny-cpu.yaml"]
     return subprocess.Popen(
         ["nice", "-n", "10", *command, "--out", str(out), *words],
         stdout=subprocess.PIPE,
@@ -110,10 +105,7 @@ def test_killed_trainer_resumes_with_the_same_rows_and_loss(bubblewrap_engine: N
     inside = descendants(first.pid)
     first.send_signal(signal.SIGKILL)  # `nice` has become the trainer
     first.wait(30)
-    deadline = time.monotonic() + 60
-    while any(alive(pid) for pid in inside):
-        assert time.monotonic() < deadline, "sandboxes of the trainer that was killed are left"
-        time.sleep(0.1)
+    until(lambda: not any(map(alive, inside)), "sandboxes of the trainer that was killed are left")
 
     record = TrainingRecord.load(out)
     before = {step["step"]: step for step in record.steps()}

@@ -20,6 +20,7 @@ from llm_sandbox_nb.training.reward import reward_of
 from llm_sandbox_nb.training.rollouts import RolloutSetting, RolloutWorkers
 from llm_sandbox_nb.training.training_run import task_and_rows
 
+pytestmark = [pytest.mark.bubblewrap, pytest.mark.usefixtures("bubblewrap_engine")]
 TOKENIZER = PlainTokenizer()
 
 
@@ -29,8 +30,7 @@ def policy(played: PlayedPolicy) -> PolicyModel:
     )
 
 
-@pytest.mark.bubblewrap
-def test_conversations_at_once_keep_their_own_ids(bubblewrap_engine: None, tmp_path: Path) -> None:
+def test_conversations_at_once_keep_their_own_ids(tmp_path: Path) -> None:
     """Two runs of the same task with one model: each request continues the ids of its own conversation."""
     asked: list[list[int]] = []
     given: list[tuple[int, ...]] = []
@@ -56,8 +56,7 @@ def test_conversations_at_once_keep_their_own_ids(bubblewrap_engine: None, tmp_p
         assert any(one[: len(prompt) + len(reply)] == [*prompt, *reply] for one in later)
 
 
-@pytest.mark.bubblewrap
-def test_a_rollout_resumes_with_an_edited_call(bubblewrap_engine: None, tmp_path: Path) -> None:
+def test_a_rollout_resumes_with_an_edited_call(tmp_path: Path) -> None:
     """A finished run goes back to its first step; another policy continues it from the messages."""
 
     async def edited() -> tuple[Run, str]:
@@ -81,8 +80,7 @@ def test_a_rollout_resumes_with_an_edited_call(bubblewrap_engine: None, tmp_path
     assert "right" in result.observation
 
 
-@pytest.mark.bubblewrap
-def test_a_rollout_with_an_edited_call_has_another_reward(bubblewrap_engine: None, tmp_path: Path) -> None:
+def test_a_rollout_with_an_edited_call_has_another_reward(tmp_path: Path) -> None:
     """The wrong note is read; a person forks before the submit, and the policy reads the right one."""
     config = load_config("tiny-cpu.yaml")
     record = TrainingRecord.begin(tmp_path / "training", config)

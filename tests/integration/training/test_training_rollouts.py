@@ -28,6 +28,7 @@ from llm_sandbox_nb.training.vllm_server import ServerGenerator
 from llm_sandbox_nb.trajectory.journal import read_journal
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
+pytestmark = [pytest.mark.bubblewrap, pytest.mark.usefixtures("bubblewrap_engine")]
 TASK = replace(load_task("instruct_pretrain"), scorer="exact")
 CONFIG = RolloutConfig(
     isolation="bubblewrap",
@@ -62,12 +63,11 @@ def sampled(rollout: Rollout) -> list[int]:
     return [one for one, kept in pairs if kept]
 
 
-@pytest.mark.bubblewrap
-def test_trained_part_is_exactly_what_was_sampled(bubblewrap_engine: None, tmp_path: Path) -> None:
+def test_trained_part_is_exactly_what_was_sampled(tmp_path: Path) -> None:
     policy = PlayedPolicy(mixed)
-    config = replace(CONFIG, completion_tokens=3500, time=20.0)
-    done = asyncio.run(rollouts_of(policy, rows(200), tmp_path, setting(config), at_once=16))
-    assert len(done) == 200
+    config = replace(CONFIG, completion_tokens=3500, time=10.0)
+    done = asyncio.run(rollouts_of(policy, rows(100), tmp_path, setting(config), at_once=16))
+    assert len(done) == 100
     for place, rollout in enumerate(done):
         conversation = rollout.conversation
         assert sampled(rollout) == [one for reply in policy.given[place] for one in reply]
@@ -100,8 +100,7 @@ def test_trained_part_is_exactly_what_was_sampled(bubblewrap_engine: None, tmp_p
     assert several, "no reply had several calls"
 
 
-@pytest.mark.bubblewrap
-def test_ids_are_those_of_the_template(bubblewrap_engine: None, tmp_path: Path) -> None:
+def test_ids_are_those_of_the_template(tmp_path: Path) -> None:
     def play(place: int, number: int) -> str:
         return [bash("cp documents/a.txt answer.txt") + "\n" + bash("cat answer.txt"), "Well.", SUBMIT][
             number
@@ -119,8 +118,7 @@ def test_ids_are_those_of_the_template(bubblewrap_engine: None, tmp_path: Path) 
     assert "There was no tool call" in whole
 
 
-@pytest.mark.bubblewrap
-def test_too_long_is_zero_and_a_talker_is_asked_again(bubblewrap_engine: None, tmp_path: Path) -> None:
+def test_too_long_is_zero_and_a_talker_is_asked_again(tmp_path: Path) -> None:
     def play(place: int, number: int) -> str:
         if place == 0:
             return bash("cp documents/a.txt answer.txt")  # right, and never submitted
@@ -134,20 +132,10 @@ def test_too_long_is_zero_and_a_talker_is_asked_again(bubblewrap_engine: None, t
     assert max(len(one.conversation.completion) for one in done) <= 3000
 
 
-@pytest.mark.bubblewrap
-def test_deadline_ends_a_rollout_that_gets_no_reply(bubblewrap_engine: None, tmp_path: Path) -> None:
-    config = replace(CONFIG, time=2.0)
-    done = asyncio.run(
-        rollouts_of(PlayedPolicy(lambda place, number: None), rows(2), tmp_path, setting(config))
-    )
-    assert [one.stop_reason for one in done] == ["time", "time"]
-
-
-@pytest.mark.bubblewrap
-def test_sandbox_is_reset_and_not_opened_anew(bubblewrap_engine: None, tmp_path: Path) -> None:
+def test_sandbox_is_reset_and_not_opened_anew(tmp_path: Path) -> None:
     found = (
         "ls -A /testbed /tmp /root; cat /testbed/answer.txt; echo ${SECRET-unset}; "
-        "export SECRET=canary; echo canary > answer.txt; echo canary > /tmp/left; sleep 1000 & cd /tmp"
+        "export SECRET=canary; echo canary > answer.txt; echo canary > /tmp/left; sleep infinity & cd /tmp"
     )
 
     def play(place: int, number: int) -> str:
@@ -171,8 +159,7 @@ def test_sandbox_is_reset_and_not_opened_anew(bubblewrap_engine: None, tmp_path:
         assert list(read_journal(rollout.folder))
 
 
-@pytest.mark.bubblewrap
-def test_commands_of_all_rollouts_run_at_once(bubblewrap_engine: None, tmp_path: Path) -> None:
+def test_commands_of_all_rollouts_run_at_once(tmp_path: Path) -> None:
     """Sixteen rollouts of two commands, each of which waits until all others of its turn have begun."""
     meet = tmp_path / "meet"
     meet.mkdir()
@@ -228,8 +215,7 @@ class Killing(PlayedPolicy):
         return await super().generate(prompt, limit, order)
 
 
-@pytest.mark.bubblewrap
-def test_killed_sandbox_is_repeated_and_never_scored_zero(bubblewrap_engine: None, tmp_path: Path) -> None:
+def test_killed_sandbox_is_repeated_and_never_scored_zero(tmp_path: Path) -> None:
     policy = Killing(1)
     done = asyncio.run(rollouts_of(policy, rows(1), tmp_path, setting(open=policy.open), at_once=1))
     assert [(one.stop_reason, one.reward, one.attempts) for one in done] == [("submitted", 1.0, 2)]
@@ -237,8 +223,7 @@ def test_killed_sandbox_is_repeated_and_never_scored_zero(bubblewrap_engine: Non
     assert sampled(done[0]) == [one for reply in done[0].conversation.replies for one in reply]
 
 
-@pytest.mark.bubblewrap
-def test_rollout_that_is_lost_each_time_is_masked(bubblewrap_engine: None, tmp_path: Path) -> None:
+def test_rollout_that_is_lost_each_time_is_masked(tmp_path: Path) -> None:
     policy = Killing(CONFIG.attempts)
     made = setting(open=policy.open)
     done = asyncio.run(rollouts_of(policy, rows(2), tmp_path / "runs", made, at_once=1))
@@ -252,8 +237,7 @@ def test_rollout_that_is_lost_each_time_is_masked(bubblewrap_engine: None, tmp_p
     assert (figures["reward"], figures["lost"]) == (1.0, 1)
 
 
-@pytest.mark.bubblewrap
-def test_rollouts_that_are_all_lost_say_why(bubblewrap_engine: None, tmp_path: Path) -> None:
+def test_rollouts_that_are_all_lost_say_why(tmp_path: Path) -> None:
     async def opened() -> Sandbox:
         raise OSError("no room on this machine")
 
@@ -261,16 +245,16 @@ def test_rollouts_that_are_all_lost_say_why(bubblewrap_engine: None, tmp_path: P
         asyncio.run(rollouts_of(PlayedPolicy(mixed), rows(2), tmp_path, setting(open=opened)))
 
 
-@pytest.mark.bubblewrap
-def test_prompt_that_does_not_fit_says_so(bubblewrap_engine: None, tmp_path: Path) -> None:
+def test_prompt_that_does_not_fit_says_so(tmp_path: Path) -> None:
     config = replace(CONFIG, prompt_tokens=100)
     with pytest.raises(RolloutError, match=r"No prompt fits: The prompt has \d+ tokens and the limit is 100"):
         asyncio.run(rollouts_of(PlayedPolicy(mixed), rows(2), tmp_path, setting(config)))
 
 
-@pytest.mark.bubblewrap
-@pytest.mark.parametrize("body", ["return float(len(answer))/2", "import time; time.sleep(1000)"])
-def test_reward_of_ones_own_is_one_file(bubblewrap_engine: None, tmp_path: Path, body: str) -> None:
+@pytest.mark.parametrize(
+    "body", ["return float(len(answer))/2", "import threading; threading.Event().wait()"]
+)
+def test_reward_of_ones_own_is_one_file(tmp_path: Path, body: str) -> None:
     file = tmp_path / "reward.py"
     file.write_text(f"def score(answer, gold, **row):\n    {body}\n")
 
@@ -287,8 +271,7 @@ def test_reward_of_ones_own_is_one_file(bubblewrap_engine: None, tmp_path: Path,
     assert rewards == ([0.5, 0.5] if "float" in body else [None, None])
 
 
-@pytest.mark.bubblewrap
-def test_reward_may_look_at_each_file(bubblewrap_engine: None, tmp_path: Path) -> None:
+def test_reward_may_look_at_each_file(tmp_path: Path) -> None:
     """Nobody writes an answer: what counts are two files in the output folder."""
     file = tmp_path / "reward.py"
     file.write_text(
@@ -312,8 +295,7 @@ def test_reward_may_look_at_each_file(bubblewrap_engine: None, tmp_path: Path) -
     assert [one.reward for one in done] == [1.0, 0.5, 0.0, 0.0]
 
 
-@pytest.mark.bubblewrap
-def test_broken_reward_is_found_before_the_first_rollout(bubblewrap_engine: None, tmp_path: Path) -> None:
+def test_broken_reward_is_found_before_the_first_rollout(tmp_path: Path) -> None:
     file = tmp_path / "reward.py"
     file.write_text("def score(answer, gold, **row:\n")
 
@@ -325,9 +307,8 @@ def test_broken_reward_is_found_before_the_first_rollout(bubblewrap_engine: None
         asyncio.run(check())
 
 
-@pytest.mark.bubblewrap
 @pytest.mark.parametrize("mode", ["llm", "sandbox-prompt"])
-def test_baselines_read_documents_in_the_prompt(bubblewrap_engine: None, tmp_path: Path, mode: str) -> None:
+def test_baselines_read_documents_in_the_prompt(tmp_path: Path, mode: str) -> None:
     def play(place: int, number: int) -> str:
         if mode == "llm":
             return f"{place}"
@@ -340,8 +321,7 @@ def test_baselines_read_documents_in_the_prompt(bubblewrap_engine: None, tmp_pat
     assert ("# Tools" in TOKENIZER.decode(policy.prompts[0][0])) == (mode != "llm")
 
 
-@pytest.mark.bubblewrap
-def test_record_is_of_runs_like_any_other(bubblewrap_engine: None, tmp_path: Path) -> None:
+def test_record_is_of_runs_like_any_other(tmp_path: Path) -> None:
     def play(place: int, number: int) -> str:
         return [bash("cp documents/a.txt answer.txt") if place % 2 else bash("echo x > answer.txt"), SUBMIT][
             number
@@ -366,10 +346,7 @@ def test_record_is_of_runs_like_any_other(bubblewrap_engine: None, tmp_path: Pat
     assert LOST not in {one.stop_reason for one in record.rollouts(3)}
 
 
-@pytest.mark.bubblewrap
-def test_no_model_server_is_one_sentence(
-    bubblewrap_engine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_model_server_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm_server, "_PAUSE", 0.01)
 
     async def work() -> None:

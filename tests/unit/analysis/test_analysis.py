@@ -9,7 +9,7 @@ from typing import Any
 
 import labelled
 import pytest
-from card_runs import run_events
+from card_runs import run_events, written
 from labelled import EXAMPLES, load
 from matplotlib.figure import Figure
 
@@ -22,7 +22,6 @@ from llm_sandbox_nb.analysis.usage import Times, Tokens, throughput, times_of, t
 from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.formats.llm_in_sandbox import dump_seed, to_seed
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.journal import Journal
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 
@@ -93,12 +92,9 @@ def test_without_counts_of_a_server_tokens_are_estimated() -> None:
 
 def journal(folder: Path, events: list[ev.Event], start: float = 1000.0) -> Path:
     """A run on disk whose events are a second apart."""
-    writer = Journal(folder)
     for number, event in enumerate(events):
         event.time = start + number
-        writer.append(event)
-    writer.close()
-    return folder
+    return written(folder, events)
 
 
 def test_times_and_throughput_are_those_of_the_journal(tmp_path: Path) -> None:

@@ -155,14 +155,11 @@ def test_here_documents_belong_to_their_command() -> None:
     assert second.here == "a b"
 
 
-@given(st.text(alphabet="ab \t\n'\"\\$`()<>|&;#{}=-<", max_size=60))
-def test_no_text_breaks_the_tokeniser(text: str) -> None:
-    call_uses("execute_bash", {"command": text})
-
-
-@given(st.text(max_size=80))
-def test_no_program_breaks_the_rules(text: str) -> None:
-    call_uses("str_replace_editor", {"command": "create", "path": "a.py", "file_text": text})
+@given(st.text(alphabet="ab \t\n'\"\\$`()<>|&;#{}=-<", max_size=60), st.text(max_size=80))
+def test_no_command_and_no_program_breaks_the_rules(command: str, program: str) -> None:
+    file = {"command": "create", "path": "a.py", "file_text": program}
+    for tool, arguments in (("execute_bash", {"command": command}), ("str_replace_editor", file)):
+        assert call_uses(tool, arguments) <= set(CAPABILITIES)
 
 
 @pytest.mark.parametrize(

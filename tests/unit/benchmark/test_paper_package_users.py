@@ -263,10 +263,7 @@ def test_each_domain_has_prompts_of_its_own() -> None:
 
 def test_what_its_benchmark_wrote_is_read(tmp_path: Path) -> None:
     one = {"problem_statement": "How many?", "reward": 1.0, "agent_answer": "3", "ground_truth": "3"}
-    content = {
-        "p1": one | {"trajectory": [STEP, SUBMIT]},
-        "p2": one | {"trajectory": []},
-    }
+    content = {"p1": one | {"trajectory": [STEP, SUBMIT]}, "p2": one | {"trajectory": []}}
     (tmp_path / "trajectory_math.json").write_text(json.dumps(content))
     reading = load_runs([tmp_path])
     assert reading.problems == []

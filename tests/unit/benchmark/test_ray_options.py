@@ -95,7 +95,7 @@ class SlowBackend:
     async def attempt(self, item: object, folder: Path) -> tuple[Result, None]:
         folder.mkdir()
         self.begun.set()
-        await asyncio.sleep(3600)
+        await asyncio.Event().wait()
         raise AssertionError
 
     async def __aexit__(self) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import run
+from support import CAMPAIGN, examples, run
 
 from llm_sandbox_nb.benchmark.ifbench import follows, ifbench, loose_variants
 from llm_sandbox_nb.benchmark.math_scorer import math_equal, stated_values
@@ -224,20 +224,17 @@ def number_in_some_form(value: Fraction, chance: random.Random) -> str:
     return chance.choice(forms)
 
 
-def test_mathematics_agrees_with_exact_arithmetic_on_five_hundred_cases() -> None:
-    chance = random.Random(588)
-    wrong = []
-    for _ in range(500):
-        value = Fraction(chance.randint(-40, 400), chance.choice([1, 1, 1, 2, 3, 4, 5, 7, 8]))
-        other = (
-            value
-            if chance.random() < 0.5
-            else value + Fraction(chance.randint(1, 9), chance.choice([1, 2, 3]))
-        )
-        answer, gold = number_in_some_form(other, chance), number_in_some_form(value, chance)
-        if (math_equal(answer, gold).value == 1.0) != (value == other):
-            wrong.append((answer, gold))
-    assert wrong == []
+NUMBERS = st.builds(Fraction, st.integers(-40, 400), st.sampled_from([1, 2, 3, 4, 5, 7, 8]))
+MORE = st.just(Fraction()) | st.builds(Fraction, st.integers(1, 9), st.sampled_from([1, 2, 3]))
+
+
+@settings(max_examples=examples(500))
+@given(NUMBERS, MORE, st.randoms(use_true_random=False))
+def test_mathematics_agrees_with_exact_arithmetic(
+    value: Fraction, more: Fraction, chance: random.Random
+) -> None:
+    answer, gold = number_in_some_form(value + more, chance), number_in_some_form(value, chance)
+    assert (math_equal(answer, gold).value == 1.0) == (more == 0), (answer, gold)
 
 
 def some_text(chance: random.Random) -> str:
@@ -251,13 +248,14 @@ def some_text(chance: random.Random) -> str:
     return chance.choice(["\n", "\n\n", " "]).join(lines)
 
 
-def test_constraints_agree_with_the_public_checkers_on_five_hundred_cases() -> None:
+def test_constraints_agree_with_the_public_checkers() -> None:
     from if_verifiable.common import evaluate_instructions
     from if_verifiable.ifbench.instructions_registry import INSTRUCTION_DICT
 
     chance, compared, held, unscored, refused = random.Random(58), 0, 0, set(), set()
+    each = 14 if CAMPAIGN else 5
     for identity in sorted(INSTRUCTION_DICT):
-        for number in range(14):
+        for number in range(each):
             random.seed(number)  # checkers draw the arguments that are not given
             text = some_text(chance)
             arguments = arguments_for(identity)
@@ -279,8 +277,8 @@ def test_constraints_agree_with_the_public_checkers_on_five_hundred_cases() -> N
                 continue
             assert ours == theirs[0].loose_pass, (identity, text)
             compared, held = compared + 1, held + ours
-    assert compared >= 500
-    assert 50 < held < compared - 50
+    assert compared >= 36 * each
+    assert 4 * each < held < compared - 4 * each
     assert len(unscored) <= 12
     assert len(refused) <= 8
 
@@ -347,24 +345,26 @@ ROW = Row("1", "What?", "2")
 def test_scorers_have_a_process_that_can_be_killed(tmp_path: Path) -> None:
     own = tmp_path / "scorer.py"
     own.write_text(
-        "import os, time\n"
+        "import os, threading\n"
         "def score(answer, gold, **row):\n"
         "    print('hello'); os.write(1, b'noise')\n"
-        "    if answer == 'hang': time.sleep(600)\n"
+        "    if answer == 'hang': threading.Event().wait()\n"
         "    if answer == 'die': os._exit(3)\n"
         "    if answer == 'raise': raise RuntimeError('no')\n"
         "    return {'half': 0.5, 'two': 2, 'none': None}.get(answer, float(answer == gold))\n"
     )
 
     async def body() -> list[Any]:
-        async with Scoring(deadline=8) as scoring:
-            await scoring.score(str(own), "2", ROW)  # started
-            said = ["2", "half", "hang", "die", "raise", "two", "none", "2", None, " "]
-            return [await scoring.score(str(own), one, ROW) for one in said]
+        scores = []
+        async with Scoring() as scoring:
+            for one in ["2", "half", "hang", "die", "raise", "two", "none", "2", None, " "]:
+                scoring.deadline = 0.5 if one == "hang" else 100.0
+                scores.append(await scoring.score(str(own), one, ROW))
+        return scores
 
     scores = run(body(), 120)
     assert [score.value for score in scores] == [1, 0.5, None, None, None, None, None, 1, 0, 0]
-    assert "within 8 s" in scores[2].detail
+    assert "within 0.5 s" in scores[2].detail
     assert "died" in scores[3].detail
     assert "RuntimeError: no" in scores[4].detail
     assert "not between 0 and 1" in scores[5].detail

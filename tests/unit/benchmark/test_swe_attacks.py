@@ -95,11 +95,7 @@ RIGHTLY: dict[str, dict[str, str]] = {"right": {"total.py": RIGHT}}
 
 def test_correct_patches_score(tmp_path: Path) -> None:
     patch = patches_of(tmp_path, RIGHTLY)["right"][0]
-    commands = [
-        PYTEST,
-        UNITTEST,
-        PYTEST.replace(" -x", ""),
-    ]
+    commands = [PYTEST, UNITTEST, PYTEST.replace(" -x", "")]
     commands.append(f"{PYTEST.replace('{test}', '--junitxml={report} {test}')}")
     commands.append(f"bash -c '{sys.executable} -m pytest -q \"$@\"' _ {{test}}")
     found = scores(tmp_path, {command: (patch, command) for command in commands})

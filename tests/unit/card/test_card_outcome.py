@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from card_runs import PROTECTION, run_events, saved_file, start_event, step_events
-from test_card import card_of, shown
+from card_runs import PROTECTION, card_of, run_events, saved_file, start_event, step_events
+from test_card import shown
 
 from llm_sandbox_nb.card.outcome import protection_chip, protection_text, state
 from llm_sandbox_nb.formatting import clip

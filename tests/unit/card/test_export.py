@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from card_runs import run_events, saved_file
+from card_runs import run_events, saved_file, written
 
 from llm_sandbox_nb import export_html
 from llm_sandbox_nb.card import export
 from llm_sandbox_nb.card.bundle import Caps
 from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.runs.run import Run
-from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.journal import Journal
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 HOSTILE = '</script><script>alert(1)</script><!--<script>{x} \u2028 "'
@@ -60,10 +58,7 @@ def assets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def make_run(folder: Path, task: str = "Draw.", observation: str = "done") -> Run:
     folder.mkdir(exist_ok=True)
-    files = [
-        saved_file(folder, "small.txt", b"hello"),
-        saved_file(folder, "large.bin", b"x" * 5000),
-    ]
+    files = [saved_file(folder, "small.txt", b"hello"), saved_file(folder, "large.bin", b"x" * 5000)]
     events = run_events(2, output=observation)
     started = events[0].model_copy(update={"task": task})
     return Run(folder, Trajectory([started, *events[1:-1], *files, events[-1]]))
@@ -148,7 +143,7 @@ def test_without_the_view_the_page_is_the_card(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_view")
 def test_without_the_view_the_commands_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_run(tmp_path / "run")
+    written(tmp_path / "run", run_events(1))
     assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "a.html")]) == 0
     told = capsys.readouterr()
     assert told.out.strip() == str(tmp_path / "a.html")
@@ -163,17 +158,8 @@ def test_doctor_says_that_the_view_works(capsys: pytest.CaptureFixture[str]) -> 
     assert "view        works" in capsys.readouterr().out
 
 
-def write_run(folder: Path) -> None:
-    folder.mkdir(parents=True)
-    journal = Journal(folder)
-    for event in run_events(1):
-        if event.kind not in ev.TRANSIENT:
-            journal.append(event)
-    journal.close()
-
-
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_run(tmp_path / "run")
+    written(tmp_path / "run", run_events(1))
     assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "a.html")]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "a.html")
     assert Reader((tmp_path / "a.html").read_text("utf-8")).run["run_id"] == "r1"
@@ -188,6 +174,6 @@ def test_the_command_says_in_one_sentence_what_is_wrong(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_run(tmp_path / "run")
+    written(tmp_path / "run", run_events(1))
     assert main(["export", *words]) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1

@@ -12,7 +12,7 @@ from typing import Any
 import nbformat
 import pytest
 import support
-from card_runs import PROTECTION, saved_file, start_event
+from card_runs import PROTECTION, card_of, saved_file, start_event
 from support import record_of
 
 from llm_sandbox_nb.card import bundle as card_packing
@@ -59,13 +59,6 @@ def one_step(number: int, thought: str, output: str) -> list[ev.Event]:
             exit_code=0,
         ),
     ]
-
-
-def card_of(events: list[ev.Event], folder: Path | None = None) -> Card:
-    card = Card(folder=folder)
-    for event in events:
-        card.add(event)
-    return card
 
 
 def notebook_size(card: Card) -> int:
@@ -124,7 +117,7 @@ def test_a_run_with_files_takes_little_more_than_its_journal_and_them(tmp_path: 
     files = FILES[kind]
     saved = [saved_file(tmp_path, name, data) for name, data in files.items()]
     events = [*run(8, 400), *saved]
-    card = card_of(events, tmp_path)
+    card = card_of(events, folder=tmp_path)
     added, journal, raw = added_to_a_notebook(card), journal_size(events), sum(map(len, files.values()))
     assert added <= 1.3 * (journal + raw * 4 / 3)
     assert added <= (1.34 if kind == "large picture" else 1.3) * (journal + raw)
@@ -141,7 +134,7 @@ def test_a_demo_takes_little_more_than_its_journal_and_files(tmp_path: Path, nam
     )
     journal = (done.folder / "journal.jsonl").stat().st_size
     raw = sum(file.size for file in done.trajectory.artifacts.values())
-    assert added_to_a_notebook(card_of(done.trajectory.events, done.folder)) <= 1.3 * (journal + raw)
+    assert added_to_a_notebook(card_of(done.trajectory.events, folder=done.folder)) <= 1.3 * (journal + raw)
 
 
 def test_without_packing_the_bar_is_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +144,7 @@ def test_without_packing_the_bar_is_missed(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(card_module, "packed", lambda bundle: bundle)
     monkeypatch.setattr(card_module, "held_by", lambda figure: None)
     raw = sum(map(len, FILES["all kinds"].values()))
-    assert added_to_a_notebook(card_of(events, tmp_path)) > 1.3 * (journal_size(events) + raw * 4 / 3)
+    assert added_to_a_notebook(card_of(events, folder=tmp_path)) > 1.3 * (journal_size(events) + raw * 4 / 3)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +160,7 @@ def test_without_packing_the_bar_is_missed(tmp_path: Path, monkeypatch: pytest.M
 def test_a_name_cannot_pass_for_the_file(tmp_path: Path, name: str) -> None:
     name = name.replace("/", "\\")
     files = {name: b"the file", "b.png": b"another", "empty.png": b""}
-    card = card_of([*run(1, 10), *(saved_file(tmp_path, *one) for one in files.items())], tmp_path)
+    card = card_of([*run(1, 10), *(saved_file(tmp_path, *one) for one in files.items())], folder=tmp_path)
     kept = record_of(card.final())["artifacts"]
     assert {name: base64.b64decode(kept[name]["data"]) for name in kept} == files
     assert packed_record(card)["artifacts"]["b.png"].keys() == {"mime", "size", "figure"}
@@ -189,7 +182,7 @@ def test_each_step_adds_the_same() -> None:
 
 def test_a_file_is_embedded_once_in_the_record_however_often_it_was_saved(tmp_path: Path) -> None:
     saved = [saved_file(tmp_path, "a.bin", bytes(30_000), step=number) for number in range(1, 31)]
-    sizes = [notebook_size(card_of([*run(30, 100), *saved[:count]], tmp_path)) for count in (1, 30)]
+    sizes = [notebook_size(card_of([*run(30, 100), *saved[:count]], folder=tmp_path)) for count in (1, 30)]
     assert sizes[1] - sizes[0] < 30_000
 
 

@@ -82,25 +82,7 @@ def test_a_file_is_shown_by_its_kind(name: str, content: bytes, tag: str, tmp_pa
     assert not_static(shown["text/html"]) == []
 
 
-ENDINGS = [
-    ".txt",
-    ".md",
-    ".csv",
-    ".json",
-    ".html",
-    ".svg",
-    ".xml",
-    ".js",
-    ".webp",
-    ".wav",
-    ".pdf",
-    ".bin",
-    ".ipynb",
-    "",
-]
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("ending", [".txt", ".html", ".svg", ".xml", ".js", ".ipynb", ""])
 @pytest.mark.parametrize("payload", HOSTILE)
 def test_a_hostile_file_stays_static(payload: str, ending: str, tmp_path: Path) -> None:
     shown = file(tmp_path, f"x{ending}", payload.encode())._repr_mimebundle_()

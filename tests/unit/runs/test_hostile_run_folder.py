@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -55,29 +54,34 @@ def record(run: Path, digest: str) -> None:
     end.close()
 
 
-def name_it(run: Path, secret: Path, how: str) -> str:
-    """The digest in the journal; what it leads to."""
-    blobs = run / "blobs"
-    if how == "path":
+WAYS = ["path up", "absolute", "link to a folder", "link below", "link", "pipe"]
+
+
+def lead(folder: Path, secret: Path, way: str) -> str:
+    """Make a name in this folder of a run lead to the secret; the name."""
+    if way == "path up":
         return "../../home/" + DIGEST
-    if how == "absolute":
+    if way == "absolute":
         return str(secret)
-    if how == "link":
-        (blobs / DIGEST).symlink_to(secret)
-    if how == "folder":
-        blobs.rmdir()
-        blobs.symlink_to(secret.parent)
-    if how == "pipe":
-        os.mkfifo(blobs / DIGEST)
+    if way == "link below":
+        (folder / "below").symlink_to(secret.parent)
+        return "below/" + DIGEST
+    if way == "link to a folder":
+        folder.rmdir()
+        folder.symlink_to(secret.parent)
+    elif way == "link":
+        (folder / DIGEST).symlink_to(secret)
+    else:
+        os.mkfifo(folder / DIGEST)
     return DIGEST
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("how", ["path", "absolute", "link", "folder", "pipe"])
+@pytest.mark.parametrize("way", WAYS)
 def test_an_output_is_read_from_its_own_file_only(
-    how: str, run: Path, secret: Path, capsys: pytest.CaptureFixture[str]
+    way: str, run: Path, secret: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record(run, name_it(run, secret, how))
+    record(run, lead(run / "blobs", secret, way))
     assert main(["show", str(run)]) != 0
     printed = capsys.readouterr()
     assert SECRET not in printed.out + printed.err
@@ -91,50 +95,16 @@ def test_an_output_in_its_own_file_is_read(run: Path, capsys: pytest.CaptureFixt
     assert "what the command said" in capsys.readouterr().out
 
 
-def link_folder(run: Path, secret: Path) -> str:
-    (run / "files").rmdir()
-    (run / "files").symlink_to(secret.parent)
-    return DIGEST
-
-
-def link_below(run: Path, secret: Path) -> str:
-    (run / "files" / "below").symlink_to(secret.parent)
-    return "below/" + DIGEST
-
-
-def link_file(run: Path, secret: Path) -> str:
-    (run / "files" / DIGEST).symlink_to(secret)
-    return DIGEST
-
-
-def pipe(run: Path, secret: Path) -> str:
-    os.mkfifo(run / "files" / DIGEST)
-    return DIGEST
-
-
-def path_up(run: Path, secret: Path) -> str:
-    return "../../home/" + DIGEST
-
-
-def absolute(run: Path, secret: Path) -> str:
-    return str(secret)
-
-
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("view", [True, False])
-@pytest.mark.parametrize("make", [link_folder, link_below, link_file, pipe, path_up, absolute])
+@pytest.mark.parametrize("way", WAYS)
 def test_files_of_a_run_are_in_its_own_folder(
-    make: Callable[[Path, Path], str],
-    view: bool,
-    run: Path,
-    secret: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    way: str, view: bool, run: Path, secret: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the page with the view, and in the one that is the card alone."""
     monkeypatch.setattr(export, "has_view", lambda: view)
     monkeypatch.setattr(export, "_asset", str)
-    name = make(run, secret)
+    name = lead(run / "files", secret, way)
     save(run, name)
     loaded = Run.load(run)
     assert name not in loaded.files

@@ -70,8 +70,13 @@ def corpus(folder: Path, count: int, *, long_every: int = 5) -> list[dict[str, A
         else:
             asked["document"] = document
         questions.append({**asked, "type": kind})
-    (folder / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in questions), "utf-8")
+    ask(folder, *questions)
     return questions
+
+
+def ask(folder: Path, *questions: dict[str, Any]) -> None:
+    """Write the questions on the documents of a folder."""
+    (folder / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in questions), "utf-8")
 
 
 def built(folder: Path, out: Path, **options: Any) -> tuple[list[Row], Statistics]:
@@ -145,9 +150,7 @@ def test_prompts_names_and_distractors_do_not_tell(
 def test_without_the_check_distractors_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(6):
         (tmp_path / f"{number}.txt").write_text("The keeper is Dorin Vale.\n")
-    (tmp_path / "questions.jsonl").write_text(
-        json.dumps({"document": "0.txt", "question": "Who is the keeper?", "answer": "dorin  VALE"}) + "\n"
-    )
+    ask(tmp_path, {"document": "0.txt", "question": "Who is the keeper?", "answer": "dorin  VALE"})
     rows, statistics = built(tmp_path, tmp_path / "out")
     assert len(rows[0].input_files) == 1
     assert statistics.distractors == {0: 1}
@@ -159,10 +162,7 @@ def test_without_the_check_distractors_tell(tmp_path: Path, monkeypatch: pytest.
 def test_a_title_that_tells_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "Dorin Vale.txt").write_text("The keeper is Dorin Vale.\n")
     (tmp_path / "The life of DORIN-VALE.txt").write_text("He kept the light.\n")
-    (tmp_path / "questions.jsonl").write_text(
-        json.dumps({"document": "Dorin Vale.txt", "question": "Who is the keeper?", "answer": "Dorin Vale"})
-        + "\n"
-    )
+    ask(tmp_path, {"document": "Dorin Vale.txt", "question": "Who is the keeper?", "answer": "Dorin Vale"})
     rows, _ = built(tmp_path, tmp_path / "out")
     assert sorted(rows[0].input_files) == ["document-2.txt", "document.txt"]
 
@@ -175,9 +175,7 @@ def test_examples_are_earlier_questions_that_do_not_tell(tmp_path: Path) -> None
         {"question": "Who is tall?", "answer": "Alba"},
         {"question": "Who sings?", "answer": "Ceda"},
     ]
-    (tmp_path / "questions.jsonl").write_text(
-        "".join(json.dumps({"document": "a.txt", **one}) + "\n" for one in questions)
-    )
+    ask(tmp_path, *({"document": "a.txt", **one} for one in questions))
     rows, statistics = built(tmp_path, tmp_path / "out")
     assert rows[0].problem_statement == "Who keeps the light?"
     assert "Boro" in rows[2].problem_statement
@@ -264,10 +262,7 @@ def pdf(text: str) -> bytes:
     return (
         out
         + b"xref\n0 5\n0000000000 65535 f \n%strailer << /Size 5 /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF"
-        % (
-            table,
-            len(out),
-        )
+        % (table, len(out))
     )
 
 
@@ -298,12 +293,10 @@ def test_documents_of_every_kind_are_read(tmp_path: Path) -> None:
     (tmp_path / "c.html").write_text(page)
     epub(tmp_path / "d.epub", f"<html><body><h2>Two</h2><p>{said}</p></body></html>")
     (tmp_path / "e.pdf").write_bytes(pdf(said))
-    (tmp_path / "questions.jsonl").write_text(
-        "".join(
-            json.dumps({"document": name, "question": "Who?", "answer": "Dorin Vale", "evidence": said})
-            + "\n"
-            for name in ("a.txt", "b.md", "c.html", "d.epub", "e.pdf")
-        )
+    asked = {"question": "Who?", "answer": "Dorin Vale", "evidence": said}
+    ask(
+        tmp_path,
+        *({"document": f"{name}", **asked} for name in ("a.txt", "b.md", "c.html", "d.epub", "e.pdf")),
     )
     rows, statistics = built(tmp_path, tmp_path / "out")
     assert statistics.verbatim == 5
@@ -328,9 +321,7 @@ def test_documents_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     epub(tmp_path / "large.epub", "<p>" + "x" * (65 * 2**20) + "</p>")
     asked = {"question": "Who?", "answer": "Dorin Vale"}
     names = ("good.txt", "empty.txt", "broken.pdf", "entities.epub", "large.epub", "absent.txt")
-    (tmp_path / "questions.jsonl").write_text(
-        "".join(json.dumps({"document": name, **asked}) + "\n" for name in names)
-    )
+    ask(tmp_path, *({"document": name, **asked} for name in names))
     rows, statistics = built(tmp_path, tmp_path / "out")
     assert len(rows) == 1
     reasons = {one["name"]: one["reason"] for one in statistics.unread}
@@ -385,9 +376,7 @@ def test_a_question_that_tells_or_cannot_be_answered_is_left_out(tmp_path: Path)
         {"question": "Who?", "answer": "Dorin Vale", "evidence": "Dorin Vale, the keeper"},
         {"question": "Who?", "answer": ["Alba", "Boro"]},
     ]
-    (tmp_path / "questions.jsonl").write_text(
-        "".join(json.dumps({"document": "a.txt", **one}) + "\n" for one in questions)
-    )
+    ask(tmp_path, *({"document": "a.txt", **one} for one in questions))
     with pytest.raises(DataError, match="No row could be made") as said:
         build_rows(tmp_path, None, tmp_path / "out", BuildOptions())
     assert "1: its answer stands in the question" in str(said.value)
@@ -399,13 +388,8 @@ def test_a_question_that_tells_or_cannot_be_answered_is_left_out(tmp_path: Path)
 def test_domains_with_a_reward_of_their_own_do_not_change_the_reward(tmp_path: Path) -> None:
     (tmp_path / "chem").mkdir()
     (tmp_path / "chem" / "a.txt").write_text("The colour is deep blue.")
-    asked = {
-        "document": "chem/a.txt",
-        "question": "Which colour?",
-        "answer": "deep blue",
-        "type": "extraction",
-    }
-    (tmp_path / "questions.jsonl").write_text(json.dumps(asked) + "\n")
+    asked = {"document": "chem/a.txt", "question": "Which colour?", "answer": "deep blue"}
+    ask(tmp_path, {**asked, "type": "extraction"})
     (row,), _ = built(tmp_path, tmp_path / "out")
     score = score_row(
         TASK.scorer, "Deep blue", row.ground_truth, {"domain": row.domain, "qa_type": row.qa_type}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -163,9 +162,7 @@ def test_what_cannot_be_used_is_one_sentence(
 
 
 def test_no_server_is_one_sentence() -> None:
-    began = time.monotonic()
     with pytest.raises(
         ModelError, match=r"127\.0\.0\.1:9 cannot be reached .*: start it, or correct generation"
     ):
         generate("http://127.0.0.1:9", [1])
-    assert time.monotonic() - began < 60

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import examples
 
-from llm_sandbox_nb.agent.recorder import new_run_folder
+from llm_sandbox_nb.agent import recorder
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import (
     BLOB_THRESHOLD,
@@ -37,20 +36,16 @@ def written(folder: Path, count: int) -> Path:
     return journal.path
 
 
-def test_events_come_back_as_they_were(tmp_path: Path) -> None:
-    path = written(tmp_path, 5)
-    ids = [f"e{number}" for number in range(5)]
-    assert [event.id for event in read_journal(path)] == ids
-    assert [event.id for event in read_journal(tmp_path)] == ids
-
-
-def test_every_append_is_on_disk_at_once(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
-    for number, event in enumerate(events(5), 1):
+def test_every_append_is_on_disk_at_once_and_comes_back(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        list(read_journal(tmp_path))
+    journal, kept = Journal(tmp_path), events(5)
+    for number, event in enumerate(kept, 1):
         journal.append(event)
-        assert len(list(read_journal(tmp_path))) == number
+        assert list(read_journal(tmp_path)) == kept[:number]
     journal.close()
     journal.close()
+    assert list(read_journal(journal.path)) == kept
 
 
 def test_cut_anywhere_all_whole_lines_are_read(tmp_path: Path) -> None:
@@ -138,11 +133,6 @@ def test_kinds_and_fields_of_a_later_version_are_kept(tmp_path: Path) -> None:
     assert '"later":true' in ev.dump_event(note)
 
 
-def test_no_journal_is_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        list(read_journal(tmp_path))
-
-
 @pytest.mark.parametrize(
     "data",
     [
@@ -203,9 +193,11 @@ def test_any_text_can_be_written_and_read(value: dict[str, object], text: str) -
     assert again.message == ev.clean_text(event.message)
 
 
-def test_folders_of_runs_are_in_the_order_of_their_names(tmp_path: Path) -> None:
+def test_folders_of_runs_are_in_the_order_of_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = []
-    for _ in range(40):
-        made.append(new_run_folder(tmp_path, "notebook"))
-        time.sleep(0.0002)
+    for tick in range(80):  # over the end of a second
+        monkeypatch.setattr(recorder.time, "time", lambda tick=tick: 1.8e9 + tick / 40)
+        made.append(recorder.new_run_folder(tmp_path, "notebook"))
     assert sorted(made) == made

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from agent_scripts import check_messages
+
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import Journal, read_journal
 from llm_sandbox_nb.trajectory.trajectory import NOT_ANSWERED, Call, Trajectory
@@ -90,15 +92,7 @@ def test_live_and_loaded_are_the_same(tmp_path: Path) -> None:
 def test_every_beginning_of_a_run_can_be_loaded_and_gone_on_with() -> None:
     events = [event for event in whole_run() if event.kind not in ev.TRANSIENT]
     for length in range(len(events) + 1):
-        messages = list(Trajectory(events[:length]).messages(answer_open=True))
-        open_ids: list[str] = []
-        for message in messages:
-            if message["role"] == "tool":
-                open_ids.remove(message["tool_call_id"])
-            else:
-                assert not open_ids
-                open_ids = [call["id"] for call in message.get("tool_calls", ())]
-        assert not open_ids
+        check_messages(list(Trajectory(events[:length]).messages(answer_open=True)))
     cut = list(Trajectory(events[:8]).messages(answer_open=True))
     assert [message["content"] for message in cut[-2:]] == [NOT_ANSWERED] * 2
 
