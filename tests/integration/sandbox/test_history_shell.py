@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
+from typing import Any
 
 import pytest
 from history_channel import Host
-from support import with_sandbox
+from sandbox_commands import begun
 
 pytestmark = pytest.mark.own_sandbox
 
@@ -27,60 +27,55 @@ bash -c 'echo "$EXPORTED" "${plain-none}"'
 """
 
 
-def test_it_comes_back_whole(opener):
-    async def test(box):
-        host = Host(box)
-        await host.checkpoint()
-        assert (await box.run(SETUP)).exit_code == 0
-        before = await box.run(CHECK)
-        assert before.stderr == b"", before.text
-        told = await host.checkpoint()
-        assert told.outcome["shell"]["state"] == "new"
-        assert told.outcome["shell"]["cwd"] == f"{box.directories.root}/a b"
-        manifest, shell = dict(host.manifest), host.shell
-        await box.run(
-            "cd /; unset EXPORTED list; unset -f greet; unalias hi; umask 0; export NEW=1; trap - USR1; set +u"
-        )
-        await host.checkpoint()
-        done = await host.restore(manifest, shell)
-        assert done.outcome["shell"] == ""
-        after = await box.run(CHECK + 'echo "${NEW-no NEW}"')
-        assert after.stdout == before.stdout + b"no NEW\n"
-        assert after.stderr == b""
-        assert after.notice == ""
-        await host.checkpoint()
-        fresh = await host.restore(manifest)
-        assert fresh.outcome["shell"] == ""
-        assert (await box.run("pwd; echo ${plain-none}")).stdout == f"{box.directories.root}\nnone\n".encode()
-
-    with_sandbox(opener, test)
+async def test_it_comes_back_whole(box: Any) -> None:
+    host = Host(box)
+    await host.checkpoint()
+    assert (await box.run(SETUP)).exit_code == 0
+    before = await box.run(CHECK)
+    assert before.stderr == b"", before.text
+    told = await host.checkpoint()
+    assert told.outcome["shell"]["state"] == "new"
+    assert told.outcome["shell"]["cwd"] == f"{box.directories.root}/a b"
+    manifest, shell = dict(host.manifest), host.shell
+    await box.run(
+        "cd /; unset EXPORTED list; unset -f greet; unalias hi; umask 0; export NEW=1; trap - USR1; set +u"
+    )
+    await host.checkpoint()
+    done = await host.restore(manifest, shell)
+    assert done.outcome["shell"] == ""
+    after = await box.run(CHECK + 'echo "${NEW-no NEW}"')
+    assert after.stdout == before.stdout + b"no NEW\n"
+    assert after.stderr == b""
+    assert after.notice == ""
+    await host.checkpoint()
+    fresh = await host.restore(manifest)
+    assert fresh.outcome["shell"] == ""
+    assert (await box.run("pwd; echo ${plain-none}")).stdout == f"{box.directories.root}\nnone\n".encode()
 
 
-def test_asking_leaves_no_trace(process_opener):
-    async def test(box):
-        host = Host(box)
-        await box.run("f() { echo f; }; trap 'echo usr1' USR1; sleep 1000 & (exit 3)")
-        await host.checkpoint()
-        seen = await box.run('echo "$? ${PIPESTATUS[0]}"; jobs | wc -l; echo "$!" | grep -c .; trap -p USR1')
-        again = await box.run(":")
-        assert b"3 " in seen.stdout
-        assert b"trap -- 'echo usr1' SIGUSR1" in seen.stdout
-        assert seen.background == again.background == b""
-        assert (await host.checkpoint()).outcome["shell"]["state"] == "new"
-        for command in ("true", "echo x; true", "sleep 0.01"):
-            await box.run(command)
-            assert (await host.checkpoint()).outcome["shell"]["state"] == "same", command
-        await box.run("cd input")
-        assert (await host.checkpoint()).outcome["shell"]["state"] == "new"
-
-    with_sandbox(process_opener, test)
+@pytest.mark.isolations("process")
+async def test_asking_leaves_no_trace(box: Any) -> None:
+    host = Host(box)
+    await box.run("f() { echo f; }; trap 'echo usr1' USR1; sleep infinity & (exit 3)")
+    await host.checkpoint()
+    seen = await box.run('echo "$? ${PIPESTATUS[0]}"; jobs | wc -l; echo "$!" | grep -c .; trap -p USR1')
+    again = await box.run(":")
+    assert b"3 " in seen.stdout
+    assert b"trap -- 'echo usr1' SIGUSR1" in seen.stdout
+    assert seen.background == again.background == b""
+    assert (await host.checkpoint()).outcome["shell"]["state"] == "new"
+    for command in ("true", "echo x; true", "sleep 0.01"):
+        await box.run(command)
+        assert (await host.checkpoint()).outcome["shell"]["state"] == "same", command
+    await box.run("cd input")
+    assert (await host.checkpoint()).outcome["shell"]["state"] == "new"
 
 
 REDEFINED = (
     'builtin() { command builtin echo stolen >> log; command builtin "$@"; }',
     "declare() { echo stolen >> log; }; printf() { echo stolen >> log; }; umask() { :; }; shopt() { :; }",
     "set() { echo stolen >> log; }; unset() { echo stolen >> log; }; trap() { echo stolen >> log; }; alias() { :; }",
-    "shopt -s expand_aliases; alias builtin='echo stolen >> log;' unset='echo stolen >> log;' trap='sleep 100;'",
+    "shopt -s expand_aliases; alias builtin='echo stolen >> log;' unset='echo stolen >> log;' trap='sleep infinity;'",
     "set -eE; trap 'echo stolen >> log' ERR",
     "set -T; trap 'echo stolen >> log' EXIT RETURN",
     "set -o posix",
@@ -95,95 +90,84 @@ async def stolen(box):
 
 
 @pytest.mark.parametrize("how", REDEFINED)
-def test_nothing_that_the_model_redefined_is_called(process_opener, how):
-    async def test(box):
-        host = Host(box)
-        await host.checkpoint()
-        await box.run(f"kept='a value'; shown() {{ echo \"$kept\"; }}; {how}")
-        counts = [await stolen(box), await stolen(box)]
-        told = await host.checkpoint()
-        counts.append(await stolen(box))
-        assert counts[2] - counts[1] == counts[1] - counts[0], "only running a command calls it"
-        assert told.outcome["shell"] == {"state": "new", "cwd": box.directories.root, "why": ""}
-        assert b"shown ()" in told.shell
-        assert b"kept=" in told.shell
-        manifest = dict(host.manifest)
-        await host.checkpoint()
-        done = await host.restore(manifest, told.shell)
-        assert done.outcome["shell"] == ""
-        assert b"a value" in (await box.run("shown")).stdout
-
-    with_sandbox(process_opener, test)
+@pytest.mark.isolations("process")
+async def test_nothing_that_the_model_redefined_is_called(box: Any, how) -> None:
+    host = Host(box)
+    await host.checkpoint()
+    await box.run(f"kept='a value'; shown() {{ echo \"$kept\"; }}; {how}")
+    counts = [await stolen(box), await stolen(box)]
+    told = await host.checkpoint()
+    counts.append(await stolen(box))
+    assert counts[2] - counts[1] == counts[1] - counts[0], "only running a command calls it"
+    assert told.outcome["shell"] == {"state": "new", "cwd": box.directories.root, "why": ""}
+    assert b"shown ()" in told.shell
+    assert b"kept=" in told.shell
+    manifest = dict(host.manifest)
+    await host.checkpoint()
+    done = await host.restore(manifest, told.shell)
+    assert done.outcome["shell"] == ""
+    assert b"a value" in (await box.run("shown")).stdout
 
 
-def test_traced_commands_stay_traced(process_opener):
-    async def test(box):
-        host = Host(box)
-        await box.run("set -x")
-        before = await box.run("echo 1")
-        assert b"+ echo 1" in before.stderr
-        await host.checkpoint()
-        await host.restore(dict(host.manifest), host.shell)
-        assert (await box.run("echo 1")).stderr == before.stderr
-
-    with_sandbox(process_opener, test)
+@pytest.mark.isolations("process")
+async def test_traced_commands_stay_traced(box: Any) -> None:
+    host = Host(box)
+    await box.run("set -x")
+    before = await box.run("echo 1")
+    assert b"+ echo 1" in before.stderr
+    await host.checkpoint()
+    await host.restore(dict(host.manifest), host.shell)
+    assert (await box.run("echo 1")).stderr == before.stderr
 
 
-def test_a_shell_that_ends_or_is_busy_or_too_large(process_opener):
-    async def test(box):
-        host = Host(box)
-        await host.checkpoint()
-        await box.run("mine=1; exit 3")
-        told = await host.checkpoint()
-        assert told.outcome["shell"]["state"] == "same", "a new shell is like the first"
-        assert b"mine=" not in host.shell
-        begun = asyncio.Event()
-        running = asyncio.ensure_future(box.run("echo; sleep 2", on_output=lambda *_: begun.set()))
-        await begun.wait()
-        told = await host.checkpoint()
-        assert told.outcome["shell"] == {"state": "none", "cwd": "", "why": "a command was running"}
-        await running
-        await box.run("x=$(printf %2000000s)")
-        told = await host.checkpoint()
-        assert told.outcome["shell"]["state"] == "none"
-        assert "more than 1 MiB" in told.outcome["shell"]["why"]
-        assert (await box.run("unset x; echo $((1 + 1))")).stdout == b"2\n"
-        assert (await host.checkpoint()).outcome["shell"]["state"] == "new"
-
-    with_sandbox(process_opener, test)
+@pytest.mark.isolations("process")
+async def test_a_shell_that_ends_or_is_busy_or_too_large(box: Any) -> None:
+    host = Host(box)
+    await host.checkpoint()
+    await box.run("mine=1; exit 3")
+    told = await host.checkpoint()
+    assert told.outcome["shell"]["state"] == "same", "a new shell is like the first"
+    assert b"mine=" not in host.shell
+    running = await begun(box, "echo begun; until [ -e go ]; do sleep 0.02; done")
+    told = await host.checkpoint()
+    assert told.outcome["shell"] == {"state": "none", "cwd": "", "why": "a command was running"}
+    await box.write_file("go", b"")
+    await running
+    await box.run("x=$(printf %2000000s)")
+    told = await host.checkpoint()
+    assert told.outcome["shell"]["state"] == "none"
+    assert "more than 1 MiB" in told.outcome["shell"]["why"]
+    assert (await box.run("unset x; echo $((1 + 1))")).stdout == b"2\n"
+    assert (await host.checkpoint()).outcome["shell"]["state"] == "new"
 
 
-def test_a_shell_whose_folder_is_gone(opener):
-    async def test(box):
-        host = Host(box)
-        await box.run("mkdir gone; cd gone; rmdir ../gone; v=1")
-        told = await host.checkpoint()
-        assert told.outcome["shell"]["state"] == "new"
-        done = await host.restore(dict(host.manifest), told.shell)
-        assert done.outcome["shell"] == ""
-        assert (await box.run("pwd; echo $v")).stdout == f"{box.directories.root}\n1\n".encode()
-
-    with_sandbox(opener, test)
+async def test_a_shell_whose_folder_is_gone(box: Any) -> None:
+    host = Host(box)
+    await box.run("mkdir gone; cd gone; rmdir ../gone; v=1")
+    told = await host.checkpoint()
+    assert told.outcome["shell"]["state"] == "new"
+    done = await host.restore(dict(host.manifest), told.shell)
+    assert done.outcome["shell"] == ""
+    assert (await box.run("pwd; echo $v")).stdout == f"{box.directories.root}\n1\n".encode()
 
 
-def test_a_stopped_shell_answers_all_the_same(process_opener):
-    async def test(box):
-        host = Host(box)
-        await box.run("v=1; shell=$$; (sleep 0.3; kill -STOP $shell; touch stopped) & ")
-        await box.exec(["sh", "-c", "until [ -e stopped ]; do sleep 0.05; done"])
-        told = await host.checkpoint()
-        assert told.outcome["shell"]["state"] == "new"
-        assert b"v=" in told.shell
+@pytest.mark.isolations("process")
+async def test_a_stopped_shell_answers_all_the_same(box: Any) -> None:
+    host = Host(box)
+    await box.run(
+        "v=1; shell=$$; (until [ -e idle ]; do sleep 0.02; done; kill -STOP $shell; touch stopped) & "
+    )
+    await box.write_file("idle", b"")
+    await box.exec(["sh", "-c", "until [ -e stopped ]; do sleep 0.05; done"])
+    told = await host.checkpoint()
+    assert told.outcome["shell"]["state"] == "new"
+    assert b"v=" in told.shell
 
-    with_sandbox(process_opener, test)
 
-
-def test_a_state_that_cannot_be_brought_back_is_told(process_opener):
-    async def test(box):
-        host = Host(box)
-        await host.checkpoint()
-        done = await host.restore(dict(host.manifest), b"exit 3\n")
-        assert "could not be restored" in done.outcome["shell"]
-        assert (await box.run("echo alive")).stdout == b"alive\n"
-
-    with_sandbox(process_opener, test)
+@pytest.mark.isolations("process")
+async def test_a_state_that_cannot_be_brought_back_is_told(box: Any) -> None:
+    host = Host(box)
+    await host.checkpoint()
+    done = await host.restore(dict(host.manifest), b"exit 3\n")
+    assert "could not be restored" in done.outcome["shell"]
+    assert (await box.run("echo alive")).stdout == b"alive\n"

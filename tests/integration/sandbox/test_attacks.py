@@ -1,0 +1,154 @@
+"""Commands that try to hurt a sandbox that isolates, from within: it stays usable, or ends in a clear error."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import pytest
+from sandbox_commands import begun, timed_out, until
+
+from llm_sandbox_nb.sandbox.contract import Limits
+from llm_sandbox_nb.sandbox.open import open_sandbox
+
+pytestmark = [pytest.mark.own_sandbox, pytest.mark.isolations("docker", "bubblewrap")]
+PROFILES = pytest.mark.parametrize(
+    "profile",
+    [pytest.param(name, marks=pytest.mark.sandbox(profile=name)) for name in ("standard", "strict")],
+)
+
+
+async def works(box: Any) -> None:
+    result = await box.run("x=1; echo works $((x + 1))")
+    assert (result.stdout, result.exit_code) == (b"works 2\n", 0)
+    assert (await box.exec(["echo", "beside"])).stdout == b"beside\n"
+    await box.write_file("probe", b"probe")
+    assert await box.read_file("probe") == b"probe"
+
+
+async def until_few(box: Any) -> None:
+    """Wait until the sandbox has no more processes than it needs."""
+
+    async def few() -> bool:
+        return int((await box.run("ls -d /proc/[0-9]* | wc -l")).stdout or 99) < 15
+
+    await until(few)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "kill -9 -1",
+        "for signal in KILL STOP TERM INT HUP QUIT USR1 USR2 ALRM PIPE RTMAX; do kill -$signal 1; done",
+        "kill -STOP $PPID; kill -STOP $$",
+        "kill -CHLD 1; for i in 1 2 3 4 5 6 7 8 9; do kill -CHLD 1; done",
+        'exec 0<&- 1>&- 2>&-; for fd in {3..400}; do eval "exec $fd<&-"; done; kill $$',
+    ],
+)
+async def test_killing_everything(box: Any, command: str) -> None:
+    running = await begun(box, f"echo begun; {command}")
+    await asyncio.wait({running}, timeout=3)
+    await box.interrupt()  # what has ended is not interrupted
+    await running
+    await works(box)
+
+
+async def test_a_job_that_kills_everything_later(box: Any) -> None:
+    later = "setsid sh -c 'until [ -e go ]; do sleep 0.02; done; kill -9 -1' &"
+    running = await begun(box, f"{later} echo begun; sleep infinity; echo over")
+    await box.write_file("go", b"")
+    await running
+    await works(box)
+
+
+@PROFILES
+async def test_the_executor_cannot_be_looked_into(box: Any, profile: str) -> None:
+    for attack in (
+        "cat /proc/1/mem",
+        "cat /proc/1/environ",
+        "readlink /proc/1/fd/0",
+        "echo x > /proc/1/fd/1",
+        "cat /proc/1/fd/0",
+    ):
+        result = await box.run(attack)
+        assert (result.stdout, result.exit_code) == (b"", 1), attack
+    probe = "import ctypes; print(ctypes.CDLL(None).ptrace(16, 1, 0, 0))"
+    assert (await box.exec(["python3", "-c", probe])).stdout == b"-1\n"
+    await works(box)
+
+
+@PROFILES
+async def test_fork_bomb(box: Any, profile: str) -> None:
+    await timed_out(box, "bomb() { bomb | bomb & }; bomb; echo begun; sleep infinity")
+    await works(box)
+    await until_few(box)
+
+
+async def test_fork_bomb_that_leaves_its_session(box: Any, busy_machine: None) -> None:
+    """Hundreds of processes that never sleep, on a machine that has others to serve: the executor still ends them."""
+    fork = "  try:\n    if os.fork() == 0: os.setsid()\n  except OSError: pass"
+    await timed_out(box, ["python3", "-c", f"import os\nprint('begun', flush=True)\nwhile True:\n{fork}"])
+    await works(box)
+    await until_few(box)
+
+
+@pytest.mark.sandbox(limits=Limits(pids=64))
+async def test_no_process_left_to_be_had(box: Any) -> None:
+    shown = await box.run("for i in {1..600}; do sleep infinity & done 2>/dev/null; echo begun")
+    assert b"begun" not in shown.stdout or shown.exit_code == 0
+    for call in (
+        lambda: box.exec(["true"], timeout=30),
+        lambda: box.read_file("/etc/passwd"),
+        lambda: box.changes(),
+        lambda: box.list_files("."),
+    ):
+        with contextlib.suppress(BlockingIOError):  # "resource temporarily unavailable"
+            await call()
+    await box.run("exit", timeout=30)
+    assert box.lost is None
+    await box.run("kill -9 -1", timeout=30)
+    if box.lost is None:
+        await works(box)
+
+
+async def test_memory_hog_dies_and_the_sandbox_lives(box: Any) -> None:
+    result = await box.run("python3 -c 'x = bytearray(8 * 1024**3); print(len(x))'")
+    assert (result.exit_code != 0, result.timed_out) == (True, False)
+    await works(box)
+
+
+REFUSED = """
+import ctypes, errno, os, socket, subprocess, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def call(number, *arguments):
+    ctypes.set_errno(0)
+    answer = libc.syscall(number, *arguments)
+    return errno.errorcode.get(ctypes.get_errno(), "none") if answer == -1 else "allowed"
+column = ("x86_64", "aarch64").index(os.uname().machine)
+print("io_uring", call(425, 0, 0))
+for name, numbers in {"keyctl": (250, 219), "add_key": (248, 217), "userfaultfd": (323, 282)}.items():
+    print(name, call(numbers[column], 0, -3, 0, 0, 0))
+for family in (40, 38, 17, 31):
+    try:
+        socket.socket(family, socket.SOCK_SEQPACKET if family == 38 else socket.SOCK_STREAM).close()
+        print("family", family, "allowed")
+    except OSError as error:
+        print("family", family, errno.errorcode[error.errno])
+"""
+
+
+@PROFILES
+async def test_system_calls_that_have_led_out_of_sandboxes(box: Any, profile: str) -> None:
+    """The same filter everywhere, whatever the engine's own one lets through; and what it says is in force, is."""
+    async with open_sandbox("process") as unprotected:
+        outside = (await unprotected.exec(["python3", "-c", REFUSED])).text
+    assert "allowed" in outside or "EFAULT" in outside
+    inside = (await box.exec(["python3", "-c", REFUSED])).stdout.decode()
+    expected = {"io_uring": "ENOSYS", "keyctl": "EPERM", "add_key": "EPERM", "userfaultfd": "EPERM"}
+    families = [f"family {family} EAFNOSUPPORT" for family in (40, 38, 17, 31)]
+    assert inside.splitlines() == [*(f"{name} {code}" for name, code in expected.items()), *families]
+    assert box.protection.details["system calls"] == "refused: io_uring, kernel keys, vsock"
+    administrator = await box.exec(["python3", "-c", REFUSED], user="root")
+    assert administrator.stdout.decode() == inside
+    await works(box)
