@@ -30,6 +30,7 @@ async def zoo(box):
     assert result.exit_code == 0, result.text
 
 
+@pytest.mark.smoke
 async def test_everything_is_told_once_and_put_back_exactly(box: Any) -> None:
     root = box.directories.root
     host = Host(box)
@@ -79,6 +80,7 @@ async def test_a_newcomer_is_told_all_and_a_lost_answer_loses_nothing(box: Any) 
     assert len(unknown.entries) == len(host.manifest)
 
 
+@pytest.mark.smoke
 async def test_changes_that_leave_the_times_alone(box: Any) -> None:
     """Back-dated writes, and memory that stays mapped while it is written to."""
     root = box.directories.root

@@ -27,6 +27,7 @@ bash -c 'echo "$EXPORTED" "${plain-none}"'
 """
 
 
+@pytest.mark.smoke
 async def test_it_comes_back_whole(box: Any) -> None:
     host = Host(box)
     await host.checkpoint()

@@ -53,7 +53,6 @@ async def test_a_killed_one_answers_the_request_under_way(box: Any) -> None:
     assert len(host.content("/testbed/big")) == 60_000_000
 
 
-@pytest.mark.alike
 async def test_too_many_files(box: Any) -> None:
     root = box.directories.root
     host = Host(box)
@@ -84,7 +83,6 @@ async def test_too_many_files(box: Any) -> None:
     assert not any(path.startswith((f"{root}/tree", f"{root}/many")) for path in host.manifest)
 
 
-@pytest.mark.alike
 async def test_too_much_content(box: Any) -> None:
     root = box.directories.root
     host = Host(box)
@@ -128,7 +126,6 @@ async def test_deep_trees_and_odd_names(box: Any) -> None:
     )
 
 
-@pytest.mark.alike
 async def test_files_that_never_hold_still(box: Any) -> None:
     host = Host(box)
     await host.checkpoint()
@@ -143,7 +140,6 @@ async def test_files_that_never_hold_still(box: Any) -> None:
     assert still.stdout == b"they ran all the time\n"
 
 
-@pytest.mark.alike
 async def test_commands_are_not_held_up(box: Any) -> None:
     host = Host(box)
     await box.run("head -c 150000000 /dev/urandom > big", timeout=60)
@@ -179,6 +175,7 @@ async def test_a_look_that_nobody_waits_for_loses_no_memory(box: Any) -> None:
 # ---------------------------------------------------------------------------------------------- restoring
 
 
+@pytest.mark.smoke
 async def test_nothing_runs_on_over_a_restore(box: Any) -> None:
     root = box.directories.root
     host = Host(box)
