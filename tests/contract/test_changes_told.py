@@ -134,6 +134,7 @@ async def test_files_that_were_there_before(tmp_path: Path) -> None:
 async def test_the_watcher_may_be_killed(box: Any) -> None:
     await box.run("echo 1 > a")
     assert [change.kind for change in (await box.changes()).files] == ["added"]
+    # on purpose: the children of this executor, whatever they are called
     kill = "for p in $(pgrep -P 1 python; pgrep -P $PPID python); do [ $p = 1 ] || { kill -9 $p; echo $p; }; done"
     killed = (await box.run(kill)).stdout
     assert killed.split(), "the canary: there is one"

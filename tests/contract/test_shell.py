@@ -228,6 +228,7 @@ async def test_a_shell_whose_own_functions_are_replaced(box: Any) -> None:
     for change in (functions, variables):
         for command in (change, "true"):
             running = start(box, command)
+            # on purpose: some of these commands report their end, and some never do
             await asyncio.wait({running}, timeout=1)
             await box.interrupt()  # what has ended is not interrupted
             await running

@@ -115,6 +115,7 @@ async def test_a_program_that_asks_the_terminal_is_answered(box: Any) -> None:
     await person.sees(b"asked")
     person.terminal.report(ANSWER)
     await person.sees(b"[6;8R")
+    assert not person.task.done()
     await person.closes()
 
 
@@ -161,6 +162,7 @@ async def test_a_long_paste_arrives_whole(box: Any) -> None:
     await person.sees(b"ready")
     person.terminal.type(b"y" * 500_000)
     await person.sees(b"500000\r\n")
+    assert await box.read_file("pasted") == b"y" * 500_000
     await person.closes()
 
 

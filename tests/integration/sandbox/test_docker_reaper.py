@@ -200,6 +200,7 @@ def test_adoption_keeps_shell_processes_and_files(token: str) -> None:
     async def adopted(container: str) -> None:
         box = await adopt_docker_sandbox(container, lease=LEASE)
         try:
+            # on purpose: a container shows its own processes only
             kept = await box.run("echo $KEPT; pwd; f; cat file; pgrep -c sleep; pgrep -c yes")
             assert kept.stdout == b"yes\n/tmp\nfunction\ndata\n1\n0\n"
             assert (box.protection.profile, box.protection.network) == ("standard", "none")

@@ -209,6 +209,7 @@ def test_a_process_that_is_killed_in_a_restore(tmp_path: Path) -> None:
         os.close(its)
         with os.fdopen(mine, "rb") as words:
             first = words.readline()
+            # on purpose: a campaign that kills at random instants; the first line shows that it began
             time.sleep(rng.random() * 0.4)
             os.kill(child, signal.SIGKILL)
             told = first + words.read()
