@@ -122,6 +122,7 @@ async def test_no_process_left_to_be_had(box: Any) -> None:
         with contextlib.suppress(BlockingIOError):  # "resource temporarily unavailable"
             await call()
     assert (await box.run("x=1; echo $((x + 1))")).stdout == b"2\n"
+    await box.run("exit")
     assert box.lost is None
     taking.cancel()
     with contextlib.suppress(asyncio.CancelledError):
