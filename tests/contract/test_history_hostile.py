@@ -45,8 +45,10 @@ async def test_a_killed_one_answers_the_request_under_way(box: Any) -> None:
     await begun.wait()
     box.channel.hold(host)
     killing = asyncio.ensure_future(box.exec(["bash", "-c", KILL % "KILL"]))
-    await killing
+    # on purpose: while the connection is held, nothing can say that it was killed
+    await asyncio.sleep(0.5)
     box.channel.release(host)
+    await killing
     outcome = await asking
     assert outcome["error"]["kind"] == "internal"
     assert not (await host.checkpoint()).outcome["incremental"]
