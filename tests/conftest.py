@@ -14,8 +14,7 @@ from typing import Any
 import hypothesis
 import pytest
 import support
-from shared_sandboxes import SharedSandboxes
-from support import Opener, require
+from support import require
 
 ISOLATIONS = (
     pytest.param("process"),
@@ -24,10 +23,9 @@ ISOLATIONS = (
 )
 
 TESTS = Path(__file__).parent
-ENGINE_FOLDERS = ("browser", "conformance", "integration", "performance")
+ENGINE_FOLDERS = ("browser", "conformance", "contract", "integration", "performance")
 ENGINE_FIXTURES = {
-    "isolation", "some_isolation", "strong_isolation", "opener", "strong_opener", "process_opener",
-    "docker_engine", "bubblewrap_engine", "browser", "page",
+    "isolation", "some_isolation", "strong_isolation", "docker_engine", "bubblewrap_engine", "browser", "page",
 }  # fmt: skip
 LONG = ("test_packaging.py", "test_litellm_range.py", "test_binder.py")
 """Files that install much: they start first, so that nobody waits for them alone when tests run in parallel."""
@@ -50,8 +48,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(TESTS).parts[0]
         if folder in ENGINE_FOLDERS or ENGINE_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.engine)
-        if item.get_closest_marker("alike") and "process" not in item.name:
-            item.add_marker(pytest.mark.campaign)
         if folder == "performance":
             item.add_marker(pytest.mark.campaign)
             item.add_marker(pytest.mark.alone)
@@ -136,39 +132,6 @@ def some_isolation(request: pytest.FixtureRequest) -> str:
 def strong_isolation(request: pytest.FixtureRequest) -> str:
     """Each isolation that isolates, in turn."""
     return require(request.param)
-
-
-@pytest.fixture(scope="module")
-def shared_sandboxes() -> Iterator[SharedSandboxes]:
-    """Sandboxes that the tests of a module share."""
-    shared = SharedSandboxes()
-    yield shared
-    shared.close()
-
-
-@pytest.fixture
-def shared(request: pytest.FixtureRequest) -> SharedSandboxes | None:
-    """None for a test that is marked `own_sandbox`."""
-    own = request.node.get_closest_marker("own_sandbox")
-    return None if own else request.getfixturevalue("shared_sandboxes")
-
-
-@pytest.fixture
-def opener(isolation: str, shared: SharedSandboxes | None) -> Opener:
-    """For each isolation in turn; see `support.with_sandbox`."""
-    return Opener(isolation, shared)
-
-
-@pytest.fixture
-def strong_opener(strong_isolation: str, shared: SharedSandboxes | None) -> Opener:
-    """The same for each isolation that isolates."""
-    return Opener(strong_isolation, shared)
-
-
-@pytest.fixture
-def process_opener(shared: SharedSandboxes | None) -> Opener:
-    """The same for isolation `process` alone, for what does not depend on the isolation."""
-    return Opener("process", shared)
 
 
 @pytest.fixture

@@ -1,25 +1,34 @@
-"""Sandboxes that the tests of a module share: opening one costs more than most tests do.
+"""Sandboxes for tests: `async def test(box)` gets one of its module's, empty and with a fresh shell.
 
-Each test finds an empty working directory with its folders, a fresh shell, and no process of an earlier test.
+`@pytest.mark.own_sandbox` gives it one of its own, and `@pytest.mark.sandbox(profile="strict")` one with these
+options. `@pytest.mark.isolations("docker")` says where it runs: everywhere, unless it is marked. After each test the
+pool makes the sandbox as it was, and fails the test that left something that cannot be undone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
+import json
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
+import pytest
 import support
 
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.open import open_sandbox
 
-LONGEST = 60.0
-"""Seconds to clean a sandbox; one that takes longer is replaced."""
+ISOLATIONS = ("process", "docker", "bubblewrap")
+LONGEST = 150.0
+"""Seconds that a test may take on a machine that does nothing else; `support.BUSY` times as long elsewhere."""
+CLEANING = 60.0
+"""Seconds to clean a sandbox in."""
 LOOK = """
-import json, os, sys
-executor, *folders = sys.argv[1:]
+import json, os, signal, subprocess, sys
+order = json.loads(sys.stdin.read())
 def descendants():
     parents = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
@@ -31,37 +40,46 @@ def descendants():
     mine = os.getpid()
     while mine in parents:  # this program, and what started it
         mine = parents.pop(mine)
-    found = [int(executor)]
+    found = [order["executor"]]
     for pid in found:
         found += [child for child, parent in parents.items() if parent == pid]
     return found[1:]
+def state():
+    entries, folders = {}, [path for path in order["watched"] if os.path.isdir(path)]
+    devices = {os.lstat(path).st_dev for path in folders}
+    for path in folders:
+        try:
+            look = os.lstat(path)
+            if look.st_dev not in devices:  # what bubblewrap shows of the host
+                continue
+            if os.path.isdir(path) and not os.path.islink(path):
+                entries[path] = [look.st_mode]
+                folders += [os.path.join(path, name) for name in os.listdir(path)]
+            else:
+                entries[path] = [look.st_mode, look.st_size, look.st_mtime_ns]
+        except OSError:
+            pass
+        folders[:] = [path for path in folders if path != order["spill"]]
+    return {"processes": descendants(), "entries": entries}
 """
-BASELINE = (
-    LOOK
-    + """
-print(json.dumps([descendants(), [(name, os.stat(name).st_mode & 0o7777) for name in folders]]))
-"""
-)
-CLEAN = (
-    LOOK
-    + """
-import signal, subprocess
-kept, modes = json.loads(folders.pop())
-kept.append(int(folders.pop()))  # the new shell
+CLEAN = """
+before = order["before"]
+kept = [*before["processes"], order["shell"]]
 while left := [pid for pid in descendants() if pid not in kept]:
     for pid in left:
         try:
             os.kill(pid, signal.SIGKILL)
         except OSError:
             pass
-os.chmod(folders[0], 0o755)
-spilled = ["!", "-path", "/tmp/llm-sandbox", "!", "-path", "/tmp/llm-sandbox/*"]
-subprocess.run(["find", *folders, "-mindepth", "1", *spilled, "-delete"], check=True)
-for name, mode in modes:
-    os.makedirs(name, exist_ok=True)
-    os.chmod(name, mode)
+for path, (mode, *whole) in before["entries"].items():
+    if not whole and path in order["made again"]:
+        os.makedirs(path, exist_ok=True)
+    if not whole and os.path.isdir(path):
+        os.chmod(path, mode & 0o7777)
+        new = {os.path.join(path, name) for name in os.listdir(path)} - {*before["entries"], order["spill"]}
+        subprocess.run(["xargs", "-0", "rm", "-rf", "--"], input="\\0".join(new).encode("utf-8", "surrogateescape"))
 """
-)
+TELL = "print(json.dumps(state()))"
 
 
 class SharedSandboxes:
@@ -73,28 +91,36 @@ class SharedSandboxes:
         self._thread.start()
         self._open: dict[str, _Shared] = {}
 
-    def run(self, isolation: str, test: Callable[[Any], Coroutine[Any, Any, None]], timeout: float) -> None:
-        """Run a test body on the sandbox of this isolation. One that a test breaks is replaced for the next."""
-        future = asyncio.run_coroutine_threadsafe(self._run(isolation, test, timeout), self._loop)
+    def run(self, isolation: str, test: Callable[[Sandbox], Coroutine[Any, Any, None]]) -> None:
+        """Run a test body on the sandbox of this isolation.
+
+        Raises:
+            pytest.fail.Exception: the test left something that cleaning does not undo. The next test gets another
+                sandbox.
+        """
+        future = asyncio.run_coroutine_threadsafe(self._run(isolation, test), self._loop)
         try:
-            future.result()
+            left = future.result()
         except BaseException:
             future.cancel()
             raise
+        if left:
+            pytest.fail(f"this test left in the sandbox that it shares: {left}", pytrace=False)
 
-    async def _run(self, isolation: str, test: Callable[[Any], Awaitable[None]], timeout: float) -> None:
+    async def _run(self, isolation: str, test: Callable[[Sandbox], Coroutine[Any, Any, None]]) -> str:
         shared = self._open.pop(isolation, None) or await _Shared.open(isolation)
         try:
-            async with asyncio.timeout(support.BUSY * timeout):
+            async with asyncio.timeout(support.BUSY * LONGEST):
                 await test(shared.box)
-            usable = await shared.clean()
+            left = await shared.clean()
         except BaseException:
             await shared.close()
             raise
-        if usable:
-            self._open[isolation] = shared
-        else:
+        if left:
             await shared.close()
+        else:
+            self._open[isolation] = shared
+        return left
 
     def close(self) -> None:
         """Close all; no other call follows."""
@@ -106,10 +132,21 @@ class SharedSandboxes:
 
 
 class _Shared:
-    def __init__(self, box: Sandbox, pids: set[int]) -> None:
+    def __init__(self, box: Any, pids: set[int]) -> None:
         self.box = box
         self._pids = pids
-        self._baseline = ""
+        self._history = box.history.folder
+        root, private = box.directories.root, str(Path(box.directories.root).parent)
+        process = box.protection.isolation == "process"
+        folders = [root, box.directories.input, box.directories.documents, box.directories.output]
+        self._order = {
+            "executor": box.executor["pid"],
+            "made again": folders,
+            "spill": f"{private}/spill" if process else "/tmp/llm-sandbox",
+            "watched": [private]
+            if process
+            else [root, "/tmp", "/dev/shm", "/var/tmp", "/run", "/root", "/etc"],
+        }
 
     @classmethod
     async def open(cls, isolation: str) -> _Shared:
@@ -117,36 +154,108 @@ class _Shared:
         box = await open_sandbox(isolation)
         shared = cls(box, support.child_pids() - before)
         support.KEPT_PIDS.update(shared._pids)
-        shared._baseline = (await shared._inside(BASELINE, *shared._folders()[:4])).decode()
+        shared._order["before"] = await shared._inside(LOOK + TELL)
         return shared
 
-    async def clean(self) -> bool:
-        """Make it as if it was just opened; whether that worked."""
+    async def clean(self) -> str:
+        """Make it as if it was just opened. Returns what is still different, in words."""
         try:
-            async with asyncio.timeout(LONGEST):
+            async with asyncio.timeout(CLEANING):
                 await self.box.run("trap - EXIT; exit")
                 fresh = await self.box.run("echo $$; pwd")
                 shell, folder = fresh.stdout.decode().splitlines()
-                await self._inside(CLEAN, *self._folders()[4:], shell, self._baseline)
+                self._order["shell"] = int(shell)
+                now = await self._inside(LOOK + CLEAN + TELL)
                 await self.box.changes()
-        except Exception:  # noqa: BLE001 - whatever is wrong with it, the next test gets another
-            return False
-        return (folder, fresh.notice) == (self.box.directories.root, "")
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with it, this test is the culprit
+            return f"a sandbox that cannot be cleaned ({error!r}); mark the test `own_sandbox`"
+        if (folder, fresh.notice) != (self.box.directories.root, ""):
+            return f"a shell that does not begin anew, in {folder}: {fresh.notice}"
+        if self.box.history.folder != self._history:
+            return "a history; mark the test `own_sandbox`"
+        before = self._order["before"]["entries"]
+        paths = {*before, *now["entries"]}
+        return ", ".join(sorted(path for path in paths if before.get(path) != now["entries"].get(path))[:20])
 
     async def close(self) -> None:
         await self.box.close()
         support.KEPT_PIDS.difference_update(self._pids)
 
-    def _folders(self) -> list[str]:
-        """Those that a test finds, then those that are emptied for it."""
-        where = self.box.directories
-        ours = self.box.protection.isolation == "process"
-        emptied = [where.root] if ours else [where.root, "/tmp", "/dev/shm"]
-        return [where.root, where.input, where.documents, where.output, *emptied]
-
-    async def _inside(self, script: str, *arguments: str) -> bytes:
-        executor = str(self.box.executor["pid"])  # type: ignore[attr-defined]
-        done = await self.box.exec(["python3", "-I", "-c", script, executor, *arguments], cwd="/")
+    async def _inside(self, script: str) -> dict[str, Any]:
+        order = json.dumps(self._order).encode()
+        done = await self.box.exec(["python3", "-I", "-c", script], cwd="/", stdin=order)
         if done.exit_code:
             raise RuntimeError(done.stderr.decode("utf-8", "replace"))
-        return done.stdout
+        return dict(json.loads(done.stdout))
+
+
+# ------------------------------------------------------------------ for the conftest of a folder with such tests
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test in each of its isolations. A promise of tests/contract runs in full in `process` only.
+
+    In Docker and bubblewrap it is a campaign, unless it is marked `smoke` or is not for `process`.
+    """
+    if "isolation" not in metafunc.fixturenames:
+        return
+    marker = metafunc.definition.get_closest_marker("isolations")
+    names = marker.args if marker else ISOLATIONS
+    everywhere = "process" not in names or metafunc.definition.get_closest_marker("smoke")
+    promise = metafunc.definition.path.parent.name == "contract" and not everywhere
+    marks = {name: [] if name == "process" else [getattr(pytest.mark, name)] for name in names}
+    for name in names:
+        if promise and name != "process":
+            marks[name].append(pytest.mark.campaign)
+    metafunc.parametrize(
+        "isolation",
+        [pytest.param(name, marks=marks[name]) for name in names],
+        indirect=True,
+        scope="function",
+    )
+
+
+@pytest.fixture
+def isolation(request: pytest.FixtureRequest) -> str:
+    """The isolation that `pytest_generate_tests` chose."""
+    return support.require(request.param)
+
+
+@pytest.fixture(scope="module")
+def shared_sandboxes() -> Iterator[SharedSandboxes]:
+    """Sandboxes that the tests of a module share."""
+    shared = SharedSandboxes()
+    yield shared
+    shared.close()
+
+
+@pytest.fixture
+def box(request: pytest.FixtureRequest, isolation: str) -> Callable[[Callable[[Any], Any]], None]:
+    """Runs a test body on a sandbox: for `pytest_pyfunc_call`, which gives the test the sandbox in its place."""
+    options: dict[str, Any] = {}
+    for marker in request.node.iter_markers("sandbox"):
+        options = marker.kwargs | options
+    if not options and not request.node.get_closest_marker("own_sandbox"):
+        shared: SharedSandboxes = request.getfixturevalue("shared_sandboxes")
+        return lambda test: shared.run(isolation, test)
+
+    async def on_its_own(test: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
+        async with open_sandbox(isolation, **options) as box:
+            await test(box)
+
+    return lambda test: support.run(on_its_own(test), LONGEST)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine, on an open sandbox if it asks for a `box`."""
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    if "box" in given:
+        on_a_sandbox = given.pop("box")
+        on_a_sandbox(lambda box: test(box=box, **given))
+    else:
+        support.run(test(**given), LONGEST)
+    return True

@@ -9,18 +9,14 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import psutil
 import pytest
 
 from llm_sandbox_nb.card.bundle import held_by, unpacked
-from llm_sandbox_nb.sandbox.open import OpeningSandbox, load_isolation, open_sandbox
-
-if TYPE_CHECKING:
-    from shared_sandboxes import SharedSandboxes
+from llm_sandbox_nb.sandbox.open import load_isolation
 
 T = TypeVar("T")
 MIME = "application/vnd.llm-sandbox.trajectory+json"
@@ -162,32 +158,3 @@ def command_line(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")[:200]
     except OSError:
         return f"process {pid}"
-
-
-@dataclass(frozen=True)
-class Opener:
-    """`async with opener(**options) as box:` opens a sandbox; `with_sandbox` may use one that is shared."""
-
-    isolation: str
-    shared: SharedSandboxes | None = None
-
-    def __call__(self, **options: Any) -> OpeningSandbox:
-        return open_sandbox(self.isolation, **options)
-
-
-def with_sandbox(
-    opener: Opener, test: Callable[[Any], Coroutine[Any, Any, None]], timeout: float = 60.0, **options: Any
-) -> None:
-    """Run an async test body on a sandbox: with options on one of its own, else on the module's shared one.
-
-    A test that needs its own without options is marked `own_sandbox`.
-    """
-    if opener.shared and not options:
-        opener.shared.run(opener.isolation, test, timeout)
-        return
-
-    async def whole() -> None:
-        async with opener(**options) as box:
-            await test(box)
-
-    run(whole(), timeout)

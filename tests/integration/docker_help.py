@@ -67,7 +67,7 @@ def bystander(**settings: Any) -> Iterator[Any]:
     started = settings.pop("started", True)
     client = connect()
     container = client.containers.create(
-        settings.pop("image"), ["sleep", "600"], network_mode="none", **settings
+        settings.pop("image"), ["sleep", "infinity"], network_mode="none", **settings
     )
     try:
         if started:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -200,7 +200,7 @@ def list_own(labels: Mapping[str, str] | None = None) -> list[OwnContainer]:
     return [found for container in listed if (found := _own(container)) is not None]
 
 
-def reap_orphans(*, grace: float = GRACE) -> list[str]:
+def reap_orphans(*, grace: float = GRACE, clock: Callable[[], float] = time.monotonic) -> list[str]:
     """Remove the sandboxes of owners that are certainly dead; returns their container ids.
 
     What was never started or has ended is removed at once. What runs ends when its lease is over,
@@ -211,7 +211,7 @@ def reap_orphans(*, grace: float = GRACE) -> list[str]:
         IsolationUnavailableError: no engine answers.
     """
     found = [container for container in list_own() if container.owner_dead]
-    overdue = _overdue({c.id: c for c in found if c.state in ("running", "paused")}, grace)
+    overdue = _overdue({c.id: c for c in found if c.state in ("running", "paused")}, grace, clock())
     ended = {c.id for c in found if c.state in ("created", "exited", "dead")}
     return [container for container in sorted(ended | overdue) if _remove(container)]
 
@@ -246,9 +246,8 @@ def _own(container: Mapping[str, Any]) -> OwnContainer | None:
     return OwnContainer(container["Id"], labels[LABEL_ID], state, owner.is_dead(), created, given)
 
 
-def _overdue(running: Mapping[str, OwnContainer], grace: float) -> set[str]:
+def _overdue(running: Mapping[str, OwnContainer], grace: float, now: float) -> set[str]:
     """Those that this process has known as running without owner for longer than lease and grace."""
-    now = time.monotonic()
     with _first_seen_lock:
         for container in [*_first_seen]:
             if container not in running:

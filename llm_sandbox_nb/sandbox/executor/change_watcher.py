@@ -84,7 +84,10 @@ class ChangeWatcher(ServiceProcess):
             return
         if self.pid:
             self.current, self.outcome = self.queue.pop(0), None
-            os.write(self.requests_w, b"?")
+            try:
+                os.write(self.requests_w, b"?")
+            except BrokenPipeError:  # a command has just killed it: `died` responds
+                pass
             return
         self.start()
         if not self.pid:

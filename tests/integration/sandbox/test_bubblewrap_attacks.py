@@ -184,70 +184,6 @@ def test_no_devices(profile: str) -> None:
 # ------------------------------------------------------------------------------ processes
 
 
-@pytest.fixture
-def bystander(secret: str) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", secret])
-    yield process
-    process.kill()
-    process.wait()
-
-
-@profiles
-def test_processes_of_the_host_are_not_seen(
-    profile: str, secret: str, bystander: subprocess.Popen[bytes]
-) -> None:
-    probe = """
-        import glob
-        for path in glob.glob("/proc/[0-9]*/cmdline"):
-            try:
-                print(open(path, "rb").read())
-            except OSError:
-                pass
-        """
-    assert secret in outside(probe)
-    assert secret not in inside(probe, profile)
-
-
-@profiles
-def test_processes_of_the_host_cannot_be_killed(profile: str, bystander: subprocess.Popen[bytes]) -> None:
-    probe = f"import os; os.kill({bystander.pid}, 9)"
-    everything = "import os; os.setsid(); os.kill(-1, 9)"
-    inside(probe, profile)
-    inside(everything, profile)
-    assert bystander.poll() is None
-    outside(probe)
-    assert bystander.wait(5) == -9
-
-
-@profiles
-def test_the_executor_survives_what_it_runs(profile: str) -> None:
-    attack = """
-        import os, signal
-        for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP, signal.SIGSEGV, signal.SIGINT):
-            try:
-                os.kill({pid}, number)
-            except OSError as error:
-                print(error)
-        try:
-            open("/proc/{pid}/mem", "rb").seek(0)
-            print("memory")
-        except OSError:
-            pass
-        """
-
-    async def attacked() -> list[str]:
-        async with open_sandbox("bubblewrap", profile=profile) as box:
-            own = await box.exec(["python3", "-c", textwrap.dedent(attack).replace("{pid}", "os.getpid()")])
-            first = await box.exec(["python3", "-c", textwrap.dedent(attack).replace("{pid}", "1")])
-            after = await box.run("echo alive")
-            return [str(own.exit_code), first.text, after.text]
-
-    own, first, after = support.run(attacked())
-    assert own == "137"
-    assert "memory" not in first
-    assert after == "alive\n"
-
-
 @profiles
 def test_no_namespaces_below(profile: str) -> None:
     probe = """
@@ -261,23 +197,6 @@ def test_no_namespaces_below(profile: str) -> None:
         """
     assert "made" in outside(probe)
     assert "made" not in inside(probe, profile)
-
-
-@profiles
-def test_dangerous_system_calls_are_refused(profile: str) -> None:
-    numbers = {"x86_64": (250, 248, 321, 323, 425), "aarch64": (219, 217, 280, 282, 425)}
-    probe = f"""
-        import ctypes, os
-        libc = ctypes.CDLL(None, use_errno=True)
-        for number in {numbers}[os.uname().machine]:
-            libc.syscall(number, 0, 0, 0, 0, 0)
-            print(number, os.strerror(ctypes.get_errno()))
-        """
-    found = outside(probe)
-    result = inside(probe, profile)
-    assert found.count("not permitted") < 5
-    assert result.count("not permitted") == 4
-    assert result.count("not implemented") == 1
 
 
 @profiles
@@ -376,46 +295,7 @@ def test_an_open_network_is_the_hosts_own_and_said_to_be(listening: socket.socke
     assert "localhost" in gaps
 
 
-@profiles
-def test_only_usual_kinds_of_sockets(profile: str) -> None:
-    """A vsock leads to the hypervisor, whatever the network namespace is."""
-    probe = """
-        import socket
-        for family in (40, 38, 17, 31):
-            try:
-                socket.socket(family, socket.SOCK_SEQPACKET if family == 38 else socket.SOCK_STREAM).close()
-                print("made", family)
-            except OSError:
-                pass
-        socket.socketpair()
-        socket.socket(socket.AF_INET6).close()
-        print("usual")
-        """
-    unusual = outside(probe)
-    result = inside(probe, profile)
-    assert "made" in unusual
-    assert "made" not in result
-    assert "usual" in result
-
-
 # ------------------------------------------------------------------------------ environment
-
-
-@profiles
-def test_the_environment_stays_outside(profile: str, secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LLM_SANDBOX_CANARY", secret)
-    probe = """
-        import glob, os
-        print(dict(os.environ))
-        for path in glob.glob("/proc/[0-9]*/environ"):
-            try:
-                print(open(path, "rb").read())
-            except OSError:
-                pass
-        """
-    canary = [sys.executable, "-c", textwrap.dedent(probe)]
-    assert secret in subprocess.run(canary, capture_output=True, text=True, check=True).stdout
-    assert secret not in inside(probe, profile)
 
 
 def test_given_variables_do_not_show_in_lists_of_processes(secret: str) -> None:
@@ -431,22 +311,6 @@ def test_given_variables_do_not_show_in_lists_of_processes(secret: str) -> None:
 # ------------------------------------------------------------------------------ limits
 
 
-@profiles
-def test_memory_is_limited(profile: str) -> None:
-    probe = "block = bytearray(400 * 1024**2); print('allocated', len(block))"
-
-    async def hog(isolation: str, **options: Any) -> tuple[str, str]:
-        async with open_sandbox(isolation, **options) as box:
-            result = await box.exec(["python3", "-c", probe], timeout=60)
-            return result.text, (await box.run("echo alive")).text
-
-    assert "allocated" in support.run(hog("process"))[0]
-    limits = Limits(memory_bytes=200 * MB)
-    text, after = support.run(hog("bubblewrap", profile=profile, limits=limits))
-    assert "allocated" not in text
-    assert after == "alive\n"
-
-
 def test_files_in_memory_are_limited() -> None:
     folders = "/testbed /tmp /var/tmp /dev/shm /run /home /home/sandbox /root /etc"
     fill = f"for folder in {folders}; do head -c 150M /dev/zero > $folder/big && echo filled; done"
@@ -460,40 +324,3 @@ def test_files_in_memory_are_limited() -> None:
     assert "filled" not in text
     assert text.count("No space left on device") == 9
     assert after == "alive\n"
-
-
-@profiles
-def test_the_number_of_processes_is_limited(profile: str) -> None:
-    probe = """
-        import os, signal
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        made = 0
-        try:
-            for made in range(100):
-                if os.fork() == 0:
-                    signal.pause()
-            print("all")
-        except OSError as error:
-            print(made, error)
-        """
-    assert "all" in outside(probe)
-    result = inside(probe, profile, limits=Limits(pids=40))
-    assert "Resource temporarily unavailable" in result
-    assert 10 < int(result.split()[0]) < 40
-
-
-@profiles
-def test_a_fork_bomb_is_over_in_time(profile: str) -> None:
-    async def bomb() -> tuple[CommandResult, str, int]:
-        async with open_sandbox("bubblewrap", profile=profile, limits=Limits(pids=100)) as box:
-            result = await box.run(
-                "bomb() { bomb | bomb & }; bomb; sleep 30", timeout=3, kill_background=True
-            )
-            after = await box.run("echo alive; ls -d /proc/[0-9]* | wc -l", timeout=20)
-            alive, count = after.text.split()
-            return result, alive, int(count)
-
-    result, alive, count = support.run(bomb(), timeout=90)
-    assert result.timed_out or result.exit_code is not None
-    assert alive == "alive"
-    assert count < 20

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from docker_help import docker_box
-from support import run
+from support import PATIENCE, run
 
 from llm_sandbox_nb.sandbox.docker import network
 from llm_sandbox_nb.sandbox.docker.engine import connect
@@ -103,7 +103,7 @@ def test_several_processes_open_their_first_sandbox_at_once(name: str) -> None:
         chosen = network_of_a_new_sandbox()
         assert [one["Id"] for one in networks(name)] == [chosen]
         go_on()
-        assert [process.wait(10) for process in processes] == [0] * PROCESSES
+        assert [process.wait(PATIENCE) for process in processes] == [0] * PROCESSES
 
 
 def test_networks_that_exist_twice(name: str) -> None:
@@ -111,7 +111,7 @@ def test_networks_that_exist_twice(name: str) -> None:
     oldest, used, unused = (make_network(name) for _ in range(3))
     container = connect().api.create_container(
         SLIM_IMAGE,
-        ["sleep", "60"],
+        ["sleep", "infinity"],
         host_config=connect().api.create_host_config(network_mode=name),
         networking_config={"EndpointsConfig": {used: {}}},
     )["Id"]

@@ -105,7 +105,7 @@ def listener() -> Iterator[tuple[int, list[socket.socket]]]:
 def outsider() -> Iterator[Any]:
     """A container of somebody else on the sandboxes' network, for canaries."""
     found = connect().containers.run(
-        SLIM_IMAGE, ["sleep", "600"], network=network.find_network(), detach=True, auto_remove=True
+        SLIM_IMAGE, ["sleep", "infinity"], network=network.find_network(), detach=True, auto_remove=True
     )
     try:
         yield found
@@ -160,25 +160,22 @@ def drained(one: socket.socket) -> bytes:
 
 
 @PROFILES
-def test_names_of_neighbours_are_not_told(profile: str, outsider: Any) -> None:
-    async def body() -> None:
-        async with docker_box(image=SLIM_IMAGE) as neighbour:
-            inspected = connect().api.inspect_container(neighbour.protection.details["container"])
-            (joined,) = inspected["NetworkSettings"]["Networks"].values()
-            order = {
-                "hosts": [],
-                "token": "",
-                "neighbour": joined["IPAddress"],
-                "name": inspected["Name"][1:],
-            }
-            told = answers_of(outsider.exec_run(["python3", "-c", PROBE, json.dumps(order)])[1])
-            assert told["name by the library"]
-            async with docker_box(image=SLIM_IMAGE, profile=profile, network="open") as box:
-                found = await box.exec(["python3", "-c", PROBE, json.dumps(order)], timeout=100)
-                assert not any(answers_of(found.stdout).values()), found.text
-                assert "names" in box.protection.details["closed"]
-
-    run(body(), timeout=150)
+async def test_names_of_neighbours_are_not_told(profile: str, outsider: Any) -> None:
+    async with docker_box(image=SLIM_IMAGE) as neighbour:
+        inspected = connect().api.inspect_container(neighbour.protection.details["container"])
+        (joined,) = inspected["NetworkSettings"]["Networks"].values()
+        order = {
+            "hosts": [],
+            "token": "",
+            "neighbour": joined["IPAddress"],
+            "name": inspected["Name"][1:],
+        }
+        told = answers_of(outsider.exec_run(["python3", "-c", PROBE, json.dumps(order)])[1])
+        assert told["name by the library"]
+        async with docker_box(image=SLIM_IMAGE, profile=profile, network="open") as box:
+            found = await box.exec(["python3", "-c", PROBE, json.dumps(order)], timeout=100)
+            assert not any(answers_of(found.stdout).values()), found.text
+            assert "names" in box.protection.details["closed"]
 
 
 USUAL = """
@@ -199,31 +196,24 @@ print(json.dumps([own, socket.gethostbyname(name)]))
 
 
 @PROFILES
-def test_a_sandbox_reaches_itself_and_names_are_looked_up(profile: str) -> None:
-    async def body() -> None:
-        async with docker_box(image=SLIM_IMAGE, profile=profile, network="open") as box:
-            name = connect().api.inspect_container(box.protection.details["container"])["Name"][1:]
-            await box.run("kill -9 -1", timeout=10)
-            found = await box.exec(["python3", "-c", USUAL, name], timeout=60)
-            assert found.exit_code == 0, found.text
-            own, looked_up = json.loads(found.stdout)
-            assert own == looked_up
-
-    run(body())
+async def test_a_sandbox_reaches_itself_and_names_are_looked_up(profile: str) -> None:
+    async with docker_box(image=SLIM_IMAGE, profile=profile, network="open") as box:
+        name = connect().api.inspect_container(box.protection.details["container"])["Name"][1:]
+        await box.run("kill -9 -1")
+        found = await box.exec(["python3", "-c", USUAL, name], timeout=60)
+        assert found.exit_code == 0, found.text
+        own, looked_up = json.loads(found.stdout)
+        assert own == looked_up
 
 
-def test_a_stated_proxy_on_the_gateway_stays_open(listener: tuple[int, list[socket.socket]]) -> None:
+async def test_a_stated_proxy_on_the_gateway_stays_open(listener: tuple[int, list[socket.socket]]) -> None:
     port, (tcp, _) = listener
     connects = f"import socket; socket.create_connection(('{gateway()}', %d), timeout=5)"
-
-    async def body() -> None:
-        async with docker_box(image=SLIM_IMAGE, proxy=f"http://{gateway()}:{port}") as box:
-            assert (await box.exec(["python3", "-c", connects % port])).exit_code == 0
-            assert drained(tcp)
-            assert (await box.exec(["python3", "-c", connects % (port - 1)])).exit_code == 1
-            assert b"No route" in (await box.exec(["python3", "-c", connects % (port - 1)])).stderr
-
-    run(body())
+    async with docker_box(image=SLIM_IMAGE, proxy=f"http://{gateway()}:{port}") as box:
+        assert (await box.exec(["python3", "-c", connects % port])).exit_code == 0
+        assert drained(tcp)
+        assert (await box.exec(["python3", "-c", connects % (port - 1)])).exit_code == 1
+        assert b"No route" in (await box.exec(["python3", "-c", connects % (port - 1)])).stderr
 
 
 def test_what_cannot_be_closed_is_said(

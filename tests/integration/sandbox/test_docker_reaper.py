@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from contextlib import ExitStack
 
 import pytest
 from docker_help import bystander, docker_box
-from support import run
+from support import run, until
 
 from llm_sandbox_nb.sandbox.bootstrap import PATIENCE
 from llm_sandbox_nb.sandbox.docker.engine import connect
@@ -44,7 +45,7 @@ OWNER = textwrap.dedent("""
 
     def pause(*_, **__):
         print("here", flush=True)
-        import time; time.sleep(600)
+        import signal; signal.pause()
 
     if stage == "created":
         docker.start_container = pause
@@ -57,7 +58,7 @@ OWNER = textwrap.dedent("""
         docker.executor_source = lambda: source[: len(source) // 2]
         started = docker.start_container
         docker.start_container = lambda *arguments: (started(*arguments), pause())
-        docker.Channel.hello = lambda *_, **__: asyncio.sleep(600)
+        docker.Channel.hello = lambda *_, **__: asyncio.Event().wait()
 
     async def main():
         connect()
@@ -65,13 +66,14 @@ OWNER = textwrap.dedent("""
             print("here", flush=True)
         options = SandboxOptions("docker", image=image, network="none")
         box = await docker.start(options, labels={"test": token}, lease=float(lease))
-        await box.run("cd /tmp; export KEPT=yes; f() { echo function; }; sleep 500 & echo data > file")
+        await box.run("cd /tmp; export KEPT=yes; f() { echo function; }; sleep infinity & echo data > file")
         if stage == "talking":
-            asyncio.create_task(box.run("yes | head -c 500000000"))
-            await asyncio.sleep(0.3)
+            talks = asyncio.Event()
+            talking = asyncio.create_task(box.run("yes | head -c 500000000", on_output=lambda *_: talks.set()))
+            await talks.wait()
         if stage != "timed":
             print(box.protection.details["container"], flush=True)
-        await asyncio.sleep(600)
+        await asyncio.Event().wait()
 
     asyncio.run(main())
 """)
@@ -93,14 +95,9 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.stdout.close()
 
 
-def wait_until_gone(token: str, seconds: float, *, reaping: bool = True) -> None:
+def until_gone(token: str, *, reaping: bool = False) -> None:
     """Reap, or only wait, until nothing with this label is left."""
-    deadline = time.monotonic() + seconds
-    while list_own({"test": token}):
-        assert time.monotonic() < deadline, list_own({"test": token})
-        if reaping:
-            reap_orphans()
-        time.sleep(0.1)
+    until(lambda: not (reap_orphans() if reaping else []) and not list_own({"test": token}))
 
 
 @pytest.fixture
@@ -156,17 +153,16 @@ def test_killed_in_use_the_sandbox_ends_by_itself(token: str) -> None:
     [found] = list_own({"test": token})
     assert (found.id[:12], found.state, found.owner_dead) == (container, "running", True)
     assert found.id not in reap_orphans()
-    wait_until_gone(token, LEASE + 20, reaping=False)
+    until_gone(token)
 
 
 def test_killed_while_the_executor_goes_in(token: str) -> None:
     """The program that waits for it inside has no lease yet, and its stdin does not end: its patience does."""
     owner, _ = start_owner(token, "half")
     kill(owner)
-    time.sleep(1)
     assert [found.state for found in list_own({"test": token})] == ["running"]
     assert PATIENCE <= 45
-    wait_until_gone(token, 15, reaping=False)
+    until_gone(token)
 
 
 @pytest.mark.campaign
@@ -175,11 +171,12 @@ def test_killed_at_twenty_instants_of_a_start(token: str) -> None:
     made = 0
     for instant in range(20):
         owner, _ = start_owner(token, "timed")
-        time.sleep(instant * 0.02)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            owner.wait(instant * 0.02)
         kill(owner)
         made += bool(list_own({"test": token}))
     assert made > 5
-    wait_until_gone(token, 60)
+    until_gone(token, reaping=True)
 
 
 def test_a_paused_sandbox_without_owner_is_removed_in_the_end(token: str) -> None:
@@ -188,11 +185,10 @@ def test_a_paused_sandbox_without_owner_is_removed_in_the_end(token: str) -> Non
     kill(owner)
     connect().api.pause(container)
     [found] = list_own({"test": token})
-    assert found.id not in reap_orphans(grace=0.2)
-    time.sleep(1)
-    assert found.id not in reap_orphans(grace=0.2)
-    time.sleep(LEASE)
-    assert found.id in reap_orphans(grace=0.2)
+    now = time.monotonic()
+    for seconds in (0, LEASE, LEASE + 30):
+        assert found.id not in reap_orphans(grace=30, clock=lambda: now + seconds)  # noqa: B023
+    assert found.id in reap_orphans(grace=30, clock=lambda: now + LEASE + 31)
 
 
 def test_adoption_keeps_shell_processes_and_files(token: str) -> None:
@@ -204,15 +200,16 @@ def test_adoption_keeps_shell_processes_and_files(token: str) -> None:
     async def adopted(container: str) -> None:
         box = await adopt_docker_sandbox(container, lease=LEASE)
         try:
+            # on purpose: a container shows its own processes only
             kept = await box.run("echo $KEPT; pwd; f; cat file; pgrep -c sleep; pgrep -c yes")
             assert kept.stdout == b"yes\n/tmp\nfunction\ndata\n1\n0\n"
             assert (box.protection.profile, box.protection.network) == ("standard", "none")
             [found] = [one for one in list_own({"test": token}) if one.id.startswith(container)]
             assert not found.owner_dead
             assert box.id == found.sandbox_id
-            await asyncio.sleep(LEASE + 4)
+            alive = await box.run("sleep 6; echo alive")  # three times its lease
             assert found.id not in reap_orphans(grace=-100)
-            assert (await box.run("echo alive")).stdout == b"alive\n"
+            assert alive.stdout == b"alive\n"
         finally:
             await box.close()
 
@@ -231,22 +228,20 @@ def test_what_cannot_be_adopted(token: str) -> None:
     with pytest.raises(SandboxError, match="belongs to a process that may live"):
         run(adopt(container))
     kill(owner)
-    wait_until_gone(token, LEASE + 20)
+    until_gone(token, reaping=True)
     with pytest.raises(SandboxLostError, match="gone"):
         run(adopt(container))
     with bystander(image=SLIM_IMAGE) as other, pytest.raises(SandboxError, match="is no sandbox of"):
         run(adopt(other.id))
 
 
-def test_list_own_by_label(token: str) -> None:
-    async def body() -> None:
-        async with docker_box(image=SLIM_IMAGE, labels={"test": token, "kernel": "k1"}, lease=30) as box:
-            [found] = list_own({"test": token, "kernel": "k1"})
-            assert (found.sandbox_id, found.state, found.owner_dead) == (box.id, "running", False)
-            assert abs(found.created - time.time()) < 30
-            assert list_own({"test": token, "kernel": "k2"}) == []
-
-    run(body())
+async def test_list_own_by_label(token: str) -> None:
+    began = time.time() - 1
+    async with docker_box(image=SLIM_IMAGE, labels={"test": token, "kernel": "k1"}, lease=30) as box:
+        [found] = list_own({"test": token, "kernel": "k1"})
+        assert (found.sandbox_id, found.state, found.owner_dead) == (box.id, "running", False)
+        assert began <= found.created <= time.time()
+        assert list_own({"test": token, "kernel": "k2"}) == []
 
 
 def test_owner_of_a_number_given_away_again_is_dead() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import shutil
@@ -10,7 +9,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ import pytest
 import support
 from docker_help import docker_box, one_sentence
 from jupyter_process import free_port
+from sandbox_commands import begun
 from support import run
 
 from llm_sandbox_nb.sandbox.docker.engine import connect, disconnect, engine_version
@@ -73,12 +72,12 @@ def start_engine(folder: Path, port: int) -> subprocess.Popen[bytes]:
 
 def wait_for_engine(folder: Path, process: subprocess.Popen[bytes]) -> None:
     ask = ["docker", "-H", f"unix://{folder}/docker.sock", "version"]
-    for _ in range(200):
+
+    def answers() -> bool:
         assert process.poll() is None, (folder / "dockerd.log").read_text()[-2000:]
-        if subprocess.run(ask, capture_output=True).returncode == 0:
-            return
-        time.sleep(0.1)
-    pytest.fail((folder / "dockerd.log").read_text()[-2000:])
+        return subprocess.run(ask, capture_output=True).returncode == 0
+
+    support.until(answers, f"no answer; see {folder}/dockerd.log")
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +100,7 @@ def second_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 def end_engine(engine: Engine) -> None:
     engine.process.terminate()
-    engine.process.wait(30)
+    engine.process.wait(support.PATIENCE)
     mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
     for mount in reversed([mount for mount in mounts if mount.startswith(str(engine.folder))]):
         subprocess.run(["umount", "-l", mount], check=False)
@@ -146,26 +145,19 @@ def test_engine_killed_in_use(secure: Engine) -> None:
 
     async def body() -> str:
         async with docker_box(image=SLIM_IMAGE, network="none", lease=LEASE) as box:
-            begun = asyncio.Event()
-            running = asyncio.create_task(box.run("echo begun; sleep 600", on_output=lambda *_: begun.set()))
-            await begun.wait()
+            running = await begun(box, "echo begun; sleep infinity")
             assert executors_of(secure.folder)
             secure.process.send_signal(signal.SIGKILL)
             secure.process.wait()
             with pytest.raises(SandboxLostError) as caught:
                 await running
-            began = time.monotonic()
             await box.close()
-            assert time.monotonic() - began < 60
             return one_sentence(caught.value)
 
     assert run(body()).startswith("The sandbox is lost: ")
     with pytest.raises(IsolationUnavailableError, match="No Docker engine answers at tcp://"):
         engine_version()
-    deadline = time.monotonic() + LEASE + 150
-    while executors_of(secure.folder):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    support.until(lambda: not executors_of(secure.folder))
 
 
 def executors_of(folder: Path) -> list[str]:
@@ -228,18 +220,12 @@ def test_plain_tcp() -> None:
     run(work())
 
 
-def test_connection_that_breaks_in_use(plain: Forwarder) -> None:
-    async def body() -> None:
-        async with docker_box(
-            image=SLIM_IMAGE, network="none", lease=LEASE, labels={"test": "broken"}
-        ) as box:
-            running = asyncio.create_task(box.run("sleep 60"))
-            await asyncio.sleep(0.3)
-            plain.close()
-            with pytest.raises(SandboxLostError):
-                await running
-
-    run(body())
+async def test_connection_that_breaks_in_use(plain: Forwarder) -> None:
+    async with docker_box(image=SLIM_IMAGE, network="none", lease=LEASE, labels={"test": "broken"}) as box:
+        running = await begun(box, "echo begun; sleep infinity")
+        plain.close()
+        with pytest.raises(SandboxLostError):
+            await running
 
 
 def test_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from docker_help import docker_box
-from support import run
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("docker_engine")]
 
@@ -45,40 +44,33 @@ def authority(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("profile", ["standard", "strict"])
 @pytest.mark.parametrize("trusted", [True, False])
-def test_a_sites_authority_is_trusted_inside(profile: str, trusted: bool, authority: Path) -> None:
+async def test_a_sites_authority_is_trusted_inside(profile: str, trusted: bool, authority: Path) -> None:
     fetch = "import urllib.request; print(urllib.request.urlopen('https://localhost:4433/x').read().decode())"
-
-    async def body() -> None:
-        bundle = authority / "cert.pem" if trusted else None
-        async with docker_box(profile=profile, network="none", ca_bundle=bundle) as box:
-            for name in ("cert.pem", "key.pem"):
-                await box.write_file(name, (authority / name).read_bytes())
-            await box.write_file("server.py", SERVER.encode())
-            await box.run(SERVE)
-            for command in ("curl -sS https://localhost:4433/x", f'python3 -c "{fetch}"'):
-                result = await box.run(command, timeout=20)
-                assert (b"asked for /x" in result.stdout) == trusted, result.text
-
-    run(body())
+    bundle = authority / "cert.pem" if trusted else None
+    async with docker_box(profile=profile, network="none", ca_bundle=bundle) as box:
+        for name in ("cert.pem", "key.pem"):
+            await box.write_file(name, (authority / name).read_bytes())
+        await box.write_file("server.py", SERVER.encode())
+        await box.run(SERVE)
+        for command in ("curl -sS https://localhost:4433/x", f'python3 -c "{fetch}"'):
+            result = await box.run(command, timeout=20)
+            assert (b"asked for /x" in result.stdout) == trusted, result.text
 
 
-def test_a_sites_index_and_proxy_are_used_inside(authority: Path) -> None:
-    async def body() -> None:
-        settings = {"index_url": "https://localhost:4433/simple", "ca_bundle": authority / "cert.pem"}
-        async with docker_box(network="none", proxy="http://localhost:1", **settings) as box:
-            for name in ("cert.pem", "key.pem"):
-                await box.write_file(name, (authority / name).read_bytes())
-            await box.write_file("server.py", SERVER.encode())
-            await box.run(SERVE)
-            await box.run("pip download nothing --retries 0", timeout=40)
-            assert b"GET /simple/nothing/" in (await box.run("cat log")).stdout
-            assert b"localhost port 1" in (await box.run("curl http://elsewhere.invalid")).stderr
-
-    run(body())
+async def test_a_sites_index_and_proxy_are_used_inside(authority: Path) -> None:
+    settings = {"index_url": "https://localhost:4433/simple", "ca_bundle": authority / "cert.pem"}
+    async with docker_box(network="none", proxy="http://localhost:1", **settings) as box:
+        for name in ("cert.pem", "key.pem"):
+            await box.write_file(name, (authority / name).read_bytes())
+        await box.write_file("server.py", SERVER.encode())
+        await box.run(SERVE)
+        await box.run("pip download nothing --retries 0", timeout=40)
+        assert b"GET /simple/nothing/" in (await box.run("cat log")).stdout
+        assert b"localhost port 1" in (await box.run("curl http://elsewhere.invalid")).stderr
 
 
 @pytest.mark.campaign
-def test_apt_and_pip_install_from_this_machines_indexes() -> None:
+async def test_apt_and_pip_install_from_this_machines_indexes() -> None:
     """With what this machine uses itself: `.ci/base-image.sh` gave its apt mirror to the image."""
     certificates = os.environ.get("PIP_CERT") or os.environ.get("SSL_CERT_FILE")
     site = {
@@ -86,14 +78,8 @@ def test_apt_and_pip_install_from_this_machines_indexes() -> None:
         "index_url": os.environ.get("PIP_INDEX_URL"),
         "proxy": os.environ.get("https_proxy"),
     }
-
-    async def body() -> None:
-        async with docker_box(**site) as box:
-            apt = await box.run("apt-get update -qq && apt-get install -y -qq hello && hello", timeout=120)
-            assert apt.stdout.endswith(b"Hello, world!\n"), apt.text
-            pip = await box.run(
-                "pip install -q six && python3 -c 'import six; print(six.__name__)'", timeout=120
-            )
-            assert pip.stdout.endswith(b"six\n"), pip.text
-
-    run(body(), timeout=280)
+    async with docker_box(**site) as box:
+        apt = await box.run("apt-get update -qq && apt-get install -y -qq hello && hello", timeout=120)
+        assert apt.stdout.endswith(b"Hello, world!\n"), apt.text
+        pip = await box.run("pip install -q six && python3 -c 'import six; print(six.__name__)'", timeout=120)
+        assert pip.stdout.endswith(b"six\n"), pip.text

@@ -69,7 +69,7 @@ class CutWire(Wire):
                 super().write([frame])
 
 
-def test_a_connection_that_breaks_at_each_message_of_a_restore(tmp_path: Path, process_opener: Any) -> None:
+def test_a_connection_that_breaks_at_each_message_of_a_restore(tmp_path: Path) -> None:
     """The next client puts the same sandbox right, from the same history."""
 
     async def body(box: ChannelSandbox) -> None:
@@ -97,7 +97,7 @@ def test_a_connection_that_breaks_at_each_message_of_a_restore(tmp_path: Path, p
         assert frames > 10
 
     async def whole() -> None:
-        async with process_opener() as box:
+        async with open_sandbox("process") as box:
             await body(box)
 
     run(whole(), timeout=200)
@@ -132,7 +132,7 @@ def test_killed_before_a_change_of_the_history_what_was_told_is_there(tmp_path: 
 
 
 @pytest.mark.campaign
-def test_a_connection_that_breaks_in_a_restore(tmp_path: Path, process_opener: Any) -> None:
+def test_a_connection_that_breaks_in_a_restore(tmp_path: Path) -> None:
     """The client is gone with all that it knew; the next one puts the same sandbox right, from the same history."""
 
     async def body(box: ChannelSandbox) -> None:
@@ -163,7 +163,7 @@ def test_a_connection_that_breaks_in_a_restore(tmp_path: Path, process_opener: A
         assert cut > CUTS / 4
 
     async def whole() -> None:
-        async with process_opener() as box:
+        async with open_sandbox("process") as box:
             await body(box)
 
     run(whole(), timeout=200)
@@ -209,6 +209,7 @@ def test_a_process_that_is_killed_in_a_restore(tmp_path: Path) -> None:
         os.close(its)
         with os.fdopen(mine, "rb") as words:
             first = words.readline()
+            # on purpose: a campaign that kills at random instants; the first line shows that it began
             time.sleep(rng.random() * 0.4)
             os.kill(child, signal.SIGKILL)
             told = first + words.read()

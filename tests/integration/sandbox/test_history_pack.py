@@ -93,12 +93,8 @@ def test_whatever_becomes_of_a_pack_the_files_come_back() -> None:
     assert seen == [9_000_000, 9_000_000]
 
 
-def test_an_ordinary_user_gets_all_through_the_connection() -> None:
+async def test_an_ordinary_user_gets_all_through_the_connection() -> None:
     """The engine's trace in the top folder could not be put back without root's rights."""
-
-    async def body() -> None:
-        async with open_sandbox("docker", profile="strict") as box:
-            assert isinstance(box, ChannelSandbox)
-            assert box.deliver is None
-
-    run(body())
+    async with open_sandbox("docker", profile="strict") as box:
+        assert isinstance(box, ChannelSandbox)
+        assert box.deliver is None

@@ -1,0 +1,144 @@
+"""What a call changed under the working directory, with the texts for a diff."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llm_sandbox_nb.sandbox.contract import Directories
+from llm_sandbox_nb.sandbox.open import open_sandbox
+
+
+async def told(box: Any) -> list[tuple[str, str, bytes | None, bytes | None]]:
+    """Name, kind, and content before and after, of all that changed."""
+    root = box.directories.root
+    files = (await box.changes()).files
+    return [(change.path[len(root) + 1 :], change.kind, change.before, change.after) for change in files]
+
+
+@pytest.mark.smoke
+async def test_added_modified_deleted(box: Any, tmp_path: Path) -> None:
+    assert await told(box) == []
+    await box.run(
+        "echo one > a; mkdir -p d/e empty; printf 'no newline' > d/e/b; printf '\\0bin' > c; ln -s a link"
+    )
+    changes = await box.changes()
+    assert [(change.path.rpartition("/")[2], change.kind, change.after) for change in changes.files] == [
+        ("a", "added", b"one\n"),
+        ("c", "added", None),
+        ("b", "added", b"no newline"),
+        ("link", "added", None),
+    ]
+    assert [change.size for change in changes.files][:3] == [4, 4, 10]
+    assert changes.incomplete == ""
+    await box.run("echo two >> a; rm c; printf '\\303\\251\\377' > d/e/b; mv link link2")
+    assert await told(box) == [
+        ("a", "modified", b"one\n", b"one\ntwo\n"),
+        ("c", "deleted", None, None),
+        ("d/e/b", "modified", b"no newline", b"\xc3\xa9\xff"),
+        ("link", "deleted", None, None),
+        ("link2", "added", None, None),
+    ]
+    (tmp_path / "u").write_text("up\n")
+    await box.upload(tmp_path / "u", "input")
+    await box.exec(["sh", "-c", "echo x > output/x"])
+    assert await told(box) == [("input/u", "added", None, b"up\n"), ("output/x", "added", None, b"x\n")]
+    assert await told(box) == []
+
+
+async def test_same_size_same_second_and_touch(box: Any) -> None:
+    await box.run("echo aaa > f; touch -d 2020-01-01 f")
+    await box.changes()
+    await box.run("echo bbb > f; touch -d 2020-01-01 f")
+    assert await told(box) == [("f", "modified", b"aaa\n", b"bbb\n")]
+    await box.run("touch f")
+    assert await told(box) == []
+    await box.write_file("f", b"ccc\n")
+    assert await told(box) == [("f", "modified", b"bbb\n", b"ccc\n")]
+
+
+async def test_big_files_have_no_texts(box: Any) -> None:
+    async def by_name() -> dict[str, Any]:
+        return {change.path.rpartition("/")[2]: change for change in (await box.changes()).files}
+
+    await box.run(
+        "head -c 300000 /dev/zero | tr '\\0' x > big; head -c 200000 /dev/zero | tr '\\0' y > small"
+    )
+    changes = await by_name()
+    assert (changes["big"].after, changes["big"].size) == (None, 300_000)
+    assert changes["small"].after == b"y" * 200_000
+    await box.run("head -c 5 big > part; mv part big; rm small")
+    sizes = await by_name()
+    assert (sizes["big"].size_before, sizes["big"].size) == (300_000, 5)
+    assert sizes["small"].size_before == 200_000
+
+
+async def test_too_many_changes_are_said(box: Any) -> None:
+    await box.run("mkdir many; cd many; seq 1 3000 | xargs touch")
+    changes = await box.changes()
+    assert len(changes.files) == 2000
+    assert "2000 files" in changes.incomplete
+    await box.run("for i in {1..100}; do head -c 200000 /dev/zero | tr '\\0' x > text$i; done")
+    changes = await box.changes()
+    assert len(changes.files) == 100
+    assert "text" in changes.incomplete
+    assert sum(len(change.after or b"") for change in changes.files) <= 16 * 2**20
+    await box.run("rm -rf ../many")
+    assert "2000 files" in (await box.changes()).incomplete
+
+
+@pytest.mark.own_sandbox
+async def test_more_files_than_are_watched(box: Any) -> None:
+    make = "mkdir -p w; cd w; python3 -c 'for n in range(50500): open(str(n), \"w\").close()'"
+    await box.run(make)
+    changes = await box.changes()
+    assert "watched" in changes.incomplete or "2000" in changes.incomplete
+    await box.run("cd ..; rm -rf w; echo 1 > one")
+    await box.changes()
+    await box.run("echo 2 > one")
+    assert await told(box) == [("one", "modified", b"1\n", b"2\n")]
+
+
+@pytest.mark.own_sandbox
+async def test_hostile_trees(box: Any) -> None:
+    await box.run(
+        "ln -s . loop; ln -s / root; mkfifo fifo; ln -s fifo tofifo; mkdir shut; echo x > shut/f; chmod 0 shut"
+    )
+    assert {name for name, *_ in await told(box)} >= {"loop", "root", "fifo", "tofifo"}
+    deep = "import os\nfor n in range(3000):\n  os.mkdir('d'); os.chdir('d')\nopen('f', 'w').close()"
+    await box.exec(["python3", "-c", deep])
+    await box.changes()
+    await box.run("echo fine > fine")
+    assert ("fine", "added", None, b"fine\n") in await told(box)
+    await box.run("chmod 700 shut; rm -rf d")
+
+
+async def test_quiet_folders(box: Any) -> None:
+    folders = "mkdir -p .git/objects x/__pycache__ node_modules/m"
+    await box.run(f"{folders}; touch .git/objects/1 x/__pycache__/y node_modules/m/z seen")
+    assert [path for path, *_ in await told(box)] == ["seen"]
+
+
+async def test_files_that_were_there_before(tmp_path: Path) -> None:
+    """The first look is over before the first command runs."""
+    (tmp_path / "testbed").mkdir()
+    (tmp_path / "testbed/old").write_text("before\n")
+    async with open_sandbox("process", directories=Directories(str(tmp_path / "testbed"))) as box:
+        await box.run("echo after > old")
+        assert await told(box) == [("old", "modified", b"before\n", b"after\n")]
+
+
+@pytest.mark.own_sandbox
+async def test_the_watcher_may_be_killed(box: Any) -> None:
+    await box.run("echo 1 > a")
+    assert [change.kind for change in (await box.changes()).files] == ["added"]
+    # on purpose: the children of this executor, whatever they are called
+    kill = "for p in $(pgrep -P 1 python; pgrep -P $PPID python); do [ $p = 1 ] || { kill -9 $p; echo $p; }; done"
+    killed = (await box.run(kill)).stdout
+    assert killed.split(), "the canary: there is one"
+    lost = await box.changes()
+    assert not lost.incomplete or "lost" in lost.incomplete
+    await box.run("echo 2 > b")
+    assert "b" in [name for name, *_ in await told(box)]

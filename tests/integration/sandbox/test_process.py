@@ -1,0 +1,199 @@
+"""Isolation `process`: it says that it isolates nothing, hands on little, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sandbox_commands import until_living
+from support import CAMPAIGN, own_mark, until
+
+from llm_sandbox_nb.sandbox import process
+from llm_sandbox_nb.sandbox.contract import Directories
+from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError
+from llm_sandbox_nb.sandbox.open import open_sandbox
+from llm_sandbox_nb.sandbox.process import PASSED_ON
+
+pytestmark = [pytest.mark.own_sandbox, pytest.mark.isolations("process")]
+
+
+async def test_it_says_that_it_protects_nothing(box: Any) -> None:
+    protection = box.protection
+    assert protection.isolation == "process"
+    assert protection.protects.startswith("Nothing")
+    assert "everything that you can" in protection.does_not_protect
+    assert (protection.network, protection.memory_bytes, protection.seccomp) == ("open", None, "none")
+
+
+async def test_it_says_that_keys_of_other_programs_can_be_read(box: Any) -> None:
+    owner = subprocess.Popen(["sleep", "infinity"], env={**os.environ, "SOME_API_KEY": "canary-key"})  # noqa: ASYNC220
+    try:
+        read = await box.run(f"tr '\\0' '\\n' < /proc/{owner.pid}/environ")
+    finally:
+        owner.kill()
+        owner.wait()
+    assert b"canary-key" in read.stdout
+    assert "keys in the environment" in box.protection.does_not_protect
+
+
+@pytest.fixture
+def secret_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "canary-key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "canary-secret")
+    monkeypatch.setenv("PYTHONPATH", "/canary-path")
+    monkeypatch.setenv("BASH_ENV", "/canary-bash-env")
+
+
+@pytest.mark.usefixtures("secret_environment")
+@pytest.mark.sandbox(env={"MINE": "é b"})
+async def test_only_the_allow_list_goes_in(box: Any) -> None:
+    by_shell = (await box.run("env; echo $HOME")).stdout.decode()
+    by_exec = (await box.exec(["env"])).stdout.decode()
+    assert "canary" not in by_shell + by_exec
+    names = {line.partition("=")[0] for line in by_exec.splitlines()}
+    assert names <= {*PASSED_ON, "HOME", "TMPDIR", "USER", "LOGNAME", "LLM_SANDBOX_ID", "MINE"}
+    assert "MINE=é b" in by_exec
+    assert by_shell.splitlines()[-1].startswith(str(Path(box.directories.root).parent))
+
+
+async def test_nothing_is_left() -> None:
+    """Neither when it is closed, nor when its executor was killed before."""
+    for killed in (False, True):
+        mark = own_mark()
+        async with open_sandbox("process") as box:
+            root = Path(box.directories.root)
+            jobs = f"setsid sleep {mark} & (trap '' TERM HUP; sleep {mark}) & echo x > output/x; mkdir -m 0 closed"
+            await box.run(jobs)
+            await box.exec(["sh", "-c", f"setsid sleep {mark} & echo"])
+            result = await box.run("seq 100000", output_limit=5000)
+            kept = Path(result.full_output)
+            assert kept.is_relative_to(root.parent)
+            assert kept.read_bytes().endswith(b"100000\n")
+            await until_living(mark, 3)
+            assert (root.name, root.parent.name[:12]) == ("testbed", "llm-sandbox-")
+            if killed:
+                os.kill(box.executor["pid"], signal.SIGKILL)
+        assert not root.parent.exists()
+        await until_living(mark, 0)
+
+
+def test_a_process_that_just_begins_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it changes into its program, its environment reads as empty."""
+    started = subprocess.Popen(["sleep", "infinity"], env={process._MARK: "begins"})
+    looks, environ = [0], process._environ
+
+    def at_first_empty(pid: int) -> list[bytes]:
+        looks[0] += pid == started.pid
+        return [b""] if pid == started.pid and looks[0] <= 3 else environ(pid)
+
+    monkeypatch.setattr(process, "_environ", at_first_empty)
+    monkeypatch.setattr(process, "_begins", lambda pid: pid == started.pid and looks[0] <= 3)
+    process._kill_marked("begins")
+    assert started.wait(60) == -signal.SIGKILL
+
+
+async def test_a_folder_of_the_user_is_kept(tmp_path: Path) -> None:
+    async with open_sandbox("process", directories=Directories(str(tmp_path / "mine"))) as box:
+        await box.run("echo kept > output/kept")
+    assert (tmp_path / "mine/output/kept").read_text() == "kept\n"
+
+
+async def test_two_at_once_do_not_meet() -> None:
+    async with open_sandbox("process") as one, open_sandbox("process") as two:
+        assert one.id != two.id
+        await one.run("x=1; echo one > f")
+        assert (await two.run("echo ${x-unset}; ls f")).stdout == b"unset\n"
+
+
+async def test_without_bash(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(IsolationUnavailableError, match="needs bash: install it"):
+        await open_sandbox("process")
+
+
+OWNER = """
+import asyncio
+from llm_sandbox_nb.sandbox.open import open_sandbox
+
+async def main():
+    print("here", flush=True)
+    async with open_sandbox("process") as box:
+        await box.run("echo content > file")
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def start_owner(folder: Path) -> subprocess.Popen[bytes]:
+    """A process that keeps a sandbox below a folder."""
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    return subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, env=environment)
+
+
+def end(*owners: subprocess.Popen[bytes]) -> None:
+    for owner in owners:
+        owner.kill()
+        owner.wait()
+        assert owner.stdout
+        owner.stdout.close()
+
+
+def test_what_is_left_when_everybody_was_killed_goes_with_the_next_start(tmp_path: Path) -> None:
+    """And the folder of one that lives stays."""
+
+    def folders() -> set[Path]:
+        return {file.parent.parent for file in tmp_path.glob("*/testbed/file") if file.read_text()}
+
+    living = start_owner(tmp_path)
+    until(lambda: len(folders()) == 1)
+    (kept,) = folders()
+    killed = start_owner(tmp_path)
+    until(lambda: len(folders()) == 2)
+    (left,) = folders() - {kept}
+    killed.send_signal(signal.SIGSTOP)  # it would remove the folder when its executor is gone
+
+    def of_it() -> list[int]:
+        found = []
+        for environ in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if f"LLM_SANDBOX_FOLDER={left}".encode() in environ.read_bytes():
+                    found.append(int(environ.parent.name))
+        return found
+
+    for pid in of_it():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    end(killed)
+    until(lambda: not of_it())
+    assert folders() == {kept, left}, "nobody is there to remove it"
+    third = start_owner(tmp_path)
+    until(lambda: not left.exists() and len(folders()) == 2)
+    assert kept in folders()
+    end(living, third)
+
+
+def test_no_folder_is_left_by_an_owner_that_is_killed_at_any_instant_of_a_start(tmp_path: Path) -> None:
+    """At each change of what is in the folder: when it has so many entries, or after it has all of them."""
+    most, wanted = 0, 0
+    while wanted <= most + 1 and wanted < (12 if CAMPAIGN else 6):
+        owner = start_owner(tmp_path)
+        assert owner.stdout
+        owner.stdout.readline()
+        known = {*tmp_path.rglob("*")}
+
+        def entries(known: set[Path] = known) -> int:
+            return len([*filter(lambda path: path not in known, tmp_path.rglob("*"))])
+
+        until(lambda: entries() >= min(wanted, 4))  # noqa: B023
+        most = max(most, entries())
+        end(owner)
+        wanted += 1
+    assert most >= 4
+    until(lambda: not [*tmp_path.iterdir()])
