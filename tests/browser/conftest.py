@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import support
 from chromium import PlaywrightLoop, chromium
+from failures import EVIDENCE, open_window
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright, expect, sync_playwright
 from servers import IN_FULL, PATIENCE, FrontEnd, Jupyter, jupyter
 from view_page import build
 
 LONGEST = 900
 """Seconds for a test here that does not say it itself."""
-WINDOW = {"width": 1200, "height": 900}
 HERE = Path(__file__).parent
 expect.set_options(timeout=PATIENCE)
 
@@ -35,7 +35,22 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     if HERE not in item.path.parents:
         return (yield)
     with PlaywrightLoop.running():
-        return (yield)
+        EVIDENCE.begin(item.nodeid)
+        try:
+            return (yield)
+        finally:
+            EVIDENCE.end()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that failed says where its pictures are."""
+    report = yield
+    if HERE in item.path.parents and report.failed:
+        EVIDENCE.failed = True
+        EVIDENCE.keep_all()
+        report.sections.append(("kept of the browser", "\n".join(map(str, EVIDENCE.paths))))
+    return report
 
 
 @pytest.fixture(scope="session")
@@ -63,8 +78,7 @@ def browser(playwright: Playwright) -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def window(browser: Browser) -> Iterator[BrowserContext]:
     """A window that keeps the applications' scripts, so that their pages open quickly."""
-    context = browser.new_context(viewport=WINDOW)
-    context.set_default_timeout(PATIENCE)
+    context = open_window(browser)
     yield context
     with PlaywrightLoop.running():
         context.close()
