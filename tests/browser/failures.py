@@ -1,6 +1,6 @@
 """Evidence of a browser test that failed: pictures, pages, consoles and traces in out/browser-failures/<test>/.
 
-A trace costs time in each test, so it is kept with `LLM_SANDBOX_TRACE=1` only: CI sets it when it runs a failed test again.
+A trace costs time in each test. It is kept only with `LLM_SANDBOX_TRACE=1`, which CI sets to run a failed test again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import pytest
 from playwright.sync_api import Browser, BrowserContext, Error, Page
 from servers import PATIENCE
 

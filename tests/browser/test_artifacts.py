@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 import struct
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from failures import new_window
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 from view_page import bundle, page_html
@@ -48,15 +50,14 @@ END = b"\x00\xff\x2f\x00"
 @pytest.fixture(scope="module")
 def open_page(browser: Browser, assets: tuple[str, str]) -> Iterator[Page]:
     """One page with the view's script; each test shows its own files there."""
-    context = browser.new_context(viewport={"width": 1000, "height": 900}, accept_downloads=True)
-    context.set_default_timeout(60_000)
-    page = context.new_page()
-    page.route(
-        "http://view.test/", lambda route: route.fulfill(body=page_html(*assets), content_type="text/html")
-    )
-    page.goto("http://view.test/")
-    yield page
-    context.close()
+    with new_window(browser, viewport={"width": 1000, "height": 900}) as window:
+        page = window.new_page()
+        page.route(
+            "http://view.test/",
+            lambda route: route.fulfill(body=page_html(*assets), content_type="text/html"),
+        )
+        page.goto("http://view.test/")
+        yield page
 
 
 @pytest.fixture
@@ -146,9 +147,18 @@ def test_a_file_can_still_be_downloaded_after_the_browser_has_cleaned_up(view: P
     """Its address lives as long as its element is in the page, whether or not a script still holds that."""
     show(view, "out/a.bin", b"some bytes")
     session = view.context.new_cdp_session(view)
-    for _ in range(3):
+    view.evaluate(
+        "() => { window.told = 0; window.registry = new FinalizationRegistry(() => { told += 1; }); }"
+    )
+
+    def is_told(count: int) -> bool:
+        """Whether what was collected so often was told, which is later."""
+        view.evaluate("() => registry.register({})")
         session.send("HeapProfiler.collectGarbage")
-        view.wait_for_timeout(200)  # what was collected is told later
+        return bool(view.evaluate("count => told >= count", count))
+
+    for count in (1, 2, 3):
+        assert eventually(view, functools.partial(is_told, count))
     with view.expect_download() as waiting:
         view.click("text=Download")
     assert waiting.value.path().read_bytes() == b"some bytes"

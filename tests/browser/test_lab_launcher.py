@@ -23,10 +23,7 @@ def sources(page: Page) -> list[str]:
 def run_cells(page: Page, *places: int) -> None:
     """Run these cells of the notebook in front."""
     for place in places:
-        page.evaluate(
-            "place => { jupyterapp.shell.currentWidget.content.activeCellIndex = place; }",
-            place,
-        )
+        page.evaluate("place => { jupyterapp.shell.currentWidget.content.activeCellIndex = place; }", place)
         command(page, "notebook:run-cell")
 
 

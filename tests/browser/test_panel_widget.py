@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 from servers import FrontEnd, Jupyter, bundles, command, open_notebook
+from support import own_mark
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 SCRIPT = f"""
@@ -81,7 +82,7 @@ def test_a_run_is_seen_live_and_kept_as_a_card(server: FrontEnd, page: Page) -> 
 def test_a_kernel_that_hears_nothing_shows_no_buttons_and_says_how_to_stop(
     server: FrontEnd, page: Page
 ) -> None:
-    begin(server, page, "deaf", "600").touch()
+    begin(server, page, "deaf", own_mark()).touch()
     expect(page.locator(".lsn-output", has_text="one")).to_be_visible()
     expect(page.get_by_text("Interrupt the cell to stop the run.")).to_be_visible()
     expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
@@ -91,7 +92,7 @@ def test_a_kernel_that_hears_nothing_shows_no_buttons_and_says_how_to_stop(
 
 
 def test_a_silent_kernel_is_said_to_be(server: FrontEnd, page: Page) -> None:
-    begin(server, page, "silent", "600")
+    begin(server, page, "silent", own_mark())
     badge = page.locator(".lsn-header .lsn-badge")
     expect(badge).to_have_text(re.compile("^Running"))
     kernel = page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.id")
