@@ -252,6 +252,7 @@ def test_no_payload_reaches_the_page_or_the_server(
         assert page.evaluate("[localStorage.secret, document.cookie]") == ["very-secret", "_xsrf=very-secret"]
         assert not seen.dialogs
         assert not [tab.url for tab in seen.tabs if "/canary/" in tab.url or "/api/" in tab.url]
+        page.close()
     assert canary.names() <= CONTROL
 
 

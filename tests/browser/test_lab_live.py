@@ -76,7 +76,6 @@ def is_over(server: FrontEnd, name: str) -> bool:
     return any(event["kind"] == "run.finished" for event in journal(server, name))
 
 
-@pytest.mark.parametrize("server", APPS, indirect=True)
 def test_after_a_reload_the_card_of_a_live_run_comes_back(server: FrontEnd, page: Page) -> None:
     """Once nothing of it was saved, then its beginning was."""
     go = server.root / "go"

@@ -66,6 +66,7 @@ def test_the_status_bar_tells_what_the_run_does(server: FrontEnd, page: Page) ->
     expect(page.locator(".lsn-waiting")).to_have_count(0)
 
 
+@pytest.mark.campaign
 def test_a_cell_that_finds_no_room_offers_to_make_some(browser: Browser, tmp_path: Path) -> None:
     limit = ("--SandboxManager.max_sandboxes=1",)
     with new_window(browser) as window, jupyter(tmp_path / "jupyter", options=limit) as one:
@@ -84,6 +85,7 @@ def test_a_cell_that_finds_no_room_offers_to_make_some(browser: Browser, tmp_pat
         assert [box["notebook"] for box in one.sandboxes()] == ["second.ipynb"]
 
 
+@pytest.mark.campaign
 def test_stop_all_idle(server: FrontEnd, page: Page) -> None:
     finished(server, page, "idle-one")
     page.once("dialog", lambda dialog: dialog.accept())
@@ -178,6 +180,7 @@ def test_the_panel_opens_runs_that_go_on_and_those_that_are_over(server: FrontEn
     expect(tab.locator(BADGE)).to_have_text("Submitted")
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("server", APPS, indirect=True)
 def test_no_scroll_box_is_around_the_scroll_box_of_a_card(server: FrontEnd, page: Page) -> None:
     begin(server, page, "room", MANY)
@@ -190,6 +193,7 @@ def test_no_scroll_box_is_around_the_scroll_box_of_a_card(server: FrontEnd, page
     assert eventually(page, lambda: area.evaluate("node => node.getBoundingClientRect().height") > 500)
 
 
+@pytest.mark.campaign
 @LAB
 def test_a_rollout_of_a_training_opens_with_a_click(server: FrontEnd, page: Page) -> None:
     finished(server, page, "rollout")

@@ -217,6 +217,7 @@ def test_endless_output_leaves_page_and_sandbox_usable(page: Page, section: Loca
     sees(page, "\nstopped")
 
 
+@pytest.mark.campaign
 def test_a_site_may_allow_none(window: BrowserContext, tmp_path: Path) -> None:
     page = window.new_page()
     with jupyter(tmp_path, options=("--SandboxPolicy.allow_terminal=False",)) as server:

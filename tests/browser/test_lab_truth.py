@@ -139,7 +139,7 @@ def test_while_the_server_is_away_the_card_says_so_and_then_catches_up(server: F
     expect(page.locator(".lsn-step")).to_have_count(3)
 
 
-@pytest.mark.parametrize("how", ["restarted", "killed"])
+@pytest.mark.parametrize("how", [pytest.param("restarted", marks=pytest.mark.campaign), "killed"])
 def test_a_kernel_that_goes_in_a_run(server: FrontEnd, page: Page, how: str) -> None:
     begin(server, page, how, ENDLESS)
     expect(page.locator(".lsn-output", has_text="begun")).to_be_visible()
@@ -178,6 +178,7 @@ def test_a_server_that_goes_with_its_kernel(server: FrontEnd, page: Page) -> Non
     wait_for_sleepers(page, 0)
 
 
+@pytest.mark.campaign
 def test_a_server_that_is_restarted_under_a_kernel_that_lives_on(server: FrontEnd, page: Page) -> None:
     server.jupyter.add_kernel(OUTLIVES, before=("env", "-u", "JPY_PARENT_PID"))
     go = server.root / "go-lives"

@@ -21,6 +21,8 @@ SCREENS: dict[str, dict[str, Any]] = {
     "narrow": {"viewport": {"width": 800, "height": 800}, "color_scheme": "light"},
     "zoomed": {"viewport": {"width": 640, "height": 400}, "device_scale_factor": 2, "color_scheme": "dark"},
 }
+CAMPAIGN = {"dark": pytest.mark.campaign, "narrow": pytest.mark.campaign}
+"""As wide as the light one, or as dark as the zoomed one."""
 EVIL = "<img src=x onerror='window.hit=1'><script>window.hit=1</script>\u202e"
 """The canary: it sets `hit` wherever it is parsed as HTML."""
 HIT = "() => window.hit === 1"
@@ -43,7 +45,7 @@ def on_screen(browser: Browser, assets: tuple[str, str]) -> Iterator[Callable[[s
 @pytest.mark.parametrize(
     ("state", "screen"),
     [
-        (state, screen)
+        pytest.param(state, screen, marks=CAMPAIGN.get(screen, ()))
         for screen in SCREENS
         for state in STATES
         if state in ON_ALL or screen in ("light", "dark")
