@@ -176,8 +176,9 @@ def show(window: BrowserContext, page: Path) -> Page:
 
 
 def run_pages(tab: Page) -> None:
-    """Press the button of each page: of a view, or of a card within its frame."""
-    for place in (tab.main_frame, *tab.main_frame.child_frames):
+    """Press the button of each page: in a view, or within each frame of a card, which stays as it is."""
+    in_view = tab.get_by_role("button", name="Run this page").count()
+    for place in [tab.main_frame] if in_view else tab.main_frame.child_frames:
         while (button := place.locator("button:visible", has_text="Run this page")).count():
             button.first.click()
 
