@@ -49,7 +49,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if HERE in item.path.parents and report.failed:
         EVIDENCE.failed = True
         EVIDENCE.keep_all()
-        report.sections.append(("kept of the browser", "\n".join(map(str, EVIDENCE.paths))))
+        kept = [str(path) for path in EVIDENCE.paths if path.exists()]
+        report.sections.append(("kept of the browser", "\n".join(kept)))
     return report
 
 

@@ -58,9 +58,9 @@ class Evidence:
             shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True, exist_ok=True)
         if TRACED:
-            path = self._path("trace", "zip")
-            context.tracing.stop_chunk(path=path)
-            context.tracing.start_chunk()
+            with contextlib.suppress(Error):
+                context.tracing.stop_chunk(path=self._path("trace", "zip"))
+                context.tracing.start_chunk()
         for page in context.pages:
             self._keep_page(page)
         self._path("console", "txt").write_text("\n".join(self.consoles.get(context, [])), "utf-8")
