@@ -157,5 +157,6 @@ def test_the_first_notebook_that_nbconvert_exports_reads_well(page: Page, tmp_pa
         expect(page.get_by_text(text).first).to_be_attached()
     page.wait_for_function("() => [...document.images].some(one => one.naturalWidth > 100)")
     page.wait_for_function("() => [...document.querySelectorAll('audio')].some(one => one.duration > 0.1)")
-    inner = page.frame_locator("iframe[srcdoc]").first.frame_locator("iframe")
-    expect(inner.locator("[data-name]").first).to_be_attached()
+    page.locator("iframe[srcdoc]").scroll_into_view_if_needed()
+    drawn = page.frame_locator("iframe[srcdoc]").frame_locator("iframe").locator("svg circle")
+    expect(drawn.first).to_be_visible()
