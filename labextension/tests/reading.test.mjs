@@ -91,7 +91,9 @@ test('a step shows what the model saw and how full its context was', async () =>
   show(events);
   key('f');
   at(3).querySelector('.lsn-step-head').click();
-  const box = within(at(3)).getByText(/^What the model saw/).closest('details');
+  const box = within(at(3))
+    .getByText(/^What the model saw/)
+    .closest('details');
   assert.equal(box.querySelector('li'), null, 'they are made when the list is opened');
   box.open = true;
   box.dispatchEvent(new Event('toggle'));
