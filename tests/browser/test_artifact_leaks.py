@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import secrets
 import socket
 import threading
 from collections.abc import Iterator
@@ -28,6 +29,8 @@ from llm_sandbox_nb.card.artifacts import sandboxed_frame
 from llm_sandbox_nb.trajectory import events as ev
 
 ZONE = "leak.test"
+HERE = "127." + ".".join(str(secrets.randbelow(253) + 1) for _ in range(3))
+"""An address of this machine to which nobody else connects, whatever port others look for."""
 WITHOUT_SCRIPTS = {
     "iframe": "<iframe src='URL'></iframe>",
     "iframe-in-svg": "<svg><foreignObject><iframe src='URL'></iframe></foreignObject></svg>",
@@ -96,7 +99,7 @@ class Sockets:
         self.ports = {way: self._listen(way) for way in (*WAYS, *AROUND)}
 
     def _listen(self, way: str) -> int:
-        listener = socket.create_server(("127.0.0.1", 0))
+        listener = socket.create_server((HERE, 0))
 
         def accept() -> None:
             while True:
@@ -159,7 +162,7 @@ def run_with_pages(files: dict[str, bytes]) -> dict[str, Any]:
 @contextlib.contextmanager
 def observed(playwright: Playwright, log: Path) -> Iterator[BrowserContext]:
     """A window of a browser that finds the zone on this machine and writes all that its network does to `log`."""
-    rules = f"--host-resolver-rules=MAP *.{ZONE} 127.0.0.1"
+    rules = f"--host-resolver-rules=MAP *.{ZONE} {HERE}"
     with (
         chromium(playwright, rules, f"--log-net-log={log}") as browser,
         new_window(browser, viewport={"width": 1000, "height": 16_000}) as window,
