@@ -24,9 +24,8 @@ sys.path[:0] = [str(HERE.parent / "tests"), str(HERE.parent / "tests" / "browser
 
 from programs import require_program  # noqa: E402 - the tests know how to start a JupyterLab
 from servers import PATIENCE, FrontEnd, jupyter, open_notebook, run_all, show_panel  # noqa: E402
-from test_debugger_view import chained  # noqa: E402
 from view_page import build  # noqa: E402
-from view_states import STATES, finished, show_state, state_page  # noqa: E402
+from view_states import STATES, chained, finished, show_state, state_page  # noqa: E402
 
 from llm_sandbox_nb.card.bundle import Caps  # noqa: E402
 from llm_sandbox_nb.card.card import Card  # noqa: E402

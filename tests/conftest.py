@@ -48,6 +48,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(TESTS).parts[0]
         if folder in ENGINE_FOLDERS or ENGINE_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.engine)
+        if item.get_closest_marker("alike") and "process" not in item.name:
+            item.add_marker(pytest.mark.campaign)
         if folder == "performance":
             item.add_marker(pytest.mark.campaign)
             item.add_marker(pytest.mark.alone)

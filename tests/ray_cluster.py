@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jupyter_process import free_port
 from support import QUICK_IMPORTS
 
 ROOT = Path(__file__).parents[1]
@@ -115,20 +115,9 @@ def _add_node(cluster: Any, folder: Path) -> Any:
         try:
             return cluster.add_node(
                 num_cpus=1, include_dashboard=False, object_store_memory=_STORE,
-                env_vars={"TMPDIR": str(folder)}, **dict(zip(_PORTS, _free_ports(), strict=True)),
+                env_vars={"TMPDIR": str(folder)}, **{port: free_port() for port in _PORTS},
             )  # fmt: skip
         except Exception:
             if not left:
                 raise
     return None
-
-
-def _free_ports() -> list[int]:
-    sockets = [socket.socket() for _ in _PORTS]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()

@@ -173,6 +173,17 @@ test('what a person wrote is not passed over: the call runs as proposed only whe
   }
 });
 
+test('a decision is sent once and about the held call', () => {
+  const panel = show(rewoundRun());
+  const node = place.querySelector('.lsn-stop-panel');
+  const step = panel.getByRole('button', { name: 'Step' });
+  for (const key of ['F10', 'F9']) {
+    node.dispatchEvent(new window.KeyboardEvent('keydown', { key, bubbles: true, cancelable: true }));
+  }
+  step.click();
+  assert.deepEqual(done, [['step', 'call_5']]);
+});
+
 test('messages, settings and a denial with its reason', async () => {
   const panel = show(rewoundRun());
   const box = all('.lsn-messages-box').at(-1);

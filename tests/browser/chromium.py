@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Iterator
 
 import support
+from failures import EVIDENCE
 from playwright.sync_api import Browser, Playwright
 from programs import require_program
 
@@ -55,16 +56,18 @@ class PlaywrightLoop:
 
 
 @contextlib.contextmanager
-def chromium(playwright: Playwright) -> Iterator[Browser]:
+def chromium(playwright: Playwright, *arguments: str) -> Iterator[Browser]:
     """A browser that may outlive single tests."""
     program = require_program("chromium")
     before = support.child_pids()
-    started = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
+    started = playwright.chromium.launch(executable_path=program, args=[*ARGUMENTS, *arguments])
     mine = support.child_pids() - before
     support.KEPT_PIDS.update(mine)
+    EVIDENCE.browsers.append(started)
     try:
         yield started
     finally:
+        EVIDENCE.browsers.remove(started)
         with PlaywrightLoop.running():
             started.close()
         support.KEPT_PIDS.difference_update(mine)

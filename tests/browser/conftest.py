@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -9,13 +10,22 @@ from pathlib import Path
 import pytest
 import support
 from chromium import PlaywrightLoop, chromium
-from playwright.sync_api import Browser, BrowserContext, Page, Playwright, expect, sync_playwright
+from failures import EVIDENCE, open_window
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    Locator,
+    Page,
+    Playwright,
+    TimeoutError,
+    expect,
+    sync_playwright,
+)
 from servers import IN_FULL, PATIENCE, FrontEnd, Jupyter, jupyter
 from view_page import build
 
 LONGEST = 900
 """Seconds for a test here that does not say it itself."""
-WINDOW = {"width": 1200, "height": 900}
 HERE = Path(__file__).parent
 expect.set_options(timeout=PATIENCE)
 
@@ -35,7 +45,23 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     if HERE not in item.path.parents:
         return (yield)
     with PlaywrightLoop.running():
-        return (yield)
+        EVIDENCE.begin(item.nodeid)
+        try:
+            return (yield)
+        finally:
+            EVIDENCE.end()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that failed says where its pictures are."""
+    report = yield
+    if HERE in item.path.parents and report.failed:
+        EVIDENCE.failed = True
+        EVIDENCE.keep_all()
+        kept = [str(path) for path in EVIDENCE.paths if path.exists()]
+        report.sections.append(("kept of the browser", "\n".join(kept)))
+    return report
 
 
 @pytest.fixture(scope="session")
@@ -63,8 +89,7 @@ def browser(playwright: Playwright) -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def window(browser: Browser) -> Iterator[BrowserContext]:
     """A window that keeps the applications' scripts, so that their pages open quickly."""
-    context = browser.new_context(viewport=WINDOW)
-    context.set_default_timeout(PATIENCE)
+    context = open_window(browser)
     yield context
     with PlaywrightLoop.running():
         context.close()
@@ -78,7 +103,12 @@ def page(window: BrowserContext) -> Iterator[Page]:
     """
     fresh = window.new_page()
     away = fresh.get_by_role("dialog", name="Server Connection Error")
-    fresh.add_locator_handler(away, lambda dialog: dialog.locator(".jp-mod-accept").click())
+
+    def close(dialog: Locator) -> None:
+        with contextlib.suppress(TimeoutError):  # it may close before the click
+            dialog.locator(".jp-mod-accept").click(timeout=10_000)
+
+    fresh.add_locator_handler(away, close)
     yield fresh
     for page in window.pages:
         if page.url.startswith("http:"):

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 from playwright.sync_api import Locator, Page, expect
-from servers import PATIENCE, FrontEnd, bundles, open_notebook
+from servers import FrontEnd, bundles, open_notebook
+from support import own_mark, processes_with
 from waiting import eventually
 
-MARK = f"86391.{os.getpid()}"
-"""Seconds that a command sleeps, by which it is told from all others."""
+MARK = own_mark()
 ENDLESS = f"""
 turns:
   - calls: [{{tool: execute_bash, arguments: {{command: "echo kept"}}}}]
@@ -97,13 +95,12 @@ def actions(server: FrontEnd, name: str) -> list[str]:
 
 
 def wait_until_held(server: FrontEnd, page: Page, name: str) -> None:
-    """Until the run waits for a person, who may have said something before or since, and does nothing more."""
-    deadline = time.monotonic() + PATIENCE / 1000
-    while (kinds := [kind for kind in actions(server, name) if kind != "say"])[-1] != "paused":
-        assert time.monotonic() < deadline, kinds
-        page.wait_for_timeout(100)
-    page.wait_for_timeout(500)
-    assert [kind for kind in actions(server, name) if kind != "say"] == kinds
+    """Until the run waits for a person, who may have said something before or since."""
+
+    def last() -> str:
+        return [kind for kind in actions(server, name) if kind != "say"][-1]
+
+    assert eventually(page, lambda: last() == "paused"), actions(server, name)
 
 
 def wait_until_noted(server: FrontEnd, page: Page, name: str, action: str) -> None:
@@ -123,11 +120,7 @@ def wait_for_idle(page: Page) -> None:
 
 def wait_for_sleepers(page: Page, count: int) -> None:
     """Until so many commands of `ENDLESS` run: a shell says "begun" before it starts the next command."""
-    assert eventually(page, lambda: _sleepers() == count), f"{_sleepers()} commands run, not {count}"
-
-
-def _sleepers() -> int:
-    return sum(MARK in (one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"]))
+    assert eventually(page, lambda: len(processes_with(MARK)) == count), processes_with(MARK)
 
 
 def stop_ends_a_command_at_once(server: FrontEnd, page: Page, kernel: str = "python3") -> None:
@@ -180,6 +173,14 @@ def pause_and_say(server: FrontEnd, page: Page, kernel: str = "python3") -> None
     wait_for_idle(page)
     (record,) = bundles(page)
     assert "Count in French." in str(record["events"])
+    assert_nothing_is_done_while_paused(record["events"])
+
+
+def assert_nothing_is_done_while_paused(events: list[dict[str, Any]]) -> None:
+    """Between the pause and the person's word no request and no call begins."""
+    kinds = [event.get("action", event["kind"]) for event in events]
+    held = kinds[kinds.index("paused") : len(kinds) - kinds[::-1].index("resume")]
+    assert not {"model.requested", "call.started"} & set(held), held
 
 
 def delays_of_steps(server: FrontEnd, page: Page, kernel: str = "python3") -> dict[str, float]:

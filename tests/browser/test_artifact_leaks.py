@@ -7,20 +7,20 @@ a connection tells which way was taken. Names that are only looked up are found 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import secrets
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import ARGUMENTS
-from playwright.sync_api import Page, Playwright
-from programs import require_program
-from servers import PATIENCE
+from chromium import chromium
+from failures import new_window
+from playwright.sync_api import BrowserContext, Error, Page, Playwright
 from test_hostile import UNPROTECTED
 from view_page import build, bundle, page_html
 from waiting import eventually
@@ -29,6 +29,8 @@ from llm_sandbox_nb.card.artifacts import sandboxed_frame
 from llm_sandbox_nb.trajectory import events as ev
 
 ZONE = "leak.test"
+HERE = "127." + ".".join(str(secrets.randbelow(253) + 1) for _ in range(3))
+"""An address of this machine to which nobody else connects, whatever port others look for."""
 WITHOUT_SCRIPTS = {
     "iframe": "<iframe src='URL'></iframe>",
     "iframe-in-svg": "<svg><foreignObject><iframe src='URL'></iframe></foreignObject></svg>",
@@ -76,90 +78,80 @@ REMAINDER = {
 """What still leaves a page that a person runs; the tooltip of the button says so."""
 
 
-class Sockets:
-    """A listener for each way; `reached` are those to which somebody connected."""
+SHOWN = ("view", "untrusted", "card")
+"""By the view, by the view of a notebook that nobody trusts, and by a saved card."""
+AROUND = {
+    "top": "<script>try { top.location = 'URL' } catch (error) {}</script>",
+    "parent": "<script>try { parent.location = 'URL' } catch (error) {}</script>",
+    "title": "<script>try { top.document.title = 'reached' } catch (error) {}</script>",
+}
+"""What would change the page around a page that runs."""
+RAN = "<p id=p></p><script>p.textContent = 'ran'</script>"
 
-    def __init__(self) -> None:
+
+class Sockets:
+    """A listener for each way: somebody connected to those of `reached`, and sent something to those of `asked`."""
+
+    def __init__(self, name: str) -> None:
+        self.zone = f"{name}.{ZONE}"
         self.reached: set[str] = set()
-        self.ports = {way: self._listen(way) for way in WAYS}
+        self.asked: set[str] = set()
+        self.ports = {way: self._listen(way) for way in (*WAYS, *AROUND)}
 
     def _listen(self, way: str) -> int:
-        listener = socket.create_server(("127.0.0.1", 0))
+        listener = socket.create_server((HERE, 0))
 
         def accept() -> None:
             while True:
                 connection, _ = listener.accept()
                 self.reached.add(way)
-                connection.close()
+                threading.Thread(target=read, args=(connection,), daemon=True).start()
+
+        def read(connection: socket.socket) -> None:
+            with connection, contextlib.suppress(OSError):
+                if connection.recv(1):
+                    self.asked.add(way)
 
         threading.Thread(target=accept, daemon=True).start()
         return int(listener.getsockname()[1])
 
-    def page(self, way: str) -> bytes:
-        """The page that takes this way."""
-        host = f"{way}.{ZONE}:{self.ports[way]}"
-        return WAYS[way].replace("URL", f"http://{host}/").replace("HOST", host).encode()
+    def filled(self, way: str, text: str) -> bytes:
+        """A page that goes this way."""
+        host = f"{way}.{self.zone}:{self.ports[way]}"
+        return text.replace("URL", f"http://{host}/").replace("HOST", host).encode()
+
+    def named(self, log: Path) -> set[str]:
+        """The ways whose names Chromium's network has heard of."""
+        return set(re.findall(rf"([\w-]+)\.{re.escape(self.zone)}", log.read_text("utf-8", "replace")))
 
 
 @pytest.fixture(scope="module")
-def sockets() -> Sockets:
-    return Sockets()
+def sockets() -> dict[str, Sockets]:
+    return {name: Sockets(name) for name in (*SHOWN, "bare")}
 
 
 @pytest.fixture(scope="module")
-def bare_sockets() -> Sockets:
-    """Those of the canary: what it reaches late is not taken for a leak of the test that follows."""
-    return Sockets()
-
-
-@contextmanager
-def observed(playwright: Playwright, log: Path) -> Iterator[Page]:
-    """A page of a browser that resolves the zone to this machine and writes all that its network does to `log`."""
-    arguments = [f"--host-resolver-rules=MAP *.{ZONE} 127.0.0.1", f"--log-net-log={log}"]
-    browser = playwright.chromium.launch(
-        executable_path=require_program("chromium"), args=[*ARGUMENTS, *arguments]
-    )
-    try:
-        page = browser.new_page(viewport={"width": 1000, "height": 16_000})
-        page.set_default_timeout(PATIENCE)
-        yield page
-    finally:
-        browser.close()
-
-
-def named(log: Path) -> set[str]:
-    """The ways whose names Chromium's network has heard of."""
-    return set(re.findall(rf"([\w-]+)\.{re.escape(ZONE)}", log.read_text("utf-8", "replace")))
-
-
-@pytest.fixture(scope="module")
-def pages(
-    sockets: Sockets, bare_sockets: Sockets, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Path]:
-    """All ways as they are shown: by the view, by a saved card, and by nothing that protects."""
+def pages(sockets: dict[str, Sockets], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """All ways as they are shown, and with nothing that protects."""
     folder = tmp_path_factory.mktemp("leaks")
-    files = {f"{way}.html": sockets.page(way) for way in WAYS}
-    shows = "lsn.show(RUN, { trusted: TRUSTED }); window.shown = true;"
-    made = {}
-    for name, replaced, trusted, reached in (
-        ("view", {}, "true", sockets),
-        ("untrusted", {}, "false", sockets),
-        ("bare", UNPROTECTED, "true", bare_sockets),
-    ):
-        script, style = build(folder / name / "built", replaced)
-        extra = shows.replace("RUN", json.dumps(run_with_pages(reached))).replace("TRUSTED", trusted)
-        made[name] = folder / f"{name}.html"
-        made[name].write_text(page_html(script, style, extra), encoding="utf-8")
-    made["card"] = folder / "card.html"
+    ways = {
+        name: {f"{way}.html": one.filled(way, WAYS[way]) for way in WAYS} for name, one in sockets.items()
+    }
+    scripts = {"view": build(folder / "built"), "bare": build(folder / "bare", UNPROTECTED)}
+    scripts["untrusted"] = scripts["view"]
+    made = {name: folder / f"{name}.html" for name in sockets}
+    for name, (script, style) in scripts.items():
+        run = json.dumps(run_with_pages(ways[name]))
+        shows = f"lsn.show({run}, {{ trusted: {json.dumps(name != 'untrusted')} }});"
+        made[name].write_text(page_html(script, style, shows), "utf-8")
     made["card"].write_text(
-        "<body>" + "".join(sandboxed_frame(data) for data in files.values()), encoding="utf-8"
+        "<body>" + "".join(sandboxed_frame(data) for data in ways["card"].values()), "utf-8"
     )
     return made
 
 
-def run_with_pages(sockets: Sockets) -> dict[str, Any]:
-    """A run that made the page of each way."""
-    files = {f"{way}.html": sockets.page(way) for way in WAYS}
+def run_with_pages(files: dict[str, bytes]) -> dict[str, Any]:
+    """A run that made these pages."""
     saved = [
         ev.ArtifactSaved(step=None, path=path, mime="text/html", size=len(data), sha256="0" * 64)
         for path, data in files.items()
@@ -167,45 +159,107 @@ def run_with_pages(sockets: Sockets) -> dict[str, Any]:
     return bundle([ev.RunStarted(run_id="r1", task="t", model="m"), *saved], files)
 
 
-@pytest.mark.parametrize("shown", ["view", "untrusted", "card"])
+@contextlib.contextmanager
+def observed(playwright: Playwright, log: Path) -> Iterator[BrowserContext]:
+    """A window of a browser that finds the zone on this machine and writes all that its network does to `log`."""
+    rules = f"--host-resolver-rules=MAP *.{ZONE} {HERE}"
+    with (
+        chromium(playwright, rules, f"--log-net-log={log}") as browser,
+        new_window(browser, viewport={"width": 1000, "height": 16_000}) as window,
+    ):
+        yield window
+
+
+def show(window: BrowserContext, page: Path) -> Page:
+    """A tab with all its pages, in sight."""
+    tab = window.new_page()
+    tab.goto(page.as_uri())
+    assert eventually(tab, lambda: len(tab.frames) > 2 * len(WAYS)), "all are shown"
+    return tab
+
+
+def run_pages(tab: Page) -> None:
+    """Press the button of each page: in a view, or within each frame of a card, which stays as it is."""
+    in_view = tab.get_by_role("button", name="Run this page").count()
+    for place in [tab.main_frame] if in_view else tab.main_frame.child_frames:
+        while (button := place.locator("button:visible", has_text="Run this page")).count():
+            button.first.click()
+
+
+def let_pass(window: BrowserContext, sockets: dict[str, Sockets], pages: dict[str, Path]) -> None:
+    """The canary, and time: until each way reached its host from a page without protection, opened later."""
+    tab = window.new_page()
+    tab.goto(pages["bare"].as_uri(), wait_until="commit")
+    bare = sockets["bare"]
+    assert eventually(tab, lambda: bare.reached >= set(WAYS)), set(WAYS) - bare.reached
+    assert eventually(tab, lambda: bare.asked >= {"location", "iframe", "fetch", "form", "picture", "style"})
+
+
+@pytest.fixture(autouse=True)
+def nothing_reached(sockets: dict[str, Sockets]) -> None:
+    for one in sockets.values():
+        one.reached.clear()
+        one.asked.clear()
+
+
 def test_a_page_that_nobody_runs_reaches_no_host(
-    playwright: Playwright, sockets: Sockets, pages: dict[str, Path], tmp_path: Path, shown: str
+    playwright: Playwright, sockets: dict[str, Sockets], pages: dict[str, Path], tmp_path: Path
 ) -> None:
-    sockets.reached.clear()
-    with observed(playwright, tmp_path / "net.json") as page:
-        page.goto(pages[shown].as_uri())
-        assert eventually(page, lambda: len(page.frames) > 2 * len(WAYS)), "all are shown"
-        page.wait_for_timeout(3000)
-    assert not sockets.reached
-    assert not named(tmp_path / "net.json")
+    log = tmp_path / "net.json"
+    with observed(playwright, log) as window:
+        for name in SHOWN:
+            show(window, pages[name])
+        let_pass(window, sockets, pages)
+    for name in SHOWN:
+        assert not sockets[name].reached, name
+        assert not sockets[name].named(log), name
+    assert sockets["bare"].named(log) >= set(WAYS) - {"turn"}
 
 
-def test_without_the_protection_each_way_reaches_its_host(
-    playwright: Playwright, bare_sockets: Sockets, pages: dict[str, Path], tmp_path: Path
+def test_what_leaves_a_page_that_runs_is_the_remainder(
+    playwright: Playwright, sockets: dict[str, Sockets], pages: dict[str, Path], tmp_path: Path
 ) -> None:
-    """The canary."""
-    with observed(playwright, tmp_path / "net.json") as page:
-        page.goto(pages["bare"].as_uri(), wait_until="commit")
-        eventually(page, lambda: bare_sockets.reached == set(WAYS))
-    assert bare_sockets.reached == set(WAYS)
-    assert named(tmp_path / "net.json") >= set(WAYS) - {"turn"}
+    """A host name and a connection, and never a request."""
+    log = tmp_path / "net.json"
+    with observed(playwright, log) as window:
+        for name in ("view", "card"):
+            tab = show(window, pages[name])
+            run_pages(tab)
+            assert eventually(tab, lambda name=name: {"location", "own-iframe"} <= sockets[name].reached)
+        let_pass(window, sockets, pages)
+    for name in ("view", "card"):
+        assert sockets[name].reached | sockets[name].named(log) <= REMAINDER, name
+        assert not sockets[name].asked, name
 
 
 @pytest.mark.parametrize("shown", ["view", "card"])
-def test_what_leaves_a_page_that_runs_is_the_remainder(
-    playwright: Playwright, sockets: Sockets, pages: dict[str, Path], tmp_path: Path, shown: str
+def test_a_page_that_runs_changes_nothing_around_it(
+    playwright: Playwright, assets: tuple[str, str], sockets: dict[str, Sockets], tmp_path: Path, shown: str
 ) -> None:
-    sockets.reached.clear()
-    with observed(playwright, tmp_path / "net.json") as page:
-        page.goto(pages[shown].as_uri())
-        assert eventually(page, lambda: len(page.frames) > 2 * len(WAYS)), "all are shown"
-        page.wait_for_timeout(1000)
-        places = page.main_frame.child_frames if shown == "card" else [page.main_frame]
-        for place in places:
-            while (button := place.locator("button:visible", has_text="Run this page")).count():
-                button.first.click()
-        eventually(page, lambda: {"location", "own-iframe"} <= sockets.reached)
-        page.wait_for_timeout(3000)
-    reached = sockets.reached | named(tmp_path / "net.json")
-    assert {"location", "own-iframe"} <= reached, "the pages ran"
-    assert reached <= REMAINDER
+    one = sockets[shown]
+    files = {f"{way}.html": one.filled(way, text + RAN) for way, text in AROUND.items()}
+    path = tmp_path / "page.html"
+    if shown == "card":
+        path.write_text("<title>run</title>" + "".join(map(sandboxed_frame, files.values())), "utf-8")
+    else:
+        shows = f"lsn.show({json.dumps(run_with_pages(files))}, {{ trusted: true }});"
+        path.write_text(page_html(*assets, shows), "utf-8")
+    with observed(playwright, tmp_path / "net.json") as window:
+        tab = window.new_page()
+        tab.goto(path.as_uri())
+        assert eventually(tab, lambda: len(tab.frames) > 2 * len(AROUND)), "all are shown"
+        run_pages(tab)
+
+        def have_run() -> bool:
+            with contextlib.suppress(Error):  # a frame that is replaced meanwhile
+                return sum(one.locator("#p", has_text="ran").count() for one in tab.frames) == len(AROUND)
+            return False
+
+        assert eventually(tab, have_run)
+        assert (tab.url, tab.title()) == (path.as_uri(), "run")
+        for way in ("top", "parent"):  # the canary, in another tab: without the frames they go there
+            bare = window.new_page()
+            bare.set_content(sockets["bare"].filled(way, AROUND[way]).decode(), wait_until="commit")
+            assert eventually(bare, lambda way=way: way in sockets["bare"].asked)
+        assert not one.asked
+        assert (tab.url, tab.title()) == (path.as_uri(), "run")

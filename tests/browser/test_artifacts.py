@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 import struct
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from failures import new_window
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 from view_page import bundle, page_html
@@ -48,15 +50,14 @@ END = b"\x00\xff\x2f\x00"
 @pytest.fixture(scope="module")
 def open_page(browser: Browser, assets: tuple[str, str]) -> Iterator[Page]:
     """One page with the view's script; each test shows its own files there."""
-    context = browser.new_context(viewport={"width": 1000, "height": 900}, accept_downloads=True)
-    context.set_default_timeout(60_000)
-    page = context.new_page()
-    page.route(
-        "http://view.test/", lambda route: route.fulfill(body=page_html(*assets), content_type="text/html")
-    )
-    page.goto("http://view.test/")
-    yield page
-    context.close()
+    with new_window(browser, viewport={"width": 1000, "height": 900}) as window:
+        page = window.new_page()
+        page.route(
+            "http://view.test/",
+            lambda route: route.fulfill(body=page_html(*assets), content_type="text/html"),
+        )
+        page.goto("http://view.test/")
+        yield page
 
 
 @pytest.fixture
@@ -95,15 +96,13 @@ def test_a_picture_fits_and_is_zoomed_with_mouse_and_keys(view: Page) -> None:
     expect(view.locator(".lsn-artifact")).to_contain_text("2000 × 1000")
 
 
-@pytest.mark.parametrize("format", ["JPEG", "GIF", "WEBP"])
-def test_other_pictures_are_shown(view: Page, format: str) -> None:
-    out = io.BytesIO()
-    Image.new("RGB", (20, 10), (10, 20, 30)).save(out, format)
-    show(view, f"a.{format.lower()}", out.getvalue())
-    view.wait_for_function("document.querySelector('.lsn-picture img').naturalWidth === 20")
-
-
-def test_what_is_no_picture_says_so(view: Page) -> None:
+def test_other_pictures_are_shown_and_what_is_none_says_so(view: Page) -> None:
+    for format in ("JPEG", "GIF", "WEBP"):
+        view.evaluate("document.getElementById('view').replaceChildren()")
+        out = io.BytesIO()
+        Image.new("RGB", (20, 10), (10, 20, 30)).save(out, format)
+        show(view, f"a.{format.lower()}", out.getvalue())
+        view.wait_for_function("document.querySelector('.lsn-picture img').naturalWidth === 20")
     show(view, "a.png", b"<html><script>1</script>")
     view.wait_for_selector("text=This is no picture")
 
@@ -134,23 +133,25 @@ def test_midi_is_a_piano_roll(view: Page) -> None:
     view.wait_for_function(drawn)
 
 
-def test_download(view: Page) -> None:
-    show(view, "out/a.bin", b"some bytes")
-    with view.expect_download() as waiting:
-        view.click("text=Download")
-    assert waiting.value.suggested_filename == "a.bin"
-    assert waiting.value.path().read_bytes() == b"some bytes"
-
-
-def test_a_file_can_still_be_downloaded_after_the_browser_has_cleaned_up(view: Page) -> None:
+def test_a_file_is_downloaded_also_after_the_browser_has_cleaned_up(view: Page) -> None:
     """Its address lives as long as its element is in the page, whether or not a script still holds that."""
     show(view, "out/a.bin", b"some bytes")
     session = view.context.new_cdp_session(view)
-    for _ in range(3):
+    view.evaluate(
+        "() => { window.told = 0; window.registry = new FinalizationRegistry(() => { told += 1; }); }"
+    )
+
+    def is_told(count: int) -> bool:
+        """Whether what was collected so often was told, which is later."""
+        view.evaluate("() => registry.register({})")
         session.send("HeapProfiler.collectGarbage")
-        view.wait_for_timeout(200)  # what was collected is told later
+        return bool(view.evaluate("count => told >= count", count))
+
+    for count in (1, 2, 3):
+        assert eventually(view, functools.partial(is_told, count))
     with view.expect_download() as waiting:
         view.click("text=Download")
+    assert waiting.value.suggested_filename == "a.bin"
     assert waiting.value.path().read_bytes() == b"some bytes"
 
 
@@ -215,30 +216,31 @@ def test_the_network_is_allowed_for_one_file_of_one_run(view: Page) -> None:
     inner(view).locator("text=forbidden").wait_for()
 
 
-def test_an_untrusted_page_is_shown_without_its_scripts(view: Page) -> None:
-    show(view, "a.html", b"<p id=p>static</p><script>p.textContent='ran'</script>", trusted=False)
+STATIC = b"<p id=p>static</p><script>p.textContent='ran'</script>"
+
+
+def test_scripts_run_after_a_click_in_a_trusted_page_alone_or_at_once_where_a_person_says_so(
+    view: Page,
+) -> None:
+    show(view, "a.html", STATIC, trusted=False)
     expect(inner(view).locator("#p")).to_have_text("static")
     expect(view.locator(".lsn-frame")).to_have_attribute("sandbox", "")
-    assert not view.locator("text=Allow this file").count()
-    assert not view.locator("text=Run this page").count()
+    for button in ("Allow this file", "Run this page"):
+        expect(view.locator(f"text={button}")).to_have_count(0)
     expect(view.locator(".lsn-artifact")).to_contain_text("scripts do not run")
-
-
-def test_scripts_of_a_trusted_page_run_after_a_click(view: Page) -> None:
-    show(view, "a.html", b"<p id=p>static</p><script>p.textContent='ran'</script>")
+    view.evaluate("document.getElementById('view').replaceChildren()")
+    show(view, "a.html", STATIC)
     expect(inner(view).locator("#p")).to_have_text("static")
     expect(view.locator(".lsn-frame")).to_have_attribute("sandbox", "")
-    button = view.locator("text=Run this page")
-    assert "few bytes in the host name" in (button.get_attribute("title") or "")
-    button.click()
+    run = view.locator("text=Run this page")
+    assert "few bytes in the host name" in (run.get_attribute("title") or "")
+    run.click()
     inner(view).locator("text=ran").wait_for()
     expect(view.locator(".lsn-frame")).to_have_attribute("sandbox", "allow-scripts")
     view.click("text=Stop this page")
     inner(view).locator("text=static").wait_for()
-
-
-def test_a_person_may_let_pages_run_at_once(view: Page) -> None:
-    show(view, "a.html", b"<p id=p>static</p><script>p.textContent='ran'</script>", runsPages=True)
+    view.evaluate("document.getElementById('view').replaceChildren()")
+    show(view, "a.html", STATIC, runsPages=True)
     inner(view).locator("text=ran").wait_for()
 
 
@@ -258,9 +260,8 @@ def test_a_page_that_takes_the_keyboard_is_stopped(view: Page, pointer: str) -> 
     told = view.get_by_text("took the keyboard")
 
     def is_told() -> bool:
-        view.keyboard.press(
-            "s"
-        )  # it gets the key that is on its way while it takes the keyboard, and no other
+        # It gets the key that is on its way while it takes the keyboard, and no other.
+        view.keyboard.press("s")
         return told.count() > 0
 
     assert eventually(view, is_told), "it is told while a person types"

@@ -5,9 +5,16 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import course
 import pytest
+from chromium import PlaywrightLoop
+from failures import new_window
+from nbclient import NotebookClient
+from nbconvert import HTMLExporter
 from playwright.sync_api import Browser, Page, expect
-from servers import APPS, FrontEnd
+from servers import APPS, ROOT, FrontEnd
+from view_states import PIXEL
+from warm_kernels import kernel_environment
 
 from llm_sandbox_nb.formats.llm_in_sandbox import write_seed
 from llm_sandbox_nb.runs.run import Run
@@ -15,10 +22,6 @@ from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import Journal
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
-PIXEL = bytes.fromhex(
-    "89504e470d0a1a0a0000000d4948445200000001000000010806000000" "1f15c4890000000d49444154789c6360f8cfc0000000030001"
-    "5b0c0f9c0000000049454e44ae426082"
-)  # fmt: skip
 PAGE = b"<!doctype html><p id=p>waits</p><script>document.getElementById('p').textContent='ran'</script>"
 MESSAGE = "**Two** files, see <b onclick=x>them</b> and [this](https://example.org/a)."
 
@@ -104,20 +107,19 @@ def test_an_exported_file_shows_everything_and_asks_for_nothing(
     record: Run, browser: Browser, tmp_path: Path
 ) -> None:
     path = record.to_html(tmp_path / "run.html")
-    context = browser.new_context(offline=True)
-    page = context.new_page()
     asked: list[str] = []
     errors: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.goto(path.as_uri())
-    assert_shows_steps(page)
-    assert_shows_files(page)
-    expect(page.get_by_role("button", name="network")).to_have_count(0)
-    expect(page.locator(".lsn-output .ansi-red-fg").first).to_be_attached()
+    with new_window(browser, offline=True) as window:
+        page = window.new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(path.as_uri())
+        assert_shows_steps(page)
+        assert_shows_files(page)
+        expect(page.get_by_role("button", name="network")).to_have_count(0)
+        expect(page.locator(".lsn-output .ansi-red-fg").first).to_be_attached()
     assert [url for url in asked if not url.startswith(("file:", "blob:", "data:", "about:"))] == []
     assert errors == []
-    context.close()
 
 
 def test_the_policy_of_an_exported_file_holds(record: Run, page: Page, tmp_path: Path) -> None:
@@ -138,3 +140,23 @@ def test_the_policy_of_an_exported_file_holds(record: Run, page: Page, tmp_path:
         }"""
     )
     assert refused == ["connect-src", "frame-src", "img-src"]
+
+
+def test_the_first_notebook_that_nbconvert_exports_reads_well(page: Page, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "notebooks" / "data", tmp_path / "data")
+    notebook = course.shipped("01-first-task")
+    environment = {**kernel_environment(tmp_path), "LLM_SANDBOX_ISOLATION": "process"}
+    client = NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}})
+    with PlaywrightLoop.aside():
+        client.execute(env=environment)
+    exported, _ = HTMLExporter().from_notebook_node(notebook)
+    path = tmp_path / "01.html"
+    path.write_text(exported, encoding="utf-8")
+    page.goto(path.as_uri(), wait_until="commit")
+    for text in ("7 steps", "scripted", "The three largest cities are Tokyo"):
+        expect(page.get_by_text(text).first).to_be_attached()
+    page.wait_for_function("() => [...document.images].some(one => one.naturalWidth > 100)")
+    page.wait_for_function("() => [...document.querySelectorAll('audio')].some(one => one.duration > 0.1)")
+    page.locator("iframe[srcdoc]").scroll_into_view_if_needed()
+    drawn = page.frame_locator("iframe[srcdoc]").frame_locator("iframe").locator("svg circle")
+    expect(drawn.first).to_be_visible()

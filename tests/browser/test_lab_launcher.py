@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from playwright.sync_api import Page, expect
-from servers import APPS, FrontEnd, command, open_notebook, wait_for_kernel
+from servers import FrontEnd, command, open_notebook, wait_for_kernel
 
 from llm_sandbox_nb.examples.notebook import examples_notebook
 
@@ -23,10 +23,7 @@ def sources(page: Page) -> list[str]:
 def run_cells(page: Page, *places: int) -> None:
     """Run these cells of the notebook in front."""
     for place in places:
-        page.evaluate(
-            "place => { jupyterapp.shell.currentWidget.content.activeCellIndex = place; }",
-            place,
-        )
+        page.evaluate("place => { jupyterapp.shell.currentWidget.content.activeCellIndex = place; }", place)
         command(page, "notebook:run-cell")
 
 
@@ -53,8 +50,7 @@ def test_the_card_opens_ten_examples_that_run(server: FrontEnd, page: Page) -> N
     assert not page.get_by_role("dialog").count()
 
 
-@pytest.mark.parametrize("server", APPS, indirect=True)
-def test_the_palette_s_command_makes_it_in_both(server: FrontEnd, page: Page) -> None:
+def test_the_palette_s_command_makes_it_too(server: FrontEnd, page: Page) -> None:
     open_notebook(page, server, server.notebook("before.ipynb", "1 + 1"))
     label = page.evaluate("() => jupyterapp.commands.label('llm-sandbox:examples', { isPalette: true })")
     assert label == "New Notebook with Ten Examples"

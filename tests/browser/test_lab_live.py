@@ -1,11 +1,31 @@
-"""A run while it goes on, in a real JupyterLab and a real Notebook 7: seen at once, and stopped, paused, spoken to."""
+"""A run that goes on, in a real JupyterLab and Notebook 7: seen at once, stopped, paused, spoken to, loaded again."""
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
-from live_cells import TRIES, begin, delays_of_steps, patient, pause_and_say, seconds_to_stop
+from failures import new_window
+from live_cells import (
+    BADGE,
+    TRIES,
+    begin,
+    delays_of_steps,
+    journal,
+    patient,
+    pause_and_say,
+    seconds_to_stop,
+    wait_for_idle,
+)
 from playwright.sync_api import Browser, Page, expect
-from servers import APPS, PATIENCE, FrontEnd, command
+from servers import APPS, FrontEnd, bundles, command, open_notebook
+from support import MIME
+from waiting import eventually
+
+PACKED = (
+    """() => JSON.stringify(jupyterapp.shell.currentWidget.context.model.toJSON()).includes('"packed"')"""
+)
 
 
 @pytest.mark.parametrize("server", APPS, indirect=True)
@@ -27,10 +47,8 @@ def test_each_step_is_seen_within_300_ms(server: FrontEnd, browser: Browser) -> 
     """
     worst = []
     for _ in range(TRIES):
-        context = browser.new_context(viewport={"width": 1200, "height": 900})
-        context.set_default_timeout(PATIENCE)
-        delays = delays_of_steps(server, context.new_page())
-        context.close()
+        with new_window(browser) as window:
+            delays = delays_of_steps(server, window.new_page())
         worst.append(max(delays.values()))
         latest = sorted(delays, key=lambda name: -delays[name])[:5]
         print(
@@ -41,14 +59,70 @@ def test_each_step_is_seen_within_300_ms(server: FrontEnd, browser: Browser) -> 
     pytest.fail(f"seen after {worst} seconds")
 
 
-def test_a_reload_during_a_run_shows_all_and_goes_on(server: FrontEnd, page: Page) -> None:
+def reload(server: FrontEnd, page: Page, name: str) -> None:
+    """As the browser's button does, whatever is not saved."""
+    page.once("dialog", lambda dialog: dialog.accept())
+    open_notebook(page, server, f"{name}.ipynb", kernel=False)
+
+
+def saved_outputs(server: FrontEnd, name: str) -> list[dict[str, Any]]:
+    """The outputs of the cell of the run, as the file has them."""
+    cells = json.loads((server.root / f"{name}.ipynb").read_text())["cells"]
+    outputs: list[dict[str, Any]] = cells[1]["outputs"]
+    return outputs
+
+
+def is_over(server: FrontEnd, name: str) -> bool:
+    return any(event["kind"] == "run.finished" for event in journal(server, name))
+
+
+def test_after_a_reload_the_card_of_a_live_run_comes_back(server: FrontEnd, page: Page) -> None:
+    """Once nothing of it was saved, then its beginning was."""
     go = server.root / "go"
-    begin(server, page, "again", patient(go))
+    begin(server, page, "unsaved", patient(go))
+    expect(page.locator(".lsn-output", has_text="one")).to_be_visible()
+    assert saved_outputs(server, "unsaved") == []
+    reload(server, page, "unsaved")
     expect(page.locator(".lsn-output", has_text="one")).to_be_visible()
     command(page, "docmanager:save")
-    page.goto(server.address("again.ipynb"))
-    expect(page.locator(".lsn-output", has_text="one")).to_be_visible()
+    assert saved_outputs(server, "unsaved")
+    reload(server, page, "unsaved")
+    expect(page.get_by_role("button", name="Stop", exact=True)).to_be_visible()
+    expect(page.locator(".jp-InputPrompt").nth(1)).to_have_text("[*]:")
     go.touch()
-    expect(page.locator(".lsn-header .lsn-badge")).to_have_text("Submitted")
+    expect(page.locator(BADGE)).to_have_text("Submitted")
+    wait_for_idle(page)
     expect(page.locator(".lsn-view")).to_have_count(1)
     expect(page.locator(".lsn-step")).to_have_count(4)
+    expect(page.locator(".jp-InputPrompt").nth(1)).to_have_text("[2]:")
+    page.wait_for_function(PACKED)
+    (record,) = bundles(page)
+    assert record["events"][-1]["kind"] == "run.finished"
+    command(page, "docmanager:save")
+    (output,) = saved_outputs(server, "unsaved")
+    assert MIME in output["data"], "what is saved is the whole card"
+    assert "three" in "".join(output["data"]["text/html"]), "what is saved is the whole card"
+
+
+def test_the_card_of_a_run_that_ended_meanwhile_comes_back_until_it_is_cleared(
+    server: FrontEnd, page: Page
+) -> None:
+    go = server.root / "go-meanwhile"
+    begin(server, page, "meanwhile", patient(go))
+    expect(page.locator(".lsn-output", has_text="one")).to_be_visible()
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.goto("about:blank")
+    go.touch()
+    assert eventually(page, lambda: is_over(server, "meanwhile"))
+    reload(server, page, "meanwhile")
+    expect(page.locator(BADGE)).to_have_text("Submitted")
+    page.wait_for_function(PACKED)
+    (record,) = bundles(page)
+    assert record["events"][-1]["kind"] == "run.finished"
+    command(page, "notebook:clear-all-cell-outputs")
+    command(page, "docmanager:save")
+    with page.expect_response(lambda response: response.url.split("?")[0].endswith("/api/runs")) as asked:
+        reload(server, page, "meanwhile")
+    assert [run["state"] for run in asked.value.json()["runs"]][-1] == "finished"
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    expect(page.locator(".lsn-view")).to_have_count(0)

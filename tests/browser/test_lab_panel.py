@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 from axe import violations
-from playwright.sync_api import Page, expect
+from chromium import PlaywrightLoop
+from live_cells import BADGE, begin
+from playwright.sync_api import Locator, Page, expect
 from servers import FrontEnd, command, open_notebook, show_panel
+from support import require
 from waiting import eventually
 
 SCRIPT = """
@@ -117,6 +120,14 @@ def test_the_panel_shows_the_sandbox_and_its_files(server: FrontEnd, page: Page,
     if server.app == "lab":
         expect(page.locator(".lsn-status")).to_have_text("Sandbox: process, idle")
     files_of(page, section, tmp_path)
+    note = section.get_by_role("button", name="note.txt", exact=True)
+    if server.app == "lab":
+        note.click()
+        expect(page.locator(".lsn-preview")).to_contain_text("inside")
+    else:  # Notebook 7 has one document to a page
+        with page.expect_download() as started:
+            note.click()
+        assert Path(started.value.path()).read_bytes() == b"inside\n"
     section.get_by_role("button", name="Stop").click()
     page.get_by_role("dialog").get_by_role("button", name="Stop").click()
     expect(section).to_have_count(0)
@@ -124,9 +135,8 @@ def test_the_panel_shows_the_sandbox_and_its_files(server: FrontEnd, page: Page,
     assert eventually(page, lambda: path not in [one["notebook"] for one in server.jupyter.sandboxes()])
 
 
-def files_of(page: Page, section: object, tmp_path: Path) -> None:
+def files_of(page: Page, section: Locator, tmp_path: Path) -> None:
     """Look into folders, hand in a file, look at it, and take it out again."""
-    assert hasattr(section, "get_by_text")
     section.get_by_text("Files", exact=True).click()
     section.get_by_role("button", name="output/").click()
     section.get_by_role("button", name="deep/").click()
@@ -156,21 +166,61 @@ def drop(page: Page, name: str, text: str) -> None:
     )
 
 
-def test_a_file_opens_in_a_tab(server: FrontEnd, page: Page) -> None:
-    """Or is saved, in Notebook 7, which has one document to a page."""
-    cell = """%%sandbox -m "scripted/./it's.yaml"\nGo."""
-    open_notebook(page, server, server.notebook("open.ipynb", "%load_ext llm_sandbox_nb", cell))
+MEGABYTES = 200
+BUSY = f"""
+turns:
+  - calls:
+      - tool: execute_bash
+        arguments:
+          command: |
+            echo begun
+            python3 -c '
+            kept = b"x" * ({MEGABYTES} << 20)
+            while True: pass
+            '
+  - calls: [{{tool: submit}}]
+"""
+ISOLATIONS = (
+    pytest.param("process", marks=pytest.mark.campaign),
+    pytest.param("docker", marks=pytest.mark.docker),
+    pytest.param("bubblewrap", marks=[pytest.mark.bubblewrap, pytest.mark.campaign]),
+)
+
+
+def number(section: Locator, name: str, unit: str) -> float:
+    """What a graph says now."""
+    text = section.get_by_role("group", name=name).locator("output").text_content() or ""
+    found = re.fullmatch(rf"([\d.,]+) ?{unit}", text.strip())
+    return float(found[1].replace(",", "")) if found else 0.0
+
+
+def wait_until(page: Page, section: Locator, name: str, unit: str, low: float, high: float) -> None:
+    there = eventually(page, lambda: low <= number(section, name, unit) <= high)
+    assert there, f"{name} is {number(section, name, unit)} {unit}, not {low} to {high}"
+
+
+@pytest.mark.parametrize("server", ["lab"], indirect=True)
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_the_graphs_tell_what_a_sandbox_uses(server: FrontEnd, page: Page, isolation: str) -> None:
+    with PlaywrightLoop.aside():
+        require(isolation)
+    begin(server, page, "busy", BUSY, options=f"--isolation {isolation}")
     show_panel(page)
-    command(page, "notebook:run-all-cells")
-    section = page.get_by_role("region", name=f"Sandbox of {server.path('open.ipynb')}")
+    expect(page.locator(".lsn-output", has_text="begun")).to_be_visible()
+    section = page.get_by_role("region", name=f"Sandbox of {server.path('busy.ipynb')}", exact=True)
+    expect(section.locator(".lsn-badge")).to_have_text("running step 1")
+    section.get_by_role("button", name="More about this sandbox").click()
+    wait_until(page, section, "Memory", "MB", MEGABYTES, 3 * MEGABYTES)
+    wait_until(page, section, "CPU", "%", 5, 400)
+    page.wait_for_function(
+        "() => document.querySelector('.lsn-graph polyline')?.getAttribute('points')?.split(' ').length >= 3"
+    )
+    page.locator(".lsn-view").get_by_role("button", name="Stop", exact=True).click()
+    expect(page.locator(BADGE)).to_have_text("Stopped by you")
+    wait_until(page, section, "Memory", "MB", 1, MEGABYTES)
+    wait_until(page, section, "CPU", "%", 0, 4)
     section.get_by_text("Files", exact=True).click()
-    for name in ("output/", "deep/"):
-        section.get_by_role("button", name=name, exact=True).click()
-    file = section.get_by_role("button", name="note.txt", exact=True)
-    if server.app == "lab":
-        file.click()
-        expect(page.locator(".lsn-preview")).to_contain_text("inside")
-    else:
-        with page.expect_download() as started:
-            file.click()
-        assert Path(started.value.path()).read_bytes() == b"inside\n"
+    drop(page, "dropped.txt", "by hand")
+    with page.expect_download() as started:
+        section.get_by_role("button", name="Download dropped.txt").click()
+    assert Path(started.value.path()).read_bytes() == b"by hand"

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from axe import violations
+from failures import new_window
 from live_cells import BADGE, begin, patient, wait_for_idle, wait_until_noted
 from playwright.sync_api import Browser, Page, expect
-from servers import APPS, PATIENCE, FrontEnd, jupyter, open_notebook, run_all, show_panel
+from servers import APPS, FrontEnd, jupyter, open_notebook, run_all, show_panel
 from training_records import figures, row
 from waiting import eventually
 
@@ -65,11 +66,11 @@ def test_the_status_bar_tells_what_the_run_does(server: FrontEnd, page: Page) ->
     expect(page.locator(".lsn-waiting")).to_have_count(0)
 
 
+@pytest.mark.campaign
 def test_a_cell_that_finds_no_room_offers_to_make_some(browser: Browser, tmp_path: Path) -> None:
-    page = browser.new_page(viewport={"width": 1200, "height": 900})
-    page.set_default_timeout(PATIENCE)
-    with jupyter(tmp_path / "jupyter", options=("--SandboxManager.max_sandboxes=1",)) as one:
-        server = FrontEnd(one)
+    limit = ("--SandboxManager.max_sandboxes=1",)
+    with new_window(browser) as window, jupyter(tmp_path / "jupyter", options=limit) as one:
+        page, server = window.new_page(), FrontEnd(one)
         finished(server, page, "first")
         page.once("dialog", lambda dialog: dialog.accept())
         begin(server, page, "second", DONE)
@@ -82,9 +83,9 @@ def test_a_cell_that_finds_no_room_offers_to_make_some(browser: Browser, tmp_pat
         dialog.get_by_role("button", name="Stop and run again").click()
         expect(page.locator(BADGE)).to_have_text("Submitted")
         assert [box["notebook"] for box in one.sandboxes()] == ["second.ipynb"]
-        page.close()
 
 
+@pytest.mark.campaign
 def test_stop_all_idle(server: FrontEnd, page: Page) -> None:
     finished(server, page, "idle-one")
     page.once("dialog", lambda dialog: dialog.accept())
@@ -179,6 +180,7 @@ def test_the_panel_opens_runs_that_go_on_and_those_that_are_over(server: FrontEn
     expect(tab.locator(BADGE)).to_have_text("Submitted")
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("server", APPS, indirect=True)
 def test_no_scroll_box_is_around_the_scroll_box_of_a_card(server: FrontEnd, page: Page) -> None:
     begin(server, page, "room", MANY)
@@ -191,6 +193,7 @@ def test_no_scroll_box_is_around_the_scroll_box_of_a_card(server: FrontEnd, page
     assert eventually(page, lambda: area.evaluate("node => node.getBoundingClientRect().height") > 500)
 
 
+@pytest.mark.campaign
 @LAB
 def test_a_rollout_of_a_training_opens_with_a_click(server: FrontEnd, page: Page) -> None:
     finished(server, page, "rollout")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 from servers import IN_FULL, FrontEnd, Jupyter, command, jupyter, open_notebook, show_panel
+from support import own_mark, processes_with
 from waiting import eventually
 
 NAME = "work.ipynb"
@@ -78,11 +77,6 @@ def sees(page: Page, text: str) -> None:
     page.wait_for_function(f"text => ({SCREEN})().includes(text)", arg=text)
 
 
-def running(mark: str) -> int:
-    """How many `sleep` there are for so long."""
-    return sum(one.info["cmdline"] == ["sleep", mark] for one in psutil.process_iter(["cmdline"]))
-
-
 def test_a_person_works_in_it(page: Page, section: Locator) -> None:
     open_terminal(page, section)
     enter(page, "echo $((6 * 7)) in $PWD; tty; printf 'h\\303\\251llo\\n'")
@@ -106,11 +100,11 @@ def test_a_person_works_in_it(page: Page, section: Locator) -> None:
 
 def test_closing_the_tab_ends_what_runs_in_it(page: Page, section: Locator) -> None:
     open_terminal(page, section)
-    mark = f"86392.{os.getpid()}"  # by which it is told from what others run on this machine
+    mark = own_mark()
     enter(page, f"setsid sleep {mark} & sleep {mark}")
-    assert eventually(page, lambda: running(mark) == 2)
+    assert eventually(page, lambda: len(processes_with(mark)) == 2)
     page.evaluate(f"() => {{ {TERMINALS}.at(-1).parent.close(); }}")
-    assert eventually(page, lambda: running(mark) == 0)
+    assert eventually(page, lambda: not processes_with(mark))
 
 
 HEAR = f"""() => {{
@@ -223,6 +217,7 @@ def test_endless_output_leaves_page_and_sandbox_usable(page: Page, section: Loca
     sees(page, "\nstopped")
 
 
+@pytest.mark.campaign
 def test_a_site_may_allow_none(window: BrowserContext, tmp_path: Path) -> None:
     page = window.new_page()
     with jupyter(tmp_path, options=("--SandboxPolicy.allow_terminal=False",)) as server:

@@ -10,32 +10,60 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
+from failures import new_window
 from live_cells import (
     BADGE,
     ENDLESS,
     begin,
     going_on,
+    journal,
     patient,
     wait_for_sleepers,
     wait_until_held,
     wait_until_noted,
 )
-from playwright.sync_api import Browser, BrowserContext, Page, expect
-from servers import PATIENCE, FrontEnd, command, open_notebook
+from playwright.sync_api import Browser, Page, WebSocketRoute, expect
+from servers import FrontEnd, command, open_notebook
+from waiting import eventually
 
 from llm_sandbox_nb.formatting import format_state
 from llm_sandbox_nb.runs.run import Run
 
 OUTLIVES = "outlives"
+WAITS = """
+turns:
+  - calls: [{tool: execute_bash, arguments: {command: "echo one; until [ -e GO-1 ]; do sleep 0.1; done"}}]
+  - calls: [{tool: execute_bash, arguments: {command: "echo two; until [ -e GO-2 ]; do sleep 0.1; done"}}]
+  - calls: [{tool: submit}]
+"""
 
 
 @pytest.fixture
 def other(browser: Browser) -> Iterator[Page]:
     """The page of somebody else."""
-    context: BrowserContext = browser.new_context(viewport={"width": 1200, "height": 900})
-    context.set_default_timeout(PATIENCE)
-    yield context.new_page()
-    context.close()
+    with new_window(browser) as window:
+        yield window.new_page()
+
+
+class Line:
+    """The page's connections to runs; they can be cut."""
+
+    def __init__(self, page: Page) -> None:
+        self.cut = False
+        self.open: list[WebSocketRoute] = []
+        page.route_web_socket("**/llm-sandbox/api/runs/*/events*", self._connect)
+
+    def _connect(self, socket: WebSocketRoute) -> None:
+        if self.cut:
+            socket.close(code=1001)
+        else:
+            socket.connect_to_server()
+            self.open.append(socket)
+
+    def cut_off(self) -> None:
+        self.cut = True
+        while self.open:
+            self.open.pop().close(code=1001)
 
 
 def record(server: FrontEnd, name: str) -> Run:
@@ -92,33 +120,52 @@ def test_two_browsers_see_and_steer_one_run(server: FrontEnd, page: Page, other:
         assert_shows(one, run)
 
 
-def test_a_kernel_that_is_restarted_in_a_run(server: FrontEnd, page: Page) -> None:
-    begin(server, page, "kernel", ENDLESS)
+def test_while_the_server_is_away_the_card_says_so_and_then_catches_up(server: FrontEnd, page: Page) -> None:
+    line = Line(page)
+    begin(server, page, "run", WAITS.replace("GO", str(server.root / "go")))
+    expect(page.locator(".lsn-output", has_text="one")).to_be_visible()
+    badge = page.locator(BADGE)
+    expect(badge).to_have_text(re.compile("^Running"))
+    line.cut_off()
+    expect(badge).to_have_text("The server does not answer")
+    (server.root / "go-1").touch()
+    assert eventually(page, lambda: "echo two" in str(journal(server, "run")))
+    expect(page.locator(".lsn-step", has_text="echo two")).to_have_count(0)
+    line.cut = False
+    expect(badge).to_have_text(re.compile("^Running"))
+    expect(page.locator(".lsn-output", has_text="two")).to_be_visible()
+    (server.root / "go-2").touch()
+    expect(badge).to_have_text("Submitted")
+    expect(page.locator(".lsn-step")).to_have_count(3)
+
+
+@pytest.mark.parametrize("how", [pytest.param("restarted", marks=pytest.mark.campaign), "killed"])
+def test_a_kernel_that_goes_in_a_run(server: FrontEnd, page: Page, how: str) -> None:
+    begin(server, page, how, ENDLESS)
     expect(page.locator(".lsn-output", has_text="begun")).to_be_visible()
-    page.evaluate(
-        "() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart().then(() => null)"
-    )
+    if how == "killed":
+        os.kill(kernel_pid(server, page), signal.SIGKILL)
+    else:
+        page.evaluate(
+            "() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart().then(() => null)"
+        )
     expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
-    run = record(server, "kernel")
-    assert_shows(page, run)
+    assert_shows(page, record(server, how))
     wait_for_sleepers(page, 0)
-    go = server.root / "go"
-    go.touch()
-    (server.root / "kernel.yaml").write_text(patient(go))
-    command(page, "notebook:run-all-cells")
-    expect(page.locator(BADGE)).to_have_text("Submitted")
-    assert_shows(page, record(server, "kernel"))
+    if how == "restarted":
+        go = server.root / "go"
+        go.touch()
+        (server.root / f"{how}.yaml").write_text(patient(go))
+        command(page, "notebook:run-all-cells")
+        expect(page.locator(BADGE)).to_have_text("Submitted")
+        assert_shows(page, record(server, how))
 
 
-def test_a_kernel_that_is_killed_in_a_run(server: FrontEnd, page: Page) -> None:
-    begin(server, page, "killed", ENDLESS)
-    expect(page.locator(".lsn-output", has_text="begun")).to_be_visible()
+def kernel_pid(server: FrontEnd, page: Page) -> int:
     kernel = page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.id")
     pid = server.jupyter.kernel_pid(kernel)
     assert pid is not None
-    os.kill(pid, signal.SIGKILL)
-    assert_shows(page, record(server, "killed"))
-    wait_for_sleepers(page, 0)
+    return pid
 
 
 def test_a_server_that_goes_with_its_kernel(server: FrontEnd, page: Page) -> None:
@@ -131,14 +178,13 @@ def test_a_server_that_goes_with_its_kernel(server: FrontEnd, page: Page) -> Non
     wait_for_sleepers(page, 0)
 
 
+@pytest.mark.campaign
 def test_a_server_that_is_restarted_under_a_kernel_that_lives_on(server: FrontEnd, page: Page) -> None:
     server.jupyter.add_kernel(OUTLIVES, before=("env", "-u", "JPY_PARENT_PID"))
     go = server.root / "go-lives"
     begin(server, page, "lives", patient(go), kernel=OUTLIVES)
     expect(page.locator(".lsn-output", has_text="two")).to_be_visible()
-    kernel = page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.id")
-    pid = server.jupyter.kernel_pid(kernel)
-    assert pid is not None
+    pid = kernel_pid(server, page)
     try:
         server.jupyter.kill()
         expect(page.locator(BADGE)).to_have_text("The server does not answer")

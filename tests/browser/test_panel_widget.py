@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 from servers import FrontEnd, Jupyter, bundles, command, open_notebook
+from support import own_mark
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 SCRIPT = f"""
@@ -78,20 +79,14 @@ def test_a_run_is_seen_live_and_kept_as_a_card(server: FrontEnd, page: Page) -> 
     assert len(saved) < 40_000, "the widget's state is not kept"
 
 
-def test_a_kernel_that_hears_nothing_shows_no_buttons_and_says_how_to_stop(
+def test_a_kernel_that_hears_nothing_shows_no_buttons_and_one_that_is_silent_is_said_to_be(
     server: FrontEnd, page: Page
 ) -> None:
-    begin(server, page, "deaf", "600").touch()
+    begin(server, page, "deaf", own_mark()).touch()
     expect(page.locator(".lsn-output", has_text="one")).to_be_visible()
     expect(page.get_by_text("Interrupt the cell to stop the run.")).to_be_visible()
     expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
     expect(page.locator(".lsn-step")).to_have_count(3)
-    page.evaluate("() => { jupyterapp.shell.currentWidget.sessionContext.session.kernel.interrupt(); }")
-    expect(page.locator(".lsn")).to_contain_text("Stopped by you")
-
-
-def test_a_silent_kernel_is_said_to_be(server: FrontEnd, page: Page) -> None:
-    begin(server, page, "silent", "600")
     badge = page.locator(".lsn-header .lsn-badge")
     expect(badge).to_have_text(re.compile("^Running"))
     kernel = page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.id")
@@ -103,3 +98,5 @@ def test_a_silent_kernel_is_said_to_be(server: FrontEnd, page: Page) -> None:
     finally:
         os.kill(pid, signal.SIGCONT)
     expect(badge).to_have_text(re.compile("^Running"))
+    page.evaluate("() => { jupyterapp.shell.currentWidget.sessionContext.session.kernel.interrupt(); }")
+    expect(page.locator(".lsn")).to_contain_text("Stopped by you")

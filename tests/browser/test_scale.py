@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 import pytest
+from failures import new_window
 from playwright.sync_api import Browser, CDPSession, Page
 from scale_run import long_run
 from view_page import build, bundle, page_html
@@ -119,13 +120,11 @@ def bare(events: list[ev.Event], tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture
 def scale_page(browser: Browser, bare: Path) -> Iterator[Page]:
-    context = browser.new_context(viewport={"width": 1200, "height": 900})
-    context.set_default_timeout(120_000)
-    opened = context.new_page()
-    opened.goto(bare.as_uri())
-    opened.wait_for_function("() => !!window.added")
-    yield opened
-    context.close()
+    with new_window(browser) as window:
+        opened = window.new_page()
+        opened.goto(bare.as_uri())
+        opened.wait_for_function("() => !!window.added")
+        yield opened
 
 
 def metrics(client: CDPSession) -> dict[str, float]:
@@ -174,7 +173,7 @@ def test_an_exported_page_shows_a_long_run_at_once(
 
 def first_paint(browser: Browser, path: Path) -> float:
     """Milliseconds from the start of the navigation to the frame that shows the first steps."""
-    page = browser.new_page()
+    page = browser.new_page()  # without what is kept of a failure, which takes its time
     page.add_init_script(
         "new MutationObserver(() => { if (!window.shown && document.querySelector('.lsn-what')) {"
         " window.shown = true; requestAnimationFrame(() => setTimeout(() => { window.at = performance.now(); })); } })"

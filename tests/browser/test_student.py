@@ -97,9 +97,14 @@ PRESSED: dict[str, tuple[Callable[[Page], None], ...]] = {
     "07-what-can-go-wrong": (run_the_hostile_page,),
 }
 """The notebooks whose buttons a student presses, and how."""
+CAMPAIGN = {"05-why-agents-fail": pytest.mark.campaign}
+"""Its buttons are those of test_debugger.py."""
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, id=name) for name in PRESSED if name in course.NAMES])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=CAMPAIGN.get(name, ())) for name in PRESSED if name in course.NAMES],
+)
 def test_a_student_takes_it(name: str, server: FrontEnd, page: Page) -> None:
     shutil.copytree(course.FOLDER / "data", server.root / "data", dirs_exist_ok=True)
     shutil.copy(course.FOLDER / f"{name}.ipynb", server.root)

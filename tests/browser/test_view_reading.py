@@ -1,90 +1,44 @@
-"""Reading a run: what is in sight at once, the timeline by pointer and keys, frames of drawings, axe on every state."""
+"""Reading a run where its layout counts: what is in sight at once, bars as wide as the view, frames of drawings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
-from axe import violations
 from card_runs import start_event, step_events
+from failures import new_window
 from playwright.sync_api import Browser, Page, expect
-from test_debugger_view import chained
-from view_states import ON_ALL, STATES, finished, long_run, rewound, show, show_state, state_page
+from test_view_states import SCREENS
+from view_states import chained, finished, long_run, show, state_page
 from waiting import eventually, wait_until_in_sight
 
 from llm_sandbox_nb.card.bundle import Caps
 from llm_sandbox_nb.card.card import Card
 from llm_sandbox_nb.card.export import export_html
 from llm_sandbox_nb.runs.run import Run
-from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
-
-SCREENS: dict[str, dict[str, Any]] = {
-    "light": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "light"},
-    "dark": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "dark"},
-    "narrow": {"viewport": {"width": 800, "height": 800}, "color_scheme": "light"},
-    "zoomed": {"viewport": {"width": 640, "height": 400}, "device_scale_factor": 2, "color_scheme": "dark"},
-}
-
-
-@pytest.fixture(scope="module")
-def html(assets: tuple[str, str]) -> str:
-    return state_page(*assets)
 
 
 @pytest.fixture
-def open_page(browser: Browser, html: str) -> Iterator[Callable[..., Page]]:
+def open_page(browser: Browser, assets: tuple[str, str]) -> Iterator[Callable[[str], Page]]:
     """Opens a bare page as a screen has it."""
-    contexts = []
+    with ExitStack() as windows:
 
-    def opened(**screen: Any) -> Page:
-        context = browser.new_context(**screen)
-        contexts.append(context)
-        context.set_default_timeout(60_000)
-        page = context.new_page()
-        page.set_content(html)
-        return page
+        def opened(screen: str = "light") -> Page:
+            page = windows.enter_context(new_window(browser, **SCREENS[screen])).new_page()
+            page.set_content(state_page(*assets))
+            return page
 
-    yield opened
-    for context in contexts:
-        context.close()
-
-
-@pytest.mark.parametrize(
-    ("state", "screen"),
-    [
-        (state, screen)
-        for state in STATES
-        for screen in SCREENS
-        if state in ON_ALL or screen in ("light", "dark")
-    ],
-)
-def test_axe_finds_nothing(open_page: Callable[..., Page], state: str, screen: str) -> None:
-    page = open_page(**SCREENS[screen])
-    show_state(page, state)
-    page.evaluate("() => document.querySelectorAll('.lsn-sandbox').forEach(one => { one.open = true; })")
-    assert violations(page) == []
-    wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-    assert wide <= 0, "nothing is scrolled sideways"
-
-
-def test_axe_finds_what_is_wrong(open_page: Callable[..., Page]) -> None:
-    page = open_page(**SCREENS["light"])
-    show(page, finished())
-    page.evaluate("document.querySelector('.lsn-search').removeAttribute('aria-label')")
-    page.evaluate("document.querySelector('.lsn-search').placeholder = ''")
-    page.evaluate("document.querySelector('.lsn-figures').style.color = '#bbb'")
-    found = {line.partition(":")[0] for line in violations(page)}
-    assert {"label", "color-contrast"} <= found
+        yield opened
 
 
 @pytest.mark.parametrize("capped", [False, True], ids=["page", "notebook"])
 def test_answer_outcome_and_first_error_are_in_sight_at_once(
     open_page: Callable[..., Page], capped: bool
 ) -> None:
-    page = open_page(**SCREENS["light"])
+    page = open_page()
     show(page, long_run(60, (9, 18)), capped=capped)
     assert page.evaluate("scrollY") == 0
     for part in (
@@ -105,31 +59,30 @@ def test_answer_outcome_and_first_error_are_in_sight_at_once(
 
 def test_an_exported_page_of_sixty_steps_answers_at_once(browser: Browser, tmp_path: Path) -> None:
     path = export_html(Run(tmp_path, Trajectory(chained(long_run(60, (9, 18))))), tmp_path / "run.html")
-    context = browser.new_context(**SCREENS["light"])
-    page = context.new_page()
-    page.goto(path.as_uri())
-    for part in (".lsn-header .lsn-badge", ".lsn-answer", ".lsn-facts button.lsn-chip"):
-        wait_until_in_sight(page, part)
-    context.close()
+    with new_window(browser, **SCREENS["light"]) as window:
+        page = window.new_page()
+        page.goto(path.as_uri())
+        for part in (".lsn-header .lsn-badge", ".lsn-answer", ".lsn-facts button.lsn-chip"):
+            wait_until_in_sight(page, part)
 
 
 def test_the_plain_card_of_sixty_steps_answers_at_once(browser: Browser) -> None:
     card = Card(Caps(), Path())
     for event in chained(long_run(60, (9, 18))):
         card.add(event)
-    page = browser.new_page(viewport={"width": 1280, "height": 800})
-    page.set_content(card.final()["text/html"])
-    for part in (".lsn-answer", ".lsn-facts", ".lsn-row"):
-        wait_until_in_sight(page, part)
-    expect(page.locator(".lsn-answer")).to_contain_text("The mean price is")
-    expect(page.locator(".lsn-facts")).to_contain_text("First error: step 9")
-    page.close()
+    with new_window(browser, **SCREENS["light"]) as window:
+        page = window.new_page()
+        page.set_content(card.final()["text/html"])
+        for part in (".lsn-answer", ".lsn-facts", ".lsn-row"):
+            wait_until_in_sight(page, part)
+        expect(page.locator(".lsn-answer")).to_contain_text("The mean price is")
+        expect(page.locator(".lsn-facts")).to_contain_text("First error: step 9")
 
 
 def test_the_card_in_a_notebook_scrolls_by_itself_and_its_timeline_stays(
     open_page: Callable[..., Page],
 ) -> None:
-    page = open_page(**SCREENS["light"])
+    page = open_page()
     show(page, long_run(60), capped=True)
     view = page.locator(".lsn-view")
     box = view.bounding_box()
@@ -141,7 +94,7 @@ def test_the_card_in_a_notebook_scrolls_by_itself_and_its_timeline_stays(
 
 
 def test_five_hundred_steps_fit_in_the_width_and_keys_lead_to_each(open_page: Callable[..., Page]) -> None:
-    page = open_page(**SCREENS["light"])
+    page = open_page()
     show(page, long_run(500, (9,)))
     bars = page.locator(".lsn-bars rect")
     expect(bars).to_have_count(500)
@@ -166,38 +119,8 @@ def test_five_hundred_steps_fit_in_the_width_and_keys_lead_to_each(open_page: Ca
     expect(page.locator(".lsn-bars [data-kind='failed']")).to_have_attribute("data-step", "9")
 
 
-def test_the_height_of_the_bars_is_that_of_what_is_chosen(open_page: Callable[..., Page]) -> None:
-    events = long_run(3)
-    for event, tokens, seconds in zip(
-        [one for one in events if isinstance(one, ev.ModelReplied)],
-        (100, 200, 400),
-        (8.0, 4.0, 2.0),
-        strict=True,
-    ):
-        event.usage, event.model_time = ev.Usage(prompt_tokens=tokens), seconds
-    page = open_page(**SCREENS["light"])
-    show(page, events)
-    heights = "() => [...document.querySelectorAll('.lsn-bars rect')].map(bar => Number(bar.getAttribute('height')))"
-    page.wait_for_function(f"() => (([one, two, three]) => one < two && two < three)(({heights})())")
-    page.get_by_label("Height of the bars").select_option("time")
-    page.wait_for_function(f"() => (([one, two, three]) => one > two && two > three)(({heights})())")
-
-
-def test_attempts_that_were_left_have_lanes(open_page: Callable[..., Page]) -> None:
-    page = open_page(**SCREENS["light"])
-    show(page, rewound())
-    lane = page.get_by_role("group", name="Earlier attempt after step 4")
-    expect(lane.get_by_role("option")).to_have_count(1)
-    picture = page.get_by_role("listbox")
-    picture.focus()
-    for key in ("End", "ArrowDown", "Enter"):
-        page.keyboard.press(key)
-    expect(lane.get_by_role("option")).to_have_attribute("aria-selected", "true")
-    expect(page.locator(".lsn-history h3")).to_contain_text("Step 5 of an earlier attempt")
-
-
 def test_a_thumbnail_leads_to_the_file(open_page: Callable[..., Page]) -> None:
-    page = open_page(**SCREENS["light"])
+    page = open_page()
     show(page, finished())
     page.wait_for_function("() => document.querySelector('.lsn-pic img')?.naturalWidth === 1")
     expect(page.locator(".lsn-out b")).to_have_text(["poster.png", "plan.svg", "table.csv", "notes.txt"])
@@ -212,7 +135,7 @@ def test_a_thumbnail_leads_to_the_file(open_page: Callable[..., Page]) -> None:
 
 
 def test_the_frame_of_a_drawing_has_its_size(open_page: Callable[..., Page]) -> None:
-    page = open_page(**SCREENS["light"])
+    page = open_page()
     show(page, finished())
     page.locator(".lsn-frame-place").scroll_into_view_if_needed()
     inner = page.frame_locator(".lsn-frame").frame_locator("iframe").locator("svg")
@@ -232,7 +155,7 @@ def test_the_frame_of_a_drawing_has_its_size(open_page: Callable[..., Page]) -> 
 def test_actions_that_are_hidden_take_no_room_from_the_line(
     open_page: Callable[..., Page], screen: str
 ) -> None:
-    page = open_page(**SCREENS[screen])
+    page = open_page(screen)
     assert page.evaluate("matchMedia('(hover: hover)').matches")
     show(page, long_run(20, (5,)), live=True)
     line = page.locator(".lsn-step[data-step='2']")
@@ -247,7 +170,7 @@ def test_actions_that_are_hidden_take_no_room_from_the_line(
 
 @pytest.mark.parametrize("colour", ["", "\x1b[31m"])
 def test_the_last_line_of_a_long_error_is_in_sight(open_page: Callable[..., Page], colour: str) -> None:
-    page = open_page(**SCREENS["light"])
+    page = open_page()
     errors = "".join(f"{colour}error {number} {'x' * 200}\n" for number in range(1, 101))
     failed = step_events(1, output="", stderr=errors + "KeyError: 'pop'\n", exit_code=1)
     show(page, [start_event(), *failed])
@@ -263,19 +186,3 @@ def test_the_last_line_of_a_long_error_is_in_sight(open_page: Callable[..., Page
       return line.top >= around.top && line.bottom <= around.bottom + 1;
     }"""
     assert box.evaluate(end)
-
-
-def test_the_whole_is_read_by_the_keyboard(open_page: Callable[..., Page]) -> None:
-    page = open_page(**SCREENS["light"])
-    show(page, long_run(20, (5, 9)))
-    page.locator(".lsn-view").focus()
-    page.keyboard.press("f")
-    expect(page.locator(".lsn-step-head[aria-expanded='true']")).to_have_count(0)
-    page.keyboard.press("e")
-    expect(page.locator(".lsn-step-head[aria-expanded='true']")).to_have_count(1)
-    page.keyboard.press("/")
-    page.keyboard.type("part 17.")
-    page.keyboard.press("Enter")
-    expect(page.locator(".lsn-current")).to_have_attribute("data-step", "17")
-    expect(page.locator(".lsn-step:visible")).to_have_count(1)
-    expect(page.locator(".lsn-search")).to_be_focused()

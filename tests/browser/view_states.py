@@ -2,22 +2,56 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Callable
 from typing import Any
 
 from card_runs import PROTECTION, start_event, step_events
 from playwright.sync_api import Page, expect
-from test_debugger_view import _HOST, chained
 from view_page import bundle, page_html
 
 from llm_sandbox_nb.trajectory import events as ev
 
+HOST = """
+window.done = [];
+const take = name => async (...given) => { window.done.push([name, ...given]); return EVIL; };
+const old = {
+  files: async (checkpoint, path) => ({ path: path || '/testbed', base: false, total: 9, files: [
+    { path: `/testbed/${EVIL}`, kind: 'directory', size: 0 },
+    { path: '/testbed/l', kind: 'link', size: 1, target: EVIL },
+    { path: `/testbed/a${EVIL}`, kind: 'file', size: 5 }, { path: '/testbed/notes', kind: 'file', size: 5 } ] }),
+  read: async (checkpoint, path) => new TextEncoder().encode(`${checkpoint} ${EVIL}`),
+  changes: async (from, to) => ({ total: 2, incomplete: EVIL, changes: [
+    { path: `/${EVIL}`, kind: 'modified', size: 1 }, { path: '/x', kind: EVIL, size: 1 } ] }),
+  diff: async (from, to, path) => ({ diff: `--- a\\n+++ b\\n-${EVIL}\\n+${from} to ${to}\\n`, note: EVIL })
+};
+function begin(bundle, server) {
+  const controls = { stop: take('stop'), pause: take('pause'), resume: take('resume'), say: take('say') };
+  const decisions = Object.fromEntries(
+    ['continue', 'step', 'edit', 'skip', 'observe', 'change'].map(name => [name, take(name)]));
+  const timeTravel = { rewind: take('rewind'), undo: take('undo'), fork: take('fork'),
+    resume: take('resume') };
+  const { view } = lsn.show(bundle, server ? { controls, decisions, history: old, timeTravel } : {});
+  view.setLive(server);
+  view.flush();
+  window.view = view;
+}
+"""
+"""What a server offers, as a script: `done` is what was asked of it, and it answers with `EVIL`."""
 PIXEL = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010806000000" "1f15c4890000000d49444154789c6360f8cfc0000000030001"
     "5b0c0f9c0000000049454e44ae426082"
 )  # fmt: skip
 LINES = "".join(f"line {number}\n" for number in range(1, 61))
 FAILING: dict[str, Any] = {"exit_code": 2, "stderr": "Traceback\nKeyError: 'pop'\n"}
+
+
+def chained(events: list[ev.Event]) -> list[ev.Event]:
+    """Events that follow each other, as a recorder makes them."""
+    for before, event in itertools.pairwise(events):
+        event.parent = event.parent or before.id
+    return events
 
 
 def long_run(count: int, failing: tuple[int, ...] = ()) -> list[ev.Event]:
@@ -84,7 +118,7 @@ def refused() -> list[ev.Event]:
 
 
 def running() -> list[ev.Event]:
-    """A command whose output is under way."""
+    """A command that still prints."""
     events = step_events(3, "I train the model.", LINES)
     return [*long_run(2, (1,))[:-1], *events[:-1]]
 
@@ -175,15 +209,19 @@ ON_ALL = {"finished", "failed", "long", "running", "thinking", "rewound", "cut o
 """The other states differ from these in a few elements only: light and dark, side by side with nothing else."""
 
 
-def state_page(script: str, style: str) -> str:
-    """A page for `show`."""
-    page = page_html(script, style, f"const EVIL = 'x';{_HOST}")
+def state_page(script: str, style: str, evil: str = "x") -> str:
+    """A page for `show`, whose server says `evil` wherever it may say something."""
+    page = page_html(script, style, f"const EVIL = {json.dumps(evil)};{HOST}")
     return page.replace("<!doctype html>", "<!doctype html><html lang='en'><title>run</title>")
 
 
-def show(page: Page, events: list[ev.Event], live: bool = False, capped: bool = False) -> None:
-    """The run, with everything that a server offers while it is live."""
+def show(
+    page: Page, events: list[ev.Event], live: bool = False, capped: bool = False, evil: str = ""
+) -> None:
+    """The run, with everything that a server offers while it is live; `evil` stands after each of its texts."""
     run = bundle(chained(events), FILES)
+    if evil:
+        run["events"] = [with_evil(event, evil) for event in run["events"]]
     page.evaluate(
         "([run, live, capped]) => { begin(run, live); if (capped) { place = document.getElementById('view');"
         " const view = new lsn.TrajectoryView(new lsn.PlainHost(run), { live, capped }); view.add(...run.events);"
@@ -193,9 +231,31 @@ def show(page: Page, events: list[ev.Event], live: bool = False, capped: bool = 
     page.wait_for_function("() => !document.querySelector('[aria-busy=true]')")
 
 
-def show_state(page: Page, name: str) -> None:
+TEXTS = {
+    "task", "model", "content", "reasoning", "command", "observation", "stdout", "stderr", "answer", "error", "message",
+    "text", "diff", "note", "notice", "file_text", "folder", "protects", "does_not_protect", "role", "reason",
+}  # fmt: skip
+"""Fields of events in which a model, a sandbox or a server may say anything."""
+FIXED = {"call.held", "run.finished"}
+"""Kinds of events whose `reason` is one of a list."""
+
+
+def with_evil(value: Any, evil: str) -> Any:
+    """The same with this after each text."""
+    if isinstance(value, list):
+        return [with_evil(one, evil) for one in value]
+    if not isinstance(value, dict):
+        return value
+    said = TEXTS - ({"reason"} if value.get("kind") in FIXED else set())
+    return {
+        key: one + evil if key in said and isinstance(one, str) else with_evil(one, evil)
+        for key, one in value.items()
+    }
+
+
+def show_state(page: Page, name: str, evil: str = "") -> None:
     """A state of `STATES`, with what a person does in it."""
     make, live = STATES[name]
-    show(page, make(), live)
+    show(page, make(), live, evil=evil)
     if name in THEN:
         THEN[name](page)

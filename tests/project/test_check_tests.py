@@ -17,7 +17,7 @@ HABITS = {
         "start(['sleep', own_mark()])\nassert x",
     ),
     "a constant that is searched for": (
-        "assert not processes_with('word')",
+        "assert not processes_with" + "('word')",
         "assert not processes_with(mark)",
     ),
     "a search of the whole machine": (
