@@ -1,11 +1,11 @@
-/** Shows runs in outputs of notebooks, and journals and trajectories that are opened as files. */
+/** Shows runs in outputs of notebooks, and journals and trajectories that are opened with it as files. */
 
 import { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import { Widget } from '@lumino/widgets';
 
 import { asBundle, EventFeed, TRAJECTORY_MIME } from './embedded';
 import { readRecord } from './formats';
-import { ILiveRun, IPast, IShell, liveOffer, pastOffer, shellOffer, TAB } from './live';
+import { ILiveRun, IPast, IShell, liveOffer, pastOffer, RECORD_FACTORY, shellOffer, TAB } from './live';
 import { MimeHost } from './mime-host';
 import { TabTools } from './tab-tools';
 import { h } from './view/dom';
@@ -374,7 +374,7 @@ const extensions: IRenderMime.IExtension[] = [
   },
   {
     id: 'llm-sandbox-nb:file',
-    description: 'Shows journals and trajectories that are opened as files.',
+    description: 'Shows journals and trajectories that are opened with it as files.',
     rendererFactory: {
       safe: true,
       mimeTypes: [RECORD_MIME],
@@ -389,7 +389,7 @@ const extensions: IRenderMime.IExtension[] = [
         displayName: 'Journal of a run',
         mimeTypes: [RECORD_MIME],
         extensions: [],
-        pattern: '.*journal\\.jsonl$',
+        pattern: '^journal\\.jsonl$',
         fileFormat: 'text'
       },
       {
@@ -401,12 +401,12 @@ const extensions: IRenderMime.IExtension[] = [
         fileFormat: 'text'
       }
     ],
+    // For no file by default: other projects have files of these names, and Lab looks at the name only.
     documentWidgetFactoryOptions: {
-      name: 'Trajectory',
+      name: RECORD_FACTORY,
       modelName: 'text',
       primaryFileType: 'llm-sandbox-journal',
-      fileTypes: ['llm-sandbox-journal', 'llm-sandbox-trajectory'],
-      defaultFor: ['llm-sandbox-journal', 'llm-sandbox-trajectory']
+      fileTypes: ['llm-sandbox-journal', 'llm-sandbox-trajectory']
     }
   }
 ];
