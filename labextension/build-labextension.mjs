@@ -12,7 +12,7 @@ const read = path => JSON.parse(readFileSync(path, 'utf8'));
 const builder = 'node_modules/@jupyter/builder/lib/build-labextension.js';
 const core = read('node_modules/@jupyterlab/core-meta/core.package.json');
 const { dependencies, jupyterlab } = read('package.json');
-const oldest = Object.entries(dependencies).filter(([name]) => name in (core.resolutions ?? {}) || name in core.dependencies);
+const oldest = Object.entries(dependencies).filter(([name]) => name.startsWith('@jupyterlab/'));
 for (const [name, range] of oldest) {
   core.dependencies[name] = range;
   delete core.resolutions?.[name];

@@ -1,7 +1,7 @@
 """The networks of sandboxes, on which they cannot reach each other.
 
 On Docker all sandboxes of an engine share one bridge network without traffic between its members. Podman drops that
-option of Docker's without a word. So there each sandbox gets a network of its own, which Podman keeps apart from others.
+option of Docker's without a word. So there each sandbox gets a network of its own, which Podman keeps apart.
 """
 
 from __future__ import annotations
