@@ -48,7 +48,9 @@ class NetworkChangedError(SandboxError):
 
 
 def network_arguments(network: str, sandbox_id: str) -> tuple[str, dict[str, Any] | None]:
-    """The mode and the endpoints with which a container joins its network (`"open"`), which is made if missing, or none.
+    """The mode and the endpoints with which a container joins its network (`"open"`) or none.
+
+    The network is made when it is missing.
 
     The endpoint is given by the network's id, because engines refuse a name that exists twice; they refuse the id
     as a mode, too, because they look up its name.
@@ -206,7 +208,7 @@ def make_own_network(client: DockerClient, sandbox_id: str) -> str:
 
 
 def remove_own_network(client: DockerClient, sandbox_id: str) -> None:
-    """Remove the network of one sandbox, unless it is gone or a container uses it; `remove_left_networks` tries again."""
+    """Remove the network of one sandbox, unless a container uses it; `remove_left_networks` tries again."""
     from llm_sandbox_nb.sandbox.docker.api import APIError
 
     with contextlib.suppress(APIError), engine_errors():

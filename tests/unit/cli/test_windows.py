@@ -1,4 +1,4 @@
-"""Windows: recorded runs are read, compared and exported; what needs a sandbox says in one sentence that there is none."""
+"""Windows: recorded runs are read, compared and exported; one sentence says that no sandbox opens."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_python_reads_and_refuses_in_the_same_way(folder: Path, tmp_path: Path) 
         "steps: 2 True",
         "compared: True",
         "exported: True",
-        f"IsolationUnavailableError {NO_SANDBOX}",
+        f"RunError {NO_SANDBOX}",
     ], said.stderr
 
 
