@@ -75,8 +75,6 @@ export interface IShownRun {
 
 /** In the metadata of a run that is shown in a tab of its own. */
 export const TAB = 'llm-sandbox-tab';
-/** The viewer of files with runs, in the menu *Open With*. */
-export const RECORD_FACTORY = 'Trajectory';
 
 /** What the application around the cards can do for them. */
 export interface IShell {

@@ -5,15 +5,15 @@ import { Widget } from '@lumino/widgets';
 
 import { asBundle, EventFeed, TRAJECTORY_MIME } from './embedded';
 import { readRecord } from './formats';
-import { ILiveRun, IPast, IShell, liveOffer, pastOffer, RECORD_FACTORY, shellOffer, TAB } from './live';
+import { ILiveRun, IPast, IShell, liveOffer, pastOffer, shellOffer, TAB } from './live';
 import { MimeHost } from './mime-host';
+import { RECORD_MIME, recordFileTypes, recordWidget } from './record-files';
 import { TabTools } from './tab-tools';
 import { h } from './view/dom';
 import { IEvent } from './generated/events';
 import { ITimeTravel } from './view/host';
 import { TrajectoryView } from './view/view';
 
-const RECORD_MIME = 'text/vnd.llm-sandbox.record';
 /** Events after which a run is another attempt than before. */
 const ATTEMPT: ReadonlySet<string> = new Set(['rewound', 'continued', 'model.requested', 'run.finished']);
 
@@ -383,31 +383,8 @@ const extensions: IRenderMime.IExtension[] = [
     },
     rank: 10,
     dataType: 'string',
-    fileTypes: [
-      {
-        name: 'llm-sandbox-journal',
-        displayName: 'Journal of a run',
-        mimeTypes: [RECORD_MIME],
-        extensions: [],
-        pattern: '^journal\\.jsonl$',
-        fileFormat: 'text'
-      },
-      {
-        name: 'llm-sandbox-trajectory',
-        displayName: 'Trajectory',
-        mimeTypes: [RECORD_MIME],
-        extensions: [],
-        pattern: '^trajectory\\.json$',
-        fileFormat: 'text'
-      }
-    ],
-    // For no file by default: other projects have files of these names, and Lab looks at the name only.
-    documentWidgetFactoryOptions: {
-      name: RECORD_FACTORY,
-      modelName: 'text',
-      primaryFileType: 'llm-sandbox-journal',
-      fileTypes: ['llm-sandbox-journal', 'llm-sandbox-trajectory']
-    }
+    fileTypes: recordFileTypes,
+    documentWidgetFactoryOptions: recordWidget
   }
 ];
 

@@ -131,10 +131,11 @@ class FrontEnd:
         self.root = jupyter.root / folder
         self.root.mkdir(parents=True, exist_ok=True)
 
-    def address(self, path: str) -> str:
-        """Where a notebook or another file is opened."""
+    def address(self, path: str, factory: str = "") -> str:
+        """Where a notebook or another file is opened: by default, or as by *Open With* a `factory`."""
         viewer = "lab/tree" if self.app == "lab" else "notebooks" if path.endswith(".ipynb") else "edit"
-        return f"{self.jupyter.url}{viewer}/{self.path(path)}?reset&token={self.jupyter.token}"
+        chosen = f"&factory={factory}" if factory else ""
+        return f"{self.jupyter.url}{viewer}/{self.path(path)}?reset&token={self.jupyter.token}{chosen}"
 
     def path(self, name: str) -> str:
         """The path of a file in the server's root."""

@@ -70,7 +70,11 @@ def test_recorded_runs_are_read(folder: Path, words: tuple[str, ...], expected: 
 
 @pytest.mark.parametrize(
     "words",
-    [("run", "--query", "x", "--llm_name", "scripted/strawberry"), ("doctor",), ("benchmark", "run", "x.yaml")],
+    [
+        ("run", "--query", "x", "--llm_name", "scripted/strawberry"),
+        ("doctor",),
+        ("benchmark", "run", "x.yaml"),
+    ],
     ids=lambda words: words[0],
 )
 def test_what_needs_a_sandbox_says_so_in_one_sentence(tmp_path: Path, words: tuple[str, ...]) -> None:
