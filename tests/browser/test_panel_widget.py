@@ -94,8 +94,8 @@ def test_the_stop_button_ends_a_command_in_a_busy_cell(
         server.jupyter.add_kernel(kernel, ipykernel(version))
     begin(server, page, f"heard-{version}", "600", kernel).touch()
     expect(page.locator(".lsn-step")).to_have_count(3)
+    page.get_by_role("button", name="Stop", exact=True).click(timeout=60_000)
     expect(page.get_by_text("Interrupt the cell to stop the run.")).to_have_count(0)
-    page.get_by_role("button", name="Stop", exact=True).click()
     expect(page.locator(".lsn")).to_contain_text("Stopped by you")
 
 
