@@ -1,6 +1,6 @@
 """Runs a program as on Windows: `python like_windows.py FILE` or `python like_windows.py -m llm_sandbox_nb ...`.
 
-What only other systems have is taken away: modules, flags, functions, signals. Programs of others that ask for the
+What only other systems have is hidden: modules, flags, functions, signals. Programs of others that ask for the
 platform when they are imported are imported before.
 """
 
