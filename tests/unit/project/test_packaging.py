@@ -177,11 +177,11 @@ def test_the_extension_is_built_for_the_oldest_lab() -> None:
     lock = json.loads((ROOT / "labextension" / "package-lock.json").read_text("utf-8"))["packages"]
     oldest = OLDEST[0].removeprefix("jupyterlab==").removesuffix(".*")
     ours = {name: range for name, range in package["dependencies"].items() if name.startswith("@jupyterlab/")}
-    assert ours["@jupyterlab/application"] == f"~{oldest}.0"
+    assert ours["@jupyterlab/application"] == f"^{oldest}.0"
     assert OLDEST_FRONT_ENDS["jupyterlab"][1] == oldest
     for name, range in ours.items():
         found = lock[f"node_modules/{name}"]["version"]
-        assert found.rpartition(".")[0] == range.strip("~").rpartition(".")[0], name
+        assert found.rpartition(".")[0] == range.strip("^").rpartition(".")[0], name
     places = [place.split("node_modules/") for place in lock if "/@jupyterlab/" in place]
     copies = [place for place in places if len(place) > 2 and place[-1].startswith("@jupyterlab/")]
     assert copies == [], "a package of another release of Lab brings its own"
