@@ -131,11 +131,10 @@ class FrontEnd:
         self.root = jupyter.root / folder
         self.root.mkdir(parents=True, exist_ok=True)
 
-    def address(self, path: str, factory: str = "") -> str:
-        """Where a notebook or another file is opened: by default, or as by *Open With* a `factory`."""
+    def address(self, path: str) -> str:
+        """Where a notebook or another file is opened."""
         viewer = "lab/tree" if self.app == "lab" else "notebooks" if path.endswith(".ipynb") else "edit"
-        chosen = f"&factory={factory}" if factory else ""
-        return f"{self.jupyter.url}{viewer}/{self.path(path)}?reset&token={self.jupyter.token}{chosen}"
+        return f"{self.jupyter.url}{viewer}/{self.path(path)}?reset&token={self.jupyter.token}"
 
     def path(self, name: str) -> str:
         """The path of a file in the server's root."""
@@ -182,6 +181,22 @@ def open_notebook(page: Page, server: FrontEnd, path: str, *, kernel: bool = Tru
     page.evaluate(_CURRENT)
     if kernel:
         wait_for_kernel(page)
+
+
+def open_as_run(page: Page, server: FrontEnd, path: str) -> None:
+    """Open a file as *Open With*, *Trajectory* does. Notebook opens it in another page, whose address says so."""
+    if server.app == "notebook":
+        page.goto(f"{server.address(path)}&factory=Trajectory")
+        return
+    page.goto(f"{server.jupyter.url}lab?reset&token={server.jupyter.token}")
+    page.wait_for_function("() => !!window.jupyterapp")
+    page.evaluate(
+        """async path => {
+          await jupyterapp.restored;
+          await jupyterapp.commands.execute('docmanager:open', { path, factory: 'Trajectory' });
+        }""",
+        server.path(path),
+    )
 
 
 def wait_for_kernel(page: Page) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from servers import APPS, FrontEnd
+from servers import APPS, FrontEnd, open_as_run
 
 from llm_sandbox_nb.formats.llm_in_sandbox import write_seed
 from llm_sandbox_nb.runs.run import Run
@@ -83,14 +83,14 @@ def assert_shows_files(page: Page) -> None:
 
 @pytest.mark.parametrize("server", APPS, indirect=True)
 def test_a_journal_opens_as_the_run_with_its_files(server: FrontEnd, page: Page) -> None:
-    page.goto(server.address("run/journal.jsonl", "Trajectory"))
+    open_as_run(page, server, "run/journal.jsonl")
     assert_shows_steps(page)
     assert_shows_files(page)
     expect(page.locator(".lsn-step a").first).to_have_attribute("rel", "noopener noreferrer nofollow")
 
 
 def test_a_trajectory_of_the_paper_opens_as_the_run(server: FrontEnd, page: Page) -> None:
-    page.goto(server.address("run/trajectory.json", "Trajectory"))
+    open_as_run(page, server, "run/trajectory.json")
     assert_shows_steps(page)
 
 
@@ -103,7 +103,7 @@ def test_files_of_these_names_open_as_they_did_before(server: FrontEnd, page: Pa
 
 
 def test_another_trajectory_json_is_shown_as_the_text_it_is(server: FrontEnd, page: Page) -> None:
-    page.goto(server.address("other/trajectory.json", "Trajectory"))
+    open_as_run(page, server, "other/trajectory.json")
     expect(page.locator(".lsn-other")).to_contain_text("<script>window.hit=1</script>")
     assert page.evaluate("() => window.hit") is None
 
@@ -123,7 +123,7 @@ def test_an_exported_file_shows_everything_and_asks_for_nothing(
     assert_shows_files(page)
     licenses = page.locator(".lsn-licenses")
     expect(licenses.locator("summary")).to_be_visible()
-    for holder in ("MarkedJS", "Cure53", "Arjun Barrett", "Ivan Sagalaev", "Kevin Decker", "Titus Wormer"):
+    for holder in ("MarkedJS", "dompurify", "Arjun Barrett", "Ivan Sagalaev", "Kevin Decker", "Titus Wormer"):
         expect(licenses).to_contain_text(holder)
     expect(page.get_by_role("button", name="network")).to_have_count(0)
     expect(page.locator(".lsn-output .ansi-red-fg").first).to_be_attached()
