@@ -198,7 +198,7 @@ labextension/node_modules/.package-lock.json: labextension/package-lock.json
 	@touch $@
 
 $(VENV)/.labextension: labextension/node_modules/.package-lock.json $(shell find labextension/src labextension/style labextension/schema -type f) \
-		labextension/package.json labextension/tsconfig.json $(wildcard labextension/build-*.mjs) \
+		labextension/package.json labextension/tsconfig.json $(wildcard labextension/build-*.mjs labextension/*.config.cjs) \
 		labextension/generate-events.py labextension/generate-examples.py $(wildcard llm_sandbox_nb/trajectory/*event*.py) | $(VENV)/.demo
 	@$(PY) labextension/generate-events.py --check
 	@$(PY) labextension/generate-examples.py --check

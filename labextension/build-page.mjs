@@ -5,6 +5,8 @@ import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node
 import { join } from 'node:path';
 
 const output = '../llm_sandbox_nb/notebook/page';
+/** Characters of licences in an exported page. */
+const MOST_LICENSES = 64 * 1024;
 
 rmSync(output, { recursive: true, force: true });
 mkdirSync(output, { recursive: true });
@@ -13,10 +15,14 @@ const banner = {
   js: '/* llm-sandbox-nb, Apache-2.0. With DOMPurify (c) Cure53, Apache-2.0; marked (c) MarkedJS, MIT; ansi_up (c) Dru Nelson, MIT; fflate (c) Arjun Barrett, MIT; highlight.js (c) Ivan Sagalaev, BSD-3-Clause; lowlight (c) Titus Wormer, MIT; noble-hashes (c) Paul Miller, MIT; jsdiff (c) Kevin Decker, BSD-3-Clause. */'
 };
 const script = { ...common, outdir: output, charset: 'ascii', metafile: true, banner };
-const { metafile } = await build({ ...script, entryPoints: { page: 'src/page.ts' }, format: 'iife' });
-await build({ ...script, entryPoints: { widget: 'src/widget.ts' }, format: 'esm' });
+const page = await build({ ...script, entryPoints: { page: 'src/page.ts' }, format: 'iife' });
+const widget = await build({ ...script, entryPoints: { widget: 'src/widget.ts' }, format: 'esm' });
 await build({ ...common, entryPoints: { page: 'style/page.css', widget: 'style/widget.css' }, outdir: output });
-writeFileSync(join(output, 'LICENSES.txt'), licenses(Object.keys(metafile.inputs)));
+const texts = licenses([page, widget].flatMap(({ metafile }) => Object.keys(metafile.inputs)));
+if (texts.length > MOST_LICENSES) {
+  throw new Error(`the licences are ${texts.length} characters, and every exported page holds them`);
+}
+writeFileSync(join(output, 'LICENSES.txt'), texts);
 
 /** The licence of each package that files came from. */
 function licenses(inputs) {

@@ -33,7 +33,7 @@ TIMED_CALLS = {
     "execute", "get", "join", "post", "put", "request", "result", "run", "send", "urlopen", "wait", "wait_for",
 }  # fmt: skip
 BROWSER_CALLS = re.compile(
-    r"(?:not_)?to_\w+|wait_for\w*|expect_\w+|click|dblclick|fill|goto|press|check|reload|hover"
+    r"(?:not_)?to_\w+|wait_for(?!_ready)\w*|expect_\w+|click|dblclick|fill|goto|press|check|reload|hover"
 )
 WAITS = re.compile(
     r"until|eventually|expect|join|communicate|gather|wait|wait_\w+|\w+_wait|\w*until\w*|wait\w*"

@@ -1,4 +1,4 @@
-/** Shows runs in outputs of notebooks, and journals and trajectories that are opened as files. */
+/** Shows runs in outputs of notebooks, and journals and trajectories that are opened with it as files. */
 
 import { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import { Widget } from '@lumino/widgets';
@@ -7,13 +7,13 @@ import { asBundle, EventFeed, TRAJECTORY_MIME } from './embedded';
 import { readRecord } from './formats';
 import { ILiveRun, IPast, IShell, liveOffer, pastOffer, shellOffer, TAB } from './live';
 import { MimeHost } from './mime-host';
+import { RECORD_MIME, recordFileTypes, recordWidget } from './record-files';
 import { TabTools } from './tab-tools';
 import { h } from './view/dom';
 import { IEvent } from './generated/events';
 import { ITimeTravel } from './view/host';
 import { TrajectoryView } from './view/view';
 
-const RECORD_MIME = 'text/vnd.llm-sandbox.record';
 /** Events after which a run is another attempt than before. */
 const ATTEMPT: ReadonlySet<string> = new Set(['rewound', 'continued', 'model.requested', 'run.finished']);
 
@@ -374,7 +374,7 @@ const extensions: IRenderMime.IExtension[] = [
   },
   {
     id: 'llm-sandbox-nb:file',
-    description: 'Shows journals and trajectories that are opened as files.',
+    description: 'Shows journals and trajectories that are opened with it as files.',
     rendererFactory: {
       safe: true,
       mimeTypes: [RECORD_MIME],
@@ -383,31 +383,8 @@ const extensions: IRenderMime.IExtension[] = [
     },
     rank: 10,
     dataType: 'string',
-    fileTypes: [
-      {
-        name: 'llm-sandbox-journal',
-        displayName: 'Journal of a run',
-        mimeTypes: [RECORD_MIME],
-        extensions: [],
-        pattern: '.*journal\\.jsonl$',
-        fileFormat: 'text'
-      },
-      {
-        name: 'llm-sandbox-trajectory',
-        displayName: 'Trajectory',
-        mimeTypes: [RECORD_MIME],
-        extensions: [],
-        pattern: '^trajectory\\.json$',
-        fileFormat: 'text'
-      }
-    ],
-    documentWidgetFactoryOptions: {
-      name: 'Trajectory',
-      modelName: 'text',
-      primaryFileType: 'llm-sandbox-journal',
-      fileTypes: ['llm-sandbox-journal', 'llm-sandbox-trajectory'],
-      defaultFor: ['llm-sandbox-journal', 'llm-sandbox-trajectory']
-    }
+    fileTypes: recordFileTypes,
+    documentWidgetFactoryOptions: recordWidget
   }
 ];
 

@@ -46,6 +46,7 @@ class Panel {
   private _note: HTMLElement;
   private _parts = 0;
   private _asked = 0;
+  private _signs = 0;
   private _answers = new Map<number, (error: string | null) => void>();
   private _timer: ReturnType<typeof setTimeout> | undefined;
 
@@ -81,6 +82,7 @@ class Panel {
     switch (message.type) {
       case 'live':
         this._add(message.events ?? []);
+        this._greetAgain();
         break;
       case 'ready':
         this._note.remove();
@@ -97,6 +99,17 @@ class Panel {
         break;
     }
   };
+
+  /**
+   * What a page says before its subshell is there reaches the shell that the cell keeps busy. So it says hello again until
+   * it is heard, at ever fewer signs of life: a kernel that hears nothing takes all of them when the cell is over.
+   */
+  private _greetAgain(): void {
+    this._signs++;
+    if (!this._host.controls && Number.isInteger(Math.log2(this._signs))) {
+      this._model.send({ type: 'hello' });
+    }
+  }
 
   private _add(events: readonly unknown[]): void {
     for (const event of events) {

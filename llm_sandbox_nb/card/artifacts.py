@@ -23,6 +23,7 @@ from llm_sandbox_nb.card.text import escape, markdown_html
 from llm_sandbox_nb.formatting import clip, format_size
 from llm_sandbox_nb.trajectory.events import ArtifactSaved
 from llm_sandbox_nb.trajectory.run_folder import FILES, own_file
+from llm_sandbox_nb.windows import open_no_link
 
 _TAGS = frozenset(
     """
@@ -413,8 +414,7 @@ def _load(saved: ArtifactSaved, folder: Path | None, room: int, each: int) -> Ar
 
 
 def _read(path: Path, room: int) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
+    with os.fdopen(open_no_link(path), "rb") as file:
         return file.read(room)
 
 

@@ -47,7 +47,9 @@ _PAGE = """\
 _VIEW = """\
 <main id="llm-sandbox-view"><noscript>Allow scripts: this page shows the run with its own.</noscript></main>
 <script type="application/json" id="llm-sandbox-run">{run}</script>
-<script>{script}</script>"""
+<script>{script}</script>
+<details class="lsn-licenses">
+<summary>Licences of the libraries in this page</summary><pre>{licenses}</pre></details>"""
 
 _CARD_STYLE = ":root{color-scheme:light dark}body{max-width:1100px;margin:16px auto;padding:0 12px}"
 
@@ -120,7 +122,11 @@ def page(run: RecordedRun, caps: Caps = CAPS) -> str:
         trajectory.artifacts.values(), run.folder, each=caps.artifact, together=caps.run
     )
     bundle = trajectory_json(trajectory, artifacts, caps)
-    view = _VIEW.format(run=json_for_script(bundle), script=_asset("page.js"))
+    view = _VIEW.format(
+        run=json_for_script(bundle),
+        script=_asset("page.js"),
+        licenses=html.escape(_asset("LICENSES.txt"), quote=False),
+    )
     return _PAGE.format(**head, style=_asset("page.css"), body=view)
 
 

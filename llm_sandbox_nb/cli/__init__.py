@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from llm_sandbox_nb.options.table import UsageError
+from llm_sandbox_nb.windows import NO_SANDBOX, is_windows
 
 ENDED_WELL = 0
 FAILED = 1
@@ -39,6 +40,7 @@ _MODULES = {
     "train": "train_command",
 }
 """Their imports are heavy, so only the module of the command is imported."""
+_WITH_SANDBOX = ("run", "doctor", "benchmark", "train")
 _BY_STOP_REASON = {
     "submitted": ENDED_WELL,
     "answered": ENDED_WELL,
@@ -101,6 +103,9 @@ def _dispatch(arguments: list[str]) -> int:
     if not parsed.command:
         parser.print_help()
         return USAGE
+    if parsed.command in _WITH_SANDBOX and is_windows():
+        print(NO_SANDBOX, file=sys.stderr)
+        return SANDBOX_ERROR
     module = importlib.import_module(f"llm_sandbox_nb.cli.{_MODULES[parsed.command]}")
     code: int = getattr(module, f"{parsed.command}_command")(parsed)
     return code

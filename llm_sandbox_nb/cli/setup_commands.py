@@ -6,7 +6,9 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import sys
+from importlib import metadata
 
 from llm_sandbox_nb.cli import ENDED_WELL, FAILED, SANDBOX_ERROR
 from llm_sandbox_nb.cli.printer import harmless
@@ -78,16 +80,18 @@ def _check_image(name: str | None) -> int:
 
 
 def doctor_command(_: argparse.Namespace) -> int:
-    """Print one paragraph per isolation; exit code 0 when `auto` finds one and no malicious release is installed."""
+    """Print one paragraph per isolation; exit code 0 when `auto` finds one and no malicious release is installed.
+
+    An isolation works when a sandbox with the defaults opens in it.
+    """
     from llm_sandbox_nb.card.export import NO_VIEW, has_view
     from llm_sandbox_nb.model.litellm_model import compromised_version
     from llm_sandbox_nb.sandbox.isolations import ISOLATIONS
-    from llm_sandbox_nb.sandbox.open import load_isolation
 
-    async def ask_all() -> list[str]:
-        return await asyncio.gather(*(load_isolation(name).why_unavailable(None) for name in ISOLATIONS))
+    async def try_all() -> list[str]:
+        return await asyncio.gather(*(_why_it_fails(name) for name in ISOLATIONS))
 
-    problems = dict(zip(ISOLATIONS, asyncio.run(ask_all()), strict=True))
+    problems = dict(zip(ISOLATIONS, asyncio.run(try_all()), strict=True))
     for name, problem in problems.items():
         isolation = ISOLATIONS[name]
         print(f"{name:<11} {f'does not work here: {problem}' if problem else 'works'}")
@@ -97,6 +101,8 @@ def doctor_command(_: argparse.Namespace) -> int:
             what = "" if isolation.isolates else "it isolates nothing; "
             print(f"{'':<11} {what}it is only used when asked for by name")
     print(f"{'view':<11} {'works' if has_view() else NO_VIEW}")
+    for sentence in old_front_ends():
+        print(f"{'':<11} {sentence}")
     chosen = next((name for name in problems if ISOLATIONS[name].automatic and not problems[name]), None)
     if malicious := compromised_version():
         print(malicious, file=sys.stderr)
@@ -106,6 +112,42 @@ def doctor_command(_: argparse.Namespace) -> int:
         return ENDED_WELL
     print("No isolation works here; the lines above say what to do.", file=sys.stderr)
     return SANDBOX_ERROR
+
+
+async def _why_it_fails(isolation: str) -> str:
+    """Open a sandbox with the defaults; the reason why that is impossible, without its full stop, else nothing."""
+    from llm_sandbox_nb.sandbox.errors import SandboxError
+    from llm_sandbox_nb.sandbox.open import load_isolation, open_sandbox
+
+    if problem := await load_isolation(isolation).why_unavailable(None):
+        return problem
+    try:
+        async with open_sandbox(isolation) as sandbox:
+            await sandbox.run("true")
+    except SandboxError as error:
+        return str(error).rstrip(".")
+    return ""
+
+
+OLDEST_FRONT_ENDS = {"jupyterlab": ("JupyterLab", "4.4"), "notebook": ("Notebook", "7.4")}
+"""The oldest releases that the view is built for and tested in: labextension/package.json, tests/versions.py."""
+
+
+def old_front_ends() -> list[str]:
+    """A sentence for each JupyterLab and Notebook of this environment that is too old for the view."""
+    sentences = []
+    for distribution, (name, oldest) in OLDEST_FRONT_ENDS.items():
+        try:
+            found = metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+        numbers = tuple(int(number) for number in re.findall(r"\d+", found)[:2])
+        if numbers < tuple(map(int, oldest.split("."))):
+            sentences.append(
+                f"{name} {found} is too old for the view, which needs {oldest} or later: "
+                f"pip install '{distribution}>={oldest}'"
+            )
+    return sentences
 
 
 def settings_command(arguments: argparse.Namespace) -> int:

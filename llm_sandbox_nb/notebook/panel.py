@@ -2,7 +2,7 @@
 
 Comms work one way in all kernels while a cell runs: from the kernel. So all that is written goes into the widget's
 state, where a page finds it whenever it looks, and nothing is asked of the page. What the page says is heard during the
-run by some kernels only; buttons appear when it was.
+run by ipykernel 7 only, and only if the page sends it on a subshell; buttons appear when it was.
 """
 
 from __future__ import annotations
@@ -140,6 +140,9 @@ def make_panel(card: Card, control: Callable[[], RunControl | None]) -> Panel | 
     try:
         script, style = ((folder / name).read_text("utf-8") for name in ("widget.js", "widget.css"))
         widget = _widget_class()(_esm=script, _css=style)
+        # From 7.4 on, ipykernel hears what the page says where the kernel spoke last: in the shell that the cell keeps
+        # busy. Without its rule, as before, on the subshell that the page chose.
+        widget.comm._reply_subshell_for = None
     except (ImportError, OSError):
         return None
     return Panel(card, widget, control)

@@ -12,6 +12,7 @@ from typing import Any
 
 from llm_sandbox_nb.options.parser import did_you_mean
 from llm_sandbox_nb.options.table import FILE_SETTINGS, SETTINGS, UsageError
+from llm_sandbox_nb.windows import is_windows
 
 PROJECT_FILE = "llm-sandbox-nb.toml"
 _OLD_PROJECT_FILES = ("llm-sandbox-nb.yaml", "llm-in-sandbox.yaml", "llm_in_sandbox.yaml")
@@ -55,7 +56,7 @@ def _project_files(folder: Path) -> Iterator[Path]:
     home = Path.home()
     for above in () if folder == home else folder.parents:
         path = above / PROJECT_FILE
-        if path.is_file() and path.stat().st_uid == os.getuid():
+        if path.is_file() and (is_windows() or path.stat().st_uid == os.getuid()):
             yield path
         if above == home:
             return

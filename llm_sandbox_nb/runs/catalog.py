@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import fcntl
 import os
 import shutil
 import time
@@ -21,6 +20,7 @@ from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
 from llm_sandbox_nb.trajectory.run_folder import HISTORY, JOURNAL, run_folders, short_ids
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
+from llm_sandbox_nb.windows import open_no_link, try_lock
 
 _TAIL = 256 * 1024
 """Bytes of a journal's end in which its last event is looked for."""
@@ -129,12 +129,9 @@ def _ends(folder: Path) -> tuple[ev.RunStarted | None, ev.RunFinished | None]:
 @contextlib.contextmanager
 def _locked_journal(folder: Path) -> Iterator[bool]:
     """Lock the journal while the block runs; gives whether that was possible."""
-    descriptor = os.open(folder / JOURNAL, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    descriptor = open_no_link(folder / JOURNAL)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield True
-    except BlockingIOError:
-        yield False
+        yield try_lock(descriptor)
     finally:
         os.close(descriptor)
 
@@ -150,7 +147,7 @@ def disk_use(folders: Iterable[Path]) -> int:
                     info = (Path(folder) / name).lstat()
                     if (info.st_dev, info.st_ino) not in seen:
                         seen.add((info.st_dev, info.st_ino))
-                        total += info.st_blocks * 512
+                        total += getattr(info, "st_blocks", -(-info.st_size // 512)) * 512
     return total
 
 

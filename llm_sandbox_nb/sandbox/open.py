@@ -15,6 +15,7 @@ from llm_sandbox_nb.sandbox.contract import Directories, Limits, ResourceUsage, 
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError
 from llm_sandbox_nb.sandbox.isolations import ISOLATIONS, automatic_isolations
 from llm_sandbox_nb.sandbox.options import SandboxOptions
+from llm_sandbox_nb.windows import NO_SANDBOX, is_windows
 
 USAGE_TIMEOUT = 20.0
 """Seconds for which an engine may count files."""
@@ -73,7 +74,13 @@ class AdoptingImplementation(Implementation, Protocol):
 
 
 def load_isolation(name: str) -> Implementation:
-    """The implementation of an isolation of the registry."""
+    """The implementation of an isolation of the registry.
+
+    Raises:
+        IsolationUnavailableError: this is Windows, where its modules cannot even be imported.
+    """
+    if is_windows():
+        raise IsolationUnavailableError(NO_SANDBOX)
     return cast(Implementation, import_module(ISOLATIONS[name].implementation))
 
 

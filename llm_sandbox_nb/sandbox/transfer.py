@@ -24,6 +24,7 @@ from typing import BinaryIO, Self, cast
 from llm_sandbox_nb.sandbox.contract import TransferKind
 from llm_sandbox_nb.sandbox.errors import TransferError
 from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
+from llm_sandbox_nb.windows import FOLDER, NO_LINK, NOT_INHERITED
 
 RECORD = struct.Struct(">BHI")
 """Kind, length of the path, mode."""
@@ -188,8 +189,8 @@ _ENTRY_SIZE = 4096
 """Bytes that a file or folder takes on a disk at least, so that a small limit makes few of them."""
 _MAX_DEPTH = 100
 _MAX_NAME = 255
-_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_OPEN_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_FOLDER = os.O_RDONLY | FOLDER | NO_LINK | NOT_INHERITED
+_OPEN_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK | NOT_INHERITED
 
 
 class Spool:
@@ -242,7 +243,7 @@ def receive_tree(source: BinaryIO, target: Path, limit: int, only: bytes | None 
         OSError: the host's disk.
     """
     target.mkdir(parents=True, exist_ok=True)
-    folder = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    folder = os.open(target, os.O_RDONLY | FOLDER | NOT_INHERITED)
     try:
         receiver = _Receiver(folder, limit)
         if only is not None:

@@ -13,6 +13,7 @@ from llm_sandbox_nb.formatting import clip
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.run_folder import BLOBS, JOURNAL, own_file
 from llm_sandbox_nb.trajectory.whole_file import write_whole
+from llm_sandbox_nb.windows import BINARY, NOT_INHERITED, try_lock
 
 BLOB_THRESHOLD = 64 * 1024
 """Characters (or bytes) of one text above which it is kept in a file of its own."""
@@ -31,7 +32,9 @@ class Journal:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.path = folder / JOURNAL
-        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._file = os.open(
+            self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | NOT_INHERITED | BINARY, 0o644
+        )
         if not _lock(self._file):
             self.close()
             raise JournalError(f"The run in {folder} executes already: wait for its end, or fork it.")
@@ -88,16 +91,9 @@ def load_bytes(folder: Path, text: ev.Text) -> bytes:
 def _lock(file: int) -> bool:
     """Lock out other writers while `file` is open. File systems without locks are left as they are."""
     try:
-        import fcntl
-    except ImportError:
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        return try_lock(file)
     except OSError:
         return True
-    return True
 
 
 def _drop_torn_line(path: Path) -> None:

@@ -183,6 +183,22 @@ def open_notebook(page: Page, server: FrontEnd, path: str, *, kernel: bool = Tru
         wait_for_kernel(page)
 
 
+def open_as_run(page: Page, server: FrontEnd, path: str) -> None:
+    """Open a file as *Open With*, *Trajectory* does. Notebook opens it in another page, whose address says so."""
+    if server.app == "notebook":
+        page.goto(f"{server.address(path)}&factory=Trajectory")
+        return
+    page.goto(f"{server.jupyter.url}lab?reset&token={server.jupyter.token}")
+    page.wait_for_function("() => !!window.jupyterapp")
+    page.evaluate(
+        """async path => {
+          await jupyterapp.restored;
+          await jupyterapp.commands.execute('docmanager:open', { path, factory: 'Trajectory' });
+        }""",
+        server.path(path),
+    )
+
+
 def wait_for_kernel(page: Page) -> None:
     """Until the kernel of the notebook in front answers."""
     page.evaluate(_KERNEL)

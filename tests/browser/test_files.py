@@ -12,7 +12,7 @@ from failures import new_window
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 from playwright.sync_api import Browser, Page, expect
-from servers import APPS, ROOT, FrontEnd
+from servers import APPS, ROOT, FrontEnd, open_as_run
 from view_states import PIXEL
 from warm_kernels import kernel_environment
 
@@ -86,19 +86,27 @@ def assert_shows_files(page: Page) -> None:
 
 @pytest.mark.parametrize("server", APPS, indirect=True)
 def test_a_journal_opens_as_the_run_with_its_files(server: FrontEnd, page: Page) -> None:
-    page.goto(server.address("run/journal.jsonl"))
+    open_as_run(page, server, "run/journal.jsonl")
     assert_shows_steps(page)
     assert_shows_files(page)
     expect(page.locator(".lsn-step a").first).to_have_attribute("rel", "noopener noreferrer nofollow")
 
 
 def test_a_trajectory_of_the_paper_opens_as_the_run(server: FrontEnd, page: Page) -> None:
-    page.goto(server.address("run/trajectory.json"))
+    open_as_run(page, server, "run/trajectory.json")
     assert_shows_steps(page)
 
 
+@pytest.mark.parametrize("name", ["journal.jsonl", "trajectory.json"])
+def test_files_of_these_names_open_as_they_did_before(server: FrontEnd, page: Page, name: str) -> None:
+    """They may be other projects'. The editor or Lab's view of JSON shows them."""
+    page.goto(server.address(f"run/{name}"))
+    expect(page.locator(".cm-content, .jp-RenderedJSON").first).to_be_visible()
+    expect(page.locator(".lsn-host")).to_have_count(0)
+
+
 def test_another_trajectory_json_is_shown_as_the_text_it_is(server: FrontEnd, page: Page) -> None:
-    page.goto(server.address("other/trajectory.json"))
+    open_as_run(page, server, "other/trajectory.json")
     expect(page.locator(".lsn-other")).to_contain_text("<script>window.hit=1</script>")
     assert page.evaluate("() => window.hit") is None
 
@@ -116,6 +124,17 @@ def test_an_exported_file_shows_everything_and_asks_for_nothing(
         page.goto(path.as_uri())
         assert_shows_steps(page)
         assert_shows_files(page)
+        licenses = page.locator(".lsn-licenses")
+        expect(licenses.locator("summary")).to_be_visible()
+        for holder in (
+            "MarkedJS",
+            "dompurify",
+            "Arjun Barrett",
+            "Ivan Sagalaev",
+            "Kevin Decker",
+            "Titus Wormer",
+        ):
+            expect(licenses).to_contain_text(holder)
         expect(page.get_by_role("button", name="network")).to_have_count(0)
         expect(page.locator(".lsn-output .ansi-red-fg").first).to_be_attached()
     assert [url for url in asked if not url.startswith(("file:", "blob:", "data:", "about:"))] == []

@@ -64,7 +64,7 @@ def test_the_button_inserts_a_cell_as_the_settings_say(server: FrontEnd, page: P
     page.keyboard.type("Say hello")
     wait_for_cells(page, *before, f"{line}\nSay hello")  # the placeholder was selected
     page.keyboard.press("Escape")
-    page.keyboard.press("Control+Alt+s")
+    page.keyboard.press("Shift+S")
     wait_for_cells(page, *before, f"{line}\nSay hello", f"{line}\n{TASK}")  # the extension is loaded once
     command(page, "notebook:run-all-cells")
     expect(page.locator(".lsn-header .lsn-badge").first).to_have_text("Submitted")

@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import Page, expect
 from servers import FrontEnd, Jupyter, bundles, command, open_notebook
 from support import own_mark
+from versions import IPYKERNELS, ipykernel
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 SCRIPT = f"""
@@ -43,12 +44,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontEnd]:
         running.stop()
 
 
-def begin(server: FrontEnd, page: Page, name: str, wait: str = "1") -> Path:
+def begin(server: FrontEnd, page: Page, name: str, wait: str = "1", kernel: str = "python3") -> Path:
     """Run the script, whose third step waits so many seconds; gives the file that its second step waits for."""
     go = server.root / f"{name}.go"
     (server.root / f"{name}.yaml").write_text(SCRIPT.replace("WAIT", wait).replace("GO", str(go)))
     cell = f"%%sandbox -m scripted/./{name}.yaml\nGo on."
-    path = server.notebook(f"{name}.ipynb", "%load_ext llm_sandbox_nb", cell)
+    path = server.notebook(f"{name}.ipynb", "%load_ext llm_sandbox_nb", cell, kernel=kernel)
     open_notebook(page, server, path)
     assert page.evaluate("() => !jupyterapp.hasPlugin('llm-sandbox-nb:live')")
     page.evaluate("() => { jupyterapp.commands.execute('notebook:run-all-cells'); }")
@@ -79,7 +80,36 @@ def test_a_run_is_seen_live_and_kept_as_a_card(server: FrontEnd, page: Page) -> 
     assert len(saved) < 40_000, "the widget's state is not kept"
 
 
-def test_a_kernel_that_hears_nothing_shows_no_buttons_and_one_that_is_silent_is_said_to_be(
+SUBSHELLS = "@jupyterlab/apputils-extension/kernels-settings"
+
+
+@pytest.mark.parametrize(
+    "version", [None, *(pytest.param(one, marks=pytest.mark.campaign) for one in IPYKERNELS if one > "7")]
+)
+def test_the_stop_button_ends_a_command_in_a_busy_cell(
+    server: FrontEnd, page: Page, version: str | None
+) -> None:
+    """In the installed ipykernel and in those of other rules, where the page speaks on a subshell, as Lab does."""
+    kernel = f"ipykernel-{version}" if version else "python3"
+    if version:
+        server.jupyter.add_kernel(kernel, ipykernel(version))
+    begin(server, page, f"heard-{version}", own_mark(), kernel).touch()
+    expect(page.locator(".lsn-step")).to_have_count(3)
+    page.get_by_role("button", name="Stop", exact=True).click(timeout=60_000)
+    expect(page.get_by_text("Interrupt the cell to stop the run.")).to_have_count(0)
+    expect(page.locator(".lsn")).to_contain_text("Stopped by you")
+
+
+@pytest.fixture
+def one_shell(server: FrontEnd) -> Iterator[None]:
+    """Pages that do not speak on subshells, as in ipykernel 6, which has none."""
+    server.jupyter.set(SUBSHELLS, {"commsOverSubshells": "disabled"})
+    yield
+    server.jupyter.set(SUBSHELLS, None)
+
+
+@pytest.mark.usefixtures("one_shell")
+def test_a_kernel_that_hears_nothing_shows_no_buttons_and_says_how_to_stop(
     server: FrontEnd, page: Page
 ) -> None:
     begin(server, page, "deaf", own_mark()).touch()

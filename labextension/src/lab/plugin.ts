@@ -14,6 +14,7 @@ import { readRecord } from '../formats';
 import { tabToolsWithin } from '../tab-tools';
 import { showKeys } from '../view/keys';
 import { IShownRun, offerShell, setPagesRun } from '../live';
+import { RECORD_FACTORY } from '../record-files';
 import { SandboxApi } from './api';
 import { ICellSettings, insertCell } from './cell';
 import { sandboxIcon } from './icon';
@@ -202,7 +203,7 @@ class RunTabs {
     const { id, task, journal } = run;
     const live = this._sandboxes.runs.some(one => one.id === id && isLive(one));
     if (!this._possible) {
-      await (journal && this._app.commands.execute('docmanager:open', { path: journal }));
+      await (journal && this._app.commands.execute('docmanager:open', { path: journal, factory: RECORD_FACTORY }));
     } else if (live || !journal) {
       const shown = { id, task, data: liveRunData(id, null), trusted: true };
       this.show(shown, this._notebooks?.currentWidget ?? null);

@@ -24,8 +24,7 @@ function keys(trans: Trans, { tab, lab }: IKeyPlaces): [string, string][] {
     ['f', trans('Fold or unfold all steps')],
     ['/', trans('Search the steps')],
     ['?', trans('This list')],
-    lab && ['Ctrl+Alt+S', trans('Insert a sandbox cell below (⌘⌥S on a Mac)')],
-    lab && ['Ctrl+Alt+B', trans('Show the side panel (⌘⌥B on a Mac)')]
+    lab && ['Shift+S', trans('Insert a sandbox cell below, while no text is edited')]
   ];
   return all.filter((one): one is [string, string] => !!one);
 }

@@ -23,7 +23,12 @@ from llm_sandbox_nb.sandbox.docker.engine import (
     unexpected,
 )
 from llm_sandbox_nb.sandbox.docker.images import missing_image, unusable
-from llm_sandbox_nb.sandbox.docker.network import closed_gateways, network_changed
+from llm_sandbox_nb.sandbox.docker.network import (
+    closed_gateways,
+    is_podman,
+    network_changed,
+    remove_own_network,
+)
 from llm_sandbox_nb.sandbox.docker.ownership import (
     LABEL_ID,
     adopted_name,
@@ -80,9 +85,13 @@ def create_container(settings: ContainerSettings, ca_bundle: Path | None, lease:
 
     try:
         made = with_quota(client, make)
-    except ImageNotFound as error:
-        raise ImageError(missing_image(settings.image)) from error
-    except APIError as error:
+    except (APIError, SandboxError) as error:
+        if is_podman(client):
+            remove_own_network(client, sandbox_id)
+        if isinstance(error, SandboxError):
+            raise
+        if isinstance(error, ImageNotFound):
+            raise ImageError(missing_image(settings.image)) from error
         if "invalid reference" in one_line(error):
             raise ImageError(f"{settings.image!r} is no name of an image: correct it.") from error
         raise network_changed(error) or unexpected(error, "make a container") from error
@@ -205,16 +214,29 @@ def remove_container(container: str) -> None:
 
     client = connect()
     with engine_errors():
+        own_network = _id_behind(client, container) if is_podman(client) else ""
         try:
             client.api.remove_container(container, force=True, v=True)
         except NotFound:
-            return
+            pass
         except APIError as error:
             # 409: it is about to be removed already; 500: and the engine stumbled over that itself.
             if error.status_code not in (409, 500):
                 raise unexpected(error, "remove a container") from error
             with contextlib.suppress(NotFound):
                 client.api.wait(container, timeout=REMOVAL_TIMEOUT, condition="removed")
+        if own_network:
+            remove_own_network(client, own_network)
+
+
+def _id_behind(client: DockerClient, container: str) -> str:
+    """The sandbox in a container; nothing when that is gone."""
+    from llm_sandbox_nb.sandbox.docker.api import APIError
+
+    try:
+        return str((client.api.inspect_container(container)["Config"].get("Labels") or {}).get(LABEL_ID, ""))
+    except APIError:
+        return ""
 
 
 _PIECE = 64 * 1024

@@ -126,7 +126,7 @@ def _client_of_version(endpoint: Endpoint, timeout: float, version: str) -> Dock
     return client
 
 
-def engine_version(timeout: float = 5.0) -> str:
+def engine_version(timeout: float = 15.0) -> str:
     """What answers, e.g. `Docker 27.3.1`; asked anew each time.
 
     Raises:

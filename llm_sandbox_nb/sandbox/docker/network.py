@@ -1,13 +1,25 @@
-"""The one bridge network that all sandboxes of an engine share, and on which they cannot reach each other."""
+"""The networks of sandboxes, on which they cannot reach each other.
+
+On Docker all sandboxes of an engine share one bridge network without traffic between its members. Podman drops that
+option of Docker's without a word. So there each sandbox gets a network of its own, which Podman keeps apart.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Mapping
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, Any
 
-from llm_sandbox_nb.sandbox.docker.engine import PREFIX, connect, engine_errors, find_endpoint, one_line
+from llm_sandbox_nb.sandbox.docker.engine import (
+    PREFIX,
+    REQUEST_TIMEOUT,
+    connect,
+    engine_errors,
+    find_endpoint,
+    one_line,
+)
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError, SandboxError
 
 if TYPE_CHECKING:
@@ -20,20 +32,37 @@ _ICC = "com.docker.network.bridge.enable_icc"
 
 _known_ids: dict[tuple[str, str], str] = {}
 """The network's id for each engine (its URL) and network name that this process has used."""
+_podmans: dict[str, bool] = {}
+"""For each engine (its URL) that this process has used, whether it is Podman."""
+_OWN_LABEL = f"{PREFIX}.own-network"
+"""On a network of one sandbox: its id, and when it was made, in seconds since the epoch."""
+_CREATED_LABEL = f"{PREFIX}.created"
+_LIBPOD = "/v4.0.0/libpod"
+"""Podman's own interface, on the same socket: only there a network can be kept apart from others."""
+LONGEST_START = 120.0
+"""Seconds after which a network without a container was left behind, and is not one whose sandbox is about to start."""
 
 
 class NetworkChangedError(SandboxError):
     """The network was removed, or a second one of its name made, while a sandbox started: start it again."""
 
 
-def network_arguments(network: str) -> tuple[str, dict[str, Any] | None]:
-    """The mode and the endpoints with which a container joins the shared network (`"open"`) or none.
+def network_arguments(network: str, sandbox_id: str) -> tuple[str, dict[str, Any] | None]:
+    """The mode and the endpoints with which a container joins its network (`"open"`) or none.
+
+    The network is made when it is missing.
 
     The endpoint is given by the network's id, because engines refuse a name that exists twice; they refuse the id
     as a mode, too, because they look up its name.
+
+    Raises:
+        IsolationUnavailableError: the network cannot be made, or would let sandboxes reach each other.
     """
     if network == "none":
         return "none", None
+    if is_podman(connect()):
+        name = make_own_network(connect(), sandbox_id)
+        return name, {"EndpointsConfig": {name: {}}}
     return NETWORK_NAME, {"EndpointsConfig": {find_network(): {}}}
 
 
@@ -130,3 +159,77 @@ def _networks(client: DockerClient, name: str) -> list[dict[str, Any]]:
         # Without the Z, which sorts behind digits: engines cut the zeros at the end of fractions of seconds.
         key=lambda network: (network["Created"].removesuffix("Z"), network["Id"]),
     )
+
+
+def is_podman(client: DockerClient) -> bool:
+    """Whether the engine is Podman, behind Docker's interface."""
+    engine = find_endpoint().url
+    if engine not in _podmans:
+        with engine_errors():
+            components = client.version().get("Components") or []
+        _podmans[engine] = any("podman" in str(one.get("Name")).lower() for one in components)
+    return _podmans[engine]
+
+
+def own_network_name(sandbox_id: str) -> str:
+    """The name of the network that only this sandbox is on."""
+    return f"{NETWORK_NAME}-{sandbox_id}"
+
+
+def make_own_network(client: DockerClient, sandbox_id: str) -> str:
+    """The name of a Podman network for one sandbox, which is made if it is missing.
+
+    Raises:
+        IsolationUnavailableError: it cannot be made, or Podman would not keep it apart from others.
+    """
+    name = own_network_name(sandbox_id)
+    order = {
+        "name": name,
+        "driver": "bridge",
+        "options": {"isolate": "true"},
+        "labels": {_OWN_LABEL: sandbox_id, _CREATED_LABEL: f"{time.time():.3f}"},
+    }
+    address = f"{client.api.base_url}{_LIBPOD}/networks/create"
+    with engine_errors():
+        answer = client.api.post(address, json=order, timeout=REQUEST_TIMEOUT)
+    if answer.status_code == 409:  # a first attempt to make the container has made it
+        return name
+    if not answer.ok:
+        raise IsolationUnavailableError(
+            f"Podman could not make the network {name}: {answer.text.strip()[:300]}; use network='none', or Podman 4.3 "
+            f"or later."
+        )
+    if (answer.json().get("options") or {}).get("isolate") != "true":
+        remove_own_network(client, sandbox_id)
+        raise IsolationUnavailableError(
+            "This Podman lets sandboxes reach each other: use network='none', or Podman 4.3 or later."
+        )
+    return name
+
+
+def remove_own_network(client: DockerClient, sandbox_id: str) -> None:
+    """Remove the network of one sandbox, unless a container uses it; `remove_left_networks` tries again."""
+    from llm_sandbox_nb.sandbox.docker.api import APIError
+
+    with contextlib.suppress(APIError), engine_errors():
+        client.api.remove_network(own_network_name(sandbox_id))
+
+
+def remove_left_networks(sandbox_ids: Collection[str]) -> None:
+    """Remove the networks of single sandboxes that are not among `sandbox_ids`, those with a container.
+
+    Raises:
+        IsolationUnavailableError: no engine answers.
+    """
+    client = connect()
+    if not is_podman(client):
+        return
+    with engine_errors():
+        listed = client.api.networks(filters={"label": _OWN_LABEL})
+    for network in listed:
+        labels = network.get("Labels") or {}
+        sandbox_id = str(labels.get(_OWN_LABEL, ""))
+        with contextlib.suppress(ValueError):
+            old = time.time() - float(labels.get(_CREATED_LABEL, "nan")) > LONGEST_START
+            if old and sandbox_id not in sandbox_ids and network.get("Name") == own_network_name(sandbox_id):
+                remove_own_network(client, sandbox_id)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_sandbox_nb.sandbox.docker.engine import PREFIX, connect, engine_errors, one_line
+from llm_sandbox_nb.sandbox.docker.network import remove_left_networks
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError
 from llm_sandbox_nb.version import __version__
 
@@ -210,7 +211,9 @@ def reap_orphans(*, grace: float = GRACE, clock: Callable[[], float] = time.mono
     Raises:
         IsolationUnavailableError: no engine answers.
     """
-    found = [container for container in list_own() if container.owner_dead]
+    own = list_own()
+    remove_left_networks({container.sandbox_id for container in own})
+    found = [container for container in own if container.owner_dead]
     overdue = _overdue({c.id: c for c in found if c.state in ("running", "paused")}, grace, clock())
     ended = {c.id for c in found if c.state in ("created", "exited", "dead")}
     return [container for container in sorted(ended | overdue) if _remove(container)]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from llm_sandbox_nb.sandbox.capabilities import ROOT_INSIDE, TO_BECOME, become_user, keep_only
 from llm_sandbox_nb.sandbox.contract import Directories, Limits
 from llm_sandbox_nb.sandbox.docker.network import network_arguments
+from llm_sandbox_nb.sandbox.docker.ownership import LABEL_ID
 from llm_sandbox_nb.sandbox.seccomp import load_filter
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def container_arguments(
     It starts as root, with a few more rights than root has in `standard`. Before anything else it gives up these, in
     `strict` all of them (see `first_steps`); only `exec(user=...)` from outside has them then.
     """
-    network_mode, networking = network_arguments(settings.chosen_network)
+    network_mode, networking = network_arguments(settings.chosen_network, labels.get(LABEL_ID, ""))
     return {
         "image": settings.image,
         "command": argv,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from llm_sandbox_nb.sandbox.errors import HistoryError
+from llm_sandbox_nb.windows import NO_LINK, NO_WAIT, NOT_INHERITED
 
 PARTIAL = ".partial"
 PACK = ".pack"
@@ -97,7 +98,7 @@ class PackReader:
             self.forget(name)
 
 
-OPEN_PACK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+OPEN_PACK = os.O_RDONLY | NO_LINK | NO_WAIT | NOT_INHERITED
 """Opens neither what a link leads to, nor waits for a FIFO's other end."""
 
 

@@ -7,7 +7,6 @@ leaves a history that loads, with every checkpoint that was acknowledged.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import sqlite3
@@ -22,6 +21,7 @@ from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
 from llm_sandbox_nb.sandbox.history.index import Index
 from llm_sandbox_nb.sandbox.history.manifest import Entry, apply_delta, digests
 from llm_sandbox_nb.sandbox.history.packs import OPEN_PACK, PackReader, PackWriter, share, stray
+from llm_sandbox_nb.windows import NOT_INHERITED, try_lock
 
 INDEX, PACKS, LOCK = "index.sqlite", "packs", "lock"
 _MANIFESTS = 4
@@ -278,15 +278,14 @@ def _disk_full_as_oserror() -> Iterator[None]:
 
 def _lock_folder(path: Path) -> int:
     """Lock the folder against other writers."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        raise HistoryError(
-            f"The history in {path.parent} is in use by another sandbox; close that one, or give another folder."
-        ) from error
-    return descriptor
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | NOT_INHERITED, 0o600)
+    with contextlib.suppress(OSError):
+        if try_lock(descriptor):
+            return descriptor
+    os.close(descriptor)
+    raise HistoryError(
+        f"The history in {path.parent} is in use by another sandbox; close that one, or give another folder."
+    )
 
 
 def is_history_in_use(folder: Path) -> bool:

@@ -81,7 +81,11 @@ STAGES = {
         replaced={"%%sandbox --vars": "%%sandbox -m scripted/strawberry --vars"},
     ),
     "docs/how-to/colab.md": Stage(
-        replaced={"%pip install --quiet llm_sandbox_nb-0.1.0-py3-none-any.whl\n": ""}
+        # tests/unit/project/test_packaging.py executes these two.
+        replaced={
+            "%pip install --quiet llm_sandbox_nb-0.1.0-py3-none-any.whl": "",
+            "get_ipython().kernel.do_shutdown(True)": "",
+        }
     ),
     "docs/how-to/own-model.md": Stage(),
     "docs/how-to/own-tool.md": Stage("scripted/lookup.yaml"),

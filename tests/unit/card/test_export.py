@@ -74,6 +74,16 @@ def test_the_file_holds_the_record_and_the_files(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.partial"))
 
 
+def test_the_file_holds_the_licences_of_the_libraries_as_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = {"LICENSES.txt": "marked 1.0 (MIT)\n\nCopyright <someone@example.org></pre><b>"}
+    monkeypatch.setattr(export, "_asset", lambda name: texts.get(name, ""))
+    text = make_run(tmp_path / "run").to_html(tmp_path / "run.html").read_text("utf-8")
+    assert "<pre>marked 1.0 (MIT)\n\nCopyright &lt;someone@example.org&gt;&lt;/pre&gt;&lt;b&gt;</pre>" in text
+    assert [tag for tag, _ in Reader(text).elements if tag in ("details", "b")] == ["details"]
+
+
 def test_nothing_in_the_run_ends_the_script_or_the_title(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", HOSTILE, HOSTILE)
     page = Reader(export_html(run, tmp_path / "run.html").read_text("utf-8"))

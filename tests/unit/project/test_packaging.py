@@ -11,14 +11,30 @@ import sys
 import tarfile
 import venv
 import zipfile
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
+from jupyter_client.blocking import BlockingKernelClient
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import KernelManager
+from support import until
+from versions import OLDEST
 
+from llm_sandbox_nb.cli.setup_commands import OLDEST_FRONT_ENDS
 from llm_sandbox_nb.version import __version__
 
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.timeout(1200)
+KERNEL_OF_COLAB = (
+    "ipython==7.34.0",
+    "ipykernel==6.17.1",
+    "jupyter-client<8",
+    "tornado==6.3.3",
+    "traitlets<5.10",
+)
+"""What Colab pinned in 2024, near enough."""
 
 
 def call(
@@ -35,13 +51,24 @@ def call(
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Wheel and sdist of a copy of this checkout, so that nothing else builds at the same place."""
+    return build_copy(tmp_path_factory.mktemp("checkout") / "copy", tmp_path_factory.mktemp("dist"))
+
+
+def build_copy(checkout: Path, folder: Path) -> tuple[Path, Path]:
+    """Wheel and sdist, put into `folder`, of a copy of this checkout with packages of npm of its own."""
     require_node()
-    checkout = tmp_path_factory.mktemp("checkout") / "copy"
     shutil.copytree(ROOT, checkout, ignore=copied_without, symlinks=True)
-    (checkout / "labextension" / "node_modules").symlink_to(ROOT / "labextension" / "node_modules")
-    folder = tmp_path_factory.mktemp("dist")
+    packages = Path("labextension") / "node_modules"
+    shutil.copytree(ROOT / packages, checkout / packages, symlinks=True, copy_function=link_or_copy)
     call(sys.executable, "-m", "build", "--outdir", folder, checkout)
     return next(folder.glob("*.whl")), next(folder.glob("*.tar.gz"))
+
+
+def link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def copied_without(folder: str, names: list[str]) -> list[str]:
@@ -107,6 +134,65 @@ def test_the_wheel_holds_the_part_for_jupyterlab_where_jupyter_looks(built: tupl
     assert not [name for name in wheel.namelist() if name.startswith("llm_sandbox_nb/labextension")]
     text = b"".join(wheel.read(start + name) for name in names if name.endswith(".js"))
     assert b"application/vnd.llm-sandbox.trajectory+json" in text
+
+
+@pytest.mark.campaign
+def test_two_folders_give_the_same_bytes(built: tuple[Path, Path], tmp_path: Path) -> None:
+    """Also with another umask, and of files with other times."""
+    before = os.umask(0o077)
+    try:
+        again = build_copy(tmp_path / "a longer name" / "of the checkout", tmp_path / "dist")
+    finally:
+        os.umask(before)
+    for first, second in zip(built, again, strict=True):
+        assert contents(first) == contents(second)
+        assert first.name == second.name
+        assert first.read_bytes() == second.read_bytes()
+
+
+def contents(archive: Path) -> dict[str, str]:
+    """A digest for each file, so that a failure names the file."""
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as wheel:
+            return {name: sha256(wheel.read(name)).hexdigest() for name in wheel.namelist()}
+    with tarfile.open(archive) as sdist:
+        files = {member.name: sdist.extractfile(member) for member in sdist.getmembers()}
+        return {name: sha256(file.read()).hexdigest() for name, file in files.items() if file}
+
+
+@pytest.mark.campaign
+def test_the_licences_of_bundled_packages_are_shipped(built: tuple[Path, Path]) -> None:
+    wheel = zipfile.ZipFile(built[0])
+    (name,) = (name for name in wheel.namelist() if name.endswith("third-party-licenses.json"))
+    listed = {one["name"]: one["extractedText"] for one in json.loads(wheel.read(name))["packages"]}
+    bundled = {"@noble/hashes", "diff", "dompurify", "fflate", "highlight.js", "lowlight"}
+    assert bundled <= {name for name, text in listed.items() if len(text) > 500}
+    page = wheel.read("llm_sandbox_nb/notebook/page/LICENSES.txt").decode()
+    assert {"ansi_up", "marked", *bundled} <= set(re.findall(r"^(\S+) [\d.]+ \(.+\)$", page, re.MULTILINE))
+    assert len(page) <= 64 * 1024
+
+
+def test_the_extension_is_built_for_the_oldest_lab() -> None:
+    """The lock file has Lab's packages of that release, and of no newer one."""
+    package = json.loads((ROOT / "labextension" / "package.json").read_text("utf-8"))
+    lock = json.loads((ROOT / "labextension" / "package-lock.json").read_text("utf-8"))["packages"]
+    oldest = OLDEST[0].removeprefix("jupyterlab==").removesuffix(".*")
+    ours = {name: range for name, range in package["dependencies"].items() if name.startswith("@jupyterlab/")}
+    assert ours["@jupyterlab/application"] == f"^{oldest}.0"
+    assert OLDEST_FRONT_ENDS["jupyterlab"][1] == oldest
+    for name, range in ours.items():
+        found = lock[f"node_modules/{name}"]["version"]
+        assert found.rpartition(".")[0] == range.strip("^").rpartition(".")[0], name
+    places = [place.split("node_modules/") for place in lock if "/@jupyterlab/" in place]
+    copies = [place for place in places if len(place) > 2 and place[-1].startswith("@jupyterlab/")]
+    assert copies == [], "a package of another release of Lab brings its own"
+
+
+def required_ranges(wheel: zipfile.ZipFile) -> dict[str, str]:
+    """What the bundle asks for of Lab, by the name of the package."""
+    (entry,) = (name for name in wheel.namelist() if "/static/remoteEntry." in name)
+    text = wheel.read(entry).decode()
+    return dict(re.findall(r'shareKey:"([^"]+)",import:null,requiredVersion:"([^"]+)"', text))
 
 
 def test_no_address_of_a_registry_is_in_the_lock_file() -> None:
@@ -185,9 +271,73 @@ def test_jupyter_takes_the_extension(
     call(folder / "bin" / "python", "-m", "pip", "install", "--quiet", *versions, path=programs)
     done = call(folder / "bin" / "python", folder / "bin" / "jupyter-labextension", "list", path=programs)
     listed = re.sub(r"\x1b\[\d+m", "", done.stdout + done.stderr)
+    (core,) = folder.glob("lib/python*/site-packages/jupyterlab/staging/package.json")
+    offered = json.loads(core.read_text("utf-8"))["resolutions"]
+    asked = required_ranges(zipfile.ZipFile(built[0]))
+    assert len(asked) > 10
+    assert {
+        name: (asked[name], offered.get(name)) for name in asked if not meets(offered, name, asked[name])
+    } == {}
     assert re.search(
         rf"llm-sandbox-nb v{re.escape(__version__)} enabled OK \(python, llm-sandbox-nb\)", listed
     ), listed
+
+
+def meets(offered: dict[str, str], name: str, asked: str) -> bool:
+    """Whether every version that Lab may have is one that the bundle asks for: both are ranges from a version on."""
+    lowest, wanted = ([int(part) for part in re.findall(r"\d+", one)[:3]] for one in (offered[name], asked))
+    return lowest[0] == wanted[0] and lowest >= wanted
+
+
+@pytest.mark.campaign
+def test_the_colab_page_works_in_a_kernel_of_its_time(built: tuple[Path, Path], tmp_path: Path) -> None:
+    """The page's cells, one after the other; without the cell that restarts the kernel, the extension does not load."""
+    environment = tmp_path / "colab"
+    venv.create(environment, with_pip=True)
+    python = environment / "bin" / "python"
+    call(python, "-m", "pip", "install", "--quiet", *KERNEL_OF_COLAB)
+    shutil.copy(built[0], tmp_path)
+    blocks = re.findall(
+        r"```(?:python)?\n(.*?)```", (ROOT / "docs/how-to/colab.md").read_text("utf-8"), re.DOTALL
+    )
+    install, restart, load, task = (
+        block.replace("llm_sandbox_nb-0.1.0-py3-none-any.whl", built[0].name) for block in blocks
+    )
+    kernel = KernelManager()
+    kernel._kernel_spec = KernelSpec(
+        argv=[str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    )
+    kernel.start_kernel(cwd=str(tmp_path))
+    client = kernel.blocking_client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=120)
+        assert said(client, "import IPython; print(IPython.__version__)") == "7.34.0\n"
+        said(client, install)
+        with pytest.raises(AssertionError, match="Error"):
+            said(client, load)
+        client.execute(restart)
+        until(lambda: not kernel.is_alive())
+        kernel.restart_kernel(now=True)
+        client.wait_for_ready(timeout=120)
+        assert said(client, load) == ""
+        assert "There are 3 r's in strawberry." in said(client, task)
+    finally:
+        client.stop_channels()
+        kernel.shutdown_kernel(now=True)
+
+
+def said(client: BlockingKernelClient, cell: str) -> str:
+    """What a cell prints, and the text of what it shows."""
+    texts: list[str] = []
+
+    def hear(message: dict[str, Any]) -> None:
+        content = message["content"]
+        texts.append(content.get("text", "") or content.get("data", {}).get("text/plain", ""))
+
+    reply = client.execute_interactive(cell, output_hook=hear, timeout=900)["content"]
+    assert reply["status"] == "ok", f"{reply['ename']}Error: {reply['evalue']}"
+    return "".join(texts)
 
 
 @pytest.mark.campaign

@@ -1,0 +1,35 @@
+/** Which files can be opened as a run. */
+
+import { IRenderMime } from '@jupyterlab/rendermime-interfaces';
+
+/** What Lab gives the text of such a file as. */
+export const RECORD_MIME = 'text/vnd.llm-sandbox.record';
+/** The viewer of such files, in the menu *Open With*. */
+export const RECORD_FACTORY = 'Trajectory';
+
+export const recordFileTypes: IRenderMime.IFileType[] = [
+  {
+    name: 'llm-sandbox-journal',
+    displayName: 'Journal of a run',
+    mimeTypes: [RECORD_MIME],
+    extensions: [],
+    pattern: '^journal\\.jsonl$',
+    fileFormat: 'text'
+  },
+  {
+    name: 'llm-sandbox-trajectory',
+    displayName: 'Trajectory',
+    mimeTypes: [RECORD_MIME],
+    extensions: [],
+    pattern: '^trajectory\\.json$',
+    fileFormat: 'text'
+  }
+];
+
+/** For no file by default: other projects have files of these names, and Lab looks at the name only. */
+export const recordWidget: IRenderMime.IDocumentWidgetFactoryOptions = {
+  name: RECORD_FACTORY,
+  modelName: 'text',
+  primaryFileType: 'llm-sandbox-journal',
+  fileTypes: recordFileTypes.map(({ name }) => name)
+};
