@@ -1,4 +1,4 @@
-"""Calls that a model has written as text, read without being told the model's family, and only if surely meant as calls.
+"""Read calls that a model has written as text: of any family, and only those that are surely meant as calls.
 
     reply = read_text_calls('<tool_call>{"name": "ls", "arguments": {"d": "."}}</tool_call>', tools)
     reply.calls  # (TextCall(name='ls', arguments={'d': '.'}),)
@@ -10,8 +10,8 @@ A text may also show a call: in an example, a thought, a file, the output of a c
 3. it is whole, all names are tools that are offered, and the arguments fit their schemas;
 4. nothing but white space follows the last call.
 
-If one of several calls does not count, none does. JSON without a mark, or in a fence, counts as the reply's last thing only.
-The forms are in `text_formats.FORMATS`.
+If one of several calls does not count, none does. JSON without a mark, or in a fence, counts only at the end of a
+reply. The forms are in `text_formats.FORMATS`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ from typing import Any
 
 from llm_sandbox_nb.model.text_formats import (
     FORMATS,
-    Format,
-    WrittenCalls,
     Written,
+    WrittenCalls,
     python_calls,
     read_json_calls,
     read_python_calls,
@@ -59,8 +58,8 @@ class TextReply:
 def read_text_calls(text: str, tools: Sequence[Mapping[str, Any]], bash_blocks: bool = False) -> TextReply:
     """Read the calls of these tools out of the final text of a reply.
 
-    `tools` are in OpenAI's form. With `bash_blocks`, a reply that ends with its only ```bash block calls `execute_bash`.
-    Takes time in proportion to the text, whatever is in it.
+    `tools` are in OpenAI's form. With `bash_blocks`, a reply that ends with its only ```bash block calls
+    `execute_bash`. Takes time in proportion to the text, whatever is in it.
     """
     offered = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}
     body, reasoning = _without_thoughts(text.rstrip())
@@ -116,11 +115,12 @@ def _without_thoughts(text: str) -> tuple[str, str]:
 
 _ANY_MARK = re.compile("|".join(format.mark for format in FORMATS))
 _BY_GROUP = {f"f{number}": format for number, format in enumerate(FORMATS)}
-# Each alternative begins with one of few characters, so that others are passed over quickly; text begins with a newline.
+# Each alternative begins with one of few characters, so that others are passed over quickly. The text begins with a
+# newline.
 _CODE = (
     r"\n(?: {0,3}(?P<fence>(?:`{3,}|~{3,})[^\n`]*+(?=\n|\Z))|(?P<line>(?: {4}| {0,3}\t| {0,3}>)[^\n]*+))|(?P<ticks>`++)"
-    r"|<(?:(?P<comment>!--)|(?P<result>(?i:(?P<tag>tool_response|tool_result|tool_output|observation|results?|output|stdout|file"
-    r"|document|example|code|pre|quote|blockquote|function_results?))(?:\s[^>\n]{0,200})?>))"
+    r"|<(?:(?P<comment>!--)|(?P<result>(?i:(?P<tag>tool_response|tool_result|tool_output|observation|results?|output|stdout"
+    r"|file|document|example|code|pre|quote|blockquote|function_results?))(?:\s[^>\n]{0,200})?>))"
 )
 
 
@@ -136,15 +136,17 @@ _END_TOKENS = re.compile(
 )
 _ANNOUNCES = re.compile(
     r"\bfor (?:example|instance)\b|\bexamples?\b|\be\.?g\.|\bsuch as\b|\bsyntax\b|\b(?:format|form) (?:is|would)\b"
-    r"|\blooks? like\b|\blike (?:this|so)\b|\bwould (?:be|look|write|call|use|have)\b|\b(?:could|might|can) (?:write|call|use|look)\b"
-    r"|\byou(?:'d| would| could| can| should| may| might)\b|\binstead of\b|\b(?:do not|don't|never) (?:write|call|use|run|execute|send)\b"
-    r"|\b(?:the )?(?:output|result|log|file|reply|message|document(?:ation)?|template) (?:was|is|says?|said|contains?|shows?|reads?|showed)\b"
-    r"|\b(?:wrote|printed|returned|quoted?|documented)\b",
+    r"|\blooks? like\b|\blike (?:this|so)\b|\binstead of\b|\b(?:wrote|printed|returned|quoted?|documented)\b"
+    r"|\bwould (?:be|look|write|call|use|have)\b|\b(?:could|might|can) (?:write|call|use|look)\b"
+    r"|\byou(?:'d| would| could| can| should| may| might)\b"
+    r"|\b(?:do not|don't|never) (?:write|call|use|run|execute|send)\b"
+    r"|\b(?:the )?(?:output|result|log|file|reply|message|document(?:ation)?|template)"
+    r" (?:was|is|says?|said|contains?|shows?|reads?|showed)\b",
     re.IGNORECASE,
 )
 _SENTENCE_END = re.compile(r"[.!?…。！？)\]*\"'”’»\U0001F300-\U0001FAFF☀-➿]\s*\Z")
 _MOST_FAILURES = 8
-"""Marks that are not followed by a call, until the text is taken for one about calls. Each may cost one reading of it."""
+"""Marks without a call after them, until the text is taken for one about calls. Each may cost one reading of it."""
 
 
 @dataclass(frozen=True)
@@ -170,11 +172,10 @@ def _find(text: str, offered: Mapping[str, Mapping[str, Any]], bash_blocks: bool
     groups = tuple(
         name for name, format in _BY_GROUP.items() if format.hint in text and re.search(format.mark, text)
     )
-    if (
-        not end
-        or not groups
-        and not (text[end - 1] in "`}])" and (bash_blocks or any(name in text for name in offered)))
-    ):
+    ends_like_one = text[end - 1 : end] in tuple("`}])") and (
+        bash_blocks or any(name in text for name in offered)
+    )
+    if not end or not (groups or ends_like_one):
         return nothing
     text = f"\n{text}"
     fences, found = _places(text, _places_of(groups))
@@ -409,7 +410,7 @@ _HARMONY_MESSAGE = re.compile(
 _HARMONY_END = re.compile(r"<\|(?:end|call|return)\|>\s*(?=<\|start\|>|\Z)|(?=<\|start\|>assistant)")
 _HARMONY_HEADER = re.compile(r"<\|start\|>|<\|channel\|>")
 _STRIPPED = re.compile(
-    rf"\A(?:analysis(?P<thought>.*?)(?:assistant|\Z))?\s*(?:commentary)?\s*to=functions\.(?P<name>[A-Za-z_]\w{{0,127}})\s*"
+    r"\A(?:analysis(?P<thought>.*?)(?:assistant|\Z))?\s*(?:commentary)?\s*to=functions\.(?P<name>[A-Za-z_]\w{0,127})\s*"
     r"(?:commentary)?\s*(?:json|code)?\s*(?=\{)",
     re.DOTALL,
 )
@@ -481,7 +482,8 @@ _ATTRIBUTE = re.compile(r" (\w+)=\"([^\"]*)\"")
 
 def _kimi3(text: str) -> _Channels | None:
     """Kimi K3: elements with marks for their begin and end; the first of them may have been begun by the template."""
-    if "<|sep|>" not in text:
+    begun = text.lstrip().startswith(("<|open|>", "<|close|>"))
+    if not begun and not -1 < text.find("<|close|>think<|sep|>") < (text.find("<|open|>") % len(text or " ")):
         return None
     place = 0
     texts: list[str] = []
@@ -520,15 +522,20 @@ def _kimi3(text: str) -> _Channels | None:
             )
             place = end + len(end_mark)
     closed = text.count("<|close|>call<|sep|>")
+    left = text[text.rfind("<|sep|>") + len("<|sep|>") :] if calls else ""
     return _Channels(
-        "".join(texts), "\n\n".join(filter(None, thoughts)), calls[:closed] if closed < len(calls) else calls
+        "".join(texts),
+        "\n\n".join(filter(None, thoughts)),
+        calls[:closed],
+        _END_TOKENS.fullmatch(left) is None,
     )
 
 
 # --- schemas ---
 
 _TYPES: dict[str, type | tuple[type, ...]] = {
-    "string": str, "integer": int, "number": (int, float), "boolean": bool, "array": list, "object": dict, "null": type(None),
+    "string": str, "integer": int, "number": (int, float), "boolean": bool, "array": list, "object": dict,
+    "null": type(None),
 }  # fmt: skip
 
 
@@ -607,8 +614,3 @@ def _misfit(name: str, arguments: Mapping[str, Any], offered: Mapping[str, Mappi
         if "enum" in about and not isinstance(value, list | dict) and value not in about["enum"]:
             return f"{key} of {name} must be one of {json.dumps(about['enum'])[:200]}"
     return ""
-
-
-def formats() -> tuple[Format, ...]:
-    """All forms that are read, for tables and tests."""
-    return FORMATS

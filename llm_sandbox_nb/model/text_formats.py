@@ -1,7 +1,7 @@
 """The forms in which models write calls as text: a table of marks, each with a reader, an example and a source.
 
-A new family is one row of `FORMATS`. A reader gets the text and the place of its mark, and gives the calls and the place
-after them, or None when what follows the mark is not whole. Every reader takes time in proportion to what it reads.
+A new family is one row of `FORMATS`. A reader gets the text and the place of its mark. It returns the calls and the
+place after them, or None when the call is not whole. Every reader takes time in proportion to what it reads.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,13 +83,22 @@ def read_value(text: str, place: int) -> tuple[Any, int] | None:
         elif token[0] in "}])":
             depth -= 1
             if depth <= 0:
-                if token.end() - place > _LONGEST_LITERAL:
-                    return None
-                try:
-                    return ast.literal_eval(text[place : token.end()]), token.end()
-                except (ValueError, SyntaxError, MemoryError, RecursionError):
-                    return None
+                value = _literal_value(text[place : token.end()])
+                return None if value is None else (value, token.end())
     return None
+
+
+def _literal_value(source: str) -> Any:
+    """A value as Python writes it, if JSON has the like of it; else None."""
+    if len(source) > _LONGEST_LITERAL:
+        return None
+    try:
+        with warnings.catch_warnings(action="ignore"):  # such as a backslash that begins nothing
+            value = ast.literal_eval(source)
+        json.dumps(value)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None
+    return value
 
 
 _NAMES, _ARGUMENTS = ("name", "tool_name"), ("arguments", "parameters")
@@ -494,8 +504,11 @@ def read_python_calls(text: str, place: int) -> tuple[WrittenCalls, int] | None:
 
 def python_calls(source: str) -> WrittenCalls:
     """The calls of a list expression, or of one call; empty when it is anything else."""
+    if len(source) > _LONGEST_LITERAL:
+        return []
     try:
-        body = ast.parse(source.strip(), mode="eval").body
+        with warnings.catch_warnings(action="ignore"):
+            body = ast.parse(source.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return []
     calls: WrittenCalls = []
@@ -504,7 +517,7 @@ def python_calls(source: str) -> WrittenCalls:
             return []
         try:
             arguments = {str(key.arg): _literal(key.value) for key in node.keywords}
-        except (ValueError, RecursionError):
+        except (ValueError, TypeError, RecursionError):
             return []
         calls.append((ast.unparse(node.func), arguments))
     return calls
@@ -573,7 +586,8 @@ def _quoted(*marks: str) -> str:
 
 FORMATS: tuple[Format, ...] = (
     Format(
-        "Hermes, Qwen 2.5, Qwen 3, Granite 4, Ernie 4.5 (JSON); Qwen3-Coder, Qwen 3.5, Nemotron 3 (XML); GLM 4.5 to 5 (keys)",
+        "Hermes, Qwen 2.5, Qwen 3, Granite 4, Ernie 4.5 (JSON); Qwen3-Coder, Qwen 3.5, Nemotron 3 (XML);"
+        " GLM 4.5 to 5 (keys)",
         _quoted("<tool_call>"),
         _tool_call,
         '<tool_call>{"name": "ls", "arguments": {"d": "."}}</tool_call>',
@@ -597,7 +611,8 @@ FORMATS: tuple[Format, ...] = (
         "DeepSeek V3.2, V4, V4.1",
         rf"<{_DSML}(?:function_calls|tool_calls|calls)>",
         _dsml,
-        '<｜DSML｜function_calls>\n<｜DSML｜invoke name="ls">\n<｜DSML｜parameter name="d" string="true">.</｜DSML｜parameter>\n'
+        '<｜DSML｜function_calls>\n<｜DSML｜invoke name="ls">\n'
+        '<｜DSML｜parameter name="d" string="true">.</｜DSML｜parameter>\n'
         "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
         "canitoolcall deepseek",
     ),
@@ -697,7 +712,8 @@ FORMATS: tuple[Format, ...] = (
         "Step 3",
         _quoted("<｜tool_calls_begin｜>"),
         _step,
-        '<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="ls"><steptml:parameter name="d">.'
+        '<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="ls">'
+        '<steptml:parameter name="d">.'
         "</steptml:parameter></steptml:invoke><｜tool_call_end｜><｜tool_calls_end｜>",
         "vllm-project/vllm vllm/tool_parsers/step3_tool_parser.py",
     ),
@@ -716,8 +732,3 @@ FORMATS: tuple[Format, ...] = (
         "vllm-project/vllm vllm/tool_parsers/internlm2_tool_parser.py",
     ),
 )
-
-
-def marks(formats: Sequence[Format] = FORMATS) -> Iterator[str]:
-    """The regular expressions of all marks, the longest first where one begins another."""
-    yield from sorted((format.mark for format in formats), key=len, reverse=True)
