@@ -1,0 +1,268 @@
+"""Calls written as text: those of 25 families are read, those that are only shown are not, and no text takes long."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from canitoolcall.checks import canonical_arguments
+from canitoolcall.fixtures import Fixture, load_fixtures
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_sandbox_nb.agent.tools.toolbox import TOOLS
+from llm_sandbox_nb.model.text_calls import TextReply, read_text_calls
+from llm_sandbox_nb.model.text_formats import FORMATS
+
+DATA = Path(__file__).parents[2] / "data"
+SHOWN = yaml.safe_load((DATA / "shown_calls.yaml").read_text("utf-8"))
+REAL = [json.loads(line) for line in (DATA / "qwen_replies.jsonl").read_text("utf-8").splitlines()]
+
+
+def tool(name: str, **properties: str) -> dict[str, Any]:
+    schema = {"type": "object", "properties": {key: {"type": kind} for key, kind in properties.items()}}
+    return {
+        "type": "function",
+        "function": {"name": name, "parameters": {**schema, "required": list(properties)[:1]}},
+    }
+
+
+LS = [tool("ls", d="string"), tool("execute_bash", command="string", timeout="number")]
+UNMARKED = (
+    '{"name": "ls", "arguments": {"d": "."}}',
+    '{"name": "ls", "parameters": {"d": "."}}',
+    '[{"name": "ls", "arguments": {"d": "."}}]',
+    "{'name': 'ls', 'arguments': {'d': '.'}}",
+    '{"type": "function", "function": {"name": "ls", "arguments": "{\\"d\\": \\".\\"}"}}',
+    '```json\n{"name": "ls", "arguments": {"d": "."}}\n```',
+    '```tool_code\nls(d=".")\n```',
+    "[ls(d='.')]",
+)
+CHANNELS = (
+    '<|channel|>commentary to=functions.ls <|constrain|>json<|message|>{"d":"."}<|call|>',
+    'analysisI look.assistantcommentary to=functions.ls json{"d":"."}',
+    '<|open|>tools<|sep|><|open|>call tool="ls" index="1"<|sep|><|open|>argument key="d" type="string"<|sep|>.'
+    "<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>",
+)
+EXAMPLES = [*(form.example for form in FORMATS), *UNMARKED, *CHANNELS]
+
+
+def calls(reply: TextReply) -> list[tuple[str, dict[str, Any]]]:
+    return [(call.name, call.arguments) for call in reply.calls]
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_the_example_of_each_form_is_read(text: str) -> None:
+    assert calls(read_text_calls(text, LS)) == [("ls", {"d": "."})]
+    assert read_text_calls(text, [tool("other")]).calls == ()
+
+
+@pytest.mark.parametrize(
+    "text", [text for text in EXAMPLES if text not in CHANNELS and not text.startswith("[ls")]
+)
+def test_text_before_a_call_stays(text: str) -> None:
+    reply = read_text_calls(f"I will look.\n\n{text}\n", LS)
+    assert calls(reply) == [("ls", {"d": "."})]
+    assert reply.text == "I will look."
+
+
+# --- the outputs of nine families that canitoolcall has collected, each with its right parse ---
+
+LEAST = {
+    "deepseek": 84, "gemma4": 44, "glm": 50, "gpt-oss": 50, "kimi": 48, "llama": 34, "mistral": 45, "qwen3-hermes": 50,
+    "qwen3-xml": 53,
+}  # fmt: skip
+"""The right ones. The other eleven are refused on purpose: text follows the call, or half a sentence is before it."""
+
+
+def fixtures() -> list[Fixture]:
+    return load_fixtures()
+
+
+def right(fixture: Fixture) -> bool:
+    got = calls(read_text_calls(fixture.raw_output, [dict(tool) for tool in fixture.tools]))
+    wanted = fixture.expected.tool_calls if fixture.expected else ()
+    return [(name, canonical_arguments(json.dumps(arguments))) for name, arguments in got] == [
+        (call.name, canonical_arguments(json.dumps(call.arguments))) for call in wanted
+    ]
+
+
+def test_the_outputs_of_nine_families_are_read_without_their_family() -> None:
+    found = dict.fromkeys(LEAST, 0)
+    for fixture in fixtures():
+        found[fixture.family] += right(fixture)
+    assert all(found[family] >= LEAST[family] for family in LEAST), found
+    assert sum(found.values()) >= 458
+
+
+# --- what is only shown ---
+
+
+@pytest.mark.parametrize("text", SHOWN)
+@pytest.mark.parametrize("bash_blocks", [False, True])
+def test_what_is_only_shown_is_not_called(text: str, bash_blocks: bool) -> None:
+    reply = read_text_calls(text, LS, bash_blocks)
+    assert reply.calls == ()
+
+
+def test_there_are_sixty_of_them() -> None:
+    assert len(SHOWN) >= 60
+
+
+WRAPPED = {
+    "a fence": "Here:\n```text\n{}\n```",
+    "tildes": "~~~\n{}\n~~~",
+    "an open fence": "Here:\n```text\n{}",
+    "inline code": "Write `` {} ``",
+    "a comment": "<!-- {} -->",
+    "a result": "<tool_response>\n{}\n</tool_response>",
+    "an open result": "<tool_response>\n{}",
+    "the middle of a line": "To list files I write {}",
+    "a sentence after it": "{}\nThis lists the files.",
+    "a thought": "<think>I could send {}</think>Done.",
+    "a thought alone": "<think>\n{}\n</think>",
+    "an example": "For example:\n{}",
+    "a description": "A call looks like this:\n{}",
+    "a warning": "Never send:\n{}",
+    "a file": '<file name="a">\n{}\n</file>',
+    "quotation marks": 'The log said "{}"',
+}
+
+
+@pytest.mark.parametrize("wrapped", WRAPPED)
+@pytest.mark.parametrize("text", [text for text in EXAMPLES if not text.startswith("```")])
+def test_no_form_is_called_where_it_is_only_shown(wrapped: str, text: str) -> None:
+    assert read_text_calls(WRAPPED[wrapped].replace("{}", text), LS, bash_blocks=True).calls == ()
+
+
+def test_why_a_call_does_not_count_is_said() -> None:
+    said = {
+        '<tool_call>{"name": "rm", "arguments": {}}</tool_call>': 'there is no tool "rm"',
+        '<tool_call>{"name": "ls", "arguments": {}}</tool_call>': "ls needs d",
+        '<tool_call>{"name": "ls", "arguments": {"d": 1}}</tool_call>': "d of ls must be string",
+        '<tool_call>{"name": "ls", "arguments": {"d": "."}}</tool_call> lists': "text follows the call",
+        '<tool_call>{"name": "ls", "argum': "the call is not whole",
+        "For example:\n[TOOL_CALLS]ls[ARGS]{}": "the words before it announce an example",
+        "I say <tool_call>{}</tool_call>": "the call is not whole",
+    }
+    assert {text: read_text_calls(text, LS).refused for text in said} == said
+
+
+# --- a real small model: what is a call in each of 97 replies, told by hand ---
+
+NATIVE = {
+    0: "str_replace_editor",
+    2: "execute_bash",
+    3: "submit",
+    5: "submit",
+    13: "execute_bash",
+    14: "str_replace_editor",
+}
+"""Of the first 23, which answer our own messages; the others explain, are cut, or say nothing."""
+NOT_ONE_BLOCK = {
+    23, 24, 27, 29, 30, 31, 32, 33, 34, 35, 52, 53, 54, 55, 56, 57, 58, 61, 75,
+}  # fmt: skip
+"""Of the others, which were to be one ```bash block: a number or word, Python, several blocks."""
+
+
+@pytest.mark.parametrize("number", range(97))
+def test_the_calls_of_a_real_small_model(number: int) -> None:
+    row = REAL[number]
+    reply = read_text_calls(row["reply"], TOOLS.schemas(), bash_blocks="bash" in row["form"])
+    names = [call.name for call in reply.calls]
+    if number < 23:
+        assert names == ([NATIVE[number]] if number in NATIVE else [])
+    else:
+        assert names == ([] if number in NOT_ONE_BLOCK else ["execute_bash"])
+    for call in reply.calls:
+        if number >= 23:
+            assert call.arguments["command"] in row["reply"]
+
+
+def test_blocks_count_only_where_they_are_asked_for() -> None:
+    text = "I count.\n\n```bash\nls | wc -l\n```"
+    assert read_text_calls(text, LS).calls == ()
+    reply = read_text_calls(text, LS, bash_blocks=True)
+    assert calls(reply) == [("execute_bash", {"command": "ls | wc -l"})]
+    assert reply.text == "I count."
+
+
+# --- any text ---
+
+
+def mutated() -> st.SearchStrategy[str]:
+    raw = [fixture.raw_output for fixture in fixtures()] + [row["reply"] for row in REAL] + list(SHOWN)
+    pieces = st.sampled_from(
+        ["<tool_call>", "```", "`", "{", "}", '"', "\\", "<think>", "</think>", "\n", "[", "<|message|>"]
+    )
+
+    def change(text: str, cut: int, begin: int, piece: str, other: str) -> str:
+        cut, begin = cut % (len(text) + 1), begin % (len(text) + 1)
+        return text[:cut] + piece + text[begin:] + other[: cut % 50]
+
+    return st.builds(
+        change,
+        st.sampled_from(raw),
+        st.integers(0, 10**6),
+        st.integers(0, 10**6),
+        pieces,
+        st.sampled_from(raw),
+    )
+
+
+TOOLS_OF_ALL = list(
+    {tool["function"]["name"]: dict(tool) for row in fixtures() for tool in row.tools}.values()
+)
+
+
+@given(mutated())
+@pytest.mark.parametrize("bash_blocks", [False, True])
+def test_any_text_gives_calls_of_offered_tools_or_none(bash_blocks: bool, text: str) -> None:
+    reply = read_text_calls(text, TOOLS_OF_ALL, bash_blocks)
+    offered = {tool["function"]["name"] for tool in TOOLS_OF_ALL}
+    assert {call.name for call in reply.calls} <= offered
+    assert not (reply.calls and reply.refused)
+    json.dumps([call.arguments for call in reply.calls])
+
+
+@pytest.mark.campaign
+def test_a_hundred_thousand_changed_replies() -> None:
+    import random
+
+    rng, raw = random.Random(23), [fixture.raw_output for fixture in fixtures()]
+    offered = {tool["function"]["name"] for tool in TOOLS_OF_ALL}
+    for _ in range(100_000):
+        text = list(rng.choice(raw))
+        for _ in range(rng.randrange(1, 6)):
+            at = rng.randrange(len(text) + 1)
+            text[at : at + rng.randrange(8)] = rng.choice(raw)[: rng.randrange(30)]
+        reply = read_text_calls("".join(text), TOOLS_OF_ALL, rng.random() < 0.5)
+        assert {call.name for call in reply.calls} <= offered
+
+
+LONG = (
+    "<tool_call>", "`", "` `` ", "{", "[", '"', '\\"', '{"', '<tool_call>{"a": "', "\n```\n", " ", "\n{", "[f(",
+    "<parameter=a>\n", '{"name":"ls","arguments":{"d":"."}}\n', "<|start|> ",
+    "<tool_call>ls<arg_key>d</arg_key><arg_value>",
+)  # fmt: skip
+
+
+def cpu(text: str) -> float:
+    """Seconds of CPU, the best of three."""
+    best = 10.0
+    for _ in range(3):
+        started = time.process_time()
+        read_text_calls(text, LS, bash_blocks=True)
+        best = min(best, time.process_time() - started)
+    return best
+
+
+@pytest.mark.parametrize("piece", LONG)
+@pytest.mark.parametrize(("before", "after"), [("", "}"), ("<tool_call>", "</tool_call>"), ("", "\n```")])
+def test_time_grows_with_the_text_and_no_faster(piece: str, before: str, after: str) -> None:
+    small, large = (before + piece * (size // len(piece)) + after for size in (50_000, 400_000))
+    assert cpu(large) < 30 * cpu(small) + 0.05, piece
