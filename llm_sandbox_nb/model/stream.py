@@ -6,22 +6,19 @@ that does not, or is not told to, sends them as text: here they are taken out.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from llm_sandbox_nb.model.contract import ToolCall
+from llm_sandbox_nb.model.text_calls import read_text_calls
 
 _THINKING = {"<think>": "</think>", "<thinking>": "</thinking>", "[THINK]": "[/THINK]"}
 _LONE_END = re.compile(r"</think>[ \t]*(?:\n|\Z)|(?<=\n)</think>")
-_CALL = re.compile(r"(?<!`)<tool_call>(.*?)(</tool_call>|(?=<tool_call>)|\Z)", re.DOTALL)
-_MISTRAL = re.compile(r"\[TOOL_CALLS\]\s*(\[.*)", re.DOTALL)
-_FUNCTION = re.compile(r"<function=([^>\s]+)>(.*?)</function>", re.DOTALL)
-_PARAMETER = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
-_KEYED = re.compile(r"<arg_key>\s*(.*?)\s*</arg_key>\s*<arg_value>\n?(.*?)\n?</arg_value>", re.DOTALL)
 
 
 @dataclass
@@ -78,76 +75,6 @@ def split_lone_end(text: str) -> tuple[str, str]:
     return (text[match.end() :], text[: match.start()]) if match else (text, "")
 
 
-Properties = Mapping[str, Mapping[str, Any]]
-"""The arguments of each tool with their schemas, by the tool's name."""
-
-
-def written_calls(text: str, tools: Mapping[str, Properties]) -> tuple[str, list[tuple[str, str]]]:
-    """The text without the calls of these tools that are written in it; each call as name and arguments in JSON.
-
-    A text that names another tool is left as it is: it may be about calls.
-    """
-    places: list[tuple[int, int]] = []
-    calls: list[tuple[str, dict[str, Any]]] = []
-    for match in [one] if (one := _MISTRAL.search(text)) else _CALL.finditer(text):
-        if found := list(_in_block(match[1], closed=bool(match.lastindex and match[match.lastindex]))):
-            places.append(match.span())
-            calls += found
-    if not calls or not all(name in tools for name, _ in calls):
-        return text, []
-    for start, end in reversed(places):
-        text = text[:start] + text[end:]
-    typed = [
-        (name, {key: _value(value, tools[name].get(key, {})) for key, value in arguments.items()})
-        for name, arguments in calls
-    ]
-    return text.strip(), [(name, json.dumps(arguments)) for name, arguments in typed]
-
-
-def _in_block(block: str, *, closed: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The calls between `<tool_call>` and its end, in any of the ways that models write them."""
-    if block.lstrip().startswith(("{", "[")):
-        yield from _in_json(block)
-    elif "<function=" in block:
-        for name, body in _FUNCTION.findall(block):
-            yield name, {key: _Written(value) for key, value in _PARAMETER.findall(body)}
-    elif closed:
-        name = block.partition("<arg_key>")[0].strip()
-        if name.isidentifier():
-            yield name, {key: _Written(value) for key, value in _KEYED.findall(block)}
-
-
-def _in_json(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    try:
-        found, _ = json.JSONDecoder().raw_decode(text.lstrip())
-    except (ValueError, RecursionError):
-        return
-    for call in found if isinstance(found, list) else [found]:
-        match call:
-            case {"name": str(name), "arguments": dict(arguments)} | {
-                "name": str(name),
-                "parameters": dict(arguments),
-            }:
-                yield name, arguments
-            case {"name": str(name)} if len(call) == 1:
-                yield name, {}
-
-
-class _Written(str):
-    """A value that is written without quotes, so that only the schema tells a number from its digits."""
-
-    __slots__ = ()
-
-
-def _value(value: Any, schema: Mapping[str, Any]) -> Any:
-    if not isinstance(value, _Written) or schema.get("type", "string") == "string":
-        return value
-    try:
-        return json.loads(value)
-    except ValueError:
-        return value
-
-
 @dataclass
 class _OpenCall:
     id: str = ""
@@ -171,6 +98,12 @@ class Assembly:
     """The stream ended without the end that the provider announces."""
     response_id: str | None = None
     response_model: str | None = None
+    written: bool = False
+    """The calls were read out of the text."""
+    raw_text: str | None = None
+    """The text before calls or thoughts were taken out of it; None when none were."""
+    refused_call: str = ""
+    """Why a call that is written in the text does not count."""
     _calls: list[_OpenCall] = field(default_factory=list)
     _at_index: dict[int, _OpenCall] = field(default_factory=dict)
     _block_open: bool = False
@@ -215,13 +148,21 @@ class Assembly:
         return bool(self._calls)
 
     def read_written_calls(self, tools: list[dict[str, Any]]) -> None:
-        """Take the calls of these tools out of the text."""
-        functions = [tool["function"] for tool in tools]
-        properties = {one["name"]: one.get("parameters", {}).get("properties", {}) for one in functions}
-        self.text, written = written_calls(self.text, properties)
-        if not written and not self.text.strip():  # some models do not end their thinking before a call
-            self.reasoning, written = written_calls(self.reasoning, properties)
-        self._calls += [_OpenCall("", name, arguments) for name, arguments in written]
+        """Take the calls of these tools out of the text, where they are surely meant as calls."""
+        found = read_text_calls(self.text, tools)
+        if not found.calls and not found.text:  # some models do not end their thinking before a call
+            thought = read_text_calls(self.reasoning, tools)
+            if thought.calls:
+                found, self.reasoning = dataclasses.replace(thought, text="", reasoning=""), thought.text
+        if found.calls or found.reasoning:
+            self.raw_text = self.text
+            self.text = found.text
+            self.reasoning = "\n\n".join(filter(None, (self.reasoning, found.reasoning)))
+        self.refused_call = found.refused
+        self.written = bool(found.calls)
+        self._calls += [
+            _OpenCall("", call.name, json.dumps(call.arguments, ensure_ascii=False)) for call in found.calls
+        ]
 
     def calls(self, taken: Iterable[str] = ()) -> tuple[ToolCall, ...]:
         """The calls, each with an id that is not `taken` and that no other call of this reply has."""

@@ -114,7 +114,7 @@ def named_call(value: Any) -> tuple[str, dict[str, Any]] | None:
     name = next((value[key] for key in _NAMES if isinstance(value.get(key), str)), None)
     if name is None or not set(value) <= _BESIDE:
         return None
-    arguments = next((value[key] for key in _ARGUMENTS if key in value), {})
+    arguments: Any = next((value[key] for key in _ARGUMENTS if key in value), {})
     if isinstance(
         arguments, str
     ):  # some write the arguments as JSON within a string, as the protocol has them

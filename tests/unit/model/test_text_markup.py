@@ -6,12 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_sandbox_nb.agent.tools.toolbox import TOOLS as BUILT_IN
-from llm_sandbox_nb.model.stream import ThinkingSplitter, split_lone_end, written_calls
+from llm_sandbox_nb.agent.tools.toolbox import TOOLS
+from llm_sandbox_nb.model.stream import Assembly, ThinkingSplitter, split_lone_end
 
-TOOLS = {
-    tool["function"]["name"]: tool["function"]["parameters"]["properties"] for tool in BUILT_IN.schemas()
-}
+SCHEMAS = TOOLS.schemas()
 LS = '{"name": "execute_bash", "arguments": {"command": "ls"}}'
 
 
@@ -82,14 +80,15 @@ def test_an_end_without_a_beginning(text: str, expected: tuple[str, str]) -> Non
         "[TOOL_CALLS]",
         "[TOOL_CALLS][1]",
         "Use <function=execute_bash> for this.",
-        LS,
         "[" * 50_000,
         "<tool_call>" + "[" * 50_000,
     ],
     ids=lambda text: text[:40],
 )
 def test_what_is_no_whole_call_of_these_tools_stays_text(text: str) -> None:
-    assert written_calls(text, TOOLS) == (text, [])
+    assembly = Assembly(text=text)
+    assembly.read_written_calls(SCHEMAS)
+    assert (assembly.text, assembly.calls(), assembly.written, assembly.raw_text) == (text, (), False, None)
 
 
 def test_values_without_quotes_get_the_types_of_the_schema() -> None:
@@ -99,14 +98,17 @@ def test_values_without_quotes_get_the_types_of_the_schema() -> None:
         "<parameter=file_text>\n12\n\n</parameter>\n<parameter=insert_line>\nten\n</parameter>\n"
         "</function>\n</tool_call>\n"
     )
-    said, ((name, arguments),) = written_calls(text, TOOLS)
-    assert (said, name) == ("I look.", "str_replace_editor")
-    assert json.loads(arguments) == {
+    assembly = Assembly(text=text)
+    assembly.read_written_calls(SCHEMAS)
+    (call,) = assembly.calls()
+    assert (assembly.text, assembly.raw_text, call.name) == ("I look.", text, "str_replace_editor")
+    assert json.loads(call.arguments) == {
         "command": "view", "path": "/a", "view_range": [1, 5], "file_text": "12\n", "insert_line": "ten",
     }  # fmt: skip
 
 
-def test_text_around_calls_is_kept() -> None:
-    assert written_calls(f"a\n<tool_call>{LS}</tool_call> b <tool_call>\n{LS}", TOOLS) == (
-        "a\n b", [("execute_bash", '{"command": "ls"}')] * 2
-    )  # fmt: skip
+def test_a_call_at_the_end_of_a_thought_that_never_ended_is_made() -> None:
+    assembly = Assembly(reasoning=f"I look.\n<tool_call>{LS}</tool_call>")
+    assembly.read_written_calls(SCHEMAS)
+    assert (assembly.text, assembly.reasoning) == ("", "I look.")
+    assert [call.name for call in assembly.calls()] == ["execute_bash"]
