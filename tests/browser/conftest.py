@@ -108,7 +108,7 @@ def page(window: BrowserContext) -> Iterator[Page]:
         with contextlib.suppress(TimeoutError):  # it may close before the click
             dialog.locator(".jp-mod-accept").click(timeout=10_000)
 
-    fresh.add_locator_handler(away, close)
+    fresh.add_locator_handler(away, close, no_wait_after=True)  # it comes back while the server is away
     yield fresh
     for page in window.pages:
         if page.url.startswith("http:"):

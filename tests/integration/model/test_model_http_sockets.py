@@ -41,7 +41,7 @@ def watched(code: str, *arguments: str, folder: Path | None = None, **environmen
     done = subprocess.run(
         [sys.executable, "-c", f"{_WATCH}\n{code}\n{_TELL}", *arguments],
         env=clean | {"PYTHONPATH": root} | environment,
-        cwd=folder, capture_output=True, text=True, timeout=120, check=False,
+        cwd=folder, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout.splitlines()[-1]))

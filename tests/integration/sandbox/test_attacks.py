@@ -163,9 +163,9 @@ try:
     for made in range(100):
         if os.fork() == 0:
             signal.pause()
-    print("all")
+    print("all", flush=True)
 except OSError as error:
-    print(made, error)
+    print(made, error, flush=True)
 os.killpg(0, signal.SIGKILL)
 """
     assert "all" in await outside(probe)

@@ -13,6 +13,7 @@ from relay_wire import Wire
 from support import PATIENCE, eventually, own_mark, processes_with, run
 
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
+from llm_sandbox_nb.sandbox.open import open_sandbox
 from llm_sandbox_nb.sandbox.protocol.frames import (
     HEADER,
     MAX_PAYLOAD,
@@ -29,17 +30,17 @@ from llm_sandbox_nb.server import relay
 Body = Callable[..., Awaitable[None]]
 
 
-def relayed(opener: Any, body: Body, timeout: float = 60) -> None:
+def relayed(body: Body, timeout: float = 60) -> None:
     """Run `body(box)` with a sandbox; clients that it leaves are dismissed before that is closed."""
 
     async def go() -> None:
-        async with opener() as box:
+        async with open_sandbox("process") as box:
             await body(box)
 
     run(go(), timeout)
 
 
-def test_many_clients_have_their_own_numbers(process_opener: Any) -> None:
+def test_many_clients_have_their_own_numbers() -> None:
     async def body(box: ChannelSandbox) -> None:
         clients = [await Wire(box).sandbox(box) for _ in range(5)]
         results = await asyncio.gather(
@@ -57,10 +58,10 @@ def test_many_clients_have_their_own_numbers(process_opener: Any) -> None:
             await client.close()
         assert (await box.run("echo still here")).stdout == b"still here\n"
 
-    relayed(process_opener, body)
+    relayed(body)
 
 
-def test_large_files_both_ways(process_opener: Any) -> None:
+def test_large_files_both_ways() -> None:
     async def body(box: ChannelSandbox) -> None:
         client = await Wire(box).sandbox(box)
         data = bytes(range(256)) * 4096 * 30  # 30 MiB
@@ -69,10 +70,10 @@ def test_large_files_both_ways(process_opener: Any) -> None:
         assert await box.read_file("big") == data
         await client.close()
 
-    relayed(process_opener, body)
+    relayed(body)
 
 
-def test_a_client_that_goes_has_its_requests_cancelled_and_no_others(process_opener: Any) -> None:
+def test_a_client_that_goes_has_its_requests_cancelled_and_no_others() -> None:
     async def body(box: ChannelSandbox) -> None:
         wire = Wire(box)
         going, staying = await wire.sandbox(box), await Wire(box).sandbox(box)
@@ -88,10 +89,10 @@ def test_a_client_that_goes_has_its_requests_cancelled_and_no_others(process_ope
         assert (await kept).stdout == b"done\n"
         await staying.close()
 
-    relayed(process_opener, body)
+    relayed(body)
 
 
-def test_interrupting_and_cancelling_reach_the_sandbox(process_opener: Any) -> None:
+def test_interrupting_and_cancelling_reach_the_sandbox() -> None:
     async def body(box: ChannelSandbox) -> None:
         client = await Wire(box).sandbox(box)
         mark = own_mark()
@@ -118,12 +119,10 @@ def test_interrupting_and_cancelling_reach_the_sandbox(process_opener: Any) -> N
         assert (await client.run("echo next")).stdout == b"next\n"
         await client.close()
 
-    relayed(process_opener, body)
+    relayed(body)
 
 
-def test_a_slow_client_holds_the_sandbox_back_in_bounded_memory(
-    process_opener: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_client_holds_the_sandbox_back_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "STALL", PATIENCE)
 
     async def body(box: ChannelSandbox) -> None:
@@ -142,10 +141,10 @@ def test_a_slow_client_holds_the_sandbox_back_in_bounded_memory(
         assert (await later).stdout == b"goes on\n"
         await client.close()
 
-    relayed(process_opener, body)
+    relayed(body)
 
 
-def test_a_client_that_takes_nothing_is_dropped(process_opener: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_takes_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "STALL", 0.5)
 
     async def body(box: ChannelSandbox) -> None:
@@ -161,7 +160,7 @@ def test_a_client_that_takes_nothing_is_dropped(process_opener: Any, monkeypatch
         with pytest.raises(Exception, match="lost"):
             await reading
 
-    relayed(process_opener, body)
+    relayed(body)
 
 
 HOSTILE = {
@@ -181,7 +180,7 @@ HOSTILE = {
 }
 
 
-def test_a_client_that_breaks_the_protocol_is_dropped(process_opener: Any) -> None:
+def test_a_client_that_breaks_the_protocol_is_dropped() -> None:
     async def body(box: ChannelSandbox) -> None:
         for name, message in HOSTILE.items():
             wire = Wire(box)
@@ -196,7 +195,7 @@ def test_a_client_that_breaks_the_protocol_is_dropped(process_opener: Any) -> No
         assert wire.closed is not None, "more than the window"
         assert wire.closed[0] == relay.BROKE_PROTOCOL
 
-    relayed(process_opener, body)
+    relayed(body)
 
 
 VALID: dict[str, dict[str, Any]] = {
@@ -233,7 +232,7 @@ async def answer(wire: Wire, *frames: Frame) -> dict[str, Any]:
     return told
 
 
-def test_malformed_requests_are_answered(process_opener: Any) -> None:
+def test_malformed_requests_are_answered() -> None:
     """One of them ended the executor, and the sandbox with it."""
 
     async def body(box: ChannelSandbox) -> None:
@@ -250,10 +249,10 @@ def test_malformed_requests_are_answered(process_opener: Any) -> None:
         assert (await box.exec(["sh", "-c", "echo $PPID"])).exit_code == 0
         assert box.executor["pid"] == pid
 
-    relayed(process_opener, body)
+    relayed(body)
 
 
-def test_too_many_requests_are_refused_one_by_one(process_opener: Any) -> None:
+def test_too_many_requests_are_refused_one_by_one() -> None:
     async def body(box: ChannelSandbox) -> None:
         wire = Wire(box)
         waiting = {"op": "exec", "argv": ["cat"], "cwd": "/", "env": {}, "user": None, "timeout": None}
@@ -265,10 +264,10 @@ def test_too_many_requests_are_refused_one_by_one(process_opener: Any) -> None:
         assert wire.closed is None
         wire.client.leave()
 
-    relayed(process_opener, body)
+    relayed(body)
 
 
-def test_a_lost_sandbox_dismisses_its_clients(process_opener: Any) -> None:
+def test_a_lost_sandbox_dismisses_its_clients() -> None:
     async def body(box: ChannelSandbox) -> None:
         wire = Wire(box)
         client = await wire.sandbox(box)
@@ -281,7 +280,7 @@ def test_a_lost_sandbox_dismisses_its_clients(process_opener: Any) -> None:
         assert wire.closed is not None
         assert wire.closed[0] == relay.SANDBOX_ENDED
 
-    relayed(process_opener, body)
+    relayed(body)
 
 
 def test_messages_hold_what_was_packed() -> None:
