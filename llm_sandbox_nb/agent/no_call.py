@@ -28,7 +28,7 @@ NUDGE_AGAIN = (
 )
 NUDGE_CUT = (
     "Your reply reached the limit of tokens for one reply before it came to a tool call, so nothing was "
-    "done. Think in smaller steps and make a tool call."
+    "done. Think in smaller steps and make a tool call; call submit if the task is finished."
 )
 NUDGE_CUT_AGAIN = (
     "Your reply was cut off again before it came to a tool call. Write no plan and no explanation now: "
@@ -93,13 +93,13 @@ def own_words(text: str) -> str:
 
 def reply_kind(reply: Reply, sent: Iterable[str]) -> ReplyKind:
     """The kind of a reply without a call. `sent` are the texts that it may repeat."""
-    if reply.finish_reason == "length":
-        return "cut"
     words = own_words(read_text_calls(reply.text, ()).text)
     if not words:
         had_text = bool(reply.text.strip()) and bool(_STEPS_LEFT.search(reply.text))
         thought = bool((reply.reasoning or "").strip() or reply.text.strip())
         return "echo" if had_text else "thought" if thought else "empty"
+    if reply.finish_reason == "length":
+        return "cut"
     if words == NOTHING_SAID or not any(character.isalnum() for character in words):
         return "empty"
     return "echo" if any(words == own_words(text) for text in sent) else "text"
@@ -174,7 +174,7 @@ class SilentReplies:
         return told
 
     def _nudge(self) -> str:
-        kind = self.kinds[-1]
+        kind = self._kind
         if self.refused:
             return NUDGE_REFUSED.replace("{reason}", self.refused)
         if self.block is not None and kind != "cut":
@@ -182,12 +182,17 @@ class SilentReplies:
         return _AGAIN.get(kind, NUDGE_AGAIN) if self._again else _FIRST[kind]
 
     def _nudge_in_text(self, form: TextForm) -> str:
-        kind = self.kinds[-1]
+        kind = self._kind
         if self.refused:
             return form.refused.replace("{reason}", self.refused)
         if self.block is not None and kind != "cut":
             return _about_block(self.block, form.block)
         return form.again if self._again else f"{_IN_TEXT_MODE[kind]}\n{form.form}"
+
+    @property
+    def _kind(self) -> ReplyKind:
+        """What the model is told of the newest one: at the limit of tokens, that it was cut."""
+        return "cut" if self._finish_reason == "length" else self.kinds[-1]
 
     @property
     def _again(self) -> bool:

@@ -1,7 +1,7 @@
 """Text mode: calls and their results as text, for a server or a model without native calls.
 
-The forms are files in `prompts`. A request in text mode has no tools: the system message says how to write a call, earlier
-native calls and results of the history are written in the same form, and calls are read out of the text of the reply.
+The forms are files in `prompts`. A request in text mode has no tools: the system message says how to write a call,
+earlier native calls and results of the history are written in the same form, and calls are read out of the text of the reply.
 """
 
 from __future__ import annotations
@@ -215,8 +215,8 @@ def _is_submit(name: str, arguments: Mapping[str, Any]) -> bool:
 def echoed(name: str, arguments: Mapping[str, Any], outputs: Iterable[str], task: str) -> str:
     """Why a call that was written as text is not executed: it repeats what was read. Empty when it does not.
 
-    A command counts as repeated where an output has its lines, whole and in order; any call where a text has its name and
-    its values.
+    A command counts as repeated where an output has its lines, whole and in order; any call where a text has its name
+    and its values.
     """
     if ends_run(name):
         ended = any(_NAMED_END.search(output) for output in list(outputs)[-1:])

@@ -188,7 +188,7 @@ class Trajectory:
 
     @property
     def tool_calls(self) -> str | None:
-        """How calls are made as the newest change says: `auto`, `native`, `text`; None where the record does not say."""
+        """How calls are made as the newest change says: `auto`, `native` or `text`; None where no record says it."""
         first = [self.start.settings] if self.start else []
         named = [
             one["tool_calls"]
