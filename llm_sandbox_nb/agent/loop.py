@@ -132,7 +132,9 @@ class Loop:
     _reply: dict[str, Any] = field(default_factory=dict)
     """The newest reply as it stands in the history."""
     _said: bool = False
-    """Whether the newest reply says something, or one before it that had no call."""
+    """Whether the newest reply says something."""
+    _spoke: bool = False
+    """Whether a reply without a call said something."""
     _open: list[ToolCall] = field(default_factory=list)
     """Calls of the newest reply without a result."""
     _executing: bool = False
@@ -166,7 +168,7 @@ class Loop:
         self.last_text, self.only_talked, self._nudge = "", False, ""
         self._silent = SilentReplies()
         self.failing = FailingCalls(self.failing.limit)
-        self.without_answer = self._reminded = self._demand = self._written = self._said = False
+        self.without_answer = self._reminded = self._demand = self._written = self._said = self._spoke = False
         self._in_text = self._way == "text"
 
     @property
@@ -354,7 +356,8 @@ class Loop:
         self.meter.add_reply(reply.usage, written)
         self.last_text = reply.text.strip() or self.last_text
         self.only_talked = not reply.calls
-        self._said = bool(reply.text.strip() or self._silent.answer)
+        self._said = bool(reply.text.strip())
+        self._spoke = self._spoke or (self._said and self.only_talked)
         self._open = list(reply.calls)
         self.recorder.emit(
             ev.ModelReplied(
@@ -460,7 +463,7 @@ class Loop:
     async def _nothing_saved(self) -> str:
         """What a model is told that submits with nothing saved and nothing said; empty when it is not told."""
         self.without_answer = False
-        if not self.remind or self.model.scripted or self._said:
+        if not self.remind or self.model.scripted or self._said or self._spoke:
             return ""
         workspace = await self._in_time(asyncio.shield(self.workspace))
         await workspace.collector.settle()
