@@ -58,7 +58,7 @@ class RunSpec:
     """Replies in a row without a call that get a request for one."""
     tool_calls: ToolCalls = "auto"
     """How calls are made."""
-    repeats: int = 8
+    same_failures: int = 8
     """How often in a row the same call may fail before the run ends; 0: without limit."""
     remind: bool = True
     """Whether a model that submits with nothing saved and nothing said is told so, once."""
@@ -72,8 +72,14 @@ class RunSpec:
             raise InputError(f"command_timeout is a number of seconds above zero, not {seconds!r:.80}.")
         if not isinstance(nudges, int) or isinstance(nudges, bool) or nudges < 0:
             raise InputError(f"nudges is a whole number of at least zero, not {nudges!r:.80}.")
-        if not isinstance(self.repeats, int) or isinstance(self.repeats, bool) or self.repeats < 0:
-            raise InputError(f"repeats is a whole number of at least zero, not {self.repeats!r:.80}.")
+        if (
+            not isinstance(self.same_failures, int)
+            or isinstance(self.same_failures, bool)
+            or self.same_failures < 0
+        ):
+            raise InputError(
+                f"same_failures is a whole number of at least zero, not {self.same_failures!r:.80}."
+            )
         if self.tool_calls not in TOOL_CALLS:
             raise InputError(f"tool_calls is one of {', '.join(TOOL_CALLS)}, not {self.tool_calls!r:.80}.")
         load_text_form(self.prompts.text_form)
@@ -92,7 +98,7 @@ class RunSpec:
         usual = {one.name: one.default for one in dataclasses.fields(self)}
         settings |= {
             name: value
-            for name in ("tool_calls", "repeats", "nudges")
+            for name in ("tool_calls", "same_failures", "nudges")
             if (value := getattr(self, name)) != usual[name]
         }
         if self.pause_rules.any:

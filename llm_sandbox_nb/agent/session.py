@@ -16,11 +16,11 @@ from llm_sandbox_nb.agent.control.run_control import Move, RunControl, T
 from llm_sandbox_nb.agent.control.settings_change import Changer
 from llm_sandbox_nb.agent.conversation import ConversationState, conversation_state
 from llm_sandbox_nb.agent.errors import RunError, StopRun
+from llm_sandbox_nb.agent.failing_calls import FailingCalls
 from llm_sandbox_nb.agent.limits import Meter
 from llm_sandbox_nb.agent.loop import Loop, Workspace
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import Recorder
-from llm_sandbox_nb.agent.repeats import FailingCalls
 from llm_sandbox_nb.agent.run_record import (
     RunRecord,
     claim_files,
@@ -231,7 +231,7 @@ class Session:
             tool_calls=spec.tool_calls,
             text_form=spec.prompts.text_form,
             remind=spec.remind,
-            failing=FailingCalls(spec.repeats),
+            failing=FailingCalls(spec.same_failures),
             toolbox=spec.toolbox,
             tools=spec.toolbox.schemas(spec.command_timeout),
         )

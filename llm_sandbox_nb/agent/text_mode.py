@@ -1,7 +1,8 @@
 """Text mode: calls and their results as text, for a server or a model without native calls.
 
 The forms are files in `prompts`. A request in text mode has no tools: the system message says how to write a call,
-earlier native calls and results of the history are written in the same form, and calls are read out of the text of the reply.
+earlier native calls and results of the history are written in the same form, and calls are read out of the text of
+the reply.
 """
 
 from __future__ import annotations

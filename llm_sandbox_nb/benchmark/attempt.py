@@ -46,7 +46,7 @@ class HowToAsk:
     """Replies in a row without a call that get a request for one."""
     tool_calls: ToolCalls = "auto"
     """How calls are made; see `solve`."""
-    repeats: int = 8
+    same_failures: int = 8
     """How often in a row the same call may fail; 0: without limit."""
     remind: bool = True
     """Whether a model that submits with nothing saved and nothing said is told so."""
@@ -97,7 +97,7 @@ async def in_sandbox(
                 command_timeout=how.command_timeout,
                 nudges=how.nudges,
                 tool_calls=how.tool_calls,
-                repeats=how.repeats,
+                same_failures=how.same_failures,
                 remind=how.remind,
                 show=False,
             )

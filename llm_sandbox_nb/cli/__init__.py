@@ -29,6 +29,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _MODULES = {
     "run": "run_command",
+    "resume": "resume_command",
     "examples": "run_command",
     "image": "setup_commands",
     "doctor": "setup_commands",

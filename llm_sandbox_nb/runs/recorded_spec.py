@@ -45,7 +45,7 @@ def recorded_spec(run: RunRecord, model: Model, tools: Iterable[Callable[..., An
         command_timeout=spec.command_timeout,
         nudges=spec.nudges,
         tool_calls=_tool_calls(run.trajectory.tool_calls, spec.tool_calls),
-        repeats=spec.repeats,
+        same_failures=spec.same_failures,
         remind=spec.remind,
         toolbox=_same_tools(run, tools),
         pause_rules=dataclasses.replace(spec.pause_rules, step=False),
@@ -89,7 +89,7 @@ def _from_journal(run: RunRecord, model: Model) -> RunSpec:
         settings=_changed(ModelSettings(), recorded.get("sampling")),
         command_timeout=float(recorded.get("command_timeout") or DEFAULT_TIMEOUT),
         nudges=_count(recorded.get("nudges"), 2),
-        repeats=_count(recorded.get("repeats"), 8),
+        same_failures=_count(recorded.get("same_failures"), 8),
     )
 
 

@@ -90,7 +90,7 @@ async def solve(
     command_timeout: float = DEFAULT_TIMEOUT,
     nudges: int = 2,
     tool_calls: ToolCalls = "auto",
-    repeats: int = 8,
+    same_failures: int = 8,
     remind: bool = True,
     tools: Iterable[Callable[..., Any]] = (),
     api_base: str | None = None,
@@ -125,7 +125,7 @@ async def solve(
         nudges: replies in a row without a call that get a request for one, before the run ends with `answered` or
             `no_answer`.
         tool_calls: `"native"` calls, calls as `"text"`, or `"auto"`: native, and text where that does not work.
-        repeats: how often in a row the same call may fail before the run ends with `repeated`; 0: without limit.
+        same_failures: how often in a row the same call may fail before the run ends with `repeated`; 0: without limit.
         remind: tell a model that submits with nothing saved and nothing said, once, how to save its result.
         tools: your own functions that the model can call too. Name, docstring and types tell the model what they do.
             They run in this process, with your rights, and not in the sandbox.
@@ -171,7 +171,7 @@ async def solve(
         command_timeout=command_timeout,
         nudges=nudges,
         tool_calls=tool_calls,
-        repeats=repeats,
+        same_failures=same_failures,
         remind=remind,
         toolbox=with_own_tools(tools),
         pause_rules=checked_pause_rules(step, breakpoints, break_when, approve),

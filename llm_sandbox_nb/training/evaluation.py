@@ -164,7 +164,7 @@ def _evaluate_one(plan: EvaluationPlan, name: str, path: str) -> None:
             settings,
             command_timeout=rollouts.command_timeout,
             tool_calls="native",
-            repeats=0,
+            same_failures=0,
             remind=False,
         )
         named = {"profile": rollouts.profile, "image": rollouts.image, "network": rollouts.network}

@@ -234,7 +234,7 @@ class RolloutWorkers:
             config.command_timeout,
             config.nudges,
             tool_calls="native",
-            repeats=0,
+            same_failures=0,
             remind=False,
         )
         if config.mode == "llm":

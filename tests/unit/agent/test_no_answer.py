@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from talking_replies import TalkingReplies, called, said
 
+from llm_sandbox_nb.agent.failing_calls import FailingCalls
 from llm_sandbox_nb.agent.no_call import SilentReplies, refusal, reply_kind
-from llm_sandbox_nb.agent.repeats import FailingCalls
 from llm_sandbox_nb.agent.text_mode import load_text_form
 from llm_sandbox_nb.model.contract import ModelError, Reply
 from llm_sandbox_nb.model.retries import RetryPolicy
@@ -205,7 +205,7 @@ def test_the_same_failing_call_is_told_after_three_and_ends_the_run_after_eight(
 
 
 def test_the_limit_of_repeats_can_be_turned_off(tmp_path: Path) -> None:
-    result = solved(tmp_path, TalkingReplies(*map(failing, range(20))), repeats=0, limits={"steps": 10})
+    result = solved(tmp_path, TalkingReplies(*map(failing, range(20))), same_failures=0, limits={"steps": 10})
     assert (result.stop_reason, len(result.steps)) == ("steps", 10)
 
 
