@@ -463,7 +463,9 @@ class Loop:
     async def _nothing_saved(self) -> str:
         """What a model is told that submits with nothing saved and nothing said; empty when it is not told."""
         self.without_answer = False
-        if not self.remind or self.model.scripted or self._said or self._spoke:
+        # In text mode the words around a block are no answer.
+        said = self._said or self._spoke or (self.last_text and not self._in_text)
+        if not self.remind or self.model.scripted or said:
             return ""
         workspace = await self._in_time(asyncio.shield(self.workspace))
         await workspace.collector.settle()
@@ -472,7 +474,7 @@ class Loop:
         if self.recorder.trajectory.artifacts or (workspace.answers and await workspace.answers.read()):
             return ""
         if self._reminded or self.meter.over:
-            self.without_answer = not self.last_text
+            self.without_answer = True
             return ""
         self._reminded = True
         return NOTHING_SAVED.replace("{folder}", workspace.collector.output_dir)

@@ -289,7 +289,8 @@ class Session:
             silent = ending.reason in ("no_answer", "refused")
             spoken = not silent and (ending.reason in ("submitted", "answered") or loop.only_talked)
             without = ending.reason == "submitted" and loop.without_answer and not answer
-            self._record_end(ending, answer or (loop.last_text if spoken else None) or None, without)
+            said = loop.last_text if spoken and not without else None
+            self._record_end(ending, answer or said or None, without)
         write_seed(self.recorder.trajectory, self.recorder.folder)
 
     async def _collect(self, ending: Ending) -> str | None:
