@@ -1,4 +1,4 @@
-"""Replies without a call: what came, what the model is told of it, and what the run comes to when no call follows."""
+"""Replies without a call: what came, what the model then reads, and what the run comes to when no call follows."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ class SilentReplies:
 
     @property
     def _kind(self) -> ReplyKind:
-        """What the model is told of the newest one: at the limit of tokens, that it was cut."""
+        """The kind of the newest one for the model: at the limit of tokens, that it was cut."""
         return "cut" if self._finish_reason == "length" else self.kinds[-1]
 
     @property

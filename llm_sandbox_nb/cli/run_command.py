@@ -187,7 +187,7 @@ async def _solve(values: dict[str, Any], started: list[Run]) -> None:
         profile=values["profile"],
         image=values["image"],
         network=values["network"],
-        sandbox_options=sandbox_options_of(values),
+        sandbox_options=_sandbox_options(values),
         inputs=values["input_dir"],
         output_dir=values["output_dir"],
         prompt_config=values["prompt_config"],
@@ -211,7 +211,7 @@ async def _solve(values: dict[str, Any], started: list[Run]) -> None:
     )
 
 
-def sandbox_options_of(values: Mapping[str, Any]) -> dict[str, Any]:
+def _sandbox_options(values: Mapping[str, Any]) -> dict[str, Any]:
     """Options of `open_sandbox` that have no argument of their own in `solve`."""
     given = {name: values[name] for name in ("ca_bundle", "index_url", "proxy") if values[name]}
     limits = sandbox_limits(values)

@@ -425,7 +425,7 @@ class RunFinished(EventBase):
     steps: int = 0
     wall_time: float = 0.0
     without_answer: bool = False
-    """Whether the model submitted with nothing saved and nothing said, also when asked for it."""
+    """Whether the model submitted with nothing saved and nothing said, also when it was reminded."""
 
 
 class UnknownEvent(EventBase):
