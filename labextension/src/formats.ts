@@ -114,7 +114,8 @@ function addStep(log: EventLog, step: number, record: ISeedRecord): void {
     model_time: Number(record.metadata?.exec_time) || 0,
     response_id: null,
     response_model: null,
-    context_window: null
+    context_window: null,
+    calls_from: null
   });
   if (!tool) {
     log.add({ kind: 'message', message: { role: 'user', content: text(record.observation) } });
@@ -189,7 +190,8 @@ function addEnd(log: EventLog, steps: number): void {
     error: null,
     usage,
     steps,
-    wall_time: 0
+    wall_time: 0,
+    without_answer: false
   });
 }
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-from llm_sandbox_nb.agent.artifacts import Collector
+from llm_sandbox_nb.agent.artifacts import AnswerFiles, Collector
 from llm_sandbox_nb.agent.checkpoints import Checkpoints
 from llm_sandbox_nb.agent.control.decisions import Decision, edited_note
 from llm_sandbox_nb.agent.control.pause_points import PausePoints
@@ -18,31 +18,38 @@ from llm_sandbox_nb.agent.control.pause_rules import PauseRules
 from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.conversation import ConversationState
 from llm_sandbox_nb.agent.errors import StopRun
+from llm_sandbox_nb.agent.failing_calls import FailingCalls
 from llm_sandbox_nb.agent.limits import Meter
 from llm_sandbox_nb.agent.model_call import call_model, unless_failed
+from llm_sandbox_nb.agent.no_call import SilentReplies, refusal
 from llm_sandbox_nb.agent.recorder import LiveOutput, Recorder
+from llm_sandbox_nb.agent.text_mode import TextMode, ToolCalls, echoed, is_native, load_text_form
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
 from llm_sandbox_nb.agent.tools.text_file import file_diffs
 from llm_sandbox_nb.agent.tools.tool import Outcome, ToolContext
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS, Toolbox, ends_run
-from llm_sandbox_nb.model.contract import Model, ModelSettings, Reply, ToolCall
+from llm_sandbox_nb.model.contract import Model, ModelError, ModelSettings, Reply, ToolCall
 from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT, Changes, Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.trajectory import Call, tool_message
+from llm_sandbox_nb.trajectory.trajectory import (
+    Call,
+    ResultsMessage,
+    add_message,
+    add_result,
+    message_text,
+    show_instead,
+)
 
-NUDGE = (
-    "There was no tool call in your reply, so nothing was done. If the task is finished and its results are "
-    "saved, call submit; if not, continue with a tool call. Nobody can answer questions."
-)
-NUDGE_CUT = (
-    "Your reply reached the limit of tokens for one reply before it came to a tool call, so nothing was "
-    "done. Think in smaller steps and make a tool call."
-)
 CUT_OFF = (
     "The limit of tokens for one reply cut this call off. Nothing was done: make it shorter, for example write a "
     "long file in several parts."
+)
+NOTHING_SAVED = (
+    "The task is not ended yet: nothing is saved in {folder}, and your reply says nothing, so there is "
+    "no answer. Save the result, for example: echo 'the answer' > {folder}/answer.txt. Then call submit "
+    "again. If the task asks for no result, call submit again now."
 )
 NOT_EXECUTED = "Not executed: the run ended before this call."
 INTERRUPTED = "Interrupted: the run was stopped during this call."
@@ -60,6 +67,8 @@ class Workspace:
     checkpoints: Checkpoints
     command_timeout: float = DEFAULT_TIMEOUT
     """Seconds for a command that names no time-out."""
+    answers: AnswerFiles | None = None
+    """Where an answer may be."""
 
 
 @dataclass
@@ -88,23 +97,52 @@ class Loop:
     """The schemas of the tools, with the command time-out in force."""
     nudges: int = 2
     """Replies in a row without a call that get a request for one."""
+    tool_calls: ToolCalls = "auto"
+    """How calls are made, unless the record says it."""
+    text_form: str = "code"
+    """The form of calls in text mode; see `load_text_form`."""
+    remind: bool = True
+    """Whether a model that submits with nothing saved and nothing said is told so, once."""
+    failing: FailingCalls = field(default_factory=FailingCalls)
     messages: list[dict[str, Any]] = field(default_factory=list)
     last_text: str = ""
     """The text of the newest reply that had any."""
     only_talked: bool = False
     """Whether the newest reply had no call."""
+    without_answer: bool = False
+    """Whether the model has submitted with nothing saved and nothing said."""
     _first: Sequence[dict[str, Any]] = ()
     """The messages that begin the conversation, until they are sent."""
     _restored: ConversationState | None = None
     """The conversation that continues, until the first new message."""
-    _nudged: int = 0
+    _silent: SilentReplies = field(default_factory=SilentReplies)
     _nudge: str = ""
     """The answer to a reply without a call."""
+    _in_text: bool = False
+    """Whether calls are written as text."""
+    _demand: bool = False
+    """Whether the next request demands a call."""
+    _demanded: bool = False
+    """Whether a request has demanded a call: it is tried once."""
+    _reminded: bool = False
+    _refused_call: str = ""
+    """Why a call that the newest reply shows was not executed."""
+    _written: bool = False
+    """Whether the calls of the newest reply were read out of its text."""
+    _reply: dict[str, Any] = field(default_factory=dict)
+    """The newest reply as it stands in the history."""
+    _said: bool = False
+    """Whether the newest reply says something."""
+    _spoke: bool = False
+    """Whether a reply without a call said something."""
     _open: list[ToolCall] = field(default_factory=list)
     """Calls of the newest reply without a result."""
     _executing: bool = False
     _footer: str = ""
     """What the newest observation ends with: how many steps remain."""
+
+    def __post_init__(self) -> None:
+        self._text = TextMode(load_text_form(self.text_form), self.tools)
 
     def start(self, messages: Sequence[dict[str, Any]]) -> None:
         """Begin a conversation with these messages, of which the last is the task."""
@@ -112,17 +150,31 @@ class Loop:
         self._first = messages
         for message in messages:
             self.meter.add_text(message["content"])
+        if self._in_text:
+            self.meter.add_text(self._text.described)
 
     def restore(self, state: ConversationState) -> None:
         """Continue a conversation: `run` executes its open calls first."""
         self._reset()
         self._restored = state
         self.messages, self._open = list(state.messages), list(state.open)
+        replies = [event for event in self.recorder.trajectory.path if isinstance(event, ev.ModelReplied)]
+        if replies:
+            self._reply, self._written = replies[-1].message, replies[-1].calls_from == "text"
         self.meter.next_turn()
 
     def _reset(self) -> None:
         self.messages, self._open, self._first, self._restored = [], [], (), None
-        self.last_text, self.only_talked, self._nudged, self._nudge = "", False, 0, ""
+        self.last_text, self.only_talked, self._nudge = "", False, ""
+        self._silent = SilentReplies()
+        self.failing = FailingCalls(self.failing.limit)
+        self.without_answer = self._reminded = self._demand = self._written = self._said = self._spoke = False
+        self._in_text = self._way == "text"
+
+    @property
+    def _way(self) -> str:
+        """How calls are made now."""
+        return self.recorder.trajectory.tool_calls or self.tool_calls
 
     async def run(self) -> NoReturn:
         """Execute steps until the run is over, which `StopRun` always reports; other exceptions are failures.
@@ -142,10 +194,12 @@ class Loop:
             if reply.calls:
                 await self._execute_calls(self.given)
             else:
-                self._nudge_for_call(reply)
+                await self._nudge_for_call(reply)
             self._check_limits()
 
     def _check_limits(self) -> None:
+        if self.failing.over:
+            raise StopRun("repeated", self.failing.sentence)
         if reason := self.meter.over:
             raise StopRun(reason)
         if self.replies is not None and self.meter.step >= self.replies:
@@ -181,38 +235,129 @@ class Loop:
         self._first, self._restored, self._nudge = (), None, ""
 
     def _add_message(self, message: dict[str, Any]) -> None:
-        self.messages.append(message)
+        add_message(self.messages, message)
         self.recorder.emit(ev.MessageAdded(message=message))
 
-    def _nudge_for_call(self, reply: Reply) -> None:
+    async def _nudge_for_call(self, reply: Reply) -> None:
+        """Ask for a call, in another way each time; raises StopRun when that was done often enough."""
+        if refused := refusal(reply):
+            raise refused
         if self.meter.over:
             return
-        self._nudged += 1
-        if self._nudged > self.nudges:
-            raise StopRun("answered")
-        self._nudge = NUDGE_CUT if reply.finish_reason == "length" else NUDGE
+        silent = self._silent
+        sent = [message_text(one) for one in self.messages if one["role"] in ("user", "tool")]
+        silent.add(reply, [*sent, self._task, self._footer], self._refused_call)
+        if len(silent) > self.nudges:
+            if not self._may_switch():
+                raise silent.ending()
+            self._switch_to_text(f"The model made no call in {len(silent)} replies")
+            self._nudge = silent.nudge(self._text.form)
+            silent.begin_anew()
+        else:
+            self._nudge = silent.nudge(self._text.form if self._in_text else None)
+            if len(silent) == self.nudges:
+                self._demand_call()
         self.meter.add_text(self._nudge)
+        if wait := silent.wait(self.retries):
+            await self._in_time(asyncio.sleep(wait))
+
+    @property
+    def _task(self) -> str:
+        start = self.recorder.trajectory.start
+        return start.task if start else ""
+
+    # --- native calls, or text mode ---
+
+    def _may_switch(self) -> bool:
+        """Whether text mode may bring a call, after replies without one."""
+        if self._way != "auto" or not self.nudges:
+            return False
+        called = any(message.get("tool_calls") for message in self.messages)
+        return self._silent.wants_to_act or (self._silent.talks and not called and not self.model.scripted)
+
+    def _switch_to_text(self, why: str) -> None:
+        self._in_text, self._demand = True, False
+        self.meter.add_text(self._text.described)
+        self.recorder.emit(ev.SettingsChanged(settings={"tool_calls": "text"}, source="run"))
+        self._note(f"{why}: from now on it writes its calls as text.")
+
+    def _demand_call(self) -> None:
+        """Have the next request demand a call, once."""
+        if self._way == "auto" and not self._in_text and not self._demanded and not self.model.scripted:
+            self._demand = self._demanded = True
+            self._note("The next request demands a call (tool_choice: required); not every server obeys.")
 
     # --- the model ---
 
     async def _ask_model(self) -> Reply:
         step, started = self.meter.begin_step(), time.monotonic()
+        while True:
+            try:
+                reply = await self._in_time(unless_failed(self._request(step), self.workspace))
+                break
+            except StopRun as stop:
+                if not self._other_way(stop.__cause__):
+                    raise
+        reply = self._with_written_calls(reply)
+        self._add_reply(reply, time.monotonic() - started)
+        return reply
+
+    async def _request(self, step: int) -> Reply:
         tokens = self.meter.reply_tokens(self.settings.max_tokens)
         settings = dataclasses.replace(self.settings, max_tokens=tokens)
-        request = call_model(
-            self.model, list(self.messages), self.tools, settings, self.retries, self.recorder, step
-        )
-        reply = await self._in_time(unless_failed(request, self.workspace))
-        self._add_reply(reply, time.monotonic() - started)
+        messages, tools = list(self.messages), self.tools
+        if self._in_text:
+            messages, tools = self._text.request(messages), []
+        elif self._demand:
+            settings.extra_body = {"tool_choice": "required", **settings.extra_body}
+        return await call_model(self.model, messages, tools, settings, self.retries, self.recorder, step)
+
+    def _other_way(self, failure: BaseException | None) -> bool:
+        """Whether a request that failed is sent again in another way: without a demand, or in text mode."""
+        if self._in_text or not isinstance(failure, ModelError):
+            return False
+        if failure.kind == "tools" and self._way == "auto":
+            self._switch_to_text(f"{self.model.name} takes no tools")
+            return True
+        if self._demand and failure.kind in ("bad_request", "setting", "tools", "server", "unknown"):
+            self._demand = False
+            self._note("The server refuses to demand a call: it is asked without.")
+            return True
+        return False
+
+    def _with_written_calls(self, reply: Reply) -> Reply:
+        """The reply with the calls that are written in its text, unless they only repeat what the model has read."""
+        self._demand = False
+        outputs = [
+            message_text(one) for one in self.messages if one["role"] == "tool" or type(one) is ResultsMessage
+        ]
+        if self._in_text:
+            before = reply
+            reply, self._refused_call = self._text.read(reply, outputs, self._task)
+            self._written = bool(reply.calls) and not before.calls
+            return reply
+        self._written, self._refused_call = reply.written, reply.refused_call
+        for call in reply.calls if reply.written else ():
+            try:
+                why = echoed(call.name, parse_arguments(call.arguments), outputs, self._task)
+            except ArgumentsError:
+                why = ""
+            if why:
+                self._written, self._refused_call = False, why
+                message = {key: value for key, value in reply.message.items() if key != "tool_calls"}
+                return dataclasses.replace(reply, message=message, calls=())
         return reply
 
     def _add_reply(self, reply: Reply, model_time: float) -> None:
         """The reply joins the history and the record at once: no interruption can come between the two."""
         self.messages.append(reply.message)
+        self._reply = reply.message
         written = reply.text + (reply.reasoning or "") + "".join(call.arguments for call in reply.calls)
         self.meter.add_reply(reply.usage, written)
         self.last_text = reply.text.strip() or self.last_text
         self.only_talked = not reply.calls
+        self._said = bool(reply.text.strip())
+        self._spoke = self._spoke or (self._said and self.only_talked)
         self._open = list(reply.calls)
         self.recorder.emit(
             ev.ModelReplied(
@@ -225,13 +370,15 @@ class Loop:
                 response_id=reply.response_id,
                 response_model=reply.response_model,
                 context_window=reply.context_window,
+                calls_from="text" if self._written and reply.calls else None,
             )
         )
         if self.meter.step == 1 and reply.left_out:
             self._note(f"{self.model.name} does not take {', '.join(reply.left_out)}: left out.")
         if self.meter.step == 1 and self.meter.limits.cost is not None and self.meter.cost is None:
             self._note(f"The price of {self.model.name} is not known, so the limit on cost cannot be kept.")
-        self._nudged = 0 if reply.calls else self._nudged
+        if reply.calls:
+            self._silent = SilentReplies()
         for call in reply.calls:
             self._propose(call)
 
@@ -290,6 +437,8 @@ class Loop:
             said, kind = (CUT_OFF, "cut_off") if unfinished and self._at_cut(call) else (error, error.kind)
             return self._finish(self._result(call, Outcome(f"Error: {said}", error=kind)))
         if ends_run(call.name):
+            if reminder := await self._nothing_saved():
+                return self._finish(self._result(call, Outcome(reminder, error="nothing_saved")))
             self._record_start(call, arguments)
             self._finish(self._result(call, Outcome(TOOLS[call.name].last_observation)), footer=False)
             raise StopRun("submitted")
@@ -310,6 +459,25 @@ class Loop:
         workspace.checkpoints.start(self.meter.step)
         await workspace.collector.start(changes.files, self.meter.step)
         return result
+
+    async def _nothing_saved(self) -> str:
+        """What a model is told that submits with nothing saved and nothing said; empty when it is not told."""
+        self.without_answer = False
+        # In text mode the words around a block are no answer.
+        said = self._said or self._spoke or (self.last_text and not self._in_text)
+        if not self.remind or self.model.scripted or said:
+            return ""
+        workspace = await self._in_time(asyncio.shield(self.workspace))
+        await workspace.collector.settle()
+        if not self.recorder.trajectory.artifacts:
+            await workspace.collector.collect_all()
+        if self.recorder.trajectory.artifacts or (workspace.answers and await workspace.answers.read()):
+            return ""
+        if self._reminded or self.meter.over:
+            self.without_answer = True
+            return ""
+        self._reminded = True
+        return NOTHING_SAVED.replace("{folder}", workspace.collector.output_dir)
 
     def _at_cut(self, call: ToolCall) -> bool:
         """Whether the call was the last that the model wrote before the limit of tokens for one reply."""
@@ -371,14 +539,19 @@ class Loop:
 
     def _finish(self, event: ev.CallFinished, *, footer: bool = True) -> ev.CallFinished:
         """The one result of a call joins the history; the last one of a step says how many steps remain."""
-        self.meter.add_text(event.observation)
-        self._open.pop(0)
+        call = self._open.pop(0)
         self._executing = False
+        in_text = self._written and not is_native(self._reply, call.id)
+        if in_text:
+            event.observation = self._text.result(self._reply, event.observation)
+        self.failing.add(call.name, call.arguments, event.error, failed=event.failed)
+        self.meter.add_text(event.observation)
         self._footer = ""
         if footer and not self._open and not self.meter.over:
-            self._footer = f"\n\n{self.meter.next_turn()}"
+            advice = f"\n{self.failing.advice}" if self.failing.advice and not self.failing.over else ""
+            self._footer = f"\n\n{self.meter.next_turn()}{advice}"
             event.observation += self._footer
-        self.messages.append(tool_message(event.call_id, event.observation))
+        add_result(self.messages, event.call_id, event.observation, in_text=in_text)
         self.recorder.emit(event)
         return event
 
@@ -388,7 +561,7 @@ class Loop:
         if not shown.endswith(self._footer):
             shown += self._footer
         self.meter.add_text(shown)
-        self.messages[-1] = tool_message(result.call_id, shown)
+        show_instead(self.messages, result.call_id, shown)
         original = self.recorder.journal.store_text(result.observation)
         return ev.CallDecided(
             step=result.step,

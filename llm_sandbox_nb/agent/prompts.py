@@ -35,6 +35,8 @@ class PromptConfig:
     output_dir: str = Directories().output
     braces: str = "plain"
     """`plain`: each brace is text but for those of the placeholders. `doubled`: `{{` stands for `{`."""
+    text_form: str = "code"
+    """How calls are written where a model makes none natively: `code`, `bash`, `json`, or a YAML file of your own."""
 
     def messages(self, task: str) -> list[dict[str, Any]]:
         """The first two messages of a conversation about `task`."""

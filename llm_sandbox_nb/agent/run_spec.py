@@ -14,6 +14,7 @@ from llm_sandbox_nb.agent.inputs import Inputs, StartingFiles
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import public_settings, versions
+from llm_sandbox_nb.agent.text_mode import TOOL_CALLS, ToolCalls, load_text_form
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS, Toolbox
 from llm_sandbox_nb.model.contract import Model, ModelSettings
 from llm_sandbox_nb.model.retries import RetryPolicy
@@ -55,6 +56,12 @@ class RunSpec:
     """For a replay: the largest number of replies."""
     nudges: int = 2
     """Replies in a row without a call that get a request for one."""
+    tool_calls: ToolCalls = "auto"
+    """How calls are made."""
+    same_failures: int = 8
+    """How often in a row the same call may fail before the run ends; 0: without limit."""
+    remind: bool = True
+    """Whether a model that submits with nothing saved and nothing said is told so, once."""
     provenance: Mapping[str, str] = field(default_factory=dict)
     """For the record: which run it replays, or whose files it begins with."""
 
@@ -65,6 +72,17 @@ class RunSpec:
             raise InputError(f"command_timeout is a number of seconds above zero, not {seconds!r:.80}.")
         if not isinstance(nudges, int) or isinstance(nudges, bool) or nudges < 0:
             raise InputError(f"nudges is a whole number of at least zero, not {nudges!r:.80}.")
+        if (
+            not isinstance(self.same_failures, int)
+            or isinstance(self.same_failures, bool)
+            or self.same_failures < 0
+        ):
+            raise InputError(
+                f"same_failures is a whole number of at least zero, not {self.same_failures!r:.80}."
+            )
+        if self.tool_calls not in TOOL_CALLS:
+            raise InputError(f"tool_calls is one of {', '.join(TOOL_CALLS)}, not {self.tool_calls!r:.80}.")
+        load_text_form(self.prompts.text_form)
         if not isinstance(self.retries, RetryPolicy):
             raise InputError(f"retries is a RetryPolicy(...), not {self.retries!r:.80}.")
 
@@ -76,6 +94,12 @@ class RunSpec:
             "command_timeout": self.command_timeout,
             "prompts": dataclasses.asdict(self.prompts),
             **self.provenance,
+        }
+        usual = {one.name: one.default for one in dataclasses.fields(self)}
+        settings |= {
+            name: value
+            for name in ("tool_calls", "same_failures", "nudges")
+            if (value := getattr(self, name)) != usual[name]
         }
         if self.pause_rules.any:
             settings["halts"] = self.pause_rules.as_json()

@@ -16,6 +16,7 @@ from llm_sandbox_nb.agent.control.run_control import Move, RunControl, T
 from llm_sandbox_nb.agent.control.settings_change import Changer
 from llm_sandbox_nb.agent.conversation import ConversationState, conversation_state
 from llm_sandbox_nb.agent.errors import RunError, StopRun
+from llm_sandbox_nb.agent.failing_calls import FailingCalls
 from llm_sandbox_nb.agent.limits import Meter
 from llm_sandbox_nb.agent.loop import Loop, Workspace
 from llm_sandbox_nb.agent.prompts import PromptConfig
@@ -172,7 +173,7 @@ class Session:
             checkpoints = await self._upload(box, prompts, collector, answers)
         else:
             checkpoints = await self._restore(box, collector, self.past.step, has_files)
-        return Workspace(box, collector, checkpoints, self.spec.command_timeout)
+        return Workspace(box, collector, checkpoints, self.spec.command_timeout, answers)
 
     async def _upload(
         self, box: Sandbox, prompts: PromptConfig, collector: Collector, answers: AnswerFiles
@@ -227,6 +228,10 @@ class Session:
             given=spec.given,
             replies=spec.replies,
             nudges=spec.nudges,
+            tool_calls=spec.tool_calls,
+            text_form=spec.prompts.text_form,
+            remind=spec.remind,
+            failing=FailingCalls(spec.same_failures),
             toolbox=spec.toolbox,
             tools=spec.toolbox.schemas(spec.command_timeout),
         )
@@ -279,8 +284,13 @@ class Session:
             loop.close_open_calls()
             answer = await self._collect(ending)
         finally:  # also when a second interrupt arrives meanwhile
-            spoken = ending.reason in ("submitted", "answered") or loop.only_talked
-            self._record_end(ending, answer or (loop.last_text if spoken else None) or None)
+            if ending.reason == "no_answer" and answer:
+                ending = Ending("answered")  # it had written its answer before it fell silent
+            silent = ending.reason in ("no_answer", "refused")
+            spoken = not silent and (ending.reason in ("submitted", "answered") or loop.only_talked)
+            without = ending.reason == "submitted" and loop.without_answer and not answer
+            said = loop.last_text if spoken and not without else None
+            self._record_end(ending, answer or said or None, without)
         write_seed(self.recorder.trajectory, self.recorder.folder)
 
     async def _collect(self, ending: Ending) -> str | None:
@@ -319,7 +329,7 @@ class Session:
         reason = ev.clean_text(f"The last files could not be taken: {reason.rstrip('.')}.")
         self.recorder.emit(ev.ArtifactSkipped(reason=reason))
 
-    def _record_end(self, ending: Ending, answer: str | None) -> None:
+    def _record_end(self, ending: Ending, answer: str | None, without_answer: bool) -> None:
         event = ev.RunFinished(
             stop_reason=ending.reason,
             answer=ev.clean_text(answer),
@@ -327,6 +337,7 @@ class Session:
             usage=self.recorder.trajectory.usage,
             steps=self.recorder.trajectory.steps_done,
             wall_time=self.meter.elapsed,
+            without_answer=without_answer,
         )
         try:
             self.recorder.emit(event)

@@ -15,6 +15,7 @@ from llm_sandbox_nb.agent.errors import RunError
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.prompts import fill
 from llm_sandbox_nb.agent.recorder import Recorder, new_run_folder, public_settings, versions
+from llm_sandbox_nb.agent.text_mode import ToolCalls
 from llm_sandbox_nb.benchmark.data import with_documents
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.swe import collect_patch, prepare_repository
@@ -43,6 +44,12 @@ class HowToAsk:
     command_timeout: float = 120.0
     nudges: int = 2
     """Replies in a row without a call that get a request for one."""
+    tool_calls: ToolCalls = "auto"
+    """How calls are made; see `solve`."""
+    same_failures: int = 8
+    """How often in a row the same call may fail; 0: without limit."""
+    remind: bool = True
+    """Whether a model that submits with nothing saved and nothing said is told so."""
     reply_tokens: int | None = None
     """Most tokens of the one reply in mode `llm`; None: as in the settings."""
     save_responses: bool = False
@@ -89,6 +96,9 @@ async def in_sandbox(
                 retries=how.retries,
                 command_timeout=how.command_timeout,
                 nudges=how.nudges,
+                tool_calls=how.tool_calls,
+                same_failures=how.same_failures,
+                remind=how.remind,
                 show=False,
             )
         except RunError as error:
@@ -155,7 +165,8 @@ async def with_one_reply(
     kind = ""
     try:
         reply = await _ask(how, [message], recorder)
-        text, ending = reply.text, "answered"
+        text = reply.text
+        ending = "answered" if text.strip() else "no_answer"
         # A patch stays as it is: its last line may be a blank one of context.
         if task.answer != "patch" or not text.strip():
             text = text.strip()

@@ -34,6 +34,7 @@ from llm_sandbox_nb.sandbox.contract import Sandbox
 MODEL_VALUES = (
     "model", "api_base", "api_key", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
     "max_tokens_per_call", "extra_body", "command_timeout", "max_response_len", "save_litellm_response",
+    "same_failures", "tool_calls",
 )  # fmt: skip
 SANDBOX_VALUES = ("isolation", "profile", "image", "network", "ca_bundle", "index_url", "proxy")
 
@@ -229,6 +230,8 @@ def how_of(values: Mapping[str, Any]) -> HowToAsk:
         model,
         settings,
         command_timeout=values["command_timeout"],
+        same_failures=values["same_failures"],
+        tool_calls=values["tool_calls"],
         reply_tokens=values["max_response_len"],
         save_responses=values["save_litellm_response"],
     )

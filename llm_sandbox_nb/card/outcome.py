@@ -63,7 +63,7 @@ class Tally:
 def state(trajectory: Trajectory, *, live: bool) -> tuple[str, Meaning]:
     """The state of the run, or how it ended, as a person says it; and what its colour says."""
     if finish := trajectory.finish:
-        reason = finish.stop_reason
+        reason = "without_answer" if finish.without_answer else finish.stop_reason
         meaning: Meaning = "ok" if reason in _GOOD_ENDS else "wait" if reason == _PERSON else "bad"
         limits = [trajectory.start.settings.get("limits")] if trajectory.start else []
         limits += [change.limits for change in trajectory.changed]

@@ -22,12 +22,15 @@ SANDBOX_ERROR = 4
 """No sandbox: no engine, no image, not allowed, or it died."""
 LIMIT_REACHED = 5
 """Steps, tokens, cost or time ran out before the model was done."""
+NO_ANSWER = 6
+"""The model said nothing, or refused."""
 INTERRUPTED = 130
 _BROKEN_PIPE = 141
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _MODULES = {
     "run": "run_command",
+    "resume": "resume_command",
     "examples": "run_command",
     "image": "setup_commands",
     "doctor": "setup_commands",
@@ -51,6 +54,9 @@ _BY_STOP_REASON = {
     "interrupted": INTERRUPTED,
     "model_error": MODEL_ERROR,
     "sandbox_lost": SANDBOX_ERROR,
+    "no_answer": NO_ANSWER,
+    "refused": NO_ANSWER,
+    "repeated": LIMIT_REACHED,
 }
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 
 from llm_sandbox_nb.benchmark.options import add_benchmark_actions, benchmark_words
-from llm_sandbox_nb.options.parser import RUN_EPILOG, Parser, add_runs_options
+from llm_sandbox_nb.options.parser import RESUME_EPILOG, RUN_EPILOG, Parser, add_runs_options
 from llm_sandbox_nb.options.table import GROUPS, QUERY, SETTINGS
 from llm_sandbox_nb.training.options import add_training_actions
 
@@ -18,7 +19,7 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
     parser.add_argument("--version", action="version", version=f"llm-sandbox-nb {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     made = {"": parser}
-    for add in (_add_run, _add_setup, _add_records, _add_benchmark, _add_train, _add_examples):
+    for add in (_add_run, _add_resume, _add_setup, _add_records, _add_benchmark, _add_train, _add_examples):
         made.update(add(commands))
     return parser, made
 
@@ -49,6 +50,25 @@ def _add_run(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
     return {"run": run}
 
 
+def _add_resume(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
+    resume = commands.add_parser(
+        "resume",
+        help="continue a run that a model error, a limit or an interruption has ended",
+        epilog=RESUME_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    resume.add_argument("run", metavar="RUN", help=_RECORD)
+    resume.add_argument(
+        "text",
+        metavar="TEXT",
+        nargs="?",
+        help="what the model is told first; needed when it has submitted; quote a text of several words",
+    )
+    resume.add_option(resume, SETTINGS)
+    _add_run_options(resume, ("model", "limits", "sandbox", "resources", "tools", "pauses"))
+    return {"resume": resume}
+
+
 def _add_examples(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
     examples = commands.add_parser(
         "examples",
@@ -62,10 +82,10 @@ def _add_examples(commands: argparse._SubParsersAction[Parser]) -> dict[str, Par
     return {"examples": examples}
 
 
-def _add_run_options(parser: Parser) -> None:
-    for title, options in GROUPS.items():
+def _add_run_options(parser: Parser, titles: Iterable[str] = tuple(GROUPS)) -> None:
+    for title in titles:
         group = parser.add_argument_group(title)
-        for option in options:
+        for option in GROUPS[title]:
             parser.add_option(group, option)
 
 

@@ -168,7 +168,8 @@ class Printer:
 
     def _finish(self, event: ev.RunFinished) -> None:
         usage = event.usage
-        words = ending_words(event.stop_reason, self._limits, self._failure)
+        reason = "without_answer" if event.without_answer else event.stop_reason
+        words = ending_words(reason, self._limits, self._failure)
         parts = [plural(event.steps, "step")]
         if usage.total_tokens:
             parts.append(plural(usage.total_tokens, "token"))

@@ -10,9 +10,10 @@ import asyncio
 import os
 import runpy
 import select
+import shlex
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -91,20 +92,18 @@ def run_task(flags: dict[str, Any]) -> tuple[int, Run | None]:
         print(f"Settings   {path}", flush=True)
     started: list[Run] = []
     try:
-        problem, code = _solve(values, started)
-    except _NotStartedError as error:
+        problem, code = run_to_end(lambda: _solve(values, started), started)
+    except NotStartedError as error:
         print(error, file=sys.stderr)
         return error.code, None
     (run,) = started
     if values["save_litellm_response"]:
         save_responses(run.trajectory, run.folder / RESPONSES)
-    if problem:
-        print(problem, file=sys.stderr, flush=True)
-    _print_result(run)
+    print_result(run, problem, flags)
     return exit_code(run.stop_reason) if code is None else code, run
 
 
-class _NotStartedError(Exception):
+class NotStartedError(Exception):
     """No run was started."""
 
     def __init__(self, message: str, code: int) -> None:
@@ -138,26 +137,29 @@ def _check(values: dict[str, Any]) -> None:
         raise UsageError(f"--input_dir: there is no {values['input_dir']}; check the path.")
 
 
-def _solve(values: dict[str, Any], started: list[Run]) -> tuple[str, int | None]:
-    """Run to the end. One sentence about what went wrong, and its code when the stop reason does not tell it.
+def run_to_end(work: Callable[[], Awaitable[None]], started: list[Run]) -> tuple[str, int | None]:
+    """Await `work`. One sentence about what went wrong, and its code when the stop reason does not tell it.
 
-    `started` gets the run as soon as there is one.
+    `started` has the run as soon as there is one.
+
+    Raises:
+        NotStartedError, UsageError: there is none.
     """
     from llm_sandbox_nb.agent.errors import RunError
     from llm_sandbox_nb.model.contract import ModelError
     from llm_sandbox_nb.sandbox.errors import SandboxError
 
     try:
-        asyncio.run(_until_signal(values, started))
+        asyncio.run(_until_signal(work))
     except RunError as error:
         return str(error), SANDBOX_ERROR if isinstance(error.__cause__, SandboxError) else None
     except ModelError as error:
-        raise _NotStartedError(str(error), MODEL_ERROR) from error
+        raise NotStartedError(str(error), MODEL_ERROR) from error
     except SandboxError as error:
-        raise _NotStartedError(str(error), SANDBOX_ERROR) from error
+        raise NotStartedError(str(error), SANDBOX_ERROR) from error
     except (KeyboardInterrupt, asyncio.CancelledError) as error:
         if not started:
-            raise _NotStartedError("Interrupted.", INTERRUPTED) from error
+            raise NotStartedError("Interrupted.", INTERRUPTED) from error
         return "Interrupted.", INTERRUPTED
     except (ValueError, OSError) as error:
         if started:
@@ -166,14 +168,18 @@ def _solve(values: dict[str, Any], started: list[Run]) -> tuple[str, int | None]
     return "", None
 
 
-async def _until_signal(values: dict[str, Any], started: list[Run]) -> None:
-    """Solve; SIGTERM and SIGHUP end the run in good order, as Ctrl-C does."""
-    from llm_sandbox_nb.agent.limits import RunLimits
-    from llm_sandbox_nb.runs.solve import solve
-
+async def _until_signal(work: Callable[[], Awaitable[None]]) -> None:
+    """Await `work`; SIGTERM and SIGHUP end the run in good order, as Ctrl-C does."""
     if task := asyncio.current_task():
         for number in (signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    await work()
+
+
+async def _solve(values: dict[str, Any], started: list[Run]) -> None:
+    from llm_sandbox_nb.agent.limits import RunLimits
+    from llm_sandbox_nb.runs.solve import solve
+
     await solve(
         values["query"],
         model=values["model"],
@@ -188,6 +194,8 @@ async def _until_signal(values: dict[str, Any], started: list[Run]) -> None:
         limits=RunLimits(values["steps"], values["tokens"], values["budget"], values["time"]),
         settings=_model_settings(values),
         command_timeout=values["command_timeout"],
+        same_failures=values["same_failures"],
+        tool_calls=values["tool_calls"],
         tools=[function_of("tool", name) for name in values["tool"]],
         api_base=values["api_base"],
         api_key=values["api_key"],
@@ -203,10 +211,33 @@ async def _until_signal(values: dict[str, Any], started: list[Run]) -> None:
     )
 
 
-def _sandbox_options(values: dict[str, Any]) -> dict[str, Any]:
+def _sandbox_options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of `open_sandbox` that have no argument of their own in `solve`."""
     given = {name: values[name] for name in ("ca_bundle", "index_url", "proxy") if values[name]}
     limits = sandbox_limits(values)
     return given | ({"limits": limits} if limits else {})
+
+
+_RESUMABLE = frozenset(
+    {"model_error", "steps", "tokens", "cost", "time", "interrupted", "no_answer", "refused", "repeated"}
+)
+_KEPT_FLAGS = ("api_base", "isolation")
+"""Options that no record has, or that a loaded run does not take from its record."""
+
+
+def resume_line(run: Run, flags: Mapping[str, Any]) -> str:
+    """The command that continues a run which has ended too early; `flags` are those that it was started with."""
+    words = ["llm-sandbox-nb", "resume", str(run.folder)]
+    for name in _KEPT_FLAGS:
+        if flags.get(name):
+            words += [f"--{name}", str(flags[name])]
+    start, changed = run.trajectory.start, run.trajectory.changed
+    for reason, flag in (("steps", "--steps"), ("tokens", "--tokens"), ("cost", "--budget")):
+        set_limits = [start.settings.get("limits") if start else {}, *(change.limits for change in changed)]
+        values = [one[reason] for one in set_limits if isinstance(one, dict) and reason in one]
+        if run.stop_reason == reason and values and isinstance(values[-1], int | float):
+            words += [flag, f"{values[-1] * 2:.10g}"]
+    return f"`{shlex.join(words)}` continues this run."
 
 
 def _model_settings(values: dict[str, Any]) -> ModelSettings:
@@ -220,7 +251,8 @@ def _model_settings(values: dict[str, Any]) -> ModelSettings:
     )
 
 
-def _print_result(run: Run) -> None:
+def print_result(run: Run, problem: str, flags: Mapping[str, Any]) -> None:
+    """Print answer, files and folder; then on stderr what went wrong, and the command that continues the run."""
     if run.answer:
         print(f"\nAnswer\n{harmless(run.answer)}")
     if run.files:
@@ -228,6 +260,11 @@ def _print_result(run: Run) -> None:
         for file in run.files.values():
             print(f"  {harmless(str(file.path))} ({format_size(file.size)})")
     print(f"\n{run.folder}", flush=True)
+    said = [problem or run.error or ""]
+    if run.stop_reason in _RESUMABLE:
+        said.append(resume_line(run, flags))
+    if any(said):
+        print(harmless(" ".join(filter(None, said))), file=sys.stderr, flush=True)
 
 
 def check_function_name(option: str, name: str) -> None:

@@ -37,6 +37,10 @@ class Reply:
     """Tokens that the model can take in, when they are known."""
     left_out: tuple[str, ...] = ()
     """Names of settings that were asked for and not sent, because the model does not take them."""
+    written: bool = False
+    """Whether the calls were read out of the text."""
+    refused_call: str = ""
+    """Why a call that is written in the text does not count; empty when there is none, or all count."""
 
 
 class ModelError(Exception):

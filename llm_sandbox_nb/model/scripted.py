@@ -124,12 +124,14 @@ class Script(_Part):
     delay: float = Field(default=0.0, ge=0)
 
     def turn(self, number: int) -> ScriptTurn:
-        """The turn that follows so many replies.
+        """The turn that follows so many replies. A last turn that submits is played again as often as it is asked for.
 
         Raises:
             ModelError: the script has no such turn.
         """
         if number >= len(self.turns):
+            if self.turns and any(call.tool == "submit" for call in self.turns[-1].calls):
+                return self.turns[-1]
             raise ModelError(
                 f"The script ends after {len(self.turns)} turns and the conversation asks for turn "
                 f"{number + 1}: let its last turn call submit, or add turns.",

@@ -23,6 +23,7 @@ _FINISHES = {
     "length": "length", "max_tokens": "length", "max_length": "length", "model_length": "length",
     "max_output_tokens": "length", "tool_calls": "tool_calls", "tool_call": "tool_calls", "tool_use": "tool_calls",
     "function_call": "tool_calls", "content_filter": "content_filter", "safety": "content_filter",
+    "refusal": "content_filter",
 }  # fmt: skip
 _NOT_FINISHED = frozenset({"", "null", "none", "error", "abort"})
 """Values of `finish_reason` that a reply has which did not come to its end."""
@@ -197,7 +198,7 @@ class _Reply:
 
     def __init__(self) -> None:
         self.began = self.ended = self.broken = False
-        self._said = self._called = False
+        self._said = self._called = self._refused = False
         self._finish: str | None = None
         self._usage: dict[str, Any] | None = None
         self._head: dict[str, Any] = {}
@@ -236,11 +237,14 @@ class _Reply:
             return None
         self._said = True
         self._called = self._called or "tool_calls" in delta
+        self._refused = self._refused or bool(_text(said.get("refusal")) and not said.get("content"))  # type: ignore[union-attr] # it has a delta
         return self._head | {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
 
     def last_pieces(self) -> Iterator[dict[str, Any]]:
         """The end of the reply and its usage."""
         finish = self._finish or ("tool_calls" if self._called else "stop")
+        if self._refused and not self._called:
+            finish = "content_filter"
         yield self._head | {"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]}
         if self._usage:
             yield self._head | {"choices": [], "usage": self._usage}

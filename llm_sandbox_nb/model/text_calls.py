@@ -307,7 +307,7 @@ def _fenced(
         content = group[0].content
         if not content.strip():
             return _Found([], text, "the block is empty")
-        return _Found([(tool[0], {tool[1]: content})], rest, _announced(text, group[0].start))
+        return _Found([(tool[0], {tool[1]: content})], rest, _announced(text, group[0].start + 1))
     calls: WrittenCalls = []
     for fence in group:
         found = _calls_in(fence) if fence.info in _JSON_FENCES else []
@@ -316,7 +316,7 @@ def _fenced(
         calls += found
     if any(_calls_in(fence) for fence in before if fence.info in _JSON_FENCES):
         return _Found(calls, rest, "other calls stand before it, in the text")
-    return _Found(calls, rest, _announced(text, group[0].start))
+    return _Found(calls, rest, _announced(text, group[0].start + 1))
 
 
 def _calls_in(fence: _Fence) -> WrittenCalls:

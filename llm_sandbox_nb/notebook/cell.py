@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from llm_sandbox_nb.card.card import Card
 from llm_sandbox_nb.notebook.cell_options import CellTask, cell_task
 from llm_sandbox_nb.notebook.display import Listener, LiveDisplay, Output, RunFollower, page_cell
-from llm_sandbox_nb.notebook.errors import SandboxLimitError, in_one_sentence
+from llm_sandbox_nb.notebook.errors import SandboxLimitError, SandboxNoAnswerError, in_one_sentence
 from llm_sandbox_nb.notebook.event_loop import BackgroundLoop, BackgroundTask
 from llm_sandbox_nb.notebook.sandboxes import NotebookSandboxes
 from llm_sandbox_nb.notebook.saved_runs import first_run_of, notebook_name, runs_folder
@@ -32,7 +32,9 @@ _LIMITS = {
     "allow more with %config SandboxMagics.tokens.",
     "cost": "The run used up its budget before the model submitted: allow more with --budget.",
     "time": "The run used up its time before the model submitted: allow more with --time.",
+    "repeated": "The same call failed too often in a row: see what it needs, or allow more with --same-failures.",
 }
+_SILENT = ("no_answer", "refused")
 
 
 class CellRun:
@@ -53,6 +55,7 @@ class CellRun:
             SandboxUsageError, SandboxInputError, InputError, ModelError: nothing was started.
             RunError: the run failed.
             SandboxLimitError: it reached a limit before the model submitted.
+            SandboxNoAnswerError: the model said nothing, or refused.
             KeyboardInterrupt: it was interrupted.
         """
         with tempfile.TemporaryDirectory(prefix="llm-sandbox-nb-") as staging:
@@ -84,6 +87,8 @@ class CellRun:
             raise in_one_sentence(
                 KeyboardInterrupt("The run was stopped; what was done until then is above.")
             )
+        if finished.stop_reason in _SILENT:
+            raise SandboxNoAnswerError(finished.error or "The model gave no answer.")
         if finished.stop_reason in _LIMITS:
             raise SandboxLimitError(_LIMITS[finished.stop_reason])
 
@@ -121,6 +126,8 @@ class CellRun:
                 limits=task.limits,
                 settings=task.sampling,
                 command_timeout=task.command_timeout,
+                same_failures=task.same_failures,
+                tool_calls=task.tool_calls,
                 tools=task.tools,
                 api_base=task.api_base,
                 api_key=task.api_key,

@@ -34,7 +34,11 @@ class SandboxInputError(SandboxMagicError):
 
 
 class SandboxLimitError(SandboxMagicError):
-    """A run used up its steps, tokens, money or time before the model submitted."""
+    """A run used up its steps, tokens, money or time before the model submitted, or its calls kept failing."""
+
+
+class SandboxNoAnswerError(SandboxMagicError):
+    """A run ended without an answer: the model said nothing, or refused."""
 
 
 class SandboxBenchmarkError(SandboxMagicError):

@@ -46,6 +46,8 @@ OPTIONS = [
     _shared("--budget"),
     _shared("--time"),
     _shared("--command-timeout"),
+    _shared("--same-failures"),
+    _shared("--tool-calls"),
     _shared("--image"),
     _shared("--isolation"),
     _shared("--profile"),

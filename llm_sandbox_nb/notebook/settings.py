@@ -57,6 +57,7 @@ class SandboxSettings(Configurable):
     repetition_penalty = Float(None, allow_none=True, help=_help("repetition_penalty")).tag(config=True)
     max_tokens_per_call = Int(None, allow_none=True, help=_help("max_tokens_per_call")).tag(config=True)
     extra_body = Dict(help=_help("extra_body")).tag(config=True)
+    tool_calls: Any = Enum(["auto", "native", "text"], "auto", help=_help("tool_calls")).tag(config=True)
     model_settings = Dict(help=_help("model_settings")).tag(config=True)
     prompt_config = Unicode(help=_help("prompt_config")).tag(config=True)
 
@@ -81,6 +82,8 @@ class SandboxSettings(Configurable):
     command_timeout = Float(
         120.0, help="time-out in seconds of a command for which the model names none"
     ).tag(config=True)
+
+    same_failures = Int(8, help=_help("same_failures")).tag(config=True)
 
     output_dir = Unicode("sandbox-runs", help=_help("output_dir")).tag(config=True)
     dataframe_format: Any = Enum(["csv", "parquet"], "csv", help=_help("dataframe_format")).tag(config=True)

@@ -44,6 +44,16 @@ def whole_number(value: Any) -> int:
     return number
 
 
+def count(value: Any) -> int:
+    """A whole number of at least 0."""
+    if str(value).strip() == "0":
+        return 0
+    try:
+        return whole_number(value)
+    except ValueError:
+        raise ValueError("must be a whole number of at least 0") from None
+
+
 def number(value: Any) -> float:
     """A number of at least 0."""
     try:
@@ -181,6 +191,8 @@ MODEL_OPTIONS = (
     Option("repetition_penalty", "penalty on repeated tokens", number, metavar="NUMBER"),
     Option("max_tokens_per_call", "most tokens of one reply", whole_number, 65536, metavar="N"),
     Option("extra_body", "further fields of each request, a JSON object", json_object, metavar="JSON", short="e"),
+    Option("tool_calls", "how the model makes calls: native, text, or auto (native, and text where that does not work)",
+           one_of("auto", "native", "text"), "auto", metavar="KIND"),
 )  # fmt: skip
 LIMIT_OPTIONS = (
     Option("steps", "most steps, which are replies of the model", whole_number, 100, metavar="N",
@@ -191,6 +203,8 @@ LIMIT_OPTIONS = (
     Option("time", "longest time of the run: seconds, or 90s, 15m, 2h", seconds, metavar="TIME"),
     Option("command_timeout", "time-out of a command for which the model names none: seconds, or 90s, 15m, 2h", seconds,
            120.0, metavar="TIME"),
+    Option("same_failures", "the run ends when the same call has failed so many times in a row; 0: never", count, 8,
+           metavar="N"),
 )  # fmt: skip
 SANDBOX_OPTIONS = (
     Option("isolation", f"{', '.join(isolation_choices())} (process isolates nothing)",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.prompts import PromptConfig, load_prompts
 from llm_sandbox_nb.agent.run_record import RunRecord
 from llm_sandbox_nb.agent.run_spec import RunSpec
+from llm_sandbox_nb.agent.text_mode import ToolCalls
 from llm_sandbox_nb.agent.tools.own_tool import RecordedTool, missing_tools
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS, Toolbox, with_own_tools
 from llm_sandbox_nb.model.contract import Model, ModelSettings
@@ -42,6 +43,10 @@ def recorded_spec(run: RunRecord, model: Model, tools: Iterable[Callable[..., An
         settings=settings,
         retries=spec.retries,
         command_timeout=spec.command_timeout,
+        nudges=spec.nudges,
+        tool_calls=_tool_calls(run.trajectory.tool_calls, spec.tool_calls),
+        same_failures=spec.same_failures,
+        remind=spec.remind,
         toolbox=_same_tools(run, tools),
         pause_rules=dataclasses.replace(spec.pause_rules, step=False),
         make_model=spec.make_model,
@@ -83,7 +88,17 @@ def _from_journal(run: RunRecord, model: Model) -> RunSpec:
         limits=_changed(RunLimits(), recorded.get("limits")),
         settings=_changed(ModelSettings(), recorded.get("sampling")),
         command_timeout=float(recorded.get("command_timeout") or DEFAULT_TIMEOUT),
+        nudges=_count(recorded.get("nudges"), 2),
+        same_failures=_count(recorded.get("same_failures"), 8),
     )
+
+
+def _count(recorded: object, usual: int) -> int:
+    return recorded if isinstance(recorded, int) and recorded >= 0 else usual
+
+
+def _tool_calls(recorded: str | None, usual: ToolCalls) -> ToolCalls:
+    return next((one for one in get_args(ToolCalls) if one == recorded), usual)
 
 
 def _changed(value: _T, changed: Mapping[str, Any] | None) -> _T:

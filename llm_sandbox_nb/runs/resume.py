@@ -22,6 +22,7 @@ from llm_sandbox_nb.agent.run_spec import (
     with_given,
 )
 from llm_sandbox_nb.agent.session import Session
+from llm_sandbox_nb.agent.text_mode import ToolCalls
 from llm_sandbox_nb.formatting import format_cost, plural
 from llm_sandbox_nb.model.contract import Checkable, Model, ModelSettings
 from llm_sandbox_nb.model.model_names import make_model
@@ -61,6 +62,10 @@ class ResumeOptions:
     """The run's own tools. None: as this process knows them."""
     others: bool = False
     """Whether changes of other runs in its sandbox may be undone."""
+    tool_calls: ToolCalls | None = None
+    """How calls are made from here on."""
+    same_failures: int | None = None
+    """How often in a row the same call may fail."""
 
     @property
     def on_pause(self) -> OnPause | None:
@@ -188,6 +193,8 @@ def _spec(run: RunRecord, options: ResumeOptions) -> RunSpec:
         spec,
         limits=with_given(spec.limits, options.limits),
         settings=with_given(spec.settings, options.settings),
+        tool_calls=options.tool_calls or spec.tool_calls,
+        same_failures=spec.same_failures if options.same_failures is None else options.same_failures,
         make_model=known.make_model if known else lambda name: _make_model(name, options),
     )
 
@@ -231,6 +238,8 @@ def _record_changes(run: RunRecord, recorder: Recorder, spec: RunSpec, options: 
     """Record what changes, so that the record says which model and settings made each step."""
     model = spec.model.name if spec.model.name != run.model else None
     settings = _given_values(options.settings, spec.settings)
+    if options.tool_calls is not None:
+        settings["tool_calls"] = options.tool_calls
     limits = _given_values(options.limits, spec.limits)
     if model or settings or limits:
         recorder.emit(

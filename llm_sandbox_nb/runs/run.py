@@ -175,6 +175,8 @@ class Run(RunRecord, Awaitable):
         control: RunControl | None = None,
         tools: Iterable[Callable[..., Any]] | None = None,
         others: bool = False,
+        tool_calls: Any = None,
+        same_failures: int | None = None,
         **more: Any,
     ) -> Run:
         """Resume: after a pause, or, when the run has ended, from where it stands to its new end.
@@ -189,7 +191,7 @@ class Run(RunRecord, Awaitable):
                 its folder.
             api_base, api_key: of the model, where the run was loaded from its folder.
             tools: the run's own tools, where the run was loaded from its folder: see `solve`.
-            listeners, control, more: see `solve`.
+            tool_calls, same_failures, listeners, control, more: see `solve`.
             others: undo what other runs have changed in the run's sandbox since; `undo` brings it back.
 
         Raises:
@@ -208,7 +210,7 @@ class Run(RunRecord, Awaitable):
         def work(listeners: Iterable[Listener] = listeners) -> Coroutine[Any, Any, Run]:
             options = ResumeOptions(
                 text, model, settings, limits, sandbox, {"isolation": isolation}, api_base, api_key, listeners,
-                control, more, tools, others,
+                control, more, tools, others, tool_calls, same_failures,
             )  # fmt: skip
             return resume(self, options)
 

@@ -23,6 +23,7 @@ from llm_sandbox_nb.agent.run_spec import (
     with_given,
 )
 from llm_sandbox_nb.agent.session import Session
+from llm_sandbox_nb.agent.text_mode import ToolCalls
 from llm_sandbox_nb.agent.tools.toolbox import with_own_tools
 from llm_sandbox_nb.model.contract import Checkable, Model, ModelSettings
 from llm_sandbox_nb.model.model_names import make_model
@@ -88,6 +89,9 @@ async def solve(
     retries: RetryPolicy | None = None,
     command_timeout: float = DEFAULT_TIMEOUT,
     nudges: int = 2,
+    tool_calls: ToolCalls = "auto",
+    same_failures: int = 8,
+    remind: bool = True,
     tools: Iterable[Callable[..., Any]] = (),
     api_base: str | None = None,
     api_key: str | None = None,
@@ -118,7 +122,11 @@ async def solve(
         limits, settings: as in `{"steps": 20}` and `{"temperature": 0}`; see `RunLimits` and `ModelSettings`.
         retries: see `RetryPolicy`.
         command_timeout: seconds for a command that does not name its own.
-        nudges: replies in a row without a call that get a request for one, before the run ends with `answered`.
+        nudges: replies in a row without a call that get a request for one, before the run ends with `answered` or
+            `no_answer`.
+        tool_calls: `"native"` calls, calls as `"text"`, or `"auto"`: native, and text where that does not work.
+        same_failures: how often in a row the same call may fail before the run ends with `repeated`; 0: without limit.
+        remind: tell a model that submits with nothing saved and nothing said, once, how to save its result.
         tools: your own functions that the model can call too. Name, docstring and types tell the model what they do.
             They run in this process, with your rights, and not in the sandbox.
         api_base, api_key: where the model is, and its key, which is never written anywhere.
@@ -162,6 +170,9 @@ async def solve(
         retries=retries or RetryPolicy(),
         command_timeout=command_timeout,
         nudges=nudges,
+        tool_calls=tool_calls,
+        same_failures=same_failures,
+        remind=remind,
         toolbox=with_own_tools(tools),
         pause_rules=checked_pause_rules(step, breakpoints, break_when, approve),
         make_model=lambda name: _other_model(name, model, api_base, api_key),

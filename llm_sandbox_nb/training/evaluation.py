@@ -159,7 +159,14 @@ def _evaluate_one(plan: EvaluationPlan, name: str, path: str) -> None:
             completion_limit=rollouts.completion_tokens,
         )
         settings = ModelSettings(max_tokens=rollouts.reply_tokens or rollouts.completion_tokens)
-        how = HowToAsk(policy, settings, command_timeout=rollouts.command_timeout)
+        how = HowToAsk(
+            policy,
+            settings,
+            command_timeout=rollouts.command_timeout,
+            tool_calls="native",
+            same_failures=0,
+            remind=False,
+        )
         named = {"profile": rollouts.profile, "image": rollouts.image, "network": rollouts.network}
         opener = make_opener(rollouts.isolation, **{key: value for key, value in named.items() if value})
         asyncio.run(Runner(how, opener, options).run(items))

@@ -233,6 +233,9 @@ class RolloutWorkers:
             setting.limits,
             config.command_timeout,
             config.nudges,
+            tool_calls="native",
+            same_failures=0,
+            remind=False,
         )
         if config.mode == "llm":
             return await with_one_reply(setting.task, row, how, folder)

@@ -17,9 +17,10 @@ SCHEMA_VERSION = 1
 
 StopReason = Literal[
     "submitted", "answered", "steps", "tokens", "cost", "time",
-    "interrupted", "model_error", "sandbox_lost", "error",
+    "interrupted", "model_error", "sandbox_lost", "error", "no_answer", "refused", "repeated",
 ]  # fmt: skip
-"""Why a run ended. `answered`: the model gave text and no tool call, more often in a row than it may."""
+"""Why a run ended. `answered`: the model gave text and no tool call, more often in a row than it may. `no_answer`: it
+gave neither. `refused`: it or its provider refused. `repeated`: the same call failed too often in a row."""
 
 
 def new_id() -> str:
@@ -164,6 +165,8 @@ class ModelReplied(EventBase):
     response_model: str | None = None
     context_window: int | None = None
     """Tokens that the model can take in, when they are known."""
+    calls_from: Literal["text"] | None = None
+    """`text`: its calls were read out of its text."""
 
 
 class CallProposed(EventBase):
@@ -421,6 +424,8 @@ class RunFinished(EventBase):
     usage: Usage = Field(default_factory=Usage)
     steps: int = 0
     wall_time: float = 0.0
+    without_answer: bool = False
+    """Whether the model submitted with nothing saved and nothing said, also when it was reminded."""
 
 
 class UnknownEvent(EventBase):

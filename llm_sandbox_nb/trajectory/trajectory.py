@@ -187,6 +187,17 @@ class Trajectory:
         return changed[-1] if changed else self.start.model if self.start else ""
 
     @property
+    def tool_calls(self) -> str | None:
+        """How calls are made as the newest change says: `auto`, `native` or `text`; None where no record says it."""
+        first = [self.start.settings] if self.start else []
+        named = [
+            one["tool_calls"]
+            for one in (*first, *(change.settings for change in self.changed))
+            if "tool_calls" in one
+        ]
+        return str(named[-1]) if named else None
+
+    @property
     def scripted(self) -> bool:
         """Whether its replies are read from a file."""
         if self.start is None or self.model == self.start.model:
@@ -323,18 +334,20 @@ class Trajectory:
         """
         unanswered: list[str] = []
         said: list[dict[str, Any]] = []
+        in_text = False
         for event in self.path:
             match event:
                 case ev.MessageAdded():
-                    said.append(event.message)
+                    add_message(said, event.message)
                 case ev.ModelReplied():
                     unanswered = [call["id"] for call in event.message.get("tool_calls") or ()]
+                    in_text = event.calls_from == "text" and not unanswered
                     said.append(event.message)
                 case ev.CallFinished():
                     unanswered = [id for id in unanswered if id != event.call_id]
-                    said.append(tool_message(event.call_id, event.observation))
+                    add_result(said, event.call_id, event.observation, in_text=in_text)
                 case ev.CallDecided(action="observe", observation=str() as shown):
-                    _show_instead(said, event.call_id, shown)
+                    show_instead(said, event.call_id, shown)
         yield from said
         if answer_open:
             yield from (tool_message(id, NOT_ANSWERED) for id in unanswered)
@@ -408,10 +421,41 @@ class Trajectory:
                 self.files, self.uncovered = event.target, None
 
 
-def _show_instead(messages: list[dict[str, Any]], call_id: str, observation: str) -> None:
-    """A person had the model shown another observation of a call."""
+class ResultsMessage(dict[str, Any]):
+    """A user message with the results of calls that a model wrote as text, and what was said after them."""
+
+    def __init__(self, parts: dict[str, str]) -> None:
+        super().__init__(role="user", content="\n\n".join(parts.values()))
+        self.parts = parts
+        """The results by the ids of their calls; what was said has other keys."""
+
+
+def add_result(messages: list[dict[str, Any]], call_id: str, observation: str, *, in_text: bool) -> None:
+    """Add the result of a call to a conversation; `in_text` says that the call was written as text."""
+    if not in_text:
+        messages.append(tool_message(call_id, observation))
+    elif messages and isinstance(last := messages[-1], ResultsMessage):
+        messages[-1] = ResultsMessage({**last.parts, call_id: observation})
+    else:
+        messages.append(ResultsMessage({call_id: observation}))
+
+
+def add_message(messages: list[dict[str, Any]], message: dict[str, Any]) -> None:
+    """Add what was said. It joins results that were written as text: some servers refuse two user messages in a row."""
+    if message["role"] == "user" and messages and isinstance(last := messages[-1], ResultsMessage):
+        messages[-1] = ResultsMessage({**last.parts, f"said {len(last.parts)}": message_text(message)})
+    else:
+        messages.append(message)
+
+
+def show_instead(messages: list[dict[str, Any]], call_id: str, observation: str) -> None:
+    """Replace the result of a call."""
     for index in range(len(messages) - 1, -1, -1):
-        if messages[index].get("tool_call_id") == call_id:
+        message = messages[index]
+        if isinstance(message, ResultsMessage) and call_id in message.parts:
+            messages[index] = ResultsMessage({**message.parts, call_id: observation})
+            return
+        if message["role"] == "tool" and message["tool_call_id"] == call_id:
             messages[index] = tool_message(call_id, observation)
             return
 

@@ -117,6 +117,7 @@ export interface IModelReplied extends IEventBase {
   response_id: string | null;
   response_model: string | null;
   context_window: number | null;
+  calls_from: 'text' | null;
 }
 
 /** A tool call of a reply. `arguments` is None when the raw text could not be parsed. */
@@ -302,6 +303,7 @@ export interface IRunFinished extends IEventBase {
   usage: IUsage;
   steps: number;
   wall_time: number;
+  without_answer: boolean;
 }
 
 /** All kinds that this version knows. Others are kept and passed over. */
@@ -394,7 +396,8 @@ export const EVENTS: Record<string, Record<string, string>> = {
     model_time: 'number',
     response_id: 'string | null',
     response_model: 'string | null',
-    context_window: 'number | null'
+    context_window: 'number | null',
+    calls_from: 'string'
   },
   'call.proposed': {
     step: 'number',
@@ -483,6 +486,7 @@ export const EVENTS: Record<string, Record<string, string>> = {
     error: 'string | null',
     usage: 'IUsage',
     steps: 'number',
-    wall_time: 'number'
+    wall_time: 'number',
+    without_answer: 'boolean'
   }
 };

@@ -19,7 +19,8 @@ const SIGNS: Record<string, [sign: string, kind: string]> = {
   running: ['●', 'live'],
   waiting: ['●', 'wait'],
   ready: ['○', 'live'],
-  interrupted: ['■', 'stopped']
+  interrupted: ['■', 'stopped'],
+  repeated: ['■', 'stopped']
 };
 
 export class RunsView {

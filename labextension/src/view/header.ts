@@ -53,7 +53,7 @@ function stateOf(trajectory: Trajectory, live: boolean, away: Away, host: IHost)
   const { finish, held, paused, steps, readyAt, controls } = trajectory;
   const last = steps.length ? steps[steps.length - 1].number : '';
   if (finish) {
-    const reason = finish.stop_reason;
+    const reason = finish.without_answer ? 'without_answer' : finish.stop_reason;
     const well = reason === 'submitted' || reason === 'answered';
     return {
       text: plainText(formatState(reason, reasonDetail(trajectory, host), trans)),

@@ -47,7 +47,8 @@ to go on running in the background, with its output sent to a file.
         """See `Tool.execute`."""
         box, timeout = context.box, context.command_timeout
         if (asked := arguments.get("timeout")) is not None:
-            timeout = min(max(asked, 1.0), LONGEST_TIMEOUT)
+            # Zero and less mean no time-out of its own: what is left of the run's time bounds the command.
+            timeout = min(max(asked, 1.0), LONGEST_TIMEOUT) if asked > 0 else LONGEST_TIMEOUT
         if context.time_left is not None:
             timeout = max(0.1, min(timeout, context.time_left))
         try:

@@ -9,6 +9,7 @@ import time
 from .capture import Capture
 from .event_loop import IN
 from .frames import DATA, PIPE_READ, STDERR, STDOUT, bytes_to_text, quietly_close, write_all
+from .memory_kills import KILLED_CODE, describe_memory_kill, memory_kills
 from .processes import (
     catches_signal,
     descendants,
@@ -329,6 +330,7 @@ class ShellCommand(Request):
         self.notice = ""
         self.background = b""
         self.before: dict[int, tuple[int, int]] = {}
+        self.memory_kills = 0
         self.held = b""
         self.abandoned = False
 
@@ -345,6 +347,7 @@ class ShellCommand(Request):
         limit = int(self.params["output_limit"])
         self.capture = Capture(self.send, limit, self.executor.spill_path(self.number))
         self.before = own_tree()
+        self.memory_kills = memory_kills()
         self.start_timer()
 
     def timed_out(self) -> None:
@@ -396,6 +399,8 @@ class ShellCommand(Request):
             capture.feed(STDERR, self.held)
         if (self.reason or self.params.get("kill_background")) and not kill_all(self.own_processes):
             self.add_notice("Some of its processes could not be killed.")
+        if code == KILLED_CODE and not self.reason and memory_kills() > self.memory_kills:
+            self.add_notice(describe_memory_kill())
         outcome = capture.finish()
         outcome.update(ended_by(self.reason, code))
         outcome["duration"] = time.monotonic() - self.started

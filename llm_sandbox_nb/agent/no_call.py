@@ -1,0 +1,219 @@
+"""Replies without a call: what came, what the model then reads, and what the run comes to when no call follows."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from llm_sandbox_nb.agent.code_blocks import CodeBlock, code_blocks
+from llm_sandbox_nb.agent.errors import StopRun
+from llm_sandbox_nb.agent.text_mode import TextForm
+from llm_sandbox_nb.model.contract import Reply
+from llm_sandbox_nb.model.request import NOTHING_SAID
+from llm_sandbox_nb.model.retries import RetryPolicy
+from llm_sandbox_nb.model.text_calls import read_text_calls
+
+ReplyKind = Literal["text", "empty", "thought", "cut", "echo"]
+NUDGE = (
+    "There was no tool call in your reply, so nothing was done. If the task is finished and its results are "
+    "saved, call submit; if not, continue with a tool call. Nobody can answer questions."
+)
+NUDGE_AGAIN = (
+    "Again there was no tool call, so again nothing was done. If the task is finished, call submit now. "
+    'If not, make one tool call, for example execute_bash with the arguments {"command": "ls"}.'
+)
+NUDGE_CUT = (
+    "Your reply reached the limit of tokens for one reply before it came to a tool call, so nothing was "
+    "done. Think in smaller steps and make a tool call; call submit if the task is finished."
+)
+NUDGE_CUT_AGAIN = (
+    "Your reply was cut off again before it came to a tool call. Write no plan and no explanation now: "
+    "make one short tool call, or call submit if the task is finished."
+)
+NUDGE_EMPTY = (
+    "Your reply was empty, so nothing was done. Continue the task with a tool call, or call submit if it "
+    "is finished."
+)
+NUDGE_EMPTY_AGAIN = (
+    "Your reply was empty again. Reply with one tool call: execute_bash runs a command, submit ends the task."
+)
+NUDGE_THOUGHT = (
+    "Your reply had a thought and nothing after it, so nothing was done. End the thought, then make a "
+    "tool call; call submit if the task is finished."
+)
+NUDGE_ECHO = (
+    "Your reply only repeats a text that was sent to you, so nothing was done. Continue the task with a "
+    "tool call, or call submit if it is finished."
+)
+NUDGE_BLOCK = (
+    "Your reply has a code block and no tool call, so nothing was executed. To execute the block, call "
+    "execute_bash with these arguments:\n\n{call}\n\nIf the task is finished and its results are saved, call "
+    "submit."
+)
+NUDGE_REFUSED = (
+    "A call is written in your reply, and it was not executed: {reason}. Make the call again, as a tool "
+    "call and with nothing after it. If the task is finished, call submit."
+)
+_AGAIN = {"text": NUDGE_AGAIN, "cut": NUDGE_CUT_AGAIN, "empty": NUDGE_EMPTY_AGAIN}
+_FIRST = {
+    "text": NUDGE,
+    "cut": NUDGE_CUT,
+    "empty": NUDGE_EMPTY,
+    "thought": NUDGE_THOUGHT,
+    "echo": NUDGE_ECHO,
+}
+_IN_TEXT_MODE = {
+    "text": "Nothing in your reply could be executed, so nothing was done.",
+    "cut": "Your reply was cut off at the limit of tokens for one reply, so nothing was done. Write less.",
+    "empty": "Your reply was empty, so nothing was done.",
+    "thought": "Your reply had a thought and nothing after it, so nothing was done.",
+    "echo": "Your reply only repeats a text that was sent to you, so nothing was done.",
+}
+_NAMES: dict[ReplyKind, tuple[str, str]] = {
+    "text": ("reply with text", "replies with text"),
+    "empty": ("empty reply", "empty replies"),
+    "thought": ("reply with a thought alone", "replies with a thought alone"),
+    "cut": ("reply that was cut off", "replies that were cut off"),
+    "echo": ("reply that repeats what was sent", "replies that repeat what was sent"),
+}
+_STEPS_LEFT = re.compile(r"^[ \t]*\[?steps remaining: *\d+\]?[ \t]*$", re.IGNORECASE | re.MULTILINE)
+_REFUSALS = frozenset({"content_filter", "refusal"})
+_LONGEST_QUOTE = 2_000
+_LONGEST_WORDS = 500
+
+
+def own_words(text: str) -> str:
+    """A text without the line that we put below observations, and with its white space made even."""
+    return " ".join(_STEPS_LEFT.sub("", text).split())
+
+
+def reply_kind(reply: Reply, sent: Iterable[str]) -> ReplyKind:
+    """The kind of a reply without a call. `sent` are the texts that it may repeat."""
+    words = own_words(read_text_calls(reply.text, ()).text)
+    if not words:
+        had_text = bool(reply.text.strip()) and bool(_STEPS_LEFT.search(reply.text))
+        thought = bool((reply.reasoning or "").strip() or reply.text.strip())
+        return "echo" if had_text else "thought" if thought else "empty"
+    if reply.finish_reason == "length":
+        return "cut"
+    if words == NOTHING_SAID or not any(character.isalnum() for character in words):
+        return "empty"
+    return "echo" if any(words == own_words(text) for text in sent) else "text"
+
+
+def refusal(reply: Reply) -> StopRun | None:
+    """How the run ends when the model or its provider refuses; None when neither does."""
+    words = reply.message.get("refusal") or reply.text
+    if reply.calls or not (reply.finish_reason in _REFUSALS or reply.message.get("refusal")):
+        return None
+    said = " ".join(str(words).split())[:_LONGEST_WORDS]
+    ending = f": {said}" if said else f" (it gave no reason but {reply.finish_reason})."
+    return StopRun("refused", f"The model or its provider refused to answer{ending}")
+
+
+@dataclass
+class SilentReplies:
+    """The replies in a row that had no call."""
+
+    kinds: list[ReplyKind] = field(default_factory=list)
+    answer: str = ""
+    """The text of the newest one that said something."""
+    wants_to_act: bool = False
+    """Whether one of them has a code block, or shows a call that was not executed."""
+    block: CodeBlock | None = None
+    """The code block of the newest one that could be executed."""
+    refused: str = ""
+    """Why a call that the newest one shows was not executed."""
+    _begun: int = 0
+    """Where in `kinds` the present series begins."""
+    _finish_reason: str | None = None
+    _told: str = ""
+
+    def add(self, reply: Reply, sent: Iterable[str], refused: str = "") -> None:
+        """Add the newest one."""
+        kind = reply_kind(reply, sent)
+        self.kinds.append(kind)
+        self._finish_reason, self.refused = reply.finish_reason, refused
+        if kind == "text":
+            self.answer = reply.text.strip()
+        blocks = [block for block in code_blocks(reply.text) if block.command is not None]
+        self.block = blocks[-1] if blocks else None
+        self.wants_to_act = self.wants_to_act or self.block is not None or bool(refused)
+
+    def __len__(self) -> int:
+        return len(self.kinds) - self._begun
+
+    def begin_anew(self) -> None:
+        """Count from zero: calls are made in another way now."""
+        self._begun = len(self.kinds)
+
+    @property
+    def talks(self) -> bool:
+        """Whether one of them has text, if only a repeated one."""
+        return "text" in self.kinds or "echo" in self.kinds
+
+    def wait(self, retries: RetryPolicy) -> float:
+        """Seconds to wait before the model is asked again: a server that sends nothing may need time."""
+        empty = 0
+        while empty < len(self.kinds) and self.kinds[-1 - empty] == "empty":
+            empty += 1
+        if not empty or retries.attempts <= 1:
+            return 0.0
+        return min(retries.longest_wait, retries.first_wait * 2.0 ** (empty - 1))
+
+    def nudge(self, form: TextForm | None = None) -> str:
+        """What the model is told now, never the same twice in a row. `form` is that of text mode."""
+        told = self._nudge() if form is None else self._nudge_in_text(form)
+        if told == self._told:
+            told = f"{told} This is asked for again."
+        self._told = told
+        return told
+
+    def _nudge(self) -> str:
+        kind = self._kind
+        if self.refused:
+            return NUDGE_REFUSED.replace("{reason}", self.refused)
+        if self.block is not None and kind != "cut":
+            return _about_block(self.block, NUDGE_BLOCK)
+        return _AGAIN.get(kind, NUDGE_AGAIN) if self._again else _FIRST[kind]
+
+    def _nudge_in_text(self, form: TextForm) -> str:
+        kind = self._kind
+        if self.refused:
+            return form.refused.replace("{reason}", self.refused)
+        if self.block is not None and kind != "cut":
+            return _about_block(self.block, form.block)
+        return form.again if self._again else f"{_IN_TEXT_MODE[kind]}\n{form.form}"
+
+    @property
+    def _kind(self) -> ReplyKind:
+        """The kind of the newest one for the model: at the limit of tokens, that it was cut."""
+        return "cut" if self._finish_reason == "length" else self.kinds[-1]
+
+    @property
+    def _again(self) -> bool:
+        return len(self.kinds) > 1 and self.kinds[-1] == self.kinds[-2]
+
+    def ending(self) -> StopRun:
+        """How the run ends when no call follows."""
+        return StopRun("answered") if self.answer else StopRun("no_answer", self._sentence())
+
+    def _sentence(self) -> str:
+        counts = Counter(self.kinds)
+        came = " and ".join(f"{count} {_NAMES[kind][count > 1]}" for kind, count in counts.items())
+        last = f"; the last ended with {self._finish_reason}" if self._finish_reason else ""
+        return f"The model gave no answer: {came}{last}."
+
+
+def _about_block(block: CodeBlock, template: str) -> str:
+    command = block.command or ""
+    call: Any = json.dumps({"command": command}, ensure_ascii=False)
+    if len(call) > _LONGEST_QUOTE:
+        call = '{"command": "... all of your block ..."}'
+    return template.replace("{call}", call).replace(
+        "{command}", command if len(command) <= _LONGEST_QUOTE else "... all of your block ..."
+    )

@@ -1,0 +1,245 @@
+"""Text mode: calls and their results as text, for a server or a model without native calls.
+
+The forms are files in `prompts`. A request in text mode has no tools: the system message says how to write a call,
+earlier native calls and results of the history are written in the same form, and calls are read out of the text of
+the reply.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import re
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from llm_sandbox_nb.agent.code_blocks import with_python_as_bash
+from llm_sandbox_nb.agent.errors import InputError
+from llm_sandbox_nb.agent.tools.toolbox import TOOLS, ends_run
+from llm_sandbox_nb.model.contract import Reply, ToolCall
+from llm_sandbox_nb.model.text_calls import read_text_calls
+
+ToolCalls = Literal["auto", "native", "text"]
+"""How calls are made: `auto` is native, and text mode when that does not work."""
+TOOL_CALLS = ("auto", "native", "text")
+FORMS = ("code", "bash", "json")
+"""The forms that the package has."""
+_SUBMIT = "submit"
+_BASH = "execute_bash"
+_BLOCK: dict[str, Any] = {}
+"""The arguments of a call of `submit` that is a block or a word, in the form that we asked for."""
+_NAMED_END = re.compile(r"""["']name["']\s*:\s*["']submit["']""")
+_LONE_SUBMIT = frozenset({"submit", "`submit`", "submit.", "submit()"})
+
+
+@dataclass(frozen=True)
+class TextForm:
+    """What a model is told in text mode. The fields are the keys of the YAML; `text_code.yaml` explains them."""
+
+    system: str
+    result: str
+    form: str
+    again: str
+    block: str
+    refused: str
+    other_tools: str = ""
+    calls: Literal["block", "json"] = "json"
+    python_blocks: bool = False
+
+    def described(self, tools: Sequence[Mapping[str, Any]]) -> str:
+        """What stands below the system message."""
+        other = [tool for tool in tools if tool["function"]["name"] not in TOOLS]
+        parts = [self.system.replace("{tools}", _description(tools))]
+        if other and self.other_tools:
+            parts.append(self.other_tools.replace("{tools}", _description(other)))
+        return "\n\n".join(parts)
+
+    def written(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """A call as a model writes it in this form."""
+        if self.calls == "block" and name in (_BASH, _SUBMIT):
+            command = str(arguments.get("command", "")) if name == _BASH else _SUBMIT
+            return f"```bash\n{command}\n```"
+        call = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+        return f"```json\n{call}\n```"
+
+
+@functools.lru_cache(maxsize=16)
+def load_text_form(name: str) -> TextForm:
+    """The form `code`, `bash` or `json`, or that of a YAML file.
+
+    Raises:
+        InputError: there is none, or the file is no form.
+    """
+    try:
+        if name in FORMS:
+            packaged = resources.files("llm_sandbox_nb.agent").joinpath(f"prompts/text_{name}.yaml")
+            text = packaged.read_text("utf-8")
+        else:
+            text = Path(name).expanduser().read_text("utf-8")
+        content = yaml.safe_load(text)
+        known = {one.name for one in dataclasses.fields(TextForm)}
+        return TextForm(**{key: value for key, value in content.items() if key in known})
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"text_form is {', '.join(FORMS)} or a YAML file like text_code.yaml of this package, not {name[:200]!r}: "
+            f"{' '.join(str(error).split())[:200]}."
+        ) from error
+
+
+def _description(tools: Iterable[Mapping[str, Any]]) -> str:
+    return "\n".join(_tool_lines(tool["function"]) for tool in tools)
+
+
+def _tool_lines(function: Mapping[str, Any]) -> str:
+    parameters = function.get("parameters") or {}
+    required = parameters.get("required") or ()
+    lines = [f"- {function['name']}: {function.get('description') or ''}".rstrip()]
+    for name, schema in (parameters.get("properties") or {}).items():
+        need = ", required" if name in required else ""
+        kind = schema.get("type", "any")
+        lines.append(f"  - {name} ({kind}{need}): {schema.get('description') or ''}".rstrip(": "))
+    return "\n".join(lines)
+
+
+# --- what is sent ---
+
+
+def is_native(message: Mapping[str, Any], call_id: str) -> bool:
+    """Whether a reply, as it stands in the history, has this call natively."""
+    return any(call.get("id") == call_id for call in message.get("tool_calls") or ())
+
+
+@dataclass
+class TextMode:
+    """The conversation in text mode: what is sent, and what the replies mean."""
+
+    form: TextForm
+    tools: Sequence[Mapping[str, Any]]
+    _source: list[dict[str, Any]] = field(default_factory=list)
+    """The messages of the history that are in `_sent`."""
+    _sent: list[dict[str, Any]] = field(default_factory=list)
+    _joins: bool = False
+    """Whether the newest message of `_sent` is the result of a native call, so that what follows joins it."""
+
+    @property
+    def described(self) -> str:
+        """What stands below the system message."""
+        return self.form.described(self.tools)
+
+    def request(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The history without a native call or result. The work is in proportion to what is new."""
+        known = len(self._source)
+        if len(messages) < known or any(
+            a is not b for a, b in zip(self._source, messages[:known], strict=True)
+        ):
+            self._source, self._sent, self._joins, known = [], [], False, 0
+        for message in messages[known:]:
+            self._append(message)
+            self._source.append(message)
+        return list(self._sent)
+
+    def _append(self, message: dict[str, Any]) -> None:
+        role, content = message["role"], message.get("content") or ""
+        if not self._sent:
+            described = self.described
+            if role == "system":
+                message = {**message, "content": f"{content}\n\n{described}"}
+            else:
+                self._sent.append({"role": "system", "content": described})
+        if role == "tool" or (role == "user" and self._joins):
+            text = self.form.result.replace("{output}", content) if role == "tool" else content
+            if self._joins:
+                text = f"{self._sent.pop()['content']}\n\n{text}"
+            self._sent.append({"role": "user", "content": text})
+            self._joins = True
+            return
+        self._joins = False
+        if role == "assistant" and (calls := message.get("tool_calls")):
+            written = [self._written(call.get("function") or {}) for call in calls]
+            message = {"role": role, "content": "\n\n".join(filter(None, [content, *written]))}
+        self._sent.append(message)
+
+    def _written(self, function: Mapping[str, Any]) -> str:
+        try:
+            arguments = json.loads(function.get("arguments") or "{}")
+        except ValueError:
+            arguments = {}
+        return self.form.written(
+            str(function.get("name")), arguments if isinstance(arguments, Mapping) else {}
+        )
+
+    def result(self, reply: Mapping[str, Any], observation: str) -> str:
+        """The result of a call as it goes back, in the form that the model used in `reply`."""
+        if "<tool_call>" in str(reply.get("content")):
+            return f"<tool_response>\n{observation}\n</tool_response>"
+        return self.form.result.replace("{output}", observation)
+
+    def read(self, reply: Reply, outputs: Sequence[str], task: str) -> tuple[Reply, str]:
+        """The reply with the calls that are written in it; and why a call that it shows does not count.
+
+        `outputs` are earlier results, and `task` is what was asked: a call that only repeats them is not executed.
+        """
+        if reply.calls or reply.finish_reason == "length":
+            return reply, ""
+        text = with_python_as_bash(reply.text) if self.form.python_blocks else reply.text
+        found = read_text_calls(text, self.tools, bash_blocks=True)
+        calls = [(call.name, call.arguments) for call in found.calls]
+        if not calls and found.text.strip().lower() in _LONE_SUBMIT:
+            calls, found = [(_SUBMIT, _BLOCK)], dataclasses.replace(found, text="", refused="")
+        calls = [(_SUBMIT, _BLOCK) if _is_submit(*call) else call for call in calls]
+        if why := next((why for call in calls if (why := echoed(*call, outputs, task))), ""):
+            return reply, why
+        made = tuple(
+            ToolCall(f"call_{uuid.uuid4().hex[:12]}", name, json.dumps(arguments, ensure_ascii=False))
+            for name, arguments in calls
+        )
+        # What was read stays in the message as it was written: the text of the reply is what stands around the calls.
+        text = found.text if made else reply.text
+        reasoning = reply.reasoning or found.reasoning or None
+        return dataclasses.replace(reply, text=text, reasoning=reasoning, calls=made), found.refused
+
+
+def _is_submit(name: str, arguments: Mapping[str, Any]) -> bool:
+    return name == _BASH and str(arguments.get("command")).strip() in _LONE_SUBMIT
+
+
+# --- calls that a model only repeats ---
+
+
+def echoed(name: str, arguments: Mapping[str, Any], outputs: Iterable[str], task: str) -> str:
+    """Why a call that was written as text is not executed: it repeats what was read. Empty when it does not.
+
+    A command counts as repeated where an output has its lines, whole and in order; any call where a text has its name
+    and its values.
+    """
+    if ends_run(name):
+        ended = any(_NAMED_END.search(output) for output in list(outputs)[-1:])
+        return (
+            "it repeats a call that stands in the output of the last command"
+            if ended and arguments is not _BLOCK
+            else ""
+        )
+    values = [value for value in arguments.values() if isinstance(value, str) and value.strip()]
+    command = str(arguments.get("command", "")).strip() if name == _BASH else ""
+    for output in outputs:
+        if command and f"\n{command}\n" in f"\n{output}\n":
+            return "it repeats the output of an earlier command"
+        if _has_call(output, name, values):
+            return "it repeats a call that stands in the output of an earlier command"
+    return "it repeats a call that stands in the task" if _has_call(task, name, values) else ""
+
+
+def _has_call(text: str, name: str, values: Sequence[str]) -> bool:
+    return bool(values) and name in text and all(_has_value(text, value) for value in values)
+
+
+def _has_value(text: str, value: str) -> bool:
+    quoted = (json.dumps(value), json.dumps(value, ensure_ascii=False), f"'{value}'")
+    return any(form in text for form in (*quoted, f">{value}<", f">\n{value}\n<"))

@@ -1,0 +1,138 @@
+"""`llm-sandbox-nb resume`: a run that ended too early continues, with its options changed as given."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from llm_sandbox_nb.cli import MODEL_ERROR, exit_code
+from llm_sandbox_nb.cli.printer import Printer, harmless
+from llm_sandbox_nb.cli.record_commands import run_path
+from llm_sandbox_nb.cli.run_command import (
+    NotStartedError,
+    TerminalPrompt,
+    _sandbox_options,
+    check_function_name,
+    function_of,
+    print_result,
+    run_to_end,
+)
+from llm_sandbox_nb.options.table import QUERY, UsageError
+from llm_sandbox_nb.options.values import flag_layer, resolve
+from llm_sandbox_nb.trajectory.journal import JournalError
+from llm_sandbox_nb.trajectory.run_folder import JOURNAL
+
+if TYPE_CHECKING:
+    from llm_sandbox_nb.runs.run import Run
+
+_SETTINGS = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+    "max_tokens_per_call": "max_tokens",
+    "extra_body": "extra_body",
+}
+"""Options with the names of the model's settings."""
+_LIMITS = {"steps": "steps", "tokens": "tokens", "budget": "cost", "time": "time"}
+_PAUSES = ("step", "break", "break_when", "approve", "on_pause")
+_IN_PYTHON = (
+    (re.compile(r"result\.resume\(limits=\{'steps': (\d+)\}\)"), r"--steps \1"),
+    (re.compile(r"result\.resume\(limits=\{'cost': ([\d.]+)\}\)"), r"--budget \1"),
+    (re.compile(r"result\.resume\('([^']*)'\)"), r"llm-sandbox-nb resume RUN '\1'"),
+    (re.compile(r"result\.resume\(model='([^']*)'\)"), r"--model \1"),
+    (re.compile(r'isolation="(\w+)"'), r"--isolation \1"),
+)
+"""What sentences for Python are in the shell."""
+
+
+def resume_command(arguments: argparse.Namespace) -> int:
+    """Continue the run; print what `run` prints.
+
+    Raises:
+        UsageError: there is no such run, it cannot resume like this, or an option is wrong; nothing was started.
+    """
+    flags = vars(arguments)
+    run = _loaded(flags.pop("run"))
+    text = flags.pop("text")
+    given = flag_layer(flags)
+    flags[QUERY.name] = run.task
+    flags["model"] = flags.get("model") or run.model  # the key is that of its provider
+    values = resolve(flags, os.environ)
+    for name in values["break_when"]:
+        check_function_name("break_when", name)
+    for name in values["tool"]:
+        check_function_name("tool", name)
+    print(harmless(f"Resumes    {run.folder}"), flush=True)
+    try:
+        problem, code = run_to_end(lambda: _resume(run, text, values, given), [run])
+    except NotStartedError as error:
+        print(error, file=sys.stderr)
+        return error.code
+    print_result(run, problem, flags)
+    return exit_code(run.stop_reason) if code is None else code
+
+
+def _loaded(name: str) -> Run:
+    from llm_sandbox_nb.runs.run import Run
+
+    try:
+        return Run.load(run_path(name))
+    except FileNotFoundError as error:
+        raise UsageError(f"There is no run at {name}: give the folder that holds its {JOURNAL}.") from error
+    except (OSError, JournalError, ValueError) as error:
+        raise UsageError(f"The run cannot be read: {str(error).rstrip('.')}.") from error
+
+
+async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    from llm_sandbox_nb.agent.errors import InputError
+    from llm_sandbox_nb.model.contract import ModelError
+    from llm_sandbox_nb.runs.resume import ResumeOptions, resume
+
+    options = ResumeOptions(
+        text=text,
+        model=values["model"] if "model" in given else None,
+        settings={field: values[name] for name, field in _SETTINGS.items() if name in given} or None,
+        limits={field: values[name] for name, field in _LIMITS.items() if name in given} or None,
+        sandbox_options={
+            **{name: values[name] for name in ("isolation", "profile", "image", "network") if name in given},
+            **_sandbox_options(values),
+        },
+        api_base=values["api_base"],
+        api_key=values["api_key"],
+        listeners=(Printer(sys.stdout),),
+        pause=_pauses(values, given),
+        tools=[function_of("tool", name) for name in values["tool"]] or None,
+        tool_calls=values["tool_calls"] if "tool_calls" in given else None,
+        same_failures=values["same_failures"] if "same_failures" in given else None,
+    )
+    try:
+        await resume(run, options)
+    except InputError as error:
+        raise UsageError(_in_the_shell(str(error))) from error
+    except ModelError as error:
+        raise NotStartedError(str(error), MODEL_ERROR) from error
+
+
+def _pauses(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    if not any(name in given for name in _PAUSES):
+        return {}
+    ask = TerminalPrompt(sys.stdin, sys.stdout).ask
+    return {
+        "step": values["step"],
+        "breakpoints": values["break"],
+        "break_when": [function_of("break_when", name) for name in values["break_when"]],
+        "approve": values["approve"],
+        "on_pause": ask if values["on_pause"] == "ask" else values["on_pause"],
+    }
+
+
+def _in_the_shell(sentence: str) -> str:
+    for pattern, flags in _IN_PYTHON:
+        sentence = pattern.sub(flags, sentence)
+    return sentence

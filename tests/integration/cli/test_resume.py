@@ -1,0 +1,111 @@
+"""`llm-sandbox-nb resume`: a run that ended too early continues in another process."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from cli_process import CommandLine, Done, open_command_line
+from scripted_faults import UNAUTHORIZED
+from scripted_server import ScriptedServer
+
+from llm_sandbox_nb.runs.run import Run
+
+PROCESS = ("--isolation", "process")
+
+
+@pytest.fixture
+def command_line(tmp_path: Path) -> Iterator[CommandLine]:
+    yield from open_command_line(tmp_path)
+
+
+def turns(*commands: str) -> str:
+    calls = [{"tool": "execute_bash", "arguments": {"command": command}} for command in commands]
+    played = [{"text": "I work.", "calls": [call]} for call in calls]
+    return yaml.safe_dump({"turns": [*played, {"calls": [{"tool": "submit", "arguments": {}}]}]})
+
+
+def named(done: Done) -> list[str]:
+    """The words of the command that the last line names, without the program's own."""
+    words = shlex.split(done.err.splitlines()[-1].split("`")[1])
+    assert words[:2] == ["llm-sandbox-nb", "resume"]
+    return words[1:]
+
+
+def test_a_run_that_reached_its_limit_continues_with_the_command_that_it_names(
+    command_line: CommandLine, tmp_path: Path
+) -> None:
+    (tmp_path / "script.yaml").write_text(turns("echo one", "cd output", "echo 42 > answer.txt"))
+    first = command_line("run", "-q", "Work", "-m", "scripted/script.yaml", "--max_steps", "2", *PROCESS)
+    assert first.code == 5, first.out + first.err
+    words = named(first)
+    assert words[1:] == [first.folder, "--isolation", "process", "--steps", "4"]
+    again = command_line(*words)
+    assert (again.code, again.err) == (0, ""), again.out + again.err
+    assert again.folder == first.folder
+    run = Run.load(again.folder)
+    assert (run.stop_reason, run.answer, len(run.steps)) == ("submitted", "42", 4)
+    assert run.trajectory.changed[-1].limits == {"steps": 4}
+
+
+def test_a_run_whose_model_failed_continues(command_line: CommandLine, tmp_path: Path) -> None:
+    with ScriptedServer(turns("echo 42 > output/answer.txt")) as server:
+        server.fail_next(UNAUTHORIZED)
+        words = ("-m", "a-model", "--api_base", server.url, "--api_key", "secret-key", *PROCESS)
+        first = command_line("run", "-q", "Work", *words)
+        first.is_one_sentence(3, "continues this run.")
+        assert "secret-key" not in first.err + first.out
+        resumes = named(first)
+        assert resumes[1:] == [first.folder, "--api_base", server.url, "--isolation", "process"]
+        again = command_line(*resumes, "--api_key", "secret-key", "--temperature", "0.5")
+        assert (again.code, again.err) == (0, ""), again.out + again.err
+        assert server.requests[-1].body["temperature"] == 0.5
+    run = Run.load(again.folder)
+    assert (run.stop_reason, run.answer) == ("submitted", "42")
+
+
+def test_a_run_is_found_by_a_part_of_its_id_and_told_something(
+    command_line: CommandLine, tmp_path: Path
+) -> None:
+    (tmp_path / "script.yaml").write_text(turns("echo 42 > output/answer.txt"))
+    first = command_line("run", "-q", "Work", "-m", "scripted/script.yaml", *PROCESS)
+    assert (first.code, first.err) == (0, "")
+    part = Path(first.folder).name[-6:]
+    command_line("resume", part, *PROCESS).is_one_sentence(2, "llm-sandbox-nb resume RUN 'Make it blue.'")
+    again = command_line("resume", part, "Check it.", *PROCESS)
+    assert again.code == 0, again.out + again.err
+    assert any("Check it." in message["content"] for message in Run.load(first.folder).messages)
+
+
+def test_what_cannot_resume_is_one_sentence(command_line: CommandLine, tmp_path: Path) -> None:
+    command_line("resume", "no-such-run").is_one_sentence(2, "no-such-run")
+    (tmp_path / "script.yaml").write_text(turns("echo one", "echo two"))
+    first = command_line("run", "-q", "Work", "-m", "scripted/script.yaml", "--max_steps", "1", *PROCESS)
+    command_line("resume", first.folder).is_one_sentence(2, "--isolation")
+    command_line("resume", first.folder, *PROCESS).is_one_sentence(2, "as in --steps 21.")
+
+
+def test_text_mode_is_asked_for_and_remembered(command_line: CommandLine, tmp_path: Path) -> None:
+    script = {
+        "turns": [{"text": "```bash\necho 42 > output/answer.txt\n```"}, {"text": "```bash\nsubmit\n```"}]
+    }
+    with ScriptedServer(yaml.safe_dump(script)) as server:
+        words = ("-m", "a-model", "--api_base", server.url, "--api_key", "k", *PROCESS)
+        first = command_line("run", "-q", "Work", "--tool-calls", "text", "--max_steps", "1", *words)
+        assert first.code == 5, first.out + first.err
+        again = command_line(*named(first), "--api_key", "k")
+        assert again.code == 0, again.out + again.err
+        assert not any("tools" in request.body for request in server.requests)
+    assert Run.load(first.folder).answer == "42"
+
+
+def test_a_model_that_says_nothing_has_its_own_exit_code(command_line: CommandLine) -> None:
+    with ScriptedServer(yaml.safe_dump({"turns": [{"text": ""}] * 3})) as server:
+        done = command_line(
+            "run", "-q", "Work", "-m", "a-model", "--api_base", server.url, "--api_key", "k", *PROCESS
+        )
+    done.is_one_sentence(6, "The model gave no answer: 3 empty replies; the last ended with stop.")
+    assert "No answer after 3 steps" in done.out
