@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from llm_sandbox_nb.known_keys import without_keys
 from llm_sandbox_nb.trajectory.events import Usage
 
 DeltaCallback = Callable[[str, str], None]
@@ -45,7 +46,7 @@ class ModelError(Exception):
     def __init__(
         self, message: str, *, kind: str, retryable: bool = False, retry_after: float | None = None
     ) -> None:
-        super().__init__(message)
+        super().__init__(without_keys(message))
         self.kind = kind
         """`authentication`, `not_found`, `unreachable`, `connection`, `rate_limit`, `quota`, `context`,
         `bad_request`, `setting` (the model refuses one, it is left out from now on), `content_policy`,
