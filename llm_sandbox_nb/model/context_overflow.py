@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
+
 class Wording(NamedTuple):
     """How one server says it."""
 

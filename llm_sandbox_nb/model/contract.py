@@ -50,7 +50,9 @@ class ModelError(Exception):
         self.kind = kind
         """`authentication`, `not_found`, `unreachable`, `connection`, `rate_limit`, `quota`, `context`,
         `bad_request`, `setting` (the model refuses one, it is left out from now on), `content_policy`,
-        `server`, `timeout`, `script`, `setup` (a package is missing), `unknown`."""
+        `server`, `timeout`, `script`, `setup` (a package is missing, or a variable of the environment is wrong),
+        `tools` (the server takes no tools, or no messages with their results), `loading` (it loads its model, or is
+        started again), `unknown`."""
         self.retryable = retryable
         self.retry_after = retry_after
         """Seconds the provider asked to wait."""
@@ -87,9 +89,9 @@ class ModelSettings:
     min_p: float | None = None
     repetition_penalty: float | None = None
     max_tokens: int | None = None
-    """Tokens of one reply."""
+    """Tokens of one reply. With None a limit is sent all the same, see `litellm_model.REPLY_TOKENS`."""
     timeout: float = 1200.0
-    """Seconds for one request."""
+    """Seconds of silence after which a request has failed; a reply that comes slowly may take longer."""
     extra_body: dict[str, Any] = field(default_factory=dict)
 
 

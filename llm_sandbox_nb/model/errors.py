@@ -430,7 +430,17 @@ def _sources(error: BaseException) -> Iterator[object]:
 
 _INSIDE = ("error", "errors", "detail", "details", "fault", "message", "exception")
 """Fields in which servers put an error object, or a list of them, inside another."""
-_SENTENCE = ("message", "detail", "msg", "error", "error_description", "errorMessage", "reason", "faultstring", "title")
+_SENTENCE = (
+    "message",
+    "detail",
+    "msg",
+    "error",
+    "error_description",
+    "errorMessage",
+    "reason",
+    "faultstring",
+    "title",
+)
 _DEEPEST = 6
 
 
@@ -456,7 +466,9 @@ def error_object(source: object, depth: int = 0) -> dict[str, Any]:
         if isinstance(source.get(name), dict | list) or _is_json(source.get(name)):
             if found := error_object(source[name], depth + 1):
                 return {key: value for key, value in source.items() if key not in _INSIDE} | found
-    sentence = next((source[name] for name in _SENTENCE if source.get(name) and isinstance(source[name], str)), None)
+    sentence = next(
+        (source[name] for name in _SENTENCE if source.get(name) and isinstance(source[name], str)), None
+    )
     return {**source, "message": sentence} if sentence else {}
 
 
@@ -480,7 +492,11 @@ def _is_json(value: object) -> bool:
 
 def _numbers(body: Mapping[str, Any]) -> str:
     """Counts of tokens that stand in fields of their own, as llama.cpp's `n_ctx`."""
-    found = [f" | {name} = {body[name]}" for name in ("n_prompt_tokens", "n_ctx") if isinstance(body.get(name), int)]
+    found = [
+        f" | {name} = {body[name]}"
+        for name in ("n_prompt_tokens", "n_ctx")
+        if isinstance(body.get(name), int)
+    ]
     return "".join(found)
 
 

@@ -42,6 +42,11 @@ class RetryPolicy:
     """Share of the wait that is random, so that many workers do not come back at the same moment."""
     longest_retry_after: float = 600.0
     """A provider that asks for more patience than this is not waited for."""
+    loading_wait: float = 600.0
+    """How long a server is waited for that loads its model, or has answered and is started again. With one attempt only
+    it is not."""
+    loading_pause: float = 5.0
+    """The longest time between two requests to such a server."""
 
     def wait(
         self, attempt: int, error: ModelError, chance: Callable[[], float] = random.random
@@ -59,6 +64,15 @@ class RetryPolicy:
         backoff = min(self.longest_wait, self.first_wait * 2.0 ** (attempt - 1))
         return backoff * (1 - self.jitter * chance())
 
+    def wait_for_loading(self, waited: float, error: ModelError) -> float | None:
+        """Seconds until the next request to a server that has been waited for so long; None to give up."""
+        if self.attempts <= 1 or waited >= self.loading_wait:
+            return None
+        pause = min(self.loading_pause, max(self.first_wait, waited / 4))
+        if error.retry_after is not None:
+            pause = max(pause, min(error.retry_after, 60.0))
+        return min(pause, max(0.1, self.loading_wait - waited))
+
 
 async def reply_with_retries(
     model: Model,
@@ -73,13 +87,16 @@ async def reply_with_retries(
 ) -> Reply:
     """A reply, asked for as often as the policy allows. Cancelling ends a request or a wait at once.
 
-    When the conversation does not fit because of the tokens asked for, fewer are asked for.
+    When the conversation does not fit because of the tokens asked for, fewer are asked for. A server that loads its
+    model is waited for, and these failures are not counted among the attempts.
 
     Raises:
         ModelError: the last failure, when no further attempt is made.
     """
     policy = policy or RetryPolicy()
-    attempt = 0
+    clock = asyncio.get_running_loop().time
+    attempt = failures = 0
+    loading_since: float | None = None
     while True:
         attempt += 1
         if on_attempt:
@@ -87,8 +104,13 @@ async def reply_with_retries(
         try:
             return await model.reply(messages, tools, settings, on_delta)
         except ModelError as error:
-            wait = policy.wait(attempt, error)
-            if attempt < policy.attempts and (smaller := smaller_request(settings, error)):
+            if error.kind == "loading":
+                loading_since = clock() if loading_since is None else loading_since
+                wait = policy.wait_for_loading(clock() - loading_since, error)
+            else:
+                failures += error.kind != "setting"
+                wait = policy.wait(failures, error)
+            if failures < policy.attempts and (smaller := smaller_request(settings, error)):
                 settings, wait = smaller, 0.0
             if on_failure:
                 on_failure(attempt, error, wait)

@@ -153,6 +153,7 @@ class _OpenCall:
     id: str = ""
     name: str = ""
     arguments: str = ""
+    extra: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -169,6 +170,10 @@ class Assembly:
     """Whether the provider told the usage; otherwise LiteLLM has counted."""
     cut_short: bool = False
     """The stream ended without the end that the provider announces."""
+    call_ids: list[str] = field(default_factory=list)
+    """The ids of the calls as the server gave them, in the order of `calls`; empty where it gave none."""
+    extra: list[dict[str, Any]] = field(default_factory=list)
+    """Fields of each call that OpenAI does not have, which go back with it."""
     response_id: str | None = None
     response_model: str | None = None
     _calls: list[_OpenCall] = field(default_factory=list)
@@ -227,9 +232,12 @@ class Assembly:
         """The calls, each with an id that is not `taken` and that no other call of this reply has."""
         taken = set(taken)
         calls = []
+        self.call_ids, self.extra = [], []
         for call in [one for whole in self._calls for one in _separate(whole)]:
-            identity = call.id if call.id and call.id not in taken else f"call_{uuid.uuid4().hex[:12]}"
+            identity = call.id if call.id and call.id not in taken else uuid.uuid4().hex[:9]
             taken.add(identity)
+            self.call_ids.append(call.id)
+            self.extra.append(call.extra)
             # Some servers leave something of their model's chat template around the name.
             name = call.name.partition("<|")[0].strip().removeprefix("functions.")
             calls.append(ToolCall(identity, name, call.arguments))
@@ -252,6 +260,8 @@ class Assembly:
         piece = function.name or ""
         call.name = piece if piece.startswith(call.name) else call.name + piece
         call.arguments += function.arguments or ""
+        if specific := getattr(delta, "provider_specific_fields", None):
+            call.extra["provider_specific_fields"] = dict(specific)
 
     def _add_block(self, piece: dict[str, Any]) -> None:
         if piece.get("type") != "thinking":
@@ -278,7 +288,7 @@ def _is_another(call: _OpenCall, identity: str | None, name: str | None) -> bool
     """
     if identity and call.id and identity != call.id:
         return bool(name)
-    return bool(name and call.name and not identity and _is_json(call.arguments))
+    return bool(name and call.name and not identity and is_json(call.arguments))
 
 
 def _separate(call: _OpenCall) -> list[_OpenCall]:
@@ -294,7 +304,8 @@ def _separate(call: _OpenCall) -> list[_OpenCall]:
     return found if len(found) > 1 and not rest else [call]
 
 
-def _is_json(text: str) -> bool:
+def is_json(text: str) -> bool:
+    """Whether the text is whole JSON."""
     try:
         json.loads(text)
     except ValueError:
