@@ -172,9 +172,12 @@ def _make_client(
         http_client.build_request = build_whole
         return openai.AsyncOpenAI(api_key=api_key, base_url=api_base, max_retries=0, http_client=http_client)
     proxies.check_certificates(api_base)
+    proxies.proxy_for(api_base or "https://api.invalid")  # names a variable that cannot be used
     if route.provider not in _LITELLM_HTTP:
         return None
     client = _once_only()(event_hooks=hooks)
+    if api_base and proxies.is_loopback(httpx.URL(api_base).host):  # LiteLLM's own would ask a proxy
+        client.own = client.client = proxies.http_client(api_base, event_hooks=hooks, follow_redirects=True)
     client.request = request if route.provider in SENDS_NEW_MESSAGES else None
     return client
 
@@ -188,6 +191,12 @@ def _once_only() -> type[Any]:
 
         extra: Mapping[str, Any] = MappingProxyType({})
         request: NextRequest | None = None
+        own: httpx.AsyncClient | None = None
+
+        async def close(self) -> None:
+            await super().close()
+            if self.own is not None:
+                await self.own.aclose()
 
         async def post(self, *args: Any, data: Any = None, **kwargs: Any) -> Any:
             if isinstance(data, str) and (self.extra or self.request):

@@ -187,9 +187,14 @@ def _loading_error(state: str, target: Target, after: float | None = None) -> Mo
 def _tools(failure: Failure, target: Target) -> ModelError | None:
     if failure.status is None or failure.status < 400 or not _TOOLS.search(failure.text):
         return None
+    return no_tools(target, failure.detail)
+
+
+def no_tools(target: Target, detail: str) -> ModelError:
+    """The server takes no tools, or no messages with the results of calls."""
     return ModelError(
-        f"{target.model}{target.where} takes no tools ({failure.detail}): start its server with a tool parser, or "
-        "let the model write its calls as text.",
+        f"{target.model}{target.where} takes no tools ({detail}): start its server with a tool parser, or let the model "
+        "write its calls as text.",
         kind="tools",
     )
 

@@ -26,6 +26,7 @@ from llm_sandbox_nb.model.errors import (
     broken_off,
     chain,
     examine,
+    no_tools,
     refused_setting,
     to_model_error,
 )
@@ -314,6 +315,8 @@ class LiteLLMModel:
         if learned := self._habits.learn(failure, messages):
             self._histories = SentHistories()  # what was sent before is written anew
             return ModelError(f"{self.name} {learned}.", kind="setting", retryable=True)
+        if self._habits.refuses_results(failure, messages):
+            return no_tools(target, failure.detail)
         return to_model_error(error, target)
 
 

@@ -88,6 +88,10 @@ class ServerHabits:
             return None
         return self._learn_field(said, messages)
 
+    def refuses_results(self, failure: Failure, messages: list[dict[str, Any]]) -> bool:
+        """Whether the server takes no messages with the results of calls, because roles have to alternate."""
+        return failure.status in _STATUSES and bool(_ALTERNATE.search(failure.text)) and _has_results(messages, failure.text)
+
     def _takes_no_system(self, said: str, messages: list[dict[str, Any]]) -> bool:
         if self.no_system or not any(message["role"] == "system" for message in messages):
             return False

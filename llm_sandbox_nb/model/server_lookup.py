@@ -18,7 +18,7 @@ from llm_sandbox_nb.model.proxies import http_client
 
 _TIMEOUT = 5.0
 """Seconds until a server is taken for silent, whatever it has sent."""
-_MOST_BYTES = 4_000_000
+_MOST_BYTES = 1_000_000
 _MOST_MODELS = 1000
 _NAME = re.compile(r"[\w./:@+-]{1,200}", re.ASCII)
 _ENDINGS = ("/chat/completions", "/completions", "/models", "/responses", "/messages", "/embeddings")
