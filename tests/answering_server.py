@@ -1,12 +1,12 @@
 """A model server on loopback that a test writes as one function: what it answers to each request, in its exact words.
 
-    def answer(asked: Asked) -> Answer | None:         # None: a reply that submits
-        return refused(400, "System role not supported") if asked.roles[0] == "system" else None
+def answer(asked: Asked) -> Answer | None:         # None: a reply that submits
+    return refused(400, "System role not supported") if asked.roles[0] == "system" else None
 
-    with AnsweringServer(answer) as server:
-        make_model("m", api_base=server.url, api_key="key")
-        ...
-        server.posts[0].body["messages"]
+with AnsweringServer(answer) as server:
+    make_model("m", api_base=server.url, api_key="key")
+    ...
+    server.posts[0].body["messages"]
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def replied(*calls: dict[str, Any], text: str = "", finish: str = "tool_calls", 
     return Answer(200, {"id": "r", "object": "chat.completion", "choices": [choice], "usage": usage})
 
 
-def tool_call(name: str, arguments: dict[str, Any] | str, identity: str = "call_1", **more: Any) -> dict[str, Any]:
+def tool_call(
+    name: str, arguments: dict[str, Any] | str, identity: str = "call_1", **more: Any
+) -> dict[str, Any]:
     """A call; `more` are further fields of it."""
     written = arguments if isinstance(arguments, str) else json.dumps(arguments)
     return {"id": identity, "type": "function", "function": {"name": name, "arguments": written}, **more}
@@ -125,7 +127,9 @@ class AnsweringServer:
     def get(self, path: str) -> Answer:
         """The answer to a GET."""
         if self.models is not None and path == f"{self.path}/models":
-            return Answer(200, {"object": "list", "data": [{"id": name, "object": "model"} for name in self.models]})
+            return Answer(
+                200, {"object": "list", "data": [{"id": name, "object": "model"} for name in self.models]}
+            )
         return self.wrong_path
 
     def post(self, path: str, headers: dict[str, str], body: dict[str, Any]) -> Answer:

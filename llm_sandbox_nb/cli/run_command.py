@@ -169,6 +169,7 @@ def _solve(values: dict[str, Any], started: list[Run]) -> tuple[str, int | None]
 async def _until_signal(values: dict[str, Any], started: list[Run]) -> None:
     """Solve; SIGTERM and SIGHUP end the run in good order, as Ctrl-C does."""
     from llm_sandbox_nb.agent.limits import RunLimits
+    from llm_sandbox_nb.model.retries import RetryPolicy
     from llm_sandbox_nb.runs.solve import solve
 
     if task := asyncio.current_task():
@@ -187,6 +188,7 @@ async def _until_signal(values: dict[str, Any], started: list[Run]) -> None:
         prompt_config=values["prompt_config"],
         limits=RunLimits(values["steps"], values["tokens"], values["budget"], values["time"]),
         settings=_model_settings(values),
+        retries=RetryPolicy(loading_wait=values["model_wait"]),
         command_timeout=values["command_timeout"],
         tools=[function_of("tool", name) for name in values["tool"]],
         api_base=values["api_base"],
@@ -216,6 +218,7 @@ def _model_settings(values: dict[str, Any]) -> ModelSettings:
     return ModelSettings(
         **{name: values[name] for name in same},
         max_tokens=values["max_tokens_per_call"],
+        timeout=values["model_timeout"],
         extra_body=values["extra_body"] or {},
     )
 

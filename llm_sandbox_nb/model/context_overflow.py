@@ -36,8 +36,8 @@ WORDINGS = (
     ),
     Wording(
         r"passed \d+ input characters", "vLLM, renderers/params.py",
-        "You passed 90000 input characters and requested 500 output tokens. However, the model's context length is only "
-        "8192 tokens",
+        "You passed 90000 input characters and requested 500 output tokens. However, the model's context length is "
+        "only 8192 tokens",
     ),
     Wording(
         r"maximum model length", "vLLM, in copies",
@@ -68,7 +68,8 @@ WORDINGS = (
         "ollama, server/routes.go; sglang#4048", "the input length exceeds the context length",
     ),
     Wording(
-        r"exceeds? maximum context", "ollama, server/routes.go", "input after truncation exceeds maximum context length",
+        r"exceeds? maximum context", "ollama, server/routes.go",
+        "input after truncation exceeds maximum context length",
     ),
     Wording(
         r"trying to keep the first \d+ tokens when context", "LM Studio; cline#3664",
@@ -93,8 +94,8 @@ WORDINGS = (
     ),
     Wording(
         r"`inputs` tokens \+ `max_new_tokens` must be <=", "TGI, router/src/validation.rs",
-        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 8192. Given: 9000 `inputs` tokens and 100 "
-        "`max_new_tokens`",
+        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 8192. Given: 9000 `inputs` tokens and "
+        "100 `max_new_tokens`",
     ),
     Wording(
         r"`inputs` must have less than \d+ tokens", "TGI, router/src/validation.rs",
@@ -106,11 +107,12 @@ WORDINGS = (
     ),
     Wording(
         r"your messages resulted in \d+ tokens", "OpenAI; bytedance/deer-flow#310",
-        "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens (8500 in the "
-        "messages, 500 in the functions). Please reduce the length of the messages or functions.",
+        "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens (8500 in "
+        "the messages, 500 in the functions). Please reduce the length of the messages or functions.",
     ),
     Wording(
-        r"prompt is too long", "Anthropic; anthropics/claude-code#12556", "prompt is too long: 9000 tokens > 8192 maximum",
+        r"prompt is too long", "Anthropic; anthropics/claude-code#12556",
+        "prompt is too long: 9000 tokens > 8192 maximum",
     ),
     Wording(
         r"input length and [`']?max_tokens[`']? exceed", "Anthropic; openclaude, providerMaxTokensCap.test.ts",

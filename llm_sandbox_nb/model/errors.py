@@ -63,7 +63,8 @@ _TEMPLATE = _pattern(r"jinja|chat[ _]template|template error|raise_exception")
 """A chat template refused the messages: the same messages never pass, whatever the status."""
 _LOADING = _pattern(
     r"loading (?:the )?model|model (?:is|was) (?:still |currently )?(?:being )?load|(?:still|currently) loading",
-    r"is loading|is (?:currently |still )?(?:starting|initiali[sz]ing|warming)|warming up|not (?:yet )?(?:ready|loaded yet)",
+    r"is loading|is (?:currently |still )?(?:starting|initiali[sz]ing|warming)|warming up",
+    r"not (?:yet )?(?:ready|loaded yet)",
 )
 _WRONG_PATH = _pattern(
     r"unexpected endpoint|404 page not found|invalid url \(|cannot post|no route matches|unknown request url",
@@ -193,8 +194,8 @@ def _tools(failure: Failure, target: Target) -> ModelError | None:
 def no_tools(target: Target, detail: str) -> ModelError:
     """The server takes no tools, or no messages with the results of calls."""
     return ModelError(
-        f"{target.model}{target.where} takes no tools ({detail}): start its server with a tool parser, or let the model "
-        "write its calls as text.",
+        f"{target.model}{target.where} takes no tools ({detail}): start its server with a tool parser, or let the "
+        "model write its calls as text.",
         kind="tools",
     )
 
@@ -468,9 +469,10 @@ def error_object(source: object, depth: int = 0) -> dict[str, Any]:
     if not isinstance(source, dict):
         return {}
     for name in _INSIDE:
-        if isinstance(source.get(name), dict | list) or _is_json(source.get(name)):
-            if found := error_object(source[name], depth + 1):
-                return {key: value for key, value in source.items() if key not in _INSIDE} | found
+        inside = source.get(name)
+        found = error_object(inside, depth + 1) if isinstance(inside, dict | list) or _is_json(inside) else {}
+        if found:
+            return {key: value for key, value in source.items() if key not in _INSIDE} | found
     sentence = next(
         (source[name] for name in _SENTENCE if source.get(name) and isinstance(source[name], str)), None
     )

@@ -31,7 +31,7 @@ from llm_sandbox_nb.model.errors import (
     to_model_error,
 )
 from llm_sandbox_nb.model.known_history import KnownHistories, SentHistories
-from llm_sandbox_nb.model.message_form import MessageForm, SendReasoning, clean_messages
+from llm_sandbox_nb.model.message_form import MessageForm, SendReasoning, clean_messages, short_id
 from llm_sandbox_nb.model.request import (
     SETTINGS,
     Route,
@@ -199,7 +199,7 @@ class LiteLLMModel:
                 await _stream(litellm, client | request | sent, assembly, on_delta, silence)
         except _ListenerError as error:
             raise error.args[0] from None
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is told as one ModelError
             told = self._explain(error, target, sent, messages)
             if told.kind == "not_found" and self._access.api_base:
                 told = await self._look_at_server(told, route, self._access.key(litellm, route))
@@ -212,7 +212,8 @@ class LiteLLMModel:
             self._habits.calls_natively = assembly.has_calls
             if not assembly.has_calls:
                 assembly.read_written_calls(tools)
-        calls = assembly.calls(self._known.read(messages).call_ids)
+        taken = self._known.read(messages).call_ids
+        calls = assembly.calls(taken, short_id if form.short_ids else str)
         assembly.extra = [
             own | other
             for own, other in zip(assembly.extra, rewriter.unknown.of_calls(assembly.call_ids), strict=True)
@@ -334,7 +335,7 @@ class _Silence:
 
 
 class ReasoningOfMessages:
-    """The reasoning of the last replies, for servers that turn out to want it back although it was not sent at first."""
+    """The reasoning of the last replies, for servers that turn out to want it back."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, str] = OrderedDict()
@@ -365,7 +366,7 @@ def _cut_by_limit(assembly: Assembly, calls: tuple[ToolCall, ...], settings: Mod
 
 
 def _reply_tokens(litellm: Any, route: Route) -> int:
-    """The limit of one reply where nobody has set one: half of the context at most, and no more than the model writes."""
+    """The limit of one reply where nobody has set one: at most half of the context, and what the model can write."""
     about = litellm.model_cost.get(route.model) or litellm.model_cost.get(route.sent_name) or {}
     known = [about.get("max_output_tokens"), (_context_window(litellm, route) or 0) // 2]
     return min([REPLY_TOKENS, *(one for one in known if isinstance(one, int) and one > 0)])

@@ -25,15 +25,10 @@ _KEPT = {
 }
 _NOT_SENT = frozenset(
     {
-        "role",
-        "content",
-        "tool_calls",
-        "function_call",
-        "thinking_blocks",
-        "provider_specific_fields",
-        *REASONING,
+        "role", "content", "tool_calls", "function_call", "thinking_blocks", "provider_specific_fields", "refusal",
+        "audio", "annotations", *REASONING,
     }
-)
+)  # fmt: skip
 """Fields of a reply that are no unknown ones: each has its own rule."""
 
 

@@ -1,5 +1,7 @@
-"""The proxy and the certificates of the environment, for one address: read here, because HTTP clients fail at odd values
-without naming the variable, and because a server on this machine is never asked through a proxy.
+"""The proxy and the certificates of the environment, for one address.
+
+They are read here, because HTTP clients fail at odd values without naming the variable, and because a server on this
+machine is never asked through a proxy.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ _WANTS_REASONING = frozenset({"deepseek", "moonshot", "zai", "minimax"})
 _OWN_PROTOCOL = frozenset(
     {
         "anthropic", "azure", "azure_ai", "azure_text", "bedrock", "bedrock_mantle", "databricks", "gemini",
-        "github_copilot", "huggingface", "oci", "replicate", "sagemaker", "sagemaker_chat", "sap", "snowflake", "triton",
-        "vertex_ai", "vertex_ai_beta", "watsonx", "watsonx_text",
+        "github_copilot", "huggingface", "oci", "replicate", "sagemaker", "sagemaker_chat", "sap", "snowflake",
+        "triton", "vertex_ai", "vertex_ai_beta", "watsonx", "watsonx_text",
     }
 )  # fmt: skip
 """Providers whose own protocol is spoken also where an address is given; all others then speak OpenAI's."""

@@ -1,4 +1,4 @@
-"""What one model's server turned out to want or to refuse, learned from its refusals and kept for all further requests."""
+"""What a model's server turned out to want or to refuse: learned from its refusals, kept for all further requests."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ _NO_SYSTEM = _pattern(
 )  # fmt: skip
 _ALTERNATE = _pattern(
     r"roles? must alternate", r"must alternate (?:user|between)", r"alternating (?:user|roles)",
-    r"unexpected role ['\"`]?user['\"`]? after role ['\"`]?tool", r"(?:consecutive|successive) (?:user|assistant|messages)",
+    r"unexpected role ['\"`]?user['\"`]? after role ['\"`]?tool",
+    r"(?:consecutive|successive) (?:user|assistant|messages)",
 )  # fmt: skip
 _SYSTEM_MAY_BE = _pattern(r"after the optional system message")
 _MISSING = _pattern(
-    r"\bmissing\b", r"\brequired\b", r"must be (?:passed|sent|provided|included|returned|present)", r"must (?:have|include|contain)",
+    r"\bmissing\b", r"\brequired\b", r"must be (?:passed|sent|provided|included|returned|present)",
+    r"must (?:have|include|contain)",
     r"(?:has|have|needs?) to be passed", r"\bnot (?:provided|found|present|passed)\b", r"should be a valid string",
 )  # fmt: skip
 _REFUSED = _pattern(
@@ -73,7 +75,7 @@ class ServerHabits:
         )
 
     def learn(self, failure: Failure, messages: list[dict[str, Any]]) -> str | None:
-        """Learn what a refusal says of the messages; returns it in words, or None when there is nothing new to learn."""
+        """Learn what a refusal says of the messages; returns it in words, or None when there is nothing new."""
         if failure.status not in _STATUSES:
             return None
         said = failure.text
@@ -90,7 +92,11 @@ class ServerHabits:
 
     def refuses_results(self, failure: Failure, messages: list[dict[str, Any]]) -> bool:
         """Whether the server takes no messages with the results of calls, because roles have to alternate."""
-        return failure.status in _STATUSES and bool(_ALTERNATE.search(failure.text)) and _has_results(messages, failure.text)
+        return (
+            failure.status in _STATUSES
+            and bool(_ALTERNATE.search(failure.text))
+            and _has_results(messages, failure.text)
+        )
 
     def _takes_no_system(self, said: str, messages: list[dict[str, Any]]) -> bool:
         if self.no_system or not any(message["role"] == "system" for message in messages):

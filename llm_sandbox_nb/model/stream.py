@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -228,13 +228,17 @@ class Assembly:
             self.reasoning, written = written_calls(self.reasoning, properties)
         self._calls += [_OpenCall("", name, arguments) for name, arguments in written]
 
-    def calls(self, taken: Iterable[str] = ()) -> tuple[ToolCall, ...]:
-        """The calls, each with an id that is not `taken` and that no other call of this reply has."""
+    def calls(self, taken: Iterable[str] = (), written: Callable[[str], str] = str) -> tuple[ToolCall, ...]:
+        """The calls, each with an id that is not `taken` and that no other call of this reply has.
+
+        `written` puts an id of the server into the form in which it is sent.
+        """
         taken = set(taken)
         calls = []
         self.call_ids, self.extra = [], []
         for call in [one for whole in self._calls for one in _separate(whole)]:
-            identity = call.id if call.id and call.id not in taken else uuid.uuid4().hex[:9]
+            identity = written(call.id) if call.id else ""
+            identity = identity if identity and identity not in taken else uuid.uuid4().hex[:9]
             taken.add(identity)
             self.call_ids.append(call.id)
             self.extra.append(call.extra)

@@ -101,6 +101,7 @@ class CellRun:
     async def _solve(
         self, task: CellTask, listener: Listener, on_run: Callable[[Run], None], watchers: Watchers
     ) -> Run:
+        from llm_sandbox_nb.model.retries import RetryPolicy
         from llm_sandbox_nb.runs.solve import solve
 
         watchers.publisher = await self._sandboxes.publisher()
@@ -120,6 +121,7 @@ class CellRun:
                 prompt_config=task.prompt_config,
                 limits=task.limits,
                 settings=task.sampling,
+                retries=RetryPolicy(loading_wait=task.model_wait),
                 command_timeout=task.command_timeout,
                 tools=task.tools,
                 api_base=task.api_base,

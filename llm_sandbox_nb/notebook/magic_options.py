@@ -46,6 +46,8 @@ OPTIONS = [
     _shared("--budget"),
     _shared("--time"),
     _shared("--command-timeout"),
+    _shared("--model-timeout"),
+    _shared("--model-wait"),
     _shared("--image"),
     _shared("--isolation"),
     _shared("--profile"),

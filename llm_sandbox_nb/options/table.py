@@ -180,6 +180,10 @@ MODEL_OPTIONS = (
     Option("min_p", "least probability relative to the likeliest token", number, metavar="NUMBER"),
     Option("repetition_penalty", "penalty on repeated tokens", number, metavar="NUMBER"),
     Option("max_tokens_per_call", "most tokens of one reply", whole_number, 65536, metavar="N"),
+    Option("model_timeout", "longest silence of the model's server: seconds, or 90s, 15m, 2h", seconds, 1200.0,
+           metavar="TIME"),
+    Option("model_wait", "longest wait for a server that loads its model or is started again: seconds, or 90s, 15m, 2h",
+           seconds, 600.0, metavar="TIME"),
     Option("extra_body", "further fields of each request, a JSON object", json_object, metavar="JSON", short="e"),
 )  # fmt: skip
 LIMIT_OPTIONS = (

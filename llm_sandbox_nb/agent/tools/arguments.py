@@ -6,7 +6,7 @@ import ast
 import json
 import re
 import warnings
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 from llm_sandbox_nb.trajectory.events import clean_text
@@ -29,7 +29,7 @@ def parse_arguments(raw: str) -> dict[str, Any]:
     """The arguments of a call from their JSON text; an empty text is `{}`.
 
     JSON that is broken as models break it is repaired, if the repair loses nothing and adds nothing: line ends in
-    strings, `\\$`, commas too many, quotes of other kinds, a fence. What is cut off never is: it would do something else.
+    strings, `\\$`, commas too many, quotes of other kinds, a fence. What is cut off never is: it may do another thing.
 
     Raises:
         ArgumentsError: it is not JSON, or not an object.
@@ -71,12 +71,13 @@ def repaired(raw: str) -> dict[str, Any] | None:
     # A backslash that JSON does not know is one of the shell or of a regular expression: it stays.
     escaped = _ESCAPE.sub(lambda found: found[0] if len(found[0]) > 1 else "\\\\", text)
     without = _STRING_OR_COMMA.sub(lambda found: "" if found[0] == "," else found[0], escaped)
-    for read in (
+    readers: tuple[Callable[[], Any], ...] = (
         lambda: json.loads(escaped, strict=False),  # with line ends and other control characters in strings
         lambda: json.loads(without, strict=False),
         lambda: _python_literal(text),
         lambda: _guessed(escaped),
-    ):
+    )
+    for read in readers:
         try:
             value = read()
         except (ValueError, SyntaxError, TypeError, IndexError, RecursionError, MemoryError):
@@ -180,7 +181,8 @@ def _place(error: Exception, raw: str) -> str:
     reason = f"{error.msg.removesuffix(' at')} at character {at + 1}"  # some of its messages end in "at"
     if error.msg.startswith("Unterminated") or not text[at:].strip():
         return f"{reason}; the text ends with {_one_line(text[-_AROUND:])}"
-    return f"{reason}, after {_one_line(text[max(0, at - _AROUND) : at])} and before {_one_line(text[at : at + _AROUND])}"
+    before, after = text[max(0, at - _AROUND) : at], text[at : at + _AROUND]
+    return f"{reason}, after {_one_line(before)} and before {_one_line(after)}"
 
 
 def _what_to_do(raw: str) -> str:
@@ -200,7 +202,9 @@ def known_arguments(properties: Mapping[str, dict[str, Any]], arguments: Mapping
         ArgumentsError: an argument is of a wrong type.
     """
     known = {
-        key: converted(arguments[key], properties[key]) for key in properties if arguments.get(key) is not None
+        key: converted(arguments[key], properties[key])
+        for key in properties
+        if arguments.get(key) is not None
     }
     for key, value in known.items():
         _check_type(key, value, properties[key])
