@@ -171,6 +171,7 @@ _N = r"(\d[\d,_]*)"
 _LIMITS = (
     rf"\bn_ctx\b\W{{1,4}}{_N}",
     rf"while limit is {_N}",
+    rf"context of {_N}",
     rf"must be <= {_N}",
     rf"must have less than {_N} tokens",
     rf"maximum context length: *{_N} *\+ *{_N} *> *(?P<limit>\d+)",

@@ -65,7 +65,7 @@ class ReplyRewriter:
                 f"A web page answers at {response.url.host}, not a model server: check the address; most end in /v1.",
                 kind="not_found",
             )
-        self.used = True
+        self.used = self.habits.answered = True
         raw = httpx.Response(response.status_code, headers=response.headers, stream=response.stream)
         response.stream = _Rewritten(raw, self)
         for name in ("content-encoding", "content-length"):

@@ -80,7 +80,9 @@ class OwnTool(Tool):
     def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """See `Tool.check`. Null for a required argument may be its value."""
         properties = self.properties(0)
-        sent = {name: converted(arguments[name], properties[name]) for name in properties if name in arguments}
+        sent = {
+            name: converted(arguments[name], properties[name]) for name in properties if name in arguments
+        }
         known = {name: value for name, value in sent.items() if value is not None or name in self.required}
         check_required(self.name, self.required, known, arguments)
         try:

@@ -143,6 +143,10 @@ def test_messages_keep_what_the_provider_knows_and_are_not_changed() -> None:
         {"role": "tool", "tool_call_id": "1", "content": "ok"},
     ]
     assert clean_messages(messages, MessageForm("none")) == kept
-    assert clean_messages(messages, MessageForm("thinking_blocks"))[2] == kept[2] | {"thinking_blocks": blocks}
-    assert clean_messages(messages, MessageForm("reasoning_content"))[2] == kept[2] | {"reasoning_content": "hm"}
+    assert clean_messages(messages, MessageForm("thinking_blocks"))[2] == kept[2] | {
+        "thinking_blocks": blocks
+    }
+    assert clean_messages(messages, MessageForm("reasoning_content"))[2] == kept[2] | {
+        "reasoning_content": "hm"
+    }
     assert repr(messages) == before
