@@ -194,7 +194,7 @@ def _once_only() -> type[Any]:
         own: httpx.AsyncClient | None = None
 
         async def close(self) -> None:
-            await super().close()
+            await super().close()  # type: ignore[no-untyped-call]
             if self.own is not None:
                 await self.own.aclose()
 

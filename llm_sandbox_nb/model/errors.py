@@ -50,7 +50,7 @@ _REFUSED = _pattern(
 _TOOLS = _pattern(
     r"does(?: not|n't) support (?:the )?(?:tools?\b|tool[ _-]?(?:use|call)|function[ _-]?call)",
     r"\b(?:tools?|tool[ _-]?(?:use|calls?|calling|choice)|functions?|function[ _-]?call(?:s|ing)?)[`'\"]*"
-    r" (?:param\w* )?(?:is|are) (?:not|un)\w*",
+    r" (?:param\w* )?(?:is|are) (?:not (?:supported|enabled|allowed|available|implemented)|unsupported|disabled)",
     r"tool choice requires --|tools param requires|no endpoints found that support tool use",
     r"only user(?:,| and) (?:system and )?assistant roles|'user',? (?:and|or) 'assistant' roles",
     r"role:? [`'\"]?tool\b[^.]{0,40}(?:not|unknown|invalid|unsupported)",
@@ -66,6 +66,10 @@ _LOADING = _pattern(
     r"is loading|is (?:currently |still )?(?:starting|initiali[sz]ing|warming)|warming up",
     r"not (?:yet )?(?:ready|loaded yet)",
 )
+_NOT_LOADED = _pattern(
+    r"(?:error|fail\w*|unable|could not|cannot)[^.]{0,40}\bload", r"out of memory|insufficient memory"
+)
+"""Loading has failed: waiting does not help."""
 _WRONG_PATH = _pattern(
     r"unexpected endpoint|404 page not found|invalid url \(|cannot post|no route matches|unknown request url",
 )
@@ -154,7 +158,7 @@ def _connection(failure: Failure, target: Target) -> ModelError | None:
     if _UNREACHABLE.search(failure.text) or (
         "ConnectError" in failure.types and not _CUT.search(failure.text)
     ):
-        if target.answered:
+        if target.answered and "certificate" not in failure.text:
             return _loading_error(f"does not answer now ({failure.detail})", target)
         return ModelError(
             f"No model server answers{target.where or ' for ' + target.model} ({failure.detail}): "
@@ -169,7 +173,8 @@ def _connection(failure: Failure, target: Target) -> ModelError | None:
 
 def _loading(failure: Failure, target: Target) -> ModelError | None:
     """The server loads its model, or is started again: it will answer later."""
-    if failure.status in (None, 425, 500, 503) and _LOADING.search(failure.text):
+    loads = _LOADING.search(failure.text) and not _NOT_LOADED.search(failure.text)
+    if failure.status in (None, 425, 500, 503) and loads:
         return _loading_error(f"is not ready ({failure.detail})", target, retry_after(failure.headers))
     if failure.status in (502, 503, 504) and target.answered and target.api_base:
         return _loading_error(f"does not answer now, error {failure.status} ({failure.detail})", target)

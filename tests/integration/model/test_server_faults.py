@@ -524,6 +524,13 @@ def test_a_server_that_loads_its_model_is_waited_for(server_name: str) -> None:
     assert "it is waited for" in str(failures[0])
 
 
+def test_a_model_that_cannot_be_loaded_is_not_waited_for() -> None:
+    words = "error loading model: unable to allocate CUDA0 buffer"
+    with AnsweringServer(lambda asked: refused(500, words, type="api_error")) as server:
+        error = failure(model_at(server))
+    assert (error.kind, len(server.posts)) == ("server", FAST.attempts)
+
+
 def test_waiting_for_a_model_has_an_end() -> None:
     policy = RetryPolicy(attempts=4, first_wait=0.01, loading_wait=0.2, loading_pause=0.05)
     with AnsweringServer(lambda asked: LOADING["llama.cpp"]) as server:
