@@ -53,7 +53,7 @@ class ServerHabits:
     answered: bool = False
     """Whether it has answered a request."""
     dropped: set[str] = field(default_factory=set)
-    """Names of fields of its own replies that it does not take back."""
+    """Names of fields of its own replies that it refuses in the history."""
     wanted: set[str] = field(default_factory=set)
     """Names of fields of messages that it missed."""
     no_system: bool = False
@@ -115,7 +115,7 @@ class ServerHabits:
             for name in sorted(_unknown_names(messages) - self.dropped):
                 if _names(name, said):
                     self.dropped.add(name)
-                    return f"does not take back the field {name}: it is left out from now on"
+                    return f"refuses the field {name} of its own replies: it is left out from now on"
         if _MISSING.search(said):
             for name in _CAN_BE_WANTED:
                 if name not in self.wanted and _names(name, said) and _could_miss(name, said):

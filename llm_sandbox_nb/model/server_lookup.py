@@ -1,4 +1,4 @@
-"""A look at a model server: which models it lists, at which address, and what it calls the one that is wanted.
+"""A look at a model server: which models it lists, at which address, and its own name for the one that a person named.
 
 What answers may be any program, so its words are hostile: bounded in size and time, and only plain names are kept.
 """

@@ -23,7 +23,7 @@ from llm_sandbox_nb.model.server_habits import ServerHabits
 _KNOWN = frozenset(
     {"role", "content", "tool_calls", "function_call", "refusal", "audio", "annotations", "name", *REASONING}
 )
-"""Fields of a message that are read here, or that OpenAI's server sends and does not take back."""
+"""Fields of a message that are read here, or that OpenAI's server sends and refuses in the history."""
 _KNOWN_OF_CALL = frozenset({"index", "id", "type", "function", "name", "arguments", "parameters"})
 _MOST_UNKNOWN = 1_000_000
 """Characters of unknown fields that are kept of one reply."""

@@ -190,7 +190,20 @@ PROGRAMS: dict[str, Callable[[list[str]], Iterator[str]]] = {
     "papermill": problems_of_files,
     "accelerate": problems_of_accelerate,
     **dict.fromkeys(
-        ("cd", "curl", "docker", "export", "git", "llm-in-sandbox", "ray", "vllm", "zip"), nothing
+        (
+            "cd",
+            "curl",
+            "docker",
+            "export",
+            "git",
+            "llama-server",
+            "llm-in-sandbox",
+            "ollama",
+            "ray",
+            "vllm",
+            "zip",
+        ),
+        nothing,
     ),
 }
 
