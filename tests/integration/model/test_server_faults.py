@@ -408,6 +408,18 @@ def test_a_name_that_begins_with_a_provider_reaches_the_server_of_the_address(li
     assert f"the model is called {listed} there" in str(failures[0])
 
 
+@pytest.mark.parametrize("listed", ["anthropic/claude-x", "ollama_chat/x"])
+def test_a_provider_with_a_protocol_of_its_own_is_corrected_where_the_address_speaks_openais(
+    listed: str,
+) -> None:
+    with AnsweringServer(models=(listed,)) as server:
+        address = server.root if listed.startswith("ollama") else server.url
+        _, failures = ask(model_at(server, listed, api_base=address))
+        assert [one.body["model"] for one in server.posts] == [listed]
+        assert server.misses
+    assert [error.kind for error in failures] == ["setting"]
+
+
 def test_a_model_that_is_not_there_is_told_with_those_that_are() -> None:
     words = "The model `nope` does not exist."
     with AnsweringServer(lambda asked: refused(404, words, code=404), models=LISTED) as server:
