@@ -181,9 +181,13 @@ def _loading(failure: Failure, target: Target) -> ModelError | None:
     return None
 
 
+WAITED_FOR = "it is waited for"
+"""How the sentence about a server ends that is not ready."""
+
+
 def _loading_error(state: str, target: Target, after: float | None = None) -> ModelError:
     return ModelError(
-        f"The server of {target.model}{target.where} {state}: it is waited for.",
+        f"The server of {target.model}{target.where} {state}: {WAITED_FOR}.",
         kind="loading",
         retryable=True,
         retry_after=after,

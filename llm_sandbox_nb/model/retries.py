@@ -16,6 +16,7 @@ from llm_sandbox_nb.model.contract import (
     ModelSettings,
     Reply,
 )
+from llm_sandbox_nb.model.errors import WAITED_FOR
 
 AttemptCallback = Callable[[int, ModelSettings], None]
 """Called before each request with the number of the attempt, from 1, and the settings it is sent with."""
@@ -103,10 +104,13 @@ async def reply_with_retries(
             on_attempt(attempt, settings)
         try:
             return await model.reply(messages, tools, settings, on_delta)
-        except ModelError as error:
+        except ModelError as failure:
+            error = failure
             if error.kind == "loading":
                 loading_since = clock() if loading_since is None else loading_since
-                wait = policy.wait_for_loading(clock() - loading_since, error)
+                waited = clock() - loading_since
+                wait = policy.wait_for_loading(waited, error)
+                error = error if wait is not None else waited_in_vain(error, waited)
             else:
                 failures += error.kind != "setting"
                 wait = policy.wait(failures, error)
@@ -115,8 +119,16 @@ async def reply_with_retries(
             if on_failure:
                 on_failure(attempt, error, wait)
             if wait is None:
-                raise
+                raise error from failure.__cause__
         await asyncio.sleep(wait)
+
+
+def waited_in_vain(error: ModelError, seconds: float) -> ModelError:
+    """The same failure of a server that is not waited for any longer."""
+    said = str(error).replace(
+        WAITED_FOR, f"it was waited for {seconds:.0f} seconds" if seconds else "try again later"
+    )
+    return ModelError(said, kind=error.kind, retryable=True)
 
 
 def smaller_request(settings: ModelSettings, error: ModelError) -> ModelSettings | None:
