@@ -122,7 +122,7 @@ class AnsweringServer:
         """Stop listening, so that nothing answers at the port."""
         self._http.shutdown()
         self._http.server_close()
-        self._thread.join(5)
+        self._thread.join(60)
 
     def get(self, path: str) -> Answer:
         """The answer to a GET."""

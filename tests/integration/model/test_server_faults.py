@@ -588,8 +588,8 @@ def test_an_address_that_never_answered_is_not_waited_for() -> None:
 
 def test_a_steady_slow_stream_may_take_longer_than_the_time_out() -> None:
     pieces = [{"id": "r", "choices": [{"index": 0, "delta": {"content": f"{n} "}}]} for n in range(12)]
-    with AnsweringServer(lambda asked: Answer(200, stream(pieces, 0.4), "text/event-stream")) as server:
-        reply, failures = ask(model_at(server), timeout=3)
+    with AnsweringServer(lambda asked: Answer(200, stream(pieces, 0.6), "text/event-stream")) as server:
+        reply, failures = ask(model_at(server), timeout=5)  # a time-out is what is tested
     assert reply.text.split() == [str(n) for n in range(12)]
     assert failures == []
     assert len(server.posts) == 1
@@ -602,7 +602,7 @@ def test_silence_in_a_stream_ends_the_request() -> None:
 
     answer = Answer(200, silent(), "text/event-stream")
     with AnsweringServer(lambda asked: answer) as server, pytest.raises(ModelError) as caught:
-        run(model_at(server).reply([USER], [], ModelSettings(timeout=0.5)))
+        run(model_at(server).reply([USER], [], ModelSettings(timeout=0.5)))  # a time-out is what is tested
     assert caught.value.kind == "timeout"
     assert "--model-timeout" in str(caught.value)
 
