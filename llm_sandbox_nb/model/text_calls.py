@@ -28,8 +28,8 @@ from typing import Any
 from llm_sandbox_nb.model.text_formats import (
     FORMATS,
     Format,
-    Written,
     WrittenCalls,
+    Written,
     python_calls,
     read_json_calls,
     read_python_calls,
@@ -170,8 +170,9 @@ def _find(text: str, offered: Mapping[str, Mapping[str, Any]], bash_blocks: bool
     groups = tuple(
         name for name, format in _BY_GROUP.items() if format.hint in text and re.search(format.mark, text)
     )
-    if not end or (
-        not groups
+    if (
+        not end
+        or not groups
         and not (text[end - 1] in "`}])" and (bash_blocks or any(name in text for name in offered)))
     ):
         return nothing
@@ -408,7 +409,7 @@ _HARMONY_MESSAGE = re.compile(
 _HARMONY_END = re.compile(r"<\|(?:end|call|return)\|>\s*(?=<\|start\|>|\Z)|(?=<\|start\|>assistant)")
 _HARMONY_HEADER = re.compile(r"<\|start\|>|<\|channel\|>")
 _STRIPPED = re.compile(
-    r"\A(?:analysis(?P<thought>.*?)(?:assistant|\Z))?\s*(?:commentary)?\s*to=functions\.(?P<name>[A-Za-z_]\w{0,127})\s*"
+    rf"\A(?:analysis(?P<thought>.*?)(?:assistant|\Z))?\s*(?:commentary)?\s*to=functions\.(?P<name>[A-Za-z_]\w{{0,127}})\s*"
     r"(?:commentary)?\s*(?:json|code)?\s*(?=\{)",
     re.DOTALL,
 )

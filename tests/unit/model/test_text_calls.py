@@ -13,6 +13,7 @@ from canitoolcall.checks import canonical_arguments
 from canitoolcall.fixtures import Fixture, load_fixtures
 from hypothesis import given
 from hypothesis import strategies as st
+from support import examples
 
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS
 from llm_sandbox_nb.model.text_calls import TextReply, read_text_calls
@@ -25,10 +26,7 @@ REAL = [json.loads(line) for line in (DATA / "qwen_replies.jsonl").read_text("ut
 
 def tool(name: str, **properties: str) -> dict[str, Any]:
     schema = {"type": "object", "properties": {key: {"type": kind} for key, kind in properties.items()}}
-    return {
-        "type": "function",
-        "function": {"name": name, "parameters": {**schema, "required": list(properties)[:1]}},
-    }
+    return {"type": "function", "function": {"name": name, "parameters": {**schema, "required": list(properties)[:1]}}}
 
 
 LS = [tool("ls", d="string"), tool("execute_bash", command="string", timeout="number")]
@@ -61,9 +59,7 @@ def test_the_example_of_each_form_is_read(text: str) -> None:
     assert read_text_calls(text, [tool("other")]).calls == ()
 
 
-@pytest.mark.parametrize(
-    "text", [text for text in EXAMPLES if text not in CHANNELS and not text.startswith("[ls")]
-)
+@pytest.mark.parametrize("text", [text for text in EXAMPLES if text not in CHANNELS and not text.startswith("[ls")])
 def test_text_before_a_call_stays(text: str) -> None:
     reply = read_text_calls(f"I will look.\n\n{text}\n", LS)
     assert calls(reply) == [("ls", {"d": "."})]
@@ -154,14 +150,7 @@ def test_why_a_call_does_not_count_is_said() -> None:
 
 # --- a real small model: what is a call in each of 97 replies, told by hand ---
 
-NATIVE = {
-    0: "str_replace_editor",
-    2: "execute_bash",
-    3: "submit",
-    5: "submit",
-    13: "execute_bash",
-    14: "str_replace_editor",
-}
+NATIVE = {0: "str_replace_editor", 2: "execute_bash", 3: "submit", 5: "submit", 13: "execute_bash", 14: "str_replace_editor"}
 """Of the first 23, which answer our own messages; the others explain, are cut, or say nothing."""
 NOT_ONE_BLOCK = {
     23, 24, 27, 29, 30, 31, 32, 33, 34, 35, 52, 53, 54, 55, 56, 57, 58, 61, 75,
@@ -196,27 +185,18 @@ def test_blocks_count_only_where_they_are_asked_for() -> None:
 
 def mutated() -> st.SearchStrategy[str]:
     raw = [fixture.raw_output for fixture in fixtures()] + [row["reply"] for row in REAL] + list(SHOWN)
-    pieces = st.sampled_from(
-        ["<tool_call>", "```", "`", "{", "}", '"', "\\", "<think>", "</think>", "\n", "[", "<|message|>"]
-    )
+    pieces = st.sampled_from(["<tool_call>", "```", "`", "{", "}", '"', "\\", "<think>", "</think>", "\n", "[", "<|message|>"])
 
     def change(text: str, cut: int, begin: int, piece: str, other: str) -> str:
         cut, begin = cut % (len(text) + 1), begin % (len(text) + 1)
         return text[:cut] + piece + text[begin:] + other[: cut % 50]
 
     return st.builds(
-        change,
-        st.sampled_from(raw),
-        st.integers(0, 10**6),
-        st.integers(0, 10**6),
-        pieces,
-        st.sampled_from(raw),
+        change, st.sampled_from(raw), st.integers(0, 10**6), st.integers(0, 10**6), pieces, st.sampled_from(raw)
     )
 
 
-TOOLS_OF_ALL = list(
-    {tool["function"]["name"]: dict(tool) for row in fixtures() for tool in row.tools}.values()
-)
+TOOLS_OF_ALL = list({tool["function"]["name"]: dict(tool) for row in fixtures() for tool in row.tools}.values())
 
 
 @given(mutated())
