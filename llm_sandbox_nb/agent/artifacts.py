@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.encoded_text import text_of
 from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.sandbox.contract import FileChange, FileEntry, Sandbox
 from llm_sandbox_nb.sandbox.errors import OutputLimitExceededError, SandboxLostError, TransferError
@@ -296,7 +297,7 @@ class AnswerFiles:
                 data = await self.box.read_file(path, limit=ANSWER_LIMIT)
             except (OSError, OutputLimitExceededError):
                 continue
-            return data.decode("utf-8", "replace").strip()
+            return text_of(data).strip()
         return None
 
     async def _state(self, path: str) -> tuple[int, float] | None:

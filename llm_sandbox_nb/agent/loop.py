@@ -371,6 +371,7 @@ class Loop:
                 response_model=reply.response_model,
                 context_window=reply.context_window,
                 calls_from="text" if self._written and reply.calls else None,
+                raw_text=reply.raw_text,
             )
         )
         if self.meter.step == 1 and reply.left_out:

@@ -21,6 +21,7 @@ from llm_sandbox_nb.model.contract import (
     ToolCall,
 )
 from llm_sandbox_nb.model.retries import RetryPolicy, reply_with_retries
+from llm_sandbox_nb.model.stream import is_json
 from llm_sandbox_nb.trajectory import events as ev
 
 _T = TypeVar("_T")
@@ -102,7 +103,8 @@ def _as_object(arguments: str) -> str:
         found = parse_arguments(arguments)
     except ArgumentsError:
         return json.dumps({"not_json": arguments}, ensure_ascii=False)
-    return arguments if arguments.lstrip().startswith("{") else json.dumps(found, ensure_ascii=False)
+    whole = arguments.lstrip().startswith("{") and is_json(arguments)
+    return arguments if whole else json.dumps(found, ensure_ascii=False)
 
 
 async def unless_failed(work: Coroutine[Any, Any, _T], other: asyncio.Future[Any]) -> _T:

@@ -13,7 +13,7 @@ from llm_sandbox_nb.agent.code_blocks import CodeBlock, code_blocks
 from llm_sandbox_nb.agent.errors import StopRun
 from llm_sandbox_nb.agent.text_mode import TextForm
 from llm_sandbox_nb.model.contract import Reply
-from llm_sandbox_nb.model.request import NOTHING_SAID
+from llm_sandbox_nb.model.message_form import NOTHING_SAID
 from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.model.text_calls import read_text_calls
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_sandbox_nb.agent.errors import InputError
+from llm_sandbox_nb.known_keys import has_key, knows_keys, without_keys
 from llm_sandbox_nb.sandbox.contract import StreamName
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import Journal
@@ -48,11 +49,13 @@ class Recorder:
         self._listeners = list(listeners)
 
     def emit(self, event: ev.Event) -> None:
-        """Record an event, then call the listeners.
+        """Record an event, then call the listeners. A known key in it is taken out for all of them.
 
         Raises:
             OSError: the journal cannot be written (disk full).
         """
+        if knows_keys() and has_key([line := ev.dump_event(event)]):
+            event = ev.parse_event(without_keys(line))
         if event.kind not in ev.TRANSIENT:
             event.parent = event.parent or self.trajectory.head
             self.journal.append(event)

@@ -20,6 +20,7 @@ from llm_sandbox_nb.benchmark.data import with_documents
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.swe import collect_patch, prepare_repository
 from llm_sandbox_nb.benchmark.task import Task
+from llm_sandbox_nb.encoded_text import text_of
 from llm_sandbox_nb.model.contract import ContextOverflowError, Model, ModelError, ModelSettings, Reply
 from llm_sandbox_nb.model.retries import RetryPolicy, reply_with_retries
 from llm_sandbox_nb.runs.run import Run
@@ -130,7 +131,7 @@ async def read_answer(box: Sandbox, task: Task) -> str | None:
             data = await box.read_file(path, limit=ANSWER_LIMIT)
         except (OSError, OutputLimitExceededError):
             continue
-        return data.decode("utf-8", "replace").strip()
+        return text_of(data).strip()
     return None
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from llm_sandbox_nb.benchmark.rows import DataError, Row, make_row
 from llm_sandbox_nb.benchmark.swe import tests_of
 from llm_sandbox_nb.benchmark.task import Task
+from llm_sandbox_nb.encoded_text import text_of
 
 SAMPLE = "sample"
 """As `--data`: the few rows that come with a task. They were made up to try the machinery, and measure nothing."""
@@ -80,7 +81,7 @@ def _file(path: Path) -> Iterable[Mapping[str, Any]]:
     try:
         if path.suffix == ".parquet":
             return _parquet(path)
-        text = path.read_text("utf-8")
+        text = text_of(path.read_bytes(), "strict")
         records = json.loads(text) if path.suffix == ".json" else list(_json_lines(text))
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {' '.join(str(error).split())}.") from error

@@ -29,12 +29,13 @@ from llm_sandbox_nb.benchmark.scoring_pool import Scoring
 from llm_sandbox_nb.benchmark.task import Task
 from llm_sandbox_nb.model.contract import ModelSettings
 from llm_sandbox_nb.model.model_names import make_model
+from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.sandbox.contract import Sandbox
 
 MODEL_VALUES = (
     "model", "api_base", "api_key", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
-    "max_tokens_per_call", "extra_body", "command_timeout", "max_response_len", "save_litellm_response",
-    "same_failures", "tool_calls",
+    "max_tokens_per_call", "model_timeout", "model_wait", "extra_body", "command_timeout", "max_response_len",
+    "save_litellm_response", "same_failures", "tool_calls",
 )  # fmt: skip
 SANDBOX_VALUES = ("isolation", "profile", "image", "network", "ca_bundle", "index_url", "proxy")
 
@@ -223,12 +224,14 @@ def how_of(values: Mapping[str, Any]) -> HowToAsk:
     settings = ModelSettings(
         **{name: values[name] for name in same},
         max_tokens=values["max_tokens_per_call"],
+        timeout=values["model_timeout"],
         extra_body=values["extra_body"] or {},
     )
     model = make_model(values["model"], api_base=values["api_base"], api_key=values["api_key"])
     return HowToAsk(
         model,
         settings,
+        RetryPolicy(loading_wait=values["model_wait"]),
         command_timeout=values["command_timeout"],
         same_failures=values["same_failures"],
         tool_calls=values["tool_calls"],

@@ -24,6 +24,7 @@ from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.prompts import PromptConfig, braces_of
 from llm_sandbox_nb.benchmark.scorers import RULES
 from llm_sandbox_nb.benchmark.swe import EVIDENCE, TEST_COMMAND
+from llm_sandbox_nb.encoded_text import text_of
 
 TASKS = Path(__file__).with_name("tasks")
 _FILES = ("task.yaml", "task.yml", "config.yaml")
@@ -115,7 +116,7 @@ def load_task(name: str) -> Task:
 
 def _yaml(path: Path) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(path.read_text("utf-8"))
+        content = yaml.safe_load(text_of(path.read_bytes(), "strict"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise TaskError(f"{path} cannot be read: {' '.join(str(error).split())}.") from error
     if not isinstance(content, dict):

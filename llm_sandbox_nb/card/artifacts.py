@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 from llm_sandbox_nb.card.tables import delimited_table, json_text, parquet_table
 from llm_sandbox_nb.card.text import escape, markdown_html
+from llm_sandbox_nb.encoded_text import text_of
 from llm_sandbox_nb.formatting import clip, format_size
 from llm_sandbox_nb.trajectory.events import ArtifactSaved
 from llm_sandbox_nb.trajectory.run_folder import FILES, own_file
@@ -363,8 +364,8 @@ def _markdown(data: bytes) -> str:
 
 
 def decode(data: bytes) -> str:
-    """The text of a file that is probably UTF-8."""
-    return data.decode("utf-8-sig", "replace")
+    """The text of a file, by the mark of its encoding; without one it is probably UTF-8."""
+    return text_of(data)
 
 
 _RENDERERS: dict[str, Callable[[bytes], str]] = {

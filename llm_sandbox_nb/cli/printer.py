@@ -13,6 +13,7 @@ from llm_sandbox_nb.card.outcome import ending_words, protection_text
 from llm_sandbox_nb.card.step_line import ending
 from llm_sandbox_nb.card.text import visible
 from llm_sandbox_nb.formatting import format_duration, format_short, format_size, format_spent, plural
+from llm_sandbox_nb.known_keys import without_keys
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import load_text
 from llm_sandbox_nb.trajectory.trajectory import message_text
@@ -29,8 +30,10 @@ _DECIDED = {
 
 
 def harmless(text: str) -> str:
-    """`text` with everything that could command a terminal or reorder its line made visible."""
-    return "".join(character if character in "\n\t" else visible(character) for character in text)
+    """`text` without keys, and with everything that could command a terminal or reorder its line made visible."""
+    return "".join(
+        character if character in "\n\t" else visible(character) for character in without_keys(text)
+    )
 
 
 def protection_lines(protection: dict[str, Any]) -> Iterator[str]:

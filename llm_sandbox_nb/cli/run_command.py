@@ -178,6 +178,7 @@ async def _until_signal(work: Callable[[], Awaitable[None]]) -> None:
 
 async def _solve(values: dict[str, Any], started: list[Run]) -> None:
     from llm_sandbox_nb.agent.limits import RunLimits
+    from llm_sandbox_nb.model.retries import RetryPolicy
     from llm_sandbox_nb.runs.solve import solve
 
     await solve(
@@ -193,6 +194,7 @@ async def _solve(values: dict[str, Any], started: list[Run]) -> None:
         prompt_config=values["prompt_config"],
         limits=RunLimits(values["steps"], values["tokens"], values["budget"], values["time"]),
         settings=_model_settings(values),
+        retries=RetryPolicy(loading_wait=values["model_wait"]),
         command_timeout=values["command_timeout"],
         same_failures=values["same_failures"],
         tool_calls=values["tool_calls"],
@@ -247,6 +249,7 @@ def _model_settings(values: dict[str, Any]) -> ModelSettings:
     return ModelSettings(
         **{name: values[name] for name in same},
         max_tokens=values["max_tokens_per_call"],
+        timeout=values["model_timeout"],
         extra_body=values["extra_body"] or {},
     )
 

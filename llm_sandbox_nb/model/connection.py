@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import json as _json
 import os
-import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,6 +18,8 @@ from typing import Any
 
 import httpx
 
+from llm_sandbox_nb.known_keys import KeyTextError, clean_key
+from llm_sandbox_nb.model import proxies
 from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.model.errors import Target
 from llm_sandbox_nb.model.known_history import NextRequest
@@ -42,7 +43,9 @@ class Access:
     api_key: str | None = field(default=None, repr=False)
 
     def check(self) -> None:
-        """Raise ModelError when the address is none."""
+        """Raise ModelError when the address is none, or the key no key."""
+        if self.api_key is not None:
+            _checked_key(self.api_key, "The API key")
         if self.api_base is None:
             return
         try:
@@ -56,11 +59,23 @@ class Access:
             )
 
     def key(self, litellm: Any, route: Route) -> str | None:
-        """The key to send; None leaves it to LiteLLM, which knows the variable of each provider."""
-        given = self.api_key or typed_key(route.provider)
-        if given or route.provider != "openai":
-            return given
-        found = litellm.api_key or litellm.openai_key or os.environ.get("OPENAI_API_KEY")
+        """The key to send; None leaves it to LiteLLM, which knows the variable of each provider.
+
+        Raises:
+            ModelError: it has characters that no key has.
+        """
+        provider = route.asked or route.provider
+        if given := self.api_key or typed_key(provider):
+            return _checked_key(given, "The API key")
+        variable = f"{provider.upper()}_API_KEY"
+        found = os.environ.get(variable) or None
+        if found is not None:
+            found = _checked_key(found, f"The environment variable {variable}")
+        if route.provider != "openai":
+            # LiteLLM takes the variable as it is.
+            return found if found != os.environ.get(variable) else None
+        if provider == "openai":
+            found = litellm.api_key or litellm.openai_key or found
         # A private server often needs no key, but the client insists on one.
         return found or (_NO_KEY if self.api_base else None)
 
@@ -83,16 +98,19 @@ class Access:
         if not self.key(litellm, route):
             raise ModelError(f"No API key: {target.key_help}.", kind="authentication")
 
-    def target(self, litellm: Any, route: Route, name: str) -> Target:
-        """What error messages say of the model `name`."""
+    def target(self, litellm: Any, route: Route, name: str, *, answered: bool = False) -> Target:
+        """What error messages say of the model `name`; `answered` says that its server has answered before."""
         environment = litellm.validate_environment(model=route.model)
         missing = () if environment.get("keys_in_environment") else environment.get("missing_keys") or ()
         names = tuple(key for key in missing if key.endswith("_API_KEY"))
         return Target(
             model=name,
             api_base=self._shown(),
-            has_key=self.api_key is not None or typed_key(route.provider) is not None or not names,
-            key_names=names or (f"{route.provider.upper()}_API_KEY",),
+            has_key=self.api_key is not None
+            or typed_key(route.asked or route.provider) is not None
+            or not names,
+            key_names=names or (f"{(route.asked or route.provider).upper()}_API_KEY",),
+            answered=answered,
         )
 
     def _shown(self) -> str | None:
@@ -100,6 +118,13 @@ class Access:
         if self.api_base is None:
             return None
         return str(httpx.URL(self.api_base).copy_with(userinfo=b"", query=None, fragment=None))
+
+
+def _checked_key(key: str, source: str) -> str:
+    try:
+        return clean_key(key, source)
+    except KeyTextError as error:
+        raise ModelError(f"{error}.", kind="authentication") from None
 
 
 @asynccontextmanager
@@ -136,7 +161,8 @@ def _make_client(
         import openai
 
         # Of httpx also where OpenAI's client has one of httpx2: replies are rewritten with httpx's classes.
-        http_client: Any = httpx.AsyncClient(verify=_certificates(), event_hooks=hooks, follow_redirects=True)
+        address = api_base or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
+        http_client: Any = proxies.http_client(address, event_hooks=hooks, follow_redirects=True)
         build = http_client.build_request
 
         def build_whole(*args: Any, content: bytes | None = None, json: Any = None, **rest: Any) -> Any:
@@ -145,17 +171,15 @@ def _make_client(
 
         http_client.build_request = build_whole
         return openai.AsyncOpenAI(api_key=api_key, base_url=api_base, max_retries=0, http_client=http_client)
+    proxies.check_certificates(api_base)
+    proxies.proxy_for(api_base or "https://api.invalid")  # names a variable that cannot be used
     if route.provider not in _LITELLM_HTTP:
         return None
     client = _once_only()(event_hooks=hooks)
+    if api_base and proxies.is_loopback(httpx.URL(api_base).host):  # LiteLLM's own would ask a proxy
+        client.own = client.client = proxies.http_client(api_base, event_hooks=hooks, follow_redirects=True)
     client.request = request if route.provider in SENDS_NEW_MESSAGES else None
     return client
-
-
-@functools.cache
-def _certificates() -> ssl.SSLContext:
-    """Loading the certificates is most of the cost of a client."""
-    return httpx.create_ssl_context()
 
 
 @functools.cache
@@ -167,6 +191,12 @@ def _once_only() -> type[Any]:
 
         extra: Mapping[str, Any] = MappingProxyType({})
         request: NextRequest | None = None
+        own: httpx.AsyncClient | None = None
+
+        async def close(self) -> None:
+            await super().close()  # type: ignore[no-untyped-call]
+            if self.own is not None:
+                await self.own.aclose()
 
         async def post(self, *args: Any, data: Any = None, **kwargs: Any) -> Any:
             if isinstance(data, str) and (self.extra or self.request):

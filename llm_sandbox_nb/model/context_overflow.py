@@ -4,37 +4,178 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
-_SIGNS = re.compile(
-    "|".join(
-        (
-            r"context_length_exceeded",
-            r"maximum context (?:length|limit)",
-            r"maximum model length",
-            r"(?:longer than|exceeds) the (?:model's |available |maximum )*(?:context|allowed length)",
-            r"model's (?:maximum )?context length is",
-            r"maximum (?:prompt|input) length (?:is|of)",
-            r"context (?:window|size) of this model",
-            r"context window",
-            r"exceeds? (?:the )?context (?:limit|window|length|size)",
-            r"prompt is too long",
-            r"prompt \(total length",
-            r"input is too long",
-            r"input tokens exceed the configured limit",
-            r"input token count \(?\d+\)? exceeds",
-            r"max_tokens: \d+ > \d+",
-            r"max_(?:completion_)?tokens['`\"]* is too large",
-            r"supports at most \d+ completion tokens",
-        )
+
+class Wording(NamedTuple):
+    """How one server says it."""
+
+    pattern: str
+    """A part that no other error has."""
+    source: str
+    """Whose words they are, and a report or a file that has them."""
+    example: str
+    """The sentence as that server writes it, with numbers."""
+
+
+WORDINGS = (
+    Wording(
+        r"context_length_exceeded|maximum context (?:length|limit)", "OpenAI, vLLM; vllm#20409",
+        "This model's maximum context length is 8192 tokens. However, you requested 9000 tokens (7000 in the messages, "
+        "2000 in the completion).",
     ),
-    re.IGNORECASE,
-)
+    Wording(
+        r"model's (?:maximum )?context length is", "vLLM; AIDotNet/OpenCowork#82",
+        "This model's maximum context length is 8192 tokens. However, you requested 4096 output tokens and your prompt "
+        "contains at least 4097 input tokens",
+    ),
+    Wording(
+        r"passed \d+ input tokens and requested", "vLLM, renderers/params.py",
+        "You passed 8000 input tokens and requested 0 output tokens. However, the model's context length is only 8192 "
+        "tokens",
+    ),
+    Wording(
+        r"passed \d+ input characters", "vLLM, renderers/params.py",
+        "You passed 90000 input characters and requested 500 output tokens. However, the model's context length is "
+        "only 8192 tokens",
+    ),
+    Wording(
+        r"maximum model length", "vLLM, in copies",
+        "The decoder prompt (length 9001) is longer than the maximum model length of 8192.",
+    ),
+    Wording(
+        r"exceeds the available context size", "llama.cpp#15780, with n_prompt_tokens and n_ctx as fields",
+        "the request exceeds the available context size. try increasing the context size or enable context shift",
+    ),
+    Wording(
+        r"context shift is disabled", "ikawrakow/ik_llama.cpp#2051", "context shift is disabled",
+    ),
+    Wording(
+        r"either disable context shift or increase context length", "llama.cpp#9544",
+        "Input is too large to process. Either disable context shift or increase context length.",
+    ),
+    Wording(r"context size has been exceeded", "LM Studio", "Context size has been exceeded."),
+    Wording(
+        r"request \(\d+ tokens\) exceeds the available context", "ollama, llm/llama_server_test.go",
+        "request (9000 tokens) exceeds the available context size (8192 tokens), try increasing it",
+    ),
+    Wording(
+        r"input (?:\(\d+ tokens\) )?is too large to process", "ollama, llm/llama_server_test.go",
+        "input (9000 tokens) is too large to process. increase the physical batch size",
+    ),
+    Wording(
+        r"(?:longer than|exceeds) the (?:model's |available |maximum )*(?:context|allowed length)",
+        "ollama, server/routes.go; sglang#4048", "the input length exceeds the context length",
+    ),
+    Wording(
+        r"exceeds? maximum context", "ollama, server/routes.go",
+        "input after truncation exceeds maximum context length",
+    ),
+    Wording(
+        r"trying to keep the first \d+ tokens when context", "LM Studio; cline#3664",
+        "Trying to keep the first 9000 tokens when context the overflows. However, the model is loaded with context "
+        "length of only 8192 tokens",
+    ),
+    Wording(
+        r"tokens to keep from the initial prompt is greater than the context length", "LM Studio; opencode#2259",
+        "The number of tokens to keep from the initial prompt is greater than the context length.",
+    ),
+    Wording(
+        r"cannot truncate prompt with n_keep", "LM Studio; opencode#11141",
+        "Cannot truncate prompt with n_keep (9000) >= n_ctx (8192)",
+    ),
+    Wording(
+        r"is longer than the model's context length", "SGLang; QwenLM/Qwen3#1321",
+        "The input (9000 tokens) is longer than the model's context length (8192 tokens).",
+    ),
+    Wording(
+        r"exceeds the maximum allowed length", "sglang#4048",
+        "Input length (9000 tokens) exceeds the maximum allowed length (8192 tokens).",
+    ),
+    Wording(
+        r"`inputs` tokens \+ `max_new_tokens` must be <=", "TGI, router/src/validation.rs",
+        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 8192. Given: 9000 `inputs` tokens and "
+        "100 `max_new_tokens`",
+    ),
+    Wording(
+        r"`inputs` must have less than \d+ tokens", "TGI, router/src/validation.rs",
+        "Input validation error: `inputs` must have less than 8191 tokens. Given: 9000",
+    ),
+    Wording(
+        r"exceed context window of", "llama-cpp-python; rllm-team/rllm#55",
+        "Requested tokens (9000) exceed context window of 8192",
+    ),
+    Wording(
+        r"your messages resulted in \d+ tokens", "OpenAI; bytedance/deer-flow#310",
+        "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens (8500 in "
+        "the messages, 500 in the functions). Please reduce the length of the messages or functions.",
+    ),
+    Wording(
+        r"prompt is too long", "Anthropic; anthropics/claude-code#12556",
+        "prompt is too long: 9000 tokens > 8192 maximum",
+    ),
+    Wording(
+        r"input length and [`']?max_tokens[`']? exceed", "Anthropic; openclaude, providerMaxTokensCap.test.ts",
+        "input length and max_tokens exceed maximum context length: 7000 + 2000 > 8192",
+    ),
+    Wording(
+        r"context window exceeds limit|context window", "MiniMax; OpenHands, llm/exceptions/classifier.py",
+        "invalid params, context window exceeds limit",
+    ),
+    Wording(
+        r"current length is \d+ while limit is \d+", "Cerebras; LiteLLM, exception_mapping_utils.py",
+        "Please reduce the length of the messages or completion. Current length is 9000 while limit is 8192",
+    ),
+    Wording(
+        r"maximum (?:prompt|input) length (?:is|of)|prompt \(total length", "xAI, vLLM",
+        "This model's maximum prompt length is 8192 but the request contains 9000 tokens.",
+    ),
+    Wording(
+        r"context (?:window|size) of this model", "OpenAI", "Your input exceeds the context window of this model.",
+    ),
+    Wording(
+        r"exceeds? (?:the )?context (?:limit|window|length|size)", "Anthropic",
+        "input length and `max_tokens` exceed context limit: 7000 + 2000 > 8192",
+    ),
+    Wording(
+        r"input is too long", "Amazon Bedrock", "Input is too long for requested model.",
+    ),
+    Wording(
+        r"input tokens exceed the configured limit", "OpenAI",
+        "Input tokens exceed the configured limit of 8192 tokens. Your messages resulted in 9000 tokens.",
+    ),
+    Wording(
+        r"input token count \(?\d+\)? exceeds", "Gemini",
+        "The input token count (9000) exceeds the maximum number of tokens allowed (8192).",
+    ),
+    Wording(
+        r"max_tokens: \d+ > \d+", "Anthropic",
+        "max_tokens: 9000 > 8192, which is the maximum allowed number of output tokens",
+    ),
+    Wording(
+        r"max_(?:completion_)?tokens['`\"]* is too large", "OpenAI, vLLM",
+        "max_tokens is too large: 9000. This model supports at most 8192 completion tokens",
+    ),
+    Wording(
+        r"supports at most \d+ completion tokens", "OpenAI", "This model supports at most 8192 completion tokens",
+    ),
+)  # fmt: skip
+"""The wordings that are known: 26 of reports, and those of the providers that this package was tried with."""
+_SIGNS = re.compile("|".join(one.pattern for one in WORDINGS), re.IGNORECASE)
+_MAYBE = re.compile(r"(?=.*\bcontext)(?=.*\btokens?\b)(?=.*\d)", re.IGNORECASE | re.DOTALL)
+"""What a 400 in unknown words is about when it has all of these."""
 # Rate limits talk about tokens too: tokens per minute, requested so and so many.
 _RATE = re.compile(r"tokens per (?:min|day|hour)|\bTP[MD]\b|rate[ _-]?limit|per minute", re.IGNORECASE)
 
 _N = r"(\d[\d,_]*)"
 _LIMITS = (
-    rf"context (?:length|limit|size|window)(?: is)?(?: only)?(?: of)? \(?{_N}",
+    rf"\bn_ctx\b\W{{1,4}}{_N}",
+    rf"while limit is {_N}",
+    rf"context of {_N}",
+    rf"must be <= {_N}",
+    rf"must have less than {_N} tokens",
+    rf"maximum context length: *{_N} *\+ *{_N} *> *(?P<limit>\d+)",
+    rf"context (?:length|limit|size|window)(?: is)?(?: of)?(?: only)? \(?{_N}",
     rf"context limit: *{_N} *\+ *{_N} *> *(?P<limit>\d+)",
     rf"tokens? *> *{_N} maximum",
     rf"maximum (?:model|allowed|prompt) length(?: of| is)? \(?{_N}",
@@ -45,6 +186,14 @@ _LIMITS = (
     rf"available context size \(?{_N}",
 )
 _PROMPTS = (
+    rf"\bn_prompt_tokens\b\W{{1,4}}{_N}",
+    rf"[Cc]urrent length is {_N} while",
+    rf"Given: {_N}",
+    rf"n_keep \({_N}\)",
+    rf"maximum context length: *{_N} *\+",
+    rf"Requested tokens \({_N}\)",
+    rf"^input \({_N} tokens\)",
+    rf"request contains {_N} tokens",
     rf"{_N} (?:tokens )?(?:in the messages|from the input messages|of text input|in your prompt)",
     rf"request has {_N} input tokens",
     rf"messages resulted in {_N} tokens",
@@ -78,10 +227,15 @@ class Overflow:
     """Most tokens that one reply of this model may have."""
 
 
-def find_overflow(text: str) -> Overflow | None:
-    """What an error message tells about an overflow; None when it is about something else."""
+def find_overflow(text: str, *, refused: bool = False) -> Overflow | None:
+    """What an error message tells about an overflow; None when it is about something else.
+
+    `refused` says that the server refused the request (400): words that are not known then count when they are about
+    a context, tokens and a number.
+    """
     completion = _first(_COMPLETION_LIMITS, text)
-    if _RATE.search(text) or not (_SIGNS.search(text) or completion):
+    known = _SIGNS.search(text) or completion or (refused and _MAYBE.search(text))
+    if _RATE.search(text) or not known:
         return None
     prompt = _first(_PROMPTS, text)
     if prompt is not None and (extra := _first((_PROMPT_EXTRAS,), text)):

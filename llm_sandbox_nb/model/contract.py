@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from llm_sandbox_nb.known_keys import without_keys
 from llm_sandbox_nb.trajectory.events import Usage
 
 DeltaCallback = Callable[[str, str], None]
@@ -39,6 +40,8 @@ class Reply:
     """Names of settings that were asked for and not sent, because the model does not take them."""
     written: bool = False
     """Whether the calls were read out of the text."""
+    raw_text: str | None = None
+    """The text before calls or thoughts were taken out of it; None when none were."""
     refused_call: str = ""
     """Why a call that is written in the text does not count; empty when there is none, or all count."""
 
@@ -49,11 +52,13 @@ class ModelError(Exception):
     def __init__(
         self, message: str, *, kind: str, retryable: bool = False, retry_after: float | None = None
     ) -> None:
-        super().__init__(message)
+        super().__init__(without_keys(message))
         self.kind = kind
         """`authentication`, `not_found`, `unreachable`, `connection`, `rate_limit`, `quota`, `context`,
         `bad_request`, `setting` (the model refuses one, it is left out from now on), `content_policy`,
-        `server`, `timeout`, `script`, `setup` (a package is missing), `unknown`."""
+        `server`, `timeout`, `script`, `setup` (a package is missing, or a variable of the environment is wrong),
+        `tools` (the server takes no tools, or no messages with their results), `loading` (it loads its model, or is
+        started again), `unknown`."""
         self.retryable = retryable
         self.retry_after = retry_after
         """Seconds the provider asked to wait."""
@@ -90,9 +95,9 @@ class ModelSettings:
     min_p: float | None = None
     repetition_penalty: float | None = None
     max_tokens: int | None = None
-    """Tokens of one reply."""
+    """Tokens of one reply. With None a limit is sent all the same, see `litellm_model.REPLY_TOKENS`."""
     timeout: float = 1200.0
-    """Seconds for one request."""
+    """Seconds of silence after which a request has failed; a reply that comes slowly may take longer."""
     extra_body: dict[str, Any] = field(default_factory=dict)
 
 

@@ -47,6 +47,33 @@ _REFUSED = _pattern(
     r"extra_forbidden|extra (?:inputs|fields) (?:are )?not permitted|was unexpected",
     r"(?:is|are) (?:not (?:supported|allowed|permitted|a valid)|unsupported)|does not support|^not supported",
 )
+_TOOLS = _pattern(
+    r"does(?: not|n't) support (?:the )?(?:tools?\b|tool[ _-]?(?:use|call)|function[ _-]?call)",
+    r"\b(?:tools?|tool[ _-]?(?:use|calls?|calling|choice)|functions?|function[ _-]?call(?:s|ing)?)[`'\"]*"
+    r" (?:param\w* )?(?:is|are) (?:not (?:supported|enabled|allowed|available|implemented)|unsupported|disabled)",
+    r"tool choice requires --|tools param requires|no endpoints found that support tool use",
+    r"only user(?:,| and) (?:system and )?assistant roles|'user',? (?:and|or) 'assistant' roles",
+    r"role:? [`'\"]?tool\b[^.]{0,40}(?:not|unknown|invalid|unsupported)",
+    r"(?:unknown|unexpected|invalid|unsupported|unrecognized)(?: message)? role:? *[`'\"]?tool\b",
+    r"(?:tool|function) (?:role|message)s?[^.]{0,30} not (?:supported|allowed)|'tool' found using 'role'",
+    r"role[^.]{0,40}(?:should|must) be (?:one of )?(?:'system', )?'user'(?:,)? (?:and|or) 'assistant'",
+)
+"""The server, or the chat template of its model, takes no tools or no messages with their results."""
+_TEMPLATE = _pattern(r"jinja|chat[ _]template|template error|raise_exception")
+"""A chat template refused the messages: the same messages never pass, whatever the status."""
+_LOADING = _pattern(
+    r"loading (?:the )?model|model (?:is|was) (?:still |currently )?(?:being )?load|(?:still|currently) loading",
+    r"is loading|is (?:currently |still )?(?:starting|initiali[sz]ing|warming)|warming up",
+    r"not (?:yet )?(?:ready|loaded yet)",
+)
+_NOT_LOADED = _pattern(
+    r"(?:error|fail\w*|unable|could not|cannot)[^.]{0,40}\bload", r"out of memory|insufficient memory"
+)
+"""Loading has failed: waiting does not help."""
+_WRONG_PATH = _pattern(
+    r"unexpected endpoint|404 page not found|invalid url \(|cannot post|no route matches|unknown request url",
+)
+"""There is a server, and it has nothing at the path; LM Studio says so with status 200."""
 _UNEXPECTED = _pattern(r"unexpected keyword argument")
 _PER_MINUTE = re.compile(r"Limit:? *(\d[\d,]*)[, ].*?Requested:? *(\d[\d,]*)", re.DOTALL)
 _TIMEOUTS = frozenset(
@@ -64,6 +91,8 @@ class Target:
     has_key: bool = False
     key_names: tuple[str, ...] = ("OPENAI_API_KEY",)
     """Environment variables the provider's key is read from."""
+    answered: bool = False
+    """Whether the server has answered before, so that a silence is taken for a restart."""
 
     @property
     def where(self) -> str:
@@ -129,6 +158,8 @@ def _connection(failure: Failure, target: Target) -> ModelError | None:
     if _UNREACHABLE.search(failure.text) or (
         "ConnectError" in failure.types and not _CUT.search(failure.text)
     ):
+        if target.answered and "certificate" not in failure.text:
+            return _loading_error(f"does not answer now ({failure.detail})", target)
         return ModelError(
             f"No model server answers{target.where or ' for ' + target.model} ({failure.detail}): "
             "check the address and that the server is running.",
@@ -140,9 +171,48 @@ def _connection(failure: Failure, target: Target) -> ModelError | None:
     return None
 
 
+def _loading(failure: Failure, target: Target) -> ModelError | None:
+    """The server loads its model, or is started again: it will answer later."""
+    loads = _LOADING.search(failure.text) and not _NOT_LOADED.search(failure.text)
+    if failure.status in (None, 425, 500, 503) and loads:
+        return _loading_error(f"is not ready ({failure.detail})", target, retry_after(failure.headers))
+    if failure.status in (502, 503, 504) and target.answered and target.api_base:
+        return _loading_error(f"does not answer now, error {failure.status} ({failure.detail})", target)
+    return None
+
+
+WAITED_FOR = "it is waited for"
+"""How the sentence about a server ends that is not ready."""
+
+
+def _loading_error(state: str, target: Target, after: float | None = None) -> ModelError:
+    return ModelError(
+        f"The server of {target.model}{target.where} {state}: {WAITED_FOR}.",
+        kind="loading",
+        retryable=True,
+        retry_after=after,
+    )
+
+
+def _tools(failure: Failure, target: Target) -> ModelError | None:
+    if failure.status is None or failure.status < 400 or not _TOOLS.search(failure.text):
+        return None
+    return no_tools(target, failure.detail)
+
+
+def no_tools(target: Target, detail: str) -> ModelError:
+    """The server takes no tools, or no messages with the results of calls."""
+    return ModelError(
+        f"{target.model}{target.where} takes no tools ({detail}): start its server with a tool parser, or let the "
+        "model write its calls as text.",
+        kind="tools",
+    )
+
+
 def _timeout(target: Target) -> ModelError:
     return ModelError(
-        f"{target.model}{target.where} did not answer in time: try again, or allow a longer timeout.",
+        f"{target.model}{target.where} did not answer in time: try again, or allow a longer silence with "
+        "--model-timeout.",
         kind="timeout",
         retryable=True,
     )
@@ -202,7 +272,7 @@ def _int(text: str) -> int:
 def _overflow(failure: Failure, target: Target) -> ModelError | None:
     if failure.status not in (None, 400, 413, 422, 500):
         return None
-    numbers = find_overflow(failure.text)
+    numbers = find_overflow(failure.text, refused=failure.status in (400, 413))
     if numbers is None:
         return None
     if numbers.completion_limit is not None:
@@ -248,7 +318,10 @@ def _policy(failure: Failure, target: Target) -> ModelError | None:
 
 
 def _not_found(failure: Failure, target: Target) -> ModelError | None:
-    if failure.status != 404 and not (failure.status == 400 and _NO_MODEL.search(failure.text)):
+    if failure.status not in (404, 405) and not (
+        (failure.status == 400 and _NO_MODEL.search(failure.text))
+        or (failure.status is None and _WRONG_PATH.search(failure.text))
+    ):
         return None
     return ModelError(
         f"There is no model {target.model}{target.where} ({failure.detail}): check its name and the address.",
@@ -257,7 +330,9 @@ def _not_found(failure: Failure, target: Target) -> ModelError | None:
 
 
 def _bad_request(failure: Failure, target: Target) -> ModelError | None:
-    if failure.status is None or not 400 <= failure.status < 500 or failure.status in (408, 409, 425):
+    if failure.status is None or failure.status in (408, 409, 425):
+        return None
+    if failure.status >= 500 and not _TEMPLATE.search(failure.text):
         return None
     return ModelError(
         f"{target.model}{target.where} refused the request: {failure.detail}.", kind="bad_request"
@@ -279,8 +354,8 @@ def _server(failure: Failure, target: Target) -> ModelError | None:
 
 
 _RULES: tuple[Callable[[Failure, Target], ModelError | None], ...] = (
-    _setup, _connection, _quota, _rate_limit, _overflow, _authentication, _policy, _not_found, _bad_request,
-    _server,
+    _setup, _connection, _loading, _quota, _rate_limit, _overflow, _tools, _authentication, _policy, _not_found,
+    _bad_request, _server,
 )  # fmt: skip
 
 
@@ -289,7 +364,7 @@ _RULES: tuple[Callable[[Failure, Target], ModelError | None], ...] = (
 # further down the chain of exceptions, and count first.
 
 _LONGEST_DETAIL = 600
-_SAID = ("message", "detail", "code", "type")
+_SAID = ("message", "code", "type")
 
 
 @dataclass(frozen=True)
@@ -325,19 +400,20 @@ def examine(error: BaseException) -> Failure:
     """What the whole chain of `error` says."""
     parts = list(chain(error))
     response = next((found for part in reversed(parts) if (found := _answer(part)) is not None), None)
-    body = next((found for part in reversed(parts) if (found := _body(part))), {})
+    sources = [source for part in reversed(parts) for source in _sources(part)]
+    body = next((found for source in sources if (found := error_object(source))), {})
     bodies: list[Any] = [getattr(part, "body", None) for part in parts]
     plain = next((said for said in bodies if isinstance(said, str)), "")
     texts = [*_texts(parts), *filter(None, [plain])]
     network = [str(part) for part in parts if isinstance(part, OSError | httpx.TransportError) and str(part)]
-    detail = body.get("message") or body.get("detail") or plain or (network or texts)[-1]
+    detail = body.get("message") or plain or (network or texts)[-1]
     return Failure(
         status=_status(parts, body) if response is None else int(response.status_code),
         headers={} if response is None else response.headers,
-        text=" | ".join([str(body[key]) for key in _SAID if body.get(key)] or texts),
+        text=" | ".join([str(body[key]) for key in _SAID if body.get(key)] or texts) + _numbers(body),
         detail=tidy(str(detail)),
         types=frozenset(cls.__name__ for part in parts for cls in type(part).__mro__),
-        parameter=body.get("param"),
+        parameter=param if isinstance(param := body.get("param"), str) else None,
     )
 
 
@@ -356,25 +432,88 @@ def _answer(error: BaseException) -> Any:
     return response
 
 
-def _body(error: BaseException) -> dict[str, Any]:
-    """The error object of the provider's answer, as far as the exception knows it."""
-    for source in (getattr(error, "body", None), getattr(error, "message", None)):
-        found = _as_object(source)
-        found = found.get("error", found)
-        if isinstance(found, dict) and ("message" in found or "detail" in found):
-            return found
-    return {}
+def _sources(error: BaseException) -> Iterator[object]:
+    """Where an exception may keep the provider's answer."""
+    yield getattr(error, "body", None)
+    yield getattr(error, "message", None)
+    if (response := _answer(error)) is not None:
+        try:
+            yield response.text
+        except (AttributeError, httpx.StreamError, UnicodeError):  # it was not read
+            return
 
 
-def _as_object(source: object) -> dict[str, Any]:
+_INSIDE = ("error", "errors", "detail", "details", "fault", "message", "exception")
+"""Fields in which servers put an error object, or a list of them, inside another."""
+_SENTENCE = (
+    "message",
+    "detail",
+    "msg",
+    "error",
+    "error_description",
+    "errorMessage",
+    "reason",
+    "faultstring",
+    "title",
+)
+_DEEPEST = 6
+
+
+def error_object(source: object, depth: int = 0) -> dict[str, Any]:
+    """What an answer says of an error, whatever its JSON looks like: `message`, with `code`, `type`, `param`.
+
+    Empty where it says nothing: a text alone is no error object.
+    """
     if isinstance(source, bytes):
         source = source.decode(errors="replace")
-    if isinstance(source, str) and source.lstrip().startswith("{"):
+    if isinstance(source, str) and source.lstrip("\ufeff \r\n\t").startswith(("{", "[")):
         try:
-            source = json.loads(source)
-        except ValueError:
+            source = json.loads(source.lstrip("\ufeff \r\n\t"))
+        except (ValueError, RecursionError):
             return {}
-    return source if isinstance(source, dict) else {}
+    if depth > _DEEPEST:
+        return {}
+    if isinstance(source, list):
+        return _error_of_list(source, depth)
+    if not isinstance(source, dict):
+        return {}
+    for name in _INSIDE:
+        inside = source.get(name)
+        found = error_object(inside, depth + 1) if isinstance(inside, dict | list) or _is_json(inside) else {}
+        if found:
+            return {key: value for key, value in source.items() if key not in _INSIDE} | found
+    sentence = next(
+        (source[name] for name in _SENTENCE if source.get(name) and isinstance(source[name], str)), None
+    )
+    return {**source, "message": sentence} if sentence else {}
+
+
+def _error_of_list(found: list[Any], depth: int) -> dict[str, Any]:
+    """The first error of a list, with the sentences of all: pydantic lists a place, a sentence and a type for each."""
+    errors = [error for one in found[:20] if (error := error_object(one, depth + 1))]
+    texts = [one for one in found[:20] if isinstance(one, str) and one.strip()]
+    if not errors:
+        return {"message": "; ".join(texts)} if texts and depth else {}
+    sentences = []
+    for error in errors:
+        place = ".".join(map(str, error["loc"])) if isinstance(error.get("loc"), list) else ""
+        kind = f" ({error['type']})" if place and error.get("type") else ""
+        sentences.append(f"{place}: {error['message']}{kind}" if place else str(error["message"]))
+    return {**errors[0], "message": "; ".join(sentences)}
+
+
+def _is_json(value: object) -> bool:
+    return isinstance(value, str) and value.lstrip().startswith(("{", "["))
+
+
+def _numbers(body: Mapping[str, Any]) -> str:
+    """Counts of tokens that stand in fields of their own, as llama.cpp's `n_ctx`."""
+    found = [
+        f" | {name} = {body[name]}"
+        for name in ("n_prompt_tokens", "n_ctx")
+        if isinstance(body.get(name), int)
+    ]
+    return "".join(found)
 
 
 def _status(parts: list[BaseException], body: Mapping[str, Any]) -> int | None:

@@ -6,32 +6,44 @@ LiteLLM is imported late, and with everything turned off that talks to anybody b
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import gc
 import importlib.metadata
 import logging
 import os
 import sys
+from collections import OrderedDict
 from typing import Any
 
 import httpx
 
+from llm_sandbox_nb.known_keys import KeyFilter, has_key
 from llm_sandbox_nb.model.connection import SENDS_NEW_MESSAGES, Access, request_client
-from llm_sandbox_nb.model.contract import DeltaCallback, ModelError, ModelSettings, Reply
-from llm_sandbox_nb.model.errors import Target, broken_off, refused_setting, to_model_error
+from llm_sandbox_nb.model.contract import DeltaCallback, ModelError, ModelSettings, Reply, ToolCall
+from llm_sandbox_nb.model.errors import (
+    Target,
+    broken_off,
+    chain,
+    examine,
+    no_tools,
+    refused_setting,
+    to_model_error,
+)
 from llm_sandbox_nb.model.known_history import KnownHistories, SentHistories
+from llm_sandbox_nb.model.message_form import MessageForm, SendReasoning, clean_messages, short_id
 from llm_sandbox_nb.model.request import (
     SETTINGS,
     Route,
-    SendReasoning,
     assistant_message,
-    clean_messages,
     find_route,
     reasoning_field,
     sampling,
 )
-from llm_sandbox_nb.model.server_replies import ReplyRewriter, ServerHabits
-from llm_sandbox_nb.model.stream import Assembly
+from llm_sandbox_nb.model.server_habits import ServerHabits
+from llm_sandbox_nb.model.server_lookup import Found, listed_text, look_up, name_there
+from llm_sandbox_nb.model.server_replies import ReplyRewriter
+from llm_sandbox_nb.model.stream import Assembly, is_json
 from llm_sandbox_nb.trajectory.events import Usage
 
 _ENVIRONMENT = {
@@ -58,6 +70,9 @@ def compromised_version() -> str:
     )
 
 
+_KEY_FILTER = KeyFilter()
+
+
 @functools.cache
 def backend() -> Any:
     """The `litellm` module, set up. The first call takes seconds: call it in a thread from async code.
@@ -76,6 +91,8 @@ def backend() -> Any:
     litellm.disable_hf_tokenizer_download = True
     # A line of a table is many equal pieces, which LiteLLM takes for a model in a circle. Tokens are limited anyway.
     litellm.REPEATED_STREAMING_CHUNK_LIMIT = sys.maxsize
+    for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "openai", "openai._base_client", "httpx"):
+        logging.getLogger(name).addFilter(_KEY_FILTER)
     return litellm
 
 
@@ -93,11 +110,17 @@ def _imported() -> Any:
 
 _CACHED = [{"location": "message", "role": "system"}, {"location": "message", "index": -1}]
 """Anthropic caches what is marked: here all that was sent before, which is most of what an agent sends."""
+_MOST_REASONINGS = 4096
 _log = logging.getLogger(__name__)
 
 
 class _ListenerError(Exception):
     """The callback for pieces failed; that is not the model's failure."""
+
+
+REPLY_TOKENS = 16_384
+"""Tokens of one reply that are asked for where nobody says how many: without a limit, a local model may write until its
+context is full."""
 
 
 class LiteLLMModel:
@@ -112,6 +135,11 @@ class LiteLLMModel:
         self._habits = ServerHabits()
         self._histories = SentHistories()
         self._known = KnownHistories()
+        self._reasonings = ReasoningOfMessages()
+        self._found: Found | None = None
+        """What the server said of itself when it had nothing at the path, or no such model."""
+        self._listed_name: str | None = None
+        """The server's own name for the model, where it is not that of `name`."""
 
     def prepare(self) -> None:
         """Begin to import LiteLLM, in a thread."""
@@ -146,48 +174,107 @@ class LiteLLMModel:
             ModelError: anything else.
         """
         litellm = await asyncio.to_thread(backend)
-        route = find_route(litellm, self.name, self._access.api_base)
-        way = reasoning_field(route) if self._send_reasoning == "auto" else self._send_reasoning
+        route = find_route(litellm, self.name, self._access.api_base, self._listed_name)
+        form = self._form(route)
+        if settings.max_tokens is None:
+            settings = dataclasses.replace(settings, max_tokens=_reply_tokens(litellm, route))
         sent, left_out = sampling(litellm, route, settings, self._habits.refused)
         extra = {} if route.openai_compatible else sent.pop("extra_body", {})
-        target = self._access.target(litellm, route, self.name)
+        target = self._access.target(litellm, route, self.name, answered=self._habits.answered)
         assembly = Assembly()
-        rewriter = ReplyRewriter(self._habits, stream="stream" not in self._habits.refused)
-        history = self._histories.next_request(messages, whole=_needs_whole_history(litellm, route))
+        silence = _Silence(settings.timeout)
+        rewriter = ReplyRewriter(
+            self._habits, stream="stream" not in self._habits.refused, heard=silence.broken
+        )
+        whole = form.depends_on_others or _needs_whole_history(litellm, route)
+        history = self._histories.next_request(messages, whole=whole)
         try:
             self._access.check_key(litellm, route, target)
             key = self._access.key(litellm, route)
             opening = request_client(route, self._access.api_base, key, history, rewriter, extra)
-            async with asyncio.timeout(settings.timeout), opening as client:
-                request = self._request(litellm, route, clean_messages(history.new, way), tools)
+            async with silence.timer, opening as client:
+                cleaned = clean_messages(history.new, form, self._reasonings.of)
+                request = self._request(litellm, route, cleaned, tools)
                 request["timeout"] = httpx.Timeout(settings.timeout, connect=min(settings.timeout, 30.0))
-                await _stream(litellm, client | request | sent, assembly, on_delta)
+                await _stream(litellm, client | request | sent, assembly, on_delta, silence)
         except _ListenerError as error:
             raise error.args[0] from None
-        except Exception as error:
-            raise self._explain(error, target, sent) from error
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is told as one ModelError
+            told = self._explain(error, target, sent, messages)
+            if told.kind == "not_found" and self._access.api_base:
+                told = await self._look_at_server(told, route, self._access.key(litellm, route))
+            # What came with it may repeat the key: then it is not shown as the cause.
+            raise told from (None if has_key(map(str, chain(error))) else error)
+        self._habits.answered = True
         if not rewriter.ended if rewriter.used else route.openai_compatible and assembly.cut_short:
             raise broken_off(target)
         if route.openai_compatible and not self._habits.calls_natively:
             self._habits.calls_natively = assembly.has_calls
             if not assembly.has_calls:
                 assembly.read_written_calls(tools)
-        calls = assembly.calls(self._known.read(messages).call_ids)
+        _tell(on_delta, assembly.late_text(), "")
+        taken = self._known.read(messages).call_ids
+        calls = assembly.calls(taken, short_id if form.short_ids else str)
+        assembly.extra = [
+            own | other
+            for own, other in zip(assembly.extra, rewriter.unknown.of_calls(assembly.call_ids), strict=True)
+        ]
         usage = _usage(litellm, route, assembly)
         if usage and not assembly.usage_reported:
             usage.prompt_tokens += history.known_tokens
         history.answered(usage.prompt_tokens if usage else 0)
+        message = assistant_message(assembly, calls, form.reasoning, rewriter.unknown.message)
+        self._reasonings.keep(message, assembly.reasoning)
         return Reply(
-            message=assistant_message(assembly, calls, way),
+            message=message,
             text=assembly.text,
             reasoning=assembly.reasoning or None,
             calls=calls,
             usage=usage,
-            finish_reason=assembly.finish_reason,
+            finish_reason="length" if _cut_by_limit(assembly, calls, settings) else assembly.finish_reason,
             response_id=assembly.response_id,
             response_model=assembly.response_model,
             context_window=_context_window(litellm, route),
             left_out=left_out,
+            written=assembly.written,
+            raw_text=assembly.raw_text,
+            refused_call=assembly.refused_call,
+        )
+
+    def _form(self, route: Route) -> MessageForm:
+        """How the server wants the history, as far as its refusals have told."""
+        way = reasoning_field(route) if self._send_reasoning == "auto" else self._send_reasoning
+        return self._habits.form(way, openai_compatible=route.openai_compatible)
+
+    async def _look_at_server(self, told: ModelError, route: Route, key: str | None) -> ModelError:
+        """Ask the server of an address, which has no such path or model, what it has, and correct what was sent.
+
+        The address and the name are corrected for all further requests, and only once.
+        """
+        address = str(self._access.api_base)
+        corrected = []
+        if self._found is None:
+            self._found = await look_up(address, key)
+            if self._found is None:
+                return ModelError(
+                    f"{str(told).rstrip('.')}; nothing lists models there (GET {address.rstrip('/')}/models): most "
+                    "addresses end in /v1.",
+                    kind="not_found",
+                )
+            if self._found.api_base != address.rstrip("/"):
+                self._access = dataclasses.replace(self._access, api_base=self._found.api_base)
+                corrected.append(f"the address is {self._found.api_base}, not {address}")
+            name = name_there(self.name, route.sent_name, self._found.models)
+            if name is not None and (name != route.sent_name or not route.openai_compatible):
+                self._listed_name = name
+                corrected.append(f"the model is called {name} there, not {route.sent_name}")
+        if corrected:
+            said = f"The server's list of models says that {' and that '.join(corrected)}: used from now on."
+            return ModelError(said, kind="setting", retryable=True)
+        return ModelError(
+            f"{str(told).rstrip('.')}; {route.sent_name} was sent, and the server has "
+            f"{listed_text(self._found.models)}.",
+            kind="not_found",
         )
 
     def _request(
@@ -215,7 +302,10 @@ class LiteLLMModel:
             request["api_key"] = key
         return request
 
-    def _explain(self, error: Exception, target: Target, sent: dict[str, Any]) -> ModelError:
+    def _explain(
+        self, error: Exception, target: Target, sent: dict[str, Any], messages: list[dict[str, Any]]
+    ) -> ModelError:
+        """The failure in one sentence; what it teaches about the server is kept for all further requests."""
         settings = SETTINGS.intersection([*sent, *sent.get("extra_body", ())])
         if setting := refused_setting(
             error, (settings | {"stream", "stream_options"}) - self._habits.refused
@@ -226,11 +316,72 @@ class LiteLLMModel:
                 kind="setting",
                 retryable=True,
             )
+        failure = examine(error)
+        if learned := self._habits.learn(failure, messages):
+            self._histories = SentHistories()  # what was sent before is written anew
+            return ModelError(f"{self.name} {learned}.", kind="setting", retryable=True)
+        if self._habits.refuses_results(failure, messages):
+            return no_tools(target, failure.detail)
         return to_model_error(error, target)
 
 
+class _Silence:
+    """Ends a request when nothing has come for so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.timer = asyncio.timeout(seconds)
+
+    def broken(self) -> None:
+        """Something came."""
+        if not self.timer.expired():
+            self.timer.reschedule(asyncio.get_running_loop().time() + self._seconds)
+
+
+class ReasoningOfMessages:
+    """The reasoning of the last replies, for servers that turn out to want it back."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, str] = OrderedDict()
+
+    def keep(self, message: dict[str, Any], reasoning: str) -> None:
+        """Keep the reasoning that came with a message."""
+        if reasoning:
+            self._kept[_message_key(message)] = reasoning
+        while len(self._kept) > _MOST_REASONINGS:
+            self._kept.popitem(last=False)
+
+    def of(self, message: dict[str, Any]) -> str:
+        """The reasoning that came with it; empty when that is not known."""
+        return self._kept.get(_message_key(message), "")
+
+
+def _message_key(message: dict[str, Any]) -> str:
+    calls = message.get("tool_calls")
+    return str(calls[0]["id"]) if calls else str(message.get("content"))
+
+
+def _cut_by_limit(assembly: Assembly, calls: tuple[ToolCall, ...], settings: ModelSettings) -> bool:
+    """Whether the limit of tokens cut the last call off, although the server says that the reply came to its end."""
+    if not calls or not assembly.usage_reported or assembly.finish_reason == "length":
+        return False
+    written = getattr(assembly.usage, "completion_tokens", None) or 0
+    return written >= (settings.max_tokens or sys.maxsize) and not is_json(calls[-1].arguments)
+
+
+def _reply_tokens(litellm: Any, route: Route) -> int:
+    """The limit of one reply where nobody has set one: at most half of the context, and what the model can write."""
+    about = litellm.model_cost.get(route.model) or litellm.model_cost.get(route.sent_name) or {}
+    known = [about.get("max_output_tokens"), (_context_window(litellm, route) or 0) // 2]
+    return min([REPLY_TOKENS, *(one for one in known if isinstance(one, int) and one > 0)])
+
+
 async def _stream(
-    litellm: Any, request: dict[str, Any], assembly: Assembly, on_delta: DeltaCallback | None
+    litellm: Any,
+    request: dict[str, Any],
+    assembly: Assembly,
+    on_delta: DeltaCallback | None,
+    silence: _Silence,
 ) -> None:
     stream = await litellm.acompletion(**request)
     if not request["stream"]:
@@ -239,6 +390,7 @@ async def _stream(
         return
     try:
         async for chunk in stream:
+            silence.broken()
             _tell(on_delta, *assembly.add(chunk))
         _tell(on_delta, *assembly.close())
         assembly.cut_short = getattr(stream, "received_finish_reason", "unknown") is None
@@ -285,7 +437,7 @@ def _usage(litellm: Any, route: Route, assembly: Assembly) -> Usage | None:
 
 def _context_window(litellm: Any, route: Route) -> int | None:
     """Tokens, by LiteLLM's table; None when the table does not know the model."""
-    names = (route.model, route.model.removeprefix(f"{route.provider}/"))
+    names = (route.model, route.sent_name)
     tokens = (litellm.model_cost.get(name, {}).get("max_input_tokens") for name in names)
     return next((found for found in tokens if isinstance(found, int) and found > 0), None)
 

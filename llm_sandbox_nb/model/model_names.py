@@ -9,19 +9,20 @@ import asyncio
 import functools
 import importlib.util
 import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 
+from llm_sandbox_nb.known_keys import remember_environment
 from llm_sandbox_nb.model.connection import Access, typed_key, typed_providers
 from llm_sandbox_nb.model.contract import Model, ModelError
 from llm_sandbox_nb.model.litellm_model import LiteLLMModel
-from llm_sandbox_nb.model.request import SendReasoning
+from llm_sandbox_nb.model.message_form import SendReasoning
 from llm_sandbox_nb.model.scripted import ScriptedModel, load_script
+from llm_sandbox_nb.model.server_lookup import listed_models
 
 _LIST = "model_prices_and_context_window_backup.json"
 _KEYS = {
@@ -56,10 +57,11 @@ def make_model(
     """
     if not name.strip():
         raise ModelError("No model is named: pass one with -m or --model.", kind="not_found")
-    access = Access(api_base or None, api_key or None)
-    access.check()
     if name.startswith("scripted/"):
         return ScriptedModel(name, load_script(name.removeprefix("scripted/")))
+    access = Access(api_base or None, api_key or None)
+    access.check()
+    remember_environment()
     return LiteLLMModel(name, access, send_reasoning=send_reasoning)
 
 
@@ -105,7 +107,7 @@ def provider_models(provider: str) -> tuple[str, ...]:
     """The provider's models that call tools, as LiteLLM's list names them, with the provider before a slash."""
     found = {
         name if name.startswith(f"{provider}/") else f"{provider}/{name}"
-        for name, about in listed_models().items()
+        for name, about in models_of_list().items()
         if about.get("litellm_provider") == provider
         and about.get("mode") == "chat"
         and about.get("supports_function_calling")
@@ -127,18 +129,18 @@ def provider_of(model: str, api_base: str | None = None) -> str:
     first, slash, _ = model.partition("/")
     if slash and first in providers():
         return first
-    return "openai" if api_base else str(listed_models().get(model, {}).get("litellm_provider", ""))
+    return "openai" if api_base else str(models_of_list().get(model, {}).get("litellm_provider", ""))
 
 
 @functools.cache
 def providers() -> frozenset[str]:
     """The providers that LiteLLM's list knows, and those of servers whose models no list can know."""
-    found = {about.get("litellm_provider") for about in listed_models().values()}
+    found = {about.get("litellm_provider") for about in models_of_list().values()}
     return frozenset({*_KEYS, *filter(None, found), *_SERVERS})
 
 
 @functools.cache
-def listed_models() -> dict[str, dict[str, Any]]:
+def models_of_list() -> dict[str, dict[str, Any]]:
     """What LiteLLM's list says of each model; empty when it cannot be read."""
     try:
         listed: dict[str, dict[str, Any]] = json.loads(_list_file().read_text("utf-8"))
@@ -161,9 +163,7 @@ PORTS = {
 """Servers that speak OpenAI's protocol, and the ports that they use when nobody chooses another."""
 _TIMEOUT = 2.0
 """Seconds until a server is taken for silent, whatever it has sent."""
-_MOST_BYTES = 1_000_000
 _MOST_MODELS = 100
-_NAME = re.compile(r"[\w./:@+-]{1,200}", re.ASCII)
 
 
 class LocalServer(NamedTuple):
@@ -183,9 +183,11 @@ async def find_local_servers(ports: Iterable[tuple[str, int]] | None = None) -> 
     asked = list(PORTS.items()) if ports is None else list(ports)
     # Neither a proxy nor a redirect may lead the request to another machine.
     async with httpx.AsyncClient(trust_env=False, follow_redirects=False, timeout=_TIMEOUT) as client:
-        found = await asyncio.gather(*(_models(client, port) for _, port in asked))
+        found = await asyncio.gather(
+            *(listed_models(client, _address(port), {}, _TIMEOUT) for _, port in asked)
+        )
     return [
-        LocalServer(program, _address(port), models)
+        LocalServer(program, _address(port), tuple(f"openai/{name}" for name in models)[:_MOST_MODELS])
         for (program, port), models in zip(asked, found, strict=True)
         if models
     ]
@@ -193,30 +195,3 @@ async def find_local_servers(ports: Iterable[tuple[str, int]] | None = None) -> 
 
 def _address(port: int) -> str:
     return f"http://127.0.0.1:{port}/v1"
-
-
-async def _models(client: httpx.AsyncClient, port: int) -> tuple[str, ...]:
-    body = bytearray()
-    try:
-        async with (
-            asyncio.timeout(_TIMEOUT),
-            client.stream("GET", f"{_address(port)}/models") as response,
-        ):
-            if response.status_code != 200:
-                return ()
-            async for piece in response.aiter_raw():  # not decoded: what is small may unpack to much
-                body += piece
-                if len(body) > _MOST_BYTES:
-                    return ()
-        return _names(json.loads(body))
-    except (httpx.HTTPError, TimeoutError, ValueError, RecursionError):
-        return ()
-
-
-def _names(listed: object) -> tuple[str, ...]:
-    """The plain names in an answer of `/v1/models`."""
-    data = listed.get("data") if isinstance(listed, dict) else None
-    entries: Sequence[object] = data if isinstance(data, list) else ()
-    names = [entry.get("id") for entry in entries if isinstance(entry, dict)]
-    plain = [f"openai/{name}" for name in names if isinstance(name, str) and _NAME.fullmatch(name)]
-    return tuple(dict.fromkeys(plain))[:_MOST_MODELS]

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from llm_sandbox_nb.model.contract import ModelSettings, ToolCall
 from llm_sandbox_nb.model.errors import no_provider
+from llm_sandbox_nb.model.message_form import REASONING, SendReasoning
 from llm_sandbox_nb.model.stream import Assembly
-
-SendReasoning = Literal["auto", "none", "reasoning_content", "thinking_blocks"]
-"""The field of an assistant message in which reasoning goes back to the provider."""
 
 _STANDARD = ("temperature", "top_p", "max_tokens")
 _EXTENDED = ("top_k", "min_p", "repetition_penalty")
@@ -31,15 +29,19 @@ _OWN_API: dict[str, dict[str, str]] = {
     "ollama_chat": {"top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repeat_penalty"},
 }
 _WANTS_REASONING = frozenset({"deepseek", "moonshot", "zai", "minimax"})
+_OWN_PROTOCOL = frozenset(
+    {
+        "anthropic", "azure", "azure_ai", "azure_text", "bedrock", "bedrock_mantle", "databricks", "gemini",
+        "github_copilot", "huggingface", "oci", "replicate", "sagemaker", "sagemaker_chat", "sap", "snowflake",
+        "triton", "vertex_ai", "vertex_ai_beta", "watsonx", "watsonx_text",
+    }
+)  # fmt: skip
+"""Providers whose own protocol is spoken also where an address is given; all others then speak OpenAI's."""
+_KEEPS_PROVIDER = frozenset(
+    {"openai", "custom_openai", "hosted_vllm", "litellm_proxy", "openrouter", "deepseek"}
+)
+"""Providers of OpenAI's protocol to which LiteLLM sends the rest of the name whole, at the address that was given."""
 _WANTS_BLOCKS = frozenset({"anthropic", "bedrock", "vertex_ai", "azure_ai"})
-NOTHING_SAID = "(nothing)"
-"""What goes back for a reply without text and calls: servers refuse a message without both."""
-_KEPT = {
-    "system": ("content",),
-    "user": ("content",),
-    "tool": ("tool_call_id", "content"),
-    "assistant": ("content", "tool_calls"),
-}
 
 
 @dataclass(frozen=True)
@@ -49,19 +51,31 @@ class Route:
     model: str
     provider: str
     openai_compatible: bool
+    asked: str = ""
+    """The provider in the name that the person gave, where the request goes to their own server as OpenAI's."""
+
+    @property
+    def sent_name(self) -> str:
+        """The name as the server gets it."""
+        return self.model.removeprefix(f"{self.provider}/")
 
 
-def find_route(litellm: Any, name: str, api_base: str | None) -> Route:
+def find_route(litellm: Any, name: str, api_base: str | None, listed_name: str | None = None) -> Route:
     """The route for the model `name`.
 
-    With an address and no known provider in front, the name is that of an OpenAI-compatible server.
+    With an address, what follows the provider in front is sent whole, and a name without one is that of an
+    OpenAI-compatible server. `listed_name` is the server's own name for the model, once that is known.
 
     Raises:
         ModelError: no provider is known for the name.
     """
+    first, slash, rest = name.partition("/")
+    known = bool(slash) and first in {str(getattr(one, "value", one)) for one in litellm.provider_list}
+    if listed_name is not None:
+        return Route(f"openai/{listed_name}", "openai", True, first if known else "openai")
+    if api_base and known and rest and _speaks_openai(first, api_base):
+        return Route(f"openai/{rest}", "openai", True, first)
     api_base = api_base or os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE")
-    providers = {str(getattr(provider, "value", provider)) for provider in litellm.provider_list}
-    known = "/" in name and name.split("/", 1)[0] in providers
     model = name if known or not api_base else f"openai/{name}"
     try:
         _, provider, _, _ = litellm.get_llm_provider(model=model, api_base=api_base)
@@ -72,6 +86,13 @@ def find_route(litellm: Any, name: str, api_base: str | None) -> Route:
         or provider in litellm.openai_compatible_providers
     )
     return Route(model, provider, compatible)
+
+
+def _speaks_openai(provider: str, api_base: str) -> bool:
+    """Whether OpenAI's protocol is spoken at the address although the name begins with another provider."""
+    if provider in ("ollama", "ollama_chat"):  # its own protocol is at the root
+        return api_base.rstrip("/").endswith("/v1")
+    return provider not in _OWN_PROTOCOL and provider not in _KEEPS_PROVIDER
 
 
 def sampling(
@@ -115,40 +136,36 @@ def _standard_allowed(litellm: Any, route: Route, name: str, value: Any) -> bool
     return True
 
 
-def clean_messages(messages: list[dict[str, Any]], way: SendReasoning) -> list[dict[str, Any]]:
-    """The history with only the fields that the provider knows, reasoning in the way it wants it."""
-    return [_clean(message, way) for message in messages]
+def assistant_message(
+    assembly: Assembly,
+    calls: tuple[ToolCall, ...],
+    way: SendReasoning | str,
+    unknown: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The reply as it goes back into the history, with reasoning only where the provider wants it.
 
-
-def _clean(message: dict[str, Any], way: SendReasoning) -> dict[str, Any]:
-    role = message["role"]
-    cleaned = {"role": role} | {key: message[key] for key in _KEPT.get(role, ("content",)) if key in message}
-    if role != "assistant":
-        return cleaned
-    if message.get(way):
-        cleaned[way] = message[way]
-    if not cleaned.get("content") and not cleaned.get("tool_calls"):
-        cleaned["content"] = NOTHING_SAID
-    return cleaned
-
-
-def assistant_message(assembly: Assembly, calls: tuple[ToolCall, ...], way: SendReasoning) -> dict[str, Any]:
-    """The reply as it goes back into the history, with reasoning only where the provider wants it."""
-    message: dict[str, Any] = {"role": "assistant", "content": assembly.text}
+    `unknown` are fields of the message that OpenAI does not have; `assembly.extra` has those of each call.
+    """
+    message: dict[str, Any] = {**(unknown or {}), "role": "assistant", "content": assembly.text}
     if calls:
         message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in calls
+            {**extra, "id": call.id, "type": "function", "function": _function(call, extra)}
+            for call, extra in zip(calls, [*assembly.extra, *[{}] * len(calls)], strict=False)
         ]
     if way == "thinking_blocks" and assembly.thinking_blocks:
         message["thinking_blocks"] = assembly.thinking_blocks
-    elif way == "reasoning_content" and assembly.reasoning:
-        message["reasoning_content"] = assembly.reasoning
+    elif way in REASONING and assembly.reasoning:
+        message[way] = assembly.reasoning
     return message
+
+
+def _function(call: ToolCall, extra: Mapping[str, Any]) -> dict[str, Any]:
+    more = extra.get("function")
+    return {**(more if isinstance(more, dict) else {}), "name": call.name, "arguments": call.arguments}
 
 
 def reasoning_field(route: Route) -> SendReasoning:
     """The way in which the provider wants reasoning back."""
     if route.provider in _WANTS_BLOCKS:
         return "thinking_blocks"
-    return "reasoning_content" if route.provider in _WANTS_REASONING else "none"
+    return "reasoning_content" if (route.asked or route.provider) in _WANTS_REASONING else "none"

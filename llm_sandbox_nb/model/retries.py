@@ -16,6 +16,7 @@ from llm_sandbox_nb.model.contract import (
     ModelSettings,
     Reply,
 )
+from llm_sandbox_nb.model.errors import WAITED_FOR
 
 AttemptCallback = Callable[[int, ModelSettings], None]
 """Called before each request with the number of the attempt, from 1, and the settings it is sent with."""
@@ -42,6 +43,11 @@ class RetryPolicy:
     """Share of the wait that is random, so that many workers do not come back at the same moment."""
     longest_retry_after: float = 600.0
     """A provider that asks for more patience than this is not waited for."""
+    loading_wait: float = 600.0
+    """How long a server is waited for that loads its model, or has answered and is started again. With one attempt only
+    it is not."""
+    loading_pause: float = 5.0
+    """The longest time between two requests to such a server."""
 
     def wait(
         self, attempt: int, error: ModelError, chance: Callable[[], float] = random.random
@@ -59,6 +65,15 @@ class RetryPolicy:
         backoff = min(self.longest_wait, self.first_wait * 2.0 ** (attempt - 1))
         return backoff * (1 - self.jitter * chance())
 
+    def wait_for_loading(self, waited: float, error: ModelError) -> float | None:
+        """Seconds until the next request to a server that has been waited for so long; None to give up."""
+        if self.attempts <= 1 or waited >= self.loading_wait:
+            return None
+        pause = min(self.loading_pause, max(self.first_wait, waited / 4))
+        if error.retry_after is not None:
+            pause = max(pause, min(error.retry_after, 60.0))
+        return min(pause, max(0.1, self.loading_wait - waited))
+
 
 async def reply_with_retries(
     model: Model,
@@ -73,28 +88,47 @@ async def reply_with_retries(
 ) -> Reply:
     """A reply, asked for as often as the policy allows. Cancelling ends a request or a wait at once.
 
-    When the conversation does not fit because of the tokens asked for, fewer are asked for.
+    When the conversation does not fit because of the tokens asked for, fewer are asked for. A server that loads its
+    model is waited for, and these failures are not counted among the attempts.
 
     Raises:
         ModelError: the last failure, when no further attempt is made.
     """
     policy = policy or RetryPolicy()
-    attempt = 0
+    clock = asyncio.get_running_loop().time
+    attempt = failures = 0
+    loading_since: float | None = None
     while True:
         attempt += 1
         if on_attempt:
             on_attempt(attempt, settings)
         try:
             return await model.reply(messages, tools, settings, on_delta)
-        except ModelError as error:
-            wait = policy.wait(attempt, error)
-            if attempt < policy.attempts and (smaller := smaller_request(settings, error)):
+        except ModelError as failure:
+            error = failure
+            if error.kind == "loading":
+                loading_since = clock() if loading_since is None else loading_since
+                waited = clock() - loading_since
+                wait = policy.wait_for_loading(waited, error)
+                error = error if wait is not None else waited_in_vain(error, waited)
+            else:
+                failures += error.kind != "setting"
+                wait = policy.wait(failures, error)
+            if failures < policy.attempts and (smaller := smaller_request(settings, error)):
                 settings, wait = smaller, 0.0
             if on_failure:
                 on_failure(attempt, error, wait)
             if wait is None:
-                raise
+                raise error from failure.__cause__
         await asyncio.sleep(wait)
+
+
+def waited_in_vain(error: ModelError, seconds: float) -> ModelError:
+    """The same failure of a server that is not waited for any longer."""
+    said = str(error).replace(
+        WAITED_FOR, f"it was waited for {seconds:.0f} seconds" if seconds else "try again later"
+    )
+    return ModelError(said, kind=error.kind, retryable=True)
 
 
 def smaller_request(settings: ModelSettings, error: ModelError) -> ModelSettings | None:

@@ -10,15 +10,23 @@ from __future__ import annotations
 import codecs
 import io
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
 from llm_sandbox_nb.model.contract import ModelError
+from llm_sandbox_nb.model.message_form import REASONING
+from llm_sandbox_nb.model.server_habits import ServerHabits
 
-_REASONING = ("reasoning_content", "reasoning", "thinking", "reasoning_text", "reasoning_details")
+_KNOWN = frozenset(
+    {"role", "content", "tool_calls", "function_call", "refusal", "audio", "annotations", "name", *REASONING}
+)
+"""Fields of a message that are read here, or that OpenAI's server sends and refuses in the history."""
+_KNOWN_OF_CALL = frozenset({"index", "id", "type", "function", "name", "arguments", "parameters"})
+_MOST_UNKNOWN = 1_000_000
+"""Characters of unknown fields that are kept of one reply."""
 _FINISHES = {
     "length": "length", "max_tokens": "length", "max_length": "length", "model_length": "length",
     "max_output_tokens": "length", "tool_calls": "tool_calls", "tool_call": "tool_calls", "tool_use": "tool_calls",
@@ -27,18 +35,6 @@ _FINISHES = {
 }  # fmt: skip
 _NOT_FINISHED = frozenset({"", "null", "none", "error", "abort"})
 """Values of `finish_reason` that a reply has which did not come to its end."""
-
-
-@dataclass
-class ServerHabits:
-    """What was learned about a model's server, for all further requests."""
-
-    refused: set[str] = field(default_factory=set)
-    """Names of fields that it does not take."""
-    silent_ends: int = 0
-    """How many replies in a row had no mark of their end. One alone may be a connection that was cut."""
-    calls_natively: bool = False
-    """Whether its model has made a call that is none of text."""
 
 
 @dataclass
@@ -52,6 +48,10 @@ class ReplyRewriter:
     """Whether a reply came."""
     ended: bool = False
     """Whether the reply came to its end."""
+    heard: Callable[[], None] = lambda: None
+    """Called when something comes."""
+    unknown: UnknownFields = field(default_factory=lambda: UnknownFields())
+    """What came in fields that OpenAI does not have."""
 
     async def __call__(self, response: httpx.Response) -> None:
         """Rewrite this reply, unless it is a failure.
@@ -66,7 +66,7 @@ class ReplyRewriter:
                 f"A web page answers at {response.url.host}, not a model server: check the address; most end in /v1.",
                 kind="not_found",
             )
-        self.used = True
+        self.used = self.habits.answered = True
         raw = httpx.Response(response.status_code, headers=response.headers, stream=response.stream)
         response.stream = _Rewritten(raw, self)
         for name in ("content-encoding", "content-length"):
@@ -81,8 +81,8 @@ class _Rewritten(httpx.AsyncByteStream):
         self._raw, self._rewriter = raw, rewriter
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        reply, pieces = _Reply(), list[dict[str, Any]]()
-        async for found in _objects(self._raw):
+        reply, pieces = _Reply(self._rewriter.unknown), list[dict[str, Any]]()
+        async for found in _objects(self._raw, self._rewriter.heard):
             piece = reply.take(found)
             if piece and self._rewriter.stream:
                 yield _event(piece)
@@ -134,10 +134,10 @@ _BROKEN: dict[str, Any] = {}
 """Stands for JSON that is cut or is none."""
 
 
-async def _objects(raw: httpx.Response) -> AsyncIterator[dict[str, Any]]:
+async def _objects(raw: httpx.Response, heard: Callable[[], None]) -> AsyncIterator[dict[str, Any]]:
     """The JSON objects of a reply as they come: in events, on lines, or as one text over many lines."""
     text, is_event = "", False
-    async for line in _lines(raw):
+    async for line in _lines(raw, heard):
         if line.startswith("data:"):
             if text and not is_event:  # a JSON text of many lines is over
                 for one in _parsed(text) or [_BROKEN]:
@@ -167,12 +167,13 @@ async def _objects(raw: httpx.Response) -> AsyncIterator[dict[str, Any]]:
         yield one
 
 
-async def _lines(raw: httpx.Response) -> AsyncIterator[str]:
+async def _lines(raw: httpx.Response, heard: Callable[[], None]) -> AsyncIterator[str]:
     """Lines, which end in LF, CR LF or CR and nothing else: JSON may hold the other ends of lines as they are."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
     ends = io.IncrementalNewlineDecoder(None, translate=True)
     rest: list[str] = []
     async for data in raw.aiter_bytes():
+        heard()
         first, *lines = ends.decode(decoder.decode(data)).split("\n")
         rest.append(first)
         for line in lines:
@@ -196,7 +197,8 @@ def _parsed(text: str) -> list[dict[str, Any]] | None:
 class _Reply:
     """One reply while it comes. The end and the usage are kept for last, where OpenAI has them."""
 
-    def __init__(self) -> None:
+    def __init__(self, unknown: UnknownFields) -> None:
+        self._unknown = unknown
         self.began = self.ended = self.broken = False
         self._said = self._called = self._refused = False
         self._finish: str | None = None
@@ -233,6 +235,8 @@ class _Reply:
             # A whole message; some servers send it after its pieces once more.
             said = None if self._said else choice.get("message") or {"content": choice.get("text")}
         delta = _delta(said) if isinstance(said, dict) else {}
+        if isinstance(said, dict):
+            self._unknown.take(said)
         if not delta:
             return None
         self._said = True
@@ -250,6 +254,64 @@ class _Reply:
             yield self._head | {"choices": [], "usage": self._usage}
 
 
+class UnknownFields:
+    """The fields of one reply that OpenAI does not have: its server wants them back with the message or the call."""
+
+    def __init__(self) -> None:
+        self.message: dict[str, Any] = {}
+        self._calls: dict[str, dict[str, Any]] = {}
+        """By the id of the call; by its place where it has none."""
+        self._ids: dict[str, str] = {}
+        self._size = 0
+
+    def take(self, said: Mapping[str, Any]) -> None:
+        """Take what one piece brings."""
+        self._add(self.message, {name: value for name, value in said.items() if name not in _KNOWN})
+        calls = said.get("tool_calls")
+        for place, call in enumerate(calls if isinstance(calls, list) else [calls]):
+            if isinstance(call, dict):
+                self._take_call(call, str(call.get("index", place)))
+
+    def _take_call(self, call: Mapping[str, Any], index: str) -> None:
+        if call.get("id"):
+            self._ids[index] = str(call["id"])
+        found = {name: value for name, value in call.items() if name not in _KNOWN_OF_CALL}
+        function = call.get("function")
+        if isinstance(function, dict):
+            inside = {name: value for name, value in function.items() if name not in _KNOWN_OF_CALL}
+            found |= {"function": inside} if any(map(_is_something, inside.values())) else {}
+        if found:
+            self._add(self._calls.setdefault(self._ids.get(index, f"#{index}"), {}), found)
+
+    def of_calls(self, ids: Sequence[str]) -> list[dict[str, Any]]:
+        """The fields of each call; `ids` are those of the server, empty where it gave none."""
+        return [self._calls.get(one or f"#{place}", {}) for place, one in enumerate(ids)]
+
+    def _add(self, kept: dict[str, Any], found: Mapping[str, Any]) -> None:
+        for name, value in found.items():
+            if _is_something(value) and (size := len(str(value))) + self._size <= _MOST_UNKNOWN:
+                self._size += size
+                kept[name] = _joined(kept.get(name), value)
+
+
+def _is_something(value: object) -> bool:
+    return value is not None and value not in ("", [], {})
+
+
+def _joined(before: Any, value: Any) -> Any:
+    """A field that comes in pieces: texts and lists grow, objects get more fields, all else is replaced."""
+    if before == value:
+        return value
+    match before, value:
+        case str(), str():
+            return before + value
+        case list(), list():
+            return [*before, *value]
+        case dict(), dict():
+            return before | {name: _joined(before.get(name), one) for name, one in value.items()}
+    return value
+
+
 def _finish(value: object) -> str | None:
     if value is None or str(value).lower() in _NOT_FINISHED:
         return None
@@ -261,7 +323,7 @@ def _delta(said: Mapping[str, Any]) -> dict[str, Any]:
     parts = said.get("content")
     parts = parts if isinstance(parts, list) else [parts]
     content = "".join(_text(part) for part in parts if not _is_thinking(part)) or _text(said.get("refusal"))
-    reasoning = next((text for name in _REASONING if (text := _text(said.get(name)))), "")
+    reasoning = next((text for name in REASONING if (text := _text(said.get(name)))), "")
     reasoning += "".join(_text(part) for part in parts if _is_thinking(part))
     calls = said.get("tool_calls")
     calls = [calls] if isinstance(calls, dict) else list(calls) if isinstance(calls, list) else []

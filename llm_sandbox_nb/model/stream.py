@@ -10,12 +10,12 @@ import dataclasses
 import json
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from llm_sandbox_nb.model.contract import ToolCall
-from llm_sandbox_nb.model.text_calls import read_text_calls
+from llm_sandbox_nb.model.text_calls import begin_of_mark, read_text_calls
 
 _THINKING = {"<think>": "</think>", "<thinking>": "</thinking>", "[THINK]": "[/THINK]"}
 _LONE_END = re.compile(r"</think>[ \t]*(?:\n|\Z)|(?<=\n)</think>")
@@ -80,6 +80,7 @@ class _OpenCall:
     id: str = ""
     name: str = ""
     arguments: str = ""
+    extra: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -96,6 +97,10 @@ class Assembly:
     """Whether the provider told the usage; otherwise LiteLLM has counted."""
     cut_short: bool = False
     """The stream ended without the end that the provider announces."""
+    call_ids: list[str] = field(default_factory=list)
+    """The ids of the calls as the server gave them, in the order of `calls`; empty where it gave none."""
+    extra: list[dict[str, Any]] = field(default_factory=list)
+    """Fields of each call that OpenAI does not have, which go back with it."""
     response_id: str | None = None
     response_model: str | None = None
     written: bool = False
@@ -108,6 +113,9 @@ class Assembly:
     _at_index: dict[int, _OpenCall] = field(default_factory=dict)
     _block_open: bool = False
     _splitter: ThinkingSplitter = field(default_factory=ThinkingSplitter)
+    _shown: int = 0
+    """Characters of the text that were returned: from what may be the mark of a call on, none until the end."""
+    _late: str = ""
 
     def add(self, chunk: Any) -> tuple[str, str]:
         """Take one chunk in; returns the text and the reasoning it brought."""
@@ -129,18 +137,31 @@ class Assembly:
             self._add_block(dict(block))
         for call in getattr(delta, "tool_calls", None) or ():
             self._add_call(call)
-        return text, reasoning
+        return self._visible(), reasoning
+
+    def _visible(self, *, whole: bool = False) -> str:
+        """The text that came since, up to what is the mark of a call or, unless `whole`, may become one."""
+        end = begin_of_mark(self.text, self._shown, whole=whole)
+        visible = self.text[self._shown : end]
+        self._shown = max(self._shown, end)
+        return visible
+
+    def late_text(self) -> str:
+        """The text that waited for the end of the reply and is no call; empty when it was one."""
+        return "" if self.raw_text is not None else self._late
 
     def close(self) -> tuple[str, str]:
-        """Nothing more comes; returns the text and the reasoning that still waited."""
+        """Nothing more comes; returns the text and the reasoning that still waited, but for what may be a call."""
         text, reasoning = self._splitter.rest()
         self.text += text
         self.reasoning += reasoning
+        visible = self._visible(whole=True)
+        self._late = self.text[self._shown :]
         if not self.reasoning:
             self.text, self.reasoning = split_lone_end(self.text)
         if self.reasoning:
             self.text = self.text.lstrip()
-        return text, reasoning
+        return visible, reasoning
 
     @property
     def has_calls(self) -> bool:
@@ -164,13 +185,20 @@ class Assembly:
             _OpenCall("", call.name, json.dumps(call.arguments, ensure_ascii=False)) for call in found.calls
         ]
 
-    def calls(self, taken: Iterable[str] = ()) -> tuple[ToolCall, ...]:
-        """The calls, each with an id that is not `taken` and that no other call of this reply has."""
+    def calls(self, taken: Iterable[str] = (), written: Callable[[str], str] = str) -> tuple[ToolCall, ...]:
+        """The calls, each with an id that is not `taken` and that no other call of this reply has.
+
+        `written` puts an id of the server into the form in which it is sent.
+        """
         taken = set(taken)
         calls = []
+        self.call_ids, self.extra = [], []
         for call in [one for whole in self._calls for one in _separate(whole)]:
-            identity = call.id if call.id and call.id not in taken else f"call_{uuid.uuid4().hex[:12]}"
+            identity = written(call.id) if call.id else ""
+            identity = identity if identity and identity not in taken else uuid.uuid4().hex[:9]
             taken.add(identity)
+            self.call_ids.append(call.id)
+            self.extra.append(call.extra)
             # Some servers leave something of their model's chat template around the name.
             name = call.name.partition("<|")[0].strip().removeprefix("functions.")
             calls.append(ToolCall(identity, name, call.arguments))
@@ -193,6 +221,8 @@ class Assembly:
         piece = function.name or ""
         call.name = piece if piece.startswith(call.name) else call.name + piece
         call.arguments += function.arguments or ""
+        if specific := getattr(delta, "provider_specific_fields", None):
+            call.extra["provider_specific_fields"] = dict(specific)
 
     def _add_block(self, piece: dict[str, Any]) -> None:
         if piece.get("type") != "thinking":
@@ -219,7 +249,7 @@ def _is_another(call: _OpenCall, identity: str | None, name: str | None) -> bool
     """
     if identity and call.id and identity != call.id:
         return bool(name)
-    return bool(name and call.name and not identity and _is_json(call.arguments))
+    return bool(name and call.name and not identity and is_json(call.arguments))
 
 
 def _separate(call: _OpenCall) -> list[_OpenCall]:
@@ -235,7 +265,8 @@ def _separate(call: _OpenCall) -> list[_OpenCall]:
     return found if len(found) > 1 and not rest else [call]
 
 
-def _is_json(text: str) -> bool:
+def is_json(text: str) -> bool:
+    """Whether the text is whole JSON."""
     try:
         json.loads(text)
     except ValueError:

@@ -229,6 +229,22 @@ def _places(text: str, places: re.Pattern[str]) -> tuple[list[_Fence], _Found]:
     return fences, _Found(calls, "".join(rest), refused)
 
 
+_LONGEST_MARK = 32
+_MARKS = tuple({mark for format in FORMATS for mark in format.begins})
+
+
+def begin_of_mark(text: str, place: int, *, whole: bool = False) -> int:
+    """Find a mark from `place` on, also a begun one unless `whole`; else the end of the text."""
+    if mark := _ANY_MARK.search(text, place):
+        return mark.start()
+    if whole:
+        return len(text)
+    for start in range(max(place, len(text) - _LONGEST_MARK), len(text)):
+        if text[start] in "<[f" and any(mark.startswith(text[start:]) for mark in _MARKS):
+            return start
+    return len(text)
+
+
 def _cut_call(left: str) -> bool:
     """Whether what is left is the beginning of one more call, which the limit of tokens has cut."""
     match = _ANY_MARK.match(left.lstrip()) or re.match(

@@ -39,6 +39,17 @@ class Format:
     """Where the form is documented: a repository and a file in it, or the name of a package's fixtures."""
 
     @property
+    def begins(self) -> tuple[str, ...]:
+        """The mark in full, for texts of which only its begin has come."""
+        if "DSML" in self.mark:
+            return tuple(
+                f"<{bar}DSML{bar}{end}"
+                for bar in "｜|"
+                for end in ("function_calls>", "tool_calls>", " calls>")
+            )
+        return (f"{self.hint}[",) if self.hint == "functools" else (self.hint,)
+
+    @property
     def hint(self) -> str:
         """What every text with the mark contains."""
         return next(

@@ -106,6 +106,7 @@ class CellRun:
     async def _solve(
         self, task: CellTask, listener: Listener, on_run: Callable[[Run], None], watchers: Watchers
     ) -> Run:
+        from llm_sandbox_nb.model.retries import RetryPolicy
         from llm_sandbox_nb.runs.solve import solve
 
         watchers.publisher = await self._sandboxes.publisher()
@@ -125,6 +126,7 @@ class CellRun:
                 prompt_config=task.prompt_config,
                 limits=task.limits,
                 settings=task.sampling,
+                retries=RetryPolicy(loading_wait=task.model_wait),
                 command_timeout=task.command_timeout,
                 same_failures=task.same_failures,
                 tool_calls=task.tool_calls,

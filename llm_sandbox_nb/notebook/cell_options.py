@@ -51,6 +51,7 @@ class CellTask:
     fresh: bool
     limits: RunLimits
     sampling: ModelSettings
+    model_wait: float
     command_timeout: float
     same_failures: int
     tool_calls: ToolCalls
@@ -91,7 +92,8 @@ def cell_task(
         sandbox=sandbox_options(settings, options),
         fresh=options.fresh,
         limits=_limits(options, settings),
-        sampling=_sampling(settings),
+        sampling=_sampling(options, settings),
+        model_wait=_given(options, settings, "model_wait"),
         command_timeout=_given(options, settings, "command_timeout"),
         same_failures=_given(options, settings, "same_failures"),
         tool_calls=_given(options, settings, "tool_calls"),
@@ -150,14 +152,16 @@ def _given(options: argparse.Namespace, settings: SandboxSettings, name: str) ->
     return getattr(settings, name) if text is None else given.option_value(name, text)
 
 
-def _sampling(settings: SandboxSettings) -> ModelSettings:
+def _sampling(options: argparse.Namespace, settings: SandboxSettings) -> ModelSettings:
     from llm_sandbox_nb.model.contract import ModelSettings
 
     same = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
     named = {name: getattr(settings, name) for name in same}
     named |= {"max_tokens": settings.max_tokens_per_call, "extra_body": settings.extra_body}
+    named["timeout"] = settings.model_timeout
+    asked = {} if options.model_timeout is None else {"timeout": _given(options, settings, "model_timeout")}
     try:
-        return ModelSettings(**(named | settings.model_settings))
+        return ModelSettings(**(named | settings.model_settings | asked))
     except TypeError as error:
         known = ", ".join(field.name for field in dataclasses.fields(ModelSettings))
         raise SandboxUsageError(f"SandboxMagics.model_settings holds only: {known}.") from error

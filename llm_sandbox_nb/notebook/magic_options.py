@@ -48,6 +48,8 @@ OPTIONS = [
     _shared("--command-timeout"),
     _shared("--same-failures"),
     _shared("--tool-calls"),
+    _shared("--model-timeout"),
+    _shared("--model-wait"),
     _shared("--image"),
     _shared("--isolation"),
     _shared("--profile"),

@@ -15,6 +15,7 @@ from typing import Any
 from IPython.core.error import StdinNotImplementedError
 
 from llm_sandbox_nb.card.text import plain
+from llm_sandbox_nb.known_keys import KeyTextError, clean_key
 from llm_sandbox_nb.model.connection import forget_keys, keep_key
 from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.model.model_names import (
@@ -171,6 +172,7 @@ def _asked(provider: str) -> str:
         raise SandboxUsageError(_NO_FIELD) from None
     if not key:
         raise SandboxUsageError("No key was typed: run the cell again.")
-    if not (key.isascii() and key.isprintable()) or " " in key:
-        raise SandboxUsageError("A key has no spaces and only plain characters: copy it again.")
-    return key
+    try:
+        return clean_key(key, f"The key for {provider}")
+    except KeyTextError:
+        raise SandboxUsageError("A key has no spaces and only plain characters: copy it again.") from None

@@ -56,6 +56,10 @@ class SandboxSettings(Configurable):
     min_p = Float(None, allow_none=True, help=_help("min_p")).tag(config=True)
     repetition_penalty = Float(None, allow_none=True, help=_help("repetition_penalty")).tag(config=True)
     max_tokens_per_call = Int(None, allow_none=True, help=_help("max_tokens_per_call")).tag(config=True)
+    model_timeout = Float(1200.0, help="longest silence of the model's server in seconds").tag(config=True)
+    model_wait = Float(
+        600.0, help="seconds for which a server is waited for that loads its model or is started again"
+    ).tag(config=True)
     extra_body = Dict(help=_help("extra_body")).tag(config=True)
     tool_calls: Any = Enum(["auto", "native", "text"], "auto", help=_help("tool_calls")).tag(config=True)
     model_settings = Dict(help=_help("model_settings")).tag(config=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_sandbox_nb.formatting import shorten
+from llm_sandbox_nb.known_keys import KeyTextError, clean_key
 from llm_sandbox_nb.options.settings_files import (
     PROJECT_FILE,
     find_settings_files,
@@ -141,8 +142,18 @@ def find_key(values: Mapping[str, Value], environment: Mapping[str, str]) -> Val
     A settings file's `api_key` comes last: keys belong into the environment.
 
     Raises:
-        UsageError: the variable that `api_key_env` names is not set.
+        UsageError: the variable that `api_key_env` names is not set, or the key has characters that no key has.
     """
+    found = _given_key(values, environment)
+    if not found.value or (values["model"].value or "").startswith("scripted/"):
+        return found
+    try:
+        return Value(clean_key(found.value, found.source), found.source)
+    except KeyTextError as error:
+        raise UsageError(f"{error}.") from None
+
+
+def _given_key(values: Mapping[str, Value], environment: Mapping[str, str]) -> Value:
     given, named = values["api_key"], values["api_key_env"]
     if given.source.startswith("--"):
         return given

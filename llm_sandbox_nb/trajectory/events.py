@@ -167,6 +167,8 @@ class ModelReplied(EventBase):
     """Tokens that the model can take in, when they are known."""
     calls_from: Literal["text"] | None = None
     """`text`: its calls were read out of its text."""
+    raw_text: str | None = None
+    """Its text as it came, where calls or thoughts were read out of it."""
 
 
 class CallProposed(EventBase):

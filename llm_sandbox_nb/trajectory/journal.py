@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from llm_sandbox_nb.formatting import clip
+from llm_sandbox_nb.known_keys import without_keys, without_keys_in
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.run_folder import BLOBS, JOURNAL, own_file
 from llm_sandbox_nb.trajectory.whole_file import write_whole
@@ -60,6 +61,7 @@ class Journal:
         return self._store_blob(data, clip(data.decode("utf-8", "replace"), _PREVIEW))
 
     def _store_blob(self, data: bytes, preview: str) -> ev.Blob:
+        data, preview = without_keys_in(data), without_keys(preview)
         digest = hashlib.sha256(data).hexdigest()
         path = self.folder / BLOBS / digest
         if not path.exists():

@@ -135,6 +135,7 @@ async def test_the_watcher_may_be_killed(box: Any) -> None:
     await box.run("echo 1 > a")
     assert [change.kind for change in (await box.changes()).files] == ["added"]
     # In `process` the children of process 1 are those of the host: only those of this executor are killed.
+    # on purpose: children are searched for by name below one parent
     own = "" if box.protection.isolation == "process" else "pgrep -P 1 python;"
     kill = f"for p in $({own} pgrep -P $PPID python); do [ $p = 1 ] || {{ kill -9 $p; echo $p; }}; done"
     killed = (await box.run(kill)).stdout

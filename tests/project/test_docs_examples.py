@@ -192,7 +192,21 @@ PROGRAMS: dict[str, Callable[[list[str]], Iterator[str]]] = {
     "papermill": problems_of_files,
     "accelerate": problems_of_accelerate,
     **dict.fromkeys(
-        ("cd", "curl", "docker", "export", "git", "llm-in-sandbox", "podman", "ray", "vllm", "zip"), nothing
+        (
+            "cd",
+            "curl",
+            "docker",
+            "export",
+            "git",
+            "llama-server",
+            "llm-in-sandbox",
+            "ollama",
+            "podman",
+            "ray",
+            "vllm",
+            "zip",
+        ),
+        nothing,
     ),
 }
 

@@ -118,6 +118,7 @@ export interface IModelReplied extends IEventBase {
   response_model: string | null;
   context_window: number | null;
   calls_from: 'text' | null;
+  raw_text: string | null;
 }
 
 /** A tool call of a reply. `arguments` is None when the raw text could not be parsed. */
@@ -397,7 +398,8 @@ export const EVENTS: Record<string, Record<string, string>> = {
     response_id: 'string | null',
     response_model: 'string | null',
     context_window: 'number | null',
-    calls_from: 'string'
+    calls_from: 'string',
+    raw_text: 'string | null'
   },
   'call.proposed': {
     step: 'number',

@@ -15,7 +15,7 @@ from pydantic_core import to_json
 from typing_extensions import TypedDict
 
 from llm_sandbox_nb.agent.errors import InputError
-from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, check_required
+from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, check_required, converted
 from llm_sandbox_nb.agent.tools.execute_bash import bound
 from llm_sandbox_nb.agent.tools.tool import Outcome, Tool, ToolContext
 from llm_sandbox_nb.sandbox.contract import Sandbox
@@ -79,7 +79,10 @@ class OwnTool(Tool):
 
     def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """See `Tool.check`. Null for a required argument may be its value."""
-        sent = {name: arguments[name] for name in self.properties(0) if name in arguments}
+        properties = self.properties(0)
+        sent = {
+            name: converted(arguments[name], properties[name]) for name in properties if name in arguments
+        }
         known = {name: value for name, value in sent.items() if value is not None or name in self.required}
         check_required(self.name, self.required, known, arguments)
         try:

@@ -203,6 +203,12 @@ def test_further_fields_are_fields_of_the_request(
         assert fields["generationConfig"].items() <= body["generationConfig"].items()
 
 
+def test_what_is_not_set_is_not_sent(server: ScriptedServer) -> None:
+    ask(server)
+    named = {"model", "messages", "tools", "stream", "stream_options"}
+    assert set(server.requests[0].body) == named | {"max_tokens"}, "a limit of tokens is always sent"
+
+
 def test_a_temperature_that_the_table_says_is_refused_is_left_out_and_recorded(
     server: ScriptedServer,
 ) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from llm_sandbox_nb.model.context_overflow import Overflow, find_overflow
+from llm_sandbox_nb.model.context_overflow import WORDINGS, Overflow, Wording, find_overflow
 
 SENTENCES = {
     "openai": (
@@ -138,3 +138,22 @@ def test_the_sentence_is_recognised_and_its_numbers_are_read(sentence: str, expe
 @pytest.mark.parametrize("sentence", OTHERS)
 def test_other_sentences_are_no_overflow(sentence: str) -> None:
     assert find_overflow(sentence) is None
+
+
+@pytest.mark.parametrize("wording", WORDINGS, ids=lambda wording: wording.example[:50])
+def test_every_wording_of_the_table_is_an_overflow_with_its_numbers(wording: Wording) -> None:
+    found = find_overflow(wording.example)
+    assert found is not None
+    assert wording.source
+    numbers = {found.context_limit, found.completion_limit}
+    if "8192" in wording.example:
+        assert 8192 in numbers
+    assert found.prompt_tokens is None or str(found.prompt_tokens) in wording.example
+
+
+def test_words_that_nobody_knows_count_when_the_server_refused_the_request() -> None:
+    said = "Sorry: 9001 tokens are more than a context of 8192 takes"
+    assert find_overflow(said) is None
+    assert find_overflow(said, refused=True) == Overflow(8192, None)
+    assert find_overflow("a context without numbers of tokens", refused=True) is None
+    assert find_overflow("Rate limit: 9000 tokens per minute, whatever the context", refused=True) is None

@@ -6,7 +6,8 @@ import pytest
 
 from llm_sandbox_nb.model.contract import ModelError, ModelSettings
 from llm_sandbox_nb.model.litellm_model import backend
-from llm_sandbox_nb.model.request import clean_messages, find_route, reasoning_field, sampling
+from llm_sandbox_nb.model.message_form import MessageForm, clean_messages
+from llm_sandbox_nb.model.request import find_route, reasoning_field, sampling
 
 SETTINGS = ModelSettings(
     temperature=0.7,
@@ -141,7 +142,11 @@ def test_messages_keep_what_the_provider_knows_and_are_not_changed() -> None:
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "1", "content": "ok"},
     ]
-    assert clean_messages(messages, "none") == kept
-    assert clean_messages(messages, "thinking_blocks")[2] == kept[2] | {"thinking_blocks": blocks}
-    assert clean_messages(messages, "reasoning_content")[2] == kept[2] | {"reasoning_content": "hm"}
+    assert clean_messages(messages, MessageForm("none")) == kept
+    assert clean_messages(messages, MessageForm("thinking_blocks"))[2] == kept[2] | {
+        "thinking_blocks": blocks
+    }
+    assert clean_messages(messages, MessageForm("reasoning_content"))[2] == kept[2] | {
+        "reasoning_content": "hm"
+    }
     assert repr(messages) == before

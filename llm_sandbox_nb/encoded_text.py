@@ -1,0 +1,19 @@
+"""Text files by the mark of their encoding: Windows and its programs begin UTF-8 with one, and write UTF-16."""
+
+from __future__ import annotations
+
+import codecs
+
+_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before the mark of UTF-16, with which it begins
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+
+def text_of(data: bytes, errors: str = "replace") -> str:
+    """The text in the encoding that its mark names, else in UTF-8, without the mark."""
+    encoding = next((name for mark, name in _MARKS if data.startswith(mark)), "utf-8")
+    return data.decode(encoding, errors)

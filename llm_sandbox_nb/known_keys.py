@@ -1,0 +1,107 @@
+"""Keys of this process: checked before they are sent, and taken out of every text that leaves it.
+
+A key that a person gave, typed or has in the environment is known here. `without_keys` is what journals, cards, the
+terminal, logs and errors pass their texts through. It imports nothing of the package, so that every room can use it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterable, Mapping
+
+HIDDEN = "(key)"
+"""What stands in a text in place of a key."""
+_SHORTEST = 8
+"""Characters below which a key is a word that local servers are given because clients insist on one."""
+_PLACEHOLDERS = frozenset(
+    {"lm-studio", "no-key-required", "not-needed", "not-required", "sk-no-key-required", "anything", "unused"}
+)
+"""Words that documentation of local servers gives in place of a key; texts may have them."""
+_VARIABLE = re.compile(r"(?:API_KEY|AUTH_TOKEN|ACCESS_TOKEN|SECRET_ACCESS_KEY|^HF_TOKEN)$")
+_BLANKS = " \t\r\n\v\f\ufeff\u00a0\u200b\u2060"
+_PLAIN = re.compile(r"[!-~]+")
+_known: set[str] = set()
+
+
+class KeyTextError(ValueError):
+    """A key has characters that no key has. The message names where it came from, never the key."""
+
+
+def clean_key(key: str, source: str) -> str:
+    """The key without the blanks and line ends around it, which copying brings along. `source` says where it is from.
+
+    Raises:
+        KeyTextError: nothing is left, or it has other characters than the plain ones of ASCII.
+    """
+    cleaned = key.strip(_BLANKS)
+    if not cleaned:
+        raise KeyTextError(f"{source} is empty: put the key there")
+    if not _PLAIN.fullmatch(cleaned):
+        raise KeyTextError(
+            f"{source} has a character that no key has ({_odd(cleaned)}): copy the key again, without quotes"
+        )
+    if len(cleaned) > 2 and cleaned[0] == cleaned[-1] and cleaned[0] in "\"'`":
+        raise KeyTextError(f"{source} has quotes around the key: remove them")
+    remember_key(cleaned)
+    return cleaned
+
+
+def _odd(key: str) -> str:
+    """The kind of the first character that is wrong: saying the character itself would tell a part of the key."""
+    found = next(one for one in key if not "!" <= one <= "~")
+    if found.isspace():
+        return "a blank or the end of a line"
+    if found in "\u2018\u2019\u201c\u201d\u201e\u00ab\u00bb":
+        return "a curly quote"
+    return "a control character" if not found.isprintable() else "one outside of ASCII"
+
+
+def remember_key(key: str) -> None:
+    """Take this key out of texts from now on."""
+    if len(key) >= _SHORTEST and key.casefold() not in _PLACEHOLDERS:
+        _known.add(key)
+
+
+def remember_environment(environment: Mapping[str, str] | None = None) -> None:
+    """Do so with the keys in the environment, by the names of their variables."""
+    for name, value in (os.environ if environment is None else environment).items():
+        if _VARIABLE.search(name.upper()):
+            remember_key(value.strip(_BLANKS))
+
+
+def without_keys(text: str) -> str:
+    """The text with `HIDDEN` in place of every known key."""
+    for key in tuple(_known):
+        if key in text:
+            text = text.replace(key, HIDDEN)
+    return text
+
+
+def without_keys_in(data: bytes) -> bytes:
+    """The same for bytes."""
+    for key in tuple(_known):
+        if (found := key.encode()) in data:
+            data = data.replace(found, HIDDEN.encode())
+    return data
+
+
+def knows_keys() -> bool:
+    """Whether there is any key to take out."""
+    return bool(_known)
+
+
+def has_key(texts: Iterable[str]) -> bool:
+    """Whether one of the texts has a known key in it."""
+    return any(key in text for text in texts for key in tuple(_known))
+
+
+class KeyFilter(logging.Filter):
+    """Takes known keys out of records of a log."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Keep every record, without keys."""
+        if _known and has_key([told := record.getMessage()]):
+            record.msg, record.args = without_keys(told), ()
+        return True

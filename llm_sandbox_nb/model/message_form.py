@@ -1,0 +1,163 @@
+"""The history as one server takes it: which fields and roles, which ids, and what was learned from its refusals."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+import string
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+SendReasoning = Literal["auto", "none", "reasoning_content", "thinking_blocks"]
+"""The field of an assistant message in which reasoning goes back to the provider."""
+
+REASONING = ("reasoning_content", "reasoning", "thinking", "reasoning_text", "reasoning_details")
+"""Fields in which servers send reasoning. It goes back only to those that want it: others refuse it."""
+NOTHING_SAID = "(nothing)"
+"""What goes back for a reply without text and calls: servers refuse a message without both."""
+_KEPT = {
+    "system": ("content",),
+    "user": ("content",),
+    "tool": ("tool_call_id", "content"),
+    "assistant": ("content", "tool_calls"),
+}
+_NOT_SENT = frozenset(
+    {
+        "role", "content", "tool_calls", "function_call", "thinking_blocks", "provider_specific_fields", "refusal",
+        "audio", "annotations", *REASONING,
+    }
+)  # fmt: skip
+"""Fields of a reply that are no unknown ones: each has its own rule."""
+
+
+@dataclass(frozen=True)
+class MessageForm:
+    """How one server wants messages: what is sent beyond OpenAI's fields, and what was learned from its refusals."""
+
+    reasoning: SendReasoning | str = "none"
+    """The field in which reasoning goes back."""
+    unknown_fields: bool = False
+    """Whether fields that the server itself sent with a message or a call go back to it."""
+    short_ids: bool = False
+    """Whether ids of calls are sent as 9 letters and digits, which every server takes."""
+    dropped: frozenset[str] = frozenset()
+    """Fields that it refused."""
+    wanted: frozenset[str] = frozenset()
+    """Fields that it missed: `name` of a tool message, `content`, `thought_signature`."""
+    no_system: bool = False
+    """Whether the system message goes into the first message of the user."""
+    alternate: bool = False
+    """Whether two messages of one role in a row become one."""
+
+    @property
+    def depends_on_others(self) -> bool:
+        """Whether the form of a message depends on other messages, so that all have to be looked at."""
+        return self.no_system or self.alternate or "name" in self.wanted
+
+
+ReasoningOf = Callable[[dict[str, Any]], str]
+"""The reasoning that came with a message of the assistant, which the history may not have."""
+
+
+def clean_messages(
+    messages: list[dict[str, Any]], form: MessageForm, reasoning_of: ReasoningOf | None = None
+) -> list[dict[str, Any]]:
+    """The history with only the fields that the provider knows, in the form that it wants."""
+    names = _called_names(messages) if "name" in form.wanted else {}
+    cleaned = [_clean(message, form, reasoning_of, names) for message in messages]
+    if form.no_system:
+        cleaned = _system_into_user(cleaned)
+    return _alternating(cleaned) if form.alternate else cleaned
+
+
+def _clean(
+    message: dict[str, Any], form: MessageForm, reasoning_of: ReasoningOf | None, names: Mapping[str, str]
+) -> dict[str, Any]:
+    role = message["role"]
+    cleaned = {"role": role} | {key: message[key] for key in _KEPT.get(role, ("content",)) if key in message}
+    if role == "tool":
+        if "name" in form.wanted:
+            cleaned["name"] = names.get(str(message.get("tool_call_id")), "tool")
+        if form.short_ids and isinstance(cleaned.get("tool_call_id"), str):
+            cleaned["tool_call_id"] = short_id(cleaned["tool_call_id"])
+    if role != "assistant":
+        return cleaned
+    if message.get(form.reasoning):
+        cleaned[form.reasoning] = message[form.reasoning]
+    elif form.reasoning in form.wanted:
+        cleaned[form.reasoning] = reasoning_of(message) if reasoning_of else ""
+    if form.unknown_fields:
+        cleaned |= {
+            key: value for key, value in message.items() if key not in _NOT_SENT and key not in form.dropped
+        }
+    if calls := cleaned.get("tool_calls"):
+        cleaned["tool_calls"] = [_clean_call(call, form) for call in calls]
+        if "content" in form.wanted and not cleaned.get("content"):
+            cleaned["content"] = ""
+    elif not cleaned.get("content"):
+        cleaned["content"] = NOTHING_SAID
+    return cleaned
+
+
+def _clean_call(call: dict[str, Any], form: MessageForm) -> dict[str, Any]:
+    if form.unknown_fields:
+        cleaned = {key: value for key, value in call.items() if key not in form.dropped}
+    else:
+        cleaned = {
+            key: call[key] for key in ("id", "type", "function", "provider_specific_fields") if key in call
+        }
+    if form.short_ids and isinstance(cleaned.get("id"), str):
+        cleaned["id"] = short_id(cleaned["id"])
+    if "thought_signature" in form.wanted and not call.get("extra_content"):
+        # What Google documents for calls that no model of theirs has made.
+        cleaned["extra_content"] = {"google": {"thought_signature": "skip_thought_signature_validator"}}
+    return cleaned
+
+
+def _called_names(messages: list[dict[str, Any]]) -> dict[str, str]:
+    """The tools of all calls, by the ids of the calls."""
+    calls = [call for message in messages for call in message.get("tool_calls") or ()]
+    return {str(call.get("id")): call["function"]["name"] for call in calls}
+
+
+_SHORT_ID = re.compile(r"[A-Za-z0-9]{9}|functions\.[\w-]+:\d+")
+"""Ids that are sent as they are. Those of Kimi's models name the tool, and its chat template reads them."""
+_LETTERS = string.ascii_letters + string.digits
+
+
+@functools.lru_cache(maxsize=4096)
+def short_id(identity: str) -> str:
+    """An id of 9 letters and digits, always the same one for the same id of a call."""
+    if _SHORT_ID.fullmatch(identity):
+        return identity
+    number = int.from_bytes(hashlib.sha256(identity.encode("utf-8", "replace")).digest()[:16])
+    return "".join(_LETTERS[number // len(_LETTERS) ** place % len(_LETTERS)] for place in range(9))
+
+
+def _system_into_user(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages with the system text at the beginning of the first message of the user."""
+    texts = [str(message["content"]) for message in messages if message["role"] == "system"]
+    rest = [message for message in messages if message["role"] != "system"]
+    if not texts:
+        return rest
+    first = next((place for place, message in enumerate(rest) if message["role"] == "user"), None)
+    if first is None:
+        return [{"role": "user", "content": "\n\n".join(texts)}, *rest]
+    joined = "\n\n".join([*texts, str(rest[first]["content"])])
+    return [*rest[:first], {**rest[first], "content": joined}, *rest[first + 1 :]]
+
+
+def _alternating(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages with two of one role in a row as one; what the user says after a result stands below it."""
+    found: list[dict[str, Any]] = []
+    for message in messages:
+        last = found[-1] if found else {}
+        same = message["role"] == last.get("role") and message["role"] in ("user", "assistant")
+        calls = message.get("tool_calls") or last.get("tool_calls")
+        if (same and not calls) or (message["role"] == "user" and last.get("role") == "tool"):
+            found[-1] = {**last, "content": f"{last.get('content') or ''}\n\n{message.get('content') or ''}"}
+        else:
+            found.append(message)
+    return found

@@ -1,0 +1,136 @@
+"""The proxy and the certificates of the environment, for one address.
+
+They are read here, because HTTP clients fail at odd values without naming the variable, and because a server on this
+machine is never asked through a proxy.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import ipaddress
+import os
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+
+import httpx
+
+from llm_sandbox_nb.model.contract import ModelError
+
+_CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine."""
+    host = host.strip("[]").rstrip(".").casefold()
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def proxy_for(address: str, environment: Mapping[str, str] | None = None) -> str | None:
+    """The proxy to ask for this address; None for none.
+
+    Raises:
+        ModelError: the variable that names it has a value that cannot be used.
+    """
+    environment = os.environ if environment is None else environment
+    url = httpx.URL(address)
+    if is_loopback(url.host) or _left_out(url, environment):
+        return None
+    names = [f"{url.scheme}_proxy", "all_proxy"]
+    for name in (spelled for one in names for spelled in (one, one.upper())):
+        if value := environment.get(name, "").strip():
+            return _checked(name, value)
+    return None
+
+
+def _checked(name: str, value: str) -> str:
+    address = value if "://" in value else f"http://{value}"
+    scheme = address.partition("://")[0].casefold()
+    if scheme.startswith("socks"):
+        if scheme not in ("socks5", "socks5h"):
+            raise _wrong(name, f"names a proxy of the kind {scheme}, which cannot be used")
+        if importlib.util.find_spec("socksio") is None:
+            raise _wrong(
+                name, "names a SOCKS proxy, for which the package socksio is missing (pip install socksio)"
+            )
+        return address
+    try:
+        host = httpx.URL(address).host
+    except httpx.InvalidURL:
+        host = ""
+    if scheme not in ("http", "https") or not host:
+        raise _wrong(name, "is not the address of a proxy")
+    return address
+
+
+def _wrong(name: str, problem: str) -> ModelError:
+    return ModelError(
+        f"The environment variable {name} {problem}: correct it, or add the model's host to NO_PROXY.",
+        kind="setup",
+    )
+
+
+def _left_out(url: httpx.URL, environment: Mapping[str, str]) -> bool:
+    """Whether NO_PROXY names the host: a name, a name that its own ends with, an address, or a network."""
+    host = url.host.strip("[]").casefold()
+    try:
+        number = ipaddress.ip_address(host)
+    except ValueError:
+        number = None
+    listed = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
+    for entry in (one.strip().casefold() for one in listed.split(",")):
+        entry = entry.partition("://")[2] or entry
+        if entry == "*":
+            return True
+        name, _, port = entry.rpartition(":") if entry.count(":") == 1 or "]:" in entry else (entry, "", "")
+        if port and port != str(url.port or {"http": 80, "https": 443}.get(url.scheme)):
+            continue
+        name = name.strip("[]").lstrip("*").lstrip(".")
+        if not name:
+            continue
+        if number is not None:
+            try:
+                if number in ipaddress.ip_network(name, strict=False):
+                    return True
+            except (ValueError, TypeError):
+                continue
+        elif host == name or host.endswith(f".{name}"):
+            return True
+    return False
+
+
+def check_certificates(address: str | None, environment: Mapping[str, str] | None = None) -> None:
+    """Raise ModelError when a variable names certificates that are not there, unless the server is on this machine."""
+    environment = os.environ if environment is None else environment
+    if address and is_loopback(httpx.URL(address).host):
+        return
+    for name in _CERTIFICATES:
+        if (value := environment.get(name)) and not Path(value).exists():
+            raise ModelError(
+                f"The environment variable {name} names {value}, which does not exist: correct it or unset it.",
+                kind="setup",
+            )
+
+
+@functools.cache
+def certificates(*, of_environment: bool) -> ssl.SSLContext:
+    """The certificates that servers are checked with. Loading them is most of the cost of a client."""
+    return httpx.create_ssl_context(trust_env=of_environment)
+
+
+def http_client(address: str, **options: object) -> httpx.AsyncClient:
+    """A client for one address, with the proxy and the certificates of the environment.
+
+    Raises:
+        ModelError: a variable of the environment is wrong; it is named.
+    """
+    check_certificates(address)
+    outside = not is_loopback(httpx.URL(address).host)
+    arguments = {"verify": certificates(of_environment=outside), "proxy": proxy_for(address), **options}
+    return httpx.AsyncClient(trust_env=False, **arguments)  # type: ignore[arg-type]

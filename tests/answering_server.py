@@ -1,0 +1,187 @@
+"""A model server on loopback that a test writes as one function: what it answers to each request, in its exact words.
+
+def answer(asked: Asked) -> Answer | None:         # None: a reply that submits
+    return refused(400, "System role not supported") if asked.roles[0] == "system" else None
+
+with AnsweringServer(answer) as server:
+    make_model("m", api_base=server.url, api_key="key")
+    ...
+    server.posts[0].body["messages"]
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request."""
+
+    path: str
+    body: dict[str, Any]
+    headers: dict[str, str]
+    """With names in lower case."""
+    number: int
+    """Of the requests that were posted, from 0."""
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The history."""
+        return list(self.body["messages"])
+
+    @property
+    def roles(self) -> list[str]:
+        """Of the messages."""
+        return [str(message["role"]) for message in self.messages]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the server sends."""
+
+    status: int = 200
+    body: Any = None
+    """JSON, a text, or pieces of bytes that are sent as they come."""
+    type: str = "application/json"
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def refused(status: int, message: str, **more: Any) -> Answer:
+    """An error in OpenAI's form."""
+    return Answer(status, {"error": {"message": message, "type": "invalid_request_error", **more}})
+
+
+def replied(*calls: dict[str, Any], text: str = "", finish: str = "tool_calls", **more: Any) -> Answer:
+    """A whole message. `more` are further fields of it."""
+    message = {"role": "assistant", "content": text, **({"tool_calls": list(calls)} if calls else {}), **more}
+    choice = {"index": 0, "message": message, "finish_reason": finish}
+    usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+    return Answer(200, {"id": "r", "object": "chat.completion", "choices": [choice], "usage": usage})
+
+
+def tool_call(
+    name: str, arguments: dict[str, Any] | str, identity: str = "call_1", **more: Any
+) -> dict[str, Any]:
+    """A call; `more` are further fields of it."""
+    written = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return {"id": identity, "type": "function", "function": {"name": name, "arguments": written}, **more}
+
+
+SUBMITS = replied(tool_call("submit", {}, "call_last"))
+
+
+class AnsweringServer:
+    """See the module. `url` has `/v1`, `root` has not."""
+
+    def __init__(
+        self,
+        answer: Callable[[Asked], Answer | None] = lambda asked: None,
+        *,
+        models: tuple[str, ...] | None = ("m",),
+        path: str = "/v1",
+        port: int = 0,
+        wrong_path: Answer | None = None,
+    ) -> None:
+        """`models` are listed at `path`/models; None lists nothing. `wrong_path` is the answer everywhere else."""
+        self.answer, self.models, self.path = answer, models, path
+        self.wrong_path = wrong_path or Answer(404, "404 page not found", "text/plain")
+        self.posts: list[Asked] = []
+        self.misses: list[str] = []
+        """Paths at which there is nothing, and which were asked."""
+        self._lock = threading.Lock()
+        self._http = _Http(("127.0.0.1", port), _Handler)
+        self._http.answering = self
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True)
+
+    @property
+    def port(self) -> int:
+        return int(self._http.server_address[1])
+
+    @property
+    def root(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return self.root + self.path
+
+    def __enter__(self) -> AnsweringServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop listening, so that nothing answers at the port."""
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join(60)
+
+    def get(self, path: str) -> Answer:
+        """The answer to a GET."""
+        if self.models is not None and path == f"{self.path}/models":
+            return Answer(
+                200, {"object": "list", "data": [{"id": name, "object": "model"} for name in self.models]}
+            )
+        return self.wrong_path
+
+    def post(self, path: str, headers: dict[str, str], body: dict[str, Any]) -> Answer:
+        """The answer to a POST."""
+        if path != f"{self.path}/chat/completions":
+            self.misses.append(path)
+            return self.wrong_path
+        with self._lock:
+            asked = Asked(path, body, headers, len(self.posts))
+            self.posts.append(asked)
+        return self.answer(asked) or SUBMITS
+
+
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
+    answering: AnsweringServer
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Http
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self._send(self.server.answering.get(self.path))
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        try:
+            self._send(self.server.answering.post(self.path, headers, body))
+        except OSError:
+            self.close_connection = True
+
+    def _send(self, answer: Answer) -> None:
+        self.send_response(answer.status)
+        self.send_header("content-type", answer.type)
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
+        if isinstance(answer.body, Iterator):
+            self.send_header("connection", "close")
+            self.end_headers()
+            for piece in answer.body:
+                self.wfile.write(piece)
+                self.wfile.flush()
+            self.close_connection = True
+            return
+        data = answer.body.encode() if isinstance(answer.body, str) else json.dumps(answer.body).encode()
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
