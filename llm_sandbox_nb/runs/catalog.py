@@ -10,15 +10,17 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from llm_sandbox_nb.card.outcome import ending_words, state
 from llm_sandbox_nb.card.text import first_line, plain
 from llm_sandbox_nb.formatting import format_size, plural
+from llm_sandbox_nb.own_folder import open_file, status_below
 from llm_sandbox_nb.sandbox.history.store import is_history_in_use
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
+from llm_sandbox_nb.trajectory.journal import LINE_MOST, JournalError, read_journal
 from llm_sandbox_nb.trajectory.run_folder import HISTORY, JOURNAL, run_folders, short_ids
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
@@ -113,8 +115,8 @@ def _entry(folder: Path, short_id: str) -> RunEntry:
 
 def _ends(folder: Path) -> tuple[ev.RunStarted | None, ev.RunFinished | None]:
     """The first event, and the last one if it ends the run: all that a list needs of most runs."""
-    with (folder / JOURNAL).open("rb") as file:
-        first = file.readline()
+    with os.fdopen(open_file(folder, JOURNAL), "rb") as file:
+        first = file.readline(LINE_MOST)
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - _TAIL))
         last = file.read().splitlines(keepends=True)[-1:]
@@ -129,7 +131,7 @@ def _ends(folder: Path) -> tuple[ev.RunStarted | None, ev.RunFinished | None]:
 @contextlib.contextmanager
 def _locked_journal(folder: Path) -> Iterator[bool]:
     """Lock the journal while the block runs; gives whether that was possible."""
-    descriptor = os.open(folder / JOURNAL, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    descriptor = open_file(folder, JOURNAL)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield True
@@ -143,14 +145,10 @@ def disk_use(folders: Iterable[Path]) -> int:
     """Bytes on disk of all files in folders; a file with several names counts once. Links are not followed."""
     seen: set[tuple[int, int]] = set()
     total = 0
-    for top in folders:
-        for folder, names, files in os.walk(top):
-            for name in (*files, *names):
-                with contextlib.suppress(OSError):
-                    info = (Path(folder) / name).lstat()
-                    if (info.st_dev, info.st_ino) not in seen:
-                        seen.add((info.st_dev, info.st_ino))
-                        total += info.st_blocks * 512
+    for info in chain.from_iterable(map(status_below, folders)):
+        if (info.st_dev, info.st_ino) not in seen:
+            seen.add((info.st_dev, info.st_ino))
+            total += info.st_blocks * 512
     return total
 
 
@@ -215,7 +213,7 @@ def prune(plan: PrunePlan) -> list[str]:
                 moved = entry.folder.with_name(f"{_REMOVING}-{entry.name}")
                 entry.folder.rename(moved)
             shutil.rmtree(moved)
-        except OSError as error:
+        except (OSError, RecursionError) as error:
             problems.append(f"{entry.name} could not be removed: {error}.")
     return problems
 

@@ -10,9 +10,10 @@ import time
 from pathlib import Path
 from typing import TypeVar
 
-from llm_sandbox_nb.agent.artifacts import collected_names
+from llm_sandbox_nb.agent.artifacts import CollectLimits, collected_names
 from llm_sandbox_nb.agent.recorder import Recorder, new_run_folder
 from llm_sandbox_nb.agent.run_record import RunRecord, claim_files, in_use_by_another
+from llm_sandbox_nb.own_folder import file_names
 from llm_sandbox_nb.runs.checkpoint_files import record_artifacts, restore_artifacts
 from llm_sandbox_nb.runs.recorded_spec import sandbox_options
 from llm_sandbox_nb.runs.rewind import Destination
@@ -115,17 +116,19 @@ def _copy(run: RunRecord, destination: Destination, folder: Path) -> None:
 
 
 def _copy_folder(source: Path, target: Path) -> None:
-    if source.is_dir() and not source.is_symlink():
-        shutil.copytree(source, target, copy_function=_link, symlinks=True)
-
-
-def _link(source: str, target: str) -> object:
-    """Link blobs, which never change; copy all else."""
-    with contextlib.suppress(OSError):
-        if Path(source).parent.name == BLOBS:
-            os.link(source, target)
-            return target
-    return shutil.copy2(source, target)
+    """Copy the regular files below a folder of a run; blobs, which never change, get a second name instead."""
+    room = CollectLimits.all_bytes
+    for name in file_names(source):
+        copy = target / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(OSError):
+            if source.name == BLOBS:
+                os.link(source / name, copy)
+                continue
+        size = (source / name).stat().st_size
+        if size <= min(CollectLimits.file_bytes, room):
+            room -= size
+            shutil.copy2(source / name, copy)
 
 
 async def _open(run: RunRecord, folder: Path, destination: Destination, isolation: str | None) -> Sandbox:
