@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -16,8 +17,15 @@ from llm_sandbox_nb.agent.tools.own_tool import RecordedTool, missing_tools
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS, Toolbox, with_own_tools
 from llm_sandbox_nb.model.contract import Model, ModelSettings
 from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT
-from llm_sandbox_nb.sandbox.isolations import ISOLATION_VARIABLE, ISOLATIONS, isolates
+from llm_sandbox_nb.sandbox.isolations import (
+    ISOLATION_VARIABLE,
+    ISOLATIONS,
+    PROFILES,
+    is_open_by_default,
+    isolates,
+)
 
+_ADDRESSES = re.compile(r"url|uri|base|host|endpoint|proxy|server", re.IGNORECASE)
 _T = TypeVar("_T", RunLimits, ModelSettings)
 
 
@@ -100,7 +108,8 @@ def sandbox_options(run: RunRecord, changed: Mapping[str, Any]) -> dict[str, Any
     """Options of `open_sandbox` for a sandbox like the run's, but for those in `changed` that are not None.
 
     Raises:
-        InputError: only the record asks for a sandbox that isolates nothing; whoever made it may be anybody.
+        InputError: only the record asks for a sandbox that isolates nothing, or for a network that is more open than
+            the default; whoever made it may be anybody.
     """
     named = {name: value for name, value in changed.items() if value is not None}
     if run.context.options:
@@ -113,7 +122,55 @@ def sandbox_options(run: RunRecord, changed: Mapping[str, Any]) -> dict[str, Any
             "This run was recorded without isolation, so its commands would run on this machine: name another "
             'isolation, as in isolation="docker", or isolation="process" if you trust them.'
         )
-    return options | named
+    found = options | named
+    wider = options.get("network") == "open" and not is_open_by_default(
+        found.get("isolation"), found.get("profile", PROFILES[0])
+    )
+    chosen = "network" in named or run.context.network_setting == "open"
+    if run.context.spec is None and wider and not chosen:
+        raise InputError(
+            "This run was recorded with an open network, which may reach what listens on this machine: name the "
+            'network, as in network="none", or network="open" if you trust its commands.'
+        )
+    return found
+
+
+def check_recorded_addresses(run: RunRecord, model: str | None, settings: Mapping[str, Any]) -> None:
+    """Check that the record alone sends no request to an address that it names.
+
+    Args:
+        model: the name of the model, where it is that of the record.
+        settings: those of the record that a person has not named.
+
+    Raises:
+        InputError: it does; whoever made it may be anybody.
+    """
+    if run.context.spec is not None:
+        return
+    if model is not None and "://" in model:
+        raise InputError(
+            f"The record names a model at an address, {model!r:.80}: name the model, as in "
+            "result.resume(model='openai/gpt-5')."
+        )
+    if name := _address(settings.get("extra_body")):
+        raise InputError(
+            f"The record adds {name!r:.80} to each request, which may send it elsewhere: name what to add, as in "
+            "result.resume(settings={'extra_body': {}})."
+        )
+
+
+def _address(value: object) -> str:
+    """The name of a field that may be an address, anywhere in a value; empty when there is none."""
+    todo: list[tuple[str, object]] = [("", value)]
+    while todo:
+        name, one = todo.pop()
+        if isinstance(one, Mapping):
+            todo += [(str(key), inner) for key, inner in one.items()]
+        elif isinstance(one, list | tuple):
+            todo += [(name, inner) for inner in one]
+        elif isinstance(one, str) and ("://" in one or _ADDRESSES.search(name)):
+            return name
+    return ""
 
 
 def _recorded_options(run: RunRecord) -> dict[str, Any]:

@@ -12,7 +12,10 @@ from typing import Any, NamedTuple
 
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.branches import Branch, Tree
+from llm_sandbox_nb.trajectory.journal import JournalError
 
+READ_AGAIN_MOST = 3_000_000
+"""Events that all rewinds and changes of branch together may have read again: a stranger's record may have no end."""
 _UNDER_WAY = frozenset(("continued", "model.requested", "call.started", "run.finished"))
 NOT_ANSWERED = "There is no result: the run ended while this call was executed."
 
@@ -106,6 +109,7 @@ class Trajectory:
         self.rewinds: list[ev.Rewound] = []
         self._by_others: dict[str, tuple[ChangedByOthers, ...]] = {}
         self._tree = Tree()
+        self._read_again = 0
         self._head: str | None = None
         self._begin()
         for event in events:
@@ -266,6 +270,9 @@ class Trajectory:
     def _go_to(self, event: str | None) -> None:
         """HEAD is at `event` now: what its branch did up to there, and nothing of what came after."""
         path = self._tree.path(event)
+        self._read_again += len(path)
+        if self._read_again > READ_AGAIN_MOST:
+            raise JournalError(f"its branches change more than {READ_AGAIN_MOST} events back and forth")
         self._begin()
         self._head = event
         for one in path:
