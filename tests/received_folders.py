@@ -70,7 +70,7 @@ def sql_rows() -> dict[str, tuple[str, ...]]:
         ),
         "another_table": ("CREATE TABLE more(x)",),
         "another_column": ("ALTER TABLE packs ADD COLUMN more TEXT",),
-        "generated_column": ("ALTER TABLE packs ADD COLUMN more TEXT AS (hex(randomblob(1000000))) VIRTUAL",),
+        "generated_column": ("ALTER TABLE packs ADD COLUMN more TEXT AS (hex(zeroblob(size * 1000000))) VIRTUAL",),
         "another_index": ("CREATE INDEX more ON packs(size)",),
         "index_of_an_expression": ("CREATE INDEX more ON packs(abs(size))",),
         "virtual_table": ("CREATE VIRTUAL TABLE more USING fts5(x)",),
@@ -339,8 +339,8 @@ def artifact_with_a_path_that_leads_up(folder: Path, outside: Path) -> None:
 
 @spoiled
 def artifact_behind_a_link(folder: Path, outside: Path) -> None:
-    (folder / "files/below").symlink_to(outside)
-    _edit(folder, lambda one: one | ({"path": "below/id_rsa"} if one["kind"] == "artifact.saved" else {}))
+    (folder / "files/linked").symlink_to(outside)
+    _edit(folder, lambda one: one | ({"path": "linked/id_rsa"} if one["kind"] == "artifact.saved" else {}))
 
 
 @spoiled
@@ -375,17 +375,6 @@ def line_that_is_too_long(folder: Path, outside: Path) -> None:
         file.write(b'{"kind": "' + b"x" * (65 * 2**20) + b'"}\n')
 
 
-@spoiled
-def branches_that_change_without_end(folder: Path, outside: Path) -> None:
-    with (folder / "journal.jsonl").open("a") as file:
-        for number in range(30_000):
-            file.write(json.dumps({"id": f"n{number}", "kind": "note", "text": "x", "time": 1.0}) + "\n")
-        for number in range(30_000):
-            parent = f"n{29_999 - number % 2}"
-            event = {"id": f"m{number}", "parent": parent, "kind": "note", "text": "x", "time": 1.0}
-            file.write(json.dumps(event) + "\n")
-
-
 def _edit(folder: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     path = folder / "journal.jsonl"
     lines = [json.dumps(change(json.loads(line))) + "\n" for line in path.read_text("utf-8").splitlines()]
@@ -407,7 +396,8 @@ def operations(folder: Path, honest: Path, script: str, *, sandbox: bool) -> dic
         said, warned = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(warned):
             code = main([*words])
-        assert len(warned.getvalue().strip().splitlines()) <= 1, warned.getvalue()
+        # `analyze` names what it left out, and then says that nothing is left.
+        assert len(warned.getvalue().strip().splitlines()) <= 1 + (words[0] == "analyze"), warned.getvalue()
         return code, said.getvalue()[-2000:], warned.getvalue()
 
     def look(reader: HistoryReader) -> object:
@@ -432,9 +422,7 @@ def operations(folder: Path, honest: Path, script: str, *, sandbox: bool) -> dic
     def file_contents() -> object:
         run = Run.load(folder)
         small = {name: file for name, file in run.files.items() if file.size < 2**20}
-        return repr(run), [
-            (name, file.read_text("latin-1")[:1000]) for name, file in run.files.items() if file.size < 2**20
-        ]
+        return repr(run), [(name, file.read_text("latin-1")[:1000]) for name, file in small.items()]
 
     found: dict[str, Callable[[], object]] = {
         "list": lambda: [one.id for one in summaries(folder.parent, 10)[0]],

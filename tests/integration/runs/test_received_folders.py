@@ -146,18 +146,22 @@ def do_everything(worker: Worker, honest: Path, folder: Path, name: str) -> dict
     assert sorted(folder.iterdir()) == beside
     assert SECRET.decode() not in json.dumps(answer)
     assert not holds_secret(folder / "runs")
+    subprocess.run(["rm", "-rf", folder / "runs"], check=True)  # some are too deep or too large to be kept
     return answer
 
 
 def needs_sandbox(name: str) -> bool:
     """Whether the folder is spoiled where a fork and a resume look: the others differ in what is read only."""
-    return not name.startswith(("trajectory.json", "run.html", "journal.jsonl", "line_", "branches_"))
+    return not name.startswith(("trajectory.json", "run.html", "journal.jsonl", "line_"))
 
 
 def holds_secret(folder: Path) -> bool:
     """Whether a regular file below a folder holds the secret."""
-    regular = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
-    return any(path.stat().st_size < 2**28 and SECRET in path.read_bytes() for path in regular)
+    found = subprocess.run(
+        ["find", folder, "-type", "f", "-size", "-200M", "-exec", "grep", "-qF", SECRET.decode(), "{}", ";", "-print"],
+        capture_output=True, check=True,
+    )  # fmt: skip
+    return bool(found.stdout)
 
 
 @pytest.mark.timeout(300)
