@@ -375,6 +375,48 @@ def line_that_is_too_long(folder: Path, outside: Path) -> None:
         file.write(b'{"kind": "' + b"x" * (65 * 2**20) + b'"}\n')
 
 
+def _first_event(facts: dict[str, Any]) -> Spoil:
+    def spoil(folder: Path, outside: Path) -> None:
+        def change(one: dict[str, Any]) -> dict[str, Any]:
+            return one | ({"settings": one["settings"] | facts} if one["kind"] == "run.started" else {})
+
+        _edit(folder, change)
+
+    return spoil
+
+
+SPOILED |= {
+    "limits of other kinds": _first_event({"limits": {"steps": "many", "cost": [], "time": {}}}),
+    "limits that are a list": _first_event({"limits": [1, 2]}),
+    "sampling of other kinds": _first_event({"sampling": {"temperature": "hot", "extra_body": 1}}),
+    "prompts of other kinds": _first_event({"prompts": {"system_prompt": "x", "output_dir": ["a"]}}),
+    "a time-out that is a text": _first_event({"command_timeout": "long"}),
+}
+
+
+@spoiled
+def sandbox_of_other_kinds(folder: Path, outside: Path) -> None:
+    protection = {"isolation": ["process"], "profile": {}, "network": [], "details": "x"}
+    _edit(folder, lambda one: one | ({"protection": protection} if one["kind"] == "sandbox.ready" else {}))
+
+
+@spoiled
+def link_to_the_host_in_a_checkpoint(folder: Path, outside: Path) -> None:
+    """A link that leads out of the sandbox, and files below it, in the files of every step."""
+    with index(folder) as sql:
+        rows = sql.execute(
+            "SELECT checkpoint, path, entry FROM entries WHERE path LIKE '%/result.txt'"
+        ).fetchall()
+        for number, path, entry in rows:
+            place = path.rpartition(b"/")[0]
+            link = ["l", 0, 0o777, os.getuid(), os.getgid(), 0, 0, str(outside), None, None]
+            for name, row in ((b"/linked", json.dumps(link).encode()), (b"/linked/made", entry)):
+                sql.execute("INSERT INTO entries VALUES (?, ?, ?)", (number, place + name, row))
+            sql.execute(
+                "INSERT INTO entries VALUES (?, ?, ?)", (number, os.fsencode(outside / "made"), entry)
+            )
+
+
 def _edit(folder: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     path = folder / "journal.jsonl"
     lines = [json.dumps(change(json.loads(line))) + "\n" for line in path.read_text("utf-8").splitlines()]

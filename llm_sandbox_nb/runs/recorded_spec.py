@@ -12,7 +12,7 @@ from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.prompts import PromptConfig, load_prompts
 from llm_sandbox_nb.agent.run_record import RunRecord
-from llm_sandbox_nb.agent.run_spec import RunSpec
+from llm_sandbox_nb.agent.run_spec import RunSpec, with_given
 from llm_sandbox_nb.agent.tools.own_tool import RecordedTool, missing_tools
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS, Toolbox, with_own_tools
 from llm_sandbox_nb.model.contract import Model, ModelSettings
@@ -83,25 +83,31 @@ def _same_tools(run: RunRecord, given: Iterable[Callable[..., Any]] | None) -> T
 def _from_journal(run: RunRecord, model: Model) -> RunSpec:
     recorded = run.trajectory.start.settings if run.trajectory.start else {}
     prompts = recorded.get("prompts")
-    complete = isinstance(prompts, dict) and isinstance(prompts.get("system_prompt"), str)
+    known = _known(PromptConfig, prompts)
+    complete = "system_prompt" in known and all(isinstance(text, str) for text in known.values())
+    timeout = recorded.get("command_timeout")
     return RunSpec(
         task=run.task,
         model=model,
-        prompts=PromptConfig(**_known(PromptConfig, prompts)) if complete else load_prompts(None),
+        prompts=PromptConfig(**known) if complete else load_prompts(None),
         limits=_changed(RunLimits(), recorded.get("limits")),
         settings=_changed(ModelSettings(), recorded.get("sampling")),
-        command_timeout=float(recorded.get("command_timeout") or DEFAULT_TIMEOUT),
+        command_timeout=float(timeout)
+        if isinstance(timeout, int | float) and timeout > 0
+        else DEFAULT_TIMEOUT,
     )
 
 
 def _changed(value: _T, changed: Mapping[str, Any] | None) -> _T:
-    return dataclasses.replace(value, **_known(type(value), changed))
+    """Raises InputError for values that no run can have: whoever made the record may be anybody."""
+    return with_given(value, _known(type(value), changed))
 
 
 def _known(kind: Any, values: Mapping[str, Any] | None) -> dict[str, Any]:
     """Without what another version recorded."""
     names = {field.name for field in dataclasses.fields(kind)}
-    return {name: value for name, value in (values or {}).items() if name in names}
+    given = values if isinstance(values, Mapping) else {}
+    return {name: value for name, value in given.items() if name in names}
 
 
 def sandbox_options(run: RunRecord, changed: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,9 +181,13 @@ def _address(value: object) -> str:
 
 def _recorded_options(run: RunRecord) -> dict[str, Any]:
     protection = run.trajectory.sandbox.protection if run.trajectory.sandbox else {}
-    options = {name: protection[name] for name in ("isolation", "profile") if protection.get(name)}
+    names = ("isolation", "profile")
+    options = {name: protection[name] for name in names if isinstance(protection.get(name), str)}
     isolation = ISOLATIONS.get(options.get("isolation", ""))
     if isolation and protection.get("network") in isolation.networks:
         options["network"] = protection["network"]
-    image = (protection.get("details") or {}).get("image")
-    return options | ({"image": image} if image and isolation and isolation.takes_images else {})
+    details = protection.get("details")
+    image = details.get("image") if isinstance(details, Mapping) else None
+    return options | (
+        {"image": image} if image and isinstance(image, str) and isolation and isolation.takes_images else {}
+    )

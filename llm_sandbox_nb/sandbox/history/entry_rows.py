@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 
 from llm_sandbox_nb.sandbox.history.manifest import BLOCK, CHAR, FILE, FOLDER, LINK, TYPES
@@ -33,6 +34,16 @@ def path_problem(path: object) -> str:
     if path.startswith(tuple(f"{folder}/" for folder in _NEVER)) and not f"{path}/".startswith(f"{_BUT}/"):
         return "it reports files of the kernel"
     return ""
+
+
+_PLAIN = re.compile(rb"/|(?:/(?!\.\.?(?:/|\Z))[^/\0]{1,%d})+" % _NAME_MOST)
+
+
+def is_kept_path(data: object) -> bool:
+    """Whether bytes are those of a path without a problem, see `path_problem`: a history may have very many."""
+    if not isinstance(data, bytes) or len(data) > _PATH_MOST or _PLAIN.fullmatch(data) is None:
+        return False
+    return not data.startswith((b"/proc/", b"/sys/", b"/dev/")) or not path_problem(os.fsdecode(data))
 
 
 def is_entry(row: object, *, kept: bool = False) -> bool:

@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import quote
 
 from llm_sandbox_nb.sandbox.errors import HistoryError
-from llm_sandbox_nb.sandbox.history.entry_rows import CHUNK_MOST, is_number, path_problem
+from llm_sandbox_nb.sandbox.history.entry_rows import CHUNK_MOST, is_kept_path, is_number
 from llm_sandbox_nb.sandbox.history.packs import is_pack_name
 
 VERSION = "1"
@@ -209,7 +209,7 @@ class _Copy:
         self._copy("packs", 3, self._is_pack)
         self._copy("objects", 5, self._is_object)
         self._copy("dropped", 1, lambda row: _is_id(row[0]))
-        self._copy("image", 3, lambda row: _is_path(row[0]) and _is_kept(row[1]) and row[2] in (0, 1))
+        self._copy("image", 3, lambda row: is_kept_path(row[0]) and _is_kept(row[1]) and row[2] in (0, 1))
 
     def _copy(self, table: str, columns: int, check: Callable[[Row], bool], order: str = "") -> None:
         rows = self._source.execute(f"SELECT * FROM {table} {order}")
@@ -245,7 +245,7 @@ class _Copy:
         return proper and len(self._checkpoints) <= CHECKPOINTS_MOST
 
     def _is_change(self, row: Row) -> bool:
-        return row[0] in self._checkpoints and _is_path(row[1]) and _is_kept(row[2])
+        return row[0] in self._checkpoints and is_kept_path(row[1]) and _is_kept(row[2])
 
     def _is_pack(self, row: Row) -> bool:
         number, name, size = row
@@ -269,10 +269,6 @@ class _Copy:
 
 def _is_id(value: object) -> bool:
     return isinstance(value, str) and _ID.fullmatch(value) is not None
-
-
-def _is_path(value: object) -> bool:
-    return isinstance(value, bytes) and not path_problem(os.fsdecode(value))
 
 
 def _is_kept(value: object) -> bool:
