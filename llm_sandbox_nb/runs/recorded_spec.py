@@ -141,12 +141,12 @@ def sandbox_options(run: RunRecord, changed: Mapping[str, Any]) -> dict[str, Any
     return found
 
 
-def check_recorded_addresses(run: RunRecord, model: str | None, settings: Mapping[str, Any]) -> None:
+def check_recorded_addresses(run: RunRecord, model: str | None, extra_body: object) -> None:
     """Check that the record alone sends no request to an address that it names.
 
     Args:
         model: the name of the model, where it is that of the record.
-        settings: those of the record that a person has not named.
+        extra_body: what is added to each request, where it is that of the record.
 
     Raises:
         InputError: it does; whoever made it may be anybody.
@@ -158,7 +158,7 @@ def check_recorded_addresses(run: RunRecord, model: str | None, settings: Mappin
             f"The record names a model at an address, {model!r:.80}: name the model, as in "
             "result.resume(model='openai/gpt-5')."
         )
-    if name := _address(settings.get("extra_body")):
+    if name := _address(extra_body):
         raise InputError(
             f"The record adds {name!r:.80} to each request, which may send it elsewhere: name what to add, as in "
             "result.resume(settings={'extra_body': {}})."

@@ -170,9 +170,14 @@ def _drop_unkept_calls(run: RunRecord, recorder: Recorder) -> None:
 
 def _spec(run: RunRecord, options: ResumeOptions) -> RunSpec:
     spec = recorded_spec(run, _model(run, options), options.tools)
-    named = _given_values(options.settings, spec.settings)
-    unnamed = {name: value for name, value in vars(spec.settings).items() if name not in named}
-    check_recorded_addresses(run, run.model if options.model is None else None, unnamed)
+    names_body = options.settings is not None and (
+        not isinstance(options.settings, Mapping) or "extra_body" in options.settings
+    )
+    model, body = (
+        run.model if options.model is None else None,
+        None if names_body else spec.settings.extra_body,
+    )
+    check_recorded_addresses(run, model, body)
     known, start = run.context.spec, run.trajectory.start
     if conversation_state(run.trajectory).fresh:  # its sandbox may never have been open
         if known is not None:

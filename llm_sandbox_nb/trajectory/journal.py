@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ LINE_MOST = 64 * 1024**2
 """Bytes of one line of a journal."""
 JOURNAL_MOST = 1024**3
 """Bytes of a journal that is read."""
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _PREVIEW = 4000
 """Characters of such a text in the event: its beginning and its end."""
 
@@ -88,6 +90,8 @@ def load_bytes(folder: Path, text: ev.Text) -> bytes:
     if isinstance(text, str):
         return text.encode()
     try:
+        if _DIGEST.fullmatch(text.sha256) is None:
+            raise NotOwnFileError("its name is no digest")
         return read_file(folder, f"{BLOBS}/{text.sha256}", BLOB_MOST)
     except NotOwnFileError as error:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), text.sha256) from error

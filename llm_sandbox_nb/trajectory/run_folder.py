@@ -73,7 +73,10 @@ def own_file(folder: Path, name: str) -> Path | None:
 
     A run may come from someone else: neither its names nor its links lead to another file of this machine.
     """
-    return folder / os.path.normpath(name) if is_file(folder.parent, Path(folder.name) / name) else None
+    inside = PurePath(os.path.normpath(name))
+    if inside.is_absolute() or os.pardir in inside.parts or not is_file(folder.parent, folder.name / inside):
+        return None
+    return folder / inside
 
 
 class RunFiles(Mapping[str, RunFile]):
