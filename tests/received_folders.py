@@ -395,6 +395,19 @@ SPOILED |= {
 
 
 @spoiled
+def messages_of_other_kinds(folder: Path, outside: Path) -> None:
+    message = {"role": "assistant", "tool_calls": [1, {"id": []}, {}], "content": [1, {"text": 2}]}
+    _edit(folder, lambda one: one | ({"message": message} if "message" in one else {}))
+
+
+@spoiled
+def steps_that_are_endless_numbers(folder: Path, outside: Path) -> None:
+    _edit(
+        folder, lambda one: one | ({"step": one["step"] * 10**15} if isinstance(one.get("step"), int) else {})
+    )
+
+
+@spoiled
 def sandbox_of_other_kinds(folder: Path, outside: Path) -> None:
     protection = {"isolation": ["process"], "profile": {}, "network": [], "details": "x"}
     _edit(folder, lambda one: one | ({"protection": protection} if one["kind"] == "sandbox.ready" else {}))

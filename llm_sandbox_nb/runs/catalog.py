@@ -76,14 +76,17 @@ def list_runs(root: Path, most: int | None = None) -> list[RunEntry]:
 
 
 def _entry(folder: Path, short_id: str) -> RunEntry:
-    with _locked_journal(folder) as locked:
-        running = not locked
     common: dict[str, Any] = {
-        "folder": folder, "short_id": short_id, "running": running,
-        "in_use": running or is_history_in_use(folder / HISTORY),
-        "changed": (folder / JOURNAL).stat().st_mtime,
+        "folder": folder, "short_id": short_id, "running": False, "in_use": False, "changed": 0.0,
     }  # fmt: skip
     try:
+        with _locked_journal(folder) as locked:
+            running = not locked
+        common |= {
+            "running": running,
+            "in_use": running or is_history_in_use(folder / HISTORY),
+            "changed": (folder / JOURNAL).stat().st_mtime,
+        }
         start, finish = _ends(folder)
         if start is not None and finish is not None and not running:
             said = ending_words(finish.stop_reason, [start.settings.get("limits")], "")

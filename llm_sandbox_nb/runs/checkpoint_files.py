@@ -236,10 +236,11 @@ def restore_artifacts(run: RunRecord, checkpoint: str, known: Collection[str] = 
 
 def record_artifacts(run: RunRecord, recorder: Recorder, step: int) -> None:
     """Record on the branch of HEAD what `files/` holds: files that were collected late are recorded elsewhere."""
-    said, here = run.trajectory.artifacts, dict(run.files)
+    said, here, room = run.trajectory.artifacts, dict(run.files), CollectLimits.all_bytes
     for name, file in here.items():
-        if file.size > CollectLimits.file_bytes:
-            continue  # no run collects it
+        if file.size > min(CollectLimits.file_bytes, room):
+            continue  # no run collects so much
+        room -= file.size
         event = saved_file(name, file.path, step or None)
         before = said.get(event.path)
         if before is None or before.sha256 != event.sha256:

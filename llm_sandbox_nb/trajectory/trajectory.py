@@ -113,7 +113,12 @@ class Trajectory:
         self._head: str | None = None
         self._begin()
         for event in events:
-            self.add(event)
+            try:
+                self.add(event)
+            except (TypeError, ValueError, KeyError, AttributeError) as error:
+                raise JournalError(
+                    f"event {event.id!r:.80} has parts of other kinds ({error!s:.200})"
+                ) from error
 
     def _begin(self) -> None:
         """No event of the branch was seen yet."""
@@ -335,7 +340,7 @@ class Trajectory:
                 case ev.MessageAdded():
                     said.append(event.message)
                 case ev.ModelReplied():
-                    unanswered = [call["id"] for call in event.message.get("tool_calls") or ()]
+                    unanswered = call_ids(event.message)
                     said.append(event.message)
                 case ev.CallFinished():
                     unanswered = [id for id in unanswered if id != event.call_id]
@@ -428,9 +433,18 @@ def tool_message(call_id: str, observation: str) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": call_id, "content": observation}
 
 
+def call_ids(message: dict[str, Any]) -> list[str]:
+    """The ids of the calls of a reply; what is no call is passed over: the record may be a stranger's."""
+    calls = message.get("tool_calls")
+    found = [call.get("id") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    return [id for id in found if isinstance(id, str)]
+
+
 def message_text(message: dict[str, Any]) -> str:
     """The plain text of a message whose content is a string or a list of parts."""
     content = message.get("content")
     if isinstance(content, str):
         return content
-    return "".join(part.get("text", "") for part in content or () if isinstance(part, dict))
+    parts = content if isinstance(content, list) else []
+    texts = [part.get("text") for part in parts if isinstance(part, dict)]
+    return "".join(text for text in texts if isinstance(text, str))
