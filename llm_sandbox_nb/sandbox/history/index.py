@@ -209,7 +209,7 @@ def writable_index(folder: Path) -> Index:
     """The index in `folder`, for the one process that writes it: rows of before are in a fresh database.
 
     Raises:
-        HistoryError: what is there is no index of a history.
+        HistoryError: it holds no index of a history.
     """
     _check_names(folder)
     _finish_replacement(folder)
@@ -238,7 +238,7 @@ class IndexReader:
     """The index in a folder, for reading while another process may write it: a copy, made anew when it has changed.
 
     Raises:
-        HistoryError: what is there is no index of a history.
+        HistoryError: it holds no index of a history.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -288,7 +288,7 @@ class IndexReader:
 
 
 _FRESH = f"{INDEX}.fresh"
-"""A whole index, which takes the place of the one that is there."""
+"""A whole index, which takes the place of the present one."""
 
 
 def _check_names(folder: Path) -> None:
