@@ -439,7 +439,9 @@ def _edit(folder: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> N
 # -- what a person does with a run ---------------------------------------------------------------------------------
 
 
-def operations(folder: Path, honest: Path, script: str, *, sandbox: bool) -> dict[str, Callable[[], object]]:
+def operations(
+    folder: Path, honest: Path, script: str, *, sandbox: bool, replay: bool
+) -> dict[str, Callable[[], object]]:
     """By name, in the order in which they are done; those that need a sandbox only where that is asked for."""
     from llm_sandbox_nb.cli import main
     from llm_sandbox_nb.runs.run import Run
@@ -498,6 +500,11 @@ def operations(folder: Path, honest: Path, script: str, *, sandbox: bool) -> dic
             "fork": lambda: Run.load(folder).fork(1, isolation="process").close(),
             "resume": lambda: repr(Run.load(folder).resume("More.", model=script, isolation="process")),
         }
+    if replay:
+        found |= {
+            "replay": lambda: str(Run.load(folder).replay(isolation="process").steps),
+            "rebuild": lambda: repr(Run.load(folder).rebuild(isolation="process")),
+        }
     return found | {
         "rewind": lambda: str(Run.load(folder).rewind(1)),
         "undo": lambda: str(Run.load(folder).undo()),
@@ -508,7 +515,9 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     """What each operation gave: seconds, the kind of an error, and what was said."""
     folder, honest = Path(question["folder"]), Path(question["honest"])
     told: dict[str, Any] = {}
-    work = operations(folder, honest, question["script"], sandbox=question["sandbox"])
+    work = operations(
+        folder, honest, question["script"], sandbox=question["sandbox"], replay=question["replay"]
+    )
     for name, operation in work.items():
         began, kind = time.monotonic(), ""
         try:

@@ -31,6 +31,13 @@ PATIENCE = 120.0
 """Seconds in which everything is done with one folder, also on a machine that does much else."""
 MEMORY = 600 * 2**20
 """Bytes by which the process may grow with any of them."""
+REPLAYED = (
+    "file_of_the_host_as_a_pack", "link_to_the_host_as_a_pack", "checkpoint_that_is_its_own_parent",
+    "link_to_the_host_in_a_checkpoint", "history is a link to a folder", "history/packs is a link to a folder",
+    "history/index.sqlite is a pipe", "files is a link to a folder", "a pack is a pipe", "trigger_on_insert",
+    "messages_of_other_kinds", "sandbox_of_other_kinds",
+)  # fmt: skip
+"""Those that are also replayed and rebuilt, which begins as a fork does."""
 KNOWN = {
     "", "InputError", "HistoryError", "JournalError", "RunError", "SandboxError", "ExportError", "UsageError",
     "FileNotFoundError", "OutputLimitExceededError", "NotOwnFileError",
@@ -138,6 +145,7 @@ def do_everything(worker: Worker, honest: Path, folder: Path, name: str) -> dict
         "honest": str(honest),
         "script": f"scripted/{honest.parents[1] / 'script.yaml'}",
         "sandbox": needs_sandbox(name),
+        "replay": name in REPLAYED,
         "cwd": str(folder),
     }
     answer = worker.ask(question)
@@ -216,6 +224,7 @@ def test_with_an_honest_folder_everything_works(
         "honest": str(honest),
         "script": f"scripted/{honest.parents[1] / 'script.yaml'}",
         "sandbox": True,
+        "replay": True,
         "cwd": str(tmp_path),
     }
     answer = worker.ask(question)
