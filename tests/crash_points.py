@@ -1,7 +1,7 @@
 """Kill a process at its n-th change of the files below a folder, so that a test can try every one of them.
 
 No code of the package knows of this: Python tells (`sys.addaudithook`) of every file that is opened for writing,
-renamed, linked or removed; `os.write` and `sqlite3.connect` are replaced.
+renamed, linked or removed; `os.write`, `sqlite3.connect` and `os.open` relative to a folder are replaced.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ class CrashPoints:
         self.folder = str(folder)
         self.fatal = fatal
         self.seen = 0
-        self._write, self._connect = os.write, sqlite3.connect
+        self._write, self._connect, self._open = os.write, sqlite3.connect, os.open
         sys.addaudithook(self._audit)
         os.write = self._counted_write  # type: ignore[assignment]
         sqlite3.connect = self._counted_connect
+        os.open = self._counted_open
 
     def _change(self, first: Callable[[], object] = lambda: None) -> None:
         if self.seen == self.fatal:
@@ -44,7 +45,15 @@ class CrashPoints:
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event in CHANGES or (event == "open" and arguments[2] and arguments[2] & WRITES):
-            self._if_below(arguments[0])
+            relative = arguments[1:] if event not in ("open", "os.truncate") else ()
+            folders = [one for one in relative if isinstance(one, int) and one >= 0]
+            self._if_below(_relative(arguments[0], folders[0]) if folders else arguments[0])
+
+    def _counted_open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        """An audit event names no folder."""
+        if dir_fd is not None and flags & WRITES:
+            self._if_below(_relative(path, dir_fd))
+        return self._open(path, flags, mode, dir_fd=dir_fd)
 
     def _if_below(self, path: object) -> None:
         if isinstance(path, (str, os.PathLike)) and os.fspath(path).startswith(self.folder):
@@ -64,6 +73,11 @@ class CrashPoints:
             self._change()
             self._change(lambda: self._write(descriptor, bytes(data)[: len(data) // 2]))
         return self._write(descriptor, data)
+
+
+def _relative(path: object, folder: int) -> object:
+    """The path of a file that is named relative to a folder."""
+    return f"{Path(f'/proc/self/fd/{folder}').readlink()}/{path}" if isinstance(path, str) else path
 
 
 def at_every_change(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from llm_sandbox_nb.sandbox.contract import Checkpoint
 from llm_sandbox_nb.sandbox.history.manifest import FILE, FOLDER, Chunk, Entry, delta
-from llm_sandbox_nb.sandbox.history.packs import PackWriter
+from llm_sandbox_nb.sandbox.history.packs import PackFolder, PackWriter
 from llm_sandbox_nb.sandbox.history.snapshot import HEAD, SnapshotReader
 from llm_sandbox_nb.sandbox.history.store import HistoryStore
 from llm_sandbox_nb.sandbox.protocol.frames import MAX_PAYLOAD, Kind
@@ -83,7 +83,7 @@ def feed(incoming: SnapshotReader, stream: bytes) -> None:
 def incoming(folder: Path, limit: int = 2**24, below: str = "/") -> SnapshotReader:
     """Takes a stream; nothing is known of before."""
     folder.mkdir(exist_ok=True)
-    return SnapshotReader(PackWriter(folder), lambda _: None, limit, below)
+    return SnapshotReader(PackWriter(PackFolder(folder.parent, folder.name)), lambda _: None, limit, below)
 
 
 def sorted_paths(paths: Iterable[str]) -> list[str]:

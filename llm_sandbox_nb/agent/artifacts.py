@@ -15,6 +15,7 @@ from pathlib import Path
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.encoded_text import text_of
 from llm_sandbox_nb.formatting import format_size
+from llm_sandbox_nb.own_folder import NotOwnFileError, check_folder, remove_file
 from llm_sandbox_nb.sandbox.contract import FileChange, FileEntry, Sandbox
 from llm_sandbox_nb.sandbox.errors import OutputLimitExceededError, SandboxLostError, TransferError
 from llm_sandbox_nb.trajectory import events as ev
@@ -229,8 +230,8 @@ class Collector:
         if self._sizes.pop(path, None) is None or name is None:
             return
         # Where a folder has become a file, or the reverse, the copy of before went with the change.
-        with suppress(NotADirectoryError, IsADirectoryError, FileNotFoundError):
-            (self.recorder.folder / FILES / name).unlink()
+        with suppress(NotOwnFileError, IsADirectoryError, FileNotFoundError):
+            remove_file(self.recorder.folder, f"{FILES}/{name}")
         self.recorder.emit(ev.ArtifactRemoved(step=step, path=ev.clean_text(name)))
 
 
@@ -254,8 +255,14 @@ def collected_names(trajectory: Trajectory) -> set[str]:
 
 
 def make_way(files: Path, target: Path) -> None:
-    """Make the folder of `target`, and remove an older copy, file or folder, that is in the way."""
-    files.mkdir(exist_ok=True)
+    """Make the folder of `target`, and remove an older copy, file or folder, that is in the way.
+
+    Raises:
+        NotOwnFileError: `files`, the folder of a run, is a link: what it leads to is not the run's.
+    """
+    with suppress(FileExistsError):
+        files.mkdir()
+    check_folder(files)
     folder = files
     for part in target.relative_to(files).parts[:-1]:
         folder = folder / part

@@ -76,6 +76,8 @@ class RunContext:
     """Options of `open_sandbox` for another sandbox like it."""
     isolation_setting: str | None = None
     """What the settings of this notebook say: the record alone may not choose a sandbox that isolates nothing."""
+    network_setting: str | None = None
+    """The same for an open network."""
     resume_display: ResumeDisplay | None = None
     """Shows what the run does when it resumes."""
     on_fork: Callable[[Any], None] | None = None

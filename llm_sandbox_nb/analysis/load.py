@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import fnmatch
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from llm_sandbox_nb.formats.llm_in_sandbox import from_seed, is_seed
+from llm_sandbox_nb.formats.llm_in_sandbox import from_seed, is_seed, read_json
+from llm_sandbox_nb.own_folder import names_below
 from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
 from llm_sandbox_nb.trajectory.run_folder import JOURNAL, SEED
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
@@ -68,11 +69,12 @@ def load_runs(paths: Iterable[str | Path]) -> Reading:
 
 
 def _files(given: Path) -> list[Path]:
-    if given.is_file():
-        return [given]
-    journals = sorted(given.rglob(JOURNAL))
+    if not given.is_dir():
+        return [given.resolve()]
+    found = sorted(names_below(given, lambda name: name == JOURNAL or fnmatch.fnmatchcase(name, _SEEDS)))
+    journals = [path for path in found if path.name == JOURNAL]
     beside = {journal.parent for journal in journals}
-    return journals + [path for path in sorted(given.rglob(_SEEDS)) if path.parent not in beside]
+    return journals + [path for path in found if path.name != JOURNAL and path.parent not in beside]
 
 
 def _read(file: Path, given: Path) -> Iterator[Loaded]:
@@ -83,7 +85,7 @@ def _read(file: Path, given: Path) -> Iterator[Loaded]:
             raise ValueError("no run has begun in it")
         yield Loaded(file.parent.name, group, "journal", file, trajectory)
         return
-    content = json.loads(file.read_text("utf-8"))
+    content = read_json(file)
     many = _many(content)
     if many is None:
         yield Loaded(

@@ -66,8 +66,8 @@ def show_command(arguments: argparse.Namespace) -> int:
         UsageError: there is no run, or it cannot be read.
     """
     path = run_path(arguments.run)
-    journal = path / JOURNAL if path.is_dir() else path
-    if not journal.is_file():
+    journal = path / JOURNAL if path.is_dir() else path.resolve()
+    if not os.path.lexists(journal):
         raise UsageError(f"There is no run at {path}: give the folder that holds its {JOURNAL}.")
     folder = journal.parent
     printer = Printer(sys.stdout, lines=LIVE_LINES if arguments.brief else None, folder=folder)
@@ -77,7 +77,7 @@ def show_command(arguments: argparse.Namespace) -> int:
             printer(last)
     except FileNotFoundError as error:
         raise UsageError(f"Outputs of the run are missing; {folder}/blobs was left behind.") from error
-    except (JournalError, ValueError) as error:
+    except (JournalError, ValueError, OSError) as error:
         raise UsageError(f"The run cannot be read to its end: {str(error).rstrip('.')}.") from error
     if last is None:
         raise UsageError(f"There is nothing to show: no run has begun in {folder}.")

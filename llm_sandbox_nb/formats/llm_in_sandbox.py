@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from llm_sandbox_nb.own_folder import NotOwnFileError, read_file
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.run_folder import SEED
 from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory, tool_message
@@ -20,6 +21,8 @@ from llm_sandbox_nb.trajectory.whole_file import write_whole
 
 RESPONSES = "litellm"
 """The folder of requests and replies, in the folder of a run."""
+SEED_MOST = 512 * 1024**2
+"""Bytes of a `trajectory.json` that is read."""
 _RECORDS = ("steps", "trajectory")
 _EXIT = re.compile(r"\s*Exit code: *(?:Error: Exit code *)?(-?\d+)[^\n]*\n?")
 _LABEL = re.compile(r"Execution output of \\?\[[^\]\n]*\]:\n?")
@@ -74,9 +77,22 @@ def read_seed(path: Path) -> Trajectory:
         ValueError: it is not a trajectory.
     """
     try:
-        return from_seed(json.loads(path.read_text("utf-8")), path.stem)
-    except ValueError as error:
+        return from_seed(read_json(path), path.stem)
+    except (ValueError, NotOwnFileError) as error:
         raise ValueError(f"{path} is not a trajectory in the paper's form ({error}).") from error
+
+
+def read_json(path: Path) -> Any:
+    """What the JSON file at `path` holds, which must be a regular file.
+
+    Raises:
+        FileNotFoundError, NotOwnFileError: there is no such file.
+        ValueError: it is not JSON.
+    """
+    try:
+        return json.loads(read_file(path.parent, path.name, SEED_MOST).decode("utf-8"))
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def is_seed(content: Any) -> bool:

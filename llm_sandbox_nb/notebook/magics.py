@@ -232,7 +232,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         else:
             here = [one for one in self._recent if name in (one.folder.name, str(one.folder))]
             run = here[-1] if here else find_run(name, self.folder, self._forks)
-        run.context.isolation_setting = self.isolation
+        run.context.isolation_setting, run.context.network_setting = self.isolation, self.network
         self._prepare(run)
         return run
 

@@ -13,8 +13,9 @@ from llm_sandbox_nb.notebook.display import LiveDisplay
 from llm_sandbox_nb.notebook.errors import SandboxInputError
 from llm_sandbox_nb.notebook.sandboxes import Forks
 from llm_sandbox_nb.notebook.settings import SandboxSettings
+from llm_sandbox_nb.own_folder import open_file
 from llm_sandbox_nb.trajectory.events import RunStarted, SandboxReady, parse_event
-from llm_sandbox_nb.trajectory.journal import JournalError
+from llm_sandbox_nb.trajectory.journal import JournalError, journal_lines
 from llm_sandbox_nb.trajectory.run_folder import (
     HISTORY,
     JOURNAL,
@@ -100,16 +101,16 @@ def _second_hand(started: RunStarted) -> bool:
 
 def _ran_in(folder: Path, sandbox_id: str) -> bool:
     try:
-        with (folder / JOURNAL).open("rb") as file:
-            ready = next((event for event in map(parse_event, file) if isinstance(event, SandboxReady)), None)
-    except (OSError, ValueError):
+        events = map(parse_event, journal_lines(folder))
+        ready = next((event for event in events if isinstance(event, SandboxReady)), None)
+    except (OSError, ValueError, JournalError):
         return False
     return ready is not None and ready.sandbox_id == sandbox_id
 
 
 def _started(folder: Path) -> RunStarted | None:
     try:
-        with (folder / JOURNAL).open("rb") as file:
+        with os.fdopen(open_file(folder, JOURNAL), "rb") as file:
             event = parse_event(file.readline(_FIRST_LINE))
     except (OSError, ValueError):
         return None

@@ -9,18 +9,20 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from llm_sandbox_nb.card.outcome import ending_words, state
 from llm_sandbox_nb.card.text import first_line, plain
 from llm_sandbox_nb.formatting import format_size, plural
+from llm_sandbox_nb.own_folder import open_file, status_below
 from llm_sandbox_nb.sandbox.history.store import is_history_in_use
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
+from llm_sandbox_nb.trajectory.journal import LINE_MOST, JournalError, read_journal
 from llm_sandbox_nb.trajectory.run_folder import HISTORY, JOURNAL, run_folders, short_ids
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
-from llm_sandbox_nb.windows import open_no_link, try_lock
+from llm_sandbox_nb.windows import try_lock
 
 _TAIL = 256 * 1024
 """Bytes of a journal's end in which its last event is looked for."""
@@ -74,14 +76,17 @@ def list_runs(root: Path, most: int | None = None) -> list[RunEntry]:
 
 
 def _entry(folder: Path, short_id: str) -> RunEntry:
-    with _locked_journal(folder) as locked:
-        running = not locked
     common: dict[str, Any] = {
-        "folder": folder, "short_id": short_id, "running": running,
-        "in_use": running or is_history_in_use(folder / HISTORY),
-        "changed": (folder / JOURNAL).stat().st_mtime,
+        "folder": folder, "short_id": short_id, "running": False, "in_use": False, "changed": 0.0,
     }  # fmt: skip
     try:
+        with _locked_journal(folder) as locked:
+            running = not locked
+        common |= {
+            "running": running,
+            "in_use": running or is_history_in_use(folder / HISTORY),
+            "changed": (folder / JOURNAL).stat().st_mtime,
+        }
         start, finish = _ends(folder)
         if start is not None and finish is not None and not running:
             said = ending_words(finish.stop_reason, [start.settings.get("limits")], "")
@@ -113,8 +118,8 @@ def _entry(folder: Path, short_id: str) -> RunEntry:
 
 def _ends(folder: Path) -> tuple[ev.RunStarted | None, ev.RunFinished | None]:
     """The first event, and the last one if it ends the run: all that a list needs of most runs."""
-    with (folder / JOURNAL).open("rb") as file:
-        first = file.readline()
+    with os.fdopen(open_file(folder, JOURNAL), "rb") as file:
+        first = file.readline(LINE_MOST)
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - _TAIL))
         last = file.read().splitlines(keepends=True)[-1:]
@@ -129,7 +134,7 @@ def _ends(folder: Path) -> tuple[ev.RunStarted | None, ev.RunFinished | None]:
 @contextlib.contextmanager
 def _locked_journal(folder: Path) -> Iterator[bool]:
     """Lock the journal while the block runs; gives whether that was possible."""
-    descriptor = open_no_link(folder / JOURNAL)
+    descriptor = open_file(folder, JOURNAL)
     try:
         yield try_lock(descriptor)
     finally:
@@ -140,14 +145,10 @@ def disk_use(folders: Iterable[Path]) -> int:
     """Bytes on disk of all files in folders; a file with several names counts once. Links are not followed."""
     seen: set[tuple[int, int]] = set()
     total = 0
-    for top in folders:
-        for folder, names, files in os.walk(top):
-            for name in (*files, *names):
-                with contextlib.suppress(OSError):
-                    info = (Path(folder) / name).lstat()
-                    if (info.st_dev, info.st_ino) not in seen:
-                        seen.add((info.st_dev, info.st_ino))
-                        total += getattr(info, "st_blocks", -(-info.st_size // 512)) * 512
+    for info in chain.from_iterable(map(status_below, folders)):
+        if (info.st_dev, info.st_ino) not in seen:
+            seen.add((info.st_dev, info.st_ino))
+            total += getattr(info, "st_blocks", -(-info.st_size // 512)) * 512
     return total
 
 
@@ -212,7 +213,7 @@ def prune(plan: PrunePlan) -> list[str]:
                 moved = entry.folder.with_name(f"{_REMOVING}-{entry.name}")
                 entry.folder.rename(moved)
             shutil.rmtree(moved)
-        except OSError as error:
+        except (OSError, RecursionError) as error:
             problems.append(f"{entry.name} could not be removed: {error}.")
     return problems
 

@@ -17,6 +17,7 @@ from llm_sandbox_nb.agent.inputs import StartingFiles
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.agent.run_record import IN_USE, RunRecord, in_use_by_another
+from llm_sandbox_nb.own_folder import is_file, remove_file
 from llm_sandbox_nb.sandbox.contract import Changes, Directories
 from llm_sandbox_nb.sandbox.errors import HistoryError
 from llm_sandbox_nb.sandbox.history.diff import compare
@@ -221,7 +222,7 @@ def restore_artifacts(run: RunRecord, checkpoint: str, known: Collection[str] = 
         }
         for name in there:
             if name not in here:
-                (folder / name).unlink()
+                remove_file(run.folder, f"{FILES}/{name}")
         for name, entry in sorted(here.items()):
             if _is_same(folder, folder / name, entry):
                 continue
@@ -235,8 +236,11 @@ def restore_artifacts(run: RunRecord, checkpoint: str, known: Collection[str] = 
 
 def record_artifacts(run: RunRecord, recorder: Recorder, step: int) -> None:
     """Record on the branch of HEAD what `files/` holds: files that were collected late are recorded elsewhere."""
-    said, here = run.trajectory.artifacts, dict(run.files)
+    said, here, room = run.trajectory.artifacts, dict(run.files), CollectLimits.all_bytes
     for name, file in here.items():
+        if file.size > min(CollectLimits.file_bytes, room):
+            continue  # no run collects so much
+        room -= file.size
         event = saved_file(name, file.path, step or None)
         before = said.get(event.path)
         if before is None or before.sha256 != event.sha256:
@@ -265,19 +269,15 @@ def _inside(folder: Path, name: str) -> bool:
 
 def _is_same(folder: Path, target: Path, entry: Entry) -> bool:
     """Whether a file has the content of `entry`, by its digests."""
-    if entry.chunks is None or not _stays_inside(folder, target) or target.is_symlink():
+    name = target.relative_to(folder)
+    if entry.chunks is None or not is_file(folder.parent, folder.name / name):
         return False
-    if not target.is_file() or target.stat().st_size != entry.size:
+    if target.stat().st_size != entry.size:
         return False
     if sum(chunk.length for chunk in entry.chunks) != entry.size:
         return False
     with target.open("rb") as file:
         return all(hashlib.sha256(file.read(chunk.length)).digest() == chunk.digest for chunk in entry.chunks)
-
-
-def _stays_inside(folder: Path, target: Path) -> bool:
-    """Whether no link on the way leads out of the folder."""
-    return target.parent.resolve().is_relative_to(folder.resolve())
 
 
 def _checked_size(entry: Entry, room: int) -> int:

@@ -7,12 +7,14 @@ import contextlib
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from llm_sandbox_nb.agent.artifacts import collected_names
+from llm_sandbox_nb.agent.artifacts import CollectLimits, collected_names
 from llm_sandbox_nb.agent.recorder import Recorder, new_run_folder
 from llm_sandbox_nb.agent.run_record import RunRecord, claim_files, in_use_by_another
+from llm_sandbox_nb.own_folder import file_names
 from llm_sandbox_nb.runs.checkpoint_files import record_artifacts, restore_artifacts
 from llm_sandbox_nb.runs.recorded_spec import sandbox_options
 from llm_sandbox_nb.runs.rewind import Destination
@@ -29,11 +31,13 @@ _MAKING = ".being-made"
 _STALE = 3600.0
 
 
-async def fork(run: R, destination: Destination, isolation: str | None = None) -> R:
-    """The second run, with its sandbox open, ready to resume. `isolation`: where the run's sandbox is gone.
+async def fork(
+    run: R, destination: Destination, isolation: str | None = None, network: str | None = None
+) -> R:
+    """The second run, with its sandbox open, ready to resume. `isolation`, `network`: where the run's sandbox is gone.
 
     Raises:
-        InputError: its folder cannot be made, or the isolation must be named.
+        InputError: its folder cannot be made, or the isolation or the network must be named.
         SandboxError: no second sandbox can be started.
     """
     remove_unfinished(run.folder.parent)
@@ -41,7 +45,7 @@ async def fork(run: R, destination: Destination, isolation: str | None = None) -
     (folder / _MAKING).touch()
     box: Sandbox | None = None
     try:
-        box = await _open(run, folder, destination, isolation)
+        box = await _open(run, folder, destination, {"isolation": isolation, "network": network})
         other = await finish_anyway(asyncio.to_thread(_copied, run, destination, folder))
         _set_context(run, other, box)
         _record_in_parent(run, destination, other)
@@ -67,6 +71,7 @@ def _set_context(run: RunRecord, other: RunRecord, box: Sandbox) -> None:
     same = run.context
     other.context.spec, other.context.options = same.spec, same.options
     other.context.isolation_setting = same.isolation_setting
+    other.context.network_setting = same.network_setting
     other.context.resume_display, other.context.on_fork = same.resume_display, same.on_fork
     other.context.models = dict(same.models)
     claim_files(box, other.folder)
@@ -115,20 +120,24 @@ def _copy(run: RunRecord, destination: Destination, folder: Path) -> None:
 
 
 def _copy_folder(source: Path, target: Path) -> None:
-    if source.is_dir() and not source.is_symlink():
-        shutil.copytree(source, target, copy_function=_link, symlinks=True)
+    """Copy the regular files below a folder of a run; blobs, which never change, get a second name instead."""
+    room = CollectLimits.all_bytes
+    for name in file_names(source):
+        copy = target / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(OSError):
+            if source.name == BLOBS:
+                os.link(source / name, copy)
+                continue
+        size = (source / name).stat().st_size
+        if size <= min(CollectLimits.file_bytes, room):
+            room -= size
+            shutil.copy2(source / name, copy)
 
 
-def _link(source: str, target: str) -> object:
-    """Link blobs, which never change; copy all else."""
-    with contextlib.suppress(OSError):
-        if Path(source).parent.name == BLOBS:
-            os.link(source, target)
-            return target
-    return shutil.copy2(source, target)
-
-
-async def _open(run: RunRecord, folder: Path, destination: Destination, isolation: str | None) -> Sandbox:
+async def _open(
+    run: RunRecord, folder: Path, destination: Destination, named: Mapping[str, str | None]
+) -> Sandbox:
     """A sandbox with the files of the fork and the options of the first one."""
     assert destination.target is not None
     history = folder / HISTORY
@@ -139,7 +148,7 @@ async def _open(run: RunRecord, folder: Path, destination: Destination, isolatio
         return await box.fork(destination.target, history=history)
     from llm_sandbox_nb.sandbox.open import open_sandbox
 
-    box = await open_sandbox(**sandbox_options(run, {"isolation": isolation}))
+    box = await open_sandbox(**sandbox_options(run, named))
     try:
         await box.keep_history(history, continue_from=run.folder / HISTORY)
         problems = (await box.restore(destination.target)).problems

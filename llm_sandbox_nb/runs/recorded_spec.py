@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, get_args
 
@@ -11,14 +12,21 @@ from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.prompts import PromptConfig, load_prompts
 from llm_sandbox_nb.agent.run_record import RunRecord
-from llm_sandbox_nb.agent.run_spec import RunSpec
+from llm_sandbox_nb.agent.run_spec import RunSpec, with_given
 from llm_sandbox_nb.agent.text_mode import ToolCalls
 from llm_sandbox_nb.agent.tools.own_tool import RecordedTool, missing_tools
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS, Toolbox, with_own_tools
 from llm_sandbox_nb.model.contract import Model, ModelSettings
 from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT
-from llm_sandbox_nb.sandbox.isolations import ISOLATION_VARIABLE, ISOLATIONS, isolates
+from llm_sandbox_nb.sandbox.isolations import (
+    ISOLATION_VARIABLE,
+    ISOLATIONS,
+    PROFILES,
+    is_open_by_default,
+    isolates,
+)
 
+_ADDRESSES = re.compile(r"url|uri|base|host|endpoint|proxy|server", re.IGNORECASE)
 _T = TypeVar("_T", RunLimits, ModelSettings)
 
 
@@ -80,14 +88,18 @@ def _same_tools(run: RunRecord, given: Iterable[Callable[..., Any]] | None) -> T
 def _from_journal(run: RunRecord, model: Model) -> RunSpec:
     recorded = run.trajectory.start.settings if run.trajectory.start else {}
     prompts = recorded.get("prompts")
-    complete = isinstance(prompts, dict) and isinstance(prompts.get("system_prompt"), str)
+    known = _known(PromptConfig, prompts)
+    complete = "system_prompt" in known and all(isinstance(text, str) for text in known.values())
+    timeout = recorded.get("command_timeout")
     return RunSpec(
         task=run.task,
         model=model,
-        prompts=PromptConfig(**_known(PromptConfig, prompts)) if complete else load_prompts(None),
+        prompts=PromptConfig(**known) if complete else load_prompts(None),
         limits=_changed(RunLimits(), recorded.get("limits")),
         settings=_changed(ModelSettings(), recorded.get("sampling")),
-        command_timeout=float(recorded.get("command_timeout") or DEFAULT_TIMEOUT),
+        command_timeout=float(timeout)
+        if isinstance(timeout, int | float) and timeout > 0
+        else DEFAULT_TIMEOUT,
         nudges=_count(recorded.get("nudges"), 2),
         same_failures=_count(recorded.get("same_failures"), 8),
     )
@@ -102,20 +114,23 @@ def _tool_calls(recorded: str | None, usual: ToolCalls) -> ToolCalls:
 
 
 def _changed(value: _T, changed: Mapping[str, Any] | None) -> _T:
-    return dataclasses.replace(value, **_known(type(value), changed))
+    """Raises InputError for values that no run can have: whoever made the record may be anybody."""
+    return with_given(value, _known(type(value), changed))
 
 
 def _known(kind: Any, values: Mapping[str, Any] | None) -> dict[str, Any]:
     """Without what another version recorded."""
     names = {field.name for field in dataclasses.fields(kind)}
-    return {name: value for name, value in (values or {}).items() if name in names}
+    given = values if isinstance(values, Mapping) else {}
+    return {name: value for name, value in given.items() if name in names}
 
 
 def sandbox_options(run: RunRecord, changed: Mapping[str, Any]) -> dict[str, Any]:
     """Options of `open_sandbox` for a sandbox like the run's, but for those in `changed` that are not None.
 
     Raises:
-        InputError: only the record asks for a sandbox that isolates nothing; whoever made it may be anybody.
+        InputError: only the record asks for a sandbox that isolates nothing, or for a network that is more open than
+            the default; whoever made it may be anybody.
     """
     named = {name: value for name, value in changed.items() if value is not None}
     if run.context.options:
@@ -128,14 +143,66 @@ def sandbox_options(run: RunRecord, changed: Mapping[str, Any]) -> dict[str, Any
             "This run was recorded without isolation, so its commands would run on this machine: name another "
             'isolation, as in isolation="docker", or isolation="process" if you trust them.'
         )
-    return options | named
+    found = options | named
+    wider = options.get("network") == "open" and not is_open_by_default(
+        found.get("isolation"), found.get("profile", PROFILES[0])
+    )
+    chosen = "network" in named or run.context.network_setting == "open"
+    if run.context.spec is None and wider and not chosen:
+        raise InputError(
+            "This run was recorded with an open network, which may reach what listens on this machine: name the "
+            'network, as in network="none", or network="open" if you trust its commands.'
+        )
+    return found
+
+
+def check_recorded_addresses(run: RunRecord, model: str | None, extra_body: object) -> None:
+    """Check that the record alone sends no request to an address that it names.
+
+    Args:
+        model: the name of the model, where it is that of the record.
+        extra_body: what is added to each request, where it is that of the record.
+
+    Raises:
+        InputError: it does; whoever made it may be anybody.
+    """
+    if run.context.spec is not None:
+        return
+    if model is not None and "://" in model:
+        raise InputError(
+            f"The record names a model at an address, {model!r:.80}: name the model, as in "
+            "result.resume(model='openai/gpt-5')."
+        )
+    if name := _address(extra_body):
+        raise InputError(
+            f"The record adds {name!r:.80} to each request, which may send it elsewhere: name what to add, as in "
+            "result.resume(settings={'extra_body': {}})."
+        )
+
+
+def _address(value: object) -> str:
+    """The name of a field that may be an address, anywhere in a value; empty when there is none."""
+    todo: list[tuple[str, object]] = [("", value)]
+    while todo:
+        name, one = todo.pop()
+        if isinstance(one, Mapping):
+            todo += [(str(key), inner) for key, inner in one.items()]
+        elif isinstance(one, list | tuple):
+            todo += [(name, inner) for inner in one]
+        elif isinstance(one, str) and ("://" in one or _ADDRESSES.search(name)):
+            return name
+    return ""
 
 
 def _recorded_options(run: RunRecord) -> dict[str, Any]:
     protection = run.trajectory.sandbox.protection if run.trajectory.sandbox else {}
-    options = {name: protection[name] for name in ("isolation", "profile") if protection.get(name)}
+    names = ("isolation", "profile")
+    options = {name: protection[name] for name in names if isinstance(protection.get(name), str)}
     isolation = ISOLATIONS.get(options.get("isolation", ""))
     if isolation and protection.get("network") in isolation.networks:
         options["network"] = protection["network"]
-    image = (protection.get("details") or {}).get("image")
-    return options | ({"image": image} if image and isolation and isolation.takes_images else {})
+    details = protection.get("details")
+    image = details.get("image") if isinstance(details, Mapping) else None
+    return options | (
+        {"image": image} if image and isinstance(image, str) and isolation and isolation.takes_images else {}
+    )

@@ -27,7 +27,7 @@ from llm_sandbox_nb.formatting import format_cost, plural
 from llm_sandbox_nb.model.contract import Checkable, Model, ModelSettings
 from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.runs.checkpoint_files import CheckpointFiles
-from llm_sandbox_nb.runs.recorded_spec import recorded_spec, sandbox_options
+from llm_sandbox_nb.runs.recorded_spec import check_recorded_addresses, recorded_spec, sandbox_options
 from llm_sandbox_nb.runs.rewind import Destination, rewind, runs_since
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.trajectory import events as ev
@@ -175,6 +175,14 @@ def _drop_unkept_calls(run: RunRecord, recorder: Recorder) -> None:
 
 def _spec(run: RunRecord, options: ResumeOptions) -> RunSpec:
     spec = recorded_spec(run, _model(run, options), options.tools)
+    names_body = options.settings is not None and (
+        not isinstance(options.settings, Mapping) or "extra_body" in options.settings
+    )
+    model, body = (
+        run.model if options.model is None else None,
+        None if names_body else spec.settings.extra_body,
+    )
+    check_recorded_addresses(run, model, body)
     known, start = run.context.spec, run.trajectory.start
     if conversation_state(run.trajectory).fresh:  # its sandbox may never have been open
         if known is not None:

@@ -169,6 +169,7 @@ class Run(RunRecord, Awaitable):
         limits: Any = None,
         sandbox: Any = None,
         isolation: str | None = None,
+        network: str | None = None,
         api_base: str | None = None,
         api_key: str | None = None,
         listeners: Iterable[Listener] = (),
@@ -187,8 +188,8 @@ class Run(RunRecord, Awaitable):
             settings, limits: a `ModelSettings` and `RunLimits`, or the values that change.
             sandbox: an open sandbox to work in; else the run's own, or a new one with the run's files. When a
                 notebook's cell opened it with `await`, await this call too: it works in the cell's event loop.
-            isolation: for a new sandbox; else as it was. `"process"` must be named for a run that was loaded from
-                its folder.
+            isolation, network: for a new sandbox; else as it was. `"process"`, and an open network where it is not
+                the default, must be named for a run that was loaded from its folder.
             api_base, api_key: of the model, where the run was loaded from its folder.
             tools: the run's own tools, where the run was loaded from its folder: see `solve`.
             tool_calls, same_failures, listeners, control, more: see `solve`.
@@ -209,8 +210,8 @@ class Run(RunRecord, Awaitable):
 
         def work(listeners: Iterable[Listener] = listeners) -> Coroutine[Any, Any, Run]:
             options = ResumeOptions(
-                text, model, settings, limits, sandbox, {"isolation": isolation}, api_base, api_key, listeners,
-                control, more, tools, others, tool_calls, same_failures,
+                text, model, settings, limits, sandbox, {"isolation": isolation, "network": network}, api_base,
+                api_key, listeners, control, more, tools, others, tool_calls, same_failures,
             )  # fmt: skip
             return resume(self, options)
 
@@ -282,15 +283,22 @@ class Run(RunRecord, Awaitable):
 
     # --- fork, compare, replay ---
 
-    def fork(self, step: int, *, before: Moment | None = None, isolation: str | None = None) -> Run:
+    def fork(
+        self,
+        step: int,
+        *,
+        before: Moment | None = None,
+        isolation: str | None = None,
+        network: str | None = None,
+    ) -> Run:
         """A second run that has all of this one up to `step`, in a folder beside it, with a sandbox of its own.
 
         Both can resume, also at the same time: `other.resume()`. `other.close()` ends its sandbox.
 
         Args:
             step, before: as in `rewind`.
-            isolation: where the run's sandbox is gone; else as it was. `"process"` must be named for a run that was
-                loaded from its folder.
+            isolation, network: where the run's sandbox is gone; else as it was. `"process"`, and an open network
+                where it is not the default, must be named for a run that was loaded from its folder.
 
         Raises:
             InputError: there is no such step, or its files are not kept; nothing was made.
@@ -299,7 +307,7 @@ class Run(RunRecord, Awaitable):
         self._check_journal()
         return self._travel(
             lambda: find_destination(self, step, "both", before),
-            lambda run, destination: fork(run, destination, isolation),
+            lambda run, destination: fork(run, destination, isolation, network),
             f"result.fork({step})",
         )
 
@@ -336,7 +344,8 @@ class Run(RunRecord, Awaitable):
             ignore: regular expressions of what is expected to differ in observations, such as `r"pid \\d+"`.
             options: `ignore_files`: patterns of paths; `inputs`: files for the input folder, where the
                 record has none; `tools`: the run's own tools, where it was loaded from its folder; `isolation`,
-                `image`, ...: another sandbox than the run had; `"process"` must be named for a run that was loaded.
+                `network`, `image`, ...: another sandbox than the run had; `"process"`, and an open network where it
+                is not the default, must be named for a run that was loaded.
 
         Raises:
             InputError: an expression is invalid, or there is nothing to execute.

@@ -28,6 +28,8 @@ class Isolation:
     isolates: bool = True
     takes_images: bool = False
     networks: tuple[str, ...] = NETWORKS
+    open_profiles: tuple[str, ...] = ()
+    """The profiles whose network is open when none is named."""
     own_root: bool = False
     """Each sandbox's working directory is a folder of this machine, and checkpoints keep only that; else it is
     `/testbed`, and they keep everything that can be written."""
@@ -44,6 +46,7 @@ ISOLATIONS: dict[str, Isolation] = {
             "start an engine or point DOCKER_HOST to one; make the image: llm-sandbox-nb image build",
             "It covers every file in the container, but not running processes.",
             takes_images=True,
+            open_profiles=("standard",),
             survives_owner=True,
         ),
         Isolation(
@@ -61,6 +64,7 @@ ISOLATIONS: dict[str, Isolation] = {
             automatic=False,
             isolates=False,
             networks=("open",),
+            open_profiles=PROFILES,
             own_root=True,
         ),
     )
@@ -79,6 +83,11 @@ def isolation_choices() -> tuple[str, ...]:
 def automatic_isolations() -> list[str]:
     """The names that `auto` chooses from, the strongest first."""
     return [row.name for row in ISOLATIONS.values() if row.automatic]
+
+
+def is_open_by_default(name: object, profile: object) -> bool:
+    """Whether the network is open when none is named; false for names that this version does not know."""
+    return isinstance(name, str) and name in ISOLATIONS and profile in ISOLATIONS[name].open_profiles
 
 
 def has_own_root(name: object) -> bool:

@@ -73,12 +73,20 @@ class Tree:
         tips = self._tips()
         if tip_of_head is not None and tip_of_head not in tips:
             tips.append(tip_of_head)
-        return [self._branch(tip, on_head, tip == tip_of_head) for tip in tips]
+        forks: dict[str, str | None] = {}
+        return [self._branch(tip, on_head, forks, tip == tip_of_head) for tip in tips]
 
-    def _branch(self, tip: str, on_head: set[str], head: bool) -> Branch:
+    def _branch(self, tip: str, on_head: set[str], forks: dict[str, str | None], head: bool) -> Branch:
+        """`forks` has where each event that was passed left the branch of HEAD: no event is passed twice."""
         fork: str | None = tip
+        passed = []
         while fork is not None and fork not in on_head:
+            if fork in forks:
+                fork = forks[fork]
+                break
+            passed.append(fork)
             fork = self._parents[fork]
+        forks.update(dict.fromkeys(passed, fork))
         return Branch(tip, None if head else fork, self.step(fork), self.step(tip), head)
 
     def _without_marks(self, id: str | None) -> str | None:

@@ -5,19 +5,27 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from llm_sandbox_nb.formatting import clip
 from llm_sandbox_nb.known_keys import without_keys, without_keys_in
+from llm_sandbox_nb.own_folder import NotOwnFileError, is_file, open_file, read_file, write_file
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.run_folder import BLOBS, JOURNAL, own_file
-from llm_sandbox_nb.trajectory.whole_file import write_whole
-from llm_sandbox_nb.windows import BINARY, NOT_INHERITED, try_lock
+from llm_sandbox_nb.trajectory.run_folder import BLOBS, JOURNAL
+from llm_sandbox_nb.windows import try_lock
 
 BLOB_THRESHOLD = 64 * 1024
 """Characters (or bytes) of one text above which it is kept in a file of its own."""
+BLOB_MOST = 512 * 1024**2
+"""Bytes of such a file that is read."""
+LINE_MOST = 64 * 1024**2
+"""Bytes of one line of a journal."""
+JOURNAL_MOST = 1024**3
+"""Bytes of a journal that is read."""
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _PREVIEW = 4000
 """Characters of such a text in the event: its beginning and its end."""
 
@@ -33,13 +41,14 @@ class Journal:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.path = folder / JOURNAL
-        self._file = os.open(
-            self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | NOT_INHERITED | BINARY, 0o644
-        )
+        try:
+            self._file = open_file(folder, JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        except NotOwnFileError as error:
+            raise JournalError(f"The run cannot be written: {error}.") from error
         if not _lock(self._file):
             self.close()
             raise JournalError(f"The run in {folder} executes already: wait for its end, or fork it.")
-        _drop_torn_line(self.path)
+        _drop_torn_line(folder)
 
     def append(self, event: ev.Event) -> None:
         """Write one event. Raises OSError when the disk is full; readers never see half an event."""
@@ -63,9 +72,8 @@ class Journal:
     def _store_blob(self, data: bytes, preview: str) -> ev.Blob:
         data, preview = without_keys_in(data), without_keys(preview)
         digest = hashlib.sha256(data).hexdigest()
-        path = self.folder / BLOBS / digest
-        if not path.exists():
-            write_whole(path, data)
+        if not is_file(self.folder, f"{BLOBS}/{digest}"):
+            write_file(self.folder, f"{BLOBS}/{digest}", data)
         return ev.Blob(sha256=digest, size=len(data), preview=preview)
 
     def close(self) -> None:
@@ -84,10 +92,12 @@ def load_bytes(folder: Path, text: ev.Text) -> bytes:
     """The exact bytes behind `text`. Raises FileNotFoundError when the blob folder was left behind."""
     if isinstance(text, str):
         return text.encode()
-    path = own_file(folder / BLOBS, text.sha256)
-    if path is None:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), text.sha256)
-    return path.read_bytes()
+    try:
+        if _DIGEST.fullmatch(text.sha256) is None:
+            raise NotOwnFileError("its name is no digest")
+        return read_file(folder, f"{BLOBS}/{text.sha256}", BLOB_MOST)
+    except NotOwnFileError as error:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), text.sha256) from error
 
 
 def _lock(file: int) -> bool:
@@ -98,11 +108,11 @@ def _lock(file: int) -> bool:
         return True
 
 
-def _drop_torn_line(path: Path) -> None:
+def _drop_torn_line(folder: Path) -> None:
     """Cut off a last line that a crash left unfinished, so that the next event begins a line."""
-    if not path.exists() or not path.stat().st_size:
+    if not (folder / JOURNAL).stat().st_size:
         return
-    with path.open("r+b") as file:
+    with os.fdopen(open_file(folder, JOURNAL, os.O_RDWR), "r+b") as file:
         end = file.seek(0, os.SEEK_END)
         while end:
             start = max(0, end - 65536)
@@ -125,28 +135,50 @@ def _reason(error: ValueError) -> str:
     return f"{where}: {first['msg']}" if where else str(first["msg"])
 
 
+def journal_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a journal, file or run folder.
+
+    Raises:
+        FileNotFoundError: there is no journal at `path`.
+        JournalError: it is no regular file, or larger than a run's record can be.
+    """
+    folder, name = (path, JOURNAL) if path.is_dir() else (path.parent, path.name)
+    try:
+        descriptor = open_file(folder, name)
+    except NotOwnFileError as error:
+        raise JournalError(f"There is no record to read: {error}") from error
+    with os.fdopen(descriptor, "rb") as file:
+        if os.fstat(descriptor).st_size > JOURNAL_MOST:
+            raise JournalError(f"{folder / name} is larger than {JOURNAL_MOST} bytes")
+        number = 0
+        while line := file.readline(LINE_MOST + 1):
+            number += 1
+            if len(line) > LINE_MOST:
+                raise JournalError(f"{folder / name}, line {number}: it is longer than {LINE_MOST} bytes")
+            yield line
+
+
 def read_journal(path: Path) -> Iterator[ev.Event]:
     """The events of a journal, file or run folder. A last line cut short by a crash is left out.
 
     Raises:
         FileNotFoundError: there is no journal at `path`.
-        JournalError: a line other than the last, or the only whole line, is not an event.
+        JournalError: it is no regular file; or a line other than the last, or the only whole line, is not an event.
     """
-    path = path / JOURNAL if path.is_dir() else path
     pending: tuple[int, ValueError] | None = None
     begun = False
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if pending:
-                raise JournalError(f"{path}, line {pending[0]}: not an event ({_reason(pending[1])})")
-            if not line.endswith(b"\n"):
-                return
-            try:
-                event = ev.parse_event(line)
-            except ValueError as error:
-                pending = (number, error)
-                continue
-            begun = True
-            yield event
+    path = path / JOURNAL if path.is_dir() else path
+    for number, line in enumerate(journal_lines(path), 1):
+        if pending:
+            raise JournalError(f"{path}, line {pending[0]}: not an event ({_reason(pending[1])})")
+        if not line.endswith(b"\n"):
+            return
+        try:
+            event = ev.parse_event(line)
+        except ValueError as error:
+            pending = (number, error)
+            continue
+        begun = True
+        yield event
     if pending and not begun:
         raise JournalError(f"{path}, line {pending[0]}: not an event ({_reason(pending[1])})")

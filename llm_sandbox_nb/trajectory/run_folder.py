@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
+from llm_sandbox_nb.own_folder import file_names, is_file, open_file
+
 JOURNAL = "journal.jsonl"
 """One event in each line."""
 BLOBS = "blobs"
@@ -71,13 +73,10 @@ def own_file(folder: Path, name: str) -> Path | None:
 
     A run may come from someone else: neither its names nor its links lead to another file of this machine.
     """
-    inside = Path(os.path.normpath(name))
-    if inside.is_absolute() or os.pardir in inside.parts:
+    inside = PurePath(os.path.normpath(name))
+    if inside.is_absolute() or os.pardir in inside.parts or not is_file(folder.parent, folder.name / inside):
         return None
-    path = folder / inside
-    return (
-        path if path.is_file() and path.resolve() == folder.parent.resolve() / folder.name / inside else None
-    )
+    return folder / inside
 
 
 class RunFiles(Mapping[str, RunFile]):
@@ -96,10 +95,7 @@ class RunFiles(Mapping[str, RunFile]):
         return self._make(name, path)
 
     def __iter__(self) -> Iterator[str]:
-        names = []
-        for folder, _, files in os.walk(self._folder):
-            names += [str((Path(folder) / file).relative_to(self._folder)) for file in files]
-        return iter(sorted(name for name in names if own_file(self._folder, name)))
+        return iter(sorted(file_names(self._folder)))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -217,7 +213,7 @@ def summaries(folder: Path, most: int) -> tuple[list[RunSummary], int]:
 def summarize(folder: Path) -> RunSummary | None:
     """One run; None when its journal is missing or begins with something else. Never raises because of its content."""
     try:
-        with (folder / JOURNAL).open("rb") as file:
+        with os.fdopen(open_file(folder, JOURNAL), "rb") as file:
             first = _event(file.readline(_FIRST_LINE))
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _TAIL))

@@ -12,7 +12,10 @@ from typing import Any, NamedTuple
 
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.branches import Branch, Tree
+from llm_sandbox_nb.trajectory.journal import JournalError
 
+READ_AGAIN_MOST = 3_000_000
+"""Events that all rewinds and changes of branch together may have read again: a stranger's record may have no end."""
 _UNDER_WAY = frozenset(("continued", "model.requested", "call.started", "run.finished"))
 NOT_ANSWERED = "There is no result: the run ended while this call was executed."
 
@@ -106,10 +109,16 @@ class Trajectory:
         self.rewinds: list[ev.Rewound] = []
         self._by_others: dict[str, tuple[ChangedByOthers, ...]] = {}
         self._tree = Tree()
+        self._read_again = 0
         self._head: str | None = None
         self._begin()
         for event in events:
-            self.add(event)
+            try:
+                self.add(event)
+            except (TypeError, ValueError, KeyError, AttributeError) as error:
+                raise JournalError(
+                    f"event {event.id!r:.80} has parts of other kinds ({error!s:.200})"
+                ) from error
 
     def _begin(self) -> None:
         """No event of the branch was seen yet."""
@@ -277,6 +286,9 @@ class Trajectory:
     def _go_to(self, event: str | None) -> None:
         """HEAD is at `event` now: what its branch did up to there, and nothing of what came after."""
         path = self._tree.path(event)
+        self._read_again += len(path)
+        if self._read_again > READ_AGAIN_MOST:
+            raise JournalError(f"its branches change more than {READ_AGAIN_MOST} events back and forth")
         self._begin()
         self._head = event
         for one in path:
@@ -340,7 +352,7 @@ class Trajectory:
                 case ev.MessageAdded():
                     add_message(said, event.message)
                 case ev.ModelReplied():
-                    unanswered = [call["id"] for call in event.message.get("tool_calls") or ()]
+                    unanswered = call_ids(event.message)
                     in_text = event.calls_from == "text" and not unanswered
                     said.append(event.message)
                 case ev.CallFinished():
@@ -465,9 +477,18 @@ def tool_message(call_id: str, observation: str) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": call_id, "content": observation}
 
 
+def call_ids(message: dict[str, Any]) -> list[str]:
+    """The ids of the calls of a reply; what is no call is passed over: the record may be a stranger's."""
+    calls = message.get("tool_calls")
+    found = [call.get("id") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    return [id for id in found if isinstance(id, str)]
+
+
 def message_text(message: dict[str, Any]) -> str:
     """The plain text of a message whose content is a string or a list of parts."""
     content = message.get("content")
     if isinstance(content, str):
         return content
-    return "".join(part.get("text", "") for part in content or () if isinstance(part, dict))
+    parts = content if isinstance(content, list) else []
+    texts = [part.get("text") for part in parts if isinstance(part, dict)]
+    return "".join(text for text in texts if isinstance(text, str))

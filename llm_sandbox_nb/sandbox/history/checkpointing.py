@@ -26,7 +26,12 @@ from llm_sandbox_nb.sandbox.history.snapshot import (
     apply_snapshot,
     scanned_roots,
 )
-from llm_sandbox_nb.sandbox.history.store import HistoryStore, is_history, remove_history
+from llm_sandbox_nb.sandbox.history.store import (
+    HistoryStore,
+    is_history,
+    is_history_in_use,
+    remove_history,
+)
 from llm_sandbox_nb.sandbox.protocol.answers import raise_error
 from llm_sandbox_nb.sandbox.protocol.channel import ExecutorConnection
 from llm_sandbox_nb.sandbox.protocol.frames import ProtocolError
@@ -341,9 +346,9 @@ def remove_stale() -> None:
     """Remove temporary histories of this user whose process was killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
-            if folder.stat().st_uid != os.getuid() or time.time() - folder.stat().st_mtime < 60:
+            info = folder.lstat()
+            if info.st_uid != os.getuid() or time.time() - info.st_mtime < 60 or is_history_in_use(folder):
                 continue
-            HistoryStore(folder).close()
-        except (HistoryError, OSError):
+        except OSError:
             continue
         remove_history(folder)

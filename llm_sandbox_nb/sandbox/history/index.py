@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
+import secrets
 import sqlite3
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
+from llm_sandbox_nb.own_folder import is_file, open_file
 from llm_sandbox_nb.sandbox.contract import Checkpoint
 from llm_sandbox_nb.sandbox.errors import HistoryError
+from llm_sandbox_nb.sandbox.history.entry_rows import is_entry, path_problem
+from llm_sandbox_nb.sandbox.history.index_copy import (
+    INDEX,
+    SCHEMA,
+    VERSION,
+    copy_rows,
+    open_source,
+    unpacked_shell,
+)
 from llm_sandbox_nb.sandbox.history.manifest import Entry
-from llm_sandbox_nb.sandbox.history.packs import PackWriter
+from llm_sandbox_nb.sandbox.history.packs import PARTIAL, PackWriter
 
-VERSION = "1"
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS meta(key TEXT PRIMARY KEY, value TEXT);
-CREATE TABLE IF NOT EXISTS checkpoints(
-    number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, parent INTEGER, time REAL NOT NULL,
-    files INTEGER NOT NULL, size INTEGER NOT NULL, duration REAL NOT NULL, incomplete TEXT NOT NULL, shell BLOB
-);
-CREATE INDEX IF NOT EXISTS children ON checkpoints(parent);
-CREATE TABLE IF NOT EXISTS entries(
-    checkpoint INTEGER NOT NULL, path BLOB NOT NULL, entry BLOB, PRIMARY KEY(checkpoint, path)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS packs(number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, size INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS objects(
-    digest BLOB PRIMARY KEY, pack INTEGER NOT NULL, offset INTEGER NOT NULL, size INTEGER NOT NULL,
-    crc INTEGER NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS dropped(id TEXT PRIMARY KEY);
-CREATE TABLE IF NOT EXISTS image(path BLOB PRIMARY KEY, entry BLOB, listed INTEGER NOT NULL);
-"""
 _COLUMNS = "c.id, p.id, c.time, c.files, c.size, c.duration, c.incomplete"
 _FROM = "FROM checkpoints c LEFT JOIN checkpoints p ON p.number = c.parent"
 
@@ -41,22 +35,8 @@ _FROM = "FROM checkpoints c LEFT JOIN checkpoints p ON p.number = c.parent"
 class Index:
     """The tables. Used under the store's lock, from any thread."""
 
-    def __init__(self, path: Path, *, readonly: bool = False) -> None:
-        try:
-            self.sql = _connect(path, readonly)
-            if not readonly:
-                self.sql.execute("PRAGMA journal_mode=WAL")
-                self.sql.execute("PRAGMA synchronous=NORMAL")
-                self.sql.executescript(_SCHEMA)
-            row = self.sql.execute("SELECT value FROM meta WHERE key = 'version'").fetchone()
-            if row is None and not readonly:
-                self.sql.execute("INSERT OR IGNORE INTO meta VALUES ('version', ?)", (VERSION,))
-            elif row is None or row[0] != VERSION:
-                raise HistoryError("This history was written by another version; give an empty folder.")
-        except sqlite3.Error as error:
-            raise HistoryError(
-                f"{path} is not the index of a history ({error}); give another folder."
-            ) from error
+    def __init__(self, sql: sqlite3.Connection) -> None:
+        self.sql = sql
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -110,7 +90,7 @@ class Index:
         row = self.sql.execute(
             "SELECT shell FROM checkpoints WHERE number = ?", (self.number(id),)
         ).fetchone()
-        return zlib.decompress(row[0]) if row[0] is not None else None
+        return unpacked_shell(row[0]) if row[0] is not None else None
 
     def manifest(self, id: str) -> dict[str, Entry]:
         """All entries at a checkpoint: its own, then its parent's that it does not replace, and so on."""
@@ -122,7 +102,7 @@ class Index:
             (self.number(id),),
         )
         found: dict[bytes, bytes | None] = dict(rows)
-        return {os.fsdecode(path): Entry.decode(entry) for path, entry in found.items() if entry is not None}
+        return {os.fsdecode(path): kept_entry(entry) for path, entry in found.items() if entry is not None}
 
     def add(
         self,
@@ -185,7 +165,7 @@ class Index:
         row = self.sql.execute(
             "SELECT entry, listed FROM image WHERE path = ?", (os.fsencode(path),)
         ).fetchone()
-        return (Entry.decode(row[0]) if row[0] is not None else None, bool(row[1])) if row else None
+        return (kept_entry(row[0]) if row[0] is not None else None, bool(row[1])) if row else None
 
     def image_names(self, folder: str) -> list[str]:
         """Paths of what the image has directly in a folder, as far as it was read."""
@@ -211,14 +191,156 @@ class Index:
             self.add_pack(content)
 
 
-def _connect(path: Path, readonly: bool) -> sqlite3.Connection:
-    """A connection. A reader writes nothing, but in a writable folder SQLite sees what is being written."""
-    writable = os.access(path.parent, os.W_OK)
-    mode = "mode=rwc" if not readonly else "mode=rw" if writable else "immutable=1"
-    where = f"file:{quote(str(path))}?{mode}"
+def kept_entry(data: bytes) -> Entry:
+    """An entry from a row of an index, which may come from a stranger. Raises HistoryError when it is none."""
+    try:
+        row = json.loads(data)
+    except (ValueError, RecursionError):
+        row = None
+    if not is_entry(row, kept=True) or (row[8] is not None and path_problem(row[8])):
+        raise HistoryError("The history is damaged: what it says of a file is invalid.")
+    return Entry.of_row(*row)
+
+
+# -- databases -----------------------------------------------------------------------------------------------------
+
+
+def writable_index(folder: Path) -> Index:
+    """The index in `folder`, for the one process that writes it: rows of before are in a fresh database.
+
+    Raises:
+        HistoryError: it holds no index of a history.
+    """
+    _check_names(folder)
+    _finish_replacement(folder)
+    if is_file(folder, INDEX):
+        source = open_source(folder)
+        try:
+            _replace(folder, lambda target: copy_rows(folder, source, target))
+        finally:
+            source.close()
+    else:
+        _replace(folder, lambda target: None)
+    _finish_replacement(folder)
+    sql = _connect(folder / INDEX)
+    sql.execute("PRAGMA synchronous=NORMAL")
+    return Index(sql)
+
+
+def write_copy(folder: Path, index: Index) -> None:
+    """Make the index of a new history in `folder`, with all rows of `index`. Raises HistoryError."""
+    _check_names(folder)
+    _replace(folder, index.sql.backup)
+    _finish_replacement(folder)
+
+
+class IndexReader:
+    """The index in a folder, for reading while another process may write it: a copy, made anew when it has changed.
+
+    Raises:
+        HistoryError: it holds no index of a history.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._source = open_source(folder)
+        self._seen: tuple[int, int] | None = None
+        self._index: Index | None = None
+
+    def current(self) -> tuple[Index, bool]:
+        """The rows as they are now, and whether they have changed since the last call. Raises HistoryError."""
+        inode = self._inode()
+        if self._seen is not None and self._seen[0] != inode:
+            self._source.close()
+            self._source = open_source(self._folder)
+        try:
+            seen = inode, int(self._source.execute("PRAGMA data_version").fetchone()[0])
+        except sqlite3.Error as error:
+            raise HistoryError(f"The index in {self._folder} cannot be read: {error}.") from error
+        if self._index is not None and self._seen == seen:
+            return self._index, False
+        # Without a name SQLite keeps it in memory, and what is large in a file that nobody else can open.
+        sql = _with_schema(sqlite3.connect("", isolation_level=None, check_same_thread=False))
+        try:
+            copy_rows(self._folder, self._source, sql)
+        except BaseException:
+            sql.close()
+            raise
+        self._close_copy()
+        self._index, self._seen = Index(sql), seen
+        return self._index, True
+
+    def close(self) -> None:
+        """Close the files."""
+        self._close_copy()
+        self._source.close()
+
+    def _close_copy(self) -> None:
+        if self._index is not None:
+            self._index.sql.close()
+            self._index = None
+
+    def _inode(self) -> int:
+        try:
+            return (self._folder / INDEX).lstat().st_ino
+        except FileNotFoundError as error:
+            raise HistoryError(f"The history in {self._folder} is gone.") from error
+
+
+_FRESH = f"{INDEX}.fresh"
+"""A whole index, which takes the place of the present one."""
+
+
+def _check_names(folder: Path) -> None:
+    """Check that no name that an index uses is a link, a folder or another kind. Raises HistoryError."""
+    for name in (INDEX, f"{INDEX}-wal", f"{INDEX}-shm", f"{INDEX}-journal", _FRESH):
+        if os.path.lexists(folder / name) and not is_file(folder, name):
+            raise HistoryError(f"{folder / name} is no regular file; give the folder of a history.")
+
+
+def _replace(folder: Path, fill: Callable[[sqlite3.Connection], object]) -> None:
+    """Make a new database, and give it the name under which it waits to take its place."""
+    name = f"{INDEX}.{secrets.token_hex(6)}{PARTIAL}"
+    try:
+        os.close(open_file(folder, name, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        sql = _with_schema(_connect(folder / name))
+        try:
+            fill(sql)
+            sql.execute("PRAGMA journal_mode=WAL")  # of a copy that came with another mode
+        finally:
+            sql.close()
+        (folder / name).rename(folder / _FRESH)
+    except sqlite3.OperationalError as error:
+        raise OSError(errno.ENOSPC, f"The index of the history cannot be written ({error})") from error
+    finally:
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            (folder / f"{name}{suffix}").unlink(missing_ok=True)
+
+
+def _finish_replacement(folder: Path) -> None:
+    """Put a whole new index in its place, without the journals of the one before, which would be read as its own."""
+    for stale in folder.glob(f"{INDEX}.*{PARTIAL}*"):
+        if not stale.is_dir() or stale.is_symlink():
+            stale.unlink()
+    if not is_file(folder, _FRESH):
+        return
+    for suffix in ("-wal", "-shm", "-journal"):
+        (folder / f"{INDEX}{suffix}").unlink(missing_ok=True)
+    (folder / _FRESH).replace(folder / INDEX)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """A connection to a database that this program has made."""
+    where = f"file:{quote(str(path))}?mode=rw"
     sql = sqlite3.connect(where, uri=True, isolation_level=None, check_same_thread=False, timeout=20.0)
-    if readonly:
-        sql.execute("PRAGMA query_only=1")
+    sql.execute("PRAGMA trusted_schema=0")
+    sql.execute("PRAGMA journal_mode=WAL")
+    return sql
+
+
+def _with_schema(sql: sqlite3.Connection) -> sqlite3.Connection:
+    sql.executescript(SCHEMA)
+    sql.execute("INSERT INTO meta VALUES ('version', ?)", (VERSION,))
     return sql
 
 

@@ -3,31 +3,140 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
+import re
 import secrets
-import shutil
+import stat
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import BinaryIO
 
+from llm_sandbox_nb.own_folder import open_folder
 from llm_sandbox_nb.sandbox.errors import HistoryError
-from llm_sandbox_nb.windows import NO_LINK, NO_WAIT, NOT_INHERITED
 
 PARTIAL = ".partial"
 PACK = ".pack"
+_NAME = re.compile(r"[0-9a-f]{24}\.pack")
+_ANY = re.compile(r"[0-9a-f]{24}\.pack(?:\.partial)?")
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""Opens neither what a link leads to, nor waits for a FIFO's other end."""
+_COPIED = 1024 * 1024
+
+
+def is_pack_name(name: object) -> bool:
+    """Whether a name is one that `PackWriter` gives: never a path."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+class PackFolder:
+    """A folder of packs, opened once. Every pack is opened, named and removed relative to it, and through no link.
+
+    Raises:
+        FileNotFoundError: there is none, and it is not to be made.
+        NotOwnFileError: it, or a folder above it up to `parent`, is a link or no folder.
+    """
+
+    def __init__(self, parent: Path, name: str, *, make: bool = False) -> None:
+        self.path = parent / name
+        self._descriptor = open_folder(parent, name, make=make)
+
+    def close(self) -> None:
+        """Close it. May be called twice."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def open(self, name: str) -> int:
+        """Open a pack. Raises FileNotFoundError; HistoryError when it is no regular file."""
+        self._check(name)
+        try:
+            descriptor = os.open(name, _OPEN, dir_fd=self._descriptor)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO):
+                raise self._foreign(name) from error
+            raise
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise self._foreign(name)
+        return descriptor
+
+    def create(self, name: str) -> BinaryIO:
+        """A new file for a pack, under its partial name."""
+        self._check(name)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        return os.fdopen(os.open(name + PARTIAL, flags, 0o666, dir_fd=self._descriptor), "wb")
+
+    def finish(self, name: str) -> None:
+        """Give a new file the name of its pack."""
+        here = self._descriptor
+        os.rename(name + PARTIAL, name, src_dir_fd=here, dst_dir_fd=here)
+
+    def remove(self, name: str) -> None:
+        """Remove a pack, whole or partial, if it is there."""
+        self._check(name.removesuffix(PARTIAL))
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._descriptor)
+
+    def remove_all_but(self, known: Collection[str]) -> None:
+        """Remove packs that the index does not name: a process was killed while it made or removed them."""
+        with os.scandir(self._descriptor) as entries:
+            names = [entry.name for entry in entries]
+        for name in names:
+            if _ANY.fullmatch(name) and name not in known:
+                with contextlib.suppress(IsADirectoryError):
+                    self.remove(name)
+
+    def share(self, name: str, other: PackFolder, size: int) -> None:
+        """Give a pack a second name in another folder; where the file system cannot, copy its `size` bytes.
+
+        Raises:
+            HistoryError: it is not there, or no regular file.
+        """
+        try:
+            source = self.open(name)
+        except FileNotFoundError as error:
+            raise HistoryError(f"The history in {self.path.parent} is damaged: {name} is missing.") from error
+        try:
+            with contextlib.suppress(FileExistsError):
+                try:
+                    os.link(
+                        name,
+                        name,
+                        src_dir_fd=self._descriptor,
+                        dst_dir_fd=other._descriptor,
+                        follow_symlinks=False,
+                    )
+                except FileExistsError:
+                    raise
+                except OSError:
+                    with os.fdopen(os.dup(source), "rb") as file, other.create(name) as copy:
+                        while data := file.read(min(size, _COPIED)):
+                            copy.write(data)
+                            size -= len(data)
+                    other.finish(name)
+        finally:
+            os.close(source)
+
+    def _check(self, name: str) -> None:
+        if not is_pack_name(name):
+            raise self._foreign(name)
+
+    def _foreign(self, name: str) -> HistoryError:
+        return HistoryError(f"The history in {self.path.parent} is damaged: {name!r:.80} is no pack.")
 
 
 class PackWriter:
     """Writes content to one pack, each piece once. The file has no name before `finish`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: PackFolder) -> None:
         self.name = secrets.token_hex(12) + PACK
         self.size = 0
         self.places: dict[bytes, tuple[int, int, int]] = {}
         """Where each piece is: digest to offset, length and CRC-32."""
-        self._path = folder / self.name
+        self._folder = folder
         self._file: BinaryIO | None = None
 
     def add(self, data: bytes, known: Callable[[bytes], object] = lambda _: None) -> bytes:
@@ -35,47 +144,47 @@ class PackWriter:
         digest = hashlib.sha256(data).digest()
         if digest not in self.places and known(digest) is None:
             if self._file is None:
-                self._file = self._partial.open("xb")
+                self._file = self._folder.create(self.name)
             self._file.write(data)
             self.places[digest] = (self.size, len(data), zlib.crc32(data))
             self.size += len(data)
         return digest
 
-    @property
-    def _partial(self) -> Path:
-        return self._path.with_name(self.name + PARTIAL)
-
     def finish(self) -> None:
         """Give the file its name; without content there is none."""
         if self._file is not None:
             self._file.close()
-            self._partial.rename(self._path)
+            self._folder.finish(self.name)
 
     def discard(self) -> None:
         """Remove the file."""
         if self._file is not None:
             self._file.close()
-            for path in (self._partial, self._path):
-                path.unlink(missing_ok=True)
+            for name in (self.name + PARTIAL, self.name):
+                self._folder.remove(name)
 
 
 class PackReader:
-    """Reads pieces, and checks that they have not changed. A few files stay open."""
+    """Reads pieces, and checks that they are what their digests say. A few files stay open."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: PackFolder) -> None:
         self._folder = folder
         self._open: dict[str, int] = {}
+        self.written: set[str] = set()
+        """Packs that this process wrote: there a CRC-32 finds a disk that fails. Others may come from anybody."""
 
-    def read(self, name: str, offset: int, size: int, check: int) -> bytes:
-        """One piece. Its CRC-32 finds a disk that fails; only this user can write here.
+    def read(self, digest: bytes, name: str, offset: int, size: int, check: int) -> bytes:
+        """One piece.
 
         Raises:
-            HistoryError: it is damaged.
+            FileNotFoundError: its pack is not there.
+            HistoryError: it is damaged, or not the content that it is said to be.
         """
         data = os.pread(self._descriptor(name), size, offset)
-        if len(data) != size or zlib.crc32(data) != check:
+        same = zlib.crc32(data) == check if name in self.written else hashlib.sha256(data).digest() == digest
+        if len(data) != size or not same:
             raise HistoryError(
-                f"The history in {self._folder.parent} is damaged: {name} has changed on disk."
+                f"The history in {self._folder.path.parent} is damaged: {name} has changed on disk."
             )
         return data
 
@@ -83,7 +192,7 @@ class PackReader:
         if name not in self._open:
             if len(self._open) >= 16:
                 self.forget(next(iter(self._open)))
-            self._open[name] = os.open(self._folder / name, OPEN_PACK)
+            self._open[name] = self._folder.open(name)
         return self._open[name]
 
     def forget(self, name: str) -> None:
@@ -96,27 +205,3 @@ class PackReader:
         """Close all files."""
         for name in list(self._open):
             self.forget(name)
-
-
-OPEN_PACK = os.O_RDONLY | NO_LINK | NO_WAIT | NOT_INHERITED
-"""Opens neither what a link leads to, nor waits for a FIFO's other end."""
-
-
-def share(source: Path, target: Path) -> None:
-    """Give a file a second name; where the file system cannot, copy it."""
-    with contextlib.suppress(FileExistsError):
-        try:
-            os.link(source, target)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            if isinstance(error, FileExistsError):
-                raise
-            shutil.copyfile(source, target)
-
-
-def stray(folder: Path, known: set[str]) -> Iterator[Path]:
-    """Files in a folder of packs that the index does not name: a process was killed while it made or removed them."""
-    for path in folder.iterdir():
-        if path.name not in known:
-            yield path

@@ -334,7 +334,8 @@ class RestoreBody:
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """All records; with a pack, not before it is in its place. Content is read ahead, in a thread."""
-        places = self._pieces if self._deliver and await self._delivered(self._deliver) else {}
+        placed = self._deliver is not None and await self._delivered(self._deliver)
+        places = {piece.digest: piece.offset for piece in self._pieces.values()} if placed else {}
         records = _Records(self._plan, self._store, self._shell, places).all()
         ahead = asyncio.ensure_future(asyncio.to_thread(_piece, records))
         try:
@@ -346,7 +347,7 @@ class RestoreBody:
 
     async def _delivered(self, deliver: Deliver) -> bool:
         await self._ready.wait()
-        content = (self._store.content(digest) for digest in self._pieces)
+        content = (self._store.piece(piece) for piece in self._pieces.values())
         try:
             await deliver(self._name, self._size, content)
         except (SandboxError, OSError):
@@ -357,16 +358,16 @@ class RestoreBody:
         return True
 
 
-def _pack(plan: Plan) -> tuple[dict[bytes, int], int]:
-    """Where each piece of content is in a pack with all of them, and the size of that."""
-    places: dict[bytes, int] = {}
+def _pack(plan: Plan) -> tuple[dict[bytes, Chunk], int]:
+    """Each piece of content by its digest, with its place in a pack with all of them; and the size of that."""
+    pieces: dict[bytes, Chunk] = {}
     size = 0
     for path, entry in plan.make:
         for chunk in plan.needed(path, entry):
-            if chunk.digest not in places:
-                places[chunk.digest] = size
+            if chunk.digest not in pieces:
+                pieces[chunk.digest] = Chunk(size, chunk.length, chunk.digest)
                 size += chunk.length
-    return places, size
+    return pieces, size
 
 
 class _Records:
@@ -412,11 +413,11 @@ class _Records:
     def _content(self, path: str, entry: Entry) -> Iterator[bytes]:
         here = self._plan.patch.get(path)
         yield _record("F" if here is None else "P", _json(entry.row(path)))
-        for offset, length, digest in self._plan.needed(path, entry):
-            if digest in self._places:
-                yield _record("K", _PART.pack(offset, self._places[digest], length))
+        for chunk in self._plan.needed(path, entry):
+            if chunk.digest in self._places:
+                yield _record("K", _PART.pack(chunk.offset, self._places[chunk.digest], chunk.length))
             else:
-                yield _record("W", _OFFSET.pack(offset), self._store.content(digest))
+                yield _record("W", _OFFSET.pack(chunk.offset), self._store.piece(chunk))
         if here is not None:
             for start, end in _new_holes(entry, here):
                 yield _record("H", _RANGE.pack(start, end - start))

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from llm_sandbox_nb.sandbox.history.manifest import BLOCK, CHAR, FILE, FOLDER, LINK, TYPES, Entry, parents
+from llm_sandbox_nb.sandbox.history.entry_rows import CHUNK_MOST, is_entry, path_problem
+from llm_sandbox_nb.sandbox.history.manifest import FILE, Entry, parents
 from llm_sandbox_nb.sandbox.history.packs import PackWriter
 from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 
 HEAD = struct.Struct(">BI")
 RECORD_MOST = 2 * 1024 * 1024
-CHUNK_MOST = 1024 * 1024
 NAMES_MOST = 512 * 1024 * 1024
 """Bytes of entries in one stream."""
 ENTRIES_MOST = 2_000_000
-XATTRS_MOST = 64 * 1024
-_PATH_MOST, _NAME_MOST = 4095, 255
-_NEVER = ("/proc", "/sys", "/dev")
-_BUT = "/dev/shm"
 
 
 @dataclass
@@ -124,19 +119,7 @@ class SnapshotReader:
             raise ProtocolError("it reports a file with invalid values")
         path = self._path(row[0])
         kind, base, mode, uid, gid, mtime_ns, size, detail, link, xattrs = row[1:]
-        proper = (
-            isinstance(kind, str)
-            and kind in TYPES
-            and base in (0, 1)
-            and _is_number(mode, 0, 0o7777)
-            and all(_is_number(one, 0, 2**32 - 1) for one in (uid, gid))
-            and _is_number(mtime_ns, -(2**63), 2**63 - 1)
-            and _is_number(size, 0, 2**62)
-            and (link is None or (kind != FOLDER and self._path(link)))
-            and _is_attributes(xattrs)
-            and _is_detail(kind, bool(base), size, detail)
-        )
-        if not proper:
+        if not is_entry(row[1:]) or (link is not None and not self._path(link)):
             raise ProtocolError("it reports a file with invalid values")
         if kind == FILE and detail:
             self._check_content(detail)
@@ -157,23 +140,9 @@ def check_path(path: object) -> str:
     Raises:
         ProtocolError: it is anything else.
     """
-    if not isinstance(path, str) or not path.startswith("/") or "\0" in path:
-        raise ProtocolError("it reports a file with an invalid path")
-    try:
-        data = os.fsencode(path)
-    except UnicodeEncodeError as error:
-        raise ProtocolError("it reports a file with an invalid path") from error
-    if os.fsdecode(data) != path:
-        raise ProtocolError("it reports a file with an invalid path")
-    names = data.split(b"/")[1:] if path != "/" else []
-    if len(data) > _PATH_MOST or any(name in (b"", b".", b"..") or len(name) > _NAME_MOST for name in names):
-        raise ProtocolError("it reports a file with an invalid path")
-    if (
-        path.startswith(tuple(f"{folder}/" for folder in _NEVER))
-        and f"{path}/".startswith(f"{_BUT}/") is False
-    ):
-        raise ProtocolError("it reports files of the kernel")
-    return path
+    if problem := path_problem(path):
+        raise ProtocolError(problem)
+    return str(path)
 
 
 def _list(data: bytes) -> list[object]:
@@ -184,53 +153,6 @@ def _list(data: bytes) -> list[object]:
     if not isinstance(rows, list):
         raise ProtocolError("its report of files is not a JSON array")
     return rows
-
-
-def _is_number(value: object, least: int, most: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-
-
-def _is_detail(kind: str, base: bool, size: int, detail: object) -> bool:
-    if base:
-        return detail is None
-    if detail is None:
-        return kind not in (LINK, CHAR, BLOCK)
-    if kind == FILE:
-        return isinstance(detail, list) and _are_chunks(detail, size)
-    if kind == LINK:
-        return isinstance(detail, str) and 0 < len(detail) <= _PATH_MOST and _is_name(detail)
-    if kind in (CHAR, BLOCK):
-        return isinstance(detail, list) and len(detail) == 2 and all(_is_number(n, 0, 2**32) for n in detail)
-    return False
-
-
-def _is_name(text: str) -> bool:
-    try:
-        return b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:
-        return False
-
-
-def _are_chunks(rows: list[object], size: int) -> bool:
-    end = 0
-    for row in rows:
-        if not isinstance(row, list) or len(row) != 3:
-            return False
-        offset, length, digest = row
-        if not _is_number(offset, end, size) or not _is_number(length, 1, CHUNK_MOST):
-            return False
-        if not isinstance(digest, str) or len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
-            return False
-        end = offset + length
-    return end <= size
-
-
-def _is_attributes(value: object) -> bool:
-    if value is None:
-        return True
-    if not isinstance(value, dict) or len(json.dumps(value)) > XATTRS_MOST:
-        return False
-    return all(isinstance(one, str) for one in value.values())
 
 
 def apply_snapshot(before: dict[str, Entry], snapshot: Snapshot, roots: Iterable[str]) -> dict[str, Entry]:

@@ -16,14 +16,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+from llm_sandbox_nb.own_folder import NotOwnFileError, check_folder, is_file, open_file
 from llm_sandbox_nb.sandbox.contract import HISTORY_LIMIT, Checkpoint
 from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
-from llm_sandbox_nb.sandbox.history.index import Index
-from llm_sandbox_nb.sandbox.history.manifest import Entry, apply_delta, digests
-from llm_sandbox_nb.sandbox.history.packs import OPEN_PACK, PackReader, PackWriter, share, stray
-from llm_sandbox_nb.windows import NOT_INHERITED, try_lock
+from llm_sandbox_nb.sandbox.history.index import Index, IndexReader, kept_entry, writable_index, write_copy
+from llm_sandbox_nb.sandbox.history.index_copy import INDEX
+from llm_sandbox_nb.sandbox.history.manifest import Chunk, Entry, apply_delta, digests
+from llm_sandbox_nb.sandbox.history.packs import PackFolder, PackReader, PackWriter
+from llm_sandbox_nb.windows import try_lock
 
-INDEX, PACKS, LOCK = "index.sqlite", "packs", "lock"
+PACKS, LOCK = "packs", "lock"
 _MANIFESTS = 4
 """Manifests kept in memory."""
 _ROOM = 0.9
@@ -31,13 +33,15 @@ _ROOM = 0.9
 
 
 def is_history(folder: Path) -> bool:
-    """Whether a folder holds a history."""
-    index = folder / INDEX
-    return index.is_file() and not index.is_symlink()
+    """Whether a folder holds a history. Neither it nor its index is a link."""
+    return is_file(folder.parent, f"{folder.name}/{INDEX}")
 
 
 class HistoryStore:
     """All checkpoints in one folder. May be used from several threads; written by one process at a time.
+
+    The folder may have been made by a stranger: none of its parts is reached through a link, and its index is copied,
+    row by row, before it is used.
 
     Raises:
         HistoryError: the folder is in use, or holds something else (or, with `readonly`, nothing).
@@ -46,21 +50,31 @@ class HistoryStore:
     def __init__(self, folder: Path, *, limit: int = HISTORY_LIMIT, readonly: bool = False) -> None:
         self.folder = folder
         self.limit = limit
-        self._packs = folder / PACKS
         self._mutex = threading.RLock()
         self._manifests: OrderedDict[str, dict[str, Entry]] = OrderedDict()
         self._lock_fd = -1
-        if readonly and not is_history(folder):
-            raise HistoryError(f"There is no history in {folder}; give the folder of a run that kept one.")
-        if not readonly:
-            self._packs.mkdir(parents=True, exist_ok=True)
-            self._lock_fd = _lock_folder(folder / LOCK)
+        self._rows: IndexReader | None = None
+        self._own_index: Index | None = None
+        self._packs: PackFolder | None = None
         try:
-            self._index = Index(folder / INDEX, readonly=readonly)
-            if not readonly:
-                self._clean()
-        except BaseException:
+            if readonly:
+                if not is_history(folder):
+                    raise HistoryError(
+                        f"There is no history in {folder}; give the folder of a run that kept one."
+                    )
+                self._rows = IndexReader(folder)
+            else:
+                folder.mkdir(parents=True, exist_ok=True)
+                check_folder(folder)
+                self._lock_fd = _lock_folder(folder)
+                self._own_index = writable_index(folder)
+            self._packs = PackFolder(folder.parent, f"{folder.name}/{PACKS}", make=not readonly)
+            if self._own_index is not None:
+                self._packs.remove_all_but(self._own_index.packs().keys())
+        except BaseException as error:
             self._release()
+            if isinstance(error, (NotOwnFileError, FileExistsError, FileNotFoundError, NotADirectoryError)):
+                raise HistoryError(f"The history in {folder} cannot be used: {error}.") from error
             raise
         self._reader = PackReader(self._packs)
 
@@ -68,18 +82,34 @@ class HistoryStore:
         """Close the files."""
         with self._mutex:
             self._reader.close()
-            self._index.sql.close()
             self._release()
 
     def _release(self) -> None:
+        if self._rows is not None:
+            self._rows.close()
+        if self._own_index is not None:
+            self._own_index.sql.close()
+        if self._packs is not None:
+            self._packs.close()
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
 
-    def _clean(self) -> None:
-        """Remove packs that a killed process left incomplete or unused."""
-        for path in stray(self._packs, set(self._index.packs())):
-            path.unlink(missing_ok=True)
+    @property
+    def _index(self) -> Index:
+        """The index as it is now: for a reader, as the writer has left it. Used under the lock."""
+        if self._own_index is not None:
+            return self._own_index
+        assert self._rows is not None
+        index, changed = self._rows.current()
+        if changed:
+            self._manifests.clear()
+        return index
+
+    @property
+    def _pack_folder(self) -> PackFolder:
+        assert self._packs is not None
+        return self._packs
 
     # -- reading -------------------------------------------------------------------------------------------
 
@@ -132,7 +162,7 @@ class HistoryStore:
                 with contextlib.suppress(
                     FileNotFoundError
                 ):  # a reader's pack may be replaced by a smaller one
-                    return self._reader.read(*place)
+                    return self._reader.read(digest, *place)
                 if last:
                     raise HistoryError(f"The history in {self.folder} is damaged: {place[0]} is missing.")
         raise HistoryError("The content of this file was not kept.")
@@ -149,9 +179,18 @@ class HistoryStore:
         if entry.size > limit:
             raise OutputLimitExceededError(f"The file is larger than the limit of {limit} bytes.")
         data = bytearray(entry.size)
-        for offset, length, digest in entry.chunks:
-            data[offset : offset + length] = self.content(digest)
+        for chunk in entry.chunks:
+            data[chunk.offset : chunk.offset + chunk.length] = self.piece(chunk)
         return bytes(data)
+
+    def piece(self, chunk: Chunk) -> bytes:
+        """The content of a piece of a file. Raises HistoryError, also when it has another length."""
+        data = self.content(chunk.digest)
+        if len(data) != chunk.length:
+            raise HistoryError(
+                f"The history in {self.folder} is damaged: a piece of a file has another length."
+            )
+        return data
 
     def write(self, entry: Entry, file: BinaryIO) -> None:
         """Write the content of a file into an empty one, holes as holes.
@@ -161,9 +200,9 @@ class HistoryStore:
         """
         if entry.chunks is None:
             raise HistoryError("The content of this file was not kept.")
-        for offset, _, digest in entry.chunks:
-            file.seek(offset)
-            file.write(self.content(digest))
+        for chunk in entry.chunks:
+            file.seek(chunk.offset)
+            file.write(self.piece(chunk))
         file.truncate(entry.size)
 
     @property
@@ -182,7 +221,7 @@ class HistoryStore:
 
     def writer(self) -> PackWriter:
         """A writer for the content of a new checkpoint."""
-        return PackWriter(self._packs)
+        return PackWriter(self._pack_folder)
 
     def commit(
         self,
@@ -206,10 +245,15 @@ class HistoryStore:
             except BaseException:
                 content.discard()
                 raise
+            self._reader.written.add(content.name)
             before = self._manifests.get(checkpoint.parent or "", None if checkpoint.parent else {})
             if before is not None:
                 self._remember(checkpoint.id, apply_delta(before, changed))
-            for name in keep_within(self._index, self._packs, self.limit, {*pinned, checkpoint.id}):
+            gone, new = keep_within(
+                self._index, self._pack_folder, self._reader, self.limit, {*pinned, checkpoint.id}
+            )
+            self._reader.written.update(new)
+            for name in gone:
                 self._reader.forget(name)
 
     # -- the image -----------------------------------------------------------------------------------------
@@ -229,6 +273,7 @@ class HistoryStore:
         with self._mutex:
             content.finish()
             self._index.learn_image(entries, content)
+            self._reader.written.add(content.name)
 
     # -- copies --------------------------------------------------------------------------------------------
 
@@ -241,20 +286,20 @@ class HistoryStore:
         """
         if is_history(folder):
             raise HistoryError(f"{folder} holds a history already; give another folder.")
-        packs = folder / PACKS
-        packs.mkdir(parents=True, exist_ok=True)
-        partial = folder / f"{INDEX}.partial"
-        with self._mutex:
-            partial.unlink(missing_ok=True)
-            copy = sqlite3.connect(partial)
-            try:
-                self._index.sql.backup(copy)
-                names = [row[0] for row in copy.execute("SELECT name FROM packs")]
-            finally:
-                copy.close()
-            for name in names:
-                share(self._packs / name, packs / name)
-            partial.rename(folder / INDEX)
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            check_folder(folder)
+            packs = PackFolder(folder.parent, f"{folder.name}/{PACKS}", make=True)
+        except NotOwnFileError as error:
+            raise HistoryError(f"The history in {folder} cannot be used: {error}.") from error
+        try:
+            with self._mutex:
+                index = self._index
+                for name, size in index.packs().items():
+                    self._pack_folder.share(name, packs, size)
+                write_copy(folder, index)
+        finally:
+            packs.close()
 
     def continued_in(self, folder: Path) -> HistoryStore:
         """`continue_in`, and open the copy. Raises like `continue_in`."""
@@ -262,6 +307,7 @@ class HistoryStore:
         store = HistoryStore(folder, limit=self.limit)
         with self._mutex:
             store._manifests.update(self._manifests)
+            store._reader.written.update(self._reader.written)
         return store
 
 
@@ -276,23 +322,24 @@ def _disk_full_as_oserror() -> Iterator[None]:
         raise
 
 
-def _lock_folder(path: Path) -> int:
-    """Lock the folder against other writers."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | NOT_INHERITED, 0o600)
+def _lock_folder(folder: Path, *, make: bool = True) -> int:
+    """Lock the folder against other writers. Raises HistoryError, FileNotFoundError, NotOwnFileError."""
+    flags = os.O_RDWR | os.O_CREAT if make else os.O_RDONLY
+    descriptor = open_file(folder.parent, f"{folder.name}/{LOCK}", flags, 0o600)
     with contextlib.suppress(OSError):
         if try_lock(descriptor):
             return descriptor
     os.close(descriptor)
     raise HistoryError(
-        f"The history in {path.parent} is in use by another sandbox; close that one, or give another folder."
+        f"The history in {folder} is in use by another sandbox; close that one, or give another folder."
     )
 
 
 def is_history_in_use(folder: Path) -> bool:
     """Whether a sandbox writes the history in `folder`."""
     try:
-        os.close(_lock_folder(folder / LOCK))
-    except FileNotFoundError:
+        os.close(_lock_folder(folder, make=False))
+    except OSError:
         return False
     except HistoryError:
         return True
@@ -307,14 +354,16 @@ def remove_history(folder: Path) -> None:
 # -- the size limit: the oldest checkpoints are dropped first ----------------------------------------------------
 
 
-def keep_within(index: Index, packs: Path, limit: int, kept: Collection[str]) -> list[str]:
+def keep_within(
+    index: Index, packs: PackFolder, reader: PackReader, limit: int, kept: Collection[str]
+) -> tuple[list[str], list[str]]:
     """Drop the oldest checkpoints, none of `kept`, until their content fits into `limit` bytes.
 
-    Returns the packs that were removed.
+    Returns the packs that were removed, and those that were made.
     """
     sizes = index.packs()
     if sum(sizes.values()) <= limit:
-        return []
+        return [], []
     old = [one.id for one in index.checkpoints() if one.id not in kept]
     new: list[PackWriter] = []
     try:
@@ -323,14 +372,14 @@ def keep_within(index: Index, packs: Path, limit: int, kept: Collection[str]) ->
             while sum(live.values()) > _ROOM * limit and old:
                 _drop(index, old.pop(0))
                 live = _live(index)
-            gone = _repack(index, packs, live, new)
+            gone = _repack(index, packs, reader, live, new)
     except BaseException:
         for writer in new:
             writer.discard()
         raise
     for name in gone:
-        (packs / name).unlink(missing_ok=True)
-    return gone
+        packs.remove(name)
+    return gone, [writer.name for writer in new]
 
 
 def _live(index: Index) -> dict[bytes, int]:
@@ -338,7 +387,7 @@ def _live(index: Index) -> dict[bytes, int]:
     rows = index.sql.execute(
         "SELECT entry FROM entries WHERE entry IS NOT NULL UNION ALL SELECT entry FROM image"
     )
-    named = digests(Entry.decode(row[0]) for row in rows if row[0])
+    named = digests(kept_entry(row[0]) for row in rows if row[0])
     sizes = index.sql.execute("SELECT digest, size FROM objects")
     return {digest: size for digest, size in sizes if digest in named}
 
@@ -361,24 +410,26 @@ def _drop(index: Index, id: str) -> None:
     sql.execute("INSERT INTO dropped VALUES (?)", (id,))
 
 
-def _repack(index: Index, packs: Path, live: dict[bytes, int], new: list[PackWriter]) -> list[str]:
-    """Copy the live content of packs that hold more than that into new ones. Returns the names of the old."""
+def _repack(
+    index: Index, packs: PackFolder, reader: PackReader, live: dict[bytes, int], new: list[PackWriter]
+) -> list[str]:
+    """Copy the live content of packs that hold more than that into new ones. Returns the names of the old.
+
+    A piece that is damaged could not be read anyway, and is left out.
+    """
     gone = []
     for number, name, size in index.sql.execute("SELECT number, name, size FROM packs").fetchall():
         rows = index.sql.execute(
-            "SELECT digest, offset, size FROM objects WHERE pack = ?", (number,)
+            "SELECT digest, offset, size, crc FROM objects WHERE pack = ?", (number,)
         ).fetchall()
         needed = [row for row in rows if row[0] in live]
         if sum(row[2] for row in needed) == size:
             continue
         writer = PackWriter(packs)
         new.append(writer)
-        descriptor = os.open(packs / name, OPEN_PACK)
-        try:
-            for _, offset, length in sorted(needed, key=lambda row: row[1]):
-                writer.add(os.pread(descriptor, length, offset))
-        finally:
-            os.close(descriptor)
+        for digest, offset, length, check in sorted(needed, key=lambda row: row[1]):
+            with contextlib.suppress(HistoryError, FileNotFoundError):
+                writer.add(reader.read(digest, name, offset, length, check))
         writer.finish()
         index.sql.execute("DELETE FROM objects WHERE pack = ?", (number,))
         index.sql.execute("DELETE FROM packs WHERE number = ?", (number,))

@@ -1,0 +1,247 @@
+"""Files below one folder, read, written and removed without ever following a link.
+
+A run folder may come from a stranger, with links, pipes and devices at any place. The folder itself may be reached
+through a link, because a person names it. Below it, every part of a name is opened without following links, each
+relative to the one before, and only regular files are opened. Where the system cannot open relative to a folder
+(Windows), every part is looked at before the file is opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path, PurePath
+
+_RELATIVE = {os.open, os.mkdir, os.unlink, os.rename} <= os.supports_dir_fd
+_FOLDER = (
+    os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+)
+_SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+"""Opens neither what a link leads to, nor waits for the other end of a pipe."""
+_BINARY = getattr(os, "O_BINARY", 0)
+DEPTH_MOST = 64
+"""Folders below a folder that are looked into."""
+NAMES_MOST = 100_000
+"""Files of a run that are listed."""
+
+
+class NotOwnFileError(OSError):
+    """A name leads to a link, a device, a pipe, a socket or a folder, or out of its folder. The message says so."""
+
+
+def open_file(folder: Path, name: str | PurePath, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
+    """Open the regular file `name` below `folder`; returns its descriptor.
+
+    Raises:
+        FileNotFoundError: there is none.
+        NotOwnFileError: something else has this name.
+    """
+    parts = _parts(name)
+    with _opened(folder, parts[:-1]) as (parent, path):
+        return _open_regular(parent, path, parts[-1], flags, mode)
+
+
+def read_file(folder: Path, name: str | PurePath, most: int) -> bytes:
+    """The content of the regular file `name` below `folder`.
+
+    Raises:
+        FileNotFoundError: there is none.
+        NotOwnFileError: something else has this name, or it has more than `most` bytes.
+    """
+    with os.fdopen(open_file(folder, name), "rb") as file:
+        if os.fstat(file.fileno()).st_size > most:
+            raise NotOwnFileError(f"{PurePath(name)} is larger than {most} bytes")
+        return file.read(most)
+
+
+def is_file(folder: Path, name: str | PurePath) -> bool:
+    """Whether `name` below `folder` is a regular file that no link leads to."""
+    try:
+        os.close(open_file(folder, name))
+    except OSError:
+        return False
+    return True
+
+
+def write_file(folder: Path, name: str | PurePath, data: bytes) -> None:
+    """Write the file `name` below `folder`, and make the folders on the way; a reader never sees half of it.
+
+    Raises:
+        NotOwnFileError: a folder on the way is something else.
+        OSError: it cannot be written; nothing is left of it.
+    """
+    parts = _parts(name)
+    partial = f".{parts[-1]}.{secrets.token_hex(4)}.partial"
+    with _opened(folder, parts[:-1], make=True) as (parent, path):
+        descriptor = _open_regular(parent, path, partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+            if parent is None:
+                (path / partial).replace(path / parts[-1])
+            else:
+                os.rename(partial, parts[-1], src_dir_fd=parent, dst_dir_fd=parent)
+        except OSError:
+            with contextlib.suppress(OSError):
+                _unlink(parent, path, partial)
+            raise
+
+
+def remove_file(folder: Path, name: str | PurePath) -> None:
+    """Remove the file or the link `name` below `folder`, never what a link leads to.
+
+    Raises:
+        FileNotFoundError: there is none.
+        NotOwnFileError: a folder on the way is something else.
+    """
+    parts = _parts(name)
+    with _opened(folder, parts[:-1]) as (parent, path):
+        _unlink(parent, path, parts[-1])
+
+
+def open_folder(folder: Path, name: str | PurePath, *, make: bool = False) -> int:
+    """Open the folder `name` below `folder`; returns its descriptor. Not on Windows.
+
+    Raises:
+        FileNotFoundError: there is none, and it is not to be made.
+        NotOwnFileError: something else has this name.
+    """
+    with _opened(folder, _parts(name), make=make) as (descriptor, _):
+        assert descriptor is not None
+        return os.dup(descriptor)
+
+
+def check_folder(folder: Path) -> None:
+    """Check that a folder is one, and no link. Raises NotOwnFileError."""
+    info = folder.lstat()
+    if not stat.S_ISDIR(info.st_mode):
+        raise NotOwnFileError(f"{folder} is {_kind(info.st_mode)} instead of a folder")
+
+
+def file_names(folder: Path) -> Iterator[str]:
+    """The names of all regular files below a folder that is no link itself; links are left out and not followed."""
+    try:
+        check_folder(folder)
+    except OSError:
+        return
+    names = (
+        str(inner / entry.name) for inner, entry in _entries(folder) if entry.is_file(follow_symlinks=False)
+    )
+    yield from islice(names, NAMES_MOST)
+
+
+def names_below(folder: Path, wanted: Callable[[str], bool]) -> Iterator[Path]:
+    """The paths of all that is below a folder and has a `wanted` name, also links and pipes, but no folders."""
+    for inner, entry in _entries(folder):
+        if wanted(entry.name):
+            yield folder / inner / entry.name
+
+
+def status_below(folder: Path) -> Iterator[os.stat_result]:
+    """What the system says of all that is below a folder. Links are not followed."""
+    for _, entry in _entries(folder, folders=True):
+        with contextlib.suppress(OSError):
+            yield entry.stat(follow_symlinks=False)
+
+
+def _entries(folder: Path, *, folders: bool = False) -> Iterator[tuple[PurePath, os.DirEntry[str]]]:
+    """All that is below a folder, without recursion; links to folders are not followed."""
+    todo = [(PurePath(), 0)]
+    while todo:
+        inner, depth = todo.pop()
+        try:
+            with os.scandir(folder / inner) as entries:
+                here = list(entries)
+        except OSError:
+            continue
+        for entry in here:
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if is_folder and depth < DEPTH_MOST:
+                todo.append((inner / entry.name, depth + 1))
+            if folders or not is_folder:
+                yield inner, entry
+
+
+def _parts(name: str | PurePath) -> tuple[str, ...]:
+    text = os.fspath(name)
+    parts = PurePath(os.path.normpath(text)).parts
+    if PurePath(text).is_absolute() or not parts or os.pardir in parts or "\0" in text:
+        raise NotOwnFileError(f"{text!r} is no name of a file in its folder")
+    return parts
+
+
+@contextlib.contextmanager
+def _opened(folder: Path, parts: tuple[str, ...], *, make: bool = False) -> Iterator[tuple[int | None, Path]]:
+    """The folder below `folder` that `parts` lead to: its descriptor, None on Windows, and its path."""
+    if not _RELATIVE:
+        yield None, _looked_at(folder, parts, make=make)
+        return
+    here = os.open(folder, _FOLDER)
+    try:
+        for count, part in enumerate(parts, 1):
+            if make:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(part, dir_fd=here)
+            try:
+                inner = os.open(part, _FOLDER | _SAFE, dir_fd=here)
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                raise _named(error, folder.joinpath(*parts[:count]), "folder") from None
+            os.close(here)
+            here = inner
+        yield here, folder.joinpath(*parts)
+    finally:
+        os.close(here)
+
+
+def _looked_at(folder: Path, parts: tuple[str, ...], *, make: bool) -> Path:
+    path = folder
+    for part in parts:
+        path = path / part
+        if make:
+            path.mkdir(exist_ok=True)
+        check_folder(path)
+    return path
+
+
+def _open_regular(parent: int | None, path: Path, name: str, flags: int, mode: int) -> int:
+    place = path / name
+    if parent is None and place.is_symlink():
+        raise NotOwnFileError(f"{place} is a link instead of a file")
+    try:
+        descriptor = os.open(place if parent is None else name, flags | _SAFE | _BINARY, mode, dir_fd=parent)
+    except (FileNotFoundError, FileExistsError):
+        raise
+    except OSError as error:
+        raise _named(error, place, "file") from None
+    kind = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(kind):
+        os.close(descriptor)
+        raise NotOwnFileError(f"{place} is {_kind(kind)} instead of a file")
+    return descriptor
+
+
+def _unlink(parent: int | None, path: Path, name: str) -> None:
+    os.unlink(path / name if parent is None else name, dir_fd=parent)
+
+
+def _named(error: OSError, path: Path, wanted: str) -> OSError:
+    """The error that says what `path` is, where it is not what is `wanted`; else the system's own."""
+    with contextlib.suppress(OSError):
+        kind = path.lstat().st_mode
+        if not (stat.S_ISREG(kind) if wanted == "file" else stat.S_ISDIR(kind)):
+            return NotOwnFileError(f"{path} is {_kind(kind)} instead of a {wanted}")
+    return error
+
+
+def _kind(mode: int) -> str:
+    kinds = {
+        stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder",
+        stat.S_IFREG: "a file",
+    }  # fmt: skip
+    return kinds.get(stat.S_IFMT(mode), "a device")

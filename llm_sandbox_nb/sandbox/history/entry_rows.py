@@ -1,0 +1,123 @@
+"""Rows of entries: which values a sandbox may report, and a history on disk may hold. Both may be hostile."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+
+from llm_sandbox_nb.sandbox.history.manifest import BLOCK, CHAR, FILE, FOLDER, LINK, TYPES
+
+CHUNK_MOST = 1024 * 1024
+"""Bytes of one piece of content."""
+XATTRS_MOST = 64 * 1024
+_PATH_MOST, _NAME_MOST = 4095, 255
+_NEVER = ("/proc", "/sys", "/dev")
+_BUT = "/dev/shm"
+
+
+def path_problem(path: object) -> str:
+    """What is wrong with a path, for a sentence; empty for an absolute, normal one that may be reported."""
+    invalid = "it reports a file with an invalid path"
+    if not isinstance(path, str) or not path.startswith("/") or "\0" in path:
+        return invalid
+    try:
+        data = os.fsencode(path)
+    except UnicodeEncodeError:
+        return invalid
+    if os.fsdecode(data) != path:
+        return invalid
+    names = data.split(b"/")[1:] if path != "/" else []
+    if len(data) > _PATH_MOST or any(name in (b"", b".", b"..") or len(name) > _NAME_MOST for name in names):
+        return invalid
+    if path.startswith(tuple(f"{folder}/" for folder in _NEVER)) and not f"{path}/".startswith(f"{_BUT}/"):
+        return "it reports files of the kernel"
+    return ""
+
+
+_PLAIN = re.compile(rb"/|(?:/(?!\.\.?(?:/|\Z))[^/\0]{1,%d})+" % _NAME_MOST)
+
+
+def is_kept_path(data: object) -> bool:
+    """Whether bytes are those of a path without a problem, see `path_problem`: a history may have very many."""
+    if not isinstance(data, bytes) or len(data) > _PATH_MOST or _PLAIN.fullmatch(data) is None:
+        return False
+    return not data.startswith((b"/proc/", b"/sys/", b"/dev/")) or not path_problem(os.fsdecode(data))
+
+
+def is_entry(row: object, *, kept: bool = False) -> bool:
+    """Whether the fields of a row after its path are those of an entry. The path of `link` is not looked at.
+
+    A row that is `kept` in an index may also have the detail of what is as in the image.
+    """
+    if not isinstance(row, Sequence) or isinstance(row, str) or len(row) != 10:
+        return False
+    kind, base, mode, uid, gid, mtime_ns, size, detail, link, xattrs = row
+    return (
+        isinstance(kind, str)
+        and kind in TYPES
+        and base in (0, 1)
+        and is_number(mode, 0, 0o7777)
+        and all(is_number(one, 0, 2**32 - 1) for one in (uid, gid))
+        and is_number(mtime_ns, -(2**63), 2**63 - 1)
+        and is_number(size, 0, 2**62)
+        and (link is None or (kind != FOLDER and isinstance(link, str)))
+        and _is_attributes(xattrs)
+        and (
+            _is_detail(kind, bool(base), size, detail) or (kept and _is_kept_detail(kind, base, size, detail))
+        )
+    )
+
+
+def is_number(value: object, least: int, most: int) -> bool:
+    """Whether a value is a whole number in a range."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _is_detail(kind: str, base: bool, size: int, detail: object) -> bool:
+    if base:
+        return detail is None
+    if detail is None:
+        return kind not in (LINK, CHAR, BLOCK)
+    if kind == FILE:
+        return isinstance(detail, list) and _are_chunks(detail, size)
+    if kind == LINK:
+        return isinstance(detail, str) and 0 < len(detail) <= _PATH_MOST and _is_name(detail)
+    if kind in (CHAR, BLOCK):
+        return isinstance(detail, list) and len(detail) == 2 and all(is_number(n, 0, 2**32) for n in detail)
+    return False
+
+
+def _is_kept_detail(kind: str, base: int, size: int, detail: object) -> bool:
+    """Whether it is what `Entry.row` makes of an entry of the image, whose target may be unknown."""
+    return base == 1 and ((kind == LINK and detail == "") or _is_detail(kind, False, size, detail))
+
+
+def _is_name(text: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
+def _are_chunks(rows: list[object], size: int) -> bool:
+    end = 0
+    for row in rows:
+        if not isinstance(row, list) or len(row) != 3:
+            return False
+        offset, length, digest = row
+        if not is_number(offset, end, size) or not is_number(length, 1, CHUNK_MOST):
+            return False
+        if not isinstance(digest, str) or len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
+            return False
+        end = offset + length
+    return end <= size
+
+
+def _is_attributes(value: object) -> bool:
+    if value is None:
+        return True
+    if not isinstance(value, dict) or len(json.dumps(value)) > XATTRS_MOST:
+        return False
+    return all(isinstance(one, str) for one in value.values())

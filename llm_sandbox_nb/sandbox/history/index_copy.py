@@ -1,0 +1,275 @@
+"""Copies the rows of an index on disk into a fresh one: a database that may come from a stranger is not used itself.
+
+Its schema must be exactly ours, so that it has no trigger, no view and no other table. Each row is checked, and there
+are no more bytes and steps than its files have room for. The rows of this process's own histories take the same way,
+once for each opening.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import re
+import sqlite3
+import stat
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from llm_sandbox_nb.sandbox.errors import HistoryError
+from llm_sandbox_nb.sandbox.history.entry_rows import CHUNK_MOST, is_kept_path, is_number
+from llm_sandbox_nb.sandbox.history.packs import is_pack_name
+
+VERSION = "1"
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS meta(key TEXT PRIMARY KEY, value TEXT);
+CREATE TABLE IF NOT EXISTS checkpoints(
+    number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, parent INTEGER, time REAL NOT NULL,
+    files INTEGER NOT NULL, size INTEGER NOT NULL, duration REAL NOT NULL, incomplete TEXT NOT NULL, shell BLOB
+);
+CREATE INDEX IF NOT EXISTS children ON checkpoints(parent);
+CREATE TABLE IF NOT EXISTS entries(
+    checkpoint INTEGER NOT NULL, path BLOB NOT NULL, entry BLOB, PRIMARY KEY(checkpoint, path)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS packs(number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, size INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS objects(
+    digest BLOB PRIMARY KEY, pack INTEGER NOT NULL, offset INTEGER NOT NULL, size INTEGER NOT NULL,
+    crc INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS dropped(id TEXT PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS image(path BLOB PRIMARY KEY, entry BLOB, listed INTEGER NOT NULL);
+"""
+INDEX = "index.sqlite"
+INDEX_MOST = 2 * 1024**3
+"""Bytes of an index that is read."""
+CHECKPOINTS_MOST = 100_000
+_CELL_MOST = 64 * 1024**2
+"""Bytes of one value: the longest is an entry of a file in many pieces."""
+_NUMBER_MOST = 2**53
+_STEPS = 10_000
+"""Steps of SQLite's machine between two looks at how many it has taken."""
+_ID = re.compile(r"[\w-]{1,64}")
+_BATCH = 1000
+Row = tuple[Any, ...]
+
+
+class _InvalidRowError(Exception):
+    """A row is none that this program writes. Says which."""
+
+
+def open_source(folder: Path) -> sqlite3.Connection:
+    """A connection for reading to the index in `folder`, which may be written by another process meanwhile.
+
+    Raises:
+        HistoryError: it is no index of a history.
+    """
+    _check_files(folder)
+    # A reader writes nothing, but in a writable folder SQLite sees what is being written.
+    mode = "mode=rw" if os.access(folder, os.W_OK) else "immutable=1"
+    where = f"file:{quote(str(folder / INDEX))}?{mode}"
+    try:
+        sql = sqlite3.connect(where, uri=True, isolation_level=None, check_same_thread=False, timeout=20.0)
+    except sqlite3.Error as error:
+        raise _no_index(folder, str(error)) from error
+    try:
+        if sys.version_info >= (3, 12):
+            sql.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
+        for pragma in ("query_only=1", "trusted_schema=0", "cell_size_check=1", "mmap_size=0"):
+            sql.execute(f"PRAGMA {pragma}")
+        sql.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _CELL_MOST)
+        sql.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+        sql.text_factory = _text
+    except sqlite3.Error as error:
+        sql.close()
+        raise _no_index(folder, str(error)) from error
+    return sql
+
+
+def copy_rows(folder: Path, source: sqlite3.Connection, target: sqlite3.Connection) -> None:
+    """Copy what `source` holds at this moment into `target`, which has the schema and no rows.
+
+    Raises:
+        HistoryError: it is no index of a history, or has other rows than this program writes.
+    """
+    room = _size(folder)
+    steps = 2 * room // _STEPS + 200
+
+    def count() -> bool:
+        nonlocal steps
+        steps -= 1
+        return steps < 0
+
+    source.set_progress_handler(count, _STEPS)
+    try:
+        source.execute("BEGIN")
+        try:
+            if _same_schema(source):
+                target.execute("BEGIN")
+                _Copy(source, target, room).all()
+                target.execute("COMMIT")
+        finally:
+            source.execute("ROLLBACK")
+    except (sqlite3.Error, _InvalidRowError, UnicodeError, OverflowError) as error:
+        if isinstance(error, sqlite3.OperationalError) and "full" in str(error):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+        raise _no_index(folder, str(error)) from error
+    finally:
+        source.set_progress_handler(None, 0)
+
+
+def unpacked_shell(data: bytes) -> bytes:
+    """The state of a shell as it was. Raises HistoryError when it is none."""
+    machine = zlib.decompressobj()
+    try:
+        found = machine.decompress(data, CHUNK_MOST + 1)
+    except zlib.error as error:
+        raise HistoryError("The state of the shell at this checkpoint is damaged.") from error
+    if len(found) > CHUNK_MOST or not machine.eof:
+        raise HistoryError("The state of the shell at this checkpoint is damaged.")
+    return found
+
+
+def _no_index(folder: Path, why: str) -> HistoryError:
+    why = "".join(letter if letter.isprintable() else " " for letter in why)[:200]
+    return HistoryError(f"{folder / INDEX} is not the index of a history ({why}); give another folder.")
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8")
+
+
+def _check_files(folder: Path) -> None:
+    """Check that all files that SQLite would open are regular ones; its own journals name other files to remove."""
+    for suffix in ("", "-wal", "-shm"):
+        try:
+            info = (folder / f"{INDEX}{suffix}").lstat()
+        except FileNotFoundError:
+            if not suffix:
+                raise HistoryError(
+                    f"There is no history in {folder}; give the folder of a run that kept one."
+                ) from None
+            continue
+        if not stat.S_ISREG(info.st_mode):
+            raise _no_index(folder, f"{INDEX}{suffix} is no regular file")
+    if os.path.lexists(folder / f"{INDEX}-journal"):
+        raise _no_index(folder, "another program has not completed a change of it")
+    if _size(folder) > INDEX_MOST:
+        raise _no_index(folder, f"it has more than {INDEX_MOST} bytes")
+
+
+def _size(folder: Path) -> int:
+    found = 0
+    for suffix in ("", "-wal"):
+        try:
+            found += (folder / f"{INDEX}{suffix}").lstat().st_size
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def _schema(sql: sqlite3.Connection) -> set[Row]:
+    rows = sql.execute("SELECT type, name, tbl_name, sql FROM sqlite_master LIMIT 100").fetchall()
+    return {(*row[:3], None if row[3] is None else " ".join(str(row[3]).split())) for row in rows}
+
+
+def _same_schema(source: sqlite3.Connection) -> bool:
+    """Whether there are tables. Raises when one is not exactly ours: a process killed early leaves none."""
+    found = _schema(source)
+    if not found:
+        return False
+    with sqlite3.connect(":memory:") as ours:
+        ours.executescript(SCHEMA)
+        expected = _schema(ours)
+    ours.close()
+    if found != expected:
+        raise _InvalidRowError("its tables are others")
+    return True
+
+
+class _Copy:
+    """One copy: checks each row, and that together they have no more bytes than the files."""
+
+    def __init__(self, source: sqlite3.Connection, target: sqlite3.Connection, room: int) -> None:
+        self._source, self._target, self._room = source, target, room
+        self._checkpoints: set[int] = set()
+        self._packs: dict[int, int] = {}
+        self._names: set[str] = set()
+
+    def all(self) -> None:
+        """Copy every table, those first that others refer to."""
+        versions = self._source.execute("SELECT key, value FROM meta LIMIT 2").fetchall()
+        if versions and versions != [("version", VERSION)]:
+            raise _InvalidRowError("another version wrote it")
+        self._copy("checkpoints", 9, self._is_checkpoint, "ORDER BY number")
+        self._copy("entries", 3, self._is_change)
+        self._copy("packs", 3, self._is_pack)
+        self._copy("objects", 5, self._is_object)
+        self._copy("dropped", 1, lambda row: _is_id(row[0]))
+        self._copy("image", 3, lambda row: is_kept_path(row[0]) and _is_kept(row[1]) and row[2] in (0, 1))
+
+    def _copy(self, table: str, columns: int, check: Callable[[Row], bool], order: str = "") -> None:
+        rows = self._source.execute(f"SELECT * FROM {table} {order}")
+        marks = ", ".join("?" * columns)
+        while batch := rows.fetchmany(_BATCH):
+            self._target.executemany(
+                f"INSERT INTO {table} VALUES ({marks})", self._checked(table, batch, check)
+            )
+
+    def _checked(self, table: str, rows: list[Row], check: Callable[[Row], bool]) -> Iterator[Row]:
+        for row in rows:
+            self._room -= sum(len(value) for value in row if isinstance(value, (bytes, str))) + 1
+            if self._room < 0:
+                raise _InvalidRowError("it has more rows than room for them")
+            if not check(row):
+                raise _InvalidRowError(f"a row of {table} is invalid")
+            yield row
+
+    def _is_checkpoint(self, row: Row) -> bool:
+        number, id, parent, time, files, size, duration, incomplete, shell = row
+        proper = (
+            is_number(number, 1, _NUMBER_MOST)
+            and _is_id(id)
+            and (parent is None or parent in self._checkpoints)  # always an older one, so never itself
+            and all(isinstance(one, float) and math.isfinite(one) for one in (time, duration))
+            and all(is_number(one, 0, _NUMBER_MOST) for one in (files, size))
+            and isinstance(incomplete, str)
+            and len(incomplete) <= 2000
+            and (incomplete.isprintable() or not incomplete)
+            and (shell is None or (isinstance(shell, bytes) and len(shell) <= 2 * CHUNK_MOST))
+        )
+        self._checkpoints.add(number)
+        return proper and len(self._checkpoints) <= CHECKPOINTS_MOST
+
+    def _is_change(self, row: Row) -> bool:
+        return row[0] in self._checkpoints and is_kept_path(row[1]) and _is_kept(row[2])
+
+    def _is_pack(self, row: Row) -> bool:
+        number, name, size = row
+        if not is_number(number, 1, _NUMBER_MOST) or not is_pack_name(name) or name in self._names:
+            return False
+        self._packs[number] = size
+        self._names.add(name)
+        return is_number(size, 0, _NUMBER_MOST)
+
+    def _is_object(self, row: Row) -> bool:
+        digest, pack, offset, size, crc = row
+        return (
+            isinstance(digest, bytes)
+            and len(digest) == 32
+            and pack in self._packs
+            and is_number(size, 1, CHUNK_MOST)
+            and is_number(offset, 0, self._packs[pack] - size)
+            and is_number(crc, 0, 2**32 - 1)
+        )
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, str) and _ID.fullmatch(value) is not None
+
+
+def _is_kept(value: object) -> bool:
+    return value is None or isinstance(value, bytes)

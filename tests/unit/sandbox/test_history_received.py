@@ -1,0 +1,127 @@
+"""What a history on disk may hold: the checks of its rows, and a reader that follows a writer."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import zlib
+from pathlib import Path
+
+import pytest
+from history_help import files_at, keep
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_sandbox_nb.sandbox.errors import HistoryError
+from llm_sandbox_nb.sandbox.history.entry_rows import is_kept_path, path_problem
+from llm_sandbox_nb.sandbox.history.packs import is_pack_name
+from llm_sandbox_nb.sandbox.history.store import HistoryStore
+
+parts = st.sampled_from(
+    [
+        b"a",
+        b".",
+        b"..",
+        b"",
+        b"...",
+        b".a",
+        b"x" * 255,
+        b"x" * 256,
+        b"\xff",
+        b"a\0",
+        b"\n",
+        b"proc",
+        b"dev",
+        b"shm",
+    ]
+)
+
+
+@given(st.lists(parts, max_size=6), st.sampled_from([b"/", b""]))
+def test_a_path_in_an_index_is_judged_as_one_from_a_sandbox(names: list[bytes], start: bytes) -> None:
+    path = start + b"/".join(names)
+    assert is_kept_path(path) == (not path_problem(os.fsdecode(path)))
+
+
+def test_a_path_has_a_longest_length() -> None:
+    for path in (b"/" + b"a/" * 2046 + b"a", b"/" + b"a/" * 2047 + b"aa"):
+        assert is_kept_path(path) == (not path_problem(os.fsdecode(path))) == (len(path) <= 4095)
+
+
+@pytest.mark.parametrize(
+    "name", ["x", f"../{'ab' * 12}.pack", "/etc/passwd", f"{'AB' * 12}.pack", f"{'ab' * 12}.pack\n", 3, None]
+)
+def test_a_pack_has_a_name_of_its_own(name: object) -> None:
+    assert not is_pack_name(name)
+    assert is_pack_name("ab" * 12 + ".pack")
+
+
+def test_a_reader_sees_what_is_written_meanwhile_also_after_the_writer_opened_again(tmp_path: Path) -> None:
+    store = HistoryStore(tmp_path / "h")
+    keep(store, "a", {"/x": b"one"})
+    reader = HistoryStore(tmp_path / "h", readonly=True)
+    assert [one.id for one in reader.checkpoints()] == ["a"]
+    store.close()
+    store = HistoryStore(tmp_path / "h")
+    assert [one.id for one in reader.checkpoints()] == ["a"]
+    keep(store, "b", {"/x": b"two"}, "a")
+    assert files_at(reader, "b") == {"/x": b"two"}
+    store.close()
+    assert files_at(reader, "a") == {"/x": b"one"}
+    reader.close()
+    again = HistoryStore(tmp_path / "h")
+    assert [one.id for one in again.checkpoints()] == ["a", "b"]
+    assert files_at(again, "b") == {"/x": b"two"}
+    again.close()
+
+
+def test_a_reader_that_was_open_takes_nothing_from_the_writer_when_it_closes(tmp_path: Path) -> None:
+    """SQLite removes its log when the last connection closes: not that of a database that took the place."""
+    store = HistoryStore(tmp_path / "h")
+    keep(store, "a", {"/x": b"one"})
+    reader = HistoryStore(tmp_path / "h", readonly=True)
+    assert len(reader.checkpoints()) == 1
+    store.close()
+    store = HistoryStore(tmp_path / "h")
+    keep(store, "b", {"/x": b"two"}, "a")
+    reader.close()
+    keep(store, "c", {"/x": b"three"}, "b")
+    copy = sqlite3.connect(tmp_path / "h" / "index.sqlite")
+    assert copy.execute("SELECT count(*) FROM checkpoints").fetchone() == (3,)
+    copy.close()
+    store.close()
+    store = HistoryStore(tmp_path / "h")
+    assert [one.id for one in store.checkpoints()] == ["a", "b", "c"]
+    store.close()
+
+
+def test_content_of_another_process_is_checked_by_its_digest(tmp_path: Path) -> None:
+    store = HistoryStore(tmp_path / "h")
+    keep(store, "a", {"/x": b"precious"})
+    store.close()
+    (pack,) = (tmp_path / "h" / "packs").iterdir()
+    pack.write_bytes(b"forged!!")
+    sql = sqlite3.connect(tmp_path / "h" / "index.sqlite", isolation_level=None)
+    sql.execute("UPDATE objects SET crc = ?", (zlib.crc32(b"forged!!"),))
+    sql.close()
+    store = HistoryStore(tmp_path / "h", readonly=True)
+    with pytest.raises(HistoryError, match="has changed on disk"):
+        files_at(store, "a")
+    store.close()
+
+
+def test_an_index_is_whole_or_not_replaced(tmp_path: Path) -> None:
+    """A process that was killed between making a fresh index and putting it in its place."""
+    store = HistoryStore(tmp_path / "h")
+    keep(store, "a", {"/x": b"one"})
+    store.close()
+    index = tmp_path / "h" / "index.sqlite"
+    fresh = index.with_name("index.sqlite.fresh")
+    fresh.write_bytes(index.read_bytes())
+    index.write_bytes(b"")
+    index.with_name("index.sqlite-wal").write_bytes(b"of the index before")
+    index.with_name("index.sqlite.1234.partial").write_bytes(b"half")
+    store = HistoryStore(tmp_path / "h")
+    assert files_at(store, "a") == {"/x": b"one"}
+    store.close()
+    assert sorted(path.name for path in (tmp_path / "h").iterdir()) == ["index.sqlite", "lock", "packs"]
