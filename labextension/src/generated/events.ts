@@ -398,7 +398,7 @@ export const EVENTS: Record<string, Record<string, string>> = {
     response_id: 'string | null',
     response_model: 'string | null',
     context_window: 'number | null',
-    calls_from: 'string',
+    calls_from: 'string | null',
     raw_text: 'string | null'
   },
   'call.proposed': {
