@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
-from servers import APPS, FrontEnd, bundles, command, open_notebook, run_all
+from servers import APPS, FrontEnd, bundles, command, open_as_run, open_notebook, run_all
 
 
 def calls_of(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -118,5 +118,5 @@ def assert_reads_without_kernel(server: FrontEnd, page: Page, path: str, events:
 def assert_a_journal_opens(server: FrontEnd, page: Page) -> None:
     """The record of the run, opened as a file."""
     journal = max(server.root.glob("sandbox-runs/*/*/journal.jsonl"))
-    page.goto(server.address(str(journal.relative_to(server.root))))
+    open_as_run(page, server, str(journal.relative_to(server.root)))
     expect(page.locator(".lsn-file .lsn-view .lsn-step")).to_have_count(7)

@@ -220,6 +220,7 @@ def test_the_graphs_tell_what_a_sandbox_uses(server: FrontEnd, page: Page, isola
     wait_until(page, section, "Memory", "MB", 1, MEGABYTES)
     wait_until(page, section, "CPU", "%", 0, 4)
     section.get_by_text("Files", exact=True).click()
+    expect(section.get_by_text("output/", exact=True)).to_be_visible()
     drop(page, "dropped.txt", "by hand")
     with page.expect_download() as started:
         section.get_by_role("button", name="Download dropped.txt").click()
