@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 from llm_sandbox_nb.agent.artifacts import Collector
 from llm_sandbox_nb.agent.checkpoints import Checkpoints
+from llm_sandbox_nb.agent.context_window import ContextMode, ContextWindow
 from llm_sandbox_nb.agent.control.decisions import Decision, edited_note
 from llm_sandbox_nb.agent.control.pause_points import PausePoints
 from llm_sandbox_nb.agent.control.pause_rules import PauseRules
@@ -25,7 +26,7 @@ from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
 from llm_sandbox_nb.agent.tools.text_file import file_diffs
 from llm_sandbox_nb.agent.tools.tool import Outcome, ToolContext
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS, Toolbox, ends_run
-from llm_sandbox_nb.model.contract import Model, ModelSettings, Reply, ToolCall
+from llm_sandbox_nb.model.contract import ContextOverflowError, Model, ModelSettings, Reply, ToolCall
 from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT, Changes, Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
@@ -88,7 +89,10 @@ class Loop:
     """The schemas of the tools, with the command time-out in force."""
     nudges: int = 2
     """Replies in a row without a call that get a request for one."""
+    context: ContextMode = "mask"
+    """What is sent of a conversation that nearly fills the model's context."""
     messages: list[dict[str, Any]] = field(default_factory=list)
+    """The conversation as it is sent."""
     last_text: str = ""
     """The text of the newest reply that had any."""
     only_talked: bool = False
@@ -106,6 +110,9 @@ class Loop:
     _footer: str = ""
     """What the newest observation ends with: how many steps remain."""
 
+    def __post_init__(self) -> None:
+        self.window = ContextWindow(self.context, self.recorder, self.meter)
+
     def start(self, messages: Sequence[dict[str, Any]]) -> None:
         """Begin a conversation with these messages, of which the last is the task."""
         self._reset()
@@ -118,6 +125,7 @@ class Loop:
         self._reset()
         self._restored = state
         self.messages, self._open = list(state.messages), list(state.open)
+        self.window.restore()
         self.meter.next_turn()
 
     def _reset(self) -> None:
@@ -147,6 +155,8 @@ class Loop:
 
     def _check_limits(self) -> None:
         if reason := self.meter.over:
+            if reason == "context":
+                raise StopRun("tokens", self.window.ending)
             raise StopRun(reason)
         if self.replies is not None and self.meter.step >= self.replies:
             raise StopRun("steps")
@@ -197,14 +207,36 @@ class Loop:
 
     async def _ask_model(self) -> Reply:
         step, started = self.meter.begin_step(), time.monotonic()
-        tokens = self.meter.reply_tokens(self.settings.max_tokens)
-        settings = dataclasses.replace(self.settings, max_tokens=tokens)
-        request = call_model(
-            self.model, list(self.messages), self.tools, settings, self.retries, self.recorder, step
-        )
-        reply = await self._in_time(unless_failed(request, self.workspace))
+        reply = await self._in_time(unless_failed(self._fitting_reply(step), self.workspace))
         self._add_reply(reply, time.monotonic() - started)
         return reply
+
+    async def _fitting_reply(self, step: int) -> Reply:
+        """The reply to the conversation, which is shortened where it does not fit into the model's context."""
+        await self.window.prepare(self.model, self.messages, partial(self._request, step))
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return await self._request(step, self.messages)
+            except ContextOverflowError as error:
+                if not self.window.recover(error, self.messages, attempt):
+                    raise StopRun("tokens", str(error)) from error
+
+    async def _request(self, step: int, messages: list[dict[str, Any]], most: int | None = None) -> Reply:
+        """One reply, of at most so many tokens."""
+        tokens = most or self.meter.reply_tokens(self.settings.max_tokens)
+        settings = dataclasses.replace(self.settings, max_tokens=tokens)
+        return await call_model(
+            self.model,
+            list(messages),
+            self.tools,
+            settings,
+            self.retries,
+            self.recorder,
+            step,
+            self.window.learn,
+        )
 
     def _add_reply(self, reply: Reply, model_time: float) -> None:
         """The reply joins the history and the record at once: no interruption can come between the two."""
@@ -224,7 +256,7 @@ class Loop:
                 model_time=model_time,
                 response_id=reply.response_id,
                 response_model=reply.response_model,
-                context_window=reply.context_window,
+                context_window=self.meter.context or reply.context_window,
             )
         )
         if self.meter.step == 1 and reply.left_out:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from llm_sandbox_nb.agent.context_window import CONTEXT_MODES, ContextMode
 from llm_sandbox_nb.agent.control.pause_rules import PauseRules, Predicate, pause_rules
 from llm_sandbox_nb.agent.control.settings_change import MakeModel, unknown_model, with_changes
 from llm_sandbox_nb.agent.errors import ControlError, InputError
@@ -55,6 +56,8 @@ class RunSpec:
     """For a replay: the largest number of replies."""
     nudges: int = 2
     """Replies in a row without a call that get a request for one."""
+    context: ContextMode = "mask"
+    """What is sent of a conversation that nearly fills the model's context."""
     provenance: Mapping[str, str] = field(default_factory=dict)
     """For the record: which run it replays, or whose files it begins with."""
 
@@ -65,6 +68,8 @@ class RunSpec:
             raise InputError(f"command_timeout is a number of seconds above zero, not {seconds!r:.80}.")
         if not isinstance(nudges, int) or isinstance(nudges, bool) or nudges < 0:
             raise InputError(f"nudges is a whole number of at least zero, not {nudges!r:.80}.")
+        if self.context not in CONTEXT_MODES:
+            raise InputError(f"context is one of {', '.join(CONTEXT_MODES)}, not {self.context!r:.80}.")
         if not isinstance(self.retries, RetryPolicy):
             raise InputError(f"retries is a RetryPolicy(...), not {self.retries!r:.80}.")
 
@@ -74,6 +79,7 @@ class RunSpec:
             "sampling": dataclasses.asdict(self.settings),
             "limits": dataclasses.asdict(self.limits),
             "command_timeout": self.command_timeout,
+            "context": self.context,
             "prompts": dataclasses.asdict(self.prompts),
             **self.provenance,
         }

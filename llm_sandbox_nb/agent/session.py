@@ -227,6 +227,7 @@ class Session:
             given=spec.given,
             replies=spec.replies,
             nudges=spec.nudges,
+            context=spec.context,
             toolbox=spec.toolbox,
             tools=spec.toolbox.schemas(spec.command_timeout),
         )

@@ -187,7 +187,7 @@ def _config(values: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, An
     config: dict[str, Any] = {"model": values["model"], "judge_model": values["judge_model"]}
     config |= {name: values[name] for name in same}
     config["docker_image"] = values["image"]
-    more = {name: name for name in ("budget", "time", "command_timeout", "max_response_len")}
+    more = {name: name for name in ("budget", "time", "command_timeout", "context", "max_response_len")}
     more |= {"max_steps": "steps", "max_token_limit": "tokens"}
     config |= {key: values[name] for key, name in more.items() if flags.get(name)}
     return config

@@ -188,6 +188,7 @@ async def _until_signal(values: dict[str, Any], started: list[Run]) -> None:
         limits=RunLimits(values["steps"], values["tokens"], values["budget"], values["time"]),
         settings=_model_settings(values),
         command_timeout=values["command_timeout"],
+        context=values["context"],
         tools=[function_of("tool", name) for name in values["tool"]],
         api_base=values["api_base"],
         api_key=values["api_key"],

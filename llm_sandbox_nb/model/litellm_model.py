@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from llm_sandbox_nb.model.connection import SENDS_NEW_MESSAGES, Access, request_client
-from llm_sandbox_nb.model.contract import DeltaCallback, ModelError, ModelSettings, Reply
+from llm_sandbox_nb.model.contract import ContextLimit, DeltaCallback, ModelError, ModelSettings, Reply
 from llm_sandbox_nb.model.errors import Target, broken_off, refused_setting, to_model_error
 from llm_sandbox_nb.model.known_history import KnownHistories, SentHistories
 from llm_sandbox_nb.model.request import (
@@ -30,6 +30,7 @@ from llm_sandbox_nb.model.request import (
     reasoning_field,
     sampling,
 )
+from llm_sandbox_nb.model.served_context import served_context
 from llm_sandbox_nb.model.server_replies import ReplyRewriter, ServerHabits
 from llm_sandbox_nb.model.stream import Assembly
 from llm_sandbox_nb.trajectory.events import Usage
@@ -131,6 +132,21 @@ class LiteLLMModel:
         litellm = await asyncio.to_thread(backend)
         route = find_route(litellm, self.name, None)
         self._access.check_key(litellm, route, self._access.target(litellm, route, self.name))
+
+    async def context_limit(self) -> ContextLimit | None:
+        """The tokens that fit, as the server at the given address tells, else as LiteLLM's table has it."""
+        try:
+            litellm = await asyncio.to_thread(backend)
+            route = find_route(litellm, self.name, self._access.api_base)
+        except (ImportError, ModelError):
+            return None  # the request tells it
+        if base := self._access.api_base:
+            name = route.model.removeprefix(f"{route.provider}/")
+            served = await served_context(base, name, self._access.key(litellm, route))
+            if served is not None:
+                return ContextLimit(served, True)
+        listed = _context_window(litellm, route)
+        return None if listed is None else ContextLimit(listed, False)
 
     async def reply(
         self,

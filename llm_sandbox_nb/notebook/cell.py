@@ -121,6 +121,7 @@ class CellRun:
                 limits=task.limits,
                 settings=task.sampling,
                 command_timeout=task.command_timeout,
+                context=task.context,
                 tools=task.tools,
                 api_base=task.api_base,
                 api_key=task.api_key,

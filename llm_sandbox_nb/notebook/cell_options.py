@@ -18,6 +18,7 @@ from llm_sandbox_nb.notebook.settings import SandboxSettings
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 
 if TYPE_CHECKING:
+    from llm_sandbox_nb.agent.context_window import ContextMode
     from llm_sandbox_nb.agent.limits import RunLimits
     from llm_sandbox_nb.model.contract import ModelSettings
     from llm_sandbox_nb.runs.run import Run
@@ -51,6 +52,7 @@ class CellTask:
     limits: RunLimits
     sampling: ModelSettings
     command_timeout: float
+    context: ContextMode
     inputs: dict[str, Path]
     prompt_config: str | None
     api_base: str | None
@@ -90,6 +92,7 @@ def cell_task(
         limits=_limits(options, settings),
         sampling=_sampling(settings),
         command_timeout=_given(options, settings, "command_timeout"),
+        context=_given(options, settings, "context"),
         inputs=collect_inputs(options.input, namespace, staging, settings.dataframe_format),
         prompt_config=options.prompt_config or settings.prompt_config or None,
         api_base=options.api_base or settings.api_base or None,

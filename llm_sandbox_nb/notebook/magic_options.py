@@ -46,6 +46,7 @@ OPTIONS = [
     _shared("--budget"),
     _shared("--time"),
     _shared("--command-timeout"),
+    _shared("--context"),
     _shared("--image"),
     _shared("--isolation"),
     _shared("--profile"),

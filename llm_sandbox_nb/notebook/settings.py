@@ -82,6 +82,8 @@ class SandboxSettings(Configurable):
         120.0, help="time-out in seconds of a command for which the model names none"
     ).tag(config=True)
 
+    context: Any = Enum(["mask", "summary", "full"], "mask", help=_help("context")).tag(config=True)
+
     output_dir = Unicode("sandbox-runs", help=_help("output_dir")).tag(config=True)
     dataframe_format: Any = Enum(["csv", "parquet"], "csv", help=_help("dataframe_format")).tag(config=True)
     embed_file_bytes = Int(Caps.artifact, help=_help("embed_file_bytes")).tag(config=True)

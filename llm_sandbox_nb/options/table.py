@@ -191,6 +191,9 @@ LIMIT_OPTIONS = (
     Option("time", "longest time of the run: seconds, or 90s, 15m, 2h", seconds, metavar="TIME"),
     Option("command_timeout", "time-out of a command for which the model names none: seconds, or 90s, 15m, 2h", seconds,
            120.0, metavar="TIME"),
+    Option("context", "what is sent when a conversation fills three quarters of the model's context: mask (old outputs "
+           "as one line each), summary (of old steps, by the model) or full",
+           one_of("mask", "summary", "full"), "mask", metavar="KIND"),
 )  # fmt: skip
 SANDBOX_OPTIONS = (
     Option("isolation", f"{', '.join(isolation_choices())} (process isolates nothing)",

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+from llm_sandbox_nb.agent.context_window import CONTEXT_MODES
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.prompts import PromptConfig, load_prompts
@@ -42,6 +43,7 @@ def recorded_spec(run: RunRecord, model: Model, tools: Iterable[Callable[..., An
         settings=settings,
         retries=spec.retries,
         command_timeout=spec.command_timeout,
+        context=spec.context,
         toolbox=_same_tools(run, tools),
         pause_rules=dataclasses.replace(spec.pause_rules, step=False),
         make_model=spec.make_model,
@@ -83,6 +85,7 @@ def _from_journal(run: RunRecord, model: Model) -> RunSpec:
         limits=_changed(RunLimits(), recorded.get("limits")),
         settings=_changed(ModelSettings(), recorded.get("sampling")),
         command_timeout=float(recorded.get("command_timeout") or DEFAULT_TIMEOUT),
+        context=recorded["context"] if recorded.get("context") in CONTEXT_MODES else "mask",
     )
 
 

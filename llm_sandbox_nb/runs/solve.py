@@ -7,6 +7,7 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+from llm_sandbox_nb.agent.context_window import ContextMode
 from llm_sandbox_nb.agent.control.on_pause import OnPause, checked_on_pause, pause_handler
 from llm_sandbox_nb.agent.control.pause_rules import Predicate
 from llm_sandbox_nb.agent.control.run_control import RunControl
@@ -88,6 +89,7 @@ async def solve(
     retries: RetryPolicy | None = None,
     command_timeout: float = DEFAULT_TIMEOUT,
     nudges: int = 2,
+    context: ContextMode = "mask",
     tools: Iterable[Callable[..., Any]] = (),
     api_base: str | None = None,
     api_key: str | None = None,
@@ -119,6 +121,8 @@ async def solve(
         retries: see `RetryPolicy`.
         command_timeout: seconds for a command that does not name its own.
         nudges: replies in a row without a call that get a request for one, before the run ends with `answered`.
+        context: what is sent when a conversation fills three quarters of the model's context: `"mask"` (old outputs
+            as one line each), `"summary"` (of the old steps, by the model) or `"full"` (all, until it no longer fits).
         tools: your own functions that the model can call too. Name, docstring and types tell the model what they do.
             They run in this process, with your rights, and not in the sandbox.
         api_base, api_key: where the model is, and its key, which is never written anywhere.
@@ -162,6 +166,7 @@ async def solve(
         retries=retries or RetryPolicy(),
         command_timeout=command_timeout,
         nudges=nudges,
+        context=context,
         toolbox=with_own_tools(tools),
         pause_rules=checked_pause_rules(step, breakpoints, break_when, approve),
         make_model=lambda name: _other_model(name, model, api_base, api_key),

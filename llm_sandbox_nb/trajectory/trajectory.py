@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.branches import Branch, Tree
+from llm_sandbox_nb.trajectory.reduced import reduced_messages
 
 _UNDER_WAY = frozenset(("continued", "model.requested", "call.started", "run.finished"))
 NOT_ANSWERED = "There is no result: the run ended while this call was executed."
@@ -186,6 +187,11 @@ class Trajectory:
         changed = [change.model for change in self.changed if change.model]
         return changed[-1] if changed else self.start.model if self.start else ""
 
+    def context_limit(self, model: str) -> ev.ContextKnown | None:
+        """What was learned of the tokens that a model can take in."""
+        known = [one for one in self.path if isinstance(one, ev.ContextKnown) and one.model == model]
+        return known[-1] if known else None
+
     @property
     def scripted(self) -> bool:
         """Whether its replies are read from a file."""
@@ -232,6 +238,8 @@ class Trajectory:
         match event:
             case ev.ModelReplied():
                 self.total_usage = self.total_usage + (event.usage or ev.Usage())
+            case ev.ContextReduced(usage=ev.Usage() as used):
+                self.total_usage = self.total_usage + used
             case ev.Forked():
                 self.forks.append(event)
             case ev.Rewound():
@@ -301,6 +309,8 @@ class Trajectory:
                 self.artifacts.pop(event.path, None)
             case ev.ArtifactSkipped():
                 self.skipped.append(event.reason)
+            case ev.ContextReduced(usage=ev.Usage() as used):
+                self.usage = self.usage + used
             case ev.Noted():
                 self.notes.append(event.text)
             case ev.Controlled():
@@ -318,6 +328,7 @@ class Trajectory:
     def messages(self, *, answer_open: bool = False) -> Iterator[dict[str, Any]]:
         """The conversation exactly as the model saw it, rebuilt from the events.
 
+        Where it was shortened for a small context, it is what the next request sends; `steps` have all of it.
         When the run was killed amid a step, its last reply may have calls without results; `answer_open`
         gives each of them one that says so, after which the conversation can be sent again.
         """
@@ -335,6 +346,8 @@ class Trajectory:
                     said.append(tool_message(event.call_id, event.observation))
                 case ev.CallDecided(action="observe", observation=str() as shown):
                     _show_instead(said, event.call_id, shown)
+                case ev.ContextReduced():
+                    said = reduced_messages(said, event)
         yield from said
         if answer_open:
             yield from (tool_message(id, NOT_ANSWERED) for id in unanswered)
