@@ -58,3 +58,23 @@ test('the files of a step are of the newest checkpoint up to it', () => {
     ['before', 'before', 'two', 'two', 'five', 'five']
   );
 });
+
+test('after a reduction the messages are those that are sent: new contents first, then what is removed', () => {
+  const reduced = {
+    kind: 'context.reduced',
+    shown: [
+      { at: 0, content: 'task\n\n[steps removed]' },
+      { at: 4, content: '[output of step 2 removed]' },
+      { at: 99, content: 'nowhere' }
+    ],
+    removed_from: 1,
+    removed_to: 3
+  };
+  const replied = content => ({ kind: 'model.replied', message: { role: 'assistant', content } });
+  const events = [message('user', 'task'), replied('a'), finished('a', 'one'), replied('b'), finished('b', 'two')];
+  const texts = found => messagesOf(found).map(one => one.text);
+  assert.deepEqual(texts([...events, reduced]), ['task\n\n[steps removed]', 'b', '[output of step 2 removed]']);
+  assert.deepEqual(texts(events), ['task', 'a', 'one', 'b', 'two']);
+  const nothing = { ...reduced, shown: [], removed_from: -1, removed_to: 3 };
+  assert.deepEqual(texts([...events, nothing]), texts(events));
+});

@@ -26,7 +26,9 @@ REMOVED_STEPS = (
     "[To make room, the steps up to step {step} are removed from this conversation. What they did still holds: files "
     "are as they left them. Run a command again if you need its output.{calls}]"
 )
-SUMMARY = "[To make room, the steps up to step {step} are removed from this conversation. Your summary:]\n{summary}"
+SUMMARY = (
+    "[To make room, the steps up to step {step} are removed from this conversation. Your summary:]\n{summary}"
+)
 SAID = "[Said to you meanwhile:]\n{text}"
 CUT = (
     "\n\n[... {characters:,} characters are left out here, because they do not fit into what you can take in: print "

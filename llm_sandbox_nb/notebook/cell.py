@@ -85,7 +85,8 @@ class CellRun:
                 KeyboardInterrupt("The run was stopped; what was done until then is above.")
             )
         if finished.stop_reason in _LIMITS:
-            raise SandboxLimitError(_LIMITS[finished.stop_reason])
+            # With a sentence it was the model's context, not the run's own limit of tokens.
+            raise SandboxLimitError(finished.error or _LIMITS[finished.stop_reason])
 
     def _offer_original_files(self, task: CellTask) -> None:
         """When this cell ran before in this sandbox, say how to give the sandbox the files of that time."""

@@ -1,6 +1,6 @@
 /** The messages that the model saw, rebuilt from the events of one branch. */
 
-import { ICallProposed, ICallStarted, IEvent } from '../generated/events';
+import { ICallProposed, ICallStarted, IContextReduced, IEvent } from '../generated/events';
 import { messageText } from './fold';
 
 export interface IMessage {
@@ -40,9 +40,24 @@ export function messagesOf(events: readonly IEvent[]): IMessage[] {
         }
         break;
       }
+      case 'context.reduced':
+        reduce(messages, event);
+        break;
     }
   }
   return messages;
+}
+
+/** From here on older parts are sent in a shorter form. */
+function reduce(messages: IMessage[], event: IContextReduced): void {
+  for (const { at, content } of event.shown) {
+    if (messages[at]) {
+      messages[at] = { ...messages[at], text: content };
+    }
+  }
+  if (event.removed_from >= 0 && event.removed_to > event.removed_from) {
+    messages.splice(event.removed_from, event.removed_to - event.removed_from);
+  }
 }
 
 /** A message as a provider has it, of whatever shape it came in. */

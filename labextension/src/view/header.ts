@@ -53,7 +53,8 @@ function stateOf(trajectory: Trajectory, live: boolean, away: Away, host: IHost)
   const { finish, held, paused, steps, readyAt, controls } = trajectory;
   const last = steps.length ? steps[steps.length - 1].number : '';
   if (finish) {
-    const reason = finish.stop_reason;
+    // With an error it was the model's context, not the run's own limit of tokens.
+    const reason = finish.stop_reason === 'tokens' && finish.error ? 'context' : finish.stop_reason;
     const well = reason === 'submitted' || reason === 'answered';
     return {
       text: plainText(formatState(reason, reasonDetail(trajectory, host), trans)),
