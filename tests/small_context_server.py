@@ -1,7 +1,7 @@
-"""A model server with a small context, which plays a model that works through sixty commands and needs what two of them print.
+"""A model server with a small context. Its model works through sixty commands and needs what two of them print.
 
-The model sees only what is sent to it: it takes the number of its step from the newest message, and calls a command again
-when its output is not there any more. Requests that do not fit are refused in the words of llama.cpp or vLLM.
+The model sees only what is sent to it: it takes the number of its step from the newest message, and calls a command
+again when its output is not there any more. Requests that do not fit are refused in the words of llama.cpp or vLLM.
 """
 
 from __future__ import annotations
@@ -84,17 +84,24 @@ class SmallContextServer:
         prompt, most = tokens_of([body["messages"], body.get("tools")]), body.get("max_tokens") or 0
         if self.words == "vllm" and prompt + most > self.limit:
             message = (
-                f"This model's maximum context length is {self.limit} tokens. However, you requested {prompt + most} tokens "
-                f"({prompt} in the messages, {most} in the completion). Please reduce the length of the messages or completion."
+                f"This model's maximum context length is {self.limit} tokens. However, you requested {prompt + most} "
+                f"tokens ({prompt} in the messages, {most} in the completion). Please reduce the length of the "
+                "messages or completion."
             )
-            return {"object": "error", "message": message, "type": "BadRequestError", "param": None, "code": 400}
-        if self.words in ("llama.cpp", "no number") and prompt >= self.limit:
-            message = f"request ({prompt} tokens) exceeds the available context size ({self.limit} tokens), try increasing it"
-            if self.words == "no number":
-                return {"error": {"code": 400, "message": "Context window exceeded.", "type": "invalid_request_error"}}
-            error = {"code": 400, "message": message, "type": "exceed_context_size_error"}
-            return {"error": error | {"n_prompt_tokens": prompt, "n_ctx": self.limit}}
-        return None
+            return {
+                "object": "error",
+                "message": message,
+                "type": "BadRequestError",
+                "param": None,
+                "code": 400,
+            }
+        if self.words not in ("llama.cpp", "no number") or prompt < self.limit:
+            return None
+        if self.words == "no number":
+            return {"error": {"code": 400, "message": "The context window is exceeded.", "type": "invalid"}}
+        message = f"request ({prompt} tokens) exceeds the available context size ({self.limit} tokens), try increasing it"
+        error = {"code": 400, "message": message, "type": "exceed_context_size_error"}
+        return {"error": error | {"n_prompt_tokens": prompt, "n_ctx": self.limit}}
 
     def kept(self, messages: list[dict[str, Any]], tools: object) -> int:
         """The tokens that are read: Ollama leaves the oldest messages out and says nothing."""
@@ -114,9 +121,15 @@ class _Handler(BaseHTTPRequestHandler):
         server: SmallContextServer = self.server.small  # type: ignore[attr-defined]
         path = self.path.split("?")[0]
         server.asked.append(path)
-        answers: dict[str, Any] = {"/v1/models": {"object": "list", "data": [{"id": "small", "object": "model"}]}}
+        answers: dict[str, Any] = {
+            "/v1/models": {"object": "list", "data": [{"id": "small", "object": "model"}]}
+        }
         if server.words == "ollama":
-            loaded = [{"name": "small:latest", "context_length": server.limit}] if server.tells and server.requests else []
+            loaded = (
+                [{"name": "small:latest", "context_length": server.limit}]
+                if server.tells and server.requests
+                else []
+            )
             answers["/api/ps"] = {"models": loaded}
         elif server.tells and server.words == "vllm":
             answers["/v1/models"]["data"][0]["max_model_len"] = server.limit
@@ -146,7 +159,9 @@ class _Handler(BaseHTTPRequestHandler):
         number = len(server.requests)
         if "Write a summary" in str(messages[-1]["content"]):
             first = re.search(r"first=\d+", json.dumps(messages))
-            delta: dict[str, Any] = {"content": f"I ran the commands one by one. Known: {first[0] if first else 'nothing'}."}
+            delta: dict[str, Any] = {
+                "content": f"I ran the commands one by one. Known: {first[0] if first else 'nothing'}."
+            }
         else:
             name, arguments = plan(messages, server.steps)
             function = {"name": name, "arguments": json.dumps(arguments)}

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from llm_sandbox_nb.agent.limits import LARGEST_RESERVE, SMALLEST_REPLY, Meter
 from llm_sandbox_nb.agent.recorder import Recorder
-from llm_sandbox_nb.agent.reduction import LAST_STEPS, Reduction, step_groups
+from llm_sandbox_nb.agent.reduction import LAST_STEPS, Reduction, message_tokens, step_groups
 from llm_sandbox_nb.model.contract import AppendOnly, ContextOverflowError, KnowsContext, Model, Reply
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.reduced import reduced_messages
@@ -69,7 +69,7 @@ class ContextWindow:
         """Before a request: find the limit of a model that is new, and shorten `messages` when they nearly fill it."""
         if model is not self._model:
             await self._begin(model)
-        await self._compare_counts(model)
+        await self._compare_counts(model, messages)
         limit = self._meter.context
         if not self._meter.shortens or limit is None or self._meter.conversation < self._trigger(limit):
             return
@@ -148,7 +148,7 @@ class ContextWindow:
             self._known[self._model.name] = tokens, source
             self._recorder.emit(ev.ContextKnown(model=self._model.name, tokens=tokens, source=source))
 
-    async def _compare_counts(self, model: Model) -> None:
+    async def _compare_counts(self, model: Model, messages: Messages) -> None:
         """Look whether the server has left out messages of the newest request, and did not say so."""
         newest = next((step for step in reversed(self._recorder.trajectory.steps) if step.replied), None)
         if newest is None or newest.usage is None or newest.number == self._counted[0]:
@@ -165,6 +165,10 @@ class ContextWindow:
             return
         if not told:
             self._keep(max(before, now), "cut")
+        # What it counts is what it has left: the conversation itself is longer.
+        meter, groups = self._meter, step_groups(messages)
+        sent = meter.beginning + sum(map(message_tokens, messages[groups[0][0] :]))
+        meter.conversation = max(meter.conversation, sent)
         self._recorder.emit(
             ev.Noted(
                 text="The model server has left out the beginning of the conversation and did not say so: it takes in "

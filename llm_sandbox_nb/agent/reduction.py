@@ -39,7 +39,7 @@ CUT = (
 def step_groups(messages: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
     """The places of each reply with all that follows it up to the next one: from, and up to without."""
     starts = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
-    return list(zip(starts, [*starts[1:], len(messages)], strict=True))
+    return list(zip(starts, [*starts[1:], len(messages)], strict=False))
 
 
 class Reduction:
@@ -57,7 +57,7 @@ class Reduction:
         """New contents by place."""
         self.removed: tuple[int, int] | None = None
         """Places: from, and up to without."""
-        estimate = sum(_tokens(messages[at]) for start, end in self._groups for at in range(start, end))
+        estimate = sum(message_tokens(messages[at]) for start, end in self._groups for at in range(start, end))
         self._scale = min(4.0, max(0.5, (conversation - beginning) / estimate)) if estimate else 1.0
         """Tokens as the provider counts them for one of our estimate."""
 
@@ -65,10 +65,10 @@ class Reduction:
     def saved(self) -> int:
         """Tokens that the changes save, as the provider counts them."""
         start, end = self.removed or (0, 0)
-        saved = sum(_tokens(self._messages[at]) for at in range(start, end))
+        saved = sum(message_tokens(self._messages[at]) for at in range(start, end))
         for at, text in self.shown.items():
             if not start <= at < end:
-                saved += _tokens(self._messages[at]) - _tokens({**self._messages[at], "content": text})
+                saved += message_tokens(self._messages[at]) - message_tokens({**self._messages[at], "content": text})
         return int(saved * self._scale)
 
     def _left(self) -> int:
@@ -107,7 +107,7 @@ class Reduction:
             for at in range(*self._groups[group]):
                 if at not in removed:
                     message = {**self._messages[at], "content": self._content(at)}
-                    left -= int(_tokens(message) * self._scale)
+                    left -= int(message_tokens(message) * self._scale)
             count = group + 1
         if count:
             step = self._steps[count - 1].number
@@ -173,7 +173,8 @@ class Reduction:
         return self.shown.get(at) or message_text(self._messages[at])
 
 
-def _tokens(message: dict[str, Any]) -> int:
+def message_tokens(message: dict[str, Any]) -> int:
+    """Tokens of a message, estimated."""
     calls = message.get("tool_calls")
     written = json.dumps(calls, ensure_ascii=False) if calls else ""
     return estimated_tokens(message_text(message)) + estimated_tokens(written) + 4

@@ -1,4 +1,4 @@
-"""Long work in a small context: sixty steps whose answer needs steps 1 and 58, with servers that refuse or cut what is too long."""
+"""Long work in a small context: sixty steps whose answer needs steps 1 and 58, with servers that refuse or cut."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from agent_scripts import check_messages
 from small_context_server import SmallContextServer, Words
 from support import run as in_loop
 
-from llm_sandbox_nb.agent.errors import RunError
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.trajectory import events as ev
