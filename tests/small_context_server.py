@@ -17,15 +17,15 @@ Words = Literal["llama.cpp", "vllm", "no number", "ollama"]
 STEPS = 60
 LARGE_STEP = 30
 """Its command prints more than a context of 4k holds."""
-FIRST = "cat input/first.txt; seq 1 500"
-LATE = "cat input/late.txt; seq 1 500"
+FIRST = "cat input/first.txt; seq -s ' ' 1 500 | fold -w 200"
+LATE = "cat input/late.txt; seq -s ' ' 1 500 | fold -w 200"
 
 
 def command_of(step: int) -> str:
     """What the model runs in a step."""
     if step == LARGE_STEP:
-        return "seq 1 4000"
-    return {1: FIRST, 58: LATE}.get(step, f"echo step {step}; seq {step} {step + 500}")
+        return "seq -s ' ' 1 4000 | fold -w 200"
+    return {1: FIRST, 58: LATE}.get(step, f"echo step {step}; seq -s ' ' {step} {step + 500} | fold -w 200")
 
 
 def tokens_of(value: object) -> int:
@@ -99,7 +99,8 @@ class SmallContextServer:
             return None
         if self.words == "no number":
             return {"error": {"code": 400, "message": "The context window is exceeded.", "type": "invalid"}}
-        message = f"request ({prompt} tokens) exceeds the available context size ({self.limit} tokens), try increasing it"
+        message = f"request ({prompt} tokens) exceeds the available context size ({self.limit} tokens)"
+        message += ", try increasing it"
         error = {"code": 400, "message": message, "type": "exceed_context_size_error"}
         return {"error": error | {"n_prompt_tokens": prompt, "n_ctx": self.limit}}
 

@@ -79,7 +79,7 @@ class Meter:
         """Tokens of a request that has only the beginning of the conversation: tools, system message and task."""
         self._newest_reply = 0
         self._estimated = 0
-        """The part of `conversation` that no provider has counted."""
+        """Tokens that were added to `conversation`, or taken from it, and that no provider has counted."""
 
     def resume_from(self, step: int, conversation: int, cost: float | None) -> None:
         """Continue with a conversation that has used so many steps and tokens, and has cost so much."""
@@ -110,6 +110,7 @@ class Meter:
     def shorten(self, tokens: int) -> None:
         """The conversation is sent without so many tokens from now on."""
         self.conversation = max(self.beginning, self.conversation - tokens)
+        self._estimated += tokens
 
     def add_reply(self, usage: Usage | None, text: str) -> None:
         """Add a reply. `text` is all of it, for providers that do not count."""

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from llm_sandbox_nb.agent.artifacts import ANSWER_LIMIT
-from llm_sandbox_nb.agent.context_window import ContextMode
 from llm_sandbox_nb.agent.errors import RunError
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.prompts import fill
@@ -48,8 +47,6 @@ class HowToAsk:
     """Most tokens of the one reply in mode `llm`; None: as in the settings."""
     save_responses: bool = False
     """Whether each request and reply is also kept as a JSON file, in `litellm` in the run's folder."""
-    context: ContextMode = "mask"
-    """What is sent of a conversation that nearly fills the model's context."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +88,6 @@ async def in_sandbox(
                 settings=how.settings,
                 retries=how.retries,
                 command_timeout=how.command_timeout,
-                context=how.context,
                 nudges=how.nudges,
                 show=False,
             )

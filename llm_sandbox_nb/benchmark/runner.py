@@ -33,8 +33,7 @@ from llm_sandbox_nb.sandbox.contract import Sandbox
 
 MODEL_VALUES = (
     "model", "api_base", "api_key", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
-    "max_tokens_per_call", "extra_body", "command_timeout", "context", "max_response_len",
-    "save_litellm_response",
+    "max_tokens_per_call", "extra_body", "command_timeout", "max_response_len", "save_litellm_response",
 )  # fmt: skip
 SANDBOX_VALUES = ("isolation", "profile", "image", "network", "ca_bundle", "index_url", "proxy")
 
@@ -230,7 +229,6 @@ def how_of(values: Mapping[str, Any]) -> HowToAsk:
         model,
         settings,
         command_timeout=values["command_timeout"],
-        context=values["context"],
         reply_tokens=values["max_response_len"],
         save_responses=values["save_litellm_response"],
     )

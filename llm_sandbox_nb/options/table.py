@@ -191,6 +191,8 @@ LIMIT_OPTIONS = (
     Option("time", "longest time of the run: seconds, or 90s, 15m, 2h", seconds, metavar="TIME"),
     Option("command_timeout", "time-out of a command for which the model names none: seconds, or 90s, 15m, 2h", seconds,
            120.0, metavar="TIME"),
+)  # fmt: skip
+CONTEXT_OPTIONS = (
     Option("context", "what is sent when a conversation fills three quarters of the model's context: mask (old outputs "
            "as one line each), summary (of old steps, by the model) or full",
            one_of("mask", "summary", "full"), "mask", metavar="KIND"),
@@ -248,6 +250,7 @@ TOOL_OPTIONS = (
 GROUPS = {
     "model": MODEL_OPTIONS,
     "limits": LIMIT_OPTIONS,
+    "context": CONTEXT_OPTIONS,
     "sandbox": SANDBOX_OPTIONS,
     "resources": RESOURCE_OPTIONS,
     "files": FILE_OPTIONS,
