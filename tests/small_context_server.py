@@ -57,6 +57,8 @@ class SmallContextServer:
         self.limit, self.words, self.tells, self.steps = limit, words, tells, steps
         self.requests: list[dict[str, Any]] = []
         """The bodies of all requests for a reply."""
+        self.left_out: list[int] = []
+        """How many messages it left out of each request that it answered."""
         self.counts: list[int] = []
         """The tokens of the prompts that it answered."""
         self.refused = 0
@@ -106,9 +108,10 @@ class SmallContextServer:
 
     def kept(self, messages: list[dict[str, Any]], tools: object) -> int:
         """The tokens that are read: Ollama leaves the oldest messages out and says nothing."""
-        messages = list(messages)
+        messages, before = list(messages), len(messages)
         while self.words == "ollama" and len(messages) > 2 and tokens_of([messages, tools]) > self.limit:
             del messages[1]
+        self.left_out.append(before - len(messages))
         return tokens_of([messages, tools])
 
 

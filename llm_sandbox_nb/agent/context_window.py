@@ -99,7 +99,7 @@ class ContextWindow:
             meter.conversation = max(meter.conversation, meter.context)
         if (limit := meter.context) is None:
             return False
-        if meter.shortens and self._mask(messages, limit, self._target(limit) / attempt):
+        if meter.shortens and self._mask(messages, limit, self._target(limit) / attempt, attempt):
             return True
         # Nothing can be shortened: a smaller reply than the retries ask for may still fit.
         return known != error.context_limit == limit >= meter.conversation + SMALLEST_REPLY
@@ -187,10 +187,10 @@ class ContextWindow:
         beginning = min(self._meter.beginning, limit)
         return max(_AFTER * limit, beginning + 0.35 * (limit - beginning))
 
-    def _mask(self, messages: Messages, limit: int, target: float) -> bool:
+    def _mask(self, messages: Messages, limit: int, target: float, attempt: int = 1) -> bool:
         reduction = self._reduction(messages)
         reduction.mask_and_remove(target, self._recorder.trajectory, note_tokens=limit // 16)
-        reduction.cut_newest(limit - min(LARGEST_RESERVE, limit // 8))
+        reduction.cut_newest(limit - attempt * min(LARGEST_RESERVE, limit // 8))
         return self._apply(messages, reduction, "mask", limit)
 
     async def _summarize(self, messages: Messages, limit: int, ask: Ask) -> None:

@@ -77,6 +77,8 @@ class Meter:
         """Whether older parts of the conversation are sent in a shorter form when they do not fit."""
         self.beginning = 0
         """Tokens of a request that has only the beginning of the conversation: tools, system message and task."""
+        self.tools = 0
+        """Tokens of the tools, estimated; from the first reply on, they are in what the provider counts."""
         self._newest_reply = 0
         self._estimated = 0
         """Tokens that were added to `conversation`, or taken from it, and that no provider has counted."""
@@ -194,7 +196,7 @@ class Meter:
         if self.limits.tokens is not None:
             asked = min(asked, max(1024, self.limits.tokens - self.conversation))
         if self.context is not None:
-            uncertain = self._estimated // 2 + _MARGIN
+            uncertain = self._estimated // 2 + _MARGIN + (0 if self.beginning else self.tools * 3 // 2)
             asked = min(asked, max(SMALLEST_REPLY, self.context - self.conversation - uncertain))
         return asked if self.longest_reply is None else min(asked, self.longest_reply)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from llm_sandbox_nb.agent.control.pause_rules import PauseRules
 from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.conversation import ConversationState
 from llm_sandbox_nb.agent.errors import StopRun
-from llm_sandbox_nb.agent.limits import Meter
+from llm_sandbox_nb.agent.limits import Meter, estimated_tokens
 from llm_sandbox_nb.agent.model_call import call_model, unless_failed
 from llm_sandbox_nb.agent.recorder import LiveOutput, Recorder
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
@@ -111,6 +112,7 @@ class Loop:
     """What the newest observation ends with: how many steps remain."""
 
     def __post_init__(self) -> None:
+        self.meter.tools = estimated_tokens(json.dumps(self.tools))
         self.window = ContextWindow(self.context, self.recorder, self.meter)
 
     def start(self, messages: Sequence[dict[str, Any]]) -> None:

@@ -30,10 +30,8 @@ SUMMARY = (
     "[To make room, the steps up to step {step} are removed from this conversation. Your summary:]\n{summary}"
 )
 SAID = "[Said to you meanwhile:]\n{text}"
-CUT = (
-    "\n\n[... {characters:,} characters are left out here, because they do not fit into what you can take in: print "
-    "less at once ...]\n\n"
-)
+_LEFT_OUT = "characters are left out here, because they do not fit"
+CUT = "\n\n[... {characters:,} " + _LEFT_OUT + " into what you can take in: print less at once ...]\n\n"
 
 
 def step_groups(messages: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
@@ -57,7 +55,9 @@ class Reduction:
         """New contents by place."""
         self.removed: tuple[int, int] | None = None
         """Places: from, and up to without."""
-        estimate = sum(message_tokens(messages[at]) for start, end in self._groups for at in range(start, end))
+        estimate = sum(
+            message_tokens(messages[at]) for start, end in self._groups for at in range(start, end)
+        )
         self._scale = min(4.0, max(0.5, (conversation - beginning) / estimate)) if estimate else 1.0
         """Tokens as the provider counts them for one of our estimate."""
 
@@ -68,7 +68,9 @@ class Reduction:
         saved = sum(message_tokens(self._messages[at]) for at in range(start, end))
         for at, text in self.shown.items():
             if not start <= at < end:
-                saved += message_tokens(self._messages[at]) - message_tokens({**self._messages[at], "content": text})
+                saved += message_tokens(self._messages[at]) - message_tokens(
+                    {**self._messages[at], "content": text}
+                )
         return int(saved * self._scale)
 
     def _left(self) -> int:
@@ -87,16 +89,13 @@ class Reduction:
         for group in range(old):
             if left <= target:
                 return
-            for at, call in self._outputs(group):
+            for at, call, text in self._outputs(group):
                 if self.removed and self.removed[0] <= at < self.removed[1]:
                     continue
-                text = self._content(at)
-                output = call.output
-                line = REMOVED_OUTPUT.format(
-                    step=self._steps[group].number, tokens=int(estimated_tokens(output) * self._scale)
-                )
-                self.shown[at] = text.replace(output, line)
-                left -= int((estimated_tokens(output) - estimated_tokens(line)) * self._scale)
+                tokens = int(estimated_tokens(call.output) * self._scale)
+                line = REMOVED_OUTPUT.format(step=self._steps[group].number, tokens=tokens)
+                self.shown[at] = self._content(at).replace(text, line)
+                left -= int((estimated_tokens(text) - estimated_tokens(line)) * self._scale)
 
     def _remove(self, old: int, target: float, trajectory: Trajectory, note_tokens: int) -> None:
         left, count = self._left() + note_tokens * self._scale, 0
@@ -127,19 +126,16 @@ class Reduction:
         """
         if not self._steps:
             return
-        outputs = sorted(
-            self._outputs(len(self._groups) - 1), key=lambda found: len(found[1].output), reverse=True
-        )
-        for at, call in outputs:
+        found = sorted(self._outputs(len(self._groups) - 1), key=lambda one: len(one[2]), reverse=True)
+        for at, call, text in found:
             if (excess := self._left() - ceiling) <= 0:
                 return
-            output = call.output
-            tokens = estimated_tokens(output)
-            kept = max(_LEAST_SHOWN, tokens - int(excess / self._scale) - 40) * len(output) // max(1, tokens)
-            if kept < len(output):
-                cut = CUT.format(characters=len(output) - kept)
-                short = output[: kept - kept // 2] + cut + output[len(output) - kept // 2 :]
-                self.shown[at] = self._content(at).replace(output, short)
+            tokens = estimated_tokens(text)
+            kept = max(_LEAST_SHOWN, tokens - int(excess / self._scale) - 40) * len(text) // max(1, tokens)
+            if kept < len(text):
+                cut = CUT.format(characters=len(call.output) - kept)
+                short = text[: kept - kept // 2] + cut + text[len(text) - kept // 2 :]
+                self.shown[at] = self._content(at).replace(text, short)
 
     def _remove_steps(self, count: int, note: str, trajectory: Trajectory) -> None:
         start, end = self._groups[0][0], self._groups[count - 1][1]
@@ -156,18 +152,17 @@ class Reduction:
         notes = [note, *([SAID.format(text="\n\n".join(said))] if said else [])]
         self.shown[task] = "\n\n".join([message_text(original), *notes])
 
-    def _outputs(self, group: int) -> Iterator[tuple[int, Call]]:
-        """The results in a group that are worth a change, with their places."""
-        step = self._steps[group]
-        calls = [
-            call for call in step.calls if call.finished and estimated_tokens(call.output) >= _WORTH_MASKING
-        ]
+    def _outputs(self, group: int) -> Iterator[tuple[int, Call, str]]:
+        """The results in a group that are worth a change: place, call, and the text of the message that shows it."""
         for at in range(self._groups[group][0] + 1, self._groups[group][1]):
-            message, content = self._messages[at], self._content(at)
-            for call in calls:
-                own = message.get("tool_call_id")
-                if call.output in content and own in (None, call.id):
-                    yield at, call
+            own, content = self._messages[at].get("tool_call_id"), self._content(at)
+            for call in self._steps[group].calls:
+                if not call.finished or own not in (None, call.id):
+                    continue
+                # In text mode the output stands in a message of the user.
+                text = content if own or _LEFT_OUT in content else call.output
+                if text in content and estimated_tokens(text) >= _WORTH_MASKING:
+                    yield at, call, text
 
     def _content(self, at: int) -> str:
         return self.shown.get(at) or message_text(self._messages[at])
