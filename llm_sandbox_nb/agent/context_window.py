@@ -31,10 +31,10 @@ _AFTER = 0.5
 """Share of the limit to which it is shortened, where possible."""
 _RETRIES = 3
 """How often a request that was refused is shortened once more."""
-_FALLEN = 0.9
-"""The server left messages out when it counts less than this share of the prompt before, though the history grew."""
+_STALL = 0.3
+"""A prompt that grew by less than this share of what was added to it: the server may have left messages out."""
 _SURELY_CUT = 0.25
-"""Below this share the count may be that of the part which was not cached."""
+"""Below this share of the largest prompt, the count may be that of the part which was not cached."""
 SUMMARY_REQUEST = (
     "This conversation no longer fits into what you can take in, so its older part is removed now. Write a summary "
     "that takes its place, for yourself: what was asked, what you did, what you found out (exact values, names and "
@@ -57,11 +57,16 @@ class ContextWindow:
         """Whether the server may know its limit after the first reply: some load a model only then."""
         self._counted: tuple[int, int] = (0, 0)
         """The newest step whose prompt was compared, and the tokens that the server counted for it."""
-        self._told = False
+        self._most = 0
+        """The largest count of a prompt."""
+        self._stalls = 0
+        """Prompts in a row that grew too little."""
+        self._fell = False
+        """Whether one of them was smaller than the one before."""
 
     def restore(self) -> None:
         """The conversation is another one now."""
-        self._model, self._counted = None, (0, 0)
+        self._model, self._counted, self._most = None, (0, 0), 0
         first = self._recorder.trajectory.steps[:1]
         self._meter.beginning = first[0].usage.prompt_tokens if first and first[0].usage else 0
 
@@ -149,7 +154,7 @@ class ContextWindow:
             self._recorder.emit(ev.ContextKnown(model=self._model.name, tokens=tokens, source=source))
 
     async def _compare_counts(self, model: Model, messages: Messages) -> None:
-        """Look whether the server has left out messages of the newest request, and did not say so."""
+        """Look whether the server has left out messages of the newest requests, and did not say so."""
         newest = next((step for step in reversed(self._recorder.trajectory.steps) if step.replied), None)
         if newest is None or newest.usage is None or newest.number == self._counted[0]:
             return
@@ -158,24 +163,29 @@ class ContextWindow:
         if self._ask_again:
             self._ask_again = False
             await self._ask(model)
-        if not now or now >= _FALLEN * before:
+        groups = step_groups(messages)
+        grown = sum(map(message_tokens, messages[slice(*groups[-2])])) if len(groups) > 1 else 0
+        if not before or now - before >= _STALL * grown or now < _SURELY_CUT * self._most:
+            self._stalls, self._fell, self._most = 0, False, max(now, self._most)
             return
-        told = await self._ask(model)
-        if not told and now < _SURELY_CUT * before:
-            return
-        if not told:
-            self._keep(max(before, now), "cut")
-        # What it counts is what it has left: the conversation itself is longer.
-        meter, groups = self._meter, step_groups(messages)
-        sent = meter.beginning + sum(map(message_tokens, messages[groups[0][0] :]))
+        self._stalls, self._fell = self._stalls + 1, self._fell or now < before
+        if self._fell and (await self._ask(model) or self._stalls > 1):
+            self._was_cut(messages, groups[0][0])
+
+    def _was_cut(self, messages: Messages, beginning: int) -> None:
+        meter, self._stalls = self._meter, 0
+        if meter.context is not None and meter.context > 2 * self._most:
+            return  # the server takes in much more than was sent
+        if meter.context is None or meter.context > self._most:
+            self._keep(self._most, "cut")
+        # What the server counts is what it has left: the conversation itself is longer.
+        sent = meter.beginning + sum(map(message_tokens, messages[beginning:]))
         meter.conversation = max(meter.conversation, sent)
-        self._recorder.emit(
-            ev.Noted(
-                text="The model server has left out the beginning of the conversation and did not say so: it takes in "
-                f"{self._meter.context} tokens. Raise num_ctx, in Ollama with OLLAMA_CONTEXT_LENGTH=32768 for "
-                "`ollama serve`."
-            )
+        text = (
+            "The model server has left out the beginning of the conversation and did not say so: it takes in "
+            f"{meter.context} tokens. Raise num_ctx, in Ollama with OLLAMA_CONTEXT_LENGTH=32768 for `ollama serve`."
         )
+        self._recorder.emit(ev.Noted(text=text))
 
     # --- shortening ---
 
@@ -220,7 +230,7 @@ class ContextWindow:
 
     def _reduction(self, messages: Messages) -> Reduction:
         replied = [step for step in self._recorder.trajectory.steps if step.replied]
-        return Reduction(messages, replied, self._meter.conversation, self._meter.beginning)
+        return Reduction(messages, replied, self._meter)
 
     def _apply(
         self,
@@ -233,7 +243,7 @@ class ContextWindow:
         if not reduction.shown and not reduction.removed:
             return False
         start, end = reduction.removed or (0, 0)
-        before = self._meter.conversation
+        self._meter.conversation = before = reduction.conversation
         self._meter.shorten(reduction.saved)
         event = ev.ContextReduced(
             step=self._meter.step,
@@ -248,5 +258,5 @@ class ContextWindow:
         )
         self._recorder.emit(event)
         messages[:] = reduced_messages(messages, event)
-        self._counted = self._counted[0], 0  # a prompt that is shorter now was not cut by the server
+        self._counted, self._most = (self._counted[0], 0), 0  # the server did not cut what we have shortened
         return True

@@ -77,6 +77,8 @@ class Meter:
         """Whether older parts of the conversation are sent in a shorter form when they do not fit."""
         self.beginning = 0
         """Tokens of a request that has only the beginning of the conversation: tools, system message and task."""
+        self.counted = 0
+        """Tokens of the conversation up to the newest reply, as the provider counted them."""
         self.tools = 0
         """Tokens of the tools, estimated; from the first reply on, they are in what the provider counts."""
         self._newest_reply = 0
@@ -86,7 +88,7 @@ class Meter:
     def resume_from(self, step: int, conversation: int, cost: float | None) -> None:
         """Continue with a conversation that has used so many steps and tokens, and has cost so much."""
         self.step, self.conversation, self.cost = step, conversation, cost
-        self._newest_reply = self._estimated = 0
+        self._newest_reply = self._estimated = self.counted = 0
         self.last_turn = self._next_is_last = None
 
     def change(self, limits: RunLimits) -> None:
@@ -112,6 +114,7 @@ class Meter:
     def shorten(self, tokens: int) -> None:
         """The conversation is sent without so many tokens from now on."""
         self.conversation = max(self.beginning, self.conversation - tokens)
+        self.counted = max(0, self.counted - tokens)
         self._estimated += tokens
 
     def add_reply(self, usage: Usage | None, text: str) -> None:
@@ -121,7 +124,8 @@ class Meter:
             self.add_text(text)
             self._newest_reply = self.conversation - before
         else:
-            self.conversation, self._estimated = usage.total_tokens, 0
+            self.conversation = self.counted = usage.total_tokens
+            self._estimated = 0
             self._newest_reply, before = usage.completion_tokens, usage.prompt_tokens
         self.beginning = self.beginning or before
         self.add_cost(usage)

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from llm_sandbox_nb.agent.limits import estimated_tokens
+from llm_sandbox_nb.agent.limits import Meter, estimated_tokens
 from llm_sandbox_nb.trajectory.events import MessageAdded
 from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory, message_text
 
@@ -43,23 +43,23 @@ def step_groups(messages: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
 class Reduction:
     """Planned changes of `messages`, which stay as they are. `saved` estimates the tokens that they save."""
 
-    def __init__(
-        self, messages: Sequence[dict[str, Any]], steps: Sequence[Step], conversation: int, beginning: int
-    ) -> None:
-        """`steps` are those in which the model replied; `conversation` and `beginning` are a `Meter`'s tokens."""
+    def __init__(self, messages: Sequence[dict[str, Any]], steps: Sequence[Step], meter: Meter) -> None:
+        """`steps` are those in which the model replied."""
         self._messages = messages
         self._groups = step_groups(messages)
         self._steps = steps[len(steps) - len(self._groups) :] if len(self._groups) <= len(steps) else []
-        self._conversation = conversation
         self.shown: dict[int, str] = {}
         """New contents by place."""
         self.removed: tuple[int, int] | None = None
         """Places: from, and up to without."""
-        estimate = sum(
-            message_tokens(messages[at]) for start, end in self._groups for at in range(start, end)
-        )
-        self._scale = min(4.0, max(0.5, (conversation - beginning) / estimate)) if estimate else 1.0
-        """Tokens as the provider counts them for one of our estimate."""
+        sizes = [message_tokens(messages[at]) for start, end in self._groups for at in range(start, end)]
+        new = sum(sizes[self._groups[-1][0] + 1 - self._groups[0][0] :]) if sizes else 0
+        counted = sum(sizes) - new
+        scale = (meter.counted - meter.beginning) / counted if counted else 1.0
+        self._scale = min(4.0, max(0.8, scale, (meter.conversation - meter.beginning) / max(1, sum(sizes))))
+        """Tokens as the provider counts them for one of our estimate: outputs are often denser than prose."""
+        self.conversation = max(meter.conversation, int(meter.counted + new * self._scale))
+        """Tokens before the changes."""
 
     @property
     def saved(self) -> int:
@@ -74,7 +74,7 @@ class Reduction:
         return int(saved * self._scale)
 
     def _left(self) -> int:
-        return self._conversation - self.saved
+        return self.conversation - self.saved
 
     def mask_and_remove(self, target: float, trajectory: Trajectory, note_tokens: int) -> None:
         """Mask old outputs, the oldest first, until at most `target` tokens are left; then remove old steps."""

@@ -62,8 +62,10 @@ def test_a_summary_by_the_model_reaches_the_end_too(tmp_path: Path) -> None:
     assert (run.stop_reason, run.answer) == ("submitted", ANSWER)
     reduced = of_kind(run, ev.ContextReduced)
     assert reduced
-    assert {one.how for one in reduced} == {"summary"}
-    assert all(one.usage and one.usage.prompt_tokens for one in reduced)
+    summaries = [one for one in reduced if one.how == "summary"]
+    assert len(summaries) > 2
+    assert len(reduced) - len(summaries) <= 2, "one output is larger than what a summary makes room for"
+    assert all(one.usage and one.usage.prompt_tokens for one in summaries)
     assert run.trajectory.total_usage.prompt_tokens == sum(server.counts)
     assert server.refused == 0
     check_sent(server, run)
@@ -104,6 +106,7 @@ def test_full_ends_with_a_last_turn_and_the_right_limit(tmp_path: Path) -> None:
 
 def test_a_rewind_a_resume_and_a_fork_send_what_was_sent_and_know_the_limit(tmp_path: Path) -> None:
     async def body(server: SmallContextServer) -> None:
+        server.steps = 40
         run = await solved(server, tmp_path, limits={"steps": 40})
         assert run.stop_reason == "steps"
         step = next(one.step for one in of_kind(run, ev.ContextReduced) if one.step > 10)
