@@ -163,23 +163,24 @@ class ContextWindow:
         if self._ask_again:
             self._ask_again = False
             await self._ask(model)
-        groups = step_groups(messages)
-        grown = sum(map(message_tokens, messages[slice(*groups[-2])])) if len(groups) > 1 else 0
+        replies = (at for at in range(len(messages) - 1, -1, -1) if messages[at]["role"] == "assistant")
+        last, before_last = next(replies, 0), next(replies, 0)
+        grown = sum(map(message_tokens, messages[before_last:last])) if before_last else 0
         if not before or now - before >= _STALL * grown or now < _SURELY_CUT * self._most:
             self._stalls, self._fell, self._most = 0, False, max(now, self._most)
             return
         self._stalls, self._fell = self._stalls + 1, self._fell or now < before
         if self._fell and (await self._ask(model) or self._stalls > 1):
-            self._was_cut(messages, groups[0][0])
+            self._was_cut(messages)
 
-    def _was_cut(self, messages: Messages, beginning: int) -> None:
+    def _was_cut(self, messages: Messages) -> None:
         meter, self._stalls = self._meter, 0
         if meter.context is not None and meter.context > 2 * self._most:
             return  # the server takes in much more than was sent
         if meter.context is None or meter.context > self._most:
             self._keep(self._most, "cut")
         # What the server counts is what it has left: the conversation itself is longer.
-        sent = meter.beginning + sum(map(message_tokens, messages[beginning:]))
+        sent = meter.beginning + sum(map(message_tokens, messages[step_groups(messages)[0][0] :]))
         meter.conversation = max(meter.conversation, sent)
         text = (
             "The model server has left out the beginning of the conversation and did not say so: it takes in "

@@ -85,10 +85,13 @@ class Meter:
         self._estimated = 0
         """Tokens that were added to `conversation`, or taken from it, and that no provider has counted."""
 
-    def resume_from(self, step: int, conversation: int, cost: float | None) -> None:
-        """Continue with a conversation that has used so many steps and tokens, and has cost so much."""
-        self.step, self.conversation, self.cost = step, conversation, cost
-        self._newest_reply = self._estimated = self.counted = 0
+    def resume_from(self, step: int, conversation: int, cost: float | None, added: int = 0) -> None:
+        """Continue with a conversation that has used so many steps and tokens, and has cost so much.
+
+        `added` is an estimate of what came after the tokens were counted.
+        """
+        self.step, self.conversation, self.cost = step, conversation + added, cost
+        self.counted, self._estimated, self._newest_reply = conversation, added, 0
         self.last_turn = self._next_is_last = None
 
     def change(self, limits: RunLimits) -> None:

@@ -11,6 +11,7 @@ from small_context_server import SmallContextServer, Words
 from support import run as in_loop
 
 from llm_sandbox_nb.card.outcome import state
+from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.trajectory import events as ev
@@ -127,3 +128,29 @@ def test_a_rewind_a_resume_and_a_fork_send_what_was_sent_and_know_the_limit(tmp_
 
     with SmallContextServer(8192, "vllm") as server:
         in_loop(body(server), timeout=300)
+
+
+def test_the_command_line_says_what_was_learned_and_what_is_sent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = tmp_path / "given"
+    given.mkdir()
+    for name, content in INPUTS.items():
+        (given / name).write_bytes(content)
+    monkeypatch.chdir(tmp_path)
+    with SmallContextServer(8192, "llama.cpp") as server:
+        options = [
+            "--model",
+            "openai/small",
+            "--api-base",
+            server.url,
+            "--isolation",
+            "process",
+            "-i",
+            str(given),
+        ]
+        assert main(["run", *options, "--context", "mask", "Run the sixty commands."]) == 0
+    said = capsys.readouterr().out
+    assert "note: openai/small can take in 8,192 tokens" in said
+    assert "note: the conversation nearly fills the model's 8,192 tokens: from now on" in said
+    assert ANSWER in said
