@@ -33,6 +33,8 @@ _RETRIES = 3
 """How often a request that was refused is shortened once more."""
 _STALL = 0.3
 """A prompt that grew by less than this share of what was added to it: the server may have left messages out."""
+_QUESTIONS = 4
+"""How often a server is asked for its limit because its counts are strange."""
 _SURELY_CUT = 0.25
 """Below this share of the largest prompt, the count may be that of the part which was not cached."""
 SUMMARY_REQUEST = (
@@ -63,6 +65,7 @@ class ContextWindow:
         """Prompts in a row that grew too little."""
         self._fell = False
         """Whether one of them was smaller than the one before."""
+        self._questions = 0
 
     def restore(self) -> None:
         """The conversation is another one now."""
@@ -170,11 +173,15 @@ class ContextWindow:
             self._stalls, self._fell, self._most = 0, False, max(now, self._most)
             return
         self._stalls, self._fell = self._stalls + 1, self._fell or now < before
-        if self._fell and (await self._ask(model) or self._stalls > 1):
+        if not self._fell:
+            return
+        self._questions += 1
+        told = self._questions <= _QUESTIONS and await self._ask(model)
+        if told or self._stalls > 1:
             self._was_cut(messages)
 
     def _was_cut(self, messages: Messages) -> None:
-        meter, self._stalls = self._meter, 0
+        meter, self._stalls, self._fell = self._meter, 0, False
         if meter.context is not None and meter.context > 2 * self._most:
             return  # the server takes in much more than was sent
         if meter.context is None or meter.context > self._most:
