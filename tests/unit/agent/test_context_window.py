@@ -31,6 +31,7 @@ from llm_sandbox_nb.model.contract import (
 )
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import read_journal
+from llm_sandbox_nb.trajectory.reduced import reduced_messages
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 TASK = "Look at every file."
@@ -251,6 +252,20 @@ def test_full_sends_everything_and_the_last_turn_says_why(tmp_path: Path) -> Non
     assert model.counts[-1] < 3000
 
 
+def test_a_conversation_whose_tokens_are_kept_is_never_shortened(tmp_path: Path) -> None:
+    """As that of a policy in training."""
+
+    class Policy(SmallModel):
+        append_only = True
+
+    model = Policy(holds=3000)
+    loop, stop = played(tmp_path, model)
+    assert stop.reason == "tokens"
+    assert not of_kind(loop, ev.ContextReduced)
+    for before, after in zip(model.requests, model.requests[1:], strict=False):
+        assert after[: len(before)] == before
+
+
 def test_a_task_that_alone_fills_the_context_ends_with_a_last_turn_that_says_why(tmp_path: Path) -> None:
     model = SmallModel(told=1000, holds=1000)
     _, stop = played(tmp_path, model, task=TASK + "x" * 2000)
@@ -326,6 +341,14 @@ def test_a_server_that_cuts_silently_is_noticed(tmp_path: Path) -> None:
     assert len(notes) == 1
     assert f"takes in {known.tokens} tokens" in notes[0]
     assert of_kind(loop, ev.ContextReduced)
+
+
+def test_what_a_reduction_names_and_is_not_there_changes_nothing() -> None:
+    messages = [{"role": "user", "content": "task"}, {"role": "assistant", "content": "a"}]
+    event = ev.ContextReduced(step=2, how="mask", shown=[ev.ShownInstead(at=7, content="x")], removed_from=-1)
+    assert reduced_messages(messages, event) == messages
+    hostile = event.model_copy(update={"removed_from": 1, "removed_to": 99})
+    assert reduced_messages(messages, hostile) == messages[:1]
 
 
 def test_a_reply_gets_what_is_left_of_the_context() -> None:
