@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import statistics
+import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -341,6 +344,31 @@ def test_a_server_that_cuts_silently_is_noticed(tmp_path: Path) -> None:
     assert len(notes) == 1
     assert f"takes in {known.tokens} tokens" in notes[0]
     assert of_kind(loop, ev.ContextReduced)
+
+
+def test_a_late_step_calls_as_many_functions_as_an_early_one(tmp_path: Path) -> None:
+    """Also with a known limit that is never reached."""
+    calls: Counter[int] = Counter()
+
+    class Counting(SmallModel):
+        async def reply(self, *request: Any) -> Reply:
+            sys.setprofile(None)
+            reply = await super().reply(*request)
+            step = self.step
+            sys.setprofile(lambda *_: calls.update((step,)))
+            return reply
+
+    try:
+        _, stop = played(
+            tmp_path, Counting(told=10**8, files=400), limits=RunLimits(steps=500, tokens=None), size=10
+        )
+    finally:
+        sys.setprofile(None)
+    assert stop.reason == "submitted"
+    early, late = (
+        statistics.median(calls[step] for step in steps) for steps in (range(20, 60), range(340, 380))
+    )
+    assert late <= 1.05 * early
 
 
 def test_what_a_reduction_names_and_is_not_there_changes_nothing() -> None:
