@@ -12,7 +12,14 @@ from llm_sandbox_nb.agent.tools.toolbox import call_view
 from llm_sandbox_nb.card.outcome import ending_words, protection_text, shown_reason
 from llm_sandbox_nb.card.step_line import ending
 from llm_sandbox_nb.card.text import visible
-from llm_sandbox_nb.formatting import format_count, format_duration, format_short, format_size, format_spent, plural
+from llm_sandbox_nb.formatting import (
+    format_count,
+    format_duration,
+    format_short,
+    format_size,
+    format_spent,
+    plural,
+)
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import load_text
 from llm_sandbox_nb.trajectory.trajectory import message_text
@@ -86,8 +93,8 @@ class Printer:
                 self._say(f"  note: {event.model} can take in {format_count(event.tokens)} tokens")
             case ev.ContextReduced():
                 self._say(
-                    f"  note: the conversation nearly fills the model's {format_count(event.limit)} tokens: from now on "
-                    f"{format_count(event.tokens_after)} of its {format_count(event.tokens_before)} tokens are sent"
+                    f"  note: the conversation nearly fills the model's {format_count(event.limit)} tokens: from now "
+                    f"on {format_count(event.tokens_after)} of its {format_count(event.tokens_before)} tokens are sent"
                 )
             case ev.CallStarted() | ev.CallOutput() | ev.CallFinished():
                 self._call(event)
