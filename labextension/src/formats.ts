@@ -115,7 +115,8 @@ function addStep(log: EventLog, step: number, record: ISeedRecord): void {
     response_id: null,
     response_model: null,
     context_window: null,
-    calls_from: null
+    calls_from: null,
+    raw_text: null
   });
   if (!tool) {
     log.add({ kind: 'message', message: { role: 'user', content: text(record.observation) } });
