@@ -91,7 +91,9 @@ def table(name: str, models: dict[str, type[BaseModel]], comment: str) -> str:
 
 def checked(type: str) -> str:
     """What is checked of a type: a later version may have more texts than those listed."""
-    return "string" if type.startswith("'") else type
+    if not type.startswith("'"):
+        return type
+    return "string | null" if type.endswith(" | null") else "string"
 
 
 def generated() -> str:

@@ -39,7 +39,7 @@ function fieldsCheck(fields: Record<string, string>): Check {
   return value => isObject(value) && checks.every(([name, check]) => check((value as Record<string, unknown>)[name]));
 }
 
-/** Fields that the view does not read: a card leaves some of them out. */
+/** Fields that may be missing: the view does not read them, or older journals do not have them. */
 const UNREAD: Record<string, string[]> = {
   'run.started': ['schema_version'],
   'model.requested': ['attempt', 'settings'],
@@ -47,7 +47,8 @@ const UNREAD: Record<string, string[]> = {
   'call.started': ['step'],
   'call.output': ['stream'],
   'call.finished': ['step', 'stdout', 'stderr', 'truncated'],
-  checkpoint: ['duration']
+  checkpoint: ['duration'],
+  'run.finished': ['without_answer']
 };
 
 function readCheck(kind: string): Check {

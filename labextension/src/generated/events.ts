@@ -429,7 +429,7 @@ export const EVENTS: Record<string, Record<string, string>> = {
     response_id: 'string | null',
     response_model: 'string | null',
     context_window: 'number | null',
-    calls_from: 'string',
+    calls_from: 'string | null',
     raw_text: 'string | null'
   },
   'context.known': { model: 'string', tokens: 'number', source: 'string' },

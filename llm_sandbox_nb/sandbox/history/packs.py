@@ -16,12 +16,13 @@ from typing import BinaryIO
 
 from llm_sandbox_nb.own_folder import open_folder
 from llm_sandbox_nb.sandbox.errors import HistoryError
+from llm_sandbox_nb.windows import NO_LINK, NO_WAIT, NOT_INHERITED
 
 PARTIAL = ".partial"
 PACK = ".pack"
 _NAME = re.compile(r"[0-9a-f]{24}\.pack")
 _ANY = re.compile(r"[0-9a-f]{24}\.pack(?:\.partial)?")
-_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_OPEN = os.O_RDONLY | NO_LINK | NO_WAIT | NOT_INHERITED
 """Opens neither what a link leads to, nor waits for a FIFO's other end."""
 _COPIED = 1024 * 1024
 
@@ -66,7 +67,7 @@ class PackFolder:
     def create(self, name: str) -> BinaryIO:
         """A new file for a pack, under its partial name."""
         self._check(name)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOT_INHERITED
         return os.fdopen(os.open(name + PARTIAL, flags, 0o666, dir_fd=self._descriptor), "wb")
 
     def finish(self, name: str) -> None:
