@@ -25,7 +25,7 @@ from llm_sandbox_nb.agent.limits import Meter, estimated_tokens
 from llm_sandbox_nb.agent.model_call import call_model, unless_failed
 from llm_sandbox_nb.agent.no_call import SilentReplies, refusal
 from llm_sandbox_nb.agent.recorder import LiveOutput, Recorder
-from llm_sandbox_nb.agent.text_mode import TextMode, ToolCalls, echoed, is_native, load_text_form
+from llm_sandbox_nb.agent.text_mode import TextMode, ToolCalls, is_native, load_text_form, without_echoes
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
 from llm_sandbox_nb.agent.tools.text_file import file_diffs
 from llm_sandbox_nb.agent.tools.tool import Outcome, ToolContext
@@ -165,7 +165,8 @@ class Loop:
         for message in messages:
             self.meter.add_text(message["content"])
         if self._in_text:
-            self._describe_tools()
+            self.meter.tools = 0  # the system message has them
+            self.meter.add_text(self._text.described)
 
     def restore(self, state: ConversationState) -> None:
         """Continue a conversation: `run` executes its open calls first."""
@@ -294,14 +295,10 @@ class Loop:
 
     def _switch_to_text(self, why: str) -> None:
         self._in_text, self._demand = True, False
-        self._describe_tools()
-        self.recorder.emit(ev.SettingsChanged(settings={"tool_calls": "text"}, source="run"))
-        self._note(f"{why}: from now on it writes its calls as text.")
-
-    def _describe_tools(self) -> None:
-        """Count the tools as part of the system message, where text mode has them."""
         self.meter.tools = 0
         self.meter.add_text(self._text.described)
+        self.recorder.emit(ev.SettingsChanged(settings={"tool_calls": "text"}, source="run"))
+        self._note(f"{why}: from now on it writes its calls as text.")
 
     def _demand_call(self) -> None:
         """Have the next request demand a call, once."""
@@ -365,24 +362,15 @@ class Loop:
     def _with_written_calls(self, reply: Reply) -> Reply:
         """The reply with the calls that are written in its text, unless they only repeat what the model has read."""
         self._demand = False
+        self._written, self._refused_call = False, reply.refused_call
+        if not self._in_text and not reply.written:  # the work of a step does not grow with the history
+            return reply
         outputs = [
             message_text(one) for one in self.messages if one["role"] == "tool" or type(one) is ResultsMessage
         ]
-        if self._in_text:
-            before = reply
-            reply, self._refused_call = self._text.read(reply, outputs, self._task)
-            self._written = bool(reply.calls) and not before.calls
-            return reply
-        self._written, self._refused_call = reply.written, reply.refused_call
-        for call in reply.calls if reply.written else ():
-            try:
-                why = echoed(call.name, parse_arguments(call.arguments), outputs, self._task)
-            except ArgumentsError:
-                why = ""
-            if why:
-                self._written, self._refused_call = False, why
-                message = {key: value for key, value in reply.message.items() if key != "tool_calls"}
-                return dataclasses.replace(reply, message=message, calls=())
+        native, read = bool(reply.calls), self._text.read if self._in_text else without_echoes
+        reply, self._refused_call = read(reply, outputs, self._task)
+        self._written = bool(reply.calls) and not (self._in_text and native)
         return reply
 
     def _add_reply(self, reply: Reply, model_time: float) -> None:
