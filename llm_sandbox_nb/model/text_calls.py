@@ -166,7 +166,7 @@ class _Fence:
 
 
 def _find(text: str, offered: Mapping[str, Mapping[str, Any]], bash_blocks: bool) -> _Found:
-    """The calls at the end of a text, in the first form that is there: with marks, fenced, bare."""
+    """The calls at the end of a text, in the first form that the text has: with marks, fenced, bare."""
     nothing = _Found([], text)
     end = _END_TOKENS.search(text, max(0, len(text) - 400)).start()  # type: ignore[union-attr] # matches nothing too
     groups = tuple(

@@ -1,6 +1,7 @@
 """Thinking and calls that are left in the text: found when they are there, and only then."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -112,3 +113,31 @@ def test_a_call_at_the_end_of_a_thought_that_never_ended_is_made() -> None:
     assembly.read_written_calls(SCHEMAS)
     assert (assembly.text, assembly.reasoning) == ("", "I look.")
     assert [call.name for call in assembly.calls()] == ["execute_bash"]
+
+
+def streamed(text: str, size: int) -> tuple[str, str, bool]:
+    """What a listener gets of a reply in pieces, what of it only at the end, and whether there is a call."""
+    assembly, live = Assembly(), ""
+    for start in range(0, len(text), size):
+        delta = SimpleNamespace(content=text[start : start + size])
+        choice = SimpleNamespace(delta=delta, finish_reason=None)
+        live += assembly.add(SimpleNamespace(choices=[choice]))[0]
+    live += assembly.close()[0]
+    assembly.read_written_calls(SCHEMAS)
+    return live, assembly.late_text(), assembly.written
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 1000])
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (f"I look.\n<tool_call>{LS}</tool_call>", ("I look.\n", "", True)),
+        ('I look.\n[TOOL_CALLS]execute_bash[ARGS]{"command": "ls"}', ("I look.\n", "", True)),
+        ("Use <tool_call> for a call.", ("Use ", "<tool_call> for a call.", False)),
+        ("if a < b: [x] functions <tool", ("if a < b: [x] functions <tool", "", False)),
+    ],
+)
+def test_a_mark_is_not_shown_while_it_may_be_a_call_and_is_shown_when_it_is_none(
+    text: str, shown: tuple[str, str, bool], size: int
+) -> None:
+    assert streamed(text, size) == shown
