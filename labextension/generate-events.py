@@ -23,7 +23,7 @@ HEADER = """/**
  */
 """
 WIDTH = 110
-PARTS: list[type[BaseModel]] = [ev.Usage, ev.Blob, ev.FileDiff, ev.ForkedFrom]
+PARTS: list[type[BaseModel]] = [ev.Usage, ev.Blob, ev.FileDiff, ev.ForkedFrom, ev.ShownInstead]
 """What events hold."""
 OPEN = {(ev.RunFinished, "stop_reason")}
 """Texts of which a later version may have more."""

@@ -89,6 +89,7 @@ _STATES = {
     "answered": ("Answered", ""),
     "steps": ("Step limit reached", "Step limit reached ({})"),
     "tokens": ("Token limit reached", "Token limit reached ({})"),
+    "context": ("The model's context is full", ""),
     "cost": ("Budget reached", "Budget reached ({})"),
     "time": ("Time limit reached", "Time limit reached ({})"),
     "interrupted": ("Stopped by you", ""),

@@ -100,6 +100,7 @@ const STATES = new Map([
   ['answered', ['Answered']],
   ['steps', ['Step limit reached', 'Step limit reached (%1)']],
   ['tokens', ['Token limit reached', 'Token limit reached (%1)']],
+  ['context', ["The model's context is full"]],
   ['cost', ['Budget reached', 'Budget reached (%1)']],
   ['time', ['Time limit reached', 'Time limit reached (%1)']],
   ['interrupted', ['Stopped by you']],

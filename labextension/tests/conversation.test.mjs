@@ -58,3 +58,45 @@ test('the files of a step are of the newest checkpoint up to it', () => {
     ['before', 'before', 'two', 'two', 'five', 'five']
   );
 });
+
+test('after a reduction the messages are those that are sent: new contents first, then what is removed', () => {
+  const reduced = {
+    kind: 'context.reduced',
+    shown: [
+      { at: 0, content: 'task\n\n[steps removed]' },
+      { at: 4, content: '[output of step 2 removed]' },
+      { at: 99, content: 'nowhere' }
+    ],
+    removed_from: 1,
+    removed_to: 3
+  };
+  const replied = content => ({ kind: 'model.replied', message: { role: 'assistant', content } });
+  const events = [message('user', 'task'), replied('a'), finished('a', 'one'), replied('b'), finished('b', 'two')];
+  const texts = found => messagesOf(found).map(one => one.text);
+  assert.deepEqual(texts([...events, reduced]), ['task\n\n[steps removed]', 'b', '[output of step 2 removed]']);
+  assert.deepEqual(texts(events), ['task', 'a', 'one', 'b', 'two']);
+  const nothing = { ...reduced, shown: [], removed_from: -1, removed_to: 3 };
+  assert.deepEqual(texts([...events, nothing]), texts(events));
+});
+
+test('results of calls that were written as text are one message, which what is said joins, also after a reduction', () => {
+  const written = (content, more = {}) => ({
+    kind: 'model.replied',
+    message: { role: 'assistant', content, ...more },
+    calls_from: 'text'
+  });
+  const native = { tool_calls: [{ id: 'c', type: 'function', function: { name: 'submit', arguments: '{}' } }] };
+  const observe = { kind: 'call.decided', action: 'observe', call_id: 'b', observation: 'changed' };
+  const events = [message('user', 'task'), written('two blocks'), finished('a', 'one'), finished('b', 'two')];
+  const shown = found => messagesOf(found).map(one => [one.role, one.text]);
+  const start = [
+    ['user', 'task'],
+    ['assistant', 'two blocks']
+  ];
+  assert.deepEqual(shown(events), [...start, ['user', 'one\n\ntwo']]);
+  const said = [...events, observe, message('user', 'hurry')];
+  assert.deepEqual(shown(said), [...start, ['user', 'one\n\nchanged\n\nhurry']]);
+  const masked = { kind: 'context.reduced', shown: [{ at: 2, content: 'masked' }], removed_from: 0, removed_to: 0 };
+  const after = [...said, masked, message('user', 'go on'), written('native', native), finished('c', 'three')];
+  assert.deepEqual(shown(after), [...start, ['user', 'masked\n\ngo on'], ['assistant', 'native'], ['tool', 'three']]);
+});

@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from llm_sandbox_nb.agent.limits import estimated_tokens
 from llm_sandbox_nb.agent.tools.toolbox import ends_run
 from llm_sandbox_nb.model.contract import ToolCall
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.messages import message_text
 from llm_sandbox_nb.trajectory.trajectory import Call, Trajectory
 
 
@@ -42,6 +45,22 @@ def conversation_state(trajectory: Trajectory, said: tuple[str, ...] = ()) -> Co
         fresh=trajectory.files is None and not worked(trajectory),
         step=replied[-1].number if replied else 0,
     )
+
+
+def tokens_so_far(trajectory: Trajectory) -> tuple[int, int]:
+    """Tokens of the next request: those that the provider has counted, and an estimate of what came after."""
+    added = 0
+    for event in reversed(trajectory.path):
+        match event:
+            case ev.CallFinished():
+                added += estimated_tokens(event.observation)
+            case ev.MessageAdded():
+                added += estimated_tokens(message_text(event.message))
+            case ev.ContextReduced():
+                return event.tokens_after, added
+            case ev.ModelReplied(usage=ev.Usage() as usage) if usage.total_tokens:
+                return usage.total_tokens, added
+    return 0, added
 
 
 def worked(trajectory: Trajectory) -> bool:

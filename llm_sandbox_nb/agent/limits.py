@@ -10,14 +10,22 @@ from typing import Literal
 
 from llm_sandbox_nb.trajectory.events import Usage
 
-LimitName = Literal["steps", "tokens", "cost", "time"]
+LimitName = Literal["steps", "tokens", "context", "cost", "time"]
 
 _LAST_TURN: dict[LimitName, str] = {
     "steps": "This is your last step.",
     "tokens": "The conversation is at its limit of tokens: this is your last turn.",
+    "context": "The conversation is near the limit of what you can take in at once: this is your last turn.",
     "cost": "The budget is nearly spent: this is your last turn.",
     "time": "The time is nearly up: this is your last turn.",
 }
+SMALLEST_REPLY = 256
+"""Tokens that a reply gets in any case."""
+LARGEST_RESERVE = 2048
+_MARGIN = 64
+"""Tokens kept free because servers count a little differently from one request to the next."""
+_LEFT_OF_OBSERVATION = 400
+"""Tokens to which a new observation can be cut when nothing else is left to shorten."""
 _WHAT_TO_DO = "Save your results if they are not saved yet, and call submit in this turn."
 
 
@@ -61,10 +69,29 @@ class Meter:
         self._left_out = 0.0
         self.limits_changed = False
         """Whether the limits have changed since the model read them."""
+        self.context: int | None = None
+        """Tokens that the model can take in, prompt and reply together, when they are known."""
+        self.longest_reply: int | None = None
+        """Most tokens of one reply of this model, when they are known."""
+        self.shortens = False
+        """Whether older parts of the conversation are sent in a shorter form when they do not fit."""
+        self.beginning = 0
+        """Tokens of a request that has only the beginning of the conversation: tools, system message and task."""
+        self.counted = 0
+        """Tokens of the conversation up to the newest reply, as the provider counted them."""
+        self.tools = 0
+        """Tokens of the tools, estimated; from the first reply on, they are in what the provider counts."""
+        self._newest_reply = 0
+        self._estimated = 0
+        """Tokens that were added to `conversation`, or taken from it, and that no provider has counted."""
 
-    def resume_from(self, step: int, conversation: int, cost: float | None) -> None:
-        """Continue with a conversation that has used so many steps and tokens, and has cost so much."""
-        self.step, self.conversation, self.cost = step, conversation, cost
+    def resume_from(self, step: int, conversation: int, cost: float | None, added: int = 0) -> None:
+        """Continue with a conversation that has used so many steps and tokens, and has cost so much.
+
+        `added` is an estimate of what came after the tokens were counted.
+        """
+        self.step, self.conversation, self.cost = step, conversation + added, cost
+        self.counted, self._estimated, self._newest_reply = conversation, added, 0
         self.last_turn = self._next_is_last = None
 
     def change(self, limits: RunLimits) -> None:
@@ -83,17 +110,34 @@ class Meter:
 
     def add_text(self, text: str) -> None:
         """Add text to the conversation that the provider has not counted yet."""
-        self.conversation += math.ceil(len(text.encode("utf-8", "replace")) / 4)
+        tokens = estimated_tokens(text)
+        self.conversation += tokens
+        self._estimated += tokens
+
+    def shorten(self, tokens: int) -> None:
+        """The conversation is sent without so many tokens from now on."""
+        self.conversation = max(self.beginning, self.conversation - tokens)
+        self.counted = max(0, self.counted - tokens)
+        self._estimated += tokens
 
     def add_reply(self, usage: Usage | None, text: str) -> None:
         """Add a reply. `text` is all of it, for providers that do not count."""
+        before = self.conversation
         if usage is None or not usage.total_tokens:
             self.add_text(text)
+            self._newest_reply = self.conversation - before
         else:
-            self.conversation = usage.total_tokens
+            self.conversation = self.counted = usage.total_tokens
+            self._estimated = 0
+            self._newest_reply, before = usage.completion_tokens, usage.prompt_tokens
+        self.beginning = self.beginning or before
+        self.add_cost(usage)
+        self._last_cost = (usage.cost if usage else None) or 0.0
+
+    def add_cost(self, usage: Usage | None) -> None:
+        """Add what a request has cost; None is not known."""
         cost = usage.cost if usage else None
         self.cost = None if self.cost is None or cost is None else self.cost + cost
-        self._last_cost = cost or 0.0
 
     @property
     def elapsed(self) -> float:
@@ -136,14 +180,34 @@ class Meter:
             return "steps"
         if limits.tokens is not None and self.conversation >= limits.tokens - min(2048, limits.tokens // 8):
             return "tokens"
+        if self._context_is_full():
+            return "context"
         if limits.cost is not None and self.cost is not None and self.cost + self._last_cost >= limits.cost:
             return "cost"
         if limits.time is not None and limits.time - self.elapsed <= min(60.0, limits.time / 10):
             return "time"
         return None
 
+    def _context_is_full(self) -> bool:
+        if self.context is None:
+            return False
+        needed = self.conversation
+        if self.shortens and self.beginning:  # of all that came before, only the newest reply has to stay
+            needed = min(needed, self.beginning + self._newest_reply + _LEFT_OF_OBSERVATION)
+        return needed + min(LARGEST_RESERVE, self.context // 8) >= self.context
+
     def reply_tokens(self, asked: int | None) -> int | None:
-        """The tokens to ask for, so that the conversation stays within its limit where possible."""
-        if asked is None or self.limits.tokens is None:
-            return asked
-        return min(asked, max(1024, self.limits.tokens - self.conversation))
+        """The tokens to ask for, so that the conversation stays within its limits where possible."""
+        if asked is None:
+            return None
+        if self.limits.tokens is not None:
+            asked = min(asked, max(1024, self.limits.tokens - self.conversation))
+        if self.context is not None:
+            uncertain = self._estimated // 2 + _MARGIN + (0 if self.beginning else self.tools * 3 // 2)
+            asked = min(asked, max(SMALLEST_REPLY, self.context - self.conversation - uncertain))
+        return asked if self.longest_reply is None else min(asked, self.longest_reply)
+
+
+def estimated_tokens(text: str) -> int:
+    """Tokens of a text that no provider has counted."""
+    return math.ceil(len(text.encode("utf-8", "replace")) / 4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import Any, NoReturn, TypeVar
 
 from llm_sandbox_nb.agent.artifacts import AnswerFiles, Collector
 from llm_sandbox_nb.agent.checkpoints import Checkpoints
+from llm_sandbox_nb.agent.context_window import ContextMode, ContextWindow
 from llm_sandbox_nb.agent.control.decisions import Decision, edited_note
 from llm_sandbox_nb.agent.control.pause_points import PausePoints
 from llm_sandbox_nb.agent.control.pause_rules import PauseRules
@@ -19,28 +21,35 @@ from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.conversation import ConversationState
 from llm_sandbox_nb.agent.errors import StopRun
 from llm_sandbox_nb.agent.failing_calls import FailingCalls
-from llm_sandbox_nb.agent.limits import Meter
+from llm_sandbox_nb.agent.limits import Meter, estimated_tokens
 from llm_sandbox_nb.agent.model_call import call_model, unless_failed
 from llm_sandbox_nb.agent.no_call import SilentReplies, refusal
 from llm_sandbox_nb.agent.recorder import LiveOutput, Recorder
-from llm_sandbox_nb.agent.text_mode import TextMode, ToolCalls, echoed, is_native, load_text_form
+from llm_sandbox_nb.agent.text_mode import TextMode, ToolCalls, is_native, load_text_form, without_echoes
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
 from llm_sandbox_nb.agent.tools.text_file import file_diffs
 from llm_sandbox_nb.agent.tools.tool import Outcome, ToolContext
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS, Toolbox, ends_run
-from llm_sandbox_nb.model.contract import Model, ModelError, ModelSettings, Reply, ToolCall
+from llm_sandbox_nb.model.contract import (
+    ContextOverflowError,
+    Model,
+    ModelError,
+    ModelSettings,
+    Reply,
+    ToolCall,
+)
 from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT, Changes, Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.trajectory import (
-    Call,
+from llm_sandbox_nb.trajectory.messages import (
     ResultsMessage,
     add_message,
     add_result,
     message_text,
     show_instead,
 )
+from llm_sandbox_nb.trajectory.trajectory import Call
 
 CUT_OFF = (
     "The limit of tokens for one reply cut this call off. Nothing was done: make it shorter, for example write a "
@@ -104,7 +113,10 @@ class Loop:
     remind: bool = True
     """Whether a model that submits with nothing saved and nothing said is told so, once."""
     failing: FailingCalls = field(default_factory=FailingCalls)
+    context: ContextMode = "mask"
+    """What is sent of a conversation that nearly fills the model's context."""
     messages: list[dict[str, Any]] = field(default_factory=list)
+    """The conversation as it is sent."""
     last_text: str = ""
     """The text of the newest reply that had any."""
     only_talked: bool = False
@@ -143,6 +155,8 @@ class Loop:
 
     def __post_init__(self) -> None:
         self._text = TextMode(load_text_form(self.text_form), self.tools)
+        self.meter.tools = estimated_tokens(json.dumps(self.tools))
+        self.window = ContextWindow(self.context, self.recorder, self.meter)
 
     def start(self, messages: Sequence[dict[str, Any]]) -> None:
         """Begin a conversation with these messages, of which the last is the task."""
@@ -151,6 +165,7 @@ class Loop:
         for message in messages:
             self.meter.add_text(message["content"])
         if self._in_text:
+            self.meter.tools = 0  # the system message has them
             self.meter.add_text(self._text.described)
 
     def restore(self, state: ConversationState) -> None:
@@ -161,6 +176,7 @@ class Loop:
         replies = [event for event in self.recorder.trajectory.path if isinstance(event, ev.ModelReplied)]
         if replies:
             self._reply, self._written = replies[-1].message, replies[-1].calls_from == "text"
+        self.window.restore()
         self.meter.next_turn()
 
     def _reset(self) -> None:
@@ -201,6 +217,8 @@ class Loop:
         if self.failing.over:
             raise StopRun("repeated", self.failing.sentence)
         if reason := self.meter.over:
+            if reason == "context":
+                raise StopRun("tokens", self.window.ending)
             raise StopRun(reason)
         if self.replies is not None and self.meter.step >= self.replies:
             raise StopRun("steps")
@@ -277,6 +295,7 @@ class Loop:
 
     def _switch_to_text(self, why: str) -> None:
         self._in_text, self._demand = True, False
+        self.meter.tools = 0
         self.meter.add_text(self._text.described)
         self.recorder.emit(ev.SettingsChanged(settings={"tool_calls": "text"}, source="run"))
         self._note(f"{why}: from now on it writes its calls as text.")
@@ -293,7 +312,7 @@ class Loop:
         step, started = self.meter.begin_step(), time.monotonic()
         while True:
             try:
-                reply = await self._in_time(unless_failed(self._request(step), self.workspace))
+                reply = await self._in_time(unless_failed(self._fitting_reply(step), self.workspace))
                 break
             except StopRun as stop:
                 if not self._other_way(stop.__cause__):
@@ -302,15 +321,30 @@ class Loop:
         self._add_reply(reply, time.monotonic() - started)
         return reply
 
-    async def _request(self, step: int) -> Reply:
-        tokens = self.meter.reply_tokens(self.settings.max_tokens)
+    async def _fitting_reply(self, step: int) -> Reply:
+        """The reply to the conversation, which is shortened where it does not fit into the model's context."""
+        await self.window.prepare(self.model, self.messages, partial(self._request, step))
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return await self._request(step, self.messages)
+            except ContextOverflowError as error:
+                if not self.window.recover(error, self.messages, attempt):
+                    raise StopRun("tokens", str(error)) from error
+
+    async def _request(self, step: int, messages: list[dict[str, Any]], most: int | None = None) -> Reply:
+        """One reply. `most` is given for a summary: the most tokens of it."""
+        tokens = most or self.meter.reply_tokens(self.settings.max_tokens)
         settings = dataclasses.replace(self.settings, max_tokens=tokens)
-        messages, tools = list(self.messages), self.tools
+        messages, tools = list(messages), self.tools
         if self._in_text:
             messages, tools = self._text.request(messages), []
-        elif self._demand:
+        elif self._demand and most is None:
             settings.extra_body = {"tool_choice": "required", **settings.extra_body}
-        return await call_model(self.model, messages, tools, settings, self.retries, self.recorder, step)
+        return await call_model(
+            self.model, messages, tools, settings, self.retries, self.recorder, step, self.window.learn
+        )
 
     def _other_way(self, failure: BaseException | None) -> bool:
         """Whether a request that failed is sent again in another way: without a demand, or in text mode."""
@@ -328,24 +362,15 @@ class Loop:
     def _with_written_calls(self, reply: Reply) -> Reply:
         """The reply with the calls that are written in its text, unless they only repeat what the model has read."""
         self._demand = False
+        self._written, self._refused_call = False, reply.refused_call
+        if not self._in_text and not reply.written:  # the work of a step does not grow with the history
+            return reply
         outputs = [
             message_text(one) for one in self.messages if one["role"] == "tool" or type(one) is ResultsMessage
         ]
-        if self._in_text:
-            before = reply
-            reply, self._refused_call = self._text.read(reply, outputs, self._task)
-            self._written = bool(reply.calls) and not before.calls
-            return reply
-        self._written, self._refused_call = reply.written, reply.refused_call
-        for call in reply.calls if reply.written else ():
-            try:
-                why = echoed(call.name, parse_arguments(call.arguments), outputs, self._task)
-            except ArgumentsError:
-                why = ""
-            if why:
-                self._written, self._refused_call = False, why
-                message = {key: value for key, value in reply.message.items() if key != "tool_calls"}
-                return dataclasses.replace(reply, message=message, calls=())
+        native, read = bool(reply.calls), self._text.read if self._in_text else without_echoes
+        reply, self._refused_call = read(reply, outputs, self._task)
+        self._written = bool(reply.calls) and not (self._in_text and native)
         return reply
 
     def _add_reply(self, reply: Reply, model_time: float) -> None:
@@ -369,7 +394,7 @@ class Loop:
                 model_time=model_time,
                 response_id=reply.response_id,
                 response_model=reply.response_model,
-                context_window=reply.context_window,
+                context_window=self.meter.context or reply.context_window,
                 calls_from="text" if self._written and reply.calls else None,
                 raw_text=reply.raw_text,
             )

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import json
 import re
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from llm_sandbox_nb.agent.errors import StopRun
@@ -37,11 +37,15 @@ async def call_model(
     retries: RetryPolicy,
     recorder: Recorder,
     step: int,
+    on_overflow: Callable[[ContextOverflowError], None] | None = None,
 ) -> Reply:
     """The model's reply. Attempts, streamed text and failures are recorded; the reply itself is not yet.
 
+    `on_overflow` gets every refusal of a request that was too long, also where a smaller one succeeds.
+
     Raises:
-        StopRun: the model failed, or the conversation no longer fits into its context.
+        StopRun: the model failed.
+        ContextOverflowError: the conversation does not fit into its context.
     """
 
     def on_attempt(attempt: int, sent: ModelSettings) -> None:
@@ -55,6 +59,8 @@ async def call_model(
         recorder.emit(
             ev.ModelFailed(step=step, attempt=attempt, error=error.kind, message=str(error), retry_in=wait)
         )
+        if on_overflow and isinstance(error, ContextOverflowError):
+            on_overflow(error)
 
     try:
         reply = await reply_with_retries(
@@ -67,8 +73,8 @@ async def call_model(
             on_attempt=on_attempt,
             on_failure=on_failure,
         )
-    except ContextOverflowError as error:
-        raise StopRun("tokens", str(error)) from error
+    except ContextOverflowError:
+        raise
     except ModelError as error:
         raise StopRun("model_error", str(error)) from error
     return well_formed(reply)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from llm_sandbox_nb.agent.context_window import CONTEXT_MODES, ContextMode
 from llm_sandbox_nb.agent.control.pause_rules import PauseRules, Predicate, pause_rules
 from llm_sandbox_nb.agent.control.settings_change import MakeModel, unknown_model, with_changes
 from llm_sandbox_nb.agent.errors import ControlError, InputError
@@ -62,6 +63,8 @@ class RunSpec:
     """How often in a row the same call may fail before the run ends; 0: without limit."""
     remind: bool = True
     """Whether a model that submits with nothing saved and nothing said is told so, once."""
+    context: ContextMode = "mask"
+    """What is sent of a conversation that nearly fills the model's context."""
     provenance: Mapping[str, str] = field(default_factory=dict)
     """For the record: which run it replays, or whose files it begins with."""
 
@@ -83,6 +86,8 @@ class RunSpec:
         if self.tool_calls not in TOOL_CALLS:
             raise InputError(f"tool_calls is one of {', '.join(TOOL_CALLS)}, not {self.tool_calls!r:.80}.")
         load_text_form(self.prompts.text_form)
+        if self.context not in CONTEXT_MODES:
+            raise InputError(f"context is one of {', '.join(CONTEXT_MODES)}, not {self.context!r:.80}.")
         if not isinstance(self.retries, RetryPolicy):
             raise InputError(f"retries is a RetryPolicy(...), not {self.retries!r:.80}.")
 
@@ -92,6 +97,7 @@ class RunSpec:
             "sampling": dataclasses.asdict(self.settings),
             "limits": dataclasses.asdict(self.limits),
             "command_timeout": self.command_timeout,
+            "context": self.context,
             "prompts": dataclasses.asdict(self.prompts),
             **self.provenance,
         }

@@ -14,7 +14,7 @@ from llm_sandbox_nb.agent.artifacts import AnswerFiles, Collector, collected_nam
 from llm_sandbox_nb.agent.checkpoints import Checkpoints
 from llm_sandbox_nb.agent.control.run_control import Move, RunControl, T
 from llm_sandbox_nb.agent.control.settings_change import Changer
-from llm_sandbox_nb.agent.conversation import ConversationState, conversation_state
+from llm_sandbox_nb.agent.conversation import ConversationState, conversation_state, tokens_so_far
 from llm_sandbox_nb.agent.errors import RunError, StopRun
 from llm_sandbox_nb.agent.failing_calls import FailingCalls
 from llm_sandbox_nb.agent.limits import Meter
@@ -232,6 +232,7 @@ class Session:
             text_form=spec.prompts.text_form,
             remind=spec.remind,
             failing=FailingCalls(spec.same_failures),
+            context=spec.context,
             toolbox=spec.toolbox,
             tools=spec.toolbox.schemas(spec.command_timeout),
         )
@@ -270,8 +271,8 @@ class Session:
     def _count(self, past: ConversationState) -> None:
         """Let the meter continue with what the conversation has used."""
         trajectory = self.recorder.trajectory
-        usage = next((step.usage for step in reversed(trajectory.steps) if step.usage), None)
-        self.meter.resume_from(past.step, usage.total_tokens if usage else 0, trajectory.total_usage.cost)
+        counted, added = tokens_so_far(trajectory)
+        self.meter.resume_from(past.step, counted, trajectory.total_usage.cost, added)
 
     # --- collect ---
 

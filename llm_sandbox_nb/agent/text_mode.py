@@ -22,6 +22,7 @@ import yaml
 
 from llm_sandbox_nb.agent.code_blocks import with_python_as_bash
 from llm_sandbox_nb.agent.errors import InputError
+from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS, ends_run
 from llm_sandbox_nb.model.contract import Reply, ToolCall
 from llm_sandbox_nb.model.text_calls import read_text_calls
@@ -234,6 +235,22 @@ def echoed(name: str, arguments: Mapping[str, Any], outputs: Iterable[str], task
         if _has_call(output, name, values):
             return "it repeats a call that stands in the output of an earlier command"
     return "it repeats a call that stands in the task" if _has_call(task, name, values) else ""
+
+
+def without_echoes(reply: Reply, outputs: Sequence[str], task: str) -> tuple[Reply, str]:
+    """A reply whose calls the model client has read out of its text, without them where one only repeats what was read.
+
+    The second is why they, or another call that it shows, were not executed.
+    """
+    for call in reply.calls:
+        try:
+            why = echoed(call.name, parse_arguments(call.arguments), outputs, task)
+        except ArgumentsError:
+            why = ""
+        if why:
+            message = {key: value for key, value in reply.message.items() if key != "tool_calls"}
+            return dataclasses.replace(reply, message=message, calls=()), why
+    return reply, reply.refused_call
 
 
 def _has_call(text: str, name: str, values: Sequence[str]) -> bool:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from llm_sandbox_nb.analysis.load import Loaded
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.trajectory import Trajectory, message_text
+from llm_sandbox_nb.trajectory.messages import message_text
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 CHARACTERS_PER_TOKEN = 4
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking_blocks", "reasoning_details")

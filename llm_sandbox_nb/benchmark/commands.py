@@ -89,7 +89,8 @@ def prepare(names: list[str], flags: Mapping[str, Any], environment: Mapping[str
         raise UsageError(
             "There is no task: name one, as in `benchmark run math`; `benchmark list` lists them."
         )
-    values = resolve(flags, environment)
+    own = {option.name for option in BENCHMARK_OPTIONS}  # `--context` of `run` is another option
+    values = resolve({name: value for name, value in flags.items() if name not in own}, environment)
     values |= {option.name: _value(option, flags, environment) for option in BENCHMARK_OPTIONS}
     if not values["model"]:
         raise UsageError("There is no model: name one with --model (for example openai/gpt-5) or $LLM_NAME.")

@@ -114,7 +114,7 @@ def _said_once(event: dict[str, Any], started: dict[str, dict[str, Any]]) -> dic
     match event["kind"]:
         case "model.requested":
             del event["settings"]
-        case "model.replied":
+        case "model.replied" if not event.get("calls_from"):  # else it says which calls were written as text
             event["message"].pop("tool_calls", None)
         case "call.proposed" if event["arguments"] is not None:
             event["raw_arguments"] = ""

@@ -63,7 +63,7 @@ class Tally:
 def state(trajectory: Trajectory, *, live: bool) -> tuple[str, Meaning]:
     """The state of the run, or how it ended, as a person says it; and what its colour says."""
     if finish := trajectory.finish:
-        reason = "without_answer" if finish.without_answer else finish.stop_reason
+        reason = shown_reason(finish)
         meaning: Meaning = "ok" if reason in _GOOD_ENDS else "wait" if reason == _PERSON else "bad"
         limits = [trajectory.start.settings.get("limits")] if trajectory.start else []
         limits += [change.limits for change in trajectory.changed]
@@ -77,6 +77,13 @@ def state(trajectory: Trajectory, *, live: bool) -> tuple[str, Meaning]:
     if _rewound(trajectory):
         return format_state("ready", last), "run"
     return format_state("cut_off", last), "bad"
+
+
+def shown_reason(finish: ev.RunFinished) -> str:
+    """Why a run ended, as `format_state` takes it: `context` where it was not its own limit of tokens."""
+    if finish.without_answer:
+        return "without_answer"
+    return "context" if finish.stop_reason == "tokens" and finish.error else finish.stop_reason
 
 
 _LIMIT_WORDS: dict[str, Callable[[Any], str]] = {

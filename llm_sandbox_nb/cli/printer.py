@@ -9,14 +9,21 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from llm_sandbox_nb.agent.tools.toolbox import call_view
-from llm_sandbox_nb.card.outcome import ending_words, protection_text
+from llm_sandbox_nb.card.outcome import ending_words, protection_text, shown_reason
 from llm_sandbox_nb.card.step_line import ending
 from llm_sandbox_nb.card.text import visible
-from llm_sandbox_nb.formatting import format_duration, format_short, format_size, format_spent, plural
+from llm_sandbox_nb.formatting import (
+    format_count,
+    format_duration,
+    format_short,
+    format_size,
+    format_spent,
+    plural,
+)
 from llm_sandbox_nb.known_keys import without_keys
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import load_text
-from llm_sandbox_nb.trajectory.trajectory import message_text
+from llm_sandbox_nb.trajectory.messages import message_text
 
 LIVE_LINES = 20
 """Lines shown of the beginning of one thought or output during a run; as many of its end, and of what is on stderr."""
@@ -85,6 +92,13 @@ class Printer:
                     self._say(line)
             case ev.ModelRequested() | ev.ModelFailed() | ev.ModelReplied():
                 self._model(event)
+            case ev.ContextKnown():
+                self._say(f"  note: {event.model} can take in {format_count(event.tokens)} tokens")
+            case ev.ContextReduced():
+                self._say(
+                    f"  note: the conversation nearly fills the model's {format_count(event.limit)} tokens: from now "
+                    f"on {format_count(event.tokens_after)} of its {format_count(event.tokens_before)} tokens are sent"
+                )
             case ev.CallStarted() | ev.CallOutput() | ev.CallFinished():
                 self._call(event)
             case ev.CallDecided() if event.action != "run":
@@ -171,8 +185,7 @@ class Printer:
 
     def _finish(self, event: ev.RunFinished) -> None:
         usage = event.usage
-        reason = "without_answer" if event.without_answer else event.stop_reason
-        words = ending_words(reason, self._limits, self._failure)
+        words = ending_words(shown_reason(event), self._limits, self._failure)
         parts = [plural(event.steps, "step")]
         if usage.total_tokens:
             parts.append(plural(usage.total_tokens, "token"))

@@ -198,6 +198,7 @@ async def _solve(values: dict[str, Any], started: list[Run]) -> None:
         command_timeout=values["command_timeout"],
         same_failures=values["same_failures"],
         tool_calls=values["tool_calls"],
+        context=values["context"],
         tools=[function_of("tool", name) for name in values["tool"]],
         api_base=values["api_base"],
         api_key=values["api_key"],

@@ -15,8 +15,9 @@ from typing import Any
 
 from llm_sandbox_nb.own_folder import NotOwnFileError, read_file
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.messages import tool_message
 from llm_sandbox_nb.trajectory.run_folder import SEED
-from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory, tool_message
+from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 from llm_sandbox_nb.trajectory.whole_file import write_whole
 
 RESPONSES = "litellm"

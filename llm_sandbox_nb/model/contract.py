@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from llm_sandbox_nb.known_keys import without_keys
 from llm_sandbox_nb.trajectory.events import Usage
@@ -130,6 +130,30 @@ class Checkable(Protocol):
 
     async def check(self) -> None:
         """Raise ModelError when its provider is unknown or its key is missing; sends nothing."""
+        ...
+
+
+@runtime_checkable
+class AppendOnly(Protocol):
+    """A model whose conversations may only be added to: it keeps their tokens."""
+
+    append_only: bool
+
+
+class ContextLimit(NamedTuple):
+    """Tokens that a model can take in, prompt and reply together."""
+
+    tokens: int
+    served: bool
+    """Whether its server says so; else it is from a list of models."""
+
+
+@runtime_checkable
+class KnowsContext(Protocol):
+    """A model that can tell before a request how much it can take in."""
+
+    async def context_limit(self) -> ContextLimit | None:
+        """The limit; None when it is not known. Asks the server, which must not take long, and raises nothing."""
         ...
 
 

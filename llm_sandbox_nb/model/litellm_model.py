@@ -20,7 +20,14 @@ import httpx
 
 from llm_sandbox_nb.known_keys import KeyFilter, has_key
 from llm_sandbox_nb.model.connection import SENDS_NEW_MESSAGES, Access, request_client
-from llm_sandbox_nb.model.contract import DeltaCallback, ModelError, ModelSettings, Reply, ToolCall
+from llm_sandbox_nb.model.contract import (
+    ContextLimit,
+    DeltaCallback,
+    ModelError,
+    ModelSettings,
+    Reply,
+    ToolCall,
+)
 from llm_sandbox_nb.model.errors import (
     Target,
     broken_off,
@@ -40,6 +47,7 @@ from llm_sandbox_nb.model.request import (
     reasoning_field,
     sampling,
 )
+from llm_sandbox_nb.model.served_context import served_context
 from llm_sandbox_nb.model.server_habits import ServerHabits
 from llm_sandbox_nb.model.server_lookup import Found, listed_text, look_up, name_there
 from llm_sandbox_nb.model.server_replies import ReplyRewriter
@@ -159,6 +167,21 @@ class LiteLLMModel:
         litellm = await asyncio.to_thread(backend)
         route = find_route(litellm, self.name, None)
         self._access.check_key(litellm, route, self._access.target(litellm, route, self.name))
+
+    async def context_limit(self) -> ContextLimit | None:
+        """The tokens that fit, as the server at the given address tells, else as LiteLLM's table has it."""
+        try:
+            litellm = await asyncio.to_thread(backend)
+            route = find_route(litellm, self.name, self._access.api_base, self._listed_name)
+        except (ImportError, ModelError):
+            return None  # the request tells it
+        if base := self._access.api_base:
+            name = route.model.removeprefix(f"{route.provider}/")
+            served = await served_context(base, name, self._access.key(litellm, route))
+            if served is not None:
+                return ContextLimit(served, True)
+        listed = _context_window(litellm, route)
+        return None if listed is None else ContextLimit(listed, False)
 
     async def reply(
         self,

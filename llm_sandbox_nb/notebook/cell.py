@@ -90,7 +90,8 @@ class CellRun:
         if finished.stop_reason in _SILENT:
             raise SandboxNoAnswerError(finished.error or "The model gave no answer.")
         if finished.stop_reason in _LIMITS:
-            raise SandboxLimitError(_LIMITS[finished.stop_reason])
+            # With a sentence it was the model's context, not the run's own limit of tokens.
+            raise SandboxLimitError(finished.error or _LIMITS[finished.stop_reason])
 
     def _offer_original_files(self, task: CellTask) -> None:
         """When this cell ran before in this sandbox, say how to give the sandbox the files of that time."""
@@ -130,6 +131,7 @@ class CellRun:
                 command_timeout=task.command_timeout,
                 same_failures=task.same_failures,
                 tool_calls=task.tool_calls,
+                context=task.context,
                 tools=task.tools,
                 api_base=task.api_base,
                 api_key=task.api_key,

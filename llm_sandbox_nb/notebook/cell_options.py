@@ -18,6 +18,7 @@ from llm_sandbox_nb.notebook.settings import SandboxSettings
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 
 if TYPE_CHECKING:
+    from llm_sandbox_nb.agent.context_window import ContextMode
     from llm_sandbox_nb.agent.limits import RunLimits
     from llm_sandbox_nb.agent.text_mode import ToolCalls
     from llm_sandbox_nb.model.contract import ModelSettings
@@ -55,6 +56,7 @@ class CellTask:
     command_timeout: float
     same_failures: int
     tool_calls: ToolCalls
+    context: ContextMode
     inputs: dict[str, Path]
     prompt_config: str | None
     api_base: str | None
@@ -97,6 +99,7 @@ def cell_task(
         command_timeout=_given(options, settings, "command_timeout"),
         same_failures=_given(options, settings, "same_failures"),
         tool_calls=_given(options, settings, "tool_calls"),
+        context=_given(options, settings, "context"),
         inputs=collect_inputs(options.input, namespace, staging, settings.dataframe_format),
         prompt_config=options.prompt_config or settings.prompt_config or None,
         api_base=options.api_base or settings.api_base or None,

@@ -115,6 +115,7 @@ def _values(name: str, begun: str, magics: Names) -> list[str]:
         "isolation": lambda: isolation_choices(),
         "profile": lambda: PROFILES,
         "network": lambda: NETWORKS,
+        "context": lambda: ("mask", "summary", "full"),
         "approve": lambda: ("ask", "edits", "auto"),
         "on_pause": lambda: ("ask", "wait", "stop", "continue"),
         "input": lambda: [*_files(begun), *_variables(namespace, lambda value: not callable(value))],

@@ -50,6 +50,7 @@ OPTIONS = [
     _shared("--tool-calls"),
     _shared("--model-timeout"),
     _shared("--model-wait"),
+    _shared("--context"),
     _shared("--image"),
     _shared("--isolation"),
     _shared("--profile"),

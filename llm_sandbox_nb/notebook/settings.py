@@ -88,6 +88,7 @@ class SandboxSettings(Configurable):
     ).tag(config=True)
 
     same_failures = Int(8, help=_help("same_failures")).tag(config=True)
+    context: Any = Enum(["mask", "summary", "full"], "mask", help=_help("context")).tag(config=True)
 
     output_dir = Unicode("sandbox-runs", help=_help("output_dir")).tag(config=True)
     dataframe_format: Any = Enum(["csv", "parquet"], "csv", help=_help("dataframe_format")).tag(config=True)

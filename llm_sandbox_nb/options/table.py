@@ -210,6 +210,11 @@ LIMIT_OPTIONS = (
     Option("same_failures", "the run ends when the same call has failed so many times in a row; 0: never", count, 8,
            metavar="N"),
 )  # fmt: skip
+CONTEXT_OPTIONS = (
+    Option("context", "what is sent when a conversation fills three quarters of the model's context: mask (old outputs "
+           "as one line each), summary (of old steps, by the model) or full",
+           one_of("mask", "summary", "full"), "mask", metavar="KIND"),
+)  # fmt: skip
 SANDBOX_OPTIONS = (
     Option("isolation", f"{', '.join(isolation_choices())} (process isolates nothing)",
            one_of(*isolation_choices()), "auto", (ISOLATION_VARIABLE,), "KIND"),
@@ -263,6 +268,7 @@ TOOL_OPTIONS = (
 GROUPS = {
     "model": MODEL_OPTIONS,
     "limits": LIMIT_OPTIONS,
+    "context": CONTEXT_OPTIONS,
     "sandbox": SANDBOX_OPTIONS,
     "resources": RESOURCE_OPTIONS,
     "files": FILE_OPTIONS,

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from llm_sandbox_nb.card.outcome import ending_words, state
+from llm_sandbox_nb.card.outcome import ending_words, shown_reason, state
 from llm_sandbox_nb.card.text import first_line, plain
 from llm_sandbox_nb.formatting import format_size, plural
 from llm_sandbox_nb.own_folder import open_file, status_below
@@ -89,7 +89,7 @@ def _entry(folder: Path, short_id: str) -> RunEntry:
         }
         start, finish = _ends(folder)
         if start is not None and finish is not None and not running:
-            said = ending_words(finish.stop_reason, [start.settings.get("limits")], "")
+            said = ending_words(shown_reason(finish), [start.settings.get("limits")], "")
             steps, usage = finish.steps, finish.usage
         else:
             trajectory = Trajectory(read_journal(folder))

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, get_args
 
+from llm_sandbox_nb.agent.context_window import CONTEXT_MODES
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.prompts import PromptConfig, load_prompts
@@ -55,6 +56,7 @@ def recorded_spec(run: RunRecord, model: Model, tools: Iterable[Callable[..., An
         tool_calls=_tool_calls(run.trajectory.tool_calls, spec.tool_calls),
         same_failures=spec.same_failures,
         remind=spec.remind,
+        context=spec.context,
         toolbox=_same_tools(run, tools),
         pause_rules=dataclasses.replace(spec.pause_rules, step=False),
         make_model=spec.make_model,
@@ -102,6 +104,7 @@ def _from_journal(run: RunRecord, model: Model) -> RunSpec:
         else DEFAULT_TIMEOUT,
         nudges=_count(recorded.get("nudges"), 2),
         same_failures=_count(recorded.get("same_failures"), 8),
+        context=recorded["context"] if recorded.get("context") in CONTEXT_MODES else "mask",
     )
 
 

@@ -29,7 +29,8 @@ from llm_sandbox_nb.runs.recorded_spec import recorded_spec, sandbox_options
 from llm_sandbox_nb.sandbox.errors import HistoryError
 from llm_sandbox_nb.sandbox.isolations import has_own_root
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.trajectory import Call, Step, message_text
+from llm_sandbox_nb.trajectory.messages import message_text
+from llm_sandbox_nb.trajectory.trajectory import Call, Step
 
 R = TypeVar("R", bound=RunRecord)
 _SPILL = r"/\S*/(?:tmp/llm-sandbox|spill)/[0-9a-f]+\.std(?:out|err)"

@@ -7,6 +7,7 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+from llm_sandbox_nb.agent.context_window import ContextMode
 from llm_sandbox_nb.agent.control.on_pause import OnPause, checked_on_pause, pause_handler
 from llm_sandbox_nb.agent.control.pause_rules import Predicate
 from llm_sandbox_nb.agent.control.run_control import RunControl
@@ -92,6 +93,7 @@ async def solve(
     tool_calls: ToolCalls = "auto",
     same_failures: int = 8,
     remind: bool = True,
+    context: ContextMode = "mask",
     tools: Iterable[Callable[..., Any]] = (),
     api_base: str | None = None,
     api_key: str | None = None,
@@ -127,6 +129,8 @@ async def solve(
         tool_calls: `"native"` calls, calls as `"text"`, or `"auto"`: native, and text where that does not work.
         same_failures: how often in a row the same call may fail before the run ends with `repeated`; 0: without limit.
         remind: tell a model that submits with nothing saved and nothing said, once, how to save its result.
+        context: what is sent when a conversation fills three quarters of the model's context: `"mask"` (old outputs
+            as one line each), `"summary"` (of the old steps, by the model) or `"full"` (all, until it no longer fits).
         tools: your own functions that the model can call too. Name, docstring and types tell the model what they do.
             They run in this process, with your rights, and not in the sandbox.
         api_base, api_key: where the model is, and its key, which is never written anywhere.
@@ -173,6 +177,7 @@ async def solve(
         tool_calls=tool_calls,
         same_failures=same_failures,
         remind=remind,
+        context=context,
         toolbox=with_own_tools(tools),
         pause_rules=checked_pause_rules(step, breakpoints, break_when, approve),
         make_model=lambda name: _other_model(name, model, api_base, api_key),

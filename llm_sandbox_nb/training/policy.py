@@ -131,6 +131,7 @@ class PolicyModel:
     """
 
     scripted = False
+    append_only = True
 
     def __init__(
         self, name: str, chat: ChatTokens, generator: Generator, *, prompt_limit: int, completion_limit: int

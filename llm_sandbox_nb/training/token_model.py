@@ -66,6 +66,7 @@ class TokenModel:
     """
 
     scripted = False
+    append_only = True
 
     def __init__(
         self,

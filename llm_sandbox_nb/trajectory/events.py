@@ -86,6 +86,13 @@ class ForkedFrom(EventModel):
     event: str
 
 
+class ShownInstead(EventModel):
+    """A message that is sent with another content. `at` is its place, from 0, in the conversation before the event."""
+
+    at: int
+    content: str
+
+
 class RunStarted(EventBase):
     """First event of a journal."""
 
@@ -169,6 +176,39 @@ class ModelReplied(EventBase):
     """`text`: its calls were read out of its text."""
     raw_text: str | None = None
     """Its text as it came, where calls or thoughts were read out of it."""
+
+
+class ContextKnown(EventBase):
+    """How many tokens a model can take in, learned from its server; it counts for all further requests to this model.
+
+    `source`: `server` (asked), `refusal` (a request was too long), `cut` (the server left messages out silently).
+    """
+
+    kind: Literal["context.known"] = "context.known"
+    model: str
+    tokens: int
+    source: Literal["server", "refusal", "cut"]
+
+
+class ContextReduced(EventBase):
+    """Older parts of the conversation are sent in a shorter form from now on. The events before it keep them whole.
+
+    First each message of `shown` gets its new content, then the messages from `removed_from` up to, and without,
+    `removed_to` are removed. Places count from 0. `usage` is that of the request for a summary. Tokens are estimated.
+    """
+
+    kind: Literal["context.reduced"] = "context.reduced"
+    step: int
+    """The step whose request is the first that is shorter."""
+    how: Literal["mask", "summary"]
+    shown: list[ShownInstead] = Field(default_factory=list)
+    removed_from: int = 0
+    removed_to: int = 0
+    tokens_before: int = 0
+    tokens_after: int = 0
+    limit: int = 0
+    """Tokens that the model can take in."""
+    usage: Usage | None = None
 
 
 class CallProposed(EventBase):
@@ -438,6 +478,7 @@ class UnknownEvent(EventBase):
 
 _EVENTS = (
     RunStarted, SandboxReady, MessageAdded, ModelRequested, ModelDelta, ModelFailed, ModelReplied,
+    ContextKnown, ContextReduced,
     CallProposed, CallStarted, CallOutput, CallFinished, ArtifactSaved, ArtifactSkipped, ArtifactRemoved,
     Noted, Controlled, CallHeld, CallDecided, SettingsChanged, Checkpointed, RewindStarted, Rewound, Forked,
     Continued, Rewarded, RunFinished,
@@ -460,6 +501,8 @@ Event = Annotated[
     | Annotated[ModelDelta, Tag("model.delta")]
     | Annotated[ModelFailed, Tag("model.failed")]
     | Annotated[ModelReplied, Tag("model.replied")]
+    | Annotated[ContextKnown, Tag("context.known")]
+    | Annotated[ContextReduced, Tag("context.reduced")]
     | Annotated[CallProposed, Tag("call.proposed")]
     | Annotated[CallStarted, Tag("call.started")]
     | Annotated[CallOutput, Tag("call.output")]

@@ -13,6 +13,15 @@ from typing import Any, NamedTuple
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.branches import Branch, Tree
 from llm_sandbox_nb.trajectory.journal import JournalError
+from llm_sandbox_nb.trajectory.messages import (
+    add_message,
+    add_result,
+    call_ids,
+    message_text,
+    reduced_messages,
+    show_instead,
+    tool_message,
+)
 
 READ_AGAIN_MOST = 3_000_000
 """Events that all rewinds and changes of branch together may have read again: a stranger's record may have no end."""
@@ -195,6 +204,11 @@ class Trajectory:
         changed = [change.model for change in self.changed if change.model]
         return changed[-1] if changed else self.start.model if self.start else ""
 
+    def context_limit(self, model: str) -> ev.ContextKnown | None:
+        """What was learned of the tokens that a model can take in."""
+        known = [one for one in self.path if isinstance(one, ev.ContextKnown) and one.model == model]
+        return known[-1] if known else None
+
     @property
     def tool_calls(self) -> str | None:
         """How calls are made as the newest change says: `auto`, `native` or `text`; None where no record says it."""
@@ -252,6 +266,8 @@ class Trajectory:
         match event:
             case ev.ModelReplied():
                 self.total_usage = self.total_usage + (event.usage or ev.Usage())
+            case ev.ContextReduced(usage=ev.Usage() as used):
+                self.total_usage = self.total_usage + used
             case ev.Forked():
                 self.forks.append(event)
             case ev.Rewound():
@@ -324,6 +340,8 @@ class Trajectory:
                 self.artifacts.pop(event.path, None)
             case ev.ArtifactSkipped():
                 self.skipped.append(event.reason)
+            case ev.ContextReduced(usage=ev.Usage() as used):
+                self.usage = self.usage + used
             case ev.Noted():
                 self.notes.append(event.text)
             case ev.Controlled():
@@ -341,6 +359,7 @@ class Trajectory:
     def messages(self, *, answer_open: bool = False) -> Iterator[dict[str, Any]]:
         """The conversation exactly as the model saw it, rebuilt from the events.
 
+        Where it was shortened for a small context, it is what the next request sends; `steps` have all of it.
         When the run was killed amid a step, its last reply may have calls without results; `answer_open`
         gives each of them one that says so, after which the conversation can be sent again.
         """
@@ -360,6 +379,8 @@ class Trajectory:
                     add_result(said, event.call_id, event.observation, in_text=in_text)
                 case ev.CallDecided(action="observe", observation=str() as shown):
                     show_instead(said, event.call_id, shown)
+                case ev.ContextReduced():
+                    said = reduced_messages(said, event)
         yield from said
         if answer_open:
             yield from (tool_message(id, NOT_ANSWERED) for id in unanswered)
@@ -431,64 +452,3 @@ class Trajectory:
                 self.files, self.uncovered = event.safety, None
             case ev.Rewound(what="files") if event.target:
                 self.files, self.uncovered = event.target, None
-
-
-class ResultsMessage(dict[str, Any]):
-    """A user message with the results of calls that a model wrote as text, and what was said after them."""
-
-    def __init__(self, parts: dict[str, str]) -> None:
-        super().__init__(role="user", content="\n\n".join(parts.values()))
-        self.parts = parts
-        """The results by the ids of their calls; what was said has other keys."""
-
-
-def add_result(messages: list[dict[str, Any]], call_id: str, observation: str, *, in_text: bool) -> None:
-    """Add the result of a call to a conversation; `in_text` says that the call was written as text."""
-    if not in_text:
-        messages.append(tool_message(call_id, observation))
-    elif messages and isinstance(last := messages[-1], ResultsMessage):
-        messages[-1] = ResultsMessage({**last.parts, call_id: observation})
-    else:
-        messages.append(ResultsMessage({call_id: observation}))
-
-
-def add_message(messages: list[dict[str, Any]], message: dict[str, Any]) -> None:
-    """Add what was said. It joins results that were written as text: some servers refuse two user messages in a row."""
-    if message["role"] == "user" and messages and isinstance(last := messages[-1], ResultsMessage):
-        messages[-1] = ResultsMessage({**last.parts, f"said {len(last.parts)}": message_text(message)})
-    else:
-        messages.append(message)
-
-
-def show_instead(messages: list[dict[str, Any]], call_id: str, observation: str) -> None:
-    """Replace the result of a call."""
-    for index in range(len(messages) - 1, -1, -1):
-        message = messages[index]
-        if isinstance(message, ResultsMessage) and call_id in message.parts:
-            messages[index] = ResultsMessage({**message.parts, call_id: observation})
-            return
-        if message["role"] == "tool" and message["tool_call_id"] == call_id:
-            messages[index] = tool_message(call_id, observation)
-            return
-
-
-def tool_message(call_id: str, observation: str) -> dict[str, Any]:
-    """The message that answers one tool call."""
-    return {"role": "tool", "tool_call_id": call_id, "content": observation}
-
-
-def call_ids(message: dict[str, Any]) -> list[str]:
-    """The ids of the calls of a reply; what is no call is passed over: the record may be a stranger's."""
-    calls = message.get("tool_calls")
-    found = [call.get("id") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
-    return [id for id in found if isinstance(id, str)]
-
-
-def message_text(message: dict[str, Any]) -> str:
-    """The plain text of a message whose content is a string or a list of parts."""
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else []
-    texts = [part.get("text") for part in parts if isinstance(part, dict)]
-    return "".join(text for text in texts if isinstance(text, str))

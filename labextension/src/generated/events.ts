@@ -46,6 +46,12 @@ export interface IForkedFrom {
   event: string;
 }
 
+/** A message that is sent with another content. `at` is its place, from 0, in the conversation before the event. */
+export interface IShownInstead {
+  at: number;
+  content: string;
+}
+
 /** A text, or where it is when it is large. */
 export type Text = string | IBlob;
 
@@ -119,6 +125,28 @@ export interface IModelReplied extends IEventBase {
   context_window: number | null;
   calls_from: 'text' | null;
   raw_text: string | null;
+}
+
+/** How many tokens a model can take in, learned from its server; it counts for all further requests to this model. */
+export interface IContextKnown extends IEventBase {
+  kind: 'context.known';
+  model: string;
+  tokens: number;
+  source: 'server' | 'refusal' | 'cut';
+}
+
+/** Older parts of the conversation are sent in a shorter form from now on. The events before it keep them whole. */
+export interface IContextReduced extends IEventBase {
+  kind: 'context.reduced';
+  step: number;
+  how: 'mask' | 'summary';
+  shown: IShownInstead[];
+  removed_from: number;
+  removed_to: number;
+  tokens_before: number;
+  tokens_after: number;
+  limit: number;
+  usage: IUsage | null;
 }
 
 /** A tool call of a reply. `arguments` is None when the raw text could not be parsed. */
@@ -316,6 +344,8 @@ export type IEvent =
   | IModelDelta
   | IModelFailed
   | IModelReplied
+  | IContextKnown
+  | IContextReduced
   | ICallProposed
   | ICallStarted
   | ICallOutput
@@ -355,7 +385,8 @@ export const PARTS: Record<string, Record<string, string>> = {
     lines: 'number | null',
     lines_before: 'number | null'
   },
-  IForkedFrom: { run_id: 'string', folder: 'string', step: 'number', event: 'string' }
+  IForkedFrom: { run_id: 'string', folder: 'string', step: 'number', event: 'string' },
+  IShownInstead: { at: 'number', content: 'string' }
 };
 
 /** The fields of each kind of event, beside those that all have. */
@@ -400,6 +431,18 @@ export const EVENTS: Record<string, Record<string, string>> = {
     context_window: 'number | null',
     calls_from: 'string | null',
     raw_text: 'string | null'
+  },
+  'context.known': { model: 'string', tokens: 'number', source: 'string' },
+  'context.reduced': {
+    step: 'number',
+    how: 'string',
+    shown: 'IShownInstead[]',
+    removed_from: 'number',
+    removed_to: 'number',
+    tokens_before: 'number',
+    tokens_after: 'number',
+    limit: 'number',
+    usage: 'IUsage | null'
   },
   'call.proposed': {
     step: 'number',

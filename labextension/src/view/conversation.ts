@@ -1,6 +1,6 @@
 /** The messages that the model saw, rebuilt from the events of one branch. */
 
-import { ICallProposed, ICallStarted, IEvent } from '../generated/events';
+import { ICallProposed, ICallStarted, IContextReduced, IEvent } from '../generated/events';
 import { messageText } from './fold';
 
 export interface IMessage {
@@ -10,6 +10,13 @@ export interface IMessage {
   calls: { name: string; arguments: string }[];
   /** Whether the message itself named its calls. */
   whole?: boolean;
+  /** Of a message with the results of calls that were written as text: these, and what was said after them. */
+  parts?: IPart[];
+}
+
+interface IPart {
+  callId?: string;
+  text: string;
 }
 
 /** What the model has seen, and said, after these events. */
@@ -17,10 +24,14 @@ export function messagesOf(events: readonly IEvent[]): IMessage[] {
   const messages: IMessage[] = [];
   const results = new Map<string, IMessage>();
   const proposed = new Map<string, IMessage['calls'][number]>();
+  let inText = false;
   for (const event of events) {
     switch (event.kind) {
       case 'message':
+        addMessage(messages, plain(event.message));
+        break;
       case 'model.replied':
+        inText = event.calls_from === 'text' && !namesCalls(event.message);
         messages.push(plain(event.message));
         break;
       case 'call.proposed':
@@ -28,6 +39,10 @@ export function messagesOf(events: readonly IEvent[]): IMessage[] {
         addCall(messages[messages.length - 1], event, proposed);
         break;
       case 'call.finished': {
+        if (inText) {
+          addPart(messages, { callId: event.call_id, text: event.observation });
+          break;
+        }
         const message = { role: 'tool', text: event.observation, calls: [] };
         messages.push(message);
         results.set(event.call_id, message);
@@ -35,14 +50,76 @@ export function messagesOf(events: readonly IEvent[]): IMessage[] {
       }
       case 'call.decided': {
         const message = results.get(event.call_id);
-        if (message && event.action === 'observe') {
-          message.text = event.observation ?? message.text;
+        if (event.action === 'observe' && typeof event.observation === 'string') {
+          if (message) {
+            message.text = event.observation;
+          } else {
+            showInstead(messages, event.call_id, event.observation);
+          }
         }
         break;
       }
+      case 'context.reduced':
+        reduce(messages, event);
+        break;
     }
   }
   return messages;
+}
+
+/** Add the result of a call that was written as text: results in a row are one message. */
+function addPart(messages: IMessage[], part: IPart): void {
+  const last = messages[messages.length - 1];
+  if (last?.parts) {
+    setParts(last, [...last.parts, part]);
+  } else {
+    messages.push(setParts({ role: 'user', text: '', calls: [] }, [part]));
+  }
+}
+
+/** Add what was said; it joins results that were written as text. */
+function addMessage(messages: IMessage[], message: IMessage): void {
+  const last = messages[messages.length - 1];
+  if (message.role === 'user' && last?.parts) {
+    setParts(last, [...last.parts, { text: message.text }]);
+  } else {
+    messages.push(message);
+  }
+}
+
+/** Replace the result of a call that was written as text. */
+function showInstead(messages: IMessage[], callId: string, text: string): void {
+  const message = messages.filter(one => one.parts?.some(part => part.callId === callId)).pop();
+  if (message?.parts) {
+    setParts(
+      message,
+      message.parts.map(part => (part.callId === callId ? { callId, text } : part))
+    );
+  }
+}
+
+function setParts(message: IMessage, parts: IPart[]): IMessage {
+  message.parts = parts;
+  message.text = parts.map(part => part.text).join('\n\n');
+  return message;
+}
+
+function namesCalls(message: Record<string, unknown>): boolean {
+  const calls = Array.isArray(message.tool_calls) ? message.tool_calls : [];
+  return calls.some(call => typeof (call as { id?: unknown } | null)?.id === 'string');
+}
+
+/** From here on older parts are sent in a shorter form. */
+function reduce(messages: IMessage[], event: IContextReduced): void {
+  for (const { at, content } of event.shown) {
+    if (messages[at]) {
+      const { parts } = messages[at];
+      messages[at] = { ...messages[at], text: content, ...(parts ? { parts: [{ text: content }] } : {}) };
+    }
+  }
+  if (event.removed_from >= 0 && event.removed_to > event.removed_from) {
+    messages.splice(event.removed_from, event.removed_to - event.removed_from);
+  }
 }
 
 /** A message as a provider has it, of whatever shape it came in. */

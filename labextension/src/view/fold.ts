@@ -161,7 +161,7 @@ export class Trajectory {
 
   /** What an event means for the whole run; says whether HEAD has moved. */
   private _addToAll(event: IEvent): boolean {
-    if (event.kind === 'model.replied') {
+    if (event.kind === 'model.replied' || (event.kind === 'context.reduced' && event.usage)) {
       this.spent = addUsage(this.spent, event.usage);
     } else if (event.kind === 'forked') {
       this.forks.push(event);
@@ -268,6 +268,9 @@ export class Trajectory {
       case 'continued':
         this.finish = null;
         return { header: true, artifacts: true };
+      case 'context.reduced':
+        this.usage = event.usage ? addUsage(this.usage, event.usage) : this.usage;
+        return { header: true };
       case 'message':
         return this._addMessage(messageText(event.message));
       default:

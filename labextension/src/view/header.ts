@@ -53,7 +53,9 @@ function stateOf(trajectory: Trajectory, live: boolean, away: Away, host: IHost)
   const { finish, held, paused, steps, readyAt, controls } = trajectory;
   const last = steps.length ? steps[steps.length - 1].number : '';
   if (finish) {
-    const reason = finish.without_answer ? 'without_answer' : finish.stop_reason;
+    // With an error it was the model's context, not the run's own limit of tokens.
+    const limit = finish.stop_reason === 'tokens' && finish.error ? 'context' : finish.stop_reason;
+    const reason = finish.without_answer ? 'without_answer' : limit;
     const well = reason === 'submitted' || reason === 'answered';
     return {
       text: plainText(formatState(reason, reasonDetail(trajectory, host), trans)),

@@ -1,0 +1,270 @@
+"""The context window of a run: how much its model can take in, and the conversation shortened so that it fits.
+
+The limit is asked from the server, else learned from a refusal, and recorded, so that resumes and forks know it. When
+the conversation fills three quarters of it, old parts are sent in a shorter form, many at once: between two such
+moments the history is only added to, and the provider's prompt cache keeps working.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
+
+from llm_sandbox_nb.agent.limits import LARGEST_RESERVE, SMALLEST_REPLY, Meter
+from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.agent.reduction import LAST_STEPS, Reduction, message_tokens, step_groups
+from llm_sandbox_nb.model.contract import AppendOnly, ContextOverflowError, KnowsContext, Model, Reply
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.messages import reduced_messages
+
+ContextMode = Literal["full", "mask", "summary"]
+"""What is sent of a long conversation: all, old outputs as one line each, or a summary of its old part."""
+CONTEXT_MODES = ("full", "mask", "summary")
+Messages = list[dict[str, Any]]
+Ask = Callable[[Messages, int], Awaitable[Reply]]
+"""One request: messages and the most tokens of the reply."""
+
+_FULL = 0.75
+"""Share of the limit from which on the conversation is shortened."""
+_AFTER = 0.5
+"""Share of the limit to which it is shortened, where possible."""
+_RETRIES = 3
+"""How often a request that was refused is shortened once more."""
+_STALL = 0.3
+"""A prompt that grew by less than this share of what was added to it: the server may have left messages out."""
+_QUESTIONS = 4
+"""How often a server is asked for its limit because its counts are strange."""
+_SURELY_CUT = 0.25
+"""Below this share of the largest prompt, the count may be that of the part which was not cached."""
+SUMMARY_REQUEST = (
+    "This conversation no longer fits into what you can take in, so its older part is removed now. Write a summary "
+    "that takes its place, for yourself: what was asked, what you did, what you found out (exact values, names and "
+    "paths), which files exist and what is in them, what failed, and what is left to do. Write text only and make no "
+    "tool call."
+)
+
+
+class ContextWindow:
+    """How much the model of a run can take in, and what is sent of the conversation."""
+
+    def __init__(self, mode: ContextMode, recorder: Recorder, meter: Meter) -> None:
+        self._mode = mode
+        self._recorder = recorder
+        self._meter = meter
+        self._model: Model | None = None
+        self._known: dict[str, tuple[int, Literal["server", "refusal", "cut"]]] = {}
+        """What was learned in this process, by the names of models."""
+        self._ask_again = False
+        """Whether the server may know its limit after the first reply: some load a model only then."""
+        self._counted: tuple[int, int] = (0, 0)
+        """The newest step whose prompt was compared, and the tokens that the server counted for it."""
+        self._most = 0
+        """The largest count of a prompt."""
+        self._stalls = 0
+        """Prompts in a row that grew too little."""
+        self._fell = False
+        """Whether one of them was smaller than the one before."""
+        self._questions = 0
+
+    def restore(self) -> None:
+        """The conversation is another one now."""
+        self._model, self._counted, self._most = None, (0, 0), 0
+        first = self._recorder.trajectory.steps[:1]
+        self._meter.beginning = first[0].usage.prompt_tokens if first and first[0].usage else 0
+
+    async def prepare(self, model: Model, messages: Messages, ask: Ask) -> None:
+        """Before a request: find the limit of a model that is new, and shorten `messages` when they nearly fill it."""
+        if model is not self._model:
+            await self._begin(model)
+        await self._compare_counts(model, messages)
+        limit = self._meter.context
+        if not self._meter.shortens or limit is None or self._meter.conversation < self._trigger(limit):
+            return
+        if self._mode == "summary":
+            await self._summarize(messages, limit, ask)
+        if self._meter.conversation >= self._trigger(limit):
+            self._mask(messages, limit, self._target(limit))
+
+    def learn(self, error: ContextOverflowError) -> None:
+        """Keep what a refusal tells of the limits."""
+        if error.completion_limit is not None:
+            self._meter.longest_reply = error.completion_limit
+        if error.context_limit is not None:
+            self._keep(error.context_limit, "refusal")
+
+    def recover(self, error: ContextOverflowError, messages: Messages, attempt: int) -> bool:
+        """After a request that did not fit: shorten `messages`. Returns whether another request makes sense."""
+        if attempt > _RETRIES:
+            return False
+        meter, known = self._meter, self._meter.context
+        self.learn(error)
+        if error.prompt_tokens is not None:
+            meter.conversation = max(meter.conversation, error.prompt_tokens)
+        elif meter.context is None:  # the sentence has no number: what was sent is more than fits
+            self._keep(math.ceil(meter.conversation * 0.9), "refusal")
+        elif known == meter.context:  # our own count was too low
+            meter.conversation = max(meter.conversation, meter.context)
+        if (limit := meter.context) is None:
+            return False
+        if meter.shortens and self._mask(messages, limit, self._target(limit) / attempt, attempt):
+            return True
+        # Nothing can be shortened: a smaller reply than the retries ask for may still fit.
+        return known != error.context_limit == limit >= meter.conversation + SMALLEST_REPLY
+
+    @property
+    def ending(self) -> str:
+        """Why the run ends when the context is full."""
+        model = self._model.name if self._model else "the model"
+        return (
+            f"The conversation is at the {self._meter.context} tokens that {model} can take in: load it with a longer "
+            "context, give a shorter task, or take another model."
+        )
+
+    # --- the limit ---
+
+    async def _begin(self, model: Model) -> None:
+        self._model, meter = model, self._meter
+        steps = self._recorder.trajectory.steps
+        self._counted = steps[-1].number if steps else 0, 0
+        meter.context = meter.longest_reply = None
+        meter.shortens = self._mode != "full" and not isinstance(model, AppendOnly)
+        recorded = self._recorder.trajectory.context_limit(model.name)
+        if recorded is not None:
+            meter.context = recorded.tokens
+        elif model.name in self._known:
+            self._keep(*self._known[model.name])
+        else:
+            self._ask_again = not await self._ask(model)
+
+    async def _ask(self, model: Model) -> bool:
+        """Ask the server, or a list; returns whether the server has told it."""
+        found = await model.context_limit() if isinstance(model, KnowsContext) else None
+        if found is None:
+            return False
+        if found.served:
+            self._keep(found.tokens, "server")
+        else:
+            self._meter.context = found.tokens
+        return found.served
+
+    def _keep(self, tokens: int, source: Literal["server", "refusal", "cut"]) -> None:
+        if tokens == self._meter.context and self._model and self._model.name in self._known:
+            return
+        self._meter.context = tokens
+        if self._model is not None:
+            self._known[self._model.name] = tokens, source
+            self._recorder.emit(ev.ContextKnown(model=self._model.name, tokens=tokens, source=source))
+
+    async def _compare_counts(self, model: Model, messages: Messages) -> None:
+        """Look whether the server has left out messages of the newest requests, and did not say so."""
+        newest = next((step for step in reversed(self._recorder.trajectory.steps) if step.replied), None)
+        if newest is None or newest.usage is None or newest.number == self._counted[0]:
+            return
+        before, now = self._counted[1], newest.usage.prompt_tokens
+        self._counted = newest.number, now
+        if self._ask_again:
+            self._ask_again = False
+            await self._ask(model)
+        replies = (at for at in range(len(messages) - 1, -1, -1) if messages[at]["role"] == "assistant")
+        last, before_last = next(replies, 0), next(replies, 0)
+        grown = sum(map(message_tokens, messages[before_last:last])) if before_last else 0
+        if not before or now - before >= _STALL * grown or now < _SURELY_CUT * self._most:
+            self._stalls, self._fell, self._most = 0, False, max(now, self._most)
+            return
+        self._stalls, self._fell = self._stalls + 1, self._fell or now < before
+        if not self._fell:
+            return
+        self._questions += 1
+        told = self._questions <= _QUESTIONS and await self._ask(model)
+        if told or self._stalls > 1:
+            self._was_cut(messages)
+
+    def _was_cut(self, messages: Messages) -> None:
+        meter, self._stalls, self._fell = self._meter, 0, False
+        if meter.context is not None and meter.context > 2 * self._most:
+            return  # the server takes in much more than was sent
+        if meter.context is None or meter.context > self._most:
+            self._keep(self._most, "cut")
+        # What the server counts is what it has left: the conversation itself is longer.
+        sent = meter.beginning + sum(map(message_tokens, messages[step_groups(messages)[0][0] :]))
+        meter.conversation = max(meter.conversation, sent)
+        text = (
+            "The model server has left out the beginning of the conversation and did not say so: it takes in "
+            f"{meter.context} tokens. Raise num_ctx, in Ollama with OLLAMA_CONTEXT_LENGTH=32768 for `ollama serve`."
+        )
+        self._recorder.emit(ev.Noted(text=text))
+
+    # --- shortening ---
+
+    def _trigger(self, limit: int) -> float:
+        beginning = min(self._meter.beginning, limit)
+        return max(_FULL * limit, beginning + 0.6 * (limit - beginning))
+
+    def _target(self, limit: int) -> float:
+        beginning = min(self._meter.beginning, limit)
+        return max(_AFTER * limit, beginning + 0.35 * (limit - beginning))
+
+    def _mask(self, messages: Messages, limit: int, target: float, attempt: int = 1) -> bool:
+        reduction = self._reduction(messages)
+        reduction.mask_and_remove(target, self._recorder.trajectory, note_tokens=limit // 16)
+        reduction.cut_newest(limit - attempt * min(LARGEST_RESERVE, limit // 8))
+        return self._apply(messages, reduction, "mask", limit)
+
+    async def _summarize(self, messages: Messages, limit: int, ask: Ask) -> None:
+        """Let the model itself write what stays of the old part; it stays as it is when the model writes nothing."""
+        groups = step_groups(messages)
+        if len(groups) <= LAST_STEPS:
+            return
+        end = groups[-LAST_STEPS][0]
+        room = max(256, min(LARGEST_RESERVE, limit // 8))
+        request = messages[:end]
+        if request[-1]["role"] == "user":  # some servers refuse two in a row
+            last = request.pop()
+            request.append({**last, "content": f"{last['content']}\n\n{SUMMARY_REQUEST}"})
+        else:
+            request.append({"role": "user", "content": SUMMARY_REQUEST})
+        try:
+            reply = await ask(request, room)
+        except ContextOverflowError as error:
+            self.learn(error)
+            return
+        self._meter.add_cost(reply.usage)
+        if not (summary := reply.text.strip()):
+            return
+        reduction = self._reduction(messages)
+        reduction.summarize(summary[: 4 * 2 * room], len(groups) - LAST_STEPS, self._recorder.trajectory)
+        self._apply(messages, reduction, "summary", limit, reply.usage)
+
+    def _reduction(self, messages: Messages) -> Reduction:
+        replied = [step for step in self._recorder.trajectory.steps if step.replied]
+        return Reduction(messages, replied, self._meter)
+
+    def _apply(
+        self,
+        messages: Messages,
+        reduction: Reduction,
+        how: Literal["mask", "summary"],
+        limit: int,
+        usage: ev.Usage | None = None,
+    ) -> bool:
+        if not reduction.shown and not reduction.removed:
+            return False
+        start, end = reduction.removed or (0, 0)
+        self._meter.conversation = before = reduction.conversation
+        self._meter.shorten(reduction.saved)
+        event = ev.ContextReduced(
+            step=self._meter.step,
+            how=how,
+            shown=[ev.ShownInstead(at=at, content=text) for at, text in sorted(reduction.shown.items())],
+            removed_from=start,
+            removed_to=end,
+            tokens_before=before,
+            tokens_after=self._meter.conversation,
+            limit=limit,
+            usage=usage,
+        )
+        self._recorder.emit(event)
+        messages[:] = reduced_messages(messages, event)
+        self._counted, self._most = (self._counted[0], 0), 0  # the server did not cut what we have shortened
+        return True

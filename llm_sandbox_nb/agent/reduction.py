@@ -1,0 +1,190 @@
+"""One reduction of a conversation: old outputs become a line each, the oldest steps go, the newest output is cut.
+
+A call always stays together with its results. The task stays whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from llm_sandbox_nb.agent.limits import Meter, estimated_tokens
+from llm_sandbox_nb.trajectory.events import MessageAdded
+from llm_sandbox_nb.trajectory.messages import message_text
+from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
+
+LAST_STEPS = 4
+"""The newest steps stay whole where possible."""
+_WORTH_MASKING = 40
+"""Tokens of an output from which on the line in its place is shorter."""
+_LEAST_SHOWN = 300
+"""Tokens that stay of the newest output."""
+_CALL_SHOWN = 100
+"""Characters of a call in the list of calls that are removed."""
+REMOVED_OUTPUT = "[output of step {step} removed, {tokens:,} tokens: run the command again if you need it]"
+REMOVED_STEPS = (
+    "[To make room, the steps up to step {step} are removed from this conversation. What they did still holds: files "
+    "are as they left them. Run a command again if you need its output.{calls}]"
+)
+SUMMARY = (
+    "[To make room, the steps up to step {step} are removed from this conversation. Your summary:]\n{summary}"
+)
+SAID = "[Said to you meanwhile:]\n{text}"
+_LEFT_OUT = "characters are left out here, because they do not fit"
+CUT = "\n\n[... {characters:,} " + _LEFT_OUT + " into what you can take in: print less at once ...]\n\n"
+
+
+def step_groups(messages: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
+    """The places of each reply with all that follows it up to the next one: from, and up to without."""
+    starts = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
+    return list(zip(starts, [*starts[1:], len(messages)], strict=False))
+
+
+class Reduction:
+    """Planned changes of `messages`, which stay as they are. `saved` estimates the tokens that they save."""
+
+    def __init__(self, messages: Sequence[dict[str, Any]], steps: Sequence[Step], meter: Meter) -> None:
+        """`steps` are those in which the model replied."""
+        self._messages = messages
+        self._groups = step_groups(messages)
+        self._steps = steps[len(steps) - len(self._groups) :] if len(self._groups) <= len(steps) else []
+        self.shown: dict[int, str] = {}
+        """New contents by place."""
+        self.removed: tuple[int, int] | None = None
+        """Places: from, and up to without."""
+        sizes = [message_tokens(messages[at]) for start, end in self._groups for at in range(start, end)]
+        new = sum(sizes[self._groups[-1][0] + 1 - self._groups[0][0] :]) if sizes else 0
+        counted = sum(sizes) - new
+        scale = (meter.counted - meter.beginning) / counted if counted else 1.0
+        self._scale = min(4.0, max(0.8, scale, (meter.conversation - meter.beginning) / max(1, sum(sizes))))
+        """Tokens as the provider counts them for one of our estimate: outputs are often denser than prose."""
+        self.conversation = max(meter.conversation, int(meter.counted + new * self._scale))
+        """Tokens before the changes."""
+
+    @property
+    def saved(self) -> int:
+        """Tokens that the changes save, as the provider counts them."""
+        start, end = self.removed or (0, 0)
+        saved = sum(message_tokens(self._messages[at]) for at in range(start, end))
+        for at, text in self.shown.items():
+            if not start <= at < end:
+                saved += message_tokens(self._messages[at]) - message_tokens(
+                    {**self._messages[at], "content": text}
+                )
+        return int(saved * self._scale)
+
+    def _left(self) -> int:
+        return self.conversation - self.saved
+
+    def mask_and_remove(self, target: float, trajectory: Trajectory, note_tokens: int) -> None:
+        """Mask old outputs, the oldest first, until at most `target` tokens are left; then remove old steps."""
+        for kept in (LAST_STEPS, 1):
+            old = max(0, min(len(self._groups), len(self._steps)) - kept)
+            self._mask(old, target)
+            if self._left() > target:
+                self._remove(old, target, trajectory, note_tokens)
+
+    def _mask(self, old: int, target: float) -> None:
+        left = self._left()
+        for group in range(old):
+            if left <= target:
+                return
+            for at, call, text in self._outputs(group):
+                if self.removed and self.removed[0] <= at < self.removed[1]:
+                    continue
+                tokens = int(estimated_tokens(call.output) * self._scale)
+                line = REMOVED_OUTPUT.format(step=self._steps[group].number, tokens=tokens)
+                self.shown[at] = self._content(at).replace(text, line)
+                left -= int((estimated_tokens(text) - estimated_tokens(line)) * self._scale)
+
+    def _remove(self, old: int, target: float, trajectory: Trajectory, note_tokens: int) -> None:
+        left, count = self._left() + note_tokens * self._scale, 0
+        removed = range(*self.removed) if self.removed else range(0)
+        for group in range(old):
+            if left <= target:
+                break
+            for at in range(*self._groups[group]):
+                if at not in removed:
+                    message = {**self._messages[at], "content": self._content(at)}
+                    left -= int(message_tokens(message) * self._scale)
+            count = group + 1
+        if count:
+            step = self._steps[count - 1].number
+            calls = _list_of_calls(trajectory.steps, step, note_tokens)
+            self._remove_steps(count, REMOVED_STEPS.format(step=step, calls=calls), trajectory)
+
+    def summarize(self, summary: str, count: int, trajectory: Trajectory) -> None:
+        """Put the summary in place of the first `count` steps."""
+        if 0 < count <= len(self._steps):
+            text = SUMMARY.format(step=self._steps[count - 1].number, summary=summary)
+            self._remove_steps(count, text, trajectory)
+
+    def cut_newest(self, ceiling: float) -> None:
+        """Cut the middle out of the newest step's outputs, the longest first, until at most `ceiling` tokens are left.
+
+        So one large output ends no run.
+        """
+        if not self._steps:
+            return
+        found = sorted(self._outputs(len(self._groups) - 1), key=lambda one: len(one[2]), reverse=True)
+        for at, call, text in found:
+            if (excess := self._left() - ceiling) <= 0:
+                return
+            tokens = estimated_tokens(text)
+            kept = max(_LEAST_SHOWN, tokens - int(excess / self._scale) - 40) * len(text) // max(1, tokens)
+            if kept < len(text):
+                cut = CUT.format(characters=len(call.output) - kept)
+                short = text[: kept - kept // 2] + cut + text[len(text) - kept // 2 :]
+                self.shown[at] = self._content(at).replace(text, short)
+
+    def _remove_steps(self, count: int, note: str, trajectory: Trajectory) -> None:
+        start, end = self._groups[0][0], self._groups[count - 1][1]
+        self.removed = start, end
+        self.shown = {at: text for at, text in self.shown.items() if not start <= at < end}
+        task = next((at for at in range(start) if self._messages[at]["role"] == "user"), None)
+        said_first = (event.message for event in trajectory.path if isinstance(event, MessageAdded))
+        original = next((message for message in said_first if message["role"] == "user"), None)
+        if task is None or original is None:
+            return
+        kept = [self._content(at) for at in range(end, len(self._messages))]
+        said = [one.text for one in trajectory.controls if one.action == "say" and one.text]
+        said = [text for text in said if not any(text in content for content in kept)]
+        notes = [note, *([SAID.format(text="\n\n".join(said))] if said else [])]
+        self.shown[task] = "\n\n".join([message_text(original), *notes])
+
+    def _outputs(self, group: int) -> Iterator[tuple[int, Call, str]]:
+        """The results in a group that are worth a change: place, call, and the text of the message that shows it."""
+        for at in range(self._groups[group][0] + 1, self._groups[group][1]):
+            own, content = self._messages[at].get("tool_call_id"), self._content(at)
+            for call in self._steps[group].calls:
+                if not call.finished or own not in (None, call.id):
+                    continue
+                # In text mode the output stands in a message of the user.
+                text = content if own or _LEFT_OUT in content else call.output
+                if text in content and estimated_tokens(text) >= _WORTH_MASKING:
+                    yield at, call, text
+
+    def _content(self, at: int) -> str:
+        return self.shown.get(at) or message_text(self._messages[at])
+
+
+def message_tokens(message: dict[str, Any]) -> int:
+    """Tokens of a message, estimated."""
+    calls = message.get("tool_calls")
+    written = json.dumps(calls, ensure_ascii=False) if calls else ""
+    return estimated_tokens(message_text(message)) + estimated_tokens(written) + 4
+
+
+def _list_of_calls(steps: Sequence[Step], last: int, tokens: int) -> str:
+    """The newest of the calls up to a step, one on a line, within so many tokens."""
+    lines: list[str] = []
+    calls = [(step.number, call) for step in steps if step.number <= last for call in step.calls]
+    for number, call in reversed(calls):
+        values = " ".join(str(value) for value in (call.arguments or {}).values())
+        line = f"{number} {call.tool}: {' '.join(values[:1000].split())[:_CALL_SHOWN]}"
+        tokens -= estimated_tokens(line) + 1
+        if tokens < 0:
+            break
+        lines.append(line)
+    return "\n".join([" Their newest calls:", *reversed(lines)]) if lines else ""

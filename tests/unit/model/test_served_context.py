@@ -1,0 +1,194 @@
+"""The context that a server was started with, in the answers of each server, and what answers that is none of these."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from support import run
+
+from llm_sandbox_nb.model.contract import ContextLimit
+from llm_sandbox_nb.model.model_names import make_model
+from llm_sandbox_nb.model.served_context import served_context
+
+NAME = "qwen/qwen3-4b"
+OPENAI_LIST = {"object": "list", "data": [{"id": NAME, "object": "model", "owned_by": "library"}]}
+
+
+class Answers(dict[str, Any]):
+    """Answers by path; `asked` are the paths, `headers` those of the newest request."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.asked: list[str] = []
+        self.headers: dict[str, str] = {}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        answers: Answers = self.server.answers  # type: ignore[attr-defined]
+        answers.asked.append(self.path)
+        answers.headers = {name.lower(): value for name, value in self.headers.items()}
+        found = answers.get(self.path.split("?")[0])
+        if callable(found):
+            found = found()
+        if isinstance(found, int):
+            self.send_response(found)
+            self.send_header("location", "/v1/elsewhere")
+        else:
+            self.send_response(404 if found is None else 200)
+        self.end_headers()
+        self.wfile.write(found if isinstance(found, bytes) else json.dumps(found).encode())
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.do_GET()
+
+
+@contextmanager
+def serving(answers: Answers) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
+        server.daemon_threads = True
+        server.answers = answers  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+        server.shutdown()
+
+
+def listed(**more: Any) -> dict[str, Any]:
+    return {"object": "list", "data": [{"id": "other", "max_model_len": 1000}, {"id": NAME, **more}]}
+
+
+SERVERS: dict[str, tuple[dict[str, Any], int | None]] = {
+    "vLLM, SGLang": ({"/v1/models": listed(max_model_len=8192)}, 8192),
+    "OpenRouter": ({"/v1/models": listed(context_length=131_072)}, 131_072),
+    "llama.cpp": (
+        {
+            "/v1/models": {"object": "list", "data": [{"id": "m.gguf", "meta": {"n_ctx_train": 40_960}}]},
+            "/props": {"default_generation_settings": {"n_ctx": 4096}, "total_slots": 1},
+        },
+        4096,
+    ),
+    "Ollama, loaded": (
+        {
+            "/v1/models": OPENAI_LIST,
+            "/api/ps": {"models": [{"name": f"{NAME}:latest", "context_length": 4096}]},
+        },
+        4096,
+    ),
+    "Ollama, not loaded, with num_ctx in its file": (
+        {
+            "/v1/models": OPENAI_LIST,
+            "/api/ps": {"models": []},
+            "/api/show": {
+                "parameters": 'stop "x"\nnum_ctx    16384\n',
+                "model_info": {"q.context_length": 40_960},
+            },
+        },
+        16_384,
+    ),
+    "Ollama, not loaded": (
+        {
+            "/v1/models": OPENAI_LIST,
+            "/api/ps": {"models": []},
+            "/api/show": {"parameters": "", "model_info": {"qwen3.context_length": 40_960}},
+        },
+        None,
+    ),
+    "Ollama, another model loaded": (
+        {"/v1/models": OPENAI_LIST, "/api/ps": {"models": [{"name": "other:1b", "context_length": 4096}]}},
+        None,
+    ),
+    "LM Studio": (
+        {
+            "/v1/models": OPENAI_LIST,
+            "/api/v1/models": {
+                "models": [
+                    {
+                        "key": "other",
+                        "loaded_instances": [{"id": "other", "config": {"context_length": 999}}],
+                    },
+                    {
+                        "key": NAME,
+                        "max_context_length": 262_144,
+                        "loaded_instances": [{"id": "a", "config": {"context_length": 4096}}],
+                    },
+                ]
+            },
+        },
+        4096,
+    ),
+    "LM Studio, not loaded": (
+        {
+            "/v1/models": OPENAI_LIST,
+            "/api/v1/models": {"models": [{"key": NAME, "max_context_length": 9000, "loaded_instances": []}]},
+        },
+        None,
+    ),
+    "a server that tells nothing": ({"/v1/models": OPENAI_LIST}, None),
+    "numbers that are none": (
+        {
+            "/v1/models": listed(max_model_len="8192"),
+            "/props": {"default_generation_settings": {"n_ctx": True}},
+            "/api/ps": {"models": [{"name": NAME, "context_length": 0}]},
+            "/api/v1/models": {"models": [{"loaded_instances": [{"config": {"context_length": 1e300}}]}]},
+        },
+        None,
+    ),
+    "shapes that are none": (
+        {
+            "/v1/models": [1],
+            "/props": "n_ctx",
+            "/api/ps": {"models": {"a": 1}},
+            "/api/v1/models": {"models": [1]},
+        },
+        None,
+    ),
+    "no JSON": ({"/v1/models": b"<html>", "/props": b"[" * 100_000, "/api/ps": b"\xff"}, None),
+    "too much": ({"/v1/models": b" " * 17_000_000 + b"{}"}, None),
+    "a redirect": ({"/v1/models": 302, "/v1/elsewhere": listed(max_model_len=8192)}, None),
+}
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_each_server_tells_it_at_its_own_place(server: str) -> None:
+    answers, expected = SERVERS[server]
+    with serving(Answers(answers)) as url:
+        assert run(served_context(url, NAME)) == expected
+
+
+def test_the_key_goes_to_the_same_address_only_and_where_one_answer_is_enough_no_other_is_asked_for() -> None:
+    answers = Answers({"/v1/models": listed(max_model_len=8192)})
+    with serving(answers) as url:
+        run(served_context(url, NAME, "the-key"))
+        assert answers.headers["authorization"] == "Bearer the-key"
+        assert answers.asked == ["/v1/models"]
+
+
+def test_nobody_there_and_a_server_that_is_silent_cost_seconds_and_no_error() -> None:
+    assert run(served_context("http://127.0.0.1:9/v1", NAME)) is None
+    assert run(served_context("http://[broken", NAME)) is None
+    answers = Answers({"/v1/models": lambda: time.sleep(60)})
+    with serving(answers) as url:
+        before = time.monotonic()
+        assert run(served_context(url, NAME)) is None
+        assert time.monotonic() - before < 30
+
+
+def test_a_model_asks_its_server_first_and_then_the_list_of_models() -> None:
+    with serving(Answers({"/v1/models": {"data": [{"id": "gpt-4o", "max_model_len": 5000}]}})) as url:
+        assert run(make_model("openai/gpt-4o", api_base=url).context_limit()) == ContextLimit(5000, True)
+    with serving(Answers({"/v1/models": OPENAI_LIST})) as url:
+        model = make_model("openai/gpt-4o", api_base=url)
+        assert run(model.context_limit()) == ContextLimit(128_000, False)
+        assert run(make_model("own-model", api_base=url).context_limit()) is None
+    assert run(make_model("nobody-knows-it").context_limit()) is None
