@@ -515,6 +515,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     """What each operation gave: seconds, the kind of an error, and what was said."""
     folder, honest = Path(question["folder"]), Path(question["honest"])
     told: dict[str, Any] = {}
+    Path("/proc/self/clear_refs").write_text("5")  # the highest use of memory so far counts no more
     work = operations(
         folder, honest, question["script"], sandbox=question["sandbox"], replay=question["replay"]
     )
@@ -527,7 +528,8 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
             if os.environ.get("RECEIVED_FOLDERS_TRACE"):
                 traceback.print_exc()
         told[name] = [time.monotonic() - began, kind, said]
-    return {"told": told, "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    status = Path("/proc/self/status").read_text()
+    return {"told": told, "memory": int(status.partition("VmHWM:")[2].split()[0]) * 1024}
 
 
 def main_loop() -> None:

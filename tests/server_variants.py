@@ -318,7 +318,6 @@ VARIANTS = [
     Variant("<tool_call>", as_text(hermes), reasoning=False),
     Variant("<tool_call>, letter by letter", as_text(hermes, 1), reasoning=False),
     Variant("two <tool_call>", as_text(hermes), first=TWO_CALLS),
-    Variant("<tool_call> that is not closed", as_text(lambda said: hermes(said, "")), reasoning=False),
     Variant("<tool_call> after <think>", as_text(lambda said: think(said) + hermes(said))),
     Variant("<tool_call> in <think>", as_text(
         lambda said: ("<think>" + said.reasoning if said.reasoning else "") + hermes(said)),
