@@ -398,8 +398,9 @@ def load_artifacts(
 def _load(saved: ArtifactSaved, folder: Path | None, room: int, each: int) -> Artifact:
     path = None if folder is None else own_file(folder / FILES, saved.path)
     href = relative_path(path)
-    if saved.size > room:
-        bound = f"the bound of {format_size(each)} a file" if saved.size > each else "the bound of a run"
+    size = max(saved.size, path.lstat().st_size if path else 0)  # a received record may name another
+    if size > room:
+        bound = f"the bound of {format_size(each)} a file" if size > each else "the bound of a run"
         why = f"Not shown: larger than {bound}; it is in the run's folder."
         return Artifact(saved.path, saved.mime, saved.size, None, why, href)
     try:
