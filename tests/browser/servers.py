@@ -25,8 +25,8 @@ IN_FULL = ["lab", pytest.param("notebook", marks=pytest.mark.campaign)]
 PATIENCE = 150_000
 """Milliseconds that a page may take for anything that is not measured: a busy machine takes a minute to start a run."""
 NO_NEWS = {"fetchNews": "false", "checkForUpdates": False, "doNotDisturbMode": True}
+_STARTED = "() => window.jupyterapp?.restored.then(() => true)"
 _CURRENT = """async () => {
-  await jupyterapp.restored;
   while (!jupyterapp.shell.currentWidget?.context) await new Promise(done => setTimeout(done, 50));
   await jupyterapp.shell.currentWidget.context.ready;
 }"""
@@ -177,7 +177,7 @@ def open_notebook(page: Page, server: FrontEnd, path: str, *, kernel: bool = Tru
     """Open it and wait until it is the current one, and its kernel answers."""
     page.goto(server.address(path))
     page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=PATIENCE)
-    page.wait_for_function("() => !!window.jupyterapp")
+    wait_for_start(page)
     page.evaluate(_CURRENT)
     if kernel:
         wait_for_kernel(page)
@@ -189,14 +189,17 @@ def open_as_run(page: Page, server: FrontEnd, path: str) -> None:
         page.goto(f"{server.address(path)}&factory=Trajectory")
         return
     page.goto(f"{server.jupyter.url}lab?reset&token={server.jupyter.token}")
-    page.wait_for_function("() => !!window.jupyterapp")
+    wait_for_start(page)
     page.evaluate(
-        """async path => {
-          await jupyterapp.restored;
-          await jupyterapp.commands.execute('docmanager:open', { path, factory: 'Trajectory' });
-        }""",
+        """path => jupyterapp.commands.execute('docmanager:open', { path, factory: 'Trajectory' })
+             .then(() => null)""",
         server.path(path),
     )
+
+
+def wait_for_start(page: Page) -> None:
+    """Until the application has started: Lab loads a page anew, under another name, when its workspace is open."""
+    page.wait_for_function(_STARTED, timeout=PATIENCE)
 
 
 def wait_for_kernel(page: Page) -> None:

@@ -188,8 +188,9 @@ async def test_nothing_runs_on_over_a_restore(box: Any) -> None:
         " (trap '' TERM HUP INT; while :; do date > other; sleep 0.01; done) &"
         " until [ -e survivor -a -e other ]; do sleep 0.01; done"
     )
-    running = await begun(box, "echo begun; while :; do echo more > third; done")
-    program = await begun(box, ["sh", "-c", "echo begun; while :; do echo more > fourth; done"])
+    running = await begun(box, "echo more > third; echo begun; while :; do echo more > third; done")
+    again = "echo more > fourth; echo begun; while :; do echo more > fourth; done"
+    program = await begun(box, ["sh", "-c", again])
     await host.checkpoint()
     done = await host.restore(manifest)
     assert done.outcome["failures"] == 0

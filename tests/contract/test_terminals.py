@@ -71,6 +71,7 @@ async def test_closing_it_ends_all_that_it_started(box: Any) -> None:
     person.terminal.type(f"sleep {mark} & setsid sleep {mark} & {nohup}\r".encode())
     await until_living(mark, 3)
     await box.run(f"sleep {other} &")
+    await until_living(other, 1)
     await person.closes()
     await until_living(mark, 0)
     assert living(other) == 1, "what others started stays"
