@@ -15,8 +15,10 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from loopback_server import LoopbackServer
 
 
 @dataclass(frozen=True)
@@ -143,9 +145,7 @@ class AnsweringServer:
         return self.answer(asked) or SUBMITS
 
 
-class _Http(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
+class _Http(LoopbackServer):
     allow_reuse_address = True
     answering: AnsweringServer
 

@@ -18,17 +18,17 @@ import json
 import select
 import socket
 import struct
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
+from loopback_server import LoopbackServer
 from scripted_anthropic import anthropic_events, as_openai_messages
 from scripted_faults import UNAUTHORIZED, Fault
 from scripted_strict import StrictError, check_anthropic_request, check_request
@@ -139,15 +139,8 @@ def with_results(reply: Reply) -> list[dict[str, Any]]:
     ]
 
 
-class _Http(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 128
+class _Http(LoopbackServer):
     scripted: ScriptedServer
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), OSError):
-            super().handle_error(request, client_address)
 
 
 class _Closed(Exception):

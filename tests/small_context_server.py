@@ -10,8 +10,10 @@ import json
 import math
 import re
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, Literal, Self
+
+from loopback_server import LoopbackServer
 
 Words = Literal["llama.cpp", "vllm", "no number", "ollama"]
 STEPS = 60
@@ -64,8 +66,7 @@ class SmallContextServer:
         self.refused = 0
         self.asked: list[str] = []
         """Paths of all other requests."""
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-        self._http.daemon_threads = True
+        self._http = LoopbackServer(("127.0.0.1", 0), _Handler)
         self._http.small = self  # type: ignore[attr-defined]
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
 

@@ -6,9 +6,10 @@ import json
 import threading
 from collections import defaultdict
 from collections.abc import Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+from loopback_server import LoopbackServer
 from scripted_strict import StrictError, check_request
 from server_variants import VARIANTS, Refusal, Variant
 from variant_replies import LAST, dumped
@@ -64,9 +65,7 @@ class VariantServer:
         return None
 
 
-class _Http(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
+class _Http(LoopbackServer):
     variants: VariantServer
 
 

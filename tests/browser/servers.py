@@ -26,15 +26,15 @@ PATIENCE = 150_000
 """Milliseconds that a page may take for anything that is not measured: a busy machine takes a minute to start a run."""
 NO_NEWS = {"fetchNews": "false", "checkForUpdates": False, "doNotDisturbMode": True}
 _STARTED = "() => window.jupyterapp?.restored.then(() => true)"
-_CURRENT = """async () => {
-  while (!jupyterapp.shell.currentWidget?.context) await new Promise(done => setTimeout(done, 50));
-  await jupyterapp.shell.currentWidget.context.ready;
-}"""
+_CURRENT = "() => jupyterapp.shell.currentWidget?.context?.isReady"
+# Chromium drops a socket when a container comes or goes, and with it the kernel's answer: reconnect, as a person does.
 _KERNEL = """async () => {
-  const session = jupyterapp.shell.currentWidget.context.sessionContext;
-  await session.ready;
-  while (!session.session?.kernel) await new Promise(done => setTimeout(done, 50));
-  await session.session.kernel.info;
+  const { session, isReady } = jupyterapp.shell.currentWidget.context.sessionContext;
+  if (!isReady || !session?.kernel) return false;
+  const late = new Promise(done => setTimeout(done, 10_000, false));
+  if (await Promise.race([session.kernel.info.then(() => true), late])) return true;
+  void session.kernel.reconnect();
+  return false;
 }"""
 
 
@@ -178,7 +178,7 @@ def open_notebook(page: Page, server: FrontEnd, path: str, *, kernel: bool = Tru
     page.goto(server.address(path))
     page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=PATIENCE)
     wait_for_start(page)
-    page.evaluate(_CURRENT)
+    page.wait_for_function(_CURRENT, timeout=PATIENCE)
     if kernel:
         wait_for_kernel(page)
 
@@ -204,7 +204,7 @@ def wait_for_start(page: Page) -> None:
 
 def wait_for_kernel(page: Page) -> None:
     """Until the kernel of the notebook in front answers."""
-    page.evaluate(_KERNEL)
+    page.wait_for_function(_KERNEL, timeout=PATIENCE)
 
 
 def command(page: Page, name: str) -> None:

@@ -166,7 +166,7 @@ def test_without_an_owner_it_ends_after_its_lease(pipe: Pipe) -> None:
     async def test() -> float:
         box = await pipe.owner(lease=1.0)
         await box.run(f"setsid sleep {mark} & sleep {mark} &")
-        assert len(processes_with(mark)) == 2
+        await eventually(lambda: len(processes_with(mark)) == 2)
         abandoned = time.monotonic()
         await pipe.abandon(box)
         return abandoned

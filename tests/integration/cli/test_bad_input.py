@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 from cli_process import CommandLine
+from loopback_server import LoopbackServer
 from support import own_mark
 
 CLOSED = "127.0.0.1:9"
@@ -34,7 +35,7 @@ class _NoSuchModel(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server_without_models() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _NoSuchModel)
+    server = LoopbackServer(("127.0.0.1", 0), _NoSuchModel)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield f"http://127.0.0.1:{server.server_address[1]}/v1"

@@ -12,11 +12,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
+from loopback_server import LoopbackServer
 
 pytest.importorskip("torch", reason="training needs torch: make .venv/.rl")
 pytest.importorskip("trl", reason="training needs TRL: make .venv/.rl")
@@ -151,7 +152,7 @@ class _Completions(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[str]:
-    made = ThreadingHTTPServer(("127.0.0.1", 0), _Completions)
+    made = LoopbackServer(("127.0.0.1", 0), _Completions)
     threading.Thread(target=made.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{made.server_address[1]}"
     made.shutdown()

@@ -7,10 +7,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
+from loopback_server import LoopbackServer
 from support import run
 
 from llm_sandbox_nb.model.contract import ContextLimit
@@ -56,7 +57,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(answers: Answers) -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
+    with LoopbackServer(("127.0.0.1", 0), _Handler) as server:
         server.daemon_threads = True
         server.answers = answers  # type: ignore[attr-defined]
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()

@@ -6,10 +6,11 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
+from loopback_server import LoopbackServer
 
 from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.training import vllm_server
@@ -21,7 +22,7 @@ Answer = Callable[[dict[str, Any], int], tuple[int, Any]]
 """Takes a request and its number; gives a status and what is answered as JSON."""
 
 
-class StandIn(ThreadingHTTPServer):
+class StandIn(LoopbackServer):
     """A vLLM server by a script. `requests` are those for completions; `most` is how many ran at once."""
 
     def __init__(self, answer: Answer) -> None:
