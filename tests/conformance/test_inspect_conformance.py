@@ -78,9 +78,15 @@ async def _open(isolation: str, profile: str) -> Sandbox:
 
 
 HOSTS = [
-    pytest.param((isolation, profile), id=f"{isolation}-{profile}", marks=getattr(pytest.mark, isolation))
-    for isolation in ("docker", "bubblewrap")
-    for profile in ("strict", "standard")
+    pytest.param(
+        (isolation, profile), id=f"{isolation}-{profile}", marks=[getattr(pytest.mark, isolation), *marks]
+    )
+    for isolation, profile, marks in (
+        ("docker", "strict", [pytest.mark.campaign]),
+        ("docker", "standard", []),
+        ("bubblewrap", "strict", []),
+        ("bubblewrap", "standard", [pytest.mark.campaign]),
+    )
 ]
 
 

@@ -43,8 +43,18 @@ def check_sent(server: SmallContextServer, run: Run) -> None:
     assert Run.load(run.folder).messages == run.messages
 
 
-@pytest.mark.parametrize("limit", [4096, 8192, 16_384])
-@pytest.mark.parametrize(("words", "tells"), [("llama.cpp", False), ("vllm", False), ("vllm", True)])
+SERVERS = [("llama.cpp", False), ("vllm", False), ("vllm", True)]
+LIMITS = [4096, 8192, 16_384]
+
+
+@pytest.mark.parametrize(
+    ("limit", "words", "tells"),
+    [
+        pytest.param(limit, *server, marks=[] if LIMITS.index(limit) == place else pytest.mark.campaign)
+        for limit in LIMITS
+        for place, server in enumerate(SERVERS)
+    ],
+)
 def test_sixty_steps_reach_their_end(tmp_path: Path, limit: int, words: Words, tells: bool) -> None:
     with SmallContextServer(limit, words, tells=tells) as server:
         run = in_loop(solved(server, tmp_path), timeout=200)

@@ -12,6 +12,7 @@ import pytest
 from crash_points import at_every_change
 from history_help import files_at, keep
 from history_victim import content, keep_until_killed
+from support import CAMPAIGN
 
 from llm_sandbox_nb.sandbox.errors import HistoryError
 from llm_sandbox_nb.sandbox.history.store import HistoryStore, is_history
@@ -67,7 +68,7 @@ def keep_some(folder: Path, told: int) -> None:
 
 def test_killed_before_any_change_of_a_file_a_history_is_whole(tmp_path: Path) -> None:
     states = set()
-    for folder, told in at_every_change(keep_some, tmp_path):
+    for folder, told in at_every_change(keep_some, tmp_path, every=1 if CAMPAIGN else 3):
         store = HistoryStore(folder / "h")
         states.add((len(store.checkpoints()), store.dropped, len(told)))
         if store.checkpoints():
