@@ -44,8 +44,9 @@ def cover() -> None:
     rc.parent.mkdir(exist_ok=True)
     rc.write_text("[run]\nsource = llm_sandbox_nb\n")
     command = [
-        sys.executable, "-m", "pytest", "-n2", "--dist=loadfile", "-q", "-m", "not campaign",
-        "-k", "not docker and not bubblewrap", "--cov=llm_sandbox_nb", f"--cov-config={rc}", "--cov-context=test",
+        sys.executable, "-m", "pytest", "-n2", "--dist=loadfile", "-q",
+        "-m", "not campaign and not docker and not bubblewrap",
+        "--cov=llm_sandbox_nb", f"--cov-config={rc}", "--cov-context=test",
         "--cov-report=", "--durations=0", "--durations-min=0",
         *folders,
     ]  # fmt: skip

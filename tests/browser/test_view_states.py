@@ -94,7 +94,7 @@ def test_hostile_words_stay_text(hostile: dict[str, Page], state: str) -> None:
     assert page.evaluate("() => window.hit ?? 0") == 0
 
 
-@pytest.mark.parametrize("state", ["running", "held", "rewound", "comparing", "files"])
+@pytest.mark.parametrize("state", ["running", "held", "rewound", "comparing", "files", "rewinding"])
 def test_without_the_protection_they_are_parsed(hostile: dict[str, Page], state: str) -> None:
     """The canary: once for the words of the record, once for what a button brings."""
     page = hostile["bare"]

@@ -30,7 +30,11 @@ function begin(bundle, server) {
   const controls = { stop: take('stop'), pause: take('pause'), resume: take('resume'), say: take('say') };
   const decisions = Object.fromEntries(
     ['continue', 'step', 'edit', 'skip', 'observe', 'change'].map(name => [name, take(name)]));
-  const timeTravel = { rewind: take('rewind'), undo: take('undo'), fork: take('fork'),
+  const preview = async () => ({
+    steps_left: 0, own: { total: 1, paths: [{ path: '/x', kind: 'modified', size: 1 }] },
+    others: { total: 1, paths: [{ path: `/${EVIL}`, kind: EVIL, size: 1 }] }, other_runs: [EVIL], by: EVIL,
+    incomplete: EVIL });
+  const timeTravel = { preview, rewind: take('rewind'), undo: take('undo'), fork: take('fork'),
     resume: take('resume') };
   const { view } = lsn.show(bundle, server ? { controls, decisions, history: old, timeTravel } : {});
   view.setLive(server);
@@ -160,7 +164,8 @@ def press(*names: str) -> Callable[[Page], None]:
         for name in names:
             page.get_by_role("button", name=name).first.click()
         page.wait_for_function(
-            "() => !/…$|Looking at/.test(document.querySelector('.lsn-told, .lsn-note')?.textContent)"
+            "() => ![...document.querySelectorAll('.lsn-told, .lsn-note, .lsn-banner [role=status]')]"
+            ".some(one => /…$|Looking at/.test(one.textContent))"
         )
 
     return pressed

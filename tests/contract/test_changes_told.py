@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -130,22 +131,42 @@ async def test_files_that_were_there_before(tmp_path: Path) -> None:
         assert await told(box) == [("old", "modified", b"before\n", b"after\n")]
 
 
+async def signal_watcher(box: Any, signal: str) -> None:
+    """Send a signal to the services of the executor, of which the watcher is one."""
+    # In `process` the children of process 1 are those of the host: only those of this executor are searched.
+    # on purpose: children are searched for by name below one parent
+    own = "" if box.protection.isolation == "process" else "pgrep -P 1 python;"
+    one = f"[ $p = 1 ] || {{ kill -{signal} $p; echo $p; }}"
+    reached = (await box.run(f"for p in $({own} pgrep -P $PPID python); do {one}; done")).stdout
+    assert reached.split(), "the canary: there is one"
+
+
 @pytest.mark.own_sandbox
 async def test_the_watcher_may_be_killed(box: Any) -> None:
     await box.run("echo 1 > a")
     assert [change.kind for change in (await box.changes()).files] == ["added"]
-    # In `process` the children of process 1 are those of the host: only those of this executor are killed.
-    # on purpose: children are searched for by name below one parent
-    own = "" if box.protection.isolation == "process" else "pgrep -P 1 python;"
-    kill = f"for p in $({own} pgrep -P $PPID python); do [ $p = 1 ] || {{ kill -9 $p; echo $p; }}; done"
-    killed = (await box.run(kill)).stdout
-    assert killed.split(), "the canary: there is one"
+    await signal_watcher(box, "KILL")
     lost = await box.changes()
-    assert not lost.incomplete or "lost" in lost.incomplete
-    for number in range(50):  # what was written before the new one has looked for the first time is not told
+    assert "lost" in lost.incomplete
+    for number in range(3):
         await box.run(f"echo 2 > b{number}")
         found = await box.changes()
-        assert not found.incomplete or "lost" in found.incomplete
-        if found.files:
-            break
-    assert [Path(change.path).name for change in found.files] == [f"b{number}"]
+        seen = [Path(change.path).name for change in found.files]
+        assert seen == [f"b{number}"] or "lost" in found.incomplete
+    assert (seen, found.incomplete) == (["b2"], "")
+
+
+@pytest.mark.own_sandbox
+async def test_a_watcher_that_is_killed_while_it_is_asked(box: Any) -> None:
+    """What is written before the next one has looked for the first time is not seen, and that is said."""
+    await signal_watcher(box, "STOP")
+    asked = asyncio.ensure_future(box.changes())
+    await box.run("true")  # what was asked has arrived
+    await signal_watcher(box, "KILL")
+    assert "lost" in (await asked).incomplete
+    await box.run("echo 1 > a")
+    found = await box.changes()
+    assert found.files or "lost" in found.incomplete
+    await box.run("echo 2 > a")
+    assert await told(box) == [("a", "modified", b"1\n", b"2\n")]
+    assert (await box.changes()).incomplete == ""

@@ -60,9 +60,11 @@ async def test_number_of_files(box: Any) -> None:
 
 
 @bounded
-async def test_jobs_in_the_background(box: Any) -> None:
-    await box.run(f"({WRITE.format('behind')}) > /dev/null 2>&1 &")
-    waiting = await box.run("tail --pid=$! -f /dev/null; echo over", timeout=600)
+@pytest.mark.parametrize("starter", ["the shell", "a program"])
+async def test_jobs_in_the_background(box: Any, starter: str) -> None:
+    job = f"({WRITE.format('behind')}) > /dev/null 2>&1 & echo $!"
+    started = await (box.run(job) if starter == "the shell" else box.exec(["bash", "-c", job]))
+    waiting = await box.run(f"tail --pid={int(started.stdout)} -f /dev/null; echo over", timeout=600)
     assert b"over" in waiting.stdout or waiting.exit_code == 137
     assert "limit of 100.0 MB" in (waiting.notice or (await box.run("true")).notice)
 

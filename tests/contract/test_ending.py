@@ -154,6 +154,20 @@ async def test_the_end_of_a_command_spares_what_runs_beside_it(box: Any) -> None
         await box.run("rm go said")
 
 
+@pytest.mark.smoke
+async def test_the_end_of_a_program_takes_no_orphan_from_the_command(box: Any) -> None:
+    """A command ends with its orphans, also when programs beside it ended first; what those left stays."""
+    mark, kept = own_mark(), own_mark()
+    running = await begun(box, f"(setsid sleep {mark} &); echo begun; sleep infinity")
+    await until_living(mark, 1)
+    for left in ("true", f"sleep {kept} &", f"(setsid sleep {kept} &)"):
+        assert (await box.exec(["sh", "-c", left])).exit_code == 0
+    await until_living(kept, 2)
+    await box.interrupt()
+    assert (await running).interrupted
+    assert (living(mark), living(kept)) == (0, 2)
+
+
 async def test_output_before_the_end_is_kept(box: Any) -> None:
     result = await timed_out(box, "head -c 3000000 /dev/zero; echo end; sleep infinity", b"end")
     assert result.stdout == bytes(3_000_000) + b"end\n"

@@ -1,7 +1,7 @@
 /** Asks before a rewind: what it undoes of this run and, apart from that, of others. Nothing is rewound before that is shown. */
 
 import { visibleName } from '../artifacts/names';
-import { errorText, h, plainText } from './dom';
+import { errorText, h, plainText, setText } from './dom';
 import { Trajectory } from './fold';
 import { IHost, IRewindPaths, IRewindPreview, ITimeTravel, RewindWhat } from './host';
 
@@ -74,7 +74,7 @@ export class RewindForm {
     const asked = ++this._asked;
     this._rewind.disabled = true;
     this._others.replaceChildren();
-    this._told.textContent = trans('Looking at the files…');
+    setText(this._told, trans('Looking at the files…'));
     try {
       const found = await this._preview();
       if (asked === this._asked) {
@@ -83,7 +83,7 @@ export class RewindForm {
       }
     } catch (error) {
       if (asked === this._asked) {
-        this._told.textContent = errorText(error);
+        setText(this._told, errorText(error));
       }
     }
   }
@@ -127,7 +127,7 @@ export class RewindForm {
           : `${restores(files, trans, true)}.`;
     const ends = this.what === 'conversation' ? '' : trans('Running programs end.');
     const parts = [sentence, trans('You can undo this.'), ends, plainText(found?.incomplete ?? '')];
-    this._told.textContent = parts.filter(part => part).join(' ');
+    setText(this._told, parts.filter(part => part).join(' '));
     this._showOthers(found);
   }
 
@@ -150,14 +150,14 @@ export class RewindForm {
   private async _act(): Promise<void> {
     const { trans } = this._host;
     this._rewind.disabled = true;
-    this._told.textContent = trans('Rewinding…');
+    setText(this._told, trans('Rewinding…'));
     try {
       await this._travel.rewind(this._place.number, this.what, this._undoesOthers);
       await this._host.refresh?.();
       this._done('');
     } catch (error) {
       const words = errorText(error);
-      this._told.textContent = words;
+      setText(this._told, words);
       this._rewind.disabled = false;
       this._done(words);
     }

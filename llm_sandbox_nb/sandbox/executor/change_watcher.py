@@ -111,7 +111,8 @@ class ChangeWatcher(ServiceProcess):
         request, self.current = self.current, None
         if request:
             outcome["incomplete"] = (self.forgotten + " " + outcome.get("incomplete", "")).strip()
-            self.forgotten = ""
+            if self.pid:  # without a child, what changes until the first look of the next one is lost too
+                self.forgotten = ""
             request.respond(outcome)
         self.next()
 

@@ -202,7 +202,7 @@ class ChildRequest(Request):
         self.executor.children[self.pid] = self.ended
         self.executor.watch_output(self.stdout_r, lambda: self.read_stream(STDOUT, self.stdout_r))
         self.executor.watch_output(self.stderr_r, lambda: self.read_stream(STDERR, self.stderr_r))
-        self.executor.watch(self.result_r, IN, lambda _: self.read_result())
+        self.executor.watch(self.result_r, IN, lambda _: self.result_arrived())
         self.pump()
 
     def prepare(self) -> None:
@@ -298,15 +298,20 @@ class ChildRequest(Request):
         """Send what the child wrote."""
         self.send(stream, data)
 
-    def read_result(self) -> None:
-        """The child has written its outcome, or a part of it."""
+    def result_arrived(self) -> None:
+        """The child has written its outcome, or closed the pipe."""
+        self.read_result()
+
+    def read_result(self) -> bool:
+        """Read the outcome of the child, or a part of it; True at its end."""
         try:
             data = os.read(self.result_r, PIPE_READ)
         except BlockingIOError:
-            return
+            return False
         self.outcome += data
         if not data:
             self.executor.unwatch(self.result_r)
+        return not data
 
     def own_processes(self) -> set[int]:
         """The child and all below it."""
@@ -334,8 +339,14 @@ class ChildRequest(Request):
         """The child has ended: read what is left in its pipes, then respond."""
         self.status = status
         self.executor.helpers.discard(self.pid)
+        if self.done:
+            return
         for _ in range(pipe_bytes(self.result_r) // PIPE_READ + 1):
             self.read_result()
+        self.drain()
+
+    def drain(self) -> None:
+        """Read exactly what has been written by now, then respond."""
         self.left = {STDOUT: pipe_bytes(self.stdout_r), STDERR: pipe_bytes(self.stderr_r)}
         self.finish_if_drained()
 
@@ -347,7 +358,6 @@ class ChildRequest(Request):
             self.executor.unwatch(fd)
             quietly_close(fd)
         self.close_stdin()
-        self.executor.adopt_orphans()
         self.finish()
 
     def finish(self) -> None:
@@ -362,7 +372,11 @@ class ChildRequest(Request):
 
 
 class ExecRequest(ChildRequest):
-    """A program beside the shell. A supervisor collects its orphans, so that all of them can be killed."""
+    """A program beside the shell. A supervisor collects its orphans, so that all of them can be killed.
+
+    It lives as long as any of them. So they never become children of the executor, where they would look like orphans
+    of the shell's command.
+    """
 
     notice = ""
 
@@ -395,10 +409,24 @@ class ExecRequest(ChildRequest):
             self.become_program()
         quietly_close(0, 1, 2)
         while True:
-            ended, status = os.wait()
+            try:
+                ended, status = os.wait()
+            except ChildProcessError:
+                os._exit(0)
             if ended == pid:
                 write_all(3, dump({"exit_code": exit_code(status)}))
-                os._exit(0)
+                os.close(3)
+                pid = 0  # an orphan may get this pid
+
+    def result_arrived(self) -> None:
+        if self.read_result() and self.outcome and self.status is None:  # else `ended` responds
+            self.executor.helpers.discard(self.pid)
+            self.executor.keepers.add(self.pid)
+            self.drain()
+
+    def ended(self, status: int) -> None:
+        self.executor.keepers.discard(self.pid)
+        super().ended(status)
 
     def become_program(self) -> None:
         """In the grandchild: user, directory, program; what fails before the program is an error outcome."""

@@ -249,7 +249,7 @@ class DiskWatch:
         for request in list(self.executor.requests.values()):
             if isinstance(request, (ShellCommand, ExecRequest, TerminalRequest)) and not request.done:
                 told = request.end_with(text) or told
-        skip = self.executor.helper_pids()
+        skip = self.executor.helper_pids() - self.executor.keepers
         kill_all(lambda: descendants(process_table(), os.getpid(), skip) - {self.shell.pid})
         if not told:
             self.shell.notice = text

@@ -38,7 +38,6 @@ from .processes import (
     first_kilobytes,
     has_program,
     kill_all,
-    own_tree,
     prctl,
     process_table,
 )
@@ -68,6 +67,7 @@ class Executor(HostPipe):
         super().__init__()
         self.requests: dict[int, Request] = {}
         self.helpers: set[int] = set()
+        self.keepers: set[int] = set()
         self.services: set[int] = set()
         self.children: dict[int, Callable[[int], None]] = {}
         self.holds: set[str] = set()
@@ -248,16 +248,7 @@ class Executor(HostPipe):
 
     def helper_pids(self) -> set[int]:
         """Children that no command started."""
-        return self.helpers | self.services
-
-    def adopt_orphans(self) -> None:
-        """Note what an ended request left running: it does not belong to the current command of the shell."""
-        command = self.shell.current
-        if command:
-            mine = self.helper_pids() | {self.shell.pid}
-            for pid, identity in own_tree().items():
-                if identity[0] == os.getpid() and pid not in mine:
-                    command.before.setdefault(pid, identity)
+        return self.helpers | self.services | self.keepers
 
     def stop_everything(self, spare: Collection[object]) -> bool:
         """Cancel all requests but `spare` and kill all commands; False when one could not be killed."""

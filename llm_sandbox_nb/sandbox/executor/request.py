@@ -35,6 +35,8 @@ if TYPE_CHECKING:
         """What to call with the wait status when a child ends, by pid."""
         helpers: set[int]
         """Children that serve one request each."""
+        keepers: set[int]
+        """Supervisors of programs that have ended: they hold what these left running."""
         services: set[int]
         """Children that serve requests for as long as the executor runs."""
         holds: set[str]
@@ -70,9 +72,6 @@ if TYPE_CHECKING:
 
         def helper_pids(self) -> set[int]:
             """Children that no command started."""
-
-        def adopt_orphans(self) -> None:
-            """Note what an ended request left running: it does not belong to the current command."""
 
         def leave(self) -> NoReturn:
             """End everything."""

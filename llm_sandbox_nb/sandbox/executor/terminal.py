@@ -263,7 +263,6 @@ class TerminalRequest(Request):
     def ended(self, _status: int) -> None:
         """All have ended; the host may still read their last output."""
         self.executor.helpers.discard(self.pid)
-        self.executor.adopt_orphans()
         self.outcome.setdefault("exit_code", None)
         self.pid = 0
         if self.reason or self.over:

@@ -13,6 +13,7 @@ import support
 from llm_sandbox_nb import open_sandbox
 from llm_sandbox_nb.sandbox.contract import Directories, Limits
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError
+from llm_sandbox_nb.sandbox.options import SandboxOptions
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,11 @@ def test_wrong_options_are_refused_at_once_in_one_sentence(options: dict[str, ob
         open_sandbox(**options)  # type: ignore[arg-type]
     assert str(caught.value).startswith(sentence)
     assert "\n" not in str(caught.value)
+
+
+def test_limits_may_be_small_and_fractions() -> None:
+    limits = Limits(memory_bytes=1, pids=1, cpus=0.25)
+    assert SandboxOptions("docker", limits=limits).resources == limits
 
 
 def test_a_ca_bundle_must_be_there(tmp_path: Path) -> None:

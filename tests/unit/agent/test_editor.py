@@ -179,6 +179,14 @@ def test_what_is_read_as_text_is_written_back_the_same(data: bytes) -> None:
     assert file.encode() == data
 
 
+def test_an_encoding_is_guessed_where_the_letters_are() -> None:
+    """Also when they are far behind a beginning in ASCII, in which a control character may stand."""
+    letters = "Съешь же ещё этих мягких французских булок, да выпей чаю.\n" * 3000
+    file = decode_text(b"\x7f plain\n" + b"# comment\n" * 50_000 + letters.encode("cp1251"))
+    assert file.text.endswith(letters)
+    assert file.encoding == "cp1251"
+
+
 @settings(max_examples=examples(800))
 @given(st.binary(max_size=60), st.binary(max_size=60))
 def test_bytes_in_any_encoding_stay_where_nothing_was_edited(before: bytes, after: bytes) -> None:

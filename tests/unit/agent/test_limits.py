@@ -47,6 +47,14 @@ def test_tokens_are_the_conversation_not_the_sum() -> None:
     assert meter.over == "tokens"
 
 
+@pytest.mark.parametrize(("limit", "last_at"), [(800, 700), (16_384, 14_336), (100_000, 97_952)])
+def test_the_turn_is_the_last_when_an_eighth_of_the_tokens_is_left_or_2048(limit: int, last_at: int) -> None:
+    for tokens, said in ((last_at - 1, False), (last_at, True)):
+        meter = Meter(RunLimits(tokens=limit))
+        meter.add_reply(usage(tokens), "")
+        assert ("limit of tokens" in meter.next_turn()) is said, tokens
+
+
 def test_without_a_count_tokens_are_estimated() -> None:
     meter = Meter(RunLimits(tokens=1000))
     meter.add_text("x" * 2000)

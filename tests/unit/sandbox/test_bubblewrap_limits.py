@@ -75,6 +75,19 @@ def test_v1_groups_are_made_below_our_own_also_in_a_container(tmp_path: Path) ->
     ]
 
 
+def test_a_hierarchy_is_searched_among_the_mounts_of_its_version(tmp_path: Path) -> None:
+    """Both versions may be mounted at once; the newer one then has no controllers to give."""
+    tree = make_v2(tmp_path, "session.scope", {"": "memory pids"})
+    (tmp_path / "memory").mkdir()
+    mounts = mount_line("/", tree, "cgroup2", "rw")
+    mounts += mount_line("/", tmp_path / "memory", "cgroup", "rw,memory")
+    proc = make_proc(tmp_path, "5:memory:/\n0::/session.scope\n", mounts)
+    assert find_bases(proc) == [
+        Base(tmp_path / "memory", 1, frozenset({"memory"})),
+        Base(tree, 2, frozenset({"memory", "pids"})),
+    ]
+
+
 class FakeKernel:
     """A folder in which new groups have the files that the kernel would make."""
 

@@ -47,6 +47,19 @@ def test_a_python_that_others_cannot_read_is_of_no_use_to_them(tmp_path: Path) -
     assert why_unusable(python, read_by_others=False) == ""
 
 
+@pytest.mark.parametrize(("mode", "said"), [(0o755, False), (0o750, True), (0o744, True)])
+def test_a_program_that_others_cannot_start_is_of_no_use_to_them(
+    tmp_path: Path, mode: int, said: bool
+) -> None:
+    program = tmp_path / "python3"
+    program.touch(mode)
+    program.chmod(mode)
+    python = Python(str(program), ())
+    words = f"{program} is not readable for other users" if said else ""
+    assert why_unusable(python, read_by_others=True) == words
+    assert why_unusable(python, read_by_others=False) == ""
+
+
 def test_secrets_of_the_system_are_not_shown() -> None:
     shown = {target for _, target in view(running_python()).shown}
     for secret in (

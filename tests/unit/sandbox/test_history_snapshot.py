@@ -167,6 +167,16 @@ def test_names_are_bounded_as_they_come(tmp_path: Path, monkeypatch: pytest.Monk
         feed(taker, record("G", ["/" + "x" * 100]) * 5)
 
 
+def test_files_that_are_there_and_files_that_are_gone_count_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = record("E", [folder_row("/"), folder_row("/d")]) + record("G", ["/a", "/b"])
+    monkeypatch.setattr("llm_sandbox_nb.sandbox.history.snapshot.ENTRIES_MOST", 4)
+    assert len(told(tmp_path, stream).gone) == 2
+    with pytest.raises(ProtocolError, match="more files than it may"):
+        told(tmp_path, stream + record("G", ["/c"]))
+
+
 def test_other_frames_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ProtocolError):
         incoming(tmp_path / "packs").take(Kind.STDERR, FINE)

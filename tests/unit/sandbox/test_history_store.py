@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from history_help import ROOT, file_entry, files_at, keep
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from support import examples
 
 from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
+from llm_sandbox_nb.sandbox.history.checkpointing import SandboxHistory
 from llm_sandbox_nb.sandbox.history.manifest import Entry
 from llm_sandbox_nb.sandbox.history.store import HistoryStore
 
@@ -79,6 +82,22 @@ def test_the_oldest_go_first_and_it_is_told(tmp_path: Path) -> None:
     with pytest.raises(HistoryError, match="was dropped to keep the history within its size limit"):
         store.manifest("c0")
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("dropped", "said"),
+    [
+        (0, ""),
+        (1, "The oldest checkpoint was dropped to keep the history within 4.0 GB; the steps before"),
+        (2, "The 2 oldest checkpoints were dropped to keep the history within 4.0 GB; the steps before"),
+    ],
+)
+def test_a_person_reads_how_many_were_dropped(dropped: int, said: str) -> None:
+    history = SandboxHistory("all files")
+    assert history.notice == ""
+    history.store = cast(HistoryStore, SimpleNamespace(dropped=dropped))
+    assert history.notice.startswith(said)
+    assert bool(history.notice) == bool(dropped)
 
 
 def test_a_pinned_checkpoint_is_not_dropped(tmp_path: Path) -> None:

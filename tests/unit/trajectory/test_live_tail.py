@@ -97,8 +97,9 @@ def test_what_a_written_event_replaces_is_forgotten() -> None:
     tail, reader = LiveTail(), Reader()
     output = {"kind": "call.output", "call_id": "a", "stream": "stdout", "text": "abc", "id": "1"}
     delta = {"kind": "model.delta", "step": 1, "text": "first try", "reasoning": "", "id": "2"}
-    tail.add(output)
-    tail.add(delta)
+    assert tail.add(output)
+    assert tail.add(delta)
+    assert not tail.add({**output, "at": 0}), "a piece that came before holds no new text"
     reader.read(tail)
     tail.written({"kind": "model.requested", "step": 1})
     tail.add({**delta, "text": "second"})

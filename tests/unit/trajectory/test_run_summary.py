@@ -79,6 +79,14 @@ def test_a_folder_that_holds_no_run_is_left_out(tmp_path: Path, first: str) -> N
     assert summaries(tmp_path / "missing", 10) == ([], 0)
 
 
+def test_only_folders_of_the_folder_itself_are_runs(tmp_path: Path) -> None:
+    journal(tmp_path, START, ENDED, name="20260101-120000-aa")
+    (tmp_path / "20260101-130000-bb").symlink_to(tmp_path / "20260101-120000-aa")
+    (tmp_path / "20260101-140000-cc").write_text("a file")
+    listed, total = summaries(tmp_path, 10)
+    assert ([one.id for one in listed], total) == (["20260101-120000-aa"], 1)
+
+
 def test_runs_are_in_the_order_of_their_beginnings(tmp_path: Path) -> None:
     for name, began in (
         ("20260101-120000-zz", 1.0),

@@ -1,0 +1,50 @@
+"""Whose a container is, read from its labels and its names, and whether that process lives."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from llm_sandbox_nb.sandbox.docker.ownership import (
+    ContainerOwner,
+    adopted_name,
+    container_name,
+    current_owner,
+    owner_labels,
+    owner_of,
+)
+
+OTHER = dataclasses.replace(current_owner(), host="0" * 12)
+
+
+def listed(*names: str, **labels: str) -> dict[str, Any]:
+    """A container of another machine as the engine lists it."""
+    made = {**owner_labels("abc", 45.0, {}), "llm-sandbox-nb.owner": OTHER.token(), **labels}
+    return {"Names": [f"/{name}" for name in names], "Labels": made}
+
+
+def test_the_one_that_made_it_owns_it_until_another_adopts_it() -> None:
+    assert owner_of(listed(container_name("abc"))) == OTHER
+    assert owner_of(listed(container_name("abc"), adopted_name("abc"))) == current_owner()
+    assert owner_of(listed(adopted_name("other"))) == OTHER, "the name of another sandbox says nothing"
+    assert owner_of(listed("llm-sandbox-nb-abc_adopted_nonsense")) == OTHER
+
+
+def test_a_container_without_our_labels_is_not_ours() -> None:
+    for labels in ({"llm-sandbox-nb.owner": "nonsense"}, {"llm-sandbox-nb.id": ""}):
+        assert owner_of(listed(container_name("abc"), **labels)) is None
+    assert owner_of({"Names": [f"/{adopted_name('abc')}"], "Labels": None}) is None
+    assert owner_of({}) is None
+
+
+def test_an_owner_is_dead_only_where_that_is_certain() -> None:
+    here = current_owner()
+    assert not here.is_dead()
+    assert ContainerOwner.parse(f"x {here.token()}") == here
+    for changed, dead in (
+        ({"started": "0" * 8}, True),
+        ({"boot": "0" * 12}, True),
+        ({"namespace": "0" * 8, "started": "0" * 8}, False),
+        ({"host": "0" * 12, "boot": "0" * 12, "started": "0" * 8}, False),
+    ):
+        assert dataclasses.replace(here, **changed).is_dead() is dead, changed
