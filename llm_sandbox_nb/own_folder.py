@@ -119,7 +119,7 @@ def check_folder(folder: Path) -> None:
     """Check that a folder is one, and no link. Raises NotOwnFileError."""
     info = folder.lstat()
     if not stat.S_ISDIR(info.st_mode):
-        raise NotOwnFileError(f"{folder} is {_kind(info.st_mode)} instead of a folder")
+        raise NotOwnFileError(f"{folder} is {kind_of(info.st_mode)} instead of a folder")
 
 
 def file_names(folder: Path) -> Iterator[str]:
@@ -222,7 +222,7 @@ def _open_regular(parent: int | None, path: Path, name: str, flags: int, mode: i
     kind = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(kind):
         os.close(descriptor)
-        raise NotOwnFileError(f"{place} is {_kind(kind)} instead of a file")
+        raise NotOwnFileError(f"{place} is {kind_of(kind)} instead of a file")
     return descriptor
 
 
@@ -235,11 +235,12 @@ def _named(error: OSError, path: Path, wanted: str) -> OSError:
     with contextlib.suppress(OSError):
         kind = path.lstat().st_mode
         if not (stat.S_ISREG(kind) if wanted == "file" else stat.S_ISDIR(kind)):
-            return NotOwnFileError(f"{path} is {_kind(kind)} instead of a {wanted}")
+            return NotOwnFileError(f"{path} is {kind_of(kind)} instead of a {wanted}")
     return error
 
 
-def _kind(mode: int) -> str:
+def kind_of(mode: int) -> str:
+    """What an entry is, with its article: a link, a pipe, a device, ..."""
     kinds = {
         stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder",
         stat.S_IFREG: "a file",
