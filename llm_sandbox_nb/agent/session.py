@@ -290,7 +290,10 @@ class Session:
             without = ending.reason == "submitted" and loop.without_answer and not answer
             said = loop.last_text if spoken and not without else None
             self._record_end(ending, answer or said or None, without)
-        write_seed(self.recorder.trajectory, self.recorder.folder)
+        try:
+            write_seed(self.recorder.trajectory, self.recorder.folder)
+        except OSError as error:  # the journal, which is the record, is whole
+            logger.warning("%s has no trajectory.json: %s", self.recorder.folder, error)
 
     async def _collect(self, ending: Ending) -> str | None:
         """Collect the files in the output folder; returns the content of the answer file when there is one."""
