@@ -12,7 +12,14 @@ from pathlib import Path
 
 from llm_sandbox_nb.formatting import clip
 from llm_sandbox_nb.known_keys import without_keys, without_keys_in
-from llm_sandbox_nb.own_folder import NotOwnFileError, is_file, open_file, read_file, write_file
+from llm_sandbox_nb.own_folder import (
+    NotOwnFileError,
+    is_file,
+    open_file,
+    read_file,
+    unshare_file,
+    write_file,
+)
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.run_folder import BLOBS, JOURNAL
 from llm_sandbox_nb.windows import try_lock
@@ -54,10 +61,23 @@ class Journal:
                 f"The run cannot be written to {folder} ({error.strerror}): free disk space, or choose another "
                 "output folder."
             ) from error
+        self._lock()
+        try:
+            if os.fstat(self._file).st_nlink > 1:  # what is appended must not appear under another name
+                unshare_file(folder, JOURNAL)
+                shared, self._file = self._file, open_file(folder, JOURNAL, os.O_WRONLY | os.O_APPEND)
+                os.close(shared)
+                self._lock()
+            _drop_torn_line(folder)
+        except OSError:
+            self.close()
+            raise
+
+    def _lock(self) -> None:
+        """Lock out other writers. Raises JournalError when there is one."""
         if not _lock(self._file):
             self.close()
-            raise JournalError(f"The run in {folder} executes already: wait for its end, or fork it.")
-        _drop_torn_line(folder)
+            raise JournalError(f"The run in {self.folder} executes already: wait for its end, or fork it.")
 
     def append(self, event: ev.Event) -> None:
         """Write one event; readers never see half of it, and the next one begins a line.

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from llm_sandbox_nb.own_folder import is_file, open_file
+from llm_sandbox_nb.own_folder import is_file, open_file, unshare_file
 from llm_sandbox_nb.sandbox.contract import Checkpoint
 from llm_sandbox_nb.sandbox.errors import HistoryError
 from llm_sandbox_nb.sandbox.history.entry_rows import is_entry, is_kept_path, path_problem
@@ -223,6 +223,8 @@ def writable_index(folder: Path) -> Index:
     _check_names(folder)
     _finish_replacement(folder)
     if is_file(folder, INDEX):
+        for suffix in ("", "-wal", "-shm"):
+            unshare_file(folder, f"{INDEX}{suffix}")
         _replace(folder, lambda target: copy_rows(folder, target))
     else:
         _replace(folder, lambda target: None)

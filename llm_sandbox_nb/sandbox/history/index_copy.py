@@ -125,8 +125,10 @@ def copy_rows(folder: Path, target: sqlite3.Connection, *, whole: bool = True) -
 
 
 def _address(folder: Path) -> str:
-    # A reader writes nothing, but in a writable folder SQLite sees what is being written.
-    mode = "mode=rw" if os.access(folder, os.W_OK) else "immutable=1"
+    # A reader writes nothing, but in a writable folder SQLite sees what is being written. When it closes, it writes
+    # its log into the database: not into one that has a further name elsewhere.
+    own = os.access(folder, os.W_OK) and (folder / INDEX).lstat().st_nlink == 1
+    mode = "mode=rw" if own else "immutable=1"
     return f"file:{quote(str(folder / INDEX))}?{mode}"
 
 
