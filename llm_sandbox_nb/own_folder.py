@@ -11,10 +11,12 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path, PurePath
+from typing import IO
 
 _RELATIVE = {os.open, os.mkdir, os.unlink, os.rename} <= os.supports_dir_fd
 _FOLDER = (
@@ -74,13 +76,19 @@ def write_file(folder: Path, name: str | PurePath, data: bytes) -> None:
         NotOwnFileError: a folder on the way is something else.
         OSError: it cannot be written; nothing is left of it.
     """
-    parts = _parts(name)
+    with _replaced(folder, _parts(name), 0o666) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def _replaced(folder: Path, parts: tuple[str, ...], mode: int) -> Iterator[IO[bytes]]:
+    """A new file, which takes the place of the one that has this name once it is whole."""
     partial = f".{parts[-1]}.{secrets.token_hex(4)}.partial"
     with _opened(folder, parts[:-1], make=True) as (parent, path):
-        descriptor = _open_regular(parent, path, partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        descriptor = _open_regular(parent, path, partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
+                yield file
             if parent is None:
                 (path / partial).replace(path / parts[-1])
             else:
@@ -89,6 +97,26 @@ def write_file(folder: Path, name: str | PurePath, data: bytes) -> None:
             with contextlib.suppress(OSError):
                 _unlink(parent, path, partial)
             raise
+
+
+def unshare_file(folder: Path, name: str | PurePath) -> None:
+    """Give a file with further names (hard links) a copy of its own: what is written to it is written here only.
+
+    Raises:
+        NotOwnFileError: something else has this name, or a folder on the way is something else.
+        OSError: the copy cannot be written; the file is as it was.
+    """
+    parts = _parts(name)
+    try:
+        descriptor = open_file(folder, name)
+    except FileNotFoundError:
+        return
+    with os.fdopen(descriptor, "rb") as file:
+        info = os.fstat(descriptor)
+        if info.st_nlink < 2:
+            return
+        with _replaced(folder, parts, stat.S_IMODE(info.st_mode)) as copy:
+            shutil.copyfileobj(file, copy)
 
 
 def remove_file(folder: Path, name: str | PurePath) -> None:
@@ -119,7 +147,7 @@ def check_folder(folder: Path) -> None:
     """Check that a folder is one, and no link. Raises NotOwnFileError."""
     info = folder.lstat()
     if not stat.S_ISDIR(info.st_mode):
-        raise NotOwnFileError(f"{folder} is {_kind(info.st_mode)} instead of a folder")
+        raise NotOwnFileError(f"{folder} is {kind_of(info.st_mode)} instead of a folder")
 
 
 def file_names(folder: Path) -> Iterator[str]:
@@ -222,7 +250,7 @@ def _open_regular(parent: int | None, path: Path, name: str, flags: int, mode: i
     kind = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(kind):
         os.close(descriptor)
-        raise NotOwnFileError(f"{place} is {_kind(kind)} instead of a file")
+        raise NotOwnFileError(f"{place} is {kind_of(kind)} instead of a file")
     return descriptor
 
 
@@ -235,11 +263,12 @@ def _named(error: OSError, path: Path, wanted: str) -> OSError:
     with contextlib.suppress(OSError):
         kind = path.lstat().st_mode
         if not (stat.S_ISREG(kind) if wanted == "file" else stat.S_ISDIR(kind)):
-            return NotOwnFileError(f"{path} is {_kind(kind)} instead of a {wanted}")
+            return NotOwnFileError(f"{path} is {kind_of(kind)} instead of a {wanted}")
     return error
 
 
-def _kind(mode: int) -> str:
+def kind_of(mode: int) -> str:
+    """What an entry is, with its article: a link, a pipe, a device, ..."""
     kinds = {
         stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder",
         stat.S_IFREG: "a file",

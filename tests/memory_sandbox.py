@@ -110,7 +110,7 @@ class MemorySandbox(Sandbox):
     async def interrupt(self) -> None:
         raise NotImplementedError
 
-    async def upload(self, source: Path | str, target: str) -> None:
+    async def upload(self, source: Path | str, target: str) -> list[str]:
         raise NotImplementedError
 
     async def download(

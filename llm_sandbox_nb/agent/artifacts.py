@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import mimetypes
 import posixpath
@@ -191,7 +192,7 @@ class Collector:
         except SandboxLostError:
             raise
         except (OSError, TransferError) as error:
-            left_out = [f"{name} was not taken: {error}."]
+            left_out = [f"{name} was not taken: {_why(error)}."]
         for reason in left_out:
             self._skip(reason)
         if not left_out and target.is_file() and not target.is_symlink():
@@ -233,6 +234,15 @@ class Collector:
         with suppress(NotOwnFileError, IsADirectoryError, FileNotFoundError):
             remove_file(self.recorder.folder, f"{FILES}/{name}")
         self.recorder.emit(ev.ArtifactRemoved(step=step, path=ev.clean_text(name)))
+
+
+def _why(error: OSError | TransferError) -> str:
+    """Why a file could not be taken. What is full here is not the sandbox's."""
+    if isinstance(error, TransferError):
+        return str(error).rstrip(".")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "this machine's disk is full"
+    return (error.strerror or str(error)).lower()
 
 
 def saved_file(name: str, target: Path, step: int | None) -> ev.ArtifactSaved:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.sandbox.contract import Sandbox
-from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
+from llm_sandbox_nb.sandbox.errors import HistoryNotWrittenError, SandboxError, SandboxLostError
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.run_folder import HISTORY
 
@@ -28,6 +28,8 @@ class Checkpoints:
     off: str = ""
     """Why no checkpoints are taken, in a sentence."""
     _noted: str = ""
+    _no_room: bool = False
+    """This machine could not keep the files of the last step, which is said once."""
 
     async def begin(self) -> None:
         """Keep the history in the run's folder from now on, with what the sandbox already has of it."""
@@ -75,9 +77,18 @@ class Checkpoints:
             found = next((one for one in reversed(history.checkpoints) if one.id == checkpoint), None)
         except SandboxLostError:
             raise
+        except HistoryNotWrittenError as error:
+            if not self._no_room:
+                self._note(
+                    f"The files after step {step}, and after later steps until this changes, are not kept: "
+                    f"{_sentence(error)}"
+                )
+            self._no_room = True
+            return
         except (SandboxError, OSError) as error:
             self._note(f"The files after step {step} are not kept: {_sentence(error)}")
             return
+        self._no_room = False
         event = ev.Checkpointed(step=step, checkpoint=checkpoint)
         if found is not None and checkpoint != self.recorder.trajectory.files:
             event.files, event.size, event.duration = found.files, found.size, found.duration

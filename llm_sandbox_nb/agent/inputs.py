@@ -11,6 +11,8 @@ from typing import Any
 
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.sandbox.contract import Sandbox
+from llm_sandbox_nb.sandbox.errors import TransferError
+from llm_sandbox_nb.sandbox.transfer import plan_upload
 from llm_sandbox_nb.trajectory.events import clean_text
 
 InputFiles = Iterable[str | Path] | Mapping[str, Any] | str | Path | None
@@ -20,33 +22,37 @@ _NAMED = 1000
 
 @dataclass(frozen=True)
 class Inputs:
-    """Input files: host paths, and contents by name."""
+    """Input files: host paths, and contents by name, where a path may also be a folder.
+
+    `found` are the names of all files in them, for the record.
+    """
 
     paths: tuple[Path, ...] = ()
     contents: tuple[tuple[str, bytes | Path], ...] = ()
+    found: tuple[str, ...] = ()
 
     def names(self) -> list[str]:
         """Names below the input folder, for the record; at most the first thousand."""
-        names = [name for name, _ in self.contents]
-        for path in self.paths:
-            if path.is_file():
-                names.append(path.name)
-            else:
-                files = [file for file in path.rglob("*") if file.is_file()]
-                names += [str(file.relative_to(path)) for file in files[:_NAMED]]
-        return [str(clean_text(name)) for name in sorted(names)[:_NAMED]]
+        return [str(clean_text(name)) for name in sorted(self.found)[:_NAMED]]
 
-    async def upload(self, box: Sandbox, folder: str) -> None:
-        """Put everything into `folder` of the sandbox.
+    async def upload(self, box: Sandbox, folder: str) -> tuple[str, ...]:
+        """Put everything into `folder` of the sandbox. Returns a sentence for each thing that was left out.
 
         Raises:
-            TransferError: a link leads outside of the input, or there is no room.
+            TransferError: something cannot be read any more, or there is no room.
         """
+        left_out: list[str] = []
         for path in self.paths:
-            await box.upload(path, folder)
+            left_out += await box.upload(path, folder)
         for name, content in self.contents:
-            data = content if isinstance(content, bytes) else content.read_bytes()
-            await box.write_file(posixpath.join(folder, name), data)
+            place = posixpath.join(folder, name)
+            if isinstance(content, bytes):
+                await box.write_file(place, content)
+            elif content.is_dir():
+                left_out += await box.upload(content, place)
+            else:
+                await box.write_file(place, content.read_bytes())
+        return tuple(left_out)
 
 
 def check_inputs(inputs: InputFiles) -> Inputs:
@@ -58,15 +64,27 @@ def check_inputs(inputs: InputFiles) -> Inputs:
     if inputs is None:
         return Inputs()
     if isinstance(inputs, Mapping):
-        return Inputs(
-            contents=tuple((_checked_name(name), _checked(name, content)) for name, content in inputs.items())
-        )
+        contents = tuple((_checked_name(name), _checked(name, content)) for name, content in inputs.items())
+        found = [
+            posixpath.join(name, below) if below else name
+            for name, content in contents
+            for below in (_names_in(content) if isinstance(content, Path) and content.is_dir() else [""])
+        ]
+        return Inputs(contents=contents, found=tuple(found))
     given: Any = inputs
     is_one = isinstance(given, str | bytes | bytearray) or is_frame(given) or not isinstance(given, Iterable)
     listed = [given] if is_one else given
     paths = tuple(_existing(_checked_path(one)) for one in listed)
     _check_unique(paths)
-    return Inputs(paths)
+    return Inputs(paths, found=tuple(name for path in paths for name in _names_in(path)))
+
+
+def _names_in(path: Path) -> list[str]:
+    """The names of the files that an upload takes. Raises InputError when something cannot be read."""
+    try:
+        return plan_upload(path).names()
+    except TransferError as error:
+        raise InputError(f"The inputs cannot be taken: {error}") from error
 
 
 def _checked_path(given: Any) -> str | Path:
@@ -88,10 +106,7 @@ def _checked(name: str, content: Any) -> bytes | Path:
         raise InputError(
             f"The input {name!r} is of type {type(content).__name__}: give a path, bytes or a data frame."
         )
-    path = _existing(content)
-    if not path.is_file():
-        raise InputError(f"The input {name!r} is the folder {content}: give a file, or inputs=[folder].")
-    return path
+    return _existing(content)
 
 
 def is_frame(value: Any) -> bool:

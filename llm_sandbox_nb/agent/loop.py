@@ -31,6 +31,7 @@ from llm_sandbox_nb.agent.tools.text_file import file_diffs
 from llm_sandbox_nb.agent.tools.tool import Outcome, ToolContext
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS, Toolbox, ends_run
 from llm_sandbox_nb.model.contract import (
+    BROKEN_OFF,
     ContextOverflowError,
     Model,
     ModelError,
@@ -149,6 +150,8 @@ class Loop:
     """Whether a reply without a call said something."""
     _open: list[ToolCall] = field(default_factory=list)
     """Calls of the newest reply without a result."""
+    _cut_noted: bool = False
+    """Whether the record says that a reply may be cut off."""
     _executing: bool = False
     _footer: str = ""
     """What the newest observation ends with: how many steps remain."""
@@ -403,6 +406,12 @@ class Loop:
             self._note(f"{self.model.name} does not take {', '.join(reply.left_out)}: left out.")
         if self.meter.step == 1 and self.meter.limits.cost is not None and self.meter.cost is None:
             self._note(f"The price of {self.model.name} is not known, so the limit on cost cannot be kept.")
+        if reply.finish_reason == BROKEN_OFF and not self._cut_noted:
+            self._cut_noted = True
+            self._note(
+                f"The reply of step {self.meter.step} broke off without the server's mark of its end, and did so again "
+                "when it was asked for anew: it was taken as it came, and may be cut off, as later ones may be."
+            )
         if reply.calls:
             self._silent = SilentReplies()
         for call in reply.calls:

@@ -52,7 +52,7 @@ class Recorder:
         """Record an event, then call the listeners. A known key in it is taken out for all of them.
 
         Raises:
-            OSError: the journal cannot be written (disk full).
+            JournalNotWrittenError: the disk is full.
         """
         if knows_keys() and has_key([line := ev.dump_event(event)]):
             event = ev.parse_event(without_keys(line))

@@ -8,6 +8,7 @@ import logging
 import shlex
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
 from llm_sandbox_nb.agent.artifacts import AnswerFiles, Collector, collected_names
@@ -34,6 +35,7 @@ from llm_sandbox_nb.model.contract import SlowToBegin
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.journal import JournalNotWrittenError
 from llm_sandbox_nb.trajectory.run_folder import HISTORY
 
 logger = logging.getLogger(__name__)
@@ -109,7 +111,7 @@ class Session:
                 await self._rewind(loop, setup)
         except BaseException as error:  # noqa: BLE001 - recorded first, raised below
             cause = error
-        ending = _ending(cause)
+        ending = _ending(cause, self.recorder.folder)
         try:
             await self._finish(loop, ending)
         except OSError as error:
@@ -123,11 +125,7 @@ class Session:
             raise RunError(ending.error or ending.reason, self.record) from origin
 
     def _unwritable(self, error: OSError) -> RunError:
-        return RunError(
-            f"The record of the run cannot be written to {self.recorder.folder} ({error.strerror or error}): "
-            "free disk space, or choose another output folder.",
-            self.record,
-        )
+        return RunError(_not_written(error, self.recorder.folder), self.record)
 
     async def rewind(self, move: Move[T]) -> T:
         """See `RunControl.rewind`."""
@@ -182,7 +180,7 @@ class Session:
         if not self.opening.owned:
             await collector.remember_present()
             await answers.remember_present()
-        await self.spec.inputs.upload(box, prompts.input_dir)
+        self._note_problems(await self.spec.inputs.upload(box, prompts.input_dir))
         if prompts.working_dir != box.directories.root:
             await box.run(f"cd -- {shlex.quote(prompts.working_dir)}")
         await box.changes()
@@ -292,7 +290,10 @@ class Session:
             without = ending.reason == "submitted" and loop.without_answer and not answer
             said = loop.last_text if spoken and not without else None
             self._record_end(ending, answer or said or None, without)
-        write_seed(self.recorder.trajectory, self.recorder.folder)
+        try:
+            write_seed(self.recorder.trajectory, self.recorder.folder)
+        except OSError as error:  # the journal, which is the record, is whole
+            logger.warning("%s has no trajectory.json: %s", self.recorder.folder, error)
 
     async def _collect(self, ending: Ending) -> str | None:
         """Collect the files in the output folder; returns the content of the answer file when there is one."""
@@ -368,8 +369,17 @@ class Session:
             logger.warning("closing the sandbox %s failed: %s", self.box.id, error)
 
 
-def _ending(cause: BaseException) -> Ending:
+def _not_written(error: OSError, folder: Path) -> str:
+    return (
+        f"The record of the run cannot be written to {folder} ({error.strerror or error}): "
+        "free disk space, or choose another output folder."
+    )
+
+
+def _ending(cause: BaseException, folder: Path) -> Ending:
     match cause:
+        case JournalNotWrittenError():
+            return Ending("error", _not_written(cause, folder))
         case StopRun():
             return Ending(cause.reason, cause.error)
         case SandboxLostError():

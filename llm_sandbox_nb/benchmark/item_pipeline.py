@@ -22,7 +22,7 @@ from llm_sandbox_nb.benchmark.swe import score_patch
 from llm_sandbox_nb.benchmark.task import Task
 from llm_sandbox_nb.benchmark.text_scorers import Score
 from llm_sandbox_nb.formats.llm_in_sandbox import RESPONSES, save_responses
-from llm_sandbox_nb.model.contract import Checkable, Model, ModelError
+from llm_sandbox_nb.model.contract import BROKEN_OFF, Checkable, Model, ModelError
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import ImageError, IsolationUnavailableError, SandboxError
 
@@ -159,6 +159,7 @@ class LocalBackend:
             stop_reason=attempt.run.stop_reason,
             error_kind=failed.get("error_kind", attempt.error_kind),
             error=failed.get("error", attempt.error),
+            cut_replies=sum(step.finish_reason == BROKEN_OFF for step in trajectory.steps),
             turns=sum(step.replied for step in trajectory.steps),
             prompt_tokens=tokens.prompt,
             model_tokens=tokens.model,

@@ -309,7 +309,7 @@ def remove_leftovers() -> None:
 def tidy() -> None:
     """Remove what a host that was killed on this node has left, once its processes are gone."""
     deadline = time.monotonic() + _GOING
-    while remove_left_folders(_PREFIX, _LOCK) + process.remove_left() and time.monotonic() < deadline:
+    while remove_left_folders(_PREFIX, _LOCK) + process.remove_leftovers() and time.monotonic() < deadline:
         time.sleep(0.2)
 
 

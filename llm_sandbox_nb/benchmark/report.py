@@ -14,7 +14,7 @@ from typing import Any
 from llm_sandbox_nb.analysis.usage import Times, throughput
 from llm_sandbox_nb.benchmark.judge import agreement, read_judgements
 from llm_sandbox_nb.benchmark.results import Result, ResultsError, count_errors, read_results
-from llm_sandbox_nb.formatting import format_number, format_percent
+from llm_sandbox_nb.formatting import format_number, format_percent, plural
 
 RESAMPLES = 10_000
 SEED = 20_260_122
@@ -80,6 +80,7 @@ def cell_row(task: str, mode: str, results: Sequence[Result]) -> dict[str, Any]:
         "unparsable": sum(result.detail == "unparsable" for result in good),
         "unscored": sum(result.score is None for result in good),
         "errors": len(results) - len(good),
+        "cut_off": sum(result.cut_replies > 0 for result in good),
         "turns_mean": _mean([result.turns for result in good]),
         "tokens_once_mean": _mean(once),
         "tokens_billed_mean": _mean([result.billed_tokens for result in good]),
@@ -154,16 +155,18 @@ def _ratio(part: float, whole: float) -> float | None:
 
 
 _CELLS = (
-    "task", "mode", "items", "results", "score", "score_low", "score_high", "errors", "unscored", "no_answer",
-    "unparsable", "turns_mean", "tokens_once_mean", "tokens_billed_mean", "environment_share", "tool_share", "cost",
-    "wall_time_mean", "runs_per_minute", "memory_peak_mb_mean", "memory_peak_mb_most", "disk_mb_mean", "disk_mb_most",
+    "task", "mode", "items", "results", "score", "score_low", "score_high", "errors", "cut_off", "unscored",
+    "no_answer", "unparsable", "turns_mean", "tokens_once_mean", "tokens_billed_mean", "environment_share",
+    "tool_share", "cost", "wall_time_mean", "runs_per_minute", "memory_peak_mb_mean", "memory_peak_mb_most",
+    "disk_mb_mean", "disk_mb_most",
 )  # fmt: skip
 _SHORT = (
     "task", "mode", "items", "score", "score_low", "score_high", "errors", "turns_mean", "tokens_once_mean", "cost",
 )  # fmt: skip
 _NOTE = (
     "Scores are means over items, an item's repeats averaged first; intervals are 95 % bootstrap intervals over items. "
-    "Errors are failures of model, engine or network and are in no score. Unscored: nobody could tell. Tokens count "
+    "Errors are failures of model, engine or network and are in no score. Cut off: results with a reply that broke off "
+    "twice and was taken as it came. Unscored: nobody could tell. Tokens count "
     "history once."
 )
 
@@ -195,6 +198,10 @@ def as_text(found: Mapping[str, Any]) -> str:
     parts = [_grid(found["cells"], _SHORT)]
     if found["comparisons"]:
         parts.append(_grid(found["comparisons"], tuple(found["comparisons"][0])))
+    if cut := sum(row["cut_off"] for row in found["cells"]):
+        parts.append(
+            f"Cut off: {plural(cut, 'result')} with a reply that broke off, and was taken as it came."
+        )
     if found["errors"]:
         counts = ", ".join(f"{number} {kind}" for kind, number in found["errors"].items())
         first = [f"  {kind}: {_one_line(found['error_examples'][kind])}" for kind in found["errors"]]

@@ -40,6 +40,8 @@ class Result:
     error_kind: str = ""
     """Empty when nothing failed; then the score counts."""
     error: str = ""
+    cut_replies: int = 0
+    """Replies that broke off and were taken as they came, see `BROKEN_OFF`."""
     turns: int = 0
     prompt_tokens: int = 0
     model_tokens: int = 0

@@ -82,11 +82,14 @@ def _check_image(name: str | None) -> int:
 def doctor_command(_: argparse.Namespace) -> int:
     """Print one paragraph per isolation; exit code 0 when `auto` finds one and no malicious release is installed.
 
-    An isolation works when a sandbox with the defaults opens in it.
+    An isolation works when a sandbox with the defaults opens in it. What killed processes have left is removed first.
     """
     from llm_sandbox_nb.card.export import NO_VIEW, has_view
     from llm_sandbox_nb.model.litellm_model import compromised_version
     from llm_sandbox_nb.sandbox.isolations import ISOLATIONS
+    from llm_sandbox_nb.sandbox.open import remove_leftovers
+
+    remove_leftovers()
 
     async def try_all() -> list[str]:
         return await asyncio.gather(*(_why_it_fails(name) for name in ISOLATIONS))

@@ -13,6 +13,10 @@ DeltaCallback = Callable[[str, str], None]
 """Called with (text, reasoning) for each streamed piece."""
 
 
+BROKEN_OFF = "cut_off"
+"""The `finish_reason` of a reply that broke off, and again when it was asked for anew: no server sends this word."""
+
+
 @dataclass(frozen=True)
 class ToolCall:
     """A call as the model wrote it; `arguments` is the raw text, perhaps not JSON."""

@@ -21,6 +21,7 @@ import httpx
 from llm_sandbox_nb.known_keys import KeyFilter, has_key
 from llm_sandbox_nb.model.connection import SENDS_NEW_MESSAGES, Access, request_client
 from llm_sandbox_nb.model.contract import (
+    BROKEN_OFF,
     ContextLimit,
     DeltaCallback,
     ModelError,
@@ -254,7 +255,11 @@ class LiteLLMModel:
             reasoning=assembly.reasoning or None,
             calls=calls,
             usage=usage,
-            finish_reason="length" if _cut_by_limit(assembly, calls, settings) else assembly.finish_reason,
+            finish_reason="length"
+            if _cut_by_limit(assembly, calls, settings)
+            else BROKEN_OFF
+            if rewriter.cut
+            else assembly.finish_reason,
             response_id=assembly.response_id,
             response_model=assembly.response_model,
             context_window=_context_window(litellm, route),

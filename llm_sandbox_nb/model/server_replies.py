@@ -33,6 +33,10 @@ _FINISHES = {
     "function_call": "tool_calls", "content_filter": "content_filter", "safety": "content_filter",
     "refusal": "content_filter",
 }  # fmt: skip
+_REPLY_MOST = 256 * 1024**2
+"""Bytes of one reply that are read."""
+_LINE_MOST = 32 * 1024**2
+"""Characters of one line, or of one JSON text on many lines, that are read."""
 _NOT_FINISHED = frozenset({"", "null", "none", "error", "abort"})
 """Values of `finish_reason` that a reply has which did not come to its end."""
 
@@ -47,7 +51,9 @@ class ReplyRewriter:
     used: bool = False
     """Whether a reply came."""
     ended: bool = False
-    """Whether the reply came to its end."""
+    """Whether the reply came to its end, or is taken as it is because the one before broke off too."""
+    cut: bool = False
+    """Whether it is taken although the server sent no mark of its end: it may be whole, or be cut off."""
     heard: Callable[[], None] = lambda: None
     """Called when something comes."""
     unknown: UnknownFields = field(default_factory=lambda: UnknownFields())
@@ -93,7 +99,8 @@ class _Rewritten(httpx.AsyncByteStream):
         habits = self._rewriter.habits
         if reply.began and not reply.broken:
             habits.silent_ends = 0 if reply.ended else habits.silent_ends + 1
-            reply.ended = reply.ended or habits.silent_ends > 1
+            self._rewriter.cut = habits.silent_ends > 1
+            reply.ended = reply.ended or self._rewriter.cut
         self._rewriter.ended = reply.ended
         pieces += reply.last_pieces() if reply.ended else ()
         if not self._rewriter.stream:
@@ -136,19 +143,22 @@ _BROKEN: dict[str, Any] = {}
 
 async def _objects(raw: httpx.Response, heard: Callable[[], None]) -> AsyncIterator[dict[str, Any]]:
     """The JSON objects of a reply as they come: in events, on lines, or as one text over many lines."""
-    text, is_event = "", False
+    text, is_event = _Text(), False
     async for line in _lines(raw, heard):
         if line.startswith("data:"):
             if text and not is_event:  # a JSON text of many lines is over
-                for one in _parsed(text) or [_BROKEN]:
+                for one in text.taken() or [_BROKEN]:
                     yield one
-                text = ""
             data, is_event = line.removeprefix("data:").strip(), True
         elif (text and not is_event) or line.lstrip().startswith(("{", "[")):
             data, is_event = line.strip(), False
         elif not line and text:  # the end of an event
-            yield _BROKEN
-            return
+            if (found := text.taken()) is None:
+                yield _BROKEN
+                return
+            for one in found:
+                yield one
+            continue
         else:
             continue
         if data == "[DONE]":
@@ -156,15 +166,53 @@ async def _objects(raw: httpx.Response, heard: Callable[[], None]) -> AsyncItera
             return
         if not text and not data.startswith(("{", "[")):
             continue
-        begun, text = bool(text), f"{text}\n{data}" if text else data
+        begun = bool(text)
+        text.add(data)
         # What is on many lines and in no event is read at its end: it would be read over and over.
-        if (begun and not is_event) or (found := _parsed(text)) is None:
+        if (begun and not is_event) or (found := text.taken_when_whole()) is None:
             continue
-        text = ""
         for one in found:
             yield one
-    for one in (_parsed(text) or [_BROKEN]) if text else ():
+    for one in (text.taken() or [_BROKEN]) if text else ():
         yield one
+
+
+class _Text:
+    """A JSON text that comes in lines."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._length = 0
+        self._read = 0
+        """Characters that were read in vain."""
+
+    def __bool__(self) -> bool:
+        return bool(self._lines)
+
+    def add(self, line: str) -> None:
+        """Add a line. Raises ModelError when it becomes too long."""
+        self._lines.append(line)
+        self._length += len(line) + 1
+        _check_length(self._length, _LINE_MOST)
+
+    def taken_when_whole(self) -> list[dict[str, Any]] | None:
+        """Its objects, after which a new text begins; None while it is not whole."""
+        if self._read > _LINE_MOST:  # it was read over and over: its end will tell
+            return None
+        found = _parsed("\n".join(self._lines))
+        self._read += self._length
+        if found is not None:
+            self._begin()
+        return found
+
+    def taken(self) -> list[dict[str, Any]] | None:
+        """Its objects, None when it is none; a new text begins."""
+        found = _parsed("\n".join(self._lines))
+        self._begin()
+        return found
+
+    def _begin(self) -> None:
+        self._lines, self._length, self._read = [], 0, 0
 
 
 async def _lines(raw: httpx.Response, heard: Callable[[], None]) -> AsyncIterator[str]:
@@ -172,14 +220,29 @@ async def _lines(raw: httpx.Response, heard: Callable[[], None]) -> AsyncIterato
     decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
     ends = io.IncrementalNewlineDecoder(None, translate=True)
     rest: list[str] = []
+    size = waiting = 0
     async for data in raw.aiter_bytes():
         heard()
+        size += len(data)
+        _check_length(size, _REPLY_MOST)
         first, *lines = ends.decode(decoder.decode(data)).split("\n")
         rest.append(first)
+        waiting += len(first)
+        _check_length(waiting, _LINE_MOST)
         for line in lines:
             yield "".join(rest)
-            rest = [line]
+            rest, waiting = [line], len(line)
     yield "".join([*rest, ends.decode(decoder.decode(b"", True), True)])
+
+
+def _check_length(length: int, most: int) -> None:
+    """Refuse what never ends, before it fills the memory. Raises ModelError."""
+    if length > most:
+        what = "a line" if most == _LINE_MOST else "a reply"
+        raise ModelError(
+            f"The server sends {what} of more than {most >> 20} MB, as no model server does: check the address.",
+            kind="server",
+        )
 
 
 def _parsed(text: str) -> list[dict[str, Any]] | None:

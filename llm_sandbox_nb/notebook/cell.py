@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Callable, Generator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.card.card import Card
@@ -17,6 +15,7 @@ from llm_sandbox_nb.notebook.sandboxes import NotebookSandboxes
 from llm_sandbox_nb.notebook.saved_runs import first_run_of, notebook_name, runs_folder
 from llm_sandbox_nb.notebook.settings import SandboxSettings
 from llm_sandbox_nb.notebook.watchers import Watchers
+from llm_sandbox_nb.sandbox.leftover_folders import TemporaryFolder
 
 if TYPE_CHECKING:
     from llm_sandbox_nb.runs.run import Run
@@ -58,8 +57,8 @@ class CellRun:
             SandboxNoAnswerError: the model said nothing, or refused.
             KeyboardInterrupt: it was interrupted.
         """
-        with tempfile.TemporaryDirectory(prefix="llm-sandbox-nb-") as staging:
-            task = cell_task(options, text, self._settings, self._shell.user_ns, Path(staging))
+        with TemporaryFolder() as staging:
+            task = cell_task(options, text, self._settings, self._shell.user_ns, staging)
             card = Card(self._settings.caps())
             watchers = Watchers(task.on_pause, page_cell(self._shell))
             display = LiveDisplay(

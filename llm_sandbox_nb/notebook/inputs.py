@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -68,20 +69,20 @@ def _matching(name: str, path: Path) -> list[Path]:
 
 
 def _files(path: Path) -> Iterator[tuple[str, Path]]:
-    """The file itself, or all files of the folder, under the names they get."""
+    """The file or the folder, under the name it gets."""
     name = path.resolve().name or "input"
     if path.is_file():
         yield path.name or name, path
         return
-    root = path.resolve()
-    files = [file for file in root.rglob("*") if file.is_file()]
+    if not path.is_dir():
+        raise SandboxInputError(
+            f"{path} is neither a file nor a folder: leave it out, or hand in the folder it is in."
+        )
+    files = list(islice((found for found in path.resolve().rglob("*") if not found.is_dir()), MOST_FILES + 1))
     if not files or len(files) > MOST_FILES:
         has = "no files" if not files else f"more than {plural(MOST_FILES, 'file')}"
         raise SandboxInputError(f"The folder {path} has {has}: hand in single files, or an archive.")
-    for file in files:
-        if not file.resolve().is_relative_to(root):
-            raise SandboxInputError(f"{file} is a link that leads out of {path}: hand in what it points to.")
-        yield f"{name}/{file.relative_to(root).as_posix()}", file
+    yield name, path.resolve()
 
 
 def _written(name: str, value: Any, staging: Path, frame_format: FrameFormat) -> Path:

@@ -95,7 +95,8 @@ class SandboxCommands:
         for path in paths:
             folder = sandbox.directories.input
             target = posixpath.join(folder, path.resolve().name) if path.is_dir() else folder
-            self._background.run(sandbox.upload(path, target))
+            for left_out in self._background.run(sandbox.upload(path, target)):
+                print(plain(left_out))
             print(f"Copied {path} to {posixpath.join(folder, path.resolve().name)}.")
 
     def sh(self, rest: str) -> None:

@@ -208,10 +208,14 @@ def find_destination(
         raise InputError(str(error)) from None
     files_step = step - 1 if before else step
     target = files_after(trajectory, files_step)
-    if what != "conversation" and not CheckpointFiles(run).has(target):
+    kept = CheckpointFiles(run)
+    if what != "conversation" and not kept.has(target):
+        others = (one for one in range(files_step - 1, -1, -1) if kept.has(files_after(trajectory, one)))
+        nearest = next(others, None)
+        before_it = "" if nearest is None else f" The last step before it whose files are kept is {nearest}."
         raise InputError(
             f"The files of step {step} are not kept (any more), so only the conversation can go back to it: "
-            "what='conversation'."
+            f"what='conversation'.{before_it}"
         )
     return Destination(to, step, what, target, files_step)
 

@@ -293,12 +293,13 @@ class ChannelSandbox(CheckpointingSandbox):
         return self._trusting(lambda: sorted((file_entry(row) for row in rows), key=lambda entry: entry.path))
 
     @_repeatable
-    async def upload(self, source: Path | str, target: str) -> None:
+    async def upload(self, source: Path | str, target: str) -> list[str]:
         """See `Sandbox.upload`."""
         plan = await asyncio.to_thread(plan_upload, Path(source))
         params = {"op": "unpack", "path": self._path(target), "timeout": TRANSFER_TIMEOUT}
         answer = await self.channel.call(params, body=tree_of(plan), timeout=TRANSFER_TIMEOUT)
         raise_upload_error(answer, target)
+        return plan.left_out
 
     @_repeatable
     async def download(

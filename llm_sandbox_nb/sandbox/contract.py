@@ -347,15 +347,18 @@ class Sandbox(ABC):
         """
 
     @abstractmethod
-    async def upload(self, source: Path | str, target: str) -> None:
+    async def upload(self, source: Path | str, target: str) -> list[str]:
         """Copy a host file or a folder's content into the sandbox folder `target` (made if missing).
 
-        Names are kept, nested, unicode and spaces too. Links in the source are stored as what they point to only when
-        that lies inside the source; others are refused.
+        Names are kept, nested, unicode and spaces too. Links stay links, also those that lead nowhere inside; hard
+        links stay one file. Pipes, sockets and devices are left out.
+
+        Returns:
+            A sentence for each thing that was left out, or does not work inside.
 
         Raises:
             FileNotFoundError: `source` is missing.
-            TransferError: a link leads outside the source, or the sandbox has no room.
+            TransferError: something cannot be read, or the sandbox has no room.
         """
 
     @abstractmethod

@@ -37,3 +37,7 @@ class OutputLimitExceededError(SandboxError):
 
 class HistoryError(SandboxError):
     """A checkpoint, or the content of a file at it, is not there (any more); or a history cannot be used."""
+
+
+class HistoryNotWrittenError(HistoryError):
+    """This machine cannot write a history: its disk is full, for example. The sandbox is as it was."""

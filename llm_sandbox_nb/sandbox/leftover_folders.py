@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
+
+from llm_sandbox_nb.windows import NOT_INHERITED, is_windows, try_lock
+
+TEMPORARY, IN_USE = "llm-sandbox-nb-", "in-use"
+_OLD = 3600.0
+"""Seconds after which an empty folder without a lock counts as left by an earlier version."""
 
 
 def remove_left_folders(prefix: str, lock: str, in_use: Callable[[Path], bool] = lambda folder: False) -> int:
@@ -25,8 +32,7 @@ def remove_left_folders(prefix: str, lock: str, in_use: Callable[[Path], bool] =
         except OSError:
             continue
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if in_use(folder):
+            if not try_lock(file) or in_use(folder):
                 held += 1
             elif os.fstat(file).st_uid == os.getuid():
                 shutil.rmtree(folder, ignore_errors=True)
@@ -42,10 +48,11 @@ def make_owned_folder(prefix: str, lock: str) -> tuple[Path, int]:
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     partial = folder / f"{lock}.partial"
     try:
-        file = os.open(partial, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        file = os.open(partial, os.O_CREAT | os.O_RDWR | NOT_INHERITED, 0o600)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            partial.rename(folder / lock)  # locked before anybody can find it free
+            try_lock(file)
+            if not is_windows():
+                partial.rename(folder / lock)  # locked before anybody can find it free
         except BaseException:
             os.close(file)
             raise
@@ -53,3 +60,39 @@ def make_owned_folder(prefix: str, lock: str) -> tuple[Path, int]:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return folder, file
+
+
+class TemporaryFolder:
+    """A folder that `close` removes; when its owner was killed, whoever starts next does."""
+
+    def __init__(self) -> None:
+        self.path, self._lock = make_owned_folder(TEMPORARY, IN_USE)
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove it. May be called twice."""
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            if is_windows():  # which removes no file that is open
+                os.close(lock)
+                shutil.rmtree(self.path, ignore_errors=True)
+            else:
+                shutil.rmtree(self.path, ignore_errors=True)
+                os.close(lock)
+
+
+def remove_temporary_folders() -> None:
+    """Remove the folders of `TemporaryFolder` whose owners were killed, and the empty ones of earlier versions."""
+    if is_windows():
+        return
+    remove_left_folders(TEMPORARY, IN_USE)
+    for folder in Path(tempfile.gettempdir()).glob(f"{TEMPORARY}*"):
+        with contextlib.suppress(OSError):
+            info = folder.lstat()
+            if info.st_uid == os.getuid() and time.time() - info.st_mtime > _OLD:
+                folder.rmdir()  # fails unless it is an empty folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -13,7 +14,9 @@ from typing import Any, Protocol, cast
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.contract import Directories, Limits, ResourceUsage, Sandbox
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError
+from llm_sandbox_nb.sandbox.history.checkpointing import remove_stale
 from llm_sandbox_nb.sandbox.isolations import ISOLATIONS, automatic_isolations
+from llm_sandbox_nb.sandbox.leftover_folders import remove_temporary_folders
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 from llm_sandbox_nb.windows import NO_SANDBOX, is_windows
 
@@ -58,6 +61,13 @@ class OwnSandbox(Protocol):
     @property
     def labels(self) -> Mapping[str, str]:
         """Those it was started with."""
+
+
+class OwnedImplementation(Implementation, Protocol):
+    """The module of an isolation without `survives_owner`."""
+
+    def remove_leftovers(self) -> object:
+        """Remove what its sandboxes have left whose owners were killed."""
 
 
 class AdoptingImplementation(Implementation, Protocol):
@@ -166,6 +176,7 @@ async def start_sandbox(
     options: SandboxOptions, *, labels: Mapping[str, str] | None = None
 ) -> ChannelSandbox:
     """Start what `options` ask for. It can start others like itself, for forks. `labels`: see `Implementation`."""
+    await asyncio.to_thread(_remove_temporary_once)
     name = options.isolation
     if name in (None, "auto"):
         name = await choose_isolation(options)
@@ -173,6 +184,29 @@ async def start_sandbox(
     sandbox = await load_isolation(name).start(options, labels=labels)
     sandbox.start_clone = lambda: start_sandbox(options)
     return sandbox
+
+
+def remove_temporary() -> None:
+    """Remove what killed processes of this user have left in the temporary folder."""
+    remove_temporary_folders()
+    remove_stale()
+
+
+_remove_temporary_once = functools.cache(remove_temporary)
+"""Once in the life of a process is enough: what it makes itself, it removes itself."""
+
+
+def remove_leftovers() -> None:
+    """Remove what killed processes of this user have left: temporary folders, control groups, waiting processes.
+
+    What may be adopted is not removed here: see `AdoptingImplementation.reap_orphans`.
+    """
+    if is_windows():
+        return
+    remove_temporary()
+    for row in ISOLATIONS.values():
+        if not row.survives_owner:
+            cast(OwnedImplementation, load_isolation(row.name)).remove_leftovers()
 
 
 async def choose_isolation(options: SandboxOptions) -> str:

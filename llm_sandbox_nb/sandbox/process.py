@@ -85,18 +85,23 @@ async def start(options: SandboxOptions, *, labels: Mapping[str, str] | None = N
         raise
 
 
-def remove_left() -> int:
+def remove_leftovers() -> int:
     """Remove folders whose owner and executor were both killed; how many there are of those that live.
 
     An executor that lives removes its own.
     """
-    marks = {mark for pid in _pids() for mark in _environ(pid) if mark.startswith(FOLDER_VARIABLE.encode())}
+
+    @functools.cache
+    def marks() -> frozenset[bytes]:
+        start = FOLDER_VARIABLE.encode()
+        return frozenset(mark for pid in _pids() for mark in _environ(pid) if mark.startswith(start))
+
     return remove_left_folders(
-        _PREFIX, _OWNED, lambda folder: f"{FOLDER_VARIABLE}={folder}".encode() in marks
+        _PREFIX, _OWNED, lambda folder: f"{FOLDER_VARIABLE}={folder}".encode() in marks()
     )
 
 
-_remove_left_once = functools.cache(remove_left)
+_remove_left_once = functools.cache(remove_leftovers)
 """Once in the life of a process is enough: what it starts itself, it ends itself."""
 
 

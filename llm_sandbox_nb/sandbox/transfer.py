@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import posixpath
 import secrets
@@ -16,22 +17,24 @@ import stat
 import struct
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self, cast
 
+from llm_sandbox_nb.own_folder import kind_of
 from llm_sandbox_nb.sandbox.contract import TransferKind
 from llm_sandbox_nb.sandbox.errors import TransferError
 from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
-from llm_sandbox_nb.windows import FOLDER, NO_LINK, NOT_INHERITED
+from llm_sandbox_nb.windows import FOLDER, NO_LINK, NO_WAIT, NOT_INHERITED
 
 RECORD = struct.Struct(">BHI")
 """Kind, length of the path, mode."""
 CHUNK = struct.Struct(">I")
 """Length of a piece of content; 0 ends the content."""
 CHUNK_SIZE = 256 * 1024
-DIRECTORY, FILE, SKIPPED, THE_END = b"DFSE"
+DIRECTORY, FILE, LINK, SAME, SKIPPED, THE_END = b"DFLHSE"
+"""`LINK` and `SAME`, a further name of a file that came before, only travel into a sandbox."""
 
 
 def record(kind: int, path: bytes, mode: int = 0) -> bytes:
@@ -83,73 +86,130 @@ class TreeRecordReader:
 BATCH = 1024 * 1024
 
 
+_LONGEST = 3500
+"""Bytes of a name below the folder that is uploaded: with the target before it, it must be a path."""
+_GIT_FILE_MOST = 4096
+
+
 @dataclass(frozen=True)
 class Planned:
-    """One file or folder to be uploaded, under its name inside."""
+    """One entry to be uploaded, under its name inside. `target`: where a link leads, or a file's first name."""
 
+    kind: int
     name: bytes
     path: Path
-    directory: bool
-    mode: int
+    mode: int = 0
+    target: bytes = b""
 
 
-def plan_upload(source: Path) -> list[Planned]:
+@dataclass
+class UploadPlan:
+    """What an upload takes, and a sentence for each thing that it leaves out, or that will not work inside."""
+
+    entries: list[Planned] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+    def names(self) -> list[str]:
+        """The names of all that is no folder."""
+        return [os.fsdecode(entry.name) for entry in self.entries if entry.kind != DIRECTORY]
+
+
+def plan_upload(source: Path) -> UploadPlan:
     """Everything that an upload of `source` takes: a file under its own name, or a folder's content.
+
+    Links stay links, wherever they lead. Pipes, sockets and devices are left out.
 
     Raises:
         FileNotFoundError: `source` is missing.
-        TransferError: a link leads outside, to nowhere, or back to a folder it is in; or a special file.
+        TransferError: it is neither a file nor a folder, or something in it cannot be read.
     """
     look = source.stat()
+    root = source.resolve()
     if stat.S_ISREG(look.st_mode):
-        return [Planned(os.fsencode(source.resolve().name), source, False, look.st_mode)]
+        _check_readable(root)
+        return UploadPlan([Planned(FILE, os.fsencode(root.name), root, look.st_mode)])
     if not stat.S_ISDIR(look.st_mode):
         raise TransferError(f"{source} is neither a file nor a folder; upload one of these.")
-    root = source.resolve()
-    return list(_below(root, root, b"", (root,)))
+    plan = UploadPlan()
+    seen: dict[tuple[int, int], bytes] = {}
+    todo = [(root, b"")]
+    while todo:
+        folder, prefix = todo.pop()
+        inner = []
+        for path, name in _children(folder, prefix):
+            if len(name) > _LONGEST:
+                plan.left_out.append(f"{_printable(name[:100])}... was left out: its path is too long.")
+                continue
+            look = path.lstat()
+            if stat.S_ISDIR(look.st_mode):
+                plan.entries.append(Planned(DIRECTORY, name, path, look.st_mode))
+                inner.append((path, name + b"/"))
+            elif stat.S_ISLNK(look.st_mode):
+                plan.entries.append(Planned(LINK, name, path, target=os.fsencode(path.readlink())))
+            elif not stat.S_ISREG(look.st_mode):
+                plan.left_out.append(f"{_printable(name)} was left out: it is {kind_of(look.st_mode)}.")
+            elif look.st_nlink > 1 and (first := seen.setdefault((look.st_dev, look.st_ino), name)) != name:
+                plan.entries.append(Planned(SAME, name, path, target=first))
+            else:
+                _check_readable(path)
+                plan.entries.append(Planned(FILE, name, path, look.st_mode))
+                if path.name == ".git":
+                    plan.left_out += _repository_elsewhere(path, name, root)
+        todo += reversed(inner)
+    return plan
 
 
-def _below(folder: Path, root: Path, prefix: bytes, above: tuple[Path, ...]) -> Iterator[Planned]:
-    for path in sorted(folder.iterdir()):
-        name = prefix + os.fsencode(path.name)
-        real = _inside(path, root) if path.is_symlink() else path
-        look = real.stat()
-        if stat.S_ISDIR(look.st_mode):
-            if real in above:
-                raise TransferError(
-                    f"{path} is a link to a folder that it is in; remove it, then upload again."
-                )
-            yield Planned(name, real, True, look.st_mode)
-            yield from _below(real, root, name + b"/", (*above, real))
-        elif stat.S_ISREG(look.st_mode):
-            yield Planned(name, real, False, look.st_mode)
-        else:
-            raise TransferError(f"{path} is neither a file nor a folder; remove it, then upload again.")
-
-
-def _inside(link: Path, root: Path) -> Path:
-    """What a link points to, if that is inside the folder that is uploaded."""
+def _children(folder: Path, prefix: bytes) -> list[tuple[Path, bytes]]:
     try:
-        real = link.resolve(strict=True)
-    except (OSError, RuntimeError) as error:
-        raise TransferError(f"{link} is a link to nowhere; remove it, then upload again.") from error
-    if not real.is_relative_to(root):
-        raise TransferError(f"{link} is a link that leads outside {root}; replace it by what it points to.")
-    return real
+        return [(path, prefix + os.fsencode(path.name)) for path in sorted(folder.iterdir())]
+    except OSError as error:
+        raise _unreadable(folder, error) from error
 
 
-def _stream(plan: list[Planned]) -> Iterator[bytes]:
-    for entry in plan:
-        yield record(DIRECTORY if entry.directory else FILE, entry.name, stat.S_IMODE(entry.mode))
-        if not entry.directory:
+def _check_readable(path: Path) -> None:
+    if not os.access(path, os.R_OK):
+        raise _unreadable(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+
+
+def _unreadable(path: Path, error: OSError) -> TransferError:
+    return TransferError(f"{path} cannot be read ({error.strerror}); make it readable, or leave it out.")
+
+
+def _repository_elsewhere(path: Path, name: bytes, root: Path) -> list[str]:
+    """A sentence where a file `.git` names a repository that does not come along, as in a worktree of git."""
+    with path.open("rb") as file:
+        first = file.read(_GIT_FILE_MOST).partition(b"\n")[0]
+    if not first.startswith(b"gitdir: "):
+        return []
+    named = Path(os.fsdecode(first.removeprefix(b"gitdir: ")))
+    if not named.is_absolute() and (path.parent / named).resolve().is_relative_to(root):
+        return []
+    return [
+        f"{_printable(name)} names a repository that is not in the upload ({_printable(os.fsencode(named))}), so git "
+        "does not work there: upload a clone, as `git clone` makes it, instead of a worktree."
+    ]
+
+
+def _stream(plan: UploadPlan) -> Iterator[bytes]:
+    for entry in plan.entries:
+        yield record(entry.kind, entry.name, stat.S_IMODE(entry.mode))
+        if entry.kind == FILE:
             yield from _content(entry.path)
+        elif entry.kind != DIRECTORY:
+            yield CHUNK.pack(len(entry.target)) + entry.target + CHUNK.pack(0)
     yield record(THE_END, b"")
 
 
 def _content(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while data := file.read(CHUNK_SIZE):
-            yield CHUNK.pack(len(data)) + data
+    """The content of a file. Raises TransferError, also when it has become something else."""
+    try:
+        with open(os.open(path, os.O_RDONLY | NO_LINK | NO_WAIT | NOT_INHERITED), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError(errno.EINVAL, "it is no file any more")
+            while data := file.read(CHUNK_SIZE):
+                yield CHUNK.pack(len(data)) + data
+    except OSError as error:
+        raise _unreadable(path, error) from error
     yield CHUNK.pack(0)
 
 
@@ -164,7 +224,7 @@ def _batch(pieces: Iterator[bytes]) -> bytes:
     return b"".join(taken)
 
 
-async def tree_of(plan: list[Planned]) -> AsyncIterator[bytes]:
+async def tree_of(plan: UploadPlan) -> AsyncIterator[bytes]:
     """The stream of an upload; files are read in a thread."""
     pieces = _stream(plan)
     while batch := await asyncio.to_thread(_batch, pieces):

@@ -7,7 +7,6 @@ import contextlib
 import hashlib
 import json
 import logging
-import tempfile
 import time
 from collections.abc import Coroutine
 from dataclasses import asdict, replace
@@ -17,10 +16,12 @@ from typing import Any, Literal, Protocol
 
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError, SandboxError, SandboxLostError
+from llm_sandbox_nb.sandbox.leftover_folders import TemporaryFolder
 from llm_sandbox_nb.sandbox.open import (
     AdoptingImplementation,
     OwnSandbox,
     adopting_isolations,
+    remove_leftovers,
     start_sandbox,
 )
 from llm_sandbox_nb.sandbox.options import SandboxOptions
@@ -153,7 +154,7 @@ class Opener:
 
     def __init__(self, server_key: str) -> None:
         self._key = hashlib.sha256(server_key.encode()).hexdigest()[:32]
-        self._certificates: tempfile.TemporaryDirectory[str] | None = None
+        self._certificates: TemporaryFolder | None = None
 
     async def open(self, managed: ManagedSandbox) -> ChannelSandbox:
         """Start what `managed` is to be.
@@ -182,7 +183,8 @@ class Opener:
         return [managed for managed in found if managed is not None]
 
     async def reap(self) -> list[str]:
-        """Remove sandboxes whose owner has died; their ids."""
+        """Remove sandboxes whose owner has died; their ids. Also what killed kernels have left on this machine."""
+        await asyncio.to_thread(remove_leftovers)
         removed: list[str] = []
         for isolation in adopting_isolations():
             with contextlib.suppress(IsolationUnavailableError):
@@ -192,7 +194,7 @@ class Opener:
     def close(self) -> None:
         """Remove the certificates of clients."""
         if self._certificates is not None:
-            self._certificates.cleanup()
+            self._certificates.close()
 
     async def _adopt(self, isolation: AdoptingImplementation, own: OwnSandbox) -> ManagedSandbox | None:
         try:
@@ -220,7 +222,7 @@ class Opener:
     def _certificate_file(self, pem: str) -> Path:
         """A file that lives as long as the server: isolation `process` reads it whenever a program starts."""
         if self._certificates is None:
-            self._certificates = tempfile.TemporaryDirectory(prefix="llm-sandbox-nb-")
-        path = Path(self._certificates.name) / f"{hashlib.sha256(pem.encode()).hexdigest()[:32]}.pem"
+            self._certificates = TemporaryFolder()
+        path = self._certificates.path / f"{hashlib.sha256(pem.encode()).hexdigest()[:32]}.pem"
         path.write_text(pem)
         return path

@@ -167,6 +167,7 @@ class ModelReplied(EventBase):
     reasoning: str | None = None
     usage: Usage | None = None
     finish_reason: str | None = None
+    """As the server has it; `cut_off`: it sent none, and broke off again when it was asked anew."""
     model_time: float = 0.0
     response_id: str | None = None
     response_model: str | None = None

@@ -12,7 +12,14 @@ from pathlib import Path
 
 from llm_sandbox_nb.formatting import clip
 from llm_sandbox_nb.known_keys import without_keys, without_keys_in
-from llm_sandbox_nb.own_folder import NotOwnFileError, is_file, open_file, read_file, write_file
+from llm_sandbox_nb.own_folder import (
+    NotOwnFileError,
+    is_file,
+    open_file,
+    read_file,
+    unshare_file,
+    write_file,
+)
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.run_folder import BLOBS, JOURNAL
 from llm_sandbox_nb.windows import try_lock
@@ -31,7 +38,11 @@ _PREVIEW = 4000
 
 
 class JournalError(Exception):
-    """A journal cannot be read, or another process writes it. The message says why."""
+    """A journal cannot be read or begun, or another process writes it. The message says why."""
+
+
+class JournalNotWrittenError(OSError):
+    """The record of a run cannot be written: the disk is full, for example."""
 
 
 class Journal:
@@ -45,16 +56,44 @@ class Journal:
             self._file = open_file(folder, JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         except NotOwnFileError as error:
             raise JournalError(f"The run cannot be written: {error}.") from error
+        except OSError as error:
+            raise JournalError(
+                f"The run cannot be written to {folder} ({error.strerror}): free disk space, or choose another "
+                "output folder."
+            ) from error
+        self._lock()
+        try:
+            if os.fstat(self._file).st_nlink > 1:  # what is appended must not appear under another name
+                unshare_file(folder, JOURNAL)
+                shared, self._file = self._file, open_file(folder, JOURNAL, os.O_WRONLY | os.O_APPEND)
+                os.close(shared)
+                self._lock()
+            _drop_torn_line(folder)
+        except OSError:
+            self.close()
+            raise
+
+    def _lock(self) -> None:
+        """Lock out other writers. Raises JournalError when there is one."""
         if not _lock(self._file):
             self.close()
-            raise JournalError(f"The run in {folder} executes already: wait for its end, or fork it.")
-        _drop_torn_line(folder)
+            raise JournalError(f"The run in {self.folder} executes already: wait for its end, or fork it.")
 
     def append(self, event: ev.Event) -> None:
-        """Write one event. Raises OSError when the disk is full; readers never see half an event."""
+        """Write one event; readers never see half of it, and the next one begins a line.
+
+        Raises:
+            JournalNotWrittenError: the disk is full; nothing was written.
+        """
         data = (ev.dump_event(event) + "\n").encode()
-        while data:
-            data = data[os.write(self._file, data) :]
+        written = 0
+        try:
+            while written < len(data):
+                written += os.write(self._file, data[written:])
+        except OSError as error:
+            with suppress(OSError):
+                os.ftruncate(self._file, os.fstat(self._file).st_size - written)
+            raise JournalNotWrittenError(error.errno, error.strerror, str(self.path)) from error
 
     def store_text(self, text: str) -> ev.Text:
         """The text itself, or a `Blob` that points to it when it is large."""
@@ -73,7 +112,10 @@ class Journal:
         data, preview = without_keys_in(data), without_keys(preview)
         digest = hashlib.sha256(data).hexdigest()
         if not is_file(self.folder, f"{BLOBS}/{digest}"):
-            write_file(self.folder, f"{BLOBS}/{digest}", data)
+            try:
+                write_file(self.folder, f"{BLOBS}/{digest}", data)
+            except OSError as error:
+                raise JournalNotWrittenError(error.errno, error.strerror, str(self.folder)) from error
         return ev.Blob(sha256=digest, size=len(data), preview=preview)
 
     def close(self) -> None:

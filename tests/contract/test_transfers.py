@@ -56,9 +56,6 @@ async def test_upload_errors(box: Any, tmp_path: Path) -> None:
     await box.run("mkdir input/f")
     with pytest.raises(TransferError):
         await box.upload(source, "input")
-    (source / "link").symlink_to("/etc/passwd")
-    with pytest.raises(TransferError, match="leads outside"):
-        await box.upload(source, "input")
     assert (await box.run("echo fine")).stdout == b"fine\n"
 
 

@@ -290,16 +290,16 @@ class _Start:
 
 
 def _make_group(name: str, limits: Limits) -> Group | None:
-    _reap_once()
+    _remove_leftovers_once()
     return Group.make(name, limits, find_bases())
 
 
-def reap() -> list[str]:
+def remove_leftovers() -> list[str]:
     """Remove what sandboxes have left whose owners died: the names of control groups, the numbers of processes."""
     return [*reap_groups(find_groups()), *(str(pid) for pid in kill_waiting())]
 
 
-_reap_once = cache(reap)
+_remove_leftovers_once = cache(remove_leftovers)
 """Once in the life of a process is enough: what it starts itself, it ends itself."""
 
 

@@ -15,15 +15,14 @@ import re
 import shutil
 import socket
 import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError, SandboxError, SandboxLostError
+from llm_sandbox_nb.sandbox.leftover_folders import TemporaryFolder
 
 if TYPE_CHECKING:
     from llm_sandbox_nb.sandbox.docker.api import DockerClient, TLSConfig
@@ -239,8 +238,8 @@ class _SshTunnel:
     """A listening socket, in a folder of this user's own, and the ssh processes behind its connections."""
 
     def __init__(self, url: str) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="llm-sandbox-nb-"))
-        self.path = self.folder / "docker.sock"
+        self.folder = TemporaryFolder()
+        self.path = self.folder.path / "docker.sock"
         parts = urlsplit(url)
         host = f"{parts.username}@{parts.hostname}" if parts.username else parts.hostname or ""
         port = ["-p", str(parts.port)] if parts.port else []
@@ -287,4 +286,4 @@ class _SshTunnel:
         for process in self._processes:
             process.terminate()
             process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.close()

@@ -40,10 +40,10 @@ class ScanLimits:
     """Limits of a scan."""
 
     def __init__(self, given: dict[str, Any]) -> None:
-        self.entries = int(given.get("entries") or ENTRIES_KEPT)
-        self.file = int(given.get("file") or FILE_SIZE)
-        self.bytes = int(given.get("bytes") or CONTENT_SIZE)
-        self.deadline = time.monotonic() + float(given.get("seconds") or SCAN_SECONDS)
+        self.entries = int(given.get("entries", ENTRIES_KEPT))
+        self.file = int(given.get("file", FILE_SIZE))
+        self.bytes = int(given.get("bytes", CONTENT_SIZE))
+        self.deadline = time.monotonic() + float(given.get("seconds", SCAN_SECONDS))
 
 
 class FilesystemScan:

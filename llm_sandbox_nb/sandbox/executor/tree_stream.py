@@ -2,7 +2,8 @@
 
 A tree travels as records: a header `>BHI` (kind, length of the path, mode), the path, and for a file its
 content in chunks of `>I` bytes, the last of which is empty. Kinds: D directory, F file, S left out (its
-content is the reason), and E, which ends the tree.
+content is the reason), and E, which ends the tree. Only into the sandbox: L link (its content is where it leads),
+H another name of a file (its content is the first name).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 RECORD = struct.Struct(">BHI")
 CHUNK = struct.Struct(">I")
-DIRECTORY, FILE, SKIPPED, THE_END = b"DFSE"
+DIRECTORY, FILE, LINK, SAME, SKIPPED, THE_END = b"DFLHSE"
 TREE_ENTRIES = 100_000
 TREE_DEPTH = 98
 """Folders above a file; deeper ones are not entered."""
@@ -152,7 +153,7 @@ class TreeReader:
 
 
 def unpack(params: dict[str, Any]) -> dict[str, Any]:
-    """Unpack the tree in the body into a folder; files of the same name are replaced, others stay."""
+    """Unpack the tree in the body into a folder; files and links of the same name are replaced, others stay."""
     target = text_to_bytes(params["path"])
     os.makedirs(target, exist_ok=True)
     reader = TreeReader()
@@ -161,16 +162,20 @@ def unpack(params: dict[str, Any]) -> dict[str, Any]:
         path = os.path.join(target, reader.take(length))
         if kind == THE_END:
             return {}
+        if os.path.islink(path) or (kind != DIRECTORY and os.path.isfile(path)):
+            os.unlink(path)  # also a link to a folder: nothing is written to where it leads
         if kind == DIRECTORY:
             os.makedirs(path, exist_ok=True)
+        elif kind == LINK:
+            os.symlink(b"".join(reader.content()), path)
+        elif kind == SAME:
+            os.link(os.path.join(target, b"".join(reader.content())), path, follow_symlinks=False)
         else:
             receive_file(reader, path, mode)
 
 
 def receive_file(reader: TreeReader, path: bytes, mode: int) -> None:
     """Write one file of an upload."""
-    if os.path.islink(path) or os.path.isfile(path):
-        os.unlink(path)
     fd = os.open(path, OPEN_NEW, 0o666)
     try:
         for data in reader.content():

@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 
 from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.sandbox.contract import HISTORY_LIMIT, Checkpoint
-from llm_sandbox_nb.sandbox.errors import HistoryError
+from llm_sandbox_nb.sandbox.errors import HistoryError, HistoryNotWrittenError
 from llm_sandbox_nb.sandbox.history.diff import differing_paths
 from llm_sandbox_nb.sandbox.history.image_files import ImageFiles
 from llm_sandbox_nb.sandbox.history.manifest import Entry, Manifest, delta, moved
-from llm_sandbox_nb.sandbox.history.packs import PackWriter
+from llm_sandbox_nb.sandbox.history.packs import PackWriter, storing
 from llm_sandbox_nb.sandbox.history.snapshot import (
     ENTRIES_MOST,
     SnapshotReader,
@@ -41,6 +41,8 @@ SCAN_SECONDS = 120.0
 """Seconds after which a scan ends with what it has found."""
 SPARE = 256 * 1024 * 1024
 """Bytes of this machine's disk that a checkpoint leaves free."""
+SPARE_OF_RESTORE = 16 * 1024 * 1024
+"""The same of the checkpoint before files are restored: a person asked for that, and it changes little."""
 _PREFIX = "llm-sandbox-history-"
 _T = TypeVar("_T")
 
@@ -160,7 +162,8 @@ class SandboxHistory:
     def _open(self) -> HistoryStore:
         if self.store is None:
             remove_stale()
-            folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            with storing(Path(tempfile.gettempdir())):
+                folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
             self.store, self._temporary = HistoryStore(folder, limit=self._limit), True
         return self.store
 
@@ -186,22 +189,38 @@ class SandboxHistory:
         async with self.lock:
             return await self.take_locked(connection)
 
-    async def take_locked(self, connection: ExecutorConnection, pinned: Collection[str] = ()) -> str:
-        """Take a checkpoint while holding `lock`; `pinned` checkpoints are not dropped for it."""
+    async def take_locked(
+        self, connection: ExecutorConnection, pinned: Collection[str] = (), *, spare: int = SPARE
+    ) -> str:
+        """Take a checkpoint while holding `lock`; `pinned` checkpoints are not dropped for it.
+
+        Raises:
+            HistoryNotWrittenError: this machine's disk would have less than `spare` bytes.
+        """
         first = self.last_scan is None
-        scan, found = await self.scan_locked(connection)
+        scan, found = await self.scan_locked(connection, spare=spare)
         if first and self.store is not None:
 
             async def connected() -> ExecutorConnection:
                 return connection
 
-            await ImageFiles(self.store, connected).learn_engine_files(found)
+            try:
+                await ImageFiles(self.store, connected).learn_engine_files(found)
+            except BaseException:
+                scan.content.discard()
+                raise
         return await finish_anyway(asyncio.to_thread(scan.commit, found, pinned))
 
-    async def scan_locked(self, connection: ExecutorConnection) -> tuple[PendingCheckpoint, dict[str, Entry]]:
-        """Scan the files while holding `lock`. Returns all entries, and what can keep them as a checkpoint."""
+    async def scan_locked(
+        self, connection: ExecutorConnection, *, spare: int = SPARE
+    ) -> tuple[PendingCheckpoint, dict[str, Entry]]:
+        """Scan the files while holding `lock`. Returns all entries, and what can keep them as a checkpoint.
+
+        Raises:
+            HistoryNotWrittenError: this machine's disk would have less than `spare` bytes.
+        """
         store = await asyncio.to_thread(self._open)
-        scan = PendingCheckpoint(self, store, self._room(store))
+        scan = PendingCheckpoint(self, store, room_for_content(store, spare))
         try:
             outcome = await connection.request_files(scan.request(), scan.reader.take, CHECKPOINT_TIMEOUT)
             raise_error(outcome, "")
@@ -213,10 +232,6 @@ class SandboxHistory:
             scan.content.discard()
             raise
 
-    def _room(self, store: HistoryStore) -> int:
-        free = shutil.disk_usage(store.folder).free - SPARE
-        return max(0, min(store.limit, free))
-
 
 @dataclass(frozen=True)
 class HistoryCopy:
@@ -227,7 +242,7 @@ class HistoryCopy:
 
     @classmethod
     def of(cls, source: HistoryStore, folder: Path | None) -> HistoryCopy:
-        """Copy a history into `folder`, or a temporary one. Raises HistoryError, OSError."""
+        """Copy a history into `folder`, or a temporary one. Raises HistoryError."""
         target = Path(tempfile.mkdtemp(prefix=_PREFIX)) if folder is None else folder.absolute()
         return cls(source.continued_in(target), folder is None)
 
@@ -236,6 +251,21 @@ class HistoryCopy:
         self.store.close()
         if self.temporary:
             remove_history(self.store.folder)
+
+
+def room_for_content(store: HistoryStore, spare: int) -> int:
+    """Bytes of content that one checkpoint may take.
+
+    Raises:
+        HistoryNotWrittenError: this machine's disk would have less than `spare` bytes.
+    """
+    free = shutil.disk_usage(store.folder).free
+    if free <= spare:
+        raise HistoryNotWrittenError(
+            f"This machine's disk is nearly full ({format_size(free)} are free in {store.folder}, and a checkpoint "
+            f"leaves {format_size(spare)}): free disk space, or choose another output folder."
+        )
+    return min(store.limit, free - spare)
 
 
 class PendingCheckpoint:
@@ -286,7 +316,7 @@ class PendingCheckpoint:
         """Keep the entries if anything has changed, or is `changed` for sure. Returns the sandbox's checkpoint.
 
         Raises:
-            OSError: this machine's disk is full.
+            HistoryNotWrittenError: this machine's disk is full.
         """
         history, store = self._history, self._store
         if not changed and self._unchanged(found):

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from llm_sandbox_nb.own_folder import is_file, open_file
+from llm_sandbox_nb.own_folder import is_file, open_file, unshare_file
 from llm_sandbox_nb.sandbox.contract import Checkpoint
 from llm_sandbox_nb.sandbox.errors import HistoryError
-from llm_sandbox_nb.sandbox.history.entry_rows import is_entry, path_problem
+from llm_sandbox_nb.sandbox.history.entry_rows import is_entry, is_kept_path, path_problem
 from llm_sandbox_nb.sandbox.history.index_copy import (
     INDEX,
     SCHEMA,
@@ -29,6 +29,7 @@ from llm_sandbox_nb.sandbox.history.manifest import Entry
 from llm_sandbox_nb.sandbox.history.packs import PARTIAL, PackWriter
 
 _COLUMNS = "c.id, p.id, c.time, c.files, c.size, c.duration, c.incomplete"
+_INVALID = "The history is damaged: what it says of a file is invalid."
 _FROM = "FROM checkpoints c LEFT JOIN checkpoints p ON p.number = c.parent"
 
 
@@ -44,10 +45,11 @@ class Index:
         self.sql.execute("BEGIN IMMEDIATE")
         try:
             yield self.sql
+            self.sql.execute("COMMIT")
         except BaseException:
-            self.sql.execute("ROLLBACK")
+            if self.sql.in_transaction:  # on a full disk SQLite has rolled back already
+                self.sql.execute("ROLLBACK")
             raise
-        self.sql.execute("COMMIT")
 
     # -- checkpoints ---------------------------------------------------------------------------------------
 
@@ -102,7 +104,7 @@ class Index:
             (self.number(id),),
         )
         found: dict[bytes, bytes | None] = dict(rows)
-        return {os.fsdecode(path): kept_entry(entry) for path, entry in found.items() if entry is not None}
+        return {_kept_path(path): kept_entry(entry) for path, entry in found.items() if entry is not None}
 
     def add(
         self,
@@ -175,7 +177,7 @@ class Index:
             " AND entry IS NOT NULL",
             (start, start[:-1] + b"0", len(start) + 1),
         )
-        return [os.fsdecode(row[0]) for row in rows]
+        return [_kept_path(row[0]) for row in rows]
 
     def learn_image(self, entries: Mapping[str, tuple[Entry | None, bool]], content: PackWriter) -> None:
         """Keep what the image has at paths, with the content of its files."""
@@ -198,8 +200,15 @@ def kept_entry(data: bytes) -> Entry:
     except (ValueError, RecursionError):
         row = None
     if not is_entry(row, kept=True) or (row[8] is not None and path_problem(row[8])):
-        raise HistoryError("The history is damaged: what it says of a file is invalid.")
+        raise HistoryError(_INVALID)
     return Entry.of_row(*row)
+
+
+def _kept_path(data: bytes) -> str:
+    """A path from a row of an index, which may come from a stranger. Raises HistoryError when it is none."""
+    if not is_kept_path(data):
+        raise HistoryError(_INVALID)
+    return os.fsdecode(data)
 
 
 # -- databases -----------------------------------------------------------------------------------------------------
@@ -214,11 +223,9 @@ def writable_index(folder: Path) -> Index:
     _check_names(folder)
     _finish_replacement(folder)
     if is_file(folder, INDEX):
-        source = open_source(folder)
-        try:
-            _replace(folder, lambda target: copy_rows(folder, source, target))
-        finally:
-            source.close()
+        for suffix in ("", "-wal", "-shm"):
+            unshare_file(folder, f"{INDEX}{suffix}")
+        _replace(folder, lambda target: copy_rows(folder, target))
     else:
         _replace(folder, lambda target: None)
     _finish_replacement(folder)
@@ -237,6 +244,8 @@ def write_copy(folder: Path, index: Index) -> None:
 class IndexReader:
     """The index in a folder, for reading while another process may write it: a copy, made anew when it has changed.
 
+    What checkpoints hold is copied when it is first asked for: whoever lists them does not wait for all their files.
+
     Raises:
         HistoryError: it holds no index of a history.
     """
@@ -246,9 +255,13 @@ class IndexReader:
         self._source = open_source(folder)
         self._seen: tuple[int, int] | None = None
         self._index: Index | None = None
+        self._whole = False
 
-    def current(self) -> tuple[Index, bool]:
-        """The rows as they are now, and whether they have changed since the last call. Raises HistoryError."""
+    def current(self, *, whole: bool) -> tuple[Index, bool]:
+        """The rows as they are now, and whether they have changed since the last call. Raises HistoryError.
+
+        Unless `whole`, those of files may be missing.
+        """
         inode = self._inode()
         if self._seen is not None and self._seen[0] != inode:
             self._source.close()
@@ -257,18 +270,21 @@ class IndexReader:
             seen = inode, int(self._source.execute("PRAGMA data_version").fetchone()[0])
         except sqlite3.Error as error:
             raise HistoryError(f"The index in {self._folder} cannot be read: {error}.") from error
-        if self._index is not None and self._seen == seen:
+        changed = self._seen != seen
+        if self._index is not None and not changed and self._whole >= whole:
             return self._index, False
         # Without a name SQLite keeps it in memory, and what is large in a file that nobody else can open.
-        sql = _with_schema(sqlite3.connect("", isolation_level=None, check_same_thread=False))
+        sql = _with_schema(
+            sqlite3.connect("", uri=True, isolation_level=None, check_same_thread=False, timeout=20.0)
+        )
         try:
-            copy_rows(self._folder, self._source, sql)
+            copy_rows(self._folder, sql, whole=whole)
         except BaseException:
             sql.close()
             raise
         self._close_copy()
-        self._index, self._seen = Index(sql), seen
-        return self._index, True
+        self._index, self._seen, self._whole = Index(sql), seen, whole
+        return self._index, changed
 
     def close(self) -> None:
         """Close the files."""
@@ -303,10 +319,10 @@ def _replace(folder: Path, fill: Callable[[sqlite3.Connection], object]) -> None
     name = f"{INDEX}.{secrets.token_hex(6)}{PARTIAL}"
     try:
         os.close(open_file(folder, name, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
-        sql = _with_schema(_connect(folder / name))
+        sql = _with_schema(_connect(folder / name, journal="MEMORY"))
         try:
             fill(sql)
-            sql.execute("PRAGMA journal_mode=WAL")  # of a copy that came with another mode
+            sql.execute("PRAGMA main.journal_mode=WAL")  # a new file needs no log while it is filled
         finally:
             sql.close()
         (folder / name).rename(folder / _FRESH)
@@ -329,12 +345,12 @@ def _finish_replacement(folder: Path) -> None:
     (folder / _FRESH).replace(folder / INDEX)
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _connect(path: Path, *, journal: str = "WAL") -> sqlite3.Connection:
     """A connection to a database that this program has made."""
     where = f"file:{quote(str(path))}?mode=rw"
     sql = sqlite3.connect(where, uri=True, isolation_level=None, check_same_thread=False, timeout=20.0)
     sql.execute("PRAGMA trusted_schema=0")
-    sql.execute("PRAGMA journal_mode=WAL")
+    sql.execute(f"PRAGMA journal_mode={journal}")
     return sql
 
 

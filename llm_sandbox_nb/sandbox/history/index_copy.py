@@ -1,8 +1,9 @@
 """Copies the rows of an index on disk into a fresh one: a database that may come from a stranger is not used itself.
 
 Its schema must be exactly ours, so that it has no trigger, no view and no other table. Each row is checked, and there
-are no more bytes and steps than its files have room for. The rows of this process's own histories take the same way,
-once for each opening.
+are no more bytes and steps than its files have room for. Tables with a row for every file are checked and copied by
+SQLite alone, because they may be long; paths and entries are checked when they are read. The rows of this process's
+own histories take the same way, once for each opening.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 from urllib.parse import quote
 
 from llm_sandbox_nb.sandbox.errors import HistoryError
-from llm_sandbox_nb.sandbox.history.entry_rows import CHUNK_MOST, is_kept_path, is_number
+from llm_sandbox_nb.sandbox.history.entry_rows import CHUNK_MOST, is_number
 from llm_sandbox_nb.sandbox.history.packs import is_pack_name
 
 VERSION = "1"
@@ -52,6 +53,8 @@ _CELL_MOST = 64 * 1024**2
 _NUMBER_MOST = 2**53
 _STEPS = 10_000
 """Steps of SQLite's machine between two looks at how many it has taken."""
+_STEPS_A_BYTE = 8
+"""Steps that it may take for each byte of an index: a row of 40 bytes takes a hundred."""
 _ID = re.compile(r"[\w-]{1,64}")
 _BATCH = 1000
 Row = tuple[Any, ...]
@@ -62,63 +65,82 @@ class _InvalidRowError(Exception):
 
 
 def open_source(folder: Path) -> sqlite3.Connection:
-    """A connection for reading to the index in `folder`, which may be written by another process meanwhile.
+    """A connection to the index in `folder`, which another process may write meanwhile, to see when that happens.
 
     Raises:
         HistoryError: it is no index of a history.
     """
     _check_files(folder)
-    # A reader writes nothing, but in a writable folder SQLite sees what is being written.
-    mode = "mode=rw" if os.access(folder, os.W_OK) else "immutable=1"
-    where = f"file:{quote(str(folder / INDEX))}?{mode}"
     try:
-        sql = sqlite3.connect(where, uri=True, isolation_level=None, check_same_thread=False, timeout=20.0)
+        sql = sqlite3.connect(
+            _address(folder), uri=True, isolation_level=None, check_same_thread=False, timeout=20.0
+        )
     except sqlite3.Error as error:
         raise _no_index(folder, str(error)) from error
     try:
-        if sys.version_info >= (3, 12):
-            sql.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
-        for pragma in ("query_only=1", "trusted_schema=0", "cell_size_check=1", "mmap_size=0"):
-            sql.execute(f"PRAGMA {pragma}")
-        sql.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _CELL_MOST)
-        sql.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
-        sql.text_factory = _text
+        _trust_nothing(sql, attached=0)
+        sql.execute("PRAGMA query_only=1")
     except sqlite3.Error as error:
         sql.close()
         raise _no_index(folder, str(error)) from error
     return sql
 
 
-def copy_rows(folder: Path, source: sqlite3.Connection, target: sqlite3.Connection) -> None:
-    """Copy what `source` holds at this moment into `target`, which has the schema and no rows.
+def copy_rows(folder: Path, target: sqlite3.Connection, *, whole: bool = True) -> None:
+    """Copy what the index in `folder` holds at this moment into `target`, which has the schema and no rows.
+
+    Unless `whole`, only its checkpoints and packs, which are few: not their files, and not those of the image.
 
     Raises:
         HistoryError: it is no index of a history, or has other rows than this program writes.
     """
+    _check_files(folder)
     room = _size(folder)
-    steps = 2 * room // _STEPS + 200
+    steps = _STEPS_A_BYTE * room // _STEPS + 200
 
     def count() -> bool:
         nonlocal steps
         steps -= 1
         return steps < 0
 
-    source.set_progress_handler(count, _STEPS)
     try:
-        source.execute("BEGIN")
+        _trust_nothing(target, attached=1)
+        target.execute("ATTACH ? AS theirs", (_address(folder),))
+        target.set_progress_handler(count, _STEPS)
         try:
-            if _same_schema(source):
-                target.execute("BEGIN")
-                _Copy(source, target, room).all()
-                target.execute("COMMIT")
+            target.execute("BEGIN")
+            if _same_schema(target):
+                _Copy(target, room).all(whole=whole)
+            target.execute("COMMIT")
         finally:
-            source.execute("ROLLBACK")
+            target.set_progress_handler(None, 0)
+            if target.in_transaction:
+                target.execute("ROLLBACK")
+            target.execute("DETACH theirs")
+            target.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
     except (sqlite3.Error, _InvalidRowError, UnicodeError, OverflowError) as error:
         if isinstance(error, sqlite3.OperationalError) and "full" in str(error):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
         raise _no_index(folder, str(error)) from error
-    finally:
-        source.set_progress_handler(None, 0)
+
+
+def _address(folder: Path) -> str:
+    # A reader writes nothing, but in a writable folder SQLite sees what is being written. When it closes, it writes
+    # its log into the database: not into one that has a further name elsewhere.
+    own = os.access(folder, os.W_OK) and (folder / INDEX).lstat().st_nlink == 1
+    mode = "mode=rw" if own else "immutable=1"
+    return f"file:{quote(str(folder / INDEX))}?{mode}"
+
+
+def _trust_nothing(sql: sqlite3.Connection, *, attached: int) -> None:
+    """Let a connection execute nothing that a database brings, and attach no more databases than it must."""
+    if sys.version_info >= (3, 12):
+        sql.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
+    for pragma in ("trusted_schema=0", "cell_size_check=1", "mmap_size=0"):
+        sql.execute(f"PRAGMA {pragma}")
+    sql.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _CELL_MOST)
+    sql.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, attached)
+    sql.text_factory = _text
 
 
 def unpacked_shell(data: bytes) -> bytes:
@@ -171,62 +193,89 @@ def _size(folder: Path) -> int:
     return found
 
 
-def _schema(sql: sqlite3.Connection) -> set[Row]:
-    rows = sql.execute("SELECT type, name, tbl_name, sql FROM sqlite_master LIMIT 100").fetchall()
+def _schema(sql: sqlite3.Connection, database: str) -> set[Row]:
+    rows = sql.execute(f"SELECT type, name, tbl_name, sql FROM {database}.sqlite_master LIMIT 100").fetchall()
     return {(*row[:3], None if row[3] is None else " ".join(str(row[3]).split())) for row in rows}
 
 
-def _same_schema(source: sqlite3.Connection) -> bool:
+def _same_schema(sql: sqlite3.Connection) -> bool:
     """Whether there are tables. Raises when one is not exactly ours: a process killed early leaves none."""
-    found = _schema(source)
-    if not found:
-        return False
-    with sqlite3.connect(":memory:") as ours:
-        ours.executescript(SCHEMA)
-        expected = _schema(ours)
-    ours.close()
-    if found != expected:
+    found = _schema(sql, "theirs")
+    if found and found != _schema(sql, "main"):
         raise _InvalidRowError("its tables are others")
-    return True
+    return bool(found)
+
+
+_KEPT = "(entry IS NULL OR typeof(entry) = 'blob')"
+_ENTRIES = f"""
+SELECT checkpoint, path, entry FROM theirs.entries
+WHERE typeof(checkpoint) = 'integer' AND checkpoint IN (SELECT number FROM main.checkpoints)
+AND typeof(path) = 'blob' AND {_KEPT}
+"""
+_OBJECTS = f"""
+SELECT digest, pack, offset, o.size, crc FROM theirs.objects o CROSS JOIN main.packs p ON p.number = o.pack
+WHERE typeof(digest) = 'blob' AND length(digest) = 32
+AND typeof(pack) = 'integer' AND typeof(offset) = 'integer' AND typeof(o.size) = 'integer' AND typeof(crc) = 'integer'
+AND o.size BETWEEN 1 AND {CHUNK_MOST} AND offset BETWEEN 0 AND p.size - o.size AND crc BETWEEN 0 AND {2**32 - 1}
+"""
+_IMAGE = f"""
+SELECT path, entry, listed FROM theirs.image
+WHERE typeof(path) = 'blob' AND {_KEPT} AND typeof(listed) = 'integer' AND listed IN (0, 1)
+"""
 
 
 class _Copy:
     """One copy: checks each row, and that together they have no more bytes than the files."""
 
-    def __init__(self, source: sqlite3.Connection, target: sqlite3.Connection, room: int) -> None:
-        self._source, self._target, self._room = source, target, room
+    def __init__(self, sql: sqlite3.Connection, room: int) -> None:
+        self._sql, self._room = sql, room
         self._checkpoints: set[int] = set()
-        self._packs: dict[int, int] = {}
         self._names: set[str] = set()
 
-    def all(self) -> None:
-        """Copy every table, those first that others refer to."""
-        versions = self._source.execute("SELECT key, value FROM meta LIMIT 2").fetchall()
+    def all(self, *, whole: bool) -> None:
+        """Copy every table, those first that others refer to; see `copy_rows`."""
+        versions = self._sql.execute("SELECT key, value FROM theirs.meta LIMIT 2").fetchall()
         if versions and versions != [("version", VERSION)]:
             raise _InvalidRowError("another version wrote it")
         self._copy("checkpoints", 9, self._is_checkpoint, "ORDER BY number")
-        self._copy("entries", 3, self._is_change)
         self._copy("packs", 3, self._is_pack)
-        self._copy("objects", 5, self._is_object)
         self._copy("dropped", 1, lambda row: _is_id(row[0]))
-        self._copy("image", 3, lambda row: is_kept_path(row[0]) and _is_kept(row[1]) and row[2] in (0, 1))
+        if whole:
+            self._copy_at_once("entries", _ENTRIES, "length(path) + ifnull(length(entry), 0)")
+            self._copy_at_once("objects", _OBJECTS, "length(digest)")
+            self._copy_at_once("image", _IMAGE, "length(path) + ifnull(length(entry), 0)")
+
+    def _copy_at_once(self, table: str, proper: str, length: str) -> None:
+        """Copy a table as one statement: there must be as many rows as are `proper`, and room for their `length`.
+
+        Without the sum SQLite counts rows in one step, however many there are in pages that refer to themselves.
+        """
+        count, size = self._sql.execute(
+            f"SELECT count(*), ifnull(sum({length} + 1), 0) FROM theirs.{table}"
+        ).fetchone()
+        self._take_room(size)
+        if self._sql.execute(f"INSERT INTO main.{table} {proper}").rowcount != count:
+            raise _InvalidRowError(f"a row of {table} is invalid")
 
     def _copy(self, table: str, columns: int, check: Callable[[Row], bool], order: str = "") -> None:
-        rows = self._source.execute(f"SELECT * FROM {table} {order}")
+        rows = self._sql.execute(f"SELECT * FROM theirs.{table} {order}")
         marks = ", ".join("?" * columns)
         while batch := rows.fetchmany(_BATCH):
-            self._target.executemany(
-                f"INSERT INTO {table} VALUES ({marks})", self._checked(table, batch, check)
+            self._sql.executemany(
+                f"INSERT INTO main.{table} VALUES ({marks})", self._checked(table, batch, check)
             )
 
     def _checked(self, table: str, rows: list[Row], check: Callable[[Row], bool]) -> Iterator[Row]:
         for row in rows:
-            self._room -= sum(len(value) for value in row if isinstance(value, (bytes, str))) + 1
-            if self._room < 0:
-                raise _InvalidRowError("it has more rows than room for them")
+            self._take_room(sum(len(value) for value in row if isinstance(value, (bytes, str))) + 1)
             if not check(row):
                 raise _InvalidRowError(f"a row of {table} is invalid")
             yield row
+
+    def _take_room(self, size: int) -> None:
+        self._room -= size
+        if self._room < 0:
+            raise _InvalidRowError("it has more rows than room for them")
 
     def _is_checkpoint(self, row: Row) -> bool:
         number, id, parent, time, files, size, duration, incomplete, shell = row
@@ -244,32 +293,13 @@ class _Copy:
         self._checkpoints.add(number)
         return proper and len(self._checkpoints) <= CHECKPOINTS_MOST
 
-    def _is_change(self, row: Row) -> bool:
-        return row[0] in self._checkpoints and is_kept_path(row[1]) and _is_kept(row[2])
-
     def _is_pack(self, row: Row) -> bool:
         number, name, size = row
         if not is_number(number, 1, _NUMBER_MOST) or not is_pack_name(name) or name in self._names:
             return False
-        self._packs[number] = size
         self._names.add(name)
         return is_number(size, 0, _NUMBER_MOST)
-
-    def _is_object(self, row: Row) -> bool:
-        digest, pack, offset, size, crc = row
-        return (
-            isinstance(digest, bytes)
-            and len(digest) == 32
-            and pack in self._packs
-            and is_number(size, 1, CHUNK_MOST)
-            and is_number(offset, 0, self._packs[pack] - size)
-            and is_number(crc, 0, 2**32 - 1)
-        )
 
 
 def _is_id(value: object) -> bool:
     return isinstance(value, str) and _ID.fullmatch(value) is not None
-
-
-def _is_kept(value: object) -> bool:
-    return value is None or isinstance(value, bytes)

@@ -8,14 +8,15 @@ import hashlib
 import os
 import re
 import secrets
+import sqlite3
 import stat
 import zlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from llm_sandbox_nb.own_folder import open_folder
-from llm_sandbox_nb.sandbox.errors import HistoryError
+from llm_sandbox_nb.sandbox.errors import HistoryError, HistoryNotWrittenError
 from llm_sandbox_nb.windows import NO_LINK, NO_WAIT, NOT_INHERITED
 
 PARTIAL = ".partial"
@@ -30,6 +31,18 @@ _COPIED = 1024 * 1024
 def is_pack_name(name: object) -> bool:
     """Whether a name is one that `PackWriter` gives: never a path."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+@contextlib.contextmanager
+def storing(place: Path) -> Iterator[None]:
+    """Raise HistoryNotWrittenError when this machine cannot write what a history keeps: never the sandbox's fault."""
+    try:
+        yield
+    except (OSError, sqlite3.OperationalError) as error:
+        why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+        raise HistoryNotWrittenError(
+            f"This machine cannot keep the files in {place} ({why}): free disk space, or choose another output folder."
+        ) from error
 
 
 class PackFolder:
@@ -141,26 +154,33 @@ class PackWriter:
         self._file: BinaryIO | None = None
 
     def add(self, data: bytes, known: Callable[[bytes], object] = lambda _: None) -> bytes:
-        """Write a piece, unless it is `known` to be kept elsewhere. Returns its digest."""
+        """Write a piece, unless it is `known` to be kept elsewhere. Returns its digest.
+
+        Raises:
+            HistoryNotWrittenError: this machine's disk is full.
+        """
         digest = hashlib.sha256(data).digest()
         if digest not in self.places and known(digest) is None:
-            if self._file is None:
-                self._file = self._folder.create(self.name)
-            self._file.write(data)
+            with storing(self._folder.path.parent):
+                if self._file is None:
+                    self._file = self._folder.create(self.name)
+                self._file.write(data)
             self.places[digest] = (self.size, len(data), zlib.crc32(data))
             self.size += len(data)
         return digest
 
     def finish(self) -> None:
-        """Give the file its name; without content there is none."""
+        """Give the file its name; without content there is none. Raises HistoryNotWrittenError."""
         if self._file is not None:
-            self._file.close()
-            self._folder.finish(self.name)
+            with storing(self._folder.path.parent):
+                self._file.close()
+                self._folder.finish(self.name)
 
     def discard(self) -> None:
         """Remove the file."""
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # what it still holds does not fit on the disk
+                self._file.close()
             for name in (self.name + PARTIAL, self.name):
                 self._folder.remove(name)
 

@@ -22,7 +22,11 @@ from typing import Any
 from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.sandbox.contract import Restored
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
-from llm_sandbox_nb.sandbox.history.checkpointing import SandboxHistory, finish_anyway
+from llm_sandbox_nb.sandbox.history.checkpointing import (
+    SPARE_OF_RESTORE,
+    SandboxHistory,
+    finish_anyway,
+)
 from llm_sandbox_nb.sandbox.history.image_files import ImageFiles
 from llm_sandbox_nb.sandbox.history.manifest import FILE, FOLDER, Chunk, Entry, parents
 from llm_sandbox_nb.sandbox.history.snapshot import HEAD
@@ -84,7 +88,7 @@ class _Restore:
     async def run(self) -> Restored:
         """Plan, apply and scan again, until nothing differs."""
         began = time.monotonic()
-        safety = await self._history.take_locked(await self._connect(), {self._id})
+        safety = await self._history.take_locked(await self._connect(), {self._id}, spare=SPARE_OF_RESTORE)
         plan = await self._plan(self._history.entries)
         files = plan.paths
         for _ in range(_ROUNDS):
@@ -136,7 +140,7 @@ class _Restore:
 
     async def _scan_again(self, safety: str) -> Plan:
         """What still differs; if anything does, the present files become their own checkpoint."""
-        scan, found = await self._history.scan_locked(await self._connect())
+        scan, found = await self._history.scan_locked(await self._connect(), spare=0)
         try:
             plan = await self._plan(found)
         except BaseException:

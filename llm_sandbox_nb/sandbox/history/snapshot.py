@@ -55,7 +55,7 @@ class SnapshotReader:
 
         Raises:
             ProtocolError: its content is invalid.
-            OSError: this machine's disk is full.
+            HistoryNotWrittenError: this machine's disk is full.
         """
         if kind != Kind.STDOUT:
             raise ProtocolError(f"its files came in a frame of kind {kind}")

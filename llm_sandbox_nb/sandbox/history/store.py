@@ -9,20 +9,19 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import sqlite3
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
 from llm_sandbox_nb.own_folder import NotOwnFileError, check_folder, is_file, open_file
 from llm_sandbox_nb.sandbox.contract import HISTORY_LIMIT, Checkpoint
-from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
+from llm_sandbox_nb.sandbox.errors import HistoryError, HistoryNotWrittenError, OutputLimitExceededError
 from llm_sandbox_nb.sandbox.history.index import Index, IndexReader, kept_entry, writable_index, write_copy
 from llm_sandbox_nb.sandbox.history.index_copy import INDEX
 from llm_sandbox_nb.sandbox.history.manifest import Chunk, Entry, apply_delta, digests
-from llm_sandbox_nb.sandbox.history.packs import PackFolder, PackReader, PackWriter
+from llm_sandbox_nb.sandbox.history.packs import PackFolder, PackReader, PackWriter, storing
 from llm_sandbox_nb.windows import try_lock
 
 PACKS, LOCK = "packs", "lock"
@@ -45,6 +44,7 @@ class HistoryStore:
 
     Raises:
         HistoryError: the folder is in use, or holds something else (or, with `readonly`, nothing).
+        HistoryNotWrittenError: this machine's disk is full.
     """
 
     def __init__(self, folder: Path, *, limit: int = HISTORY_LIMIT, readonly: bool = False) -> None:
@@ -75,6 +75,9 @@ class HistoryStore:
             self._release()
             if isinstance(error, (NotOwnFileError, FileExistsError, FileNotFoundError, NotADirectoryError)):
                 raise HistoryError(f"The history in {folder} cannot be used: {error}.") from error
+            if not readonly:
+                with storing(folder):
+                    raise
             raise
         self._reader = PackReader(self._packs)
 
@@ -98,10 +101,18 @@ class HistoryStore:
     @property
     def _index(self) -> Index:
         """The index as it is now: for a reader, as the writer has left it. Used under the lock."""
+        return self._current_index(whole=True)
+
+    @property
+    def _overview(self) -> Index:
+        """`_index`, of which a reader may have only the checkpoints and packs. Used under the lock."""
+        return self._current_index(whole=False)
+
+    def _current_index(self, *, whole: bool) -> Index:
         if self._own_index is not None:
             return self._own_index
         assert self._rows is not None
-        index, changed = self._rows.current()
+        index, changed = self._rows.current(whole=whole)
         if changed:
             self._manifests.clear()
         return index
@@ -116,12 +127,12 @@ class HistoryStore:
     def checkpoints(self) -> list[Checkpoint]:
         """All checkpoints, oldest first."""
         with self._mutex:
-            return self._index.checkpoints()
+            return self._overview.checkpoints()
 
     def checkpoint(self, id: str) -> Checkpoint:
         """One. Raises HistoryError when there is none."""
         with self._mutex:
-            return self._index.checkpoint(id)
+            return self._overview.checkpoint(id)
 
     def manifest(self, id: str) -> Mapping[str, Entry]:
         """All entries at a checkpoint. Raises HistoryError when there is none."""
@@ -140,7 +151,7 @@ class HistoryStore:
     def shell(self, id: str) -> bytes | None:
         """The state of the shell at a checkpoint, opaque. Raises HistoryError when there is none."""
         with self._mutex:
-            return self._index.shell(id)
+            return self._overview.shell(id)
 
     def length(self, digest: bytes) -> int | None:
         """Bytes of a piece of content; None when it is not kept."""
@@ -209,13 +220,13 @@ class HistoryStore:
     def size(self) -> int:
         """Bytes of content on disk."""
         with self._mutex:
-            return sum(self._index.packs().values())
+            return sum(self._overview.packs().values())
 
     @property
     def dropped(self) -> int:
         """How many checkpoints were dropped to stay within the limit."""
         with self._mutex:
-            return int(self._index.sql.execute("SELECT count(*) FROM dropped").fetchone()[0])
+            return int(self._overview.sql.execute("SELECT count(*) FROM dropped").fetchone()[0])
 
     # -- writing -------------------------------------------------------------------------------------------
 
@@ -235,12 +246,12 @@ class HistoryStore:
 
         Raises:
             HistoryError: its parent is not there.
-            OSError: the disk is full; nothing was kept.
+            HistoryNotWrittenError: this machine's disk is full; nothing was kept.
         """
         with self._mutex:
             try:
                 content.finish()
-                with _disk_full_as_oserror():
+                with storing(self.folder):
                     self._index.add(checkpoint, changed, shell, content)
             except BaseException:
                 content.discard()
@@ -249,12 +260,14 @@ class HistoryStore:
             before = self._manifests.get(checkpoint.parent or "", None if checkpoint.parent else {})
             if before is not None:
                 self._remember(checkpoint.id, apply_delta(before, changed))
-            gone, new = keep_within(
-                self._index, self._pack_folder, self._reader, self.limit, {*pinned, checkpoint.id}
-            )
-            self._reader.written.update(new)
-            for name in gone:
-                self._reader.forget(name)
+            # What is to be dropped is written anew without it: on a full disk the history exceeds its limit.
+            with contextlib.suppress(HistoryNotWrittenError), storing(self.folder):
+                gone, new = keep_within(
+                    self._index, self._pack_folder, self._reader, self.limit, {*pinned, checkpoint.id}
+                )
+                self._reader.written.update(new)
+                for name in gone:
+                    self._reader.forget(name)
 
     # -- the image -----------------------------------------------------------------------------------------
 
@@ -269,10 +282,15 @@ class HistoryStore:
             return self._index.image_names(folder)
 
     def learn_image(self, entries: Mapping[str, tuple[Entry | None, bool]], content: PackWriter) -> None:
-        """Keep what the image has."""
+        """Keep what the image has. Raises HistoryNotWrittenError."""
         with self._mutex:
-            content.finish()
-            self._index.learn_image(entries, content)
+            try:
+                content.finish()
+                with storing(self.folder):
+                    self._index.learn_image(entries, content)
+            except BaseException:
+                content.discard()
+                raise
             self._reader.written.add(content.name)
 
     # -- copies --------------------------------------------------------------------------------------------
@@ -282,24 +300,25 @@ class HistoryStore:
 
         Raises:
             HistoryError: there is a history in it already.
-            OSError: it cannot be written.
+            HistoryNotWrittenError: this machine's disk is full.
         """
         if is_history(folder):
             raise HistoryError(f"{folder} holds a history already; give another folder.")
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            check_folder(folder)
-            packs = PackFolder(folder.parent, f"{folder.name}/{PACKS}", make=True)
-        except NotOwnFileError as error:
-            raise HistoryError(f"The history in {folder} cannot be used: {error}.") from error
-        try:
-            with self._mutex:
-                index = self._index
-                for name, size in index.packs().items():
-                    self._pack_folder.share(name, packs, size)
-                write_copy(folder, index)
-        finally:
-            packs.close()
+        with storing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                check_folder(folder)
+                packs = PackFolder(folder.parent, f"{folder.name}/{PACKS}", make=True)
+            except NotOwnFileError as error:
+                raise HistoryError(f"The history in {folder} cannot be used: {error}.") from error
+            try:
+                with self._mutex:
+                    index = self._index
+                    for name, size in index.packs().items():
+                        self._pack_folder.share(name, packs, size)
+                    write_copy(folder, index)
+            finally:
+                packs.close()
 
     def continued_in(self, folder: Path) -> HistoryStore:
         """`continue_in`, and open the copy. Raises like `continue_in`."""
@@ -309,17 +328,6 @@ class HistoryStore:
             store._manifests.update(self._manifests)
             store._reader.written.update(self._reader.written)
         return store
-
-
-@contextlib.contextmanager
-def _disk_full_as_oserror() -> Iterator[None]:
-    """Raise OSError when SQLite finds the disk full."""
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        if "full" in str(error):
-            raise OSError(28, "No space left on device") from error
-        raise
 
 
 def _lock_folder(folder: Path, *, make: bool = True) -> int:

@@ -12,11 +12,15 @@ from variant_server import VariantServer
 from llm_sandbox_nb.agent.model_call import well_formed
 from llm_sandbox_nb.agent.tools.arguments import parse_arguments
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS
+from llm_sandbox_nb.benchmark.attempt import HowToAsk, with_one_reply
+from llm_sandbox_nb.benchmark.rows import Row
+from llm_sandbox_nb.benchmark.task import load_task
 from llm_sandbox_nb.model.contract import Model, ModelSettings, Reply
 from llm_sandbox_nb.model.litellm_model import backend
 from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.model.retries import RetryPolicy, reply_with_retries
 from llm_sandbox_nb.runs.solve import solve
+from llm_sandbox_nb.trajectory import events as ev
 
 USER = [{"role": "system", "content": "You work."}, {"role": "user", "content": "Look."}]
 CLIENTS = {"openai": "my-model", "litellm": "hosted_vllm/my-model"}
@@ -100,3 +104,18 @@ def test_a_whole_run(tmp_path: Path, server: VariantServer, name: str) -> None:
     assert done.steps[0].thought.strip() == FIRST.text.strip()
     assert done.steps[0].reasoning.strip() == FIRST.reasoning
     assert server.violations[before:] == []
+
+
+def test_a_reply_that_breaks_off_twice_is_marked_as_cut(tmp_path: Path, server: VariantServer) -> None:
+    require("process")
+    variant = next(one for one in VARIANTS if one.name == "no finish_reason and no [DONE]")
+    model = {"model": "my-model", "api_base": server.url(variant, "cut"), "api_key": "key"}
+    done = run(
+        solve("Look.", isolation="process", output_dir=tmp_path, retries=RetryPolicy(first_wait=0.0), **model)
+    )
+    assert [step.finish_reason for step in done.trajectory.steps] == ["cut_off"] * len(done.trajectory.steps)
+    (note,) = [event.text for event in done.trajectory.path if isinstance(event, ev.Noted)]
+    assert "step 1 broke off without the server's mark of its end" in note
+    how = HowToAsk(make_model("my-model", api_base=server.url(variant, "one"), api_key="key"))
+    made = run(with_one_reply(load_task("demo"), Row("q", "?", "1"), how, tmp_path / "one"))
+    assert made.run.trajectory.steps[0].finish_reason == "cut_off"

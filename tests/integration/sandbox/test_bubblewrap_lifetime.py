@@ -18,7 +18,7 @@ from llm_sandbox_nb import open_sandbox
 from llm_sandbox_nb.sandbox.bootstrap import bootstrap_argv
 from llm_sandbox_nb.sandbox.bubblewrap.launch import bubblewrap_path
 from llm_sandbox_nb.sandbox.bubblewrap.limits import find_groups
-from llm_sandbox_nb.sandbox.bubblewrap.sandbox import reap
+from llm_sandbox_nb.sandbox.bubblewrap.sandbox import remove_leftovers
 from llm_sandbox_nb.sandbox.errors import SandboxLostError
 from llm_sandbox_nb.sandbox.open import start_sandbox
 from llm_sandbox_nb.sandbox.options import SandboxOptions
@@ -84,7 +84,7 @@ def test_the_sandbox_dies_with_its_owner(profile: str, number: signal.Signals) -
         owner.wait(support.PATIENCE)
         until_ended(inside)
         owner.stdout.close()
-        reap()
+        remove_leftovers()
         assert not groups_of(owner.pid)
 
 
@@ -104,7 +104,7 @@ def test_an_owner_killed_while_it_starts_leaves_nothing() -> None:
         owner.wait(support.PATIENCE)
         until_ended({pid: start for pid, start in seen.items() if start})
         owner.stdout.close()
-        reap()
+        remove_leftovers()
         assert not groups_of(owner.pid)
 
 
@@ -112,7 +112,7 @@ def test_groups_of_living_owners_are_left_alone() -> None:
     async def look() -> tuple[list[Path], list[str], list[Path], str]:
         async with open_sandbox("bubblewrap") as box:
             before = groups_of(os.getpid())
-            removed = reap()
+            removed = remove_leftovers()
             alive = await box.run("echo alive")
             return before, removed, groups_of(os.getpid()), alive.text
 
@@ -155,7 +155,7 @@ def test_a_bubblewrap_that_nobody_will_let_go_on_is_ended() -> None:
             inside = waiting_bubblewrap()
             began = start_of(inside)
             assert is_running(inside, began)
-            return inside, began, reap(), (await box.run("echo alive")).text
+            return inside, began, remove_leftovers(), (await box.run("echo alive")).text
 
     inside, began, reaped, alive = support.run(beside())
     assert reaped == [str(inside)]
@@ -178,7 +178,7 @@ def test_a_start_that_is_cancelled_ends_at_once() -> None:
     others = support.descendants(os.getpid())
     support.run(cancel())
     support.until(lambda: not support.descendants(os.getpid()) - others)
-    reap()
+    remove_leftovers()
     assert not groups_of(os.getpid())
 
 

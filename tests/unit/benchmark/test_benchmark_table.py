@@ -14,7 +14,7 @@ from support import examples
 from llm_sandbox_nb.benchmark import progress as module
 from llm_sandbox_nb.benchmark.item_pipeline import Item
 from llm_sandbox_nb.benchmark.progress import Progress
-from llm_sandbox_nb.benchmark.report import tables
+from llm_sandbox_nb.benchmark.report import as_text, cell_row, tables
 from llm_sandbox_nb.benchmark.results import Result
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.runner import plan
@@ -151,3 +151,13 @@ def test_the_end_has_the_report(tmp_path: Path) -> None:
     bundle = BenchmarkTable(progress, "m", False, str(tmp_path)).bundle("done", found)
     assert "demo  sandbox - llm      4  100.0      100.0       100.0" in bundle["text/plain"]
     assert "<h2>Side by side</h2>" in bundle["text/html"]
+
+
+def test_results_with_a_reply_that_broke_off_are_counted() -> None:
+    (first, second, *_) = items()
+    row = cell_row("demo", "sandbox", [result(first, cut_replies=3), result(second)])
+    assert row["cut_off"] == 1
+    found = {"cells": [row], "comparisons": [], "errors": {}, "judge": {"answers": 0, "no_verdict": 0}}
+    assert "Cut off: 1 result with a reply that broke off" in as_text(found)
+    found["cells"] = [cell_row("demo", "sandbox", [result(second)])]
+    assert "Cut off" not in as_text(found)

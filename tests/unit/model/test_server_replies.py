@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support import examples
 from variant_replies import FIRST, USAGE, changed, completion, dumped, finish, framed
 
+from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.model.server_replies import ReplyRewriter, ServerHabits
 
 
@@ -92,12 +93,52 @@ def test_a_json_text_that_is_cut_never_looks_whole() -> None:
 
 def test_one_reply_without_an_end_is_a_cut_and_two_are_a_habit() -> None:
     silent, habits = finish(None, end="")(FIRST, 0), ServerHabits()
-    ends = []
+    ends, cuts = [], []
     for data in (silent, silent, silent, framed()(FIRST, 0), silent, silent):
         rewriter = ReplyRewriter(habits)
         rewritten(data, rewriter)
         ends.append(rewriter.ended)
+        cuts.append(rewriter.cut)
     assert ends == [False, True, True, True, False, True]
+    assert cuts == [False, True, True, False, False, True]
+
+
+class Endless(httpx.AsyncByteStream):
+    """The same piece again and again; counts how much of it was taken."""
+
+    def __init__(self, piece: bytes) -> None:
+        self.piece, self.taken = piece, 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while self.taken < 2**30:
+            self.taken += len(self.piece)
+            yield self.piece
+
+
+@pytest.mark.parametrize(
+    ("piece", "what", "most"),
+    [
+        (b"x" * 2**20, "a line of more than 32 MB", 34),
+        (b'data: {"choices": [], "x": ' + b'"' + b"y" * 2**20, "a line of more than 32 MB", 34),
+        (b'data: {"a": [1,\n' + b"data: 2,\n" * 2**17, "a line of more than 32 MB", 180),
+        (b": nothing\n" * 2**17, "a reply of more than 256 MB", 260),
+    ],
+    ids=["no line", "one event", "one text on many lines", "comments"],
+)
+def test_a_reply_without_an_end_is_refused_before_it_fills_the_memory(
+    piece: bytes, what: str, most: int
+) -> None:
+    stream = Endless(piece)
+
+    async def body() -> None:
+        response = httpx.Response(200, stream=stream, request=httpx.Request("POST", "http://a"))
+        await ReplyRewriter(ServerHabits())(response)
+        async for _ in response.aiter_raw():
+            pass
+
+    with pytest.raises(ModelError, match=what):
+        asyncio.run(body())
+    assert stream.taken < most * 2**20
 
 
 def test_a_reply_with_nothing_in_it_is_no_habit() -> None:

@@ -125,3 +125,82 @@ def test_an_index_is_whole_or_not_replaced(tmp_path: Path) -> None:
     assert files_at(store, "a") == {"/x": b"one"}
     store.close()
     assert sorted(path.name for path in (tmp_path / "h").iterdir()) == ["index.sqlite", "lock", "packs"]
+
+
+ROWS = (
+    "UPDATE entries SET checkpoint = 4711",
+    "UPDATE entries SET checkpoint = 'one'",
+    "UPDATE entries SET path = CAST(path AS TEXT)",
+    "UPDATE entries SET path = 7 WHERE path = x'2f78'",
+    "UPDATE entries SET path = CAST('/../x' AS BLOB) WHERE path = x'2f78'",
+    "UPDATE entries SET path = CAST('x' AS BLOB) WHERE path = x'2f78'",
+    "UPDATE entries SET path = CAST('/dev/zero' AS BLOB) WHERE path = x'2f78'",
+    "UPDATE entries SET entry = CAST(entry AS TEXT)",
+    "UPDATE entries SET entry = 3",
+    "UPDATE entries SET entry = x'ff'",
+    "UPDATE objects SET digest = substr(digest, 1, 31)",
+    "UPDATE objects SET digest = hex(substr(digest, 1, 16))",
+    "UPDATE objects SET pack = 4711",
+    "UPDATE objects SET pack = 'one'",
+    "UPDATE objects SET offset = -1",
+    "UPDATE objects SET offset = offset + 1",
+    "UPDATE objects SET offset = 'x'",
+    "UPDATE objects SET offset = 9223372036854775807",
+    "UPDATE objects SET size = 0",
+    "UPDATE objects SET size = 0.5",
+    "UPDATE objects SET size = 9223372036854775807",
+    "UPDATE objects SET crc = 4294967296",
+    "UPDATE objects SET crc = x'00'",
+    "INSERT INTO image VALUES ('/text', NULL, 0)",
+    "INSERT INTO image VALUES (x'2f61', 'text', 0)",
+    "INSERT INTO image VALUES (x'2f61', NULL, 2)",
+    "INSERT INTO image VALUES (x'2f61', NULL, 'x')",
+)
+
+
+@pytest.mark.parametrize("readonly", [True, False])
+@pytest.mark.parametrize("statement", ROWS)
+def test_a_row_that_this_program_never_writes_is_refused(
+    statement: str, readonly: bool, tmp_path: Path
+) -> None:
+    make_spoiled(tmp_path / "h", statement)
+    with pytest.raises(HistoryError, match=r"not the index of a history|damaged"):
+        read_all(tmp_path / "h", readonly=readonly)
+
+
+def test_rows_that_this_program_writes_are_read(tmp_path: Path) -> None:
+    """The canary of the test before."""
+    make_spoiled(tmp_path / "h", "INSERT INTO image VALUES (x'2f61', NULL, 1)")
+    for readonly in (True, False):
+        assert read_all(tmp_path / "h", readonly=readonly) == {"/x": b"one"}
+
+
+def test_whoever_lists_checkpoints_does_not_wait_for_their_files(tmp_path: Path) -> None:
+    make_spoiled(tmp_path / "h", "UPDATE entries SET checkpoint = 4711")
+    store = HistoryStore(tmp_path / "h", readonly=True)
+    assert [one.id for one in store.checkpoints()] == ["a"]
+    assert store.size == len(b"one")
+    with pytest.raises(HistoryError, match="a row of entries is invalid"):
+        store.manifest("a")
+    assert [one.id for one in store.checkpoints()] == ["a"]
+    store.close()
+
+
+def make_spoiled(folder: Path, statement: str) -> None:
+    """A history of one file, and a statement that a stranger executed on its index."""
+    store = HistoryStore(folder)
+    keep(store, "a", {"/x": b"one"})
+    store.close()
+    sql = sqlite3.connect(folder / "index.sqlite", isolation_level=None)
+    assert sql.execute(statement).rowcount >= 1
+    sql.close()
+
+
+def read_all(folder: Path, *, readonly: bool) -> dict[str, bytes]:
+    """Open a history, and read its files and what it knows of the image."""
+    store = HistoryStore(folder, readonly=readonly)
+    try:
+        store.image_names("/")
+        return files_at(store, "a")
+    finally:
+        store.close()
