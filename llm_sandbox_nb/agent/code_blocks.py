@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_OPENING = re.compile(r" {0,3}(`{3,}|~{3,})\s*([^\s`]*)[^`]*")
+_OPENING = re.compile(r" {0,3}(`{3,}+|~{3,}+)\s*+([^\s`]*+)[^`]*+")
 _PYTHON = frozenset({"python", "python3", "py"})
 _SHELL = frozenset({"bash", "sh", "shell"})
 
@@ -53,19 +53,18 @@ def _closes(line: str, mark: str) -> bool:
 
 def python_command(code: str) -> str:
     """The shell command that runs Python code which is handed to it as a here-document."""
-    end = "END_OF_PYTHON"
-    while end in code:
-        end += "_"
+    taken = re.findall("END_OF_PYTHON_*+", code)
+    end = f"{max(taken, key=len)}_" if taken else "END_OF_PYTHON"
     return f"python3 - <<'{end}'\n{code}\n{end}"
 
 
 def with_python_as_bash(text: str) -> str:
     """The text with each Python block as the ```bash block that executes it."""
-    lines = text.split("\n")
-    for block in reversed(code_blocks(text)):
+    lines, written, done = text.split("\n"), list[str](), 0
+    for block in code_blocks(text):
         if block.language in _PYTHON and block.command is not None:
-            mark = block.mark
-            while mark in block.content:
-                mark += mark[0]
-            lines[block.first : block.last + 1] = [f"{mark}bash", *block.command.split("\n"), mark]
-    return "\n".join(lines)
+            runs = re.findall(f"{block.mark[0]}++", block.content)
+            mark = block.mark[0] * max([len(block.mark), *(len(run) + 1 for run in runs)])
+            written += [*lines[done : block.first], f"{mark}bash", block.command, mark]
+            done = block.last + 1
+    return "\n".join([*written, *lines[done:]])

@@ -20,7 +20,7 @@ from llm_sandbox_nb.trajectory.messages import reduced_messages
 
 ContextMode = Literal["full", "mask", "summary"]
 """What is sent of a long conversation: all, old outputs as one line each, or a summary of its old part."""
-CONTEXT_MODES = ("full", "mask", "summary")
+CONTEXT_MODES: tuple[ContextMode, ...] = ("full", "mask", "summary")
 Messages = list[dict[str, Any]]
 Ask = Callable[[Messages, int], Awaitable[Reply]]
 """One request: messages and the most tokens of the reply."""

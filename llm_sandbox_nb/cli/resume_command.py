@@ -36,6 +36,7 @@ _SETTINGS = {
     "min_p": "min_p",
     "repetition_penalty": "repetition_penalty",
     "max_tokens_per_call": "max_tokens",
+    "model_timeout": "timeout",
     "extra_body": "extra_body",
 }
 """Options with the names of the model's settings."""
@@ -92,6 +93,8 @@ def _loaded(name: str) -> Run:
 async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     from llm_sandbox_nb.agent.errors import InputError
     from llm_sandbox_nb.model.contract import ModelError
+    from llm_sandbox_nb.model.retries import RetryPolicy
+    from llm_sandbox_nb.runs.recorded_spec import RECORDED_BY_NAME
     from llm_sandbox_nb.runs.resume import ResumeOptions, resume
 
     options = ResumeOptions(
@@ -108,8 +111,8 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
         listeners=(Printer(sys.stdout),),
         pause=_pauses(values, given),
         tools=[function_of("tool", name) for name in values["tool"]] or None,
-        tool_calls=values["tool_calls"] if "tool_calls" in given else None,
-        same_failures=values["same_failures"] if "same_failures" in given else None,
+        retries=RetryPolicy(loading_wait=values["model_wait"]) if "model_wait" in given else None,
+        **{name: values[name] for name in RECORDED_BY_NAME if name in given},
     )
     try:
         await resume(run, options)

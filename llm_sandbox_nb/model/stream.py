@@ -18,6 +18,8 @@ from llm_sandbox_nb.model.contract import ToolCall
 from llm_sandbox_nb.model.text_calls import begin_of_mark, read_text_calls
 
 _THINKING = {"<think>": "</think>", "<thinking>": "</thinking>", "[THINK]": "[/THINK]"}
+_MOST_THOUGHTS = 1000
+"""Of one piece; those after them are left in the text."""
 _LONE_END = re.compile(r"</think>[ \t]*(?:\n|\Z)|(?<=\n)</think>")
 
 
@@ -35,26 +37,25 @@ class ThinkingSplitter:
         if self._end == "":
             return piece, ""
         self._waiting += piece
-        if self._end is None:
-            begun = self._waiting.lstrip()
-            if any(tag.startswith(begun) and tag != begun for tag in _THINKING):
-                return "", ""
-            tag = next((tag for tag in _THINKING if begun.startswith(tag)), None)
-            if tag is None:
-                self._end = ""
-                return self.rest()
-            self._end, self._waiting = _THINKING[tag], begun.removeprefix(tag)
-        thinking, end, text = self._waiting.partition(self._end)
-        if not end:
-            kept = _overlap(self._waiting, self._end)
-            thinking, self._waiting = (
-                self._waiting[: len(self._waiting) - kept],
-                self._waiting[-kept:] * bool(kept),
-            )
-            return "", thinking
-        self._end, self._waiting = None, ""  # more thinking may follow at once
-        text, further = self.add(text)
-        return text, thinking + further
+        thoughts = list[str]()
+        while True:  # more thinking may follow at once
+            if self._end is None:
+                begun = self._waiting.lstrip()
+                if any(tag.startswith(begun) and tag != begun for tag in _THINKING):
+                    return "", "".join(thoughts)
+                tag = next((tag for tag in _THINKING if begun.startswith(tag)), None)
+                if tag is None or len(thoughts) > _MOST_THOUGHTS:
+                    self._end = ""
+                    return self.rest()[0], "".join(thoughts)
+                self._end, self._waiting = _THINKING[tag], begun.removeprefix(tag)
+            thinking, end, text = self._waiting.partition(self._end)
+            if not end:
+                kept = _overlap(self._waiting, self._end)
+                thoughts.append(self._waiting[: len(self._waiting) - kept])
+                self._waiting = self._waiting[-kept:] * bool(kept)
+                return "", "".join(thoughts)
+            thoughts.append(thinking)
+            self._end, self._waiting = None, text
 
     def rest(self) -> tuple[str, str]:
         """What still waits at the end of the text, as text and thinking."""

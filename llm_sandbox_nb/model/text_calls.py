@@ -19,16 +19,20 @@ from __future__ import annotations
 import bisect
 import functools
 import html
+import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from llm_sandbox_nb.model.text_formats import (
     FORMATS,
+    MOST_CALLS,
+    Format,
     Written,
     WrittenCalls,
+    after_space,
     python_calls,
     read_json_calls,
     read_python_calls,
@@ -71,6 +75,8 @@ def read_text_calls(text: str, tools: Sequence[Mapping[str, Any]], bash_blocks: 
         found = _find(body, offered, bash_blocks)
     if not found.calls:
         return TextReply(body.strip(), reasoning, (), found.refused)
+    if len(found.calls) >= MOST_CALLS:
+        return TextReply(body.strip(), reasoning, (), f"it has {MOST_CALLS} calls or more")
     refused = found.refused or next(
         (problem for name, arguments in found.calls if (problem := _misfit(name, arguments, offered))), ""
     )
@@ -90,49 +96,93 @@ _THOUGHTS = {
     "<|channel>thought": "<channel|>",
     "<|START_THINKING|>": "<|END_THINKING|>",
 }
-_LONE_END = re.compile(r"(?<!`)</(?:seed:)?think>(?!`)")
+_LONE_END = re.compile(r"</(?:seed:)?think>(?<!`</think>)(?<!`</seed:think>)(?!`)")
+_MOST_THOUGHTS = 1000
+"""After these, the rest of a reply is a thought too."""
 
 
 def _without_thoughts(text: str) -> tuple[str, str]:
     """The text, and the thoughts before it; a thought whose begin the chat template has written too."""
-    rest, thoughts = text, []
+    place, thoughts = 0, list[str]()
     while True:
-        begun = rest.lstrip()
-        end = next((end for begin, end in _THOUGHTS.items() if begun.startswith(begin)), None)
-        if end is None:
+        begun = after_space(text, place)
+        begin = next((begin for begin in _THOUGHTS if text.startswith(begin, begun)), None)
+        if begin is None:
             break
-        begin = next(begin for begin in _THOUGHTS if begun.startswith(begin))
-        thought, closed, rest = begun.removeprefix(begin).partition(end)
-        thoughts.append(thought.strip())
-        if not closed:
+        begun += len(begin)
+        closed = text.find(_THOUGHTS[begin], begun)
+        if closed < 0 or len(thoughts) == _MOST_THOUGHTS:
+            thoughts.append(text[begun:].strip())
             return "", "\n\n".join(thoughts)
-    if not thoughts and (lone := _LONE_END.search(rest)) and not _ANY_MARK.search(rest, 0, lone.start()):
-        return rest[lone.end() :], rest[: lone.start()].strip()
-    return rest, "\n\n".join(filter(None, thoughts))
+        thoughts.append(text[begun:closed].strip())
+        place = closed + len(_THOUGHTS[begin])
+    if not thoughts and (lone := _LONE_END.search(text)) and not _ANY_MARK.search(text, 0, lone.start()):
+        return text[lone.end() :], text[: lone.start()].strip()
+    return text[place:], "\n\n".join(filter(None, thoughts))
 
 
 # --- places: what is code, a quote or a result, and where calls stand ---
 
-_ANY_MARK = re.compile("|".join(format.mark for format in FORMATS))
-_BY_GROUP = {f"f{number}": format for number, format in enumerate(FORMATS)}
-# Each alternative begins with one of few characters, so that others are passed over quickly. The text begins with a
-# newline.
+
+def _any_of(alternatives: Iterable[tuple[str, str]]) -> re.Pattern[str]:
+    """A pattern of regular expressions that are given as their first character and the rest.
+
+    Those with one first character are put together, so that the search passes over all others quickly, and over many
+    `<` in a row.
+    """
+    rests: dict[str, list[str]] = {}
+    for first, rest in alternatives:
+        rests.setdefault("<(?!<)" if first == "<" else re.escape(first), []).append(rest)
+    return re.compile("|".join(f"{first}(?:{'|'.join(rest)})" for first, rest in rests.items()))
+
+
+def _split_mark(form: Format) -> tuple[str, str]:
+    """The first character of a mark, and the regular expression of its rest."""
+    return form.hint[0] if form.mark[0] == "\\" else form.mark[0], form.mark.removeprefix("\\")[1:]
+
+
+_ANY_MARK = _any_of(map(_split_mark, FORMATS))
+_BY_GROUP = {f"f{number}": form for number, form in enumerate(FORMATS)}
+_RESULTS = (
+    "tool_(?:response|result|output)", "observation", "results?", "output", "stdout", "file", "document", "example",
+    "code", "pre", "quote", "blockquote", "function_results?",
+)  # fmt: skip
+"""Tags whose content a model shows."""
+
+
+def _at_line_start(mark: str) -> str:
+    """A regular expression that matches after a mark with which a line begins; the text begins with a line end."""
+    return "(?:" + "|".join(f"(?<=\\n{blanks}{mark})" for blanks in ("", " ", "  ", "   ")) + ")"
+
+
 _CODE = (
-    r"\n(?: {0,3}(?P<fence>(?:`{3,}|~{3,})[^\n`]*+(?=\n|\Z))|(?P<line>(?: {4}| {0,3}\t| {0,3}>)[^\n]*+))|(?P<ticks>`++)"
-    r"|<(?:(?P<comment>!--)|(?P<result>(?i:(?P<tag>tool_response|tool_result|tool_output|observation|results?|output|stdout"
-    r"|file|document|example|code|pre|quote|blockquote|function_results?))(?:\s[^>\n]{0,200})?>))"
+    ("`", f"``{_at_line_start('```')}(?P<fence>`*+[^\\n`]*+(?=\\n|\\Z))"),
+    ("`", "``(?P<run>`*+)"),
+    ("~", f"~~{_at_line_start('~~~')}(?P<tildes>~*+[^\\n`]*+(?=\\n|\\Z))"),
+    ("<", "!(?P<comment>--)"),
+    *(("<", rf"[{tag[0]}{tag[0].upper()}](?i:{tag[1:]})(?:\s[^<>\n]{{0,200}}+)?>") for tag in _RESULTS),
 )
+_CLOSING = {
+    mark: re.compile(rf"({mark * 3}{_at_line_start(mark * 3)}{mark}*+)[ \t]*+(?=\n|\Z)") for mark in "`~"
+}
 
 
 @functools.lru_cache(maxsize=64)
 def _places_of(groups: tuple[str, ...]) -> re.Pattern[str]:
-    """What matters for where a call stands: code, quotes, results, and the marks of these forms."""
-    return re.compile("|".join([_CODE, *(f"(?P<{name}>{_BY_GROUP[name].mark})" for name in groups)]))
+    """What matters for where a call stands: fences, comments, results, and the marks of these forms."""
+    marks = [(name, *_split_mark(_BY_GROUP[name])) for name in groups]
+    return _any_of([*_CODE, *((first, _named(name, rest)) for name, first, rest in marks)])
+
+
+def _named(group: str, rest: str) -> str:
+    """A regular expression as a group, which begins after its first character where that is a plain one."""
+    plain = re.match(r"\w|\\\W|", rest)[0]  # type: ignore[index] # it matches nothing too
+    return f"{plain}(?P<{group}>{rest[len(plain) :]})"
 
 
 _END_TOKENS = re.compile(
     r"(?:\s|<\|im_end\|>|<\|eot_id\|>|<\|eom_id\|>|<\|end_of_text\|>|<\|endoftext\|>|</s>|<\|end\|>|<eos>|<end_of_turn>"
-    r"|<turn\|>|<｜end▁of▁sentence｜>|<\|END_OF_TURN_TOKEN\|>|<\|observation\|>|<\|user\|>|\[e~\[|</tool_call>)*\Z"
+    r"|<turn\|>|<｜end▁of▁sentence｜>|<\|END_OF_TURN_TOKEN\|>|<\|observation\|>|<\|user\|>|\[e~\[|</tool_call>)*+\Z"
 )
 _ANNOUNCES = re.compile(
     r"\bfor (?:example|instance)\b|\bexamples?\b|\be\.?g\.|\bsuch as\b|\bsyntax\b|\b(?:format|form) (?:is|would)\b"
@@ -147,6 +197,8 @@ _ANNOUNCES = re.compile(
 _SENTENCE_END = re.compile(r"[.!?…。！？)\]*\"'”’»\U0001F300-\U0001FAFF☀-➿]\s*\Z")
 _MOST_FAILURES = 8
 """Marks without a call after them, until the text is taken for one about calls. Each may cost one reading of it."""
+_MOST_PLACES = 20_000
+"""Fences, comments, results and marks, until the text is taken for one about calls."""
 
 
 @dataclass(frozen=True)
@@ -157,8 +209,7 @@ class _Found:
     refused: str = ""
 
 
-@dataclass(frozen=True)
-class _Fence:
+class _Fence(NamedTuple):  # a text may have thousands
     start: int
     end: int
     info: str
@@ -179,7 +230,7 @@ def _find(text: str, offered: Mapping[str, Mapping[str, Any]], bash_blocks: bool
         return nothing
     text = f"\n{text}"
     fences, found = _places(text, _places_of(groups))
-    if found.calls:
+    if found.calls or fences is None:
         return found
     if fences and not text[fences[-1].end : end + 1].strip():
         unmarked = _fenced(text, fences, offered, bash_blocks)
@@ -188,45 +239,118 @@ def _find(text: str, offered: Mapping[str, Mapping[str, Any]], bash_blocks: bool
     return unmarked if unmarked.calls or unmarked.refused else found
 
 
-def _places(text: str, places: re.Pattern[str]) -> tuple[list[_Fence], _Found]:
-    """The fences, and the calls with marks."""
-    ticks: dict[int, list[int]] | None = None
+def _places(text: str, places: re.Pattern[str]) -> tuple[list[_Fence] | None, _Found]:
+    """The fences, and the calls with marks; no fences when there are so many that the text was not read to its end."""
+    lines = _Lines(text)
     fences: list[_Fence] = []
     calls: WrittenCalls = []
     rest: list[str] = []
-    place = done = failures = 0
-    refused = ""
-    while failures < _MOST_FAILURES and (match := places.search(text, place)):
-        kind = match.lastgroup if match.lastgroup != "tag" else "result"
-        place = match.end()
-        if kind == "fence":
-            fence = _read_fence(text, match)
-            fences.append(fence)
-            place = fence.end
-        elif kind == "ticks":
-            ticks = ticks or _tick_runs(text)
-            place = _after_code(ticks, match.start(), len(match[0]), place)
+    place = floor = done = failures = count = 0
+    refused, unpaired = "", set[str]()
+    while match := places.search(text, place):
+        count += 1
+        if failures == _MOST_FAILURES or count > _MOST_PLACES or len(calls) >= MOST_CALLS:
+            break
+        start, place = match.span()
+        kind = match.lastgroup
+        if kind in ("fence", "tildes"):
+            fences.append(_read_fence(text, match))
+            floor = place = fences[-1].end
+        elif end := lines.end_of_code(start, floor):
+            place = max(place, end)
+        elif kind == "run":
+            if match[0] not in unpaired and (end := _after_run(text, match)):
+                floor = place = end
+            else:
+                unpaired.add(match[0])
         elif kind == "comment":
-            place = _after(text, "-->", place)
-        elif kind == "result":
-            place = _after(text, f"</{match['tag']}>", place)
+            floor = place = _after(text, "-->", place)
+        elif kind is None:
+            floor = place = _after(text, f"</{match[0][1:-1].split()[0]}>", place)
         elif kind in _BY_GROUP:
-            found = _BY_GROUP[kind].read(text, match.start())
+            found = _BY_GROUP[kind].read(text, start)
             if found is None:
                 failures += 1
                 continue
             read, after = found
-            if not calls and (why := _announced(text, match.start())):
+            if not calls and (why := _announced(text, start)):
                 refused = why
-            rest.append(text[done : match.start()])
+            rest.append(text[done:start])
             calls += read
-            place = done = after
+            floor = place = done = after
     if not calls:
-        return fences, _Found([], text, "the call is not whole" if failures else "")
+        return None if match else fences, _Found([], text, "the call is not whole" if failures else "")
     left = text[done:]
     if not refused and not _END_TOKENS.fullmatch(left) and not _cut_call(left):
         refused = "text follows the call"
     return fences, _Found(calls, "".join(rest), refused)
+
+
+_MOST_RUNS = 10_000
+_TICKS = re.compile(r"`++")
+_CODE_LINE = re.compile(r" {4}| {0,3}[\t>]")
+
+
+class _Lines:
+    """Indented code, quotes and inline code: whether places, which are asked for in order, stand in them."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._asked = 0
+        self._quoted = False
+        """Whether the line of the newest place is code or a quote."""
+        self._begin = 0
+        """Where inline code of its paragraph may begin."""
+        self._end = 0
+        """The end of the paragraph whose backticks are known."""
+        self._runs: list[int] = []
+        """Where its runs of backticks are."""
+        self._same: dict[int, list[int]] = {}
+        """The same by their length."""
+        self._next = 0
+        """The first of them that may begin code at the place."""
+
+    def end_of_code(self, place: int, floor: int) -> int:
+        """The end of the code or quote in which a place stands; 0 when it stands in neither.
+
+        `floor` is the end of what was read before.
+        """
+        text, known = self._text, max(self._asked, floor)
+        if (line := text.rfind("\n", known, place)) >= 0:
+            self._quoted = _CODE_LINE.match(text, line + 1) is not None
+        elif floor > self._asked:
+            self._quoted = False
+        self._begin = max(self._begin, floor, text.rfind("\n\n", known, place))
+        self._asked = place
+        return _after(text, "\n", place) - 1 if self._quoted else self._end_of_inline_code(place)
+
+    def _end_of_inline_code(self, place: int) -> int:
+        if place >= self._end:
+            if self._text.find("`", self._begin, place) < 0:
+                return 0
+            self._read_runs(place)
+        if len(self._runs) > _MOST_RUNS:
+            return self._end
+        while self._next < len(self._runs) and (run := self._runs[self._next]) < place:
+            length = _TICKS.match(self._text, run).end() - run  # type: ignore[union-attr] # backticks are there
+            same = self._same[length]
+            following = bisect.bisect_right(same, run)
+            if run < self._begin or following == len(same):  # a run that no other ends is text
+                self._next += 1
+                continue
+            if (end := same[following] + length) > place:
+                return end
+            self._next = bisect.bisect_left(self._runs, end)
+        return 0
+
+    def _read_runs(self, place: int) -> None:
+        """Find the backticks of the paragraph: code does not reach beyond an empty line."""
+        end = self._text.find("\n\n", place)
+        self._end = len(self._text) if end < 0 else end
+        self._runs, self._same, self._next = [], {}, 0
+        for run in itertools.islice(_TICKS.finditer(self._text, self._begin, self._end), _MOST_RUNS + 1):
+            self._runs.append(run.start())
+            self._same.setdefault(len(run[0]), []).append(run.start())
 
 
 _LONGEST_MARK = 32
@@ -270,30 +394,23 @@ def _announced(text: str, place: int) -> str:
 
 
 def _read_fence(text: str, opening: re.Match[str]) -> _Fence:
-    line = opening["fence"].strip()
-    mark = re.match(r"`+|~+", line)[0]  # type: ignore[index] # the place has matched it
-    closing = re.compile(rf"\n {{0,3}}{re.escape(mark[0])}{{{len(mark)},}}+[ \t]*+(?=\n|\Z)").search(
-        text, opening.end()
-    )
-    info = line[len(mark) :].strip().lower() if mark[0] == "`" else mark
+    line, (start, end) = opening[0], opening.span()
+    mark = line[0]
+    info = line.lstrip(mark)
+    length = len(line) - len(info)
+    info = info.strip().lower() if mark == "`" else mark
+    closing = _CLOSING[mark].search(text, end)
+    while closing and len(closing[1]) < length:
+        closing = _CLOSING[mark].search(text, closing.end())
     if closing is None:
-        return _Fence(opening.start(), len(text), f"{info} unclosed", "")
-    return _Fence(opening.start(), closing.end(), info, text[opening.end() + 1 : closing.start()])
+        return _Fence(start, len(text), f"{info} unclosed", "")
+    return _Fence(start, closing.end(), info, text[end + 1 : text.rindex("\n", 0, closing.start())])
 
 
-def _tick_runs(text: str) -> dict[int, list[int]]:
-    """Where the runs of backticks are, by their length."""
-    runs: dict[int, list[int]] = {}
-    for run in re.finditer(r"`+", text):
-        runs.setdefault(len(run[0]), []).append(run.start())
-    return runs
-
-
-def _after_code(ticks: Mapping[int, list[int]], start: int, length: int, place: int) -> int:
-    """The place after inline code that begins with a run of backticks; after the run where no other run ends it."""
-    runs = ticks[length]
-    following = bisect.bisect_right(runs, start)
-    return runs[following] + length if following < len(runs) else place
+def _after_run(text: str, run: re.Match[str]) -> int:
+    """The place after the next run of as many backticks; 0 when there is none."""
+    same = re.compile(f"(?<!`){run[0]}(?!`)").search(text, run.end()) if len(run[0]) < _LONGEST_MARK else None
+    return same.end() if same else 0
 
 
 def _after(text: str, end: str, place: int) -> int:
@@ -323,7 +440,7 @@ def _fenced(
         content = group[0].content
         if not content.strip():
             return _Found([], text, "the block is empty")
-        return _Found([(tool[0], {tool[1]: content})], rest, _announced(text, group[0].start + 1))
+        return _Found([(tool[0], {tool[1]: content})], rest, _announced(text, group[0].start))
     calls: WrittenCalls = []
     for fence in group:
         found = _calls_in(fence) if fence.info in _JSON_FENCES else []
@@ -332,7 +449,7 @@ def _fenced(
         calls += found
     if any(_calls_in(fence) for fence in before if fence.info in _JSON_FENCES):
         return _Found(calls, rest, "other calls stand before it, in the text")
-    return _Found(calls, rest, _announced(text, group[0].start + 1))
+    return _Found(calls, rest, _announced(text, group[0].start))
 
 
 def _calls_in(fence: _Fence) -> WrittenCalls:
@@ -347,16 +464,29 @@ def _json_sequence(text: str, place: int, end: int) -> WrittenCalls | None:
     """JSON calls one after the other, up to `end`; None when anything else is between them."""
     calls: WrittenCalls = []
     while (place := _BETWEEN.match(text, place).end()) < end:  # type: ignore[union-attr] # it matches nothing too
-        found = read_json_calls(text, place)
+        found = read_json_calls(text, place) if len(calls) < MOST_CALLS else None
         if found is None:
-            return None
+            return calls if len(calls) >= MOST_CALLS else None
         calls += found[0]
         place = found[1]
     return calls
 
 
 _BETWEEN = re.compile(r"[\s;,]*+")
-_LINE_BRACKET = re.compile(r"\n {0,3}(?=[{\[])")
+_LINE_BRACKETS = tuple(f"\n{blanks}{bracket}" for blanks in ("", " ", "  ", "   ") for bracket in "{[")
+
+
+def _brackets(text: str, begin: int, end: int) -> list[int]:
+    """The first places of brackets with which lines begin."""
+    found: list[int] = []
+    for mark in _LINE_BRACKETS:
+        place = begin
+        for _ in range(_MOST_FAILURES):
+            if (place := text.find(mark, place, end)) < 0:
+                break
+            place += len(mark)
+            found.append(place - 1)
+    return sorted(found)[:_MOST_FAILURES]
 
 
 def _bare(text: str, fences: Sequence[_Fence], end: int) -> _Found:
@@ -370,17 +500,11 @@ def _bare(text: str, fences: Sequence[_Fence], end: int) -> _Found:
     ):
         return _Found(listed[0], "")
     # What spans all that follows begins at the first bracket in the first column from which all is JSON.
-    for tries, line in enumerate(_LINE_BRACKET.finditer(text, after, end)):
-        if tries == _MOST_FAILURES:
-            break
-        calls = _json_sequence(text, line.end(), end)
-        if calls:
-            before = text[: line.start()]
-            return _Found(
-                calls,
-                before,
-                "it stands in code" if _quoting(before[after:]) else _announced(text, line.end()),
-            )
+    for bracket in _brackets(text, after, end):
+        if calls := _json_sequence(text, bracket, end):
+            before = text[: text.rindex("\n", 0, bracket)]
+            why = "it stands in code" if _quoting(before[after:]) else _announced(text, bracket)
+            return _Found(calls, before, why)
     return _Found([], text)
 
 
@@ -426,8 +550,8 @@ _HARMONY_MESSAGE = re.compile(
 _HARMONY_END = re.compile(r"<\|(?:end|call|return)\|>\s*(?=<\|start\|>|\Z)|(?=<\|start\|>assistant)")
 _HARMONY_HEADER = re.compile(r"<\|start\|>|<\|channel\|>")
 _STRIPPED = re.compile(
-    r"\A(?:analysis(?P<thought>.*?)(?:assistant|\Z))?\s*(?:commentary)?\s*to=functions\.(?P<name>[A-Za-z_]\w{0,127})\s*"
-    r"(?:commentary)?\s*(?:json|code)?\s*(?=\{)",
+    r"\A(?:analysis(?P<thought>.*?)(?:assistant|\Z))?\s*+(?:commentary\s*+)?to=functions\.(?P<name>[A-Za-z_]\w{0,127})\s*+"
+    r"(?:commentary\s*+)?(?:json\s*+|code\s*+)?(?=\{)",
     re.DOTALL,
 )
 
@@ -436,20 +560,21 @@ def _harmony(text: str) -> _Channels | None:
     """gpt-oss: messages in channels; None when the text is not written so."""
     if not _HARMONY_BEGIN.match(text):
         return _harmony_without_marks(text)
-    place, calls, more = 0, WrittenCalls(), False
+    place, calls, more, failures = 0, WrittenCalls(), False, 0
     texts: list[str] = []
     thoughts: list[str] = []
     while place < len(text):
         header = _HARMONY_MESSAGE.match(text, place)
         if header is None:  # a header that is not whole: what follows the next one still counts
             following = _HARMONY_HEADER.search(text, place + 1)
-            if following is None:
+            failures += 1
+            if following is None or failures > _MOST_PLACES:
                 break
             place = following.start()
             continue
         recipient = header["to"] or header["role"] or ""
         name = recipient.removeprefix("functions.") if recipient.startswith("functions.") else ""
-        value = read_value(text, _first(text, header.end())) if name else None
+        value = read_value(text, after_space(text, header.end())) if name else None
         end = _HARMONY_END.search(text, value[1] if value else header.end())
         content = text[header.end() : end.start() if end else len(text)]
         place = end.end() if end else len(text)
@@ -469,12 +594,6 @@ def _harmony(text: str) -> _Channels | None:
             texts.append(content.strip())
             more = bool(content.strip())
     return _Channels("\n".join(texts), "\n\n".join(thoughts), calls, more and bool(calls))
-
-
-def _first(text: str, place: int) -> int:
-    while text[place : place + 1].isspace():
-        place += 1
-    return place
 
 
 def _harmony_without_marks(text: str) -> _Channels | None:

@@ -57,25 +57,34 @@ class Format:
         )
 
 
+MOST_CALLS = 256
+"""Calls of one reply. A model that writes more of them repeats itself."""
+_MOST_VALUES = 1000
+"""Arguments of a call, and values in what is not JSON."""
+_MOST_OUTSIDE = 10_000
+"""Characters outside of strings in what is not JSON: Python's parser takes a second for some millions."""
+_DEEPEST = 60
 _DECODER = json.JSONDecoder(strict=False)
-_SPACE = re.compile(r"\s*")
-# A string that does not end takes all of the rest, so that no place is looked at twice.
-_TOKENS = re.compile(r'"(?:[^"\\]++|\\.)*+"?|\'(?:[^\'\\]++|\\.)*+\'?|[{}\[\]()]', re.DOTALL)
-_LONGEST_LITERAL = 200_000
-"""Characters of a value that is not JSON: Python's parser takes a second for some millions."""
+_SPACE = re.compile(r"\s*+")
+# A string that does not end takes all of the rest, so that no place is looked at twice. The set of first characters
+# lets the search pass over all others quickly.
+_TOKENS = re.compile(
+    r"[\"'{}\[\]()](?:(?<=\")(?:[^\"\\]++|\\.)*+\"?|(?<=')(?:[^'\\]++|\\.)*+'?|(?<=[{}\[\]()]))", re.DOTALL
+)
 _NAME = r"[A-Za-z_][\w.-]{0,127}"
 
 
-def _after_space(text: str, place: int) -> int:
+def after_space(text: str, place: int) -> int:
+    """The place after white space."""
     return _SPACE.match(text, place).end()  # type: ignore[union-attr] # it matches nothing too
 
 
 def _skip(text: str, place: int, *optional: str) -> int:
     """The place after white space and after each of these marks, where they are there."""
-    place = _after_space(text, place)
+    place = after_space(text, place)
     for mark in optional:
         if text.startswith(mark, place):
-            place = _after_space(text, place + len(mark))
+            place = after_space(text, place + len(mark))
     return place
 
 
@@ -85,24 +94,30 @@ def read_value(text: str, place: int) -> tuple[Any, int] | None:
         return _DECODER.raw_decode(text, place)
     except (ValueError, RecursionError):
         pass
-    depth = 0
+    end = _bracket_end(text, place)
+    value = None if end is None else _literal_value(text[place:end])
+    return None if end is None or value is None else (value, end)
+
+
+def _bracket_end(text: str, place: int) -> int | None:
+    """The place after the bracket that closes the one at `place`; None when there is none, or it is far away."""
+    depth, before, outside = 0, place, 0
     for token in _TOKENS.finditer(text, place):
-        if depth == 0 and token.start() != place:
+        begin, end = token.span()
+        outside += begin - before + 1
+        before = end
+        if outside > _MOST_OUTSIDE or (depth == 0 and begin != place):
             return None
-        if token[0] in "{[(":
-            depth += 1
-        elif token[0] in "}])":
-            depth -= 1
-            if depth <= 0:
-                value = _literal_value(text[place : token.end()])
-                return None if value is None else (value, token.end())
+        depth += (text[begin] in "{[(") - (text[begin] in "}])")
+        if depth <= 0:
+            return end
+        if depth > _DEEPEST:
+            return None
     return None
 
 
 def _literal_value(source: str) -> Any:
     """A value as Python writes it, if JSON has the like of it; else None."""
-    if len(source) > _LONGEST_LITERAL:
-        return None
     try:
         with warnings.catch_warnings(action="ignore"):  # such as a backslash that begins nothing
             value = ast.literal_eval(source)
@@ -129,14 +144,14 @@ def named_call(value: Any) -> tuple[str, dict[str, Any]] | None:
     if isinstance(
         arguments, str
     ):  # some write the arguments as JSON within a string, as the protocol has them
-        decoded = read_value(arguments, _after_space(arguments, 0))
+        decoded = read_value(arguments, after_space(arguments, 0))
         arguments = decoded[0] if decoded and not arguments[decoded[1] :].strip() else arguments
     return (name, arguments) if isinstance(arguments, dict) else None
 
 
 def read_json_calls(text: str, place: int) -> tuple[WrittenCalls, int] | None:
     """One JSON object, or a list of them, each of which is a call."""
-    place = _after_space(text, place)
+    place = after_space(text, place)
     found = read_value(text, place) if text.startswith(("{", "["), place) else None
     if found is None:
         return None
@@ -153,7 +168,7 @@ def _json_between(begin: str, *ends: str) -> Reader:
         if found is None or not ends:
             return found
         calls, place = found
-        place = _after_space(text, place)
+        place = after_space(text, place)
         end = next((end for end in ends if text.startswith(end, place)), None)
         return (calls, place + len(end)) if end else None
 
@@ -163,28 +178,41 @@ def _json_between(begin: str, *ends: str) -> Reader:
 # --- XML: <function=name> <parameter=key> ---
 
 _XML_NAME = re.compile(rf"<function=\s*[\"']?({_NAME})[\"']?\s*>")
-_XML_KEY = re.compile(r"\s*<parameter=\s*[\"']?([^>\n\"']{1,200}?)[\"']?\s*>")
+_XML_KEY = re.compile(r"\s*+<parameter=\s*+[\"']?([^>\n\"']{1,200}+)[\"']?\s*+>")
+# A value also ends before the next one, or before the end of the function, where its own end is missing.
 _XML_END = re.compile(
-    r"\n?</parameter>(?=\s*(?:<parameter=|</function>|</?(?:seed:)?tool_call>|\Z))"
-    r"|\n(?=<parameter=[^>\n]{1,200}>\n)|\n?(?=</function>\s*(?:</?(?:seed:)?tool_call>|<function=|\Z))"
+    r"<(?:/parameter>(?=\s*+(?:<parameter=|</function>|</?(?:seed:)?tool_call>|\Z))"
+    r"|(?<=\n<)(?=parameter=[^>\n]{1,200}>\n)|(?=/function>\s*+(?:</?(?:seed:)?tool_call>|<function=|\Z)))"
 )
+
+
+def _tagged_values(
+    text: str, place: int, key: re.Pattern[str], end: re.Pattern[str]
+) -> tuple[list[tuple[re.Match[str], str]], int] | None:
+    """Values between marks, each with its key, and the place after them; None when one has no end, or they are many.
+
+    A mark for the end that is one of something else is only looked at: the pattern then matches its begin alone.
+    """
+    found: list[tuple[re.Match[str], str]] = []
+    while begun := key.match(text, place):
+        closed = end.search(text, begun.end())
+        if closed is None or len(found) == _MOST_VALUES:
+            return None
+        found.append((begun, text[begun.end() : closed.start()]))
+        place = closed.end() if closed[0].endswith(">") else closed.start()
+    return found, place
 
 
 def _function_xml(text: str, place: int) -> tuple[WrittenCalls, int] | None:
     name = _XML_NAME.match(text, place)
-    if name is None:
+    found = _tagged_values(text, name.end(), _XML_KEY, _XML_END) if name else None
+    if name is None or found is None:
         return None
-    arguments: dict[str, Any] = {}
-    place = name.end()
-    while key := _XML_KEY.match(text, place):
-        begin = key.end() + text.startswith("\n", key.end())
-        # The newline before an empty value is the one that would end it.
-        end = _XML_END.search(text, key.end())
-        if end is None:
-            return None
-        arguments[key[1]] = Written(text[min(begin, end.start()) if end[0] else begin : end.start()])
-        place = end.end()
-    place = _after_space(text, place)
+    # The newline before an empty value is the one that would end it.
+    arguments = {
+        key[1].strip(): Written(value.removeprefix("\n").removesuffix("\n")) for key, value in found[0]
+    }
+    place = after_space(text, found[1])
     return ([(name[1], arguments)], place + 11) if text.startswith("</function>", place) else None
 
 
@@ -193,7 +221,7 @@ def _bare_function(text: str, place: int) -> tuple[WrittenCalls, int] | None:
     found = _function_xml(text, place)
     if found is None:
         return None
-    end = _after_space(text, found[1])
+    end = after_space(text, found[1])
     if text.startswith("</tool_call>", end):
         return found[0], end + len("</tool_call>")
     return found if end == len(text) or text.startswith("<function=", end) else None
@@ -204,39 +232,36 @@ def _bare_function(text: str, place: int) -> tuple[WrittenCalls, int] | None:
 _GLM_NAME = re.compile(rf"\s*+({_NAME})\s*+(?=<arg_key>|<tool_sep>|</tool_call>)")
 _GLM_KEY = re.compile(r"\s*+<arg_key>([^<]{1,200})</arg_key>\s*+<arg_value>")
 _GLM_END = re.compile(
-    r"</arg_value>(?=\s*+(?:<arg_key>|</tool_call>))|(?=</tool_call>\s*+(?:<tool_call>|\Z))"
+    r"</(?:arg_value>(?=\s*+(?:<arg_key>|</tool_call>))|(?=tool_call>\s*+(?:<tool_call>|\Z)))"
 )
 
 
 def _glm_keys(text: str, place: int) -> tuple[WrittenCalls, int] | None:
     name = _GLM_NAME.match(text, place)
-    if name is None:
+    found = _tagged_values(text, _skip(text, name.end(), "<tool_sep>"), _GLM_KEY, _GLM_END) if name else None
+    if name is None or found is None:
         return None
-    arguments: dict[str, Any] = {}
-    place = _skip(text, name.end(), "<tool_sep>")
-    while key := _GLM_KEY.match(text, place):
-        end = _GLM_END.search(text, key.end())
-        if end is None:
-            return None
-        arguments[key[1].strip()] = Written(text[key.end() : end.start()])
-        place = end.end()
-    return [(name[1], arguments)], place
+    return [(name[1], {key[1].strip(): Written(value) for key, value in found[0]})], found[1]
 
 
 def _tool_call(text: str, place: int) -> tuple[WrittenCalls, int] | None:
-    place = _after_space(text, place + len("<tool_call>"))
+    place = after_space(text, place + len("<tool_call>"))
     if text.startswith(("{", "["), place):
         found = read_json_calls(text, place)
     elif text.startswith("<function=", place):
         found = _function_xml(text, place)
-        while found and text.startswith("<function=", _after_space(text, found[1])):
-            more = _function_xml(text, _after_space(text, found[1]))
+        while (
+            found
+            and len(found[0]) < MOST_CALLS
+            and text.startswith("<function=", after_space(text, found[1]))
+        ):
+            more = _function_xml(text, after_space(text, found[1]))
             found = (found[0] + more[0], more[1]) if more else None
     else:
         found = _glm_keys(text, place)
     if found is None:
         return None
-    end = _after_space(text, found[1])
+    end = after_space(text, found[1])
     return (found[0], end + len("</tool_call>")) if text.startswith("</tool_call>", end) else None
 
 
@@ -244,20 +269,20 @@ def _wrapped(begin: str, end: str, inner: Reader) -> Reader:
     """A reader of one or more calls, which `inner` reads, between marks."""
 
     def read(text: str, place: int) -> tuple[WrittenCalls, int] | None:
-        place, calls = _after_space(text, place + len(begin)), WrittenCalls()
+        place, calls = after_space(text, place + len(begin)), WrittenCalls()
         while not text.startswith(end, place):
             found = inner(text, place)
-            if found is None:
+            if found is None or len(calls) >= MOST_CALLS:
                 return None
             calls += found[0]
-            place = _after_space(text, found[1])
+            place = after_space(text, found[1])
         return (calls, place + len(end)) if calls else None
 
     return read
 
 
 def _hunyuan(text: str, place: int) -> tuple[WrittenCalls, int] | None:
-    place = _after_space(text, place + len("<tool_calls>"))
+    place = after_space(text, place + len("<tool_calls>"))
     read = (
         _json_between("", "</tool_calls>")
         if text.startswith("[", place)
@@ -269,14 +294,14 @@ def _hunyuan(text: str, place: int) -> tuple[WrittenCalls, int] | None:
 # --- DeepSeek ---
 
 _DEEPSEEK_CALL = re.compile(
-    rf"<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>({_NAME})\s*```(?:json)?\s*|({_NAME})<｜tool▁sep｜>\s*)"
+    rf"<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>({_NAME})\s*+```(?:json)?\s*+|({_NAME})<｜tool▁sep｜>\s*+)"
 )
 
 
 def _deepseek(text: str, place: int) -> tuple[WrittenCalls, int] | None:
     end, calls = "<｜tool▁calls▁end｜>", WrittenCalls()
     place = _skip(text, place, "<｜tool▁calls▁begin｜>")
-    while call := _DEEPSEEK_CALL.match(text, place):
+    while len(calls) < MOST_CALLS and (call := _DEEPSEEK_CALL.match(text, place)):
         found = read_value(text, call.end())
         if found is None or not isinstance(found[0], dict):
             return _whole(calls, place)
@@ -284,7 +309,7 @@ def _deepseek(text: str, place: int) -> tuple[WrittenCalls, int] | None:
         if not text.startswith("<｜tool▁call▁end｜>", after):
             return _whole(calls, place)
         calls.append((call[1] or call[2], found[0]))
-        place = _after_space(text, after + len("<｜tool▁call▁end｜>"))
+        place = after_space(text, after + len("<｜tool▁call▁end｜>"))
     return (calls, place + len(end)) if calls and text.startswith(end, place) else _whole(calls, place)
 
 
@@ -297,11 +322,11 @@ def _whole(calls: WrittenCalls, place: int) -> tuple[WrittenCalls, int] | None:
 _BAR = r"(?:[｜|‖]{1,2})"
 _DSML = rf"{_BAR}DSML{_BAR} ?"
 _DSML_BLOCK = re.compile(rf"<{_DSML}(function_calls|tool_calls|calls)>")
-_DSML_INVOKE = re.compile(rf"\s*<{_DSML}invoke name=\"([^\"\n]{{1,128}})\"\s*(/?)>")
-_DSML_KEY = re.compile(rf"\s*<{_DSML}parameter name=\"([^\"\n]{{1,200}})\"(?: string=\"(true|false)\")?>")
-_DSML_VALUE_END = re.compile(rf"</{_DSML}parameter>(?=\s*<(?:{_DSML}parameter|/{_DSML}invoke))")
-_DSML_INVOKE_END = re.compile(rf"\s*</{_DSML}invoke>")
-_DSML_END = re.compile(rf"\s*</{_DSML}(?:function_calls|tool_calls|calls)>")
+_DSML_INVOKE = re.compile(rf"\s*+<{_DSML}invoke name=\"([^\"\n]{{1,128}})\"\s*(/?)>")
+_DSML_KEY = re.compile(rf"\s*+<{_DSML}parameter name=\"([^\"\n]{{1,200}})\"(?: string=\"(true|false)\")?>")
+_DSML_VALUE_END = re.compile(rf"</{_DSML}parameter>(?=\s*+<(?:{_DSML}parameter|/{_DSML}invoke))")
+_DSML_INVOKE_END = re.compile(rf"\s*+</{_DSML}invoke>")
+_DSML_END = re.compile(rf"\s*+</{_DSML}(?:function_calls|tool_calls|calls)>")
 
 
 def _dsml(text: str, place: int) -> tuple[WrittenCalls, int] | None:
@@ -309,20 +334,15 @@ def _dsml(text: str, place: int) -> tuple[WrittenCalls, int] | None:
     if block is None:
         return None
     calls, place = WrittenCalls(), block.end()
-    while invoke := _DSML_INVOKE.match(text, place):
+    while len(calls) < MOST_CALLS and (invoke := _DSML_INVOKE.match(text, place)):
         arguments: dict[str, Any] = {}
         inside = invoke.end()
-        while not invoke[2] and (key := _DSML_KEY.match(text, inside)):
-            end = _DSML_VALUE_END.search(text, key.end())
-            if end is None:
-                return _whole(calls, place)
-            raw = text[key.end() : end.start()]
-            arguments[key[1]] = raw if key[2] == "true" else Written(raw)
-            inside = end.end()
         if not invoke[2]:
-            closed = _DSML_INVOKE_END.match(text, inside)
-            if closed is None:
+            found = _tagged_values(text, inside, _DSML_KEY, _DSML_VALUE_END)
+            closed = _DSML_INVOKE_END.match(text, found[1]) if found else None
+            if found is None or closed is None:
                 return _whole(calls, place)
+            arguments = {key[1]: value if key[2] == "true" else Written(value) for key, value in found[0]}
             inside = closed.end()
         calls.append((invoke[1], arguments))
         place = inside
@@ -333,27 +353,20 @@ def _dsml(text: str, place: int) -> tuple[WrittenCalls, int] | None:
 # --- MiniMax, Step: <invoke name=""> ---
 
 _INVOKE = re.compile(r"<(?:steptml:)?invoke name=[\"']?([^\"'>\n]{1,128})[\"']?>")
-_INVOKE_KEY = re.compile(r"\s*<(?:steptml:)?parameter name=[\"']?([^\"'>\n]{1,200})[\"']?>")
+_INVOKE_KEY = re.compile(r"\s*+<(?:steptml:)?parameter name=[\"']?([^\"'>\n]{1,200})[\"']?>")
 _INVOKE_VALUE_END = re.compile(
-    r"</(?:steptml:)?parameter>(?=\s*<(?:/?(?:steptml:)?invoke|(?:steptml:)?parameter))"
+    r"</(?:steptml:)?parameter>(?=\s*+<(?:/?(?:steptml:)?invoke|(?:steptml:)?parameter))"
 )
-_INVOKE_END = re.compile(r"\s*</(?:steptml:)?invoke>")
+_INVOKE_END = re.compile(r"\s*+</(?:steptml:)?invoke>")
 
 
 def _invoke(text: str, place: int) -> tuple[WrittenCalls, int] | None:
     invoke = _INVOKE.match(text, place)
-    if invoke is None:
+    found = _tagged_values(text, invoke.end(), _INVOKE_KEY, _INVOKE_VALUE_END) if invoke else None
+    closed = _INVOKE_END.match(text, found[1]) if found else None
+    if invoke is None or found is None or closed is None:
         return None
-    arguments: dict[str, Any] = {}
-    place = invoke.end()
-    while key := _INVOKE_KEY.match(text, place):
-        end = _INVOKE_VALUE_END.search(text, key.end())
-        if end is None:
-            return None
-        arguments[key[1]] = Written(text[key.end() : end.start()])
-        place = end.end()
-    closed = _INVOKE_END.match(text, place)
-    return ([(invoke[1], arguments)], closed.end()) if closed else None
+    return [(invoke[1], {key[1]: Written(value) for key, value in found[0]})], closed.end()
 
 
 def _step(text: str, place: int) -> tuple[WrittenCalls, int] | None:
@@ -369,14 +382,14 @@ def _step(text: str, place: int) -> tuple[WrittenCalls, int] | None:
 # --- Kimi K2 ---
 
 _KIMI_CALL = re.compile(
-    rf"<\|tool_call_begin\|>\s*(?:functions\.)?({_NAME}?)(?::\d+)?\s*<\|tool_call_argument_begin\|>\s*"
+    rf"<\|tool_call_begin\|>\s*+(?:functions\.)?({_NAME}?)(?::\d+)?\s*+<\|tool_call_argument_begin\|>\s*+"
 )
 
 
 def _kimi(text: str, place: int) -> tuple[WrittenCalls, int] | None:
     calls, end = WrittenCalls(), "<|tool_calls_section_end|>"
     place += len("<|tool_calls_section_begin|>")
-    while True:
+    while len(calls) < MOST_CALLS:
         begin = text.find("<|tool_call_begin|>", place)
         done = text.find(end, place, len(text) if begin < 0 else begin)  # noise may stand before both
         if done >= 0:
@@ -387,16 +400,17 @@ def _kimi(text: str, place: int) -> tuple[WrittenCalls, int] | None:
         found = read_value(text, call.end()) if call else None
         if call is None or found is None or not isinstance(found[0], dict):
             return _whole(calls, place)
-        after = _after_space(text, found[1])
+        after = after_space(text, found[1])
         if not text.startswith("<|tool_call_end|>", after):
             return _whole(calls, place)
         calls.append((call[1], found[0]))
         place = after + len("<|tool_call_end|>")
+    return calls, place
 
 
 # --- Gemma ---
 
-_GEMMA_NAME = re.compile(r"call:([\w.-]{1,128})\s*\{")
+_GEMMA_NAME = re.compile(r"call:([\w.-]{1,128})\s*+\{")
 _GEMMA_BARE = re.compile(r"[^,:{}\[\]<]{1,500}")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 
@@ -406,12 +420,13 @@ class _GemmaArguments:
 
     def __init__(self, text: str, place: int, quote: str) -> None:
         self.text, self.place, self.quote = text, place, quote
+        self.values = 0
 
     def object(self, depth: int = 0) -> dict[str, Any]:
         """The rest of an object after its brace. Raises ValueError when it is not whole."""
         found: dict[str, Any] = {}
         while True:
-            self.place = _after_space(self.text, self.place)
+            self.place = after_space(self.text, self.place)
             if self.text.startswith("}", self.place):
                 self.place += 1
                 return found
@@ -425,9 +440,10 @@ class _GemmaArguments:
             self._comma("}")
 
     def _value(self, depth: int) -> Any:
-        if depth > 60:
-            raise ValueError("too deep")
-        self.place = _after_space(self.text, self.place)
+        self.values += 1
+        if depth > _DEEPEST or self.values > _MOST_VALUES:
+            raise ValueError("too deep, or too many")
+        self.place = after_space(self.text, self.place)
         if self.text.startswith(self.quote, self.place):
             return self._string()
         first = self.text[self.place : self.place + 1]
@@ -445,7 +461,7 @@ class _GemmaArguments:
     def _list(self, depth: int) -> list[Any]:
         found: list[Any] = []
         while True:
-            self.place = _after_space(self.text, self.place)
+            self.place = after_space(self.text, self.place)
             if self.text.startswith("]", self.place):
                 self.place += 1
                 return found
@@ -466,20 +482,20 @@ class _GemmaArguments:
         return found[0]
 
     def _expect(self, mark: str) -> None:
-        self.place = _after_space(self.text, self.place)
+        self.place = after_space(self.text, self.place)
         if not self.text.startswith(mark, self.place):
             raise ValueError(mark)
         self.place += 1
 
     def _comma(self, end: str) -> None:
-        self.place = _after_space(self.text, self.place)
+        self.place = after_space(self.text, self.place)
         if not self.text.startswith(end, self.place):
             self._expect(",")
 
 
 def _gemma(begin: str, quote: str, end: str) -> Reader:
     def read(text: str, place: int) -> tuple[WrittenCalls, int] | None:
-        name = _GEMMA_NAME.match(text, _after_space(text, place + len(begin)))
+        name = _GEMMA_NAME.match(text, after_space(text, place + len(begin)))
         if name is None:
             return None
         arguments = _GemmaArguments(text, name.end(), quote)
@@ -487,7 +503,7 @@ def _gemma(begin: str, quote: str, end: str) -> Reader:
             found = arguments.object()
         except (ValueError, RecursionError):
             return None
-        place = _after_space(text, arguments.place)
+        place = after_space(text, arguments.place)
         return ([(name[1], found)], place + len(end)) if text.startswith(end, place) else None
 
     return read
@@ -498,24 +514,21 @@ def _gemma(begin: str, quote: str, end: str) -> Reader:
 
 def read_python_calls(text: str, place: int) -> tuple[WrittenCalls, int] | None:
     """`[ls(d='.'), ls(d='..')]`: keywords only, with literals as values."""
-    place = _after_space(text, place)
-    depth, end = 0, -1
-    if not text.startswith("[", place):
-        return None
-    for token in _TOKENS.finditer(text, place):
-        depth += (token[0] in "[({") - (token[0] in "])}")
-        if depth == 0 and token[0] == "]":
-            end = token.end()
-            break
-    if end < 0:
-        return None
-    calls = python_calls(text[place:end])
-    return (calls, end) if calls else None
+    place = after_space(text, place)
+    end = _bracket_end(text, place) if text.startswith("[", place) else None
+    calls = [] if end is None else python_calls(text[place:end])
+    return (calls, end) if calls and end is not None else None
 
 
 def python_calls(source: str) -> WrittenCalls:
     """The calls of a list expression, or of one call; empty when it is anything else."""
-    if len(source) > _LONGEST_LITERAL:
+    outside = before = 0
+    for token in _TOKENS.finditer(source):
+        outside += token.start() - before + 1
+        before = token.end()
+        if outside > _MOST_OUTSIDE:
+            return []
+    if outside + len(source) - before > _MOST_OUTSIDE:
         return []
     try:
         with warnings.catch_warnings(action="ignore"):
@@ -555,7 +568,7 @@ def _python_between(begin: str, end: str) -> Reader:
         found = read_python_calls(text, place + len(begin)) or read_json_calls(text, place + len(begin))
         if found is None:
             return None
-        after = _after_space(text, found[1])
+        after = after_space(text, found[1])
         return (found[0], after + len(end)) if text.startswith(end, after) else None
 
     return read
@@ -564,20 +577,20 @@ def _python_between(begin: str, end: str) -> Reader:
 def _python_tag(text: str, place: int) -> tuple[WrittenCalls, int] | None:
     place += len("<|python_tag|>")
     calls: WrittenCalls = []
-    while found := read_json_calls(text, place):
+    while len(calls) < MOST_CALLS and (found := read_json_calls(text, place)):
         calls += found[0]
         place = found[1]
-        separator = _after_space(text, place)
+        separator = after_space(text, place)
         if not text.startswith(";", separator):  # several are separated so
             return calls, place
         place = separator + 1
-    return read_python_calls(text, place)
+    return (calls, place) if calls else read_python_calls(text, place)
 
 
 # --- Mistral ---
 
 _MISTRAL_CALL = re.compile(
-    rf"\[TOOL_CALLS\]\s*({_NAME})\s*(?:\[CALL_ID\]\s*\w{{1,64}}\s*)?(?:\[ARGS\]\s*)?(?=\{{)"
+    rf"\[TOOL_CALLS\]\s*+({_NAME})\s*+(?:\[CALL_ID\]\s*+\w{{1,64}}\s*+)?(?:\[ARGS\]\s*+)?(?=\{{)"
 )
 
 

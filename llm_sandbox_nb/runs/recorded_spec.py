@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
 from llm_sandbox_nb.agent.context_window import CONTEXT_MODES
@@ -29,6 +29,9 @@ from llm_sandbox_nb.sandbox.isolations import (
 
 _ADDRESSES = re.compile(r"url|uri|base|host|endpoint|proxy|server", re.IGNORECASE)
 _T = TypeVar("_T", RunLimits, ModelSettings)
+_W = TypeVar("_W", bound=str)
+RECORDED_BY_NAME = ("command_timeout", "context", "same_failures", "tool_calls")
+"""What a resume may change of the specification besides its settings and limits."""
 
 
 def recorded_spec(run: RunRecord, model: Model, tools: Iterable[Callable[..., Any]] | None = None) -> RunSpec:
@@ -41,8 +44,9 @@ def recorded_spec(run: RunRecord, model: Model, tools: Iterable[Callable[..., An
         InputError: they are not those that the run had.
     """
     spec = run.context.spec or _from_journal(run, model)
-    limits, settings = spec.limits, spec.settings
+    limits, settings, changed = spec.limits, spec.settings, dict[str, Any]()
     for change in run.trajectory.changed:
+        changed |= change.settings
         limits, settings = _changed(limits, change.limits), _changed(settings, change.settings)
     return RunSpec(
         task=run.task,
@@ -51,12 +55,12 @@ def recorded_spec(run: RunRecord, model: Model, tools: Iterable[Callable[..., An
         limits=limits,
         settings=settings,
         retries=spec.retries,
-        command_timeout=spec.command_timeout,
+        command_timeout=_seconds(changed.get("command_timeout"), spec.command_timeout),
         nudges=spec.nudges,
-        tool_calls=_tool_calls(run.trajectory.tool_calls, spec.tool_calls),
-        same_failures=spec.same_failures,
+        tool_calls=_one_of(get_args(ToolCalls), run.trajectory.tool_calls, spec.tool_calls),
+        same_failures=_count(changed.get("same_failures"), spec.same_failures),
         remind=spec.remind,
-        context=spec.context,
+        context=_one_of(CONTEXT_MODES, changed.get("context"), spec.context),
         toolbox=_same_tools(run, tools),
         pause_rules=dataclasses.replace(spec.pause_rules, step=False),
         make_model=spec.make_model,
@@ -92,28 +96,30 @@ def _from_journal(run: RunRecord, model: Model) -> RunSpec:
     prompts = recorded.get("prompts")
     known = _known(PromptConfig, prompts)
     complete = "system_prompt" in known and all(isinstance(text, str) for text in known.values())
-    timeout = recorded.get("command_timeout")
     return RunSpec(
         task=run.task,
         model=model,
         prompts=PromptConfig(**known) if complete else load_prompts(None),
         limits=_changed(RunLimits(), recorded.get("limits")),
         settings=_changed(ModelSettings(), recorded.get("sampling")),
-        command_timeout=float(timeout)
-        if isinstance(timeout, int | float) and timeout > 0
-        else DEFAULT_TIMEOUT,
+        command_timeout=_seconds(recorded.get("command_timeout"), DEFAULT_TIMEOUT),
         nudges=_count(recorded.get("nudges"), 2),
         same_failures=_count(recorded.get("same_failures"), 8),
-        context=recorded["context"] if recorded.get("context") in CONTEXT_MODES else "mask",
+        context=_one_of(CONTEXT_MODES, recorded.get("context"), "mask"),
     )
 
 
 def _count(recorded: object, usual: int) -> int:
-    return recorded if isinstance(recorded, int) and recorded >= 0 else usual
+    return recorded if type(recorded) is int and recorded >= 0 else usual
 
 
-def _tool_calls(recorded: str | None, usual: ToolCalls) -> ToolCalls:
-    return next((one for one in get_args(ToolCalls) if one == recorded), usual)
+def _seconds(recorded: object, usual: float) -> float:
+    valid = isinstance(recorded, int | float) and not isinstance(recorded, bool) and recorded > 0
+    return float(recorded) if valid else usual  # type: ignore[arg-type] # `valid` says so
+
+
+def _one_of(words: Sequence[_W], recorded: object, usual: _W) -> _W:
+    return next((one for one in words if one == recorded), usual)
 
 
 def _changed(value: _T, changed: Mapping[str, Any] | None) -> _T:

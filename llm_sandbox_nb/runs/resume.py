@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from llm_sandbox_nb.agent.context_window import ContextMode
 from llm_sandbox_nb.agent.control.on_pause import OnPause, checked_on_pause, pause_handler
 from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.conversation import conversation_state, worked
@@ -26,8 +27,14 @@ from llm_sandbox_nb.agent.text_mode import ToolCalls
 from llm_sandbox_nb.formatting import format_cost, plural
 from llm_sandbox_nb.model.contract import Checkable, Model, ModelSettings
 from llm_sandbox_nb.model.model_names import make_model
+from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.runs.checkpoint_files import CheckpointFiles
-from llm_sandbox_nb.runs.recorded_spec import check_recorded_addresses, recorded_spec, sandbox_options
+from llm_sandbox_nb.runs.recorded_spec import (
+    RECORDED_BY_NAME,
+    check_recorded_addresses,
+    recorded_spec,
+    sandbox_options,
+)
 from llm_sandbox_nb.runs.rewind import Destination, rewind, runs_since
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.trajectory import events as ev
@@ -66,6 +73,11 @@ class ResumeOptions:
     """How calls are made from here on."""
     same_failures: int | None = None
     """How often in a row the same call may fail."""
+    context: ContextMode | None = None
+    """What is sent of a conversation that nearly fills the model's context."""
+    command_timeout: float | None = None
+    """Seconds for a command that names no other."""
+    retries: RetryPolicy | None = None
 
     @property
     def on_pause(self) -> OnPause | None:
@@ -199,12 +211,18 @@ def _spec(run: RunRecord, options: ResumeOptions) -> RunSpec:
     require_decider(spec.pause_rules, decided=decided)
     return dataclasses.replace(
         spec,
+        **_changed_in_spec(options),
         limits=with_given(spec.limits, options.limits),
         settings=with_given(spec.settings, options.settings),
-        tool_calls=options.tool_calls or spec.tool_calls,
-        same_failures=spec.same_failures if options.same_failures is None else options.same_failures,
+        retries=options.retries or spec.retries,
         make_model=known.make_model if known else lambda name: _make_model(name, options),
     )
+
+
+def _changed_in_spec(options: ResumeOptions) -> dict[str, Any]:
+    """What changes of the specification and is recorded by its name."""
+    values = {name: getattr(options, name) for name in RECORDED_BY_NAME}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _model(run: RunRecord, options: ResumeOptions) -> Model:
@@ -245,9 +263,7 @@ def _check_limits(spec: RunSpec, trajectory: Trajectory) -> None:
 def _record_changes(run: RunRecord, recorder: Recorder, spec: RunSpec, options: ResumeOptions) -> None:
     """Record what changes, so that the record says which model and settings made each step."""
     model = spec.model.name if spec.model.name != run.model else None
-    settings = _given_values(options.settings, spec.settings)
-    if options.tool_calls is not None:
-        settings["tool_calls"] = options.tool_calls
+    settings = _given_values(options.settings, spec.settings) | _changed_in_spec(options)
     limits = _given_values(options.limits, spec.limits)
     if model or settings or limits:
         recorder.emit(

@@ -178,6 +178,9 @@ class Run(RunRecord, Awaitable):
         others: bool = False,
         tool_calls: Any = None,
         same_failures: int | None = None,
+        context: Any = None,
+        command_timeout: float | None = None,
+        retries: Any = None,
         **more: Any,
     ) -> Run:
         """Resume: after a pause, or, when the run has ended, from where it stands to its new end.
@@ -192,7 +195,8 @@ class Run(RunRecord, Awaitable):
                 the default, must be named for a run that was loaded from its folder.
             api_base, api_key: of the model, where the run was loaded from its folder.
             tools: the run's own tools, where the run was loaded from its folder: see `solve`.
-            tool_calls, same_failures, listeners, control, more: see `solve`.
+            tool_calls, same_failures, context, command_timeout, retries: of an ended run, see `solve`.
+            listeners, control, more: see `solve`.
             others: undo what other runs have changed in the run's sandbox since; `undo` brings it back.
 
         Raises:
@@ -201,6 +205,10 @@ class Run(RunRecord, Awaitable):
             RunError: the model, the sandbox or this program failed.
         """
         if self.context.session is not None:
+            lasting = {"tool_calls": tool_calls, "same_failures": same_failures, "context": context,
+                       "command_timeout": command_timeout, "retries": retries}  # fmt: skip
+            if given := [name for name, value in lasting.items() if value is not None]:
+                raise InputError(f"{given[0]} cannot change before the run has ended: resume it without.")
             if any(one is not None for one in (model, settings, limits)):
                 self._work_control().change(model=model, settings=settings, limits=limits)
             if text:
@@ -211,7 +219,8 @@ class Run(RunRecord, Awaitable):
         def work(listeners: Iterable[Listener] = listeners) -> Coroutine[Any, Any, Run]:
             options = ResumeOptions(
                 text, model, settings, limits, sandbox, {"isolation": isolation, "network": network}, api_base,
-                api_key, listeners, control, more, tools, others, tool_calls, same_failures,
+                api_key, listeners, control, more, tools, others, tool_calls, same_failures, context, command_timeout,
+                retries,
             )  # fmt: skip
             return resume(self, options)
 

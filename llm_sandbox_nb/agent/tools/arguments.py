@@ -55,7 +55,8 @@ def parse_arguments(raw: str) -> dict[str, Any]:
     return cleaned
 
 
-_FENCED = re.compile(r"\s*```[\w-]*[ \t]*\n?(.*?)\n?[ \t]*```\s*", re.DOTALL)
+_FENCE = "```"
+_INFO = re.compile(r"[\w-]*+")
 _ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})|\\')
 _LONGEST_REPAIR = 1_000_000
 """Characters above which broken JSON is not repaired."""
@@ -64,8 +65,8 @@ _LONGEST_REPAIR = 1_000_000
 def repaired(raw: str) -> dict[str, Any] | None:
     """The object that broken JSON surely means; None when it may mean another one, or is cut off."""
     text = raw.strip("\ufeff \t\r\n")
-    if fenced := _FENCED.fullmatch(text):
-        text = fenced[1].strip()
+    if text.startswith(_FENCE) and text.endswith(_FENCE):
+        text = _INFO.sub("", text[len(_FENCE) : -len(_FENCE)], count=1).strip()
     if not (text.startswith("{") and text.endswith("}")) or len(text) > _LONGEST_REPAIR:
         return None
     # A backslash that JSON does not know is one of the shell or of a regular expression: it stays.

@@ -11,7 +11,7 @@ import pytest
 from agent_scripts import check_record
 from talking_replies import TalkingReplies, called, said
 
-from llm_sandbox_nb.agent.errors import RunError
+from llm_sandbox_nb.agent.errors import InputError, RunError
 from llm_sandbox_nb.agent.prompts import load_prompts
 from llm_sandbox_nb.agent.text_mode import FORMS, TextMode, echoed, load_text_form
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS
@@ -155,6 +155,32 @@ def test_text_mode_is_remembered_by_what_continues_the_run(tmp_path: Path) -> No
     assert roles(again.requests[0]) == ["system", "user", "assistant", "user"]
     assert "Go on." in again.newest
     assert Trajectory(loaded.trajectory.events).tool_calls == "text"
+
+
+def test_a_resume_takes_the_words_of_solve(tmp_path: Path) -> None:
+    runs: list[Run] = []
+    refused: list[str] = []
+
+    def listen(event: ev.Event) -> None:
+        if isinstance(event, ev.ModelReplied) and not refused:
+            with pytest.raises(InputError) as caught:
+                runs[0].resume(context="full")
+            refused.append(str(caught.value))
+
+    replies = TalkingReplies(called(1, "execute_bash", command="ls"), called(2, "execute_bash", command="ls"))
+    result = solved(tmp_path, replies, limits={"steps": 1}, on_run=runs.append, listeners=[listen])
+    assert refused == ["context cannot change before the run has ended: resume it without."]
+
+    async def resumed(**options: Any) -> Run:
+        return await result.resume(limits={"steps": 9}, isolation="process", **options)
+
+    for wrong in ({"context": "some"}, {"tool_calls": "none"}, {"same_failures": -1}, {"command_timeout": 0}):
+        with pytest.raises(InputError, match=f"{next(iter(wrong))} is"):
+            asyncio.run(resumed(**wrong))
+    again = TalkingReplies(SAVES, SUBMITS)
+    asyncio.run(resumed(model=again, context="full", tool_calls="text", retries=RetryPolicy(attempts=1)))
+    assert (result.answer, again.tools) == ("42", [[], []])
+    assert result.trajectory.changed[-1].settings == {"context": "full", "tool_calls": "text"}
 
 
 # --- what is executed ---

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from answering_server import Answer, AnsweringServer
 from cli_process import CommandLine, Done, open_command_line
 from scripted_faults import UNAUTHORIZED
 from scripted_server import ScriptedServer
 
+from llm_sandbox_nb.model.model_names import make_model
+from llm_sandbox_nb.runs.recorded_spec import recorded_spec
 from llm_sandbox_nb.runs.run import Run
 
 PROCESS = ("--isolation", "process")
@@ -109,3 +112,49 @@ def test_a_model_that_says_nothing_has_its_own_exit_code(command_line: CommandLi
         )
     done.is_one_sentence(6, "The model gave no answer: 3 empty replies; the last ended with stop.")
     assert "No answer after 3 steps" in done.out
+
+
+def test_options_of_a_run_that_a_resume_changes_hold_and_are_recorded(
+    command_line: CommandLine, tmp_path: Path
+) -> None:
+    (tmp_path / "script.yaml").write_text(turns("echo one", "sleep 60", "echo 42 > output/answer.txt"))
+    first = command_line("run", "-q", "Work", "-m", "scripted/script.yaml", "--max_steps", "1", *PROCESS)
+    changed = (
+        "--context",
+        "full",
+        "--tool-calls",
+        "native",
+        "--same-failures",
+        "3",
+        "--command-timeout",
+        "1",
+    )
+    command_line("resume", first.folder, *PROCESS, "--context", "some").is_one_sentence(
+        2, "mask, summary, full"
+    )
+    again = command_line("resume", first.folder, *PROCESS, "--steps", "9", *changed)
+    assert again.code == 0, again.out + again.err
+    run = Run.load(first.folder)
+    assert run.trajectory.changed[-1].settings == {
+        "context": "full", "tool_calls": "native", "same_failures": 3, "command_timeout": 1,
+    }  # fmt: skip
+    assert run.steps[1].calls[0].result is not None
+    assert run.steps[1].calls[0].result.timed_out
+    spec = recorded_spec(run, make_model("scripted/strawberry"))
+    assert (spec.context, spec.tool_calls, spec.same_failures, spec.command_timeout) == (
+        "full",
+        "native",
+        3,
+        1,
+    )
+
+
+def test_how_long_a_server_is_waited_for_is_an_option_of_a_resume(command_line: CommandLine) -> None:
+    loading = {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
+    with AnsweringServer(lambda asked: Answer(503, loading)) as server:
+        words = ("-m", "m", "--api_base", server.url, "--api_key", "k", *PROCESS, "--model-wait", "0.2")
+        first = command_line("run", "-q", "Work", *words)
+        assert first.code == 3, first.out + first.err
+        again = command_line("resume", first.folder, *words[2:])
+    assert again.code == 3, again.out + again.err
+    assert "Loading model" in again.err

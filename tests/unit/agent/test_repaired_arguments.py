@@ -68,6 +68,13 @@ def test_the_sentence_shows_the_place_and_says_what_to_change() -> None:
         parse_arguments('{"command": "ls')
 
 
+def test_blanks_in_a_fence_take_no_longer() -> None:
+    """A pattern with three parts that match them took minutes for a thousand."""
+    with pytest.raises(ArgumentsError):
+        parse_arguments("```" + " " * 200_000 + "x")
+    assert parse_arguments("```json" + " " * 200_000 + '\n{"command": "ls"}\n```') == {"command": "ls"}
+
+
 @given(st.dictionaries(st.text(max_size=8), st.text(max_size=40), max_size=3), st.data())
 def test_no_cut_of_whole_json_is_repaired(meant: dict[str, str], data: st.DataObject) -> None:
     raw = json.dumps(meant, ensure_ascii=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -72,31 +73,42 @@ def test_text_before_a_call_stays(text: str) -> None:
 
 # --- the outputs of nine families that canitoolcall has collected, each with its right parse ---
 
-LEAST = {
-    "deepseek": 84, "gemma4": 44, "glm": 50, "gpt-oss": 50, "kimi": 48, "llama": 34, "mistral": 45, "qwen3-hermes": 50,
-    "qwen3-xml": 53,
-}  # fmt: skip
+LEAST = 458
 """The right ones. The other eleven are refused on purpose: text follows the call, or half a sentence is before it."""
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "model-servers.md"
 
 
 def fixtures() -> list[Fixture]:
     return load_fixtures()
 
 
-def right(fixture: Fixture) -> bool:
-    got = calls(read_text_calls(fixture.raw_output, [dict(tool) for tool in fixture.tools]))
-    wanted = fixture.expected.tool_calls if fixture.expected else ()
-    return [(name, canonical_arguments(json.dumps(arguments))) for name, arguments in got] == [
+def right(fixture: Fixture) -> tuple[bool, bool]:
+    """Whether the calls are right, and whether text and reasoning are right too."""
+    reply = read_text_calls(fixture.raw_output, [dict(tool) for tool in fixture.tools])
+    expected = fixture.expected
+    wanted = expected.tool_calls if expected else ()
+    same = [(name, canonical_arguments(json.dumps(arguments))) for name, arguments in calls(reply)] == [
         (call.name, canonical_arguments(json.dumps(call.arguments))) for call in wanted
     ]
+    said = (reply.text.strip(), reply.reasoning.strip())
+    meant = (
+        ((expected.content or "").strip(), (expected.reasoning_content or "").strip()) if expected else said
+    )
+    return same, same and said == meant
 
 
 def test_the_outputs_of_nine_families_are_read_without_their_family() -> None:
-    found = dict.fromkeys(LEAST, 0)
+    """The page of model servers has the same figures."""
+    found: dict[str, list[int]] = {}
     for fixture in fixtures():
-        found[fixture.family] += right(fixture)
-    assert all(found[family] >= LEAST[family] for family in LEAST), found
-    assert sum(found.values()) >= 458
+        counts = found.setdefault(fixture.family, [0, 0, 0])
+        for at, one in enumerate((True, *right(fixture))):
+            counts[at] += one
+    found["all"] = [sum(column) for column in zip(*found.values(), strict=True)]
+    assert found["all"][0] == 469
+    assert found["all"][1] >= LEAST
+    rows = re.findall(r"^\| ([\w-]+) \| (\d+) \| (\d+) \| (\d+) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
+    assert {name: [int(one) for one in counts] for name, *counts in rows} == found
 
 
 # --- what is only shown ---
@@ -244,10 +256,51 @@ def test_a_hundred_thousand_changed_replies() -> None:
         assert {call.name for call in reply.calls} <= offered
 
 
+BLANKS = {
+    "after a name without marks": ("to=functions.ls", "x"),
+    "after a thought without marks": ("analysis assistant", "to=functions.9"),
+    "in a parameter": ("<tool_call><function=ls><parameter=", "x"),
+    "after a fence": ("```", "`"),
+    "after an end": ('<tool_call>{"name": "ls", "arguments": {"d": "."}}</tool_call>', "x"),
+    "before a bracket": ("ls", "}"),
+}
+
+
+@pytest.mark.parametrize("place", BLANKS)
+def test_white_space_between_marks_takes_no_longer(place: str) -> None:
+    """Two patterns in a row that both match blanks take years for a million of them."""
+    before, after = BLANKS[place]
+    assert cpu(before + " " * 400_000 + after) < 30 * cpu(before + " " * 50_000 + after) + 0.05
+
+
+def test_a_reply_of_very_many_calls_is_one_that_repeats_itself() -> None:
+    call = '<tool_call>{"name": "ls", "arguments": {"d": "."}}</tool_call>\n'
+    assert len(read_text_calls(call * 255, LS).calls) == 255
+    for text in (
+        call * 256,
+        call * 9000,
+        "[" + "ls(d='.')," * 300 + "]",
+        '{"name": "ls", "arguments": {"d": "."}}\n' * 300,
+    ):
+        reply = read_text_calls(text, LS)
+        assert (reply.calls, reply.refused) == ((), "it has 256 calls or more")
+
+
+def test_backticks_of_another_paragraph_hide_no_call() -> None:
+    call = '<tool_call>{"name": "ls", "arguments": {"d": "."}}</tool_call>'
+    stray = "It`s there. I look.\n\nI open `a.txt`.\n\n"
+    assert calls(read_text_calls(stray + call, LS)) == [("ls", {"d": "."})]
+    assert calls(read_text_calls(f"{call}\n{call.replace('.', 'a`b')}\n{call}", LS))[1:] == [
+        ("ls", {"d": "a`b"}), ("ls", {"d": "."}),
+    ]  # fmt: skip
+    assert read_text_calls(f"The mark `x {call} y` is one.", LS).calls == ()
+
+
 LONG = (
     "<tool_call>", "`", "` `` ", "{", "[", '"', '\\"', '{"', '<tool_call>{"a": "', "\n```\n", " ", "\n{", "[f(",
-    "<parameter=a>\n", '{"name":"ls","arguments":{"d":"."}}\n', "<|start|> ",
-    "<tool_call>ls<arg_key>d</arg_key><arg_value>",
+    "<parameter=a>\n", '{"name":"ls","arguments":{"d":"."}}\n', "<|start|> ", "<think></think>", "<", "<file ",
+    "<tool_call>ls<arg_key>d</arg_key><arg_value>", "<|channel|>", "[TOOL_CALLS]{", "<tool_call>{'a': ", "\n[",
+    "<tool_call><function=ls><parameter=d>",
 )  # fmt: skip
 
 

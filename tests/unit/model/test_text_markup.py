@@ -44,6 +44,13 @@ def test_thinking_is_what_stands_first_in_its_tags(text: str, expected: tuple[st
     assert split(text, size) == expected
 
 
+def test_very_many_thoughts_in_one_piece_are_split() -> None:
+    said, thought = split("<think>a</think>" * 900 + "b", 10**6)
+    assert (said, thought) == ("b", "a" * 900)
+    said, thought = split("<think>a</think>" * 60_000 + "b", 10**6)
+    assert (said[-1], thought[:3]) == ("b", "aaa")
+
+
 @given(st.text("<think>/[THINK] a\n", max_size=40), st.integers(1, 9))
 def test_pieces_of_any_size_are_split_alike(text: str, size: int) -> None:
     assert split(text, size) == split(text, 1000)
