@@ -16,15 +16,16 @@ from llm_sandbox_nb.agent.run_record import RunRecord
 from llm_sandbox_nb.card import page
 from llm_sandbox_nb.card.artifacts import Artifact, artifact_html, decode, load_artifacts, relative_path
 from llm_sandbox_nb.card.bundle import MIME, Caps, held_by, packed, trajectory_json
-from llm_sandbox_nb.card.outcome import Tally, figures, protection_chip, state, step_failed
+from llm_sandbox_nb.card.outcome import Tally, figures
 from llm_sandbox_nb.card.page import card_html, first_error
-from llm_sandbox_nb.card.step_line import chips, edited_lines, line_words, one_line, tool_kind
-from llm_sandbox_nb.card.step_line import figures as step_figures
 from llm_sandbox_nb.card.steps import control_lines, decision_text, is_closed, matters, step_html, step_row
-from llm_sandbox_nb.card.text import escape, plain
+from llm_sandbox_nb.card.text import escape
+from llm_sandbox_nb.plain_text import plain
 from llm_sandbox_nb.formatting import clip, format_size, plural
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.protection import protection_chip
 from llm_sandbox_nb.trajectory.run_folder import RunFile
+from llm_sandbox_nb.trajectory.step_line import one_line, step_line
 from llm_sandbox_nb.trajectory.trajectory import Step, Trajectory
 
 LIVE_WHOLE = 3
@@ -121,19 +122,15 @@ class Card:
     def _head(self, *, live: bool, limit: int) -> str:
         return page.header_html(self.trajectory, limit, live=live) + page.result_html(self.trajectory, limit)
 
-    @property
-    def _root(self) -> str:
-        return (self.trajectory.sandbox.root if self.trajectory.sandbox else None) or ""
-
     def _line(self, step: Step) -> str:
         if step.number not in self._lines:
-            self._lines[step.number] = step_row(step, self._root)
+            self._lines[step.number] = step_row(step, self.trajectory.root)
         return self._lines[step.number]
 
     def _live_step(self, step: Step) -> str:
         if step.number in self._whole:
             return self._whole[step.number]
-        rendered = step_html(step, self._root, limit=self.caps.live_text)
+        rendered = step_html(step, self.trajectory.root, limit=self.caps.live_text)
         if is_closed(step):
             self._whole[step.number] = rendered
         return rendered
@@ -154,9 +151,9 @@ class Card:
             anchor = page.step_anchor(self.trajectory, step.number)
             unfolded = len(steps) <= ALL_OPEN or step is steps[-1] or matters(step)
             options: dict[str, Any] = {"limit": self.caps.text, "anchor": anchor, "unfolded": unfolded}
-            whole = step_html(step, self._root, **options) if room > 0 else ""
+            whole = step_html(step, self.trajectory.root, **options) if room > 0 else ""
             room -= len(whole)
-            rendered.append(whole if room > 0 else step_row(step, self._root, anchor))
+            rendered.append(whole if room > 0 else step_row(step, self.trajectory.root, anchor))
         return rendered[::-1]
 
     def _is_answer(self, artifact: Artifact) -> bool:
@@ -186,12 +183,12 @@ _STEPS = 100
 """Steps listed; the ones before are counted."""
 _LIVE_STEPS = 8
 _FILES = 20
-_SIGNS = {"bash": "$ ", "edit": "edit ", "submit": "", "other": ""}
+_SIGNS = {"bash": "$ ", "edit": "edit "}
 
 
 def card_text(trajectory: Trajectory, tally: Tally, *, live: bool) -> str:
     """State and task, reason of failure and answer, files, facts; then a line for each step."""
-    words, _ = state(trajectory, live=live)
+    words = trajectory.state(live=live).words
     task = one_line(trajectory.start.task) if trajectory.start else ""
     lines = [f"{plain(words)}  {task}".rstrip()]
     if trajectory.finish and trajectory.finish.error:
@@ -206,8 +203,10 @@ def card_text(trajectory: Trajectory, tally: Tally, *, live: bool) -> str:
     listed = trajectory.steps[-_LIVE_STEPS if live else -_STEPS :]
     if hidden := len(trajectory.steps) - len(listed):
         lines.append(f"... {plural(hidden, 'step')} before ...")
-    root = (trajectory.sandbox.root if trajectory.sandbox else None) or ""
-    lines += [_step(step, root) for step in listed]
+    running = live and trajectory.finish is None
+    lines += [
+        _step(step, trajectory.root, running=running and step is trajectory.steps[-1]) for step in listed
+    ]
     return "\n".join(lines).rstrip()
 
 
@@ -222,20 +221,14 @@ def _facts(trajectory: Trajectory, tally: Tally) -> str:
     return " · ".join(parts)
 
 
-def _step(step: Step, root: str) -> str:
-    call = step.calls[0] if step.calls else None
-    said, called = line_words(step, root)
-    what = f"{_SIGNS[tool_kind(call)]}{called}{_counts(*edited_lines(step))}" if call else ""
-    shown = [f"{chip.text}{_counts(chip.added, chip.removed)}" for chip in chips(step, root)]
-    if call and not shown and not step_failed(step) and call.exit_code == 0:
-        shown = ["exit 0"]
-    if any(not one.finished for one in step.calls):
-        shown.append("running" if call and call.started else "waiting")
-    line = "   ".join(filter(None, [said, what, *shown, step_figures(step)]))
-    decided = [
-        text.rstrip(":") for one in step.calls for made in one.decisions if (text := decision_text(made))
-    ]
-    return "\n".join([f"{step.number:>3}  {line}", *(f"       {text}" for text in decided)])
+def _step(step: Step, root: str, *, running: bool) -> str:
+    line = step_line(step, root, running=running)
+    what = f"{_SIGNS.get(line.tool, '')}{line.what}{_counts(line.added, line.removed)}" if line.what else ""
+    shown = [f"{chip.text}{_counts(chip.added, chip.removed)}" for chip in line.chips]
+    if running and any(not call.finished for call in step.calls):
+        shown.append("running" if step.calls[0].started else "waiting")
+    words = "   ".join(filter(None, [line.thought, what, *shown, line.figures]))
+    return f"{step.number:>3}  {words}"
 
 
 def _counts(added: int, removed: int) -> str:

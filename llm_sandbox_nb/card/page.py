@@ -6,13 +6,16 @@ import hashlib
 import re
 from typing import Any
 
-from llm_sandbox_nb.card.outcome import Tally, figures, protection_chip, protection_text, state, step_failed
-from llm_sandbox_nb.card.text import escape, first_line, markdown_html, plain
+from llm_sandbox_nb.card.outcome import Tally, figures
+from llm_sandbox_nb.card.text import escape, markdown_html
+from llm_sandbox_nb.plain_text import first_line, plain
 from llm_sandbox_nb.formatting import clip, plural
 from llm_sandbox_nb.sandbox.isolations import isolates
+from llm_sandbox_nb.trajectory.protection import protection_chip, protection_text
+from llm_sandbox_nb.trajectory.step_line import step_failed
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
-_SIGNS = {"ok": "#2da44e", "bad": "#e5534b", "wait": "#bf8700", "run": "#3b78c4"}
+_SIGNS = {"ok": "#2da44e", "bad": "#e5534b", "wait": "#bf8700", "run": "#3b78c4", "away": "#e5534b"}
 """Of the sign before the state: seen on a light page and on a dark one, also where no style sheet is allowed."""
 _SHOWN = 12
 """Files that are shown at once; the others are folded."""
@@ -20,10 +23,10 @@ _SHOWN = 12
 
 def header_html(trajectory: Trajectory, limit: int, *, live: bool) -> str:
     """One line: the state of the run and its task, which unfolds when it is longer."""
-    words, meaning = state(trajectory, live=live)
-    sign = f"<span style='color:{_SIGNS[meaning]}'>●</span>"
+    state = trajectory.state(live=live)
+    sign = f"<span style='color:{_SIGNS[state.meaning]}'>●</span>"
     task = _task(trajectory.start.task, limit) if trajectory.start else ""
-    return f"<div class='lsn-head'>{sign} <b>{escape(first_line(words, 100))}</b> {task}</div>"
+    return f"<div class='lsn-head'>{sign} <b>{escape(first_line(state.words, 100))}</b> {task}</div>"
 
 
 def _task(task: str, limit: int) -> str:

@@ -7,31 +7,28 @@ import re
 from collections.abc import Iterable, Iterator
 
 from llm_sandbox_nb.agent.tools.toolbox import call_view
-from llm_sandbox_nb.card.outcome import failed, step_failed
-from llm_sandbox_nb.card.step_line import (
-    Chip,
-    chips,
-    edited_lines,
-    ending,
-    figures,
-    first_sentence,
-    headline,
-    line_words,
-    path_below,
-    shown_text,
-    tool_kind,
-)
 from llm_sandbox_nb.card.text import escape
 from llm_sandbox_nb.formatting import TAIL, clip, format_duration, format_size, plural
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.events import CallDecided, Controlled
+from llm_sandbox_nb.trajectory.step_line import (
+    ending,
+    failed,
+    first_sentence,
+    headline,
+    path_below,
+    shown_text,
+    step_failed,
+    step_line,
+    tool_kind,
+)
 from llm_sandbox_nb.trajectory.trajectory import Call, Step
 
 _HEAD, _ERRORS, _SPARE = 5, 40, 5
 """Lines that are visible at the beginning of an output, at the end of errors, and that are not worth hiding."""
 _SHORT_DIFF = 40
 """Lines of a diff that is not folded."""
-_ICONS = {"bash": "$", "edit": "✎", "submit": "✓", "other": "•"}
+_ICONS = {"bash": "$", "edit": "✎", "submit": "✓", "other": "•", "none": "•"}
 _HUNK = re.compile(r"@@ -\d+(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 
 
@@ -98,25 +95,21 @@ def step_row(step: Step, root: str, anchor: str = "") -> str:
 
 def _row(step: Step, root: str) -> str:
     """Spaces stand between all parts, for where a style sheet is not allowed."""
-    call = step.calls[0] if step.calls else None
-    kind = tool_kind(call) if call else "other"
-    tint = " lsn-x" if step_failed(step) else "" if kind == "bash" else f" lsn-{kind}"
-    said, called = line_words(step, root)
-    what = f"<code>{escape(called)}</code>" if called else ""
-    words = f"<span class='lsn-said'>{escape(said)}</span> {what}{_counts(*edited_lines(step))}"
-    shown = " ".join(_chip(chip) for chip in chips(step, root))
+    line = step_line(step, root)
+    tint = " lsn-x" if step_failed(step) else "" if line.tool == "bash" else f" lsn-{line.tool}"
+    what = f"<code>{escape(line.what)}</code>" if line.what else ""
+    words = f"<span class='lsn-said'>{escape(line.thought)}</span> {what}{_counts(line.added, line.removed)}"
+    shown = " ".join(_chip(chip) for chip in line.chips)
     if any(not call.finished for call in step.calls):
-        shown += f" <span class='lsn-quiet'>{'running' if call and call.started else 'waiting'}</span>"
-    ended = "exit 0" if call and call.exit_code == 0 and not step_failed(step) else ""
-    grey = " · ".join(filter(None, [ended, figures(step)]))
-    icon = f"<span class='lsn-i{tint}'>{_ICONS[kind]}</span>"
+        shown += f" <span class='lsn-quiet'>{'running' if step.calls[0].started else 'waiting'}</span>"
+    icon = f"<span class='lsn-i{tint}'>{_ICONS[line.tool]}</span>"
     return (
         f"<span class='lsn-n'>{step.number}</span> {icon} <span class='lsn-what'>{words}</span> {shown} "
-        f"<span class='lsn-fig'>{escape(grey)}</span>"
+        f"<span class='lsn-fig'>{escape(line.figures)}</span>"
     )
 
 
-def _chip(chip: Chip) -> str:
+def _chip(chip: ev.Chip) -> str:
     tint = {"bad": " lsn-r", "human": " lsn-y"}.get(chip.kind, "")
     counts = _counts(chip.added, chip.removed)
     return f"<span class='lsn-chip{tint}'>{escape(chip.text)}{counts}</span>"
@@ -147,7 +140,7 @@ def _clipped(text: str, limit: int) -> str:
 
 
 def _call_html(call: Call, root: str, limit: int, *, alone: bool) -> str:
-    plain = alone or call.changes or tool_kind(call) == "bash"
+    plain = alone or call.changes or tool_kind(call.tool) == "bash"
     title = "" if plain else f"<div><code>{escape(headline(call, root))}</code></div>"
     result = call.result
     if result is None:
@@ -169,7 +162,7 @@ def _decision(call: Call, decided: ev.CallDecided, limit: int) -> str:
 
 def _command(call: Call, root: str | None, limit: int) -> str:
     """What was executed, as far as no diff shows it, nor the step's line, which has it when `root` is given."""
-    arguments, kind = call.arguments, tool_kind(call)
+    arguments, kind = call.arguments, tool_kind(call.tool)
     if arguments is None:
         return _pre(clip(call.raw_arguments, limit), "lsn-command")
     view = call_view(call.tool)

@@ -17,7 +17,8 @@ from importlib.util import find_spec
 from itertools import islice
 from typing import Any
 
-from llm_sandbox_nb.card.text import escape, first_line
+from llm_sandbox_nb.card.text import escape
+from llm_sandbox_nb.plain_text import first_line
 from llm_sandbox_nb.formatting import plural
 
 ROWS = 30

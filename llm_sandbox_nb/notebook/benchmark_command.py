@@ -17,7 +17,8 @@ from llm_sandbox_nb.benchmark.progress import CellProgress, Progress
 from llm_sandbox_nb.benchmark.report import as_text, short_html
 from llm_sandbox_nb.benchmark.results import Result, read_results
 from llm_sandbox_nb.card.page import card_html
-from llm_sandbox_nb.card.text import escape, first_line, plain
+from llm_sandbox_nb.card.text import escape
+from llm_sandbox_nb.plain_text import first_line, plain
 from llm_sandbox_nb.formatting import format_cost, format_count, format_duration, format_percent
 from llm_sandbox_nb.model.model_names import typed_key_of
 from llm_sandbox_nb.notebook.display import UpdatedOutput, has_front_end

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core import magic, magic_arguments
 
-from llm_sandbox_nb.card.text import plain
+from llm_sandbox_nb.plain_text import plain
 from llm_sandbox_nb.notebook.errors import SandboxUsageError, plain_errors
 from llm_sandbox_nb.notebook.event_loop import BackgroundLoop
 from llm_sandbox_nb.notebook.magic_options import parse_line, split_words, unknown_subcommand, with_options

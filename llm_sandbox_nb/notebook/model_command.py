@@ -14,7 +14,7 @@ from typing import Any
 
 from IPython.core.error import StdinNotImplementedError
 
-from llm_sandbox_nb.card.text import plain
+from llm_sandbox_nb.plain_text import plain
 from llm_sandbox_nb.known_keys import KeyTextError, clean_key
 from llm_sandbox_nb.model.connection import forget_keys, keep_key
 from llm_sandbox_nb.model.contract import ModelError

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from llm_sandbox_nb.agent.control.debug_commands import execute_debug_command, question
 from llm_sandbox_nb.agent.control.run_control import decide
-from llm_sandbox_nb.card.text import plain
+from llm_sandbox_nb.plain_text import plain
 from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
 from llm_sandbox_nb.notebook.magic_options import load_arguments, split_words, variable_name
 from llm_sandbox_nb.notebook.solve_card import CellResumeDisplay

@@ -21,7 +21,8 @@ from urllib.parse import quote
 
 from llm_sandbox_nb.card.artifacts import relative_path
 from llm_sandbox_nb.card.page import card_html
-from llm_sandbox_nb.card.text import escape, first_line, plain
+from llm_sandbox_nb.card.text import escape
+from llm_sandbox_nb.plain_text import first_line, plain
 from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.notebook.display import UpdatedOutput, has_front_end
 from llm_sandbox_nb.notebook.errors import SandboxTrainingError, SandboxUsageError, in_one_sentence

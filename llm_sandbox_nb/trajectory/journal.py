@@ -14,6 +14,7 @@ from llm_sandbox_nb.formatting import clip
 from llm_sandbox_nb.known_keys import without_keys, without_keys_in
 from llm_sandbox_nb.own_folder import NotOwnFileError, is_file, open_file, read_file, write_file
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.older import upgraded
 from llm_sandbox_nb.trajectory.run_folder import BLOBS, JOURNAL
 from llm_sandbox_nb.windows import try_lock
 
@@ -159,7 +160,7 @@ def journal_lines(path: Path) -> Iterator[bytes]:
 
 
 def read_journal(path: Path) -> Iterator[ev.Event]:
-    """The events of a journal, file or run folder. A last line cut short by a crash is left out.
+    """The events of a journal, file or run folder, as this version writes them. A last line cut short is left out.
 
     Raises:
         FileNotFoundError: there is no journal at `path`.
@@ -179,6 +180,6 @@ def read_journal(path: Path) -> Iterator[ev.Event]:
             pending = (number, error)
             continue
         begun = True
-        yield event
+        yield upgraded(event)
     if pending and not begun:
         raise JournalError(f"{path}, line {pending[0]}: not an event ({_reason(pending[1])})")
