@@ -232,7 +232,7 @@ def _step(step: Step, root: str, *, running: bool) -> str:
 
 
 def _counts(added: int, removed: int) -> str:
-    return (f" +{added}" if added or removed else "") + (f" -{removed}" if removed else "")
+    return (f" +{added}" if added else "") + (f" -{removed}" if removed else "")
 
 
 Display = tuple[dict[str, Any], dict[str, Any]]

@@ -116,7 +116,7 @@ def _chip(chip: ev.Chip) -> str:
 
 
 def _counts(added: int, removed: int) -> str:
-    plus = f" <span class='lsn-add'>+{added}</span>" if added or removed else ""
+    plus = f" <span class='lsn-add'>+{added}</span>" if added else ""
     return f"{plus} <span class='lsn-del'>−{removed}</span>" if removed else plus
 
 

@@ -264,7 +264,7 @@ def _end(newest_first: Iterator[dict[str, Any]]) -> tuple[str, int]:
                 if isinstance(step := event.get("step"), int):
                     return state, step
             case "model.requested" | "continued":
-                state = state or "open"
+                state = state or ("ready" if undone else "open")
                 if isinstance(step := event.get("step"), int):
                     return state, step
     return state or "open", -1

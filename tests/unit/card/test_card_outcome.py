@@ -10,9 +10,9 @@ import pytest
 from card_runs import PROTECTION, card_of, run_events, saved_file, start_event, step_events
 from test_card import shown
 
-from llm_sandbox_nb.card.outcome import protection_chip, protection_text, state
 from llm_sandbox_nb.formatting import clip
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.protection import protection_chip, protection_text
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 HUNDRED = "".join(f"line {number}\n" for number in range(100))
@@ -22,6 +22,11 @@ def failing(number: int, **more: Any) -> list[ev.Event]:
     lines = "".join(f"out {line}\n" for line in range(60))
     result = {"exit_code": 2, "stderr": "FATAL: no such column\n", "duration": 0.3, **more}
     return step_events(number, output=lines, **result)
+
+
+def said(trajectory: Trajectory, *, live: bool) -> tuple[str, str]:
+    state = trajectory.state(live=live)
+    return state.words, state.meaning
 
 
 def ended(events: list[ev.Event], reason: Any, **more: Any) -> list[ev.Event]:
@@ -60,27 +65,27 @@ def test_the_reason_of_a_failure_stands_in_the_place_of_the_answer() -> None:
 )
 def test_the_state_in_words(reason: str, limits: dict[str, Any], words: str) -> None:
     trajectory = Trajectory(ended([start_event(settings={"limits": limits})], reason))
-    assert state(trajectory, live=False)[0] == words
+    assert trajectory.state(live=False).words == words
 
 
 def test_a_limit_that_a_person_changed_is_the_one_that_is_named() -> None:
     events = [start_event(settings={"limits": {"steps": 5}}), ev.SettingsChanged(limits={"steps": 9})]
-    assert state(Trajectory(ended(events, "steps")), live=False)[0] == "Step limit reached (9)"
+    assert Trajectory(ended(events, "steps")).state(live=False).words == "Step limit reached (9)"
 
 
 def test_a_run_that_was_rewound_is_ready_and_one_that_was_killed_is_cut_off() -> None:
     events = run_events(3)
     back = next(event.id for event in events if isinstance(event, ev.CallFinished) and event.step == 2)
     trajectory = Trajectory(events)
-    assert state(trajectory, live=False) == ("Submitted", "ok")
+    assert said(trajectory, live=False) == ("Submitted", "ok")
     trajectory.add(ev.RewindStarted(to=back, step=2))
     trajectory.add(ev.Rewound(to=back, step=2))
-    assert state(trajectory, live=False) == ("Ready to continue from step 2", "run")
+    assert said(trajectory, live=False) == ("Ready to continue from step 2", "run")
     trajectory.add(ev.Checkpointed(step=2, checkpoint="c"))
-    assert state(trajectory, live=False)[0] == "Ready to continue from step 2"
+    assert trajectory.state(live=False).words == "Ready to continue from step 2"
     trajectory.add(ev.ModelRequested(step=3))
-    assert state(trajectory, live=False) == ("Cut off at step 3", "bad")
-    assert state(trajectory, live=True) == ("Running · step 3", "run")
+    assert said(trajectory, live=False) == ("Cut off at step 3", "bad")
+    assert said(trajectory, live=True) == ("Running · step 3", "run")
 
 
 def test_a_run_that_waits_for_a_person_says_so() -> None:
