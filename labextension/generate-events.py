@@ -90,7 +90,9 @@ def interface(model: type[BaseModel]) -> str:
     name = "EventBase" if model is EventBase else model.__name__
     lines = [f"/** {words} */", f"export interface I{name}{base} {{"]
     rows = [
-        f"  {field}?: {type.removesuffix(' | undefined')};" if type.endswith(" | undefined") else f"  {field}: {type};"
+        f"  {field}?: {type.removesuffix(' | undefined')};"
+        if type.endswith(" | undefined")
+        else f"  {field}: {type};"
         for field, type in fields(model).items()
     ]
     return "\n".join([*lines, *rows, "}"])
@@ -151,7 +153,9 @@ def generated() -> str:
 
 def words() -> str:
     """The file of words and limits."""
-    states = {state.label: [state.alone, state.together.replace("{}", "%1"), state.meaning] for state in State}
+    states = {
+        state.label: [state.alone, state.together.replace("{}", "%1"), state.meaning] for state in State
+    }
     limits = {"schemaVersion": ev.SCHEMA_VERSION, "liveOutput": Call.LIVE_LIMIT, **step_line.LIMITS}
     words = {"thinking": step_line.THINKING, "noReply": step_line.NO_REPLY}
     return "\n".join(

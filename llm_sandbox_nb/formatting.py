@@ -1,4 +1,4 @@
-"""Prices, sizes, durations, counts, failures and long texts as people read them: one rule for terminal, card and reports.
+"""Prices, sizes, durations, counts, failures and long texts as people read them: one rule for all.
 
 `labextension/src/formatting.ts` has the same rules; tests/data/formatting.json tests both.
 """

@@ -1,4 +1,4 @@
-"""Hostile text made fit to show in a terminal, a page or a record: no control sequences, nothing that reorders letters."""
+"""Hostile text made fit to show or to record: no control sequences, nothing that reorders letters."""
 
 from __future__ import annotations
 

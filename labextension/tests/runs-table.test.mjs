@@ -31,6 +31,9 @@ function complete(value, fields) {
 }
 
 function defaultOf(type) {
+  if (type in PARTS) {
+    return complete({}, PARTS[type]);
+  }
   if (type.endsWith(' | undefined')) {
     return undefined;
   }

@@ -18,10 +18,10 @@ from llm_sandbox_nb.card.artifacts import Artifact, artifact_html, decode, load_
 from llm_sandbox_nb.card.bundle import MIME, Caps, held_by, packed, trajectory_json
 from llm_sandbox_nb.card.outcome import Tally, figures
 from llm_sandbox_nb.card.page import card_html, first_error
-from llm_sandbox_nb.card.steps import control_lines, decision_text, is_closed, matters, step_html, step_row
+from llm_sandbox_nb.card.steps import control_lines, is_closed, matters, step_html, step_row
 from llm_sandbox_nb.card.text import escape
-from llm_sandbox_nb.plain_text import plain
 from llm_sandbox_nb.formatting import clip, format_size, plural
+from llm_sandbox_nb.plain_text import plain
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.protection import protection_chip
 from llm_sandbox_nb.trajectory.run_folder import RunFile

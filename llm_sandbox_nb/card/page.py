@@ -8,8 +8,8 @@ from typing import Any
 
 from llm_sandbox_nb.card.outcome import Tally, figures
 from llm_sandbox_nb.card.text import escape, markdown_html
-from llm_sandbox_nb.plain_text import first_line, plain
 from llm_sandbox_nb.formatting import clip, plural
+from llm_sandbox_nb.plain_text import first_line, plain
 from llm_sandbox_nb.sandbox.isolations import isolates
 from llm_sandbox_nb.trajectory.protection import protection_chip, protection_text
 from llm_sandbox_nb.trajectory.step_line import step_failed

@@ -11,6 +11,7 @@ from llm_sandbox_nb.plain_text import plain
 if TYPE_CHECKING:
     from mistune import Markdown
 
+
 def escape(text: str) -> str:
     """`text`, made plain and then safe between tags and in quoted attributes."""
     return html.escape(plain(text), quote=True)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from llm_sandbox_nb.agent.tools.toolbox import call_view
-from llm_sandbox_nb.plain_text import visible
 from llm_sandbox_nb.formatting import (
     format_count,
     format_duration,
@@ -19,6 +18,7 @@ from llm_sandbox_nb.formatting import (
     plural,
 )
 from llm_sandbox_nb.known_keys import without_keys
+from llm_sandbox_nb.plain_text import visible
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import load_text
 from llm_sandbox_nb.trajectory.messages import message_text

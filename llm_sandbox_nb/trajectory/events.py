@@ -10,7 +10,16 @@ import time
 import uuid
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, field_serializer, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    TypeAdapter,
+    field_serializer,
+    field_validator,
+)
 from pydantic_core import PydanticSerializationError
 
 SCHEMA_VERSION = 2
@@ -89,7 +98,7 @@ class Chip(EventModel):
 
 
 class StepLine(EventModel):
-    """A step in one line. `figures` are its tokens and seconds, `thought` what the model said first, `what` its first call."""
+    """A step in one line: what the model said first, its first call, its consequences, its tokens and seconds."""
 
     tool: Literal["bash", "edit", "submit", "other", "none"] = "none"
     thought: str = ""
@@ -298,7 +307,7 @@ class FileDiff(EventModel):
 
 
 class CallFinished(EventBase):
-    """The one result of a tool call. `observation` is exactly what the model is shown: `before`, the result, `after`."""
+    """The one result of a tool call. `observation` is what the model is shown: `before`, the result, `after`."""
 
     kind: Literal["call.finished"] = "call.finished"
     step: int
@@ -324,7 +333,7 @@ class CallFinished(EventBase):
 
     @property
     def failed(self) -> bool:
-        """Whether the call went wrong: of itself, by its exit code, or by the clock. One that a person denied did not."""
+        """Whether the call went wrong: of itself, by its exit code, or by the clock. A denied call did not."""
         return self.error != "skipped" and bool(self.error or self.timed_out or self.exit_code)
 
     @property

@@ -1,4 +1,4 @@
-"""What is said of steps that have ended, as events: the recorder writes them, and a reader adds those that a record lacks.
+"""What is said of steps that have ended, as events: a recorder writes them, a reader adds those that are missing.
 
 Files that a step made are saved while the model thinks about the next one: so a step's facts come before the first call
 of the next step that does something, or before the end of the run.

@@ -193,7 +193,6 @@ class RunSummary:
     forked_from: str | None
     """The id of the run of which it is a fork."""
 
-
     def run_state(self, *, live: bool) -> RunState:
         """The state in words. `live`: a process executes the run."""
         return self.status.run_state(live=live)

@@ -1,4 +1,4 @@
-"""The events of a run as a notebook keeps them: what the journal says several times is said once, and no fact is missing."""
+"""The events of a run as a notebook keeps them: what is said several times is said once, and no fact is missing."""
 
 from __future__ import annotations
 

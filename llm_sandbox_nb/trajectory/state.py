@@ -122,7 +122,13 @@ class Status:
                 self._set_limits(event.settings.get("limits"))
             case ev.SettingsChanged():
                 self._set_limits(event.limits)
-            case ev.ModelRequested() | ev.ModelReplied() | ev.ModelFailed() | ev.ModelDelta() | ev.CallProposed():
+            case (
+                ev.ModelRequested()
+                | ev.ModelReplied()
+                | ev.ModelFailed()
+                | ev.ModelDelta()
+                | ev.CallProposed()
+            ):
                 self._add_to_step(event)
             case ev.CallHeld():
                 self.held = event
@@ -143,7 +149,7 @@ class Status:
 
     @staticmethod
     def needs_all(finish: ev.RunFinished) -> bool:
-        """Whether the words of this end need more than the start: a limit may have been changed, a failure has a kind."""
+        """Whether the words of this end need more than the start: a changed limit, the kind of a failure."""
         return finish.stop_reason in _LIMITS or finish.stop_reason == State.MODEL_ERROR.label
 
     def rewind(self, step: int | None) -> None:
@@ -152,7 +158,7 @@ class Status:
         self.ready_at = None if self.finish else step
 
     def follow(self, event: ev.Event) -> None:
-        """Take an event of a stream of which only the state is kept: a rewind leads back, and its undo to where it began."""
+        """Take an event of a run of which only the state is kept: a rewind leads back, its undo to where it began."""
         self.add(event)
         if not isinstance(event, ev.Rewound) or event.what == "files":
             return

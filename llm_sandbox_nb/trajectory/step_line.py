@@ -28,7 +28,7 @@ TOOL_KINDS: Final[dict[str, ToolKind]] = {
     "submit": "submit",
     "finish": "submit",
 }
-"""What a call is to a person: a command, an edit, the end; every other tool is `other`. `finish` is another program's."""
+"""What a call is to a person: a command, an edit, the end; other tools are `other`. `finish` is another program's."""
 DECIDED: Final = {"edit": "edited by you", "skip": "denied by you", "observe": "result changed by you"}
 """What is said of a person's decision on a call."""
 THINKING: Final = "The model is thinking"
@@ -45,8 +45,8 @@ LIMITS: Final = {
     "changes": 100,
     "arguments": 8,
 }
-"""Characters of a line, of its sentence, of the end of an output and of a name; characters looked at of an output and of a
-diff; chips for files and for failures, and changes and arguments that are looked at: an installation changes thousands."""
+"""Characters of a line, its sentence, the end of an output, and a name; characters looked at of an output and a diff;
+chips for files and failures; changes and arguments that are looked at: an installation makes thousands."""
 _WORDS, _NAME, _LOOKED_AT = LIMITS["words"], LIMITS["name"], LIMITS["changes"]
 _FOLDER = re.compile(r"\s*cd\s+[^\s;&|]+\s*&&\s*")
 _MARKS = re.compile(r"^\s*(?:#+|>|[-*+]|\d+\.)\s+")
@@ -110,7 +110,7 @@ def headline(call: Call, root: str) -> str:
         text = command[: 4 * _WORDS]
         text = text[found.end() :] if (found := _FOLDER.match(text)) else text
     else:
-        given = [f"{name}: {_value(value)}" for name, value in list(values.items())[:LIMITS["arguments"]]]
+        given = [f"{name}: {_value(value)}" for name, value in list(values.items())[: LIMITS["arguments"]]]
         told = call.raw_arguments[:_WORDS] if call.arguments is None else "; ".join(given)
         text = f"{call.tool} {told}"
     return one_line(text) or one_line(call.raw_arguments)
@@ -145,7 +145,7 @@ def first_sentence(text: str, most: int = LIMITS["sentence"]) -> str:
 
 def count_lines(diff: str) -> tuple[int, int]:
     """Lines that a unified diff adds and removes, of its first part when it is long."""
-    lines = diff[:LIMITS["diff"]].split("\n")
+    lines = diff[: LIMITS["diff"]].split("\n")
     added = sum(line.startswith("+") and not line.startswith("+++") for line in lines)
     return added, sum(line.startswith("-") and not line.startswith("---") for line in lines)
 
@@ -191,7 +191,7 @@ def shown_text(text: ev.Text) -> str:
 
 def _last_line(text: str) -> str:
     """The last line that is not blank."""
-    lines = plain(text[-LIMITS["output"]:]).split("\n")
+    lines = plain(text[-LIMITS["output"] :]).split("\n")
     return next((one_line(line, LIMITS["ending"]) for line in reversed(lines) if line.strip()), "")
 
 
@@ -208,7 +208,7 @@ def _figures(step: Step) -> str:
 def _chips(step: Step, root: str) -> list[ev.Chip]:
     """The consequences of the step: failures, a person's decisions, files."""
     wrong = [call for call in step.calls if failed(call)]
-    found = [ev.Chip(text=failure_text(call), kind="bad") for call in wrong[:LIMITS["failures"]]]
+    found = [ev.Chip(text=failure_text(call), kind="bad") for call in wrong[: LIMITS["failures"]]]
     actions = dict.fromkeys(decided.action for call in step.calls for decided in call.decisions)
     found += [ev.Chip(text=DECIDED[action], kind="human") for action in actions if action in DECIDED]
     if step.failures:
@@ -241,7 +241,7 @@ def _files(step: Step, root: str) -> Iterator[ev.Chip]:
         added, removed = count_lines(change.diff) if change.diff else (0, 0)
         text = f"{name} deleted" if change.kind == "deleted" else name
         chips.append(ev.Chip(text=text, added=added, removed=removed))
-    yield from chips[:LIMITS["files"]]
+    yield from chips[: LIMITS["files"]]
     if rest > 0:
         yield ev.Chip(text=f"and {rest} more")
 

@@ -238,7 +238,7 @@ class Trajectory:
 
     @property
     def seen_by_model(self) -> bool:
-        """Whether the model has got all that the branch holds, or gets nothing more: nothing can be shown to it instead."""
+        """Whether the model has got all of the branch, or gets nothing more: nothing can be shown to it instead."""
         last = next((event for event in reversed(self.path) if not isinstance(event, ev.StepFacts)), None)
         return isinstance(last, ev.ModelRequested | ev.ModelReplied | ev.RunFinished)
 
@@ -331,7 +331,7 @@ class Trajectory:
                     self.status.rewind(self.step_at(event.to))
 
     def _add_facts(self, event: ev.StepFacts) -> None:
-        """What is said of a step is no event of the tree: HEAD stays, and each branch with the event before it has it."""
+        """What is said of a step is no event of the tree: HEAD stays; each branch with the event before it has it."""
         self.events.append(event)
         parent = self._head if event.parent is None or event.parent not in self._tree else event.parent
         self._tree.annotate(event, parent)

@@ -26,8 +26,8 @@ from playwright.sync_api import Browser, Page, WebSocketRoute, expect
 from servers import FrontEnd, command, open_notebook
 from waiting import eventually
 
-from llm_sandbox_nb.trajectory.state import state_words
 from llm_sandbox_nb.runs.run import Run
+from llm_sandbox_nb.trajectory.state import state_words
 
 OUTLIVES = "outlives"
 WAITS = """

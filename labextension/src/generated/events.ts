@@ -46,7 +46,7 @@ export interface IChip {
   removed?: number;
 }
 
-/** A step in one line. `figures` are its tokens and seconds, `thought` what the model said first, `what` its first call. */
+/** A step in one line: what the model said first, its first call, its consequences, its tokens and seconds. */
 export interface IStepLine {
   tool?: 'bash' | 'edit' | 'submit' | 'other' | 'none';
   thought?: string;
@@ -195,7 +195,7 @@ export interface ICallOutput extends IEventBase {
   text: string;
 }
 
-/** The one result of a tool call. `observation` is exactly what the model is shown: `before`, the result, `after`. */
+/** The one result of a tool call. `observation` is what the model is shown: `before`, the result, `after`. */
 export interface ICallFinished extends IEventBase {
   kind: 'call.finished';
   step: number;
