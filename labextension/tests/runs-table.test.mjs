@@ -6,7 +6,7 @@ import { lsn, place } from './dom.mjs';
 import { load } from './load.mjs';
 import { bundle } from './runs.mjs';
 
-const { Trajectory } = await load('view/fold');
+const { Trajectory } = await load('trajectory/fold');
 const { lineOf } = await load('view/step-line');
 const { EVENTS, PARTS } = await load('generated/events');
 const { isEvent } = await load('valid');

@@ -39,9 +39,7 @@ class Caps:
     events: int = 5_000_000
     """Characters of all events in the bundle; longer texts within them are clipped until they fit."""
     text: int = 20_000
-    """Characters shown of one thought, command or output once the run is over."""
-    page: int = 2_000_000
-    """Characters of all steps shown; earlier ones become one line each."""
+    """Characters shown of the task and of the answer once the run is over."""
     live_text: int = 4_000
     """Characters shown of one text during the run."""
     live_files: int = 300_000

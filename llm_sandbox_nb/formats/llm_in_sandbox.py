@@ -28,7 +28,7 @@ _RECORDS = ("steps", "trajectory")
 _EXIT = re.compile(r"\s*Exit code: *(?:Error: Exit code *)?(-?\d+)[^\n]*\n?")
 _LABEL = re.compile(r"Execution output of \\?\[[^\]\n]*\]:\n?")
 _STREAMS = re.compile(r"\\?\[STDOUT\]\n(.*?)(?:\n?\\?\[STDERR\]\n(.*))?", re.DOTALL)
-_COUNTER = re.compile(r"\n*\[?Steps remaining: \d[^\n]*(?:\n[^\n]*)?\s*\Z", re.IGNORECASE)
+_COUNTER = re.compile(r"\s*\[?Steps remaining: -?\d+\]?[ \t]*(?:\n[^\n]*)?\s*\Z", re.IGNORECASE)
 _COUNTED = 400
 """Characters of the end in which the steps that remain are looked for."""
 _REFUSED = re.compile(r"\s*(?:ERROR\b|Error\b[:!]?|Unknown command:)")

@@ -277,8 +277,11 @@ def _status(first: dict[str, Any], lines: list[bytes], state: str, steps: int) -
     """How the run stands, from its start and the events that `_end` has found."""
     status = Status()
     ended = state not in ("open", "ready")
-    said = [_event(line) for line in lines if ended and any(kind in line for kind in _OF_END)]
+    said: list[dict[str, Any]] = []
     if ended:
+        last = next((_event(line) for line in reversed(lines) if b'"model.requested"' in line), {})
+        said += [last] + [_event(line) for line in lines if any(kind in line for kind in _OF_END)]
+        said = [event for event in said if event.get("step") == last.get("step") or "limits" in event]
         ends = (_event(line) for line in reversed(lines) if b'"run.finished"' in line)
         said += [next(event for event in ends if event.get("kind") == "run.finished")]
     elif steps > 0:

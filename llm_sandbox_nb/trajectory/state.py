@@ -1,6 +1,6 @@
 """How a run stands: one state, with its words and what its colour means, for card, terminal, lists and server.
 
-`labextension/src/view/status.ts` folds the same state of a run that the page watches; tests/data/runs.json tests both.
+`labextension/src/trajectory/status.ts` folds the same for a run that a page watches; tests/data/runs.json tests both.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from llm_sandbox_nb.runs.checkpoint_files import end_of_step
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import read_journal
 from llm_sandbox_nb.trajectory.step_line import step_line
@@ -124,17 +125,10 @@ def decided(step: int, action: Any, call: str = "", **more: Any) -> Events:
 
 def back(events: Events, step: int, what: Any = "both", **more: Any) -> Events:
     """The events, and a rewind to the end of a step."""
-    last = [
-        place
-        for place, event in enumerate(events)
-        if (getattr(event, "step", None) or 0) <= step and not isinstance(event, ev.RunFinished)
-    ]
+    to = end_of_step(Trajectory(numbered(events)), step)
     whole = numbered(
-        [*events, ev.RewindStarted(to="?", step=step), ev.Rewound(to="?", step=step, what=what, **more)]
+        [*events, ev.RewindStarted(to=to, step=step), ev.Rewound(to=to, step=step, what=what, **more)]
     )
-    for event in whole[-2:]:
-        assert isinstance(event, ev.RewindStarted | ev.Rewound)
-        event.to = whole[last[-1]].id
     return whole
 
 

@@ -9,8 +9,11 @@ export type Meaning = 'ok' | 'bad' | 'wait' | 'run' | 'away';
 /** Which colour and sign a call has. */
 export type Tool = 'bash' | 'edit' | 'submit' | 'other';
 
-/** The words of each state, its words with a detail, and its meaning. */
-export const STATES: ReadonlyMap<string, readonly [string, string, Meaning]> = new Map<string, readonly [string, string, Meaning]>([
+/** The words of a state, its words with a detail, and its meaning. */
+export type StateWords = readonly [alone: string, together: string, meaning: Meaning];
+
+/** The words of each state. */
+export const STATES: ReadonlyMap<string, StateWords> = new Map<string, StateWords>([
   ['starting', ['Starting', '', 'run']],
   ['running', ['Running', 'Running · step %1', 'run']],
   ['pausing', ['Pausing after this command', '', 'run']],

@@ -1,7 +1,7 @@
 /** A tool call in a few words: what it did, to which file, and how it ended. Bounded work, whatever the call holds. */
 
 import { lastLine, oneLine, shortened } from './one-line';
-import { ICall } from './fold';
+import { ICall } from '../trajectory/fold';
 import { LIMITS, Tool, TOOLS } from '../generated/words';
 import { formatCallFailure } from '../formatting';
 import { IHost } from './host';

@@ -5,7 +5,7 @@ import { renderDecisions } from './decisions';
 import { renderDiff } from './diff';
 import { h, plainText } from './dom';
 import { ICallFinished, IFileDiff } from '../generated/events';
-import { ICall } from './fold';
+import { ICall } from '../trajectory/fold';
 import { formatDuration, formatSize } from '../formatting';
 import { highlight, languageOf } from './highlight';
 import { IHost } from './host';

@@ -3,7 +3,7 @@
 import { CheckpointChangesView } from './checkpoint-changes';
 import { callText } from './call-summary';
 import { h, plainText } from './dom';
-import { IStep, Trajectory } from './fold';
+import { IStep, Trajectory } from '../trajectory/fold';
 import { formatCost, formatDuration, plural } from '../formatting';
 import { IHost } from './host';
 import { bodyOf } from './observation';
@@ -63,7 +63,8 @@ function number([one, other]: Pair): number {
 }
 
 function same([one, other]: Pair): boolean {
-  const told = (step: IStep) => step.calls.map(call => [call.tool, callText(call), call.result ? bodyOf(call.result) : '']);
+  const told = (step: IStep) =>
+    step.calls.map(call => [call.tool, callText(call), call.result ? bodyOf(call.result) : '']);
   return !!one && !!other && JSON.stringify(told(one)) === JSON.stringify(told(other)) && one.thought === other.thought;
 }
 

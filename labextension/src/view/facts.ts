@@ -1,7 +1,7 @@
 /** Facts about a run in a line: how far it is, what it took, where it runs, where it first went wrong, what it changed. */
 
 import { h, plainText, setText } from './dom';
-import { IStep, Trajectory } from './fold';
+import { IStep, Trajectory } from '../trajectory/fold';
 import { ISOLATIONS } from '../generated/words';
 import { formatDuration, formatShort, formatSize, formatSpent, plural } from '../formatting';
 import { IHost } from './host';

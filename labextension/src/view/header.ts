@@ -1,10 +1,10 @@
 /** The head of the view: the state of the run in a word, and the task in a line. */
 
 import { h, plainText, setText } from './dom';
-import { Trajectory } from './fold';
+import { Trajectory } from '../trajectory/fold';
 import { IHost } from './host';
 import { oneLine } from './one-line';
-import { Away } from './status';
+import { Away } from '../trajectory/status';
 
 /** The style of each meaning. */
 const KINDS = { ok: 'done', bad: 'error', wait: 'wait', run: 'live', away: 'away' };

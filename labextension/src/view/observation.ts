@@ -1,6 +1,6 @@
 /** What a call wrote, apart from what is said around it for the model: its two streams, and jobs in the background. */
 
-import { ICall } from './fold';
+import { ICall } from '../trajectory/fold';
 import { ICallFinished, Text } from '../generated/events';
 
 export interface IStreams {

@@ -33,7 +33,11 @@ export function lastLine(text: string, most: number = LIMITS.ending): string {
 
 /** The beginning of a text; letters count once, also those of two units. */
 export function shortened(text: string, most: number): string {
-  return text.length <= most ? text : Array.from(text.slice(0, 2 * most)).slice(0, most).join('');
+  return text.length <= most
+    ? text
+    : Array.from(text.slice(0, 2 * most))
+        .slice(0, most)
+        .join('');
 }
 
 function lettersOf(text: string): number {

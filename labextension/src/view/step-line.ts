@@ -5,7 +5,7 @@
 
 import { countLines, decidedByPerson, failed, failureText, headline, pathBelow, toolOf } from './call-summary';
 import { plainText } from './dom';
-import { ICall, IStep } from './fold';
+import { ICall, IStep } from '../trajectory/fold';
 import { IFileDiff, IStepLine as IRecordedLine } from '../generated/events';
 import { DECIDED, LIMITS, Tool, TOOLS, WORDS } from '../generated/words';
 import { formatDuration, formatModelFailure, formatShort } from '../formatting';
@@ -149,7 +149,9 @@ function fileChips(step: IStep, root: string, host: IHost): IChip[] {
     .slice(0, LIMITS.changes)
     .filter(({ path }) => !front.has(path) && !saved.some(artifact => isSame(path, artifact)));
   const rest = chips.length + others.length + Math.max(0, changes.length - LIMITS.changes) - LIMITS.files;
-  chips.push(...others.slice(0, Math.max(0, LIMITS.files - chips.length)).map(change => changeChip(change, root, host)));
+  chips.push(
+    ...others.slice(0, Math.max(0, LIMITS.files - chips.length)).map(change => changeChip(change, root, host))
+  );
   const shown = chips.slice(0, LIMITS.files);
   return rest > 0 ? [...shown, chip(trans('and %1 more', rest))] : shown;
 }

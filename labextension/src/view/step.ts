@@ -4,7 +4,7 @@ import { CallView } from './call';
 import { callText } from './call-summary';
 import { Cause } from './cause';
 import { h, setText } from './dom';
-import { IStep } from './fold';
+import { IStep } from '../trajectory/fold';
 import { formatClock, formatDuration } from '../formatting';
 import { IHost } from './host';
 import { IChip, lineOf, stepDecided, stepFailed } from './step-line';

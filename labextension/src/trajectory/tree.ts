@@ -1,4 +1,4 @@
-/** The tree that the events of a journal form, and the branches that has made. Twin of `trajectory/tree.py`. */
+/** The tree that the events of a journal form, and the branches that has made. Twin of `trajectory/branches.py`. */
 
 import { IEvent, IStepFacts } from '../generated/events';
 

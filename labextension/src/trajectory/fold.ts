@@ -81,6 +81,14 @@ export interface IChange {
   artifacts?: boolean;
 }
 
+/** Kinds that begin or end an attempt. */
+const ATTEMPT = new Set<string>(['rewound', 'continued', 'model.requested', 'run.finished']);
+
+/** Whether an event tells of an attempt that was not there before. */
+export function isOfAttempt(event: IEvent): boolean {
+  return ATTEMPT.has(event.kind);
+}
+
 /** Kinds that are shown live and not written. */
 const TRANSIENT = new Set<string>(['model.delta', 'call.output']);
 
@@ -178,6 +186,18 @@ export class Trajectory {
   /** The number of the running step, or just done, at an event; 0 before the first. */
   stepAt(event: string | null): number {
     return this._tree.step(event);
+  }
+
+  /** The events of the branch before the newest request of a step. */
+  beforeRequest(step: number): readonly IEvent[] {
+    const events = (this._head !== null && this.at(this._head)?.events) || this.events;
+    for (let index = events.length - 1; index >= 0; index--) {
+      const event = events[index];
+      if (event.kind === 'model.requested' && event.step === step) {
+        return events.slice(0, index);
+      }
+    }
+    return [];
   }
 
   /** Take one more event into account; says what it changed. */
