@@ -1,4 +1,4 @@
-"""Prices, sizes, durations, counts, states and long texts as people read them: one rule for terminal, card and reports.
+"""Prices, sizes, durations, counts, failures and long texts as people read them: one rule for all.
 
 `labextension/src/formatting.ts` has the same rules; tests/data/formatting.json tests both.
 """
@@ -84,43 +84,7 @@ def format_clock(seconds: float) -> str:
     return minutes if whole < 3600 else f"{whole // 3600}:{minutes}"
 
 
-_STATES = {
-    "submitted": ("Submitted", ""),
-    "answered": ("Answered", ""),
-    "steps": ("Step limit reached", "Step limit reached ({})"),
-    "tokens": ("Token limit reached", "Token limit reached ({})"),
-    "context": ("The model's context is full", ""),
-    "cost": ("Budget reached", "Budget reached ({})"),
-    "time": ("Time limit reached", "Time limit reached ({})"),
-    "interrupted": ("Stopped by you", ""),
-    "model_error": ("Model error", "Model error: {}"),
-    "sandbox_lost": ("Sandbox lost", ""),
-    "error": ("Error", ""),
-    "no_answer": ("No answer", ""),
-    "refused": ("Refused", ""),
-    "repeated": ("Stopped: the same call kept failing", ""),
-    "without_answer": ("Submitted without an answer", ""),
-    "running": ("Running", "Running · step {}"),
-    "waiting": ("Waiting for you", ""),
-    "paused": ("Paused", ""),
-    "pausing": ("Pausing after this command", ""),
-    "cut_off": ("Cut off", "Cut off at step {}"),
-    "ready": ("Ready to continue", "Ready to continue from step {}"),
-    "server_away": ("The server does not answer", ""),
-    "kernel_away": ("The kernel is silent", ""),
-}
-
-
-def format_state(state: str, detail: str = "") -> str:
-    """The state of a run, or why it ended, as a person says it.
-
-    `detail` is the limit that was reached, the failure of the model, or the number of the step.
-    """
-    alone, together = _STATES.get(state, (_words(state), ""))
-    return together.replace("{}", detail) if detail and together else alone
-
-
-_MODEL_FAILURES = {
+MODEL_FAILURES = {
     "authentication": "key refused",
     "quota": "quota used up",
     "rate_limit": "too many requests",
@@ -138,23 +102,23 @@ _MODEL_FAILURES = {
 
 def format_model_failure(kind: str) -> str:
     """Why a request failed, in a few words; empty when the kind does not say."""
-    return _MODEL_FAILURES.get(kind, "")
+    return MODEL_FAILURES.get(kind, "")
 
 
-_CALL_FAILURES = {
+CALL_FAILURES = {
     "editor": "Edit refused",
     "bad_arguments": "Arguments not valid",
     "malformed_json": "Arguments not valid",
     "unknown_tool": "Unknown tool",
     "cut_off": "Call cut off",
-    "skipped": "Not executed",
+    "skipped": "Denied",
     "interrupted": "Stopped by you",
 }
 
 
 def format_call_failure(kind: str) -> str:
     """Why a tool call failed, in a few words."""
-    return _CALL_FAILURES.get(kind, _words(kind))
+    return CALL_FAILURES.get(kind, sentence_case(kind))
 
 
 def format_percent(share: float) -> str:
@@ -167,7 +131,8 @@ def format_number(value: float) -> str:
     return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
 
 
-def _words(name: str) -> str:
+def sentence_case(name: str) -> str:
+    """A name as words: `model_error` as `Model error`."""
     return (name[:1].upper() + name[1:]).replace("_", " ")
 
 

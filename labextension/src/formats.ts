@@ -139,6 +139,9 @@ function addStep(log: EventLog, step: number, record: ISeedRecord): void {
     notice: '',
     changes: [],
     changes_incomplete: '',
+    before: '',
+    after: '',
+    background: '',
     ...seedOutcome(tool, text(record.observation))
   });
 }

@@ -1,5 +1,7 @@
 /** Prices, sizes, durations and counts as people read them, by the rules of `llm_sandbox_nb/formatting.py`. */
 
+import { CALL_FAILURES, MODEL_FAILURES, STATES } from './generated/words';
+
 /** US dollars, in four decimals below one dollar; null for a price that is not known, which is not zero. */
 export function formatCost(cost: number | null): string | null {
   if (cost === null || !Number.isFinite(cost)) {
@@ -95,74 +97,23 @@ type Translate = (text: string, ...args: (string | number)[]) => string;
 
 const asWritten: Translate = (text, ...args) => text.replace(/%(\d)/g, (_, place) => String(args[Number(place) - 1]));
 
-const STATES = new Map([
-  ['submitted', ['Submitted']],
-  ['answered', ['Answered']],
-  ['steps', ['Step limit reached', 'Step limit reached (%1)']],
-  ['tokens', ['Token limit reached', 'Token limit reached (%1)']],
-  ['context', ["The model's context is full"]],
-  ['cost', ['Budget reached', 'Budget reached (%1)']],
-  ['time', ['Time limit reached', 'Time limit reached (%1)']],
-  ['interrupted', ['Stopped by you']],
-  ['model_error', ['Model error', 'Model error: %1']],
-  ['sandbox_lost', ['Sandbox lost']],
-  ['error', ['Error']],
-  ['no_answer', ['No answer']],
-  ['refused', ['Refused']],
-  ['repeated', ['Stopped: the same call kept failing']],
-  ['without_answer', ['Submitted without an answer']],
-  ['running', ['Running', 'Running · step %1']],
-  ['waiting', ['Waiting for you']],
-  ['paused', ['Paused']],
-  ['pausing', ['Pausing after this command']],
-  ['cut_off', ['Cut off', 'Cut off at step %1']],
-  ['ready', ['Ready to continue', 'Ready to continue from step %1']],
-  ['server_away', ['The server does not answer']],
-  ['kernel_away', ['The kernel is silent']]
-]);
-
 /**
  * The state of a run, or why it ended, as a person says it. `detail` is the limit that was reached, the failure of the
  * model, or the number of the step.
  */
 export function formatState(state: string, detail: string | number = '', trans = asWritten): string {
-  const [alone, together] = STATES.get(state) ?? [null, null];
+  const [alone, together] = STATES.get(state) ?? ['', ''];
   if (detail !== '' && together) {
     return trans(together, detail);
   }
   return alone ? trans(alone) : words(state);
 }
 
-const MODEL_FAILURES = new Map([
-  ['authentication', 'key refused'],
-  ['quota', 'quota used up'],
-  ['rate_limit', 'too many requests'],
-  ['not_found', 'model not found'],
-  ['unreachable', 'no server answers'],
-  ['connection', 'connection lost'],
-  ['timeout', 'no answer in time'],
-  ['context', 'conversation too long'],
-  ['content_policy', "refused by the provider's rules"],
-  ['bad_request', 'request refused'],
-  ['server', 'the provider failed'],
-  ['setup', 'not set up']
-]);
-
 /** Why a request failed, in a few words; empty when the kind does not say. */
 export function formatModelFailure(kind: string, trans = asWritten): string {
   const found = MODEL_FAILURES.get(kind);
   return found ? trans(found) : '';
 }
-
-const CALL_FAILURES = new Map([
-  ['editor', 'Edit refused'],
-  ['bad_arguments', 'Arguments not valid'],
-  ['malformed_json', 'Arguments not valid'],
-  ['unknown_tool', 'Unknown tool'],
-  ['cut_off', 'Call cut off'],
-  ['skipped', 'Not executed'],
-  ['interrupted', 'Stopped by you']
-]);
 
 /** Why a tool call failed, in a few words. */
 export function formatCallFailure(kind: string, trans = asWritten): string {

@@ -10,7 +10,7 @@ import { embeddedArtifact, ITrajectoryBundle } from './embedded';
 import { pagesRun } from './live';
 import { isBelow, within } from './paths';
 import { IArtifactContent, IControls, IDecisions, IHistory, IHost, ITimeTravel } from './view/host';
-import { Trajectory } from './view/fold';
+import { Trajectory } from './trajectory/fold';
 
 /** Bytes of a file beside the notebook that is loaded to be shown. */
 const LOADED = 64 * 1024 * 1024;

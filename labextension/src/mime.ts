@@ -9,13 +9,11 @@ import { ILiveRun, IPast, IShell, liveOffer, pastOffer, shellOffer, TAB } from '
 import { MimeHost } from './mime-host';
 import { RECORD_MIME, recordFileTypes, recordWidget } from './record-files';
 import { TabTools } from './tab-tools';
+import { isOfAttempt } from './trajectory/fold';
 import { h } from './view/dom';
 import { IEvent } from './generated/events';
 import { ITimeTravel } from './view/host';
 import { TrajectoryView } from './view/view';
-
-/** Events after which a run is another attempt than before. */
-const ATTEMPT: ReadonlySet<string> = new Set(['rewound', 'continued', 'model.requested', 'run.finished']);
 
 /** What outputs and files have in common: a view that grows, and is made anew when it shows another run. */
 abstract class RunRenderer extends Widget implements IRenderMime.IRenderer {
@@ -109,7 +107,7 @@ abstract class RunRenderer extends Widget implements IRenderMime.IRenderer {
     const view = this.view;
     const journal = await past.journal();
     const unseen = this.feed.unseen((journal === null ? null : readRecord(journal))?.events ?? []);
-    if (view !== this.view || !unseen.some(event => ATTEMPT.has(event.kind))) {
+    if (view !== this.view || !unseen.some(isOfAttempt)) {
       return false;
     }
     const show = () => {

@@ -39,14 +39,15 @@ function fieldsCheck(fields: Record<string, string>): Check {
   return value => isObject(value) && checks.every(([name, check]) => check((value as Record<string, unknown>)[name]));
 }
 
-/** Fields that may be missing: the view does not read them, or older journals do not have them. */
+/** Fields that may be missing: the view does not read them, or records of earlier versions do not have them. */
 const UNREAD: Record<string, string[]> = {
   'run.started': ['schema_version'],
   'model.requested': ['attempt', 'settings'],
   'model.failed': ['attempt'],
   'call.started': ['step'],
   'call.output': ['stream'],
-  'call.finished': ['step', 'stdout', 'stderr', 'truncated'],
+  'call.finished': ['step', 'stdout', 'stderr', 'truncated', 'before', 'after', 'background'],
+  'call.decided': ['after'],
   checkpoint: ['duration'],
   'run.finished': ['without_answer']
 };

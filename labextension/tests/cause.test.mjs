@@ -8,7 +8,7 @@ const { madeWith } = await load('view/made-with');
 const { warningText } = await load('view/warning-text');
 const { messagesSeen, contextFill } = await load('view/request-seen');
 const { difference } = await load('view/earlier-attempt');
-const { Trajectory } = await load('view/fold');
+const { Trajectory } = await load('trajectory/fold');
 
 const host = { trans: (text, ...args) => text.replace(/%(\d)/g, (whole, place) => String(args[place - 1] ?? whole)) };
 

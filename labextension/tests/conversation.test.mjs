@@ -2,9 +2,9 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { load } from './load.mjs';
 
-const { messagesOf } = await load('view/conversation');
+const { messagesOf } = await load('trajectory/conversation');
 const { filesAt } = await load('view/history');
-const { Trajectory } = await load('view/fold');
+const { Trajectory } = await load('trajectory/fold');
 
 const message = (role, content, more = {}) => ({ kind: 'message', message: { role, content, ...more } });
 const finished = (call_id, observation) => ({ kind: 'call.finished', call_id, observation });

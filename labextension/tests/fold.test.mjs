@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { load } from './load.mjs';
 
-const { addUsage, LIVE_LIMIT, messageText, Trajectory } = await load('view/fold');
+const { addUsage, LIVE_LIMIT, messageText, Trajectory } = await load('trajectory/fold');
 
 const base = { id: 'e', parent: null, time: 1 };
 const proposed = (step, call_id) => ({

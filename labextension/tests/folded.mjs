@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { load } from './load.mjs';
 
-const { Trajectory } = await load('view/fold');
+const { Trajectory } = await load('trajectory/fold');
 
 const ids = events => events.map(event => event.id);
 const idOf = event => event?.id ?? null;

@@ -4,7 +4,7 @@ import { test } from 'node:test';
 import { load } from './load.mjs';
 
 const { readRecord, isSeed, seedOutcome } = await load('formats');
-const { Trajectory } = await load('view/fold');
+const { Trajectory } = await load('trajectory/fold');
 
 const note = (id, text = 'x') => JSON.stringify({ id, parent: null, time: 1, kind: 'note', text });
 const step = (name, observation, more = {}) => ({

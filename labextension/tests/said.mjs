@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { load } from './load.mjs';
 
-const { messagesOf } = await load('view/conversation');
+const { messagesOf } = await load('trajectory/conversation');
 
 const shown = events => messagesOf(events).map(({ role, text }) => [role, text]);
 

@@ -77,10 +77,9 @@ test('the end of a long output is visible, with its errors and its exit code', (
   assert.equal(place.querySelector('.lsn-cut'), null);
 });
 
-test('the streams are read out of the observation where a card holds nothing else', () => {
+test('an older card, which holds nothing but the observation, shows it as it is', () => {
   show(ending(1, { ...failing, stdout: undefined, stderr: undefined }));
-  assert.equal(place.querySelector('.lsn-stderr .lsn-output').textContent, 'FATAL: no such column');
-  assert.equal(place.querySelector('.lsn-cut').textContent, '35 lines hidden · show all');
+  assert.match(place.querySelector('.lsn-stream').textContent, /^Exit code: 2[^]*FATAL: no such column[^]*99\]$/);
 });
 
 test('cuts are at line ends, and few lines are not hidden', () => {
@@ -94,33 +93,33 @@ test('cuts are at line ends, and few lines are not hidden', () => {
 });
 
 test('a line without end is cut in its middle', () => {
-  show(ending(1, { observation: `${'x'.repeat(100_000)}\nlast`, stdout: '' }));
+  show(ending(1, { observation: '', stdout: `${'x'.repeat(100_000)}\nlast` }));
   const shown = place.querySelector('.lsn-stream').textContent;
   assert.ok(shown.length < 3000);
   assert.match(shown, /x … 96\.7 KB … x+\nlast$/);
 });
 
 test('what is said around an output for the model is not shown', () => {
-  const observation = `Exit code: 0\n[stdout]\nall is well\n\n[Steps remaining: 99]\nThis is your last step.`;
-  show(ending(1, { observation, stdout: undefined, stderr: undefined }));
+  const after = `\n\n[Steps remaining: 99]\nThis is your last step.`;
+  const observation = `Exit code: 0\n[stdout]\nall is well${after}`;
+  show(ending(1, { observation, after, stdout: 'all is well\n', stderr: '' }));
   const shown = place.querySelector('.lsn-call').textContent;
   assert.match(shown, /all is well/);
   assert.doesNotMatch(shown, /Exit code|\[stdout\]|Steps remaining|last step/);
   assert.deepEqual(texts('.lsn-step .lsn-chip'), [], 'nothing is said of an exit code of zero');
 });
 
-test('sections of an observation', () => {
-  const read = (observation, result = {}) => streamsOf({ result: { observation, ...result }, decisions: [] });
-  assert.deepEqual(read('Exit code: 1\n[the shell was restarted]\n[stdout]\na\n[stderr]\nb\nc'), {
-    ...{ stdout: 'a', stderr: 'b\nc', background: '', notes: ['the shell was restarted'] }
-  });
-  assert.deepEqual(read('Exit code: 0\n[output of background jobs since the last call]\njob\n(no output)'), {
-    ...{ stdout: '', stderr: '', background: 'job\n(no output)', notes: [] }
-  });
-  const late = 'Timed out after 5 s: the command and all it started were ended; this is the output so far.';
-  assert.deepEqual(read(`${late}\n[stdout]\nbegun`).notes, [late]);
-  assert.equal(read('Exit code: 0\n[stdout]\nshort', { stdout: 'whole', stderr: '' }).stdout, 'whole');
-  assert.equal(read('[stderr]\nof another program').stdout, '[stderr]\nof another program');
+test('a result is never cut by what it looks like', () => {
+  const read = (result, decisions = []) =>
+    streamsOf({ result: { error: null, exit_code: null, stdout: '', stderr: '', ...result }, decisions }).stdout;
+  const said = '[Steps remaining: 5]\nthe answer is 42';
+  const after = '\n\n[Steps remaining: 7]';
+  assert.equal(read({ observation: said + after, before: '', after }), said);
+  assert.equal(read({ observation: said, before: '', after: '' }), said);
+  const before = '[A person changed this call.]\n\n';
+  assert.equal(read({ observation: before + said + after, before, after }), said);
+  assert.equal(read({ observation: 'said instead', before, after }, [{ action: 'skip' }]), 'said instead');
+  assert.equal(read({ observation: '[stderr]\nx', stdout: 'x', exit_code: 0 }), 'x');
 });
 
 test('a file that was made is shown once, and without the heads of its diff', async () => {

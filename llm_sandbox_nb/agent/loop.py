@@ -63,6 +63,8 @@ NOTHING_SAVED = (
 )
 NOT_EXECUTED = "Not executed: the run ended before this call."
 INTERRUPTED = "Interrupted: the run was stopped during this call."
+_PLACE = "\0"
+"""Stands for a result where its place in a form is looked for; no result has it."""
 _SETTLE = 5.0
 """Seconds that a call which is interrupted has for its result so far."""
 _T = TypeVar("_T")
@@ -549,13 +551,17 @@ class Loop:
         )
 
     def _result(self, call: ToolCall, outcome: Outcome) -> ev.CallFinished:
-        observation = str(ev.clean_text(outcome.observation))
+        observation, before = str(ev.clean_text(outcome.observation)), ""
         recorded = self._recorded(call.id)
         edited = recorded is not None and any(one.action == "edit" for one in recorded.decisions)
         if edited and outcome.error != "skipped":
-            observation = f"{edited_note(call.name, parse_arguments(call.arguments))}\n\n{observation}"
+            before = f"{edited_note(call.name, parse_arguments(call.arguments))}\n\n"
         return ev.CallFinished(
-            step=self.meter.step, call_id=call.id, observation=observation, error=outcome.error
+            step=self.meter.step,
+            call_id=call.id,
+            observation=before + observation,
+            before=before,
+            error=outcome.error,
         )
 
     def _recorded(self, call_id: str) -> Call | None:
@@ -571,6 +577,7 @@ class Loop:
         event.truncated, event.duration, event.notice = result.truncated, result.duration, result.notice
         event.stdout = await self.recorder.store(result.stdout)
         event.stderr = await self.recorder.store(result.stderr)
+        event.background = await self.recorder.store(result.background)
 
     def _finish(self, event: ev.CallFinished, *, footer: bool = True) -> ev.CallFinished:
         """The one result of a call joins the history; the last one of a step says how many steps remain."""
@@ -578,7 +585,10 @@ class Loop:
         self._executing = False
         in_text = self._written and not is_native(self._reply, call.id)
         if in_text:
+            start, _, end = self._text.result(self._reply, _PLACE).partition(_PLACE)
             event.observation = self._text.result(self._reply, event.observation)
+            # A form of the user's may say the result twice: then it has no one place.
+            event.before, event.after = ("", "") if _PLACE in end else (start + event.before, end)
         self.failing.add(call.name, call.arguments, event.error, failed=event.failed)
         self.meter.add_text(event.observation)
         self._footer = ""
@@ -586,15 +596,14 @@ class Loop:
             advice = f"\n{self.failing.advice}" if self.failing.advice and not self.failing.over else ""
             self._footer = f"\n\n{self.meter.next_turn()}{advice}"
             event.observation += self._footer
+            event.after += self._footer
         add_result(self.messages, event.call_id, event.observation, in_text=in_text)
         self.recorder.emit(event)
         return event
 
     def _replace_observation(self, result: ev.CallFinished, decision: Decision) -> ev.CallDecided:
         """The model reads what a person gave; the steps that remain stay below it."""
-        shown = decision.text or ""
-        if not shown.endswith(self._footer):
-            shown += self._footer
+        shown = (decision.text or "").removesuffix(self._footer) + self._footer
         self.meter.add_text(shown)
         show_instead(self.messages, result.call_id, shown)
         original = self.recorder.journal.store_text(result.observation)
@@ -603,6 +612,7 @@ class Loop:
             call_id=result.call_id,
             action="observe",
             observation=shown,
+            after=self._footer,
             original=original,
             source=decision.source,
         )

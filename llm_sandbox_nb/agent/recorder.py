@@ -19,6 +19,7 @@ from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.known_keys import has_key, knows_keys, without_keys
 from llm_sandbox_nb.sandbox.contract import StreamName
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.facts import facts_after, facts_before
 from llm_sandbox_nb.trajectory.journal import Journal
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 from llm_sandbox_nb.version import __version__
@@ -51,12 +52,21 @@ class Recorder:
     def emit(self, event: ev.Event) -> None:
         """Record an event, then call the listeners. A known key in it is taken out for all of them.
 
+        When it ends a step, what is said of that step is recorded before it.
+
         Raises:
             JournalNotWrittenError: the disk is full.
         """
+        for facts in facts_before(self.trajectory, event):
+            self._record(facts)
+        self._record(event)
+        for facts in facts_after(self.trajectory, event):
+            self._record(facts)
+
+    def _record(self, event: ev.Event) -> None:
         if knows_keys() and has_key([line := ev.dump_event(event)]):
             event = ev.parse_event(without_keys(line))
-        if event.kind not in ev.TRANSIENT:
+        if not ev.is_transient(event):
             event.parent = event.parent or self.trajectory.head
             self.journal.append(event)
         self.trajectory.add(event)
@@ -78,7 +88,7 @@ class Recorder:
             listener(event)
         except Exception:
             # A view that breaks must not end the run that it shows.
-            logger.exception("a listener failed at %s and gets no more events", event.kind)
+            logger.exception("a listener failed at %s and gets no more events", type(event).__name__)
             self._listeners.remove(listener)
 
 

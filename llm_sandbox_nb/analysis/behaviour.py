@@ -13,7 +13,6 @@ from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 WANDERING_SHARE = 0.5
 WANDERING_TURNS = 10
 """A run wanders when it has at least so many turns and at least that share of them brings nothing."""
-_COUNTER = re.compile(r"\[?Steps remaining: \d", re.IGNORECASE)
 
 
 @dataclass
@@ -82,8 +81,7 @@ def succeeded(call: Call) -> bool | None:
 
 def plain_output(call: Call) -> str:
     """What the model was shown, without the line about the steps that remain."""
-    found = _COUNTER.search(call.output)
-    return call.output[: found.start() if found else None].strip()
+    return (call.result.body if call.result else call.live_output).strip()
 
 
 def _turn(step: Step, before: set[tuple[str, str, str]]) -> Turn:

@@ -17,6 +17,7 @@ from llm_sandbox_nb.card.artifacts import Artifact
 from llm_sandbox_nb.card.tables import parquet_preview
 from llm_sandbox_nb.formatting import clip
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.saved_events import saved_events
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 MIME = "application/vnd.llm-sandbox.trajectory+json"
@@ -38,9 +39,7 @@ class Caps:
     events: int = 5_000_000
     """Characters of all events in the bundle; longer texts within them are clipped until they fit."""
     text: int = 20_000
-    """Characters shown of one thought, command or output once the run is over."""
-    page: int = 2_000_000
-    """Characters of all steps shown; earlier ones become one line each."""
+    """Characters shown of the task and of the answer once the run is over."""
     live_text: int = 4_000
     """Characters shown of one text during the run."""
     live_files: int = 300_000
@@ -94,8 +93,7 @@ def artifact_json(artifact: Artifact, place: int | None = None) -> dict[str, Any
 
 
 def _events(events: list[ev.Event], cap: int) -> tuple[list[dict[str, Any]], int | None]:
-    started = {event.call_id: event.arguments for event in events if isinstance(event, ev.CallStarted)}
-    whole = [_said_once(json.loads(ev.dump_event(event)), started) for event in events]
+    whole = saved_events(events)
     if _size(whole) <= cap:
         return whole, None
     for limit in _TEXT_LEVELS:
@@ -107,25 +105,6 @@ def _events(events: list[ev.Event], cap: int) -> tuple[list[dict[str, Any]], int
 
 def _size(events: list[dict[str, Any]]) -> int:
     return sum(len(json.dumps(event, ensure_ascii=False)) for event in events)
-
-
-def _said_once(event: dict[str, Any], started: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The event without what another says: a reply's calls, a call's arguments, the streams in an observation."""
-    match event["kind"]:
-        case "model.requested":
-            del event["settings"]
-        case "model.replied" if not event.get("calls_from"):  # else it says which calls were written as text
-            event["message"].pop("tool_calls", None)
-        case "call.proposed" if event["arguments"] is not None:
-            event["raw_arguments"] = ""
-            if event["arguments"] == started.get(event["call_id"]):
-                event["arguments"] = None
-        case "call.finished":
-            for stream in ("stdout", "stderr"):
-                text = event[stream]
-                if isinstance(text, str) and text.strip() in event["observation"]:
-                    del event[stream]
-    return event
 
 
 def _clipped(value: Any, limit: int) -> Any:

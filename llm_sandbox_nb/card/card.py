@@ -1,9 +1,8 @@
 """The card of a run: the MIME bundle that a notebook shows, updates in place, and keeps.
 
-During the run a bundle costs about the same at any step: each step is rendered once, the last ones whole and some
-before them in one line each. The last bundle is complete within `Caps` and says what was left out. The text is for
-terminals and front ends without HTML. A run or a file that is the last value of a cell is shown in the same way:
-nothing runs, nothing loads.
+The page is for places without the extension: state, task, answer, files, facts, and a line for each step. The record
+beside it is complete within `Caps`; the extension shows it in place of the page. The text is for terminals and front
+ends without HTML. A run or a file that is the last value of a cell is shown in the same way: nothing runs or loads.
 """
 
 from __future__ import annotations
@@ -16,23 +15,15 @@ from llm_sandbox_nb.agent.run_record import RunRecord
 from llm_sandbox_nb.card import page
 from llm_sandbox_nb.card.artifacts import Artifact, artifact_html, decode, load_artifacts, relative_path
 from llm_sandbox_nb.card.bundle import MIME, Caps, held_by, packed, trajectory_json
-from llm_sandbox_nb.card.outcome import Tally, figures, protection_chip, state, step_failed
-from llm_sandbox_nb.card.page import card_html, first_error
-from llm_sandbox_nb.card.step_line import chips, edited_lines, line_words, one_line, tool_kind
-from llm_sandbox_nb.card.step_line import figures as step_figures
-from llm_sandbox_nb.card.steps import control_lines, decision_text, is_closed, matters, step_html, step_row
-from llm_sandbox_nb.card.text import escape, plain
+from llm_sandbox_nb.card.outcome import Tally, figures
+from llm_sandbox_nb.card.page import card_html, first_error, listed_steps
 from llm_sandbox_nb.formatting import clip, format_size, plural
+from llm_sandbox_nb.plain_text import plain
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.protection import protection_chip
 from llm_sandbox_nb.trajectory.run_folder import RunFile
+from llm_sandbox_nb.trajectory.step_line import one_line
 from llm_sandbox_nb.trajectory.trajectory import Step, Trajectory
-
-LIVE_WHOLE = 3
-"""Steps shown whole during the run."""
-LIVE_LINES = 12
-"""Steps before those, each shown in one line."""
-ALL_OPEN = 8
-"""A finished run with more steps shows open only the last one and those that matter."""
 
 Bundle = dict[str, Any]
 
@@ -46,8 +37,6 @@ class Card:
         """The run's folder, once it is known: where the files are."""
         self.trajectory = Trajectory()
         self._tally = Tally()
-        self._whole: dict[int, str] = {}
-        self._lines: dict[int, str] = {}
         self._files: dict[tuple[str, str], str] = {}
 
     def add(self, event: ev.Event) -> None:
@@ -55,18 +44,12 @@ class Card:
         steps = self.trajectory.steps
         self.trajectory.add(event)
         if self.trajectory.steps is not steps:  # another branch: its steps have the same numbers
-            self._whole.clear()
-            self._lines.clear()
             self._tally = Tally()
             for result in (call.result for step in self.trajectory.steps for call in step.calls):
                 if result is not None:
                     self._tally.add(result)
         elif isinstance(event, ev.CallFinished) and self.trajectory.path[-1] is event:
             self._tally.add(event)
-        number = getattr(event, "step", None)
-        if number is not None:
-            self._whole.pop(number, None)
-            self._lines.pop(number, None)
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -78,22 +61,13 @@ class Card:
 
     def live(self) -> Bundle:
         """The run so far: bounded, without the durable part."""
-        steps = self.trajectory.steps
-        shown = steps[-LIVE_WHOLE:]
-        lined = steps[-LIVE_WHOLE - LIVE_LINES : -LIVE_WHOLE]
-        parts = [self._head(live=True, limit=self.caps.live_text), page.files_html(self._live_files())]
-        parts.append(page.facts_html(self.trajectory, self._tally, live=True))
-        if hidden := len(steps) - len(shown) - len(lined):
-            parts.append(f"<div class='lsn-row lsn-quiet'>{plural(hidden, 'step')} before</div>")
-        parts += [self._line(step) for step in lined]
-        parts += [self._live_step(step) for step in shown]
-        parts.append(
-            self._notes([*self.trajectory.notes[-2:], *control_lines(self.trajectory.controls[-2:])])
-        )
         # This page has no buttons: it is shown where no page can reach a busy kernel.
-        parts.append(self._notes(["Interrupt the cell to stop the run."] if self.trajectory.start else []))
+        stop = ["Interrupt the cell to stop the run."] if self.trajectory.start else []
+        notes = [*self.trajectory.notes[-2:], *stop]
         return {
-            "text/html": page.card_html("".join(parts)),
+            "text/html": page.run_html(
+                self.trajectory, self._tally, self._live_files(), notes, limit=self.caps.live_text, live=True
+            ),
             "text/plain": card_text(self.trajectory, self._tally, live=True),
         }
 
@@ -107,36 +81,15 @@ class Card:
         data = {one.path: one.data for one in artifacts}
         held = {path: place for path, place in places.items() if held_by(figures[path]) == data[path]}
         bundle = trajectory_json(trajectory, artifacts, caps, held)
-        notes = [*control_lines(trajectory.controls), *trajectory.notes]
-        notes += [f"Left out: {reason}" for reason in trajectory.skipped]
-        parts = [self._head(live=False, limit=caps.text), page.files_html(list(figures.values()))]
-        parts += [page.facts_html(trajectory, self._tally, live=False), *self._all_steps()]
-        parts.append(self._notes([*notes[:50], *self._where(artifacts, bundle["text_limit"])]))
+        left_out = [f"Left out: {reason}" for reason in trajectory.skipped]
+        notes = [*[*trajectory.notes, *left_out][:50], *self._where(artifacts, bundle["text_limit"])]
         return {
             MIME: packed(bundle),
-            "text/html": page.card_html("".join(parts)),
+            "text/html": page.run_html(
+                trajectory, self._tally, list(figures.values()), notes, limit=caps.text, live=False
+            ),
             "text/plain": card_text(trajectory, self._tally, live=False),
         }
-
-    def _head(self, *, live: bool, limit: int) -> str:
-        return page.header_html(self.trajectory, limit, live=live) + page.result_html(self.trajectory, limit)
-
-    @property
-    def _root(self) -> str:
-        return (self.trajectory.sandbox.root if self.trajectory.sandbox else None) or ""
-
-    def _line(self, step: Step) -> str:
-        if step.number not in self._lines:
-            self._lines[step.number] = step_row(step, self._root)
-        return self._lines[step.number]
-
-    def _live_step(self, step: Step) -> str:
-        if step.number in self._whole:
-            return self._whole[step.number]
-        rendered = step_html(step, self._root, limit=self.caps.live_text)
-        if is_closed(step):
-            self._whole[step.number] = rendered
-        return rendered
 
     def _live_files(self) -> list[str]:
         newest = list(self.trajectory.artifacts.values())[-8:]
@@ -147,28 +100,12 @@ class Card:
             self._files[saved.path, saved.sha256] = artifact_html(artifact)
         return [self._files[one.path, one.sha256] for one in newest]
 
-    def _all_steps(self) -> list[str]:
-        steps, room = self.trajectory.steps, self.caps.page
-        rendered: list[str] = []
-        for step in reversed(steps):
-            anchor = page.step_anchor(self.trajectory, step.number)
-            unfolded = len(steps) <= ALL_OPEN or step is steps[-1] or matters(step)
-            options: dict[str, Any] = {"limit": self.caps.text, "anchor": anchor, "unfolded": unfolded}
-            whole = step_html(step, self._root, **options) if room > 0 else ""
-            room -= len(whole)
-            rendered.append(whole if room > 0 else step_row(step, self._root, anchor))
-        return rendered[::-1]
-
     def _is_answer(self, artifact: Artifact) -> bool:
         """Whether the file holds only the answer, which the card shows elsewhere."""
         answer = self.trajectory.answer
         if artifact.path != "answer.txt" or artifact.data is None or answer is None:
             return False
         return decode(artifact.data).strip() == answer.strip()
-
-    def _notes(self, notes: list[str]) -> str:
-        lines = "".join(f"<div class='lsn-quiet'>{escape(clip(note, 500))}</div>" for note in notes)
-        return f"<div class='lsn-notes'>{lines}</div>" if notes else ""
 
     def _where(self, artifacts: list[Artifact], text_limit: int | None) -> list[str]:
         """What is only in the run's folder, and where that is."""
@@ -182,16 +119,13 @@ class Card:
         return [note] if note else []
 
 
-_STEPS = 100
-"""Steps listed; the ones before are counted."""
-_LIVE_STEPS = 8
 _FILES = 20
-_SIGNS = {"bash": "$ ", "edit": "edit ", "submit": "", "other": ""}
+_SIGNS = {"bash": "$ ", "edit": "edit "}
 
 
 def card_text(trajectory: Trajectory, tally: Tally, *, live: bool) -> str:
     """State and task, reason of failure and answer, files, facts; then a line for each step."""
-    words, _ = state(trajectory, live=live)
+    words = trajectory.state(live=live).words
     task = one_line(trajectory.start.task) if trajectory.start else ""
     lines = [f"{plain(words)}  {task}".rstrip()]
     if trajectory.finish and trajectory.finish.error:
@@ -203,11 +137,10 @@ def card_text(trajectory: Trajectory, tally: Tally, *, live: bool) -> str:
         more = f" and {len(files) - _FILES} more" if len(files) > _FILES else ""
         lines += ["", f"Files: {named}{more}"]
     lines += ["", _facts(trajectory, tally), ""]
-    listed = trajectory.steps[-_LIVE_STEPS if live else -_STEPS :]
-    if hidden := len(trajectory.steps) - len(listed):
+    steps, hidden = listed_steps(trajectory, live=live)
+    if hidden:
         lines.append(f"... {plural(hidden, 'step')} before ...")
-    root = (trajectory.sandbox.root if trajectory.sandbox else None) or ""
-    lines += [_step(step, root) for step in listed]
+    lines += [step_text(trajectory, step, live=live) for step in steps]
     return "\n".join(lines).rstrip()
 
 
@@ -222,24 +155,17 @@ def _facts(trajectory: Trajectory, tally: Tally) -> str:
     return " · ".join(parts)
 
 
-def _step(step: Step, root: str) -> str:
-    call = step.calls[0] if step.calls else None
-    said, called = line_words(step, root)
-    what = f"{_SIGNS[tool_kind(call)]}{called}{_counts(*edited_lines(step))}" if call else ""
-    shown = [f"{chip.text}{_counts(chip.added, chip.removed)}" for chip in chips(step, root)]
-    if call and not shown and not step_failed(step) and call.exit_code == 0:
-        shown = ["exit 0"]
-    if any(not one.finished for one in step.calls):
-        shown.append("running" if call and call.started else "waiting")
-    line = "   ".join(filter(None, [said, what, *shown, step_figures(step)]))
-    decided = [
-        text.rstrip(":") for one in step.calls for made in one.decisions if (text := decision_text(made))
-    ]
-    return "\n".join([f"{step.number:>3}  {line}", *(f"       {text}" for text in decided)])
+def step_text(trajectory: Trajectory, step: Step, *, live: bool) -> str:
+    """A step in one line."""
+    line = page.shown_line(trajectory, step, live=live)
+    what = f"{_SIGNS.get(line.tool, '')}{line.what}{_counts(line.added, line.removed)}" if line.what else ""
+    chips = [f"{chip.text}{_counts(chip.added, chip.removed)}" for chip in line.chips]
+    words = "   ".join(filter(None, [line.thought, what, *chips, line.figures]))
+    return f"{step.number:>3}  {words}"
 
 
 def _counts(added: int, removed: int) -> str:
-    return (f" +{added}" if added or removed else "") + (f" -{removed}" if removed else "")
+    return (f" +{added}" if added else "") + (f" -{removed}" if removed else "")
 
 
 Display = tuple[dict[str, Any], dict[str, Any]]

@@ -1,4 +1,4 @@
-"""The frame of the card as static HTML: its style, state and task, answer or reason of failure, files, facts."""
+"""The card as static HTML: its style, state and task, answer or reason of failure, files, facts, a line for a step."""
 
 from __future__ import annotations
 
@@ -6,24 +6,53 @@ import hashlib
 import re
 from typing import Any
 
-from llm_sandbox_nb.card.outcome import Tally, figures, protection_chip, protection_text, state, step_failed
-from llm_sandbox_nb.card.text import escape, first_line, markdown_html, plain
-from llm_sandbox_nb.formatting import clip, plural
+from llm_sandbox_nb.card.outcome import Tally, figures
+from llm_sandbox_nb.card.text import escape, markdown_html
+from llm_sandbox_nb.formatting import TAIL, clip, plural
+from llm_sandbox_nb.plain_text import first_line, plain
 from llm_sandbox_nb.sandbox.isolations import isolates
-from llm_sandbox_nb.trajectory.trajectory import Trajectory
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.protection import protection_chip, protection_text
+from llm_sandbox_nb.trajectory.step_line import step_failed, step_line
+from llm_sandbox_nb.trajectory.trajectory import Step, Trajectory
 
-_SIGNS = {"ok": "#2da44e", "bad": "#e5534b", "wait": "#bf8700", "run": "#3b78c4"}
+_SIGNS = {"ok": "#2da44e", "bad": "#e5534b", "wait": "#bf8700", "run": "#3b78c4", "away": "#e5534b"}
 """Of the sign before the state: seen on a light page and on a dark one, also where no style sheet is allowed."""
+_TINTS = {"bad": " lsn-r", "human": " lsn-y"}
+_ICONS = {"bash": "$", "edit": "✎", "submit": "✓"}
+_STEPS = 200
+"""Steps listed; the ones before are counted, and are in the record."""
+_LIVE_STEPS = 15
 _SHOWN = 12
 """Files that are shown at once; the others are folded."""
 
 
+def run_html(
+    trajectory: Trajectory, tally: Tally, files: list[str], notes: list[str], *, limit: int, live: bool
+) -> str:
+    """The whole card; `files` are figures, each text has about `limit` characters at most."""
+    steps, hidden = listed_steps(trajectory, live=live)
+    before = f"<div class='lsn-row lsn-quiet'>{plural(hidden, 'step')} before</div>" if hidden else ""
+    said = "".join(f"<div class='lsn-quiet'>{escape(clip(note, 500))}</div>" for note in notes)
+    parts = [
+        header_html(trajectory, limit, live=live),
+        result_html(trajectory, limit),
+        files_html(files),
+        facts_html(trajectory, tally, live=live),
+        before,
+        *(step_row(trajectory, step, live=live) for step in steps),
+        _output_html(trajectory, limit) if live else "",
+        f"<div class='lsn-notes'>{said}</div>" if said else "",
+    ]
+    return card_html("".join(parts))
+
+
 def header_html(trajectory: Trajectory, limit: int, *, live: bool) -> str:
     """One line: the state of the run and its task, which unfolds when it is longer."""
-    words, meaning = state(trajectory, live=live)
-    sign = f"<span style='color:{_SIGNS[meaning]}'>●</span>"
+    state = trajectory.state(live=live)
+    sign = f"<span style='color:{_SIGNS[state.meaning]}'>●</span>"
     task = _task(trajectory.start.task, limit) if trajectory.start else ""
-    return f"<div class='lsn-head'>{sign} <b>{escape(first_line(words, 100))}</b> {task}</div>"
+    return f"<div class='lsn-head'>{sign} <b>{escape(first_line(state.words, 100))}</b> {task}</div>"
 
 
 def _task(task: str, limit: int) -> str:
@@ -100,6 +129,50 @@ def _protection_html(protection: dict[str, Any]) -> str:
     return f"<details>{chip}{body}</details>"
 
 
+def listed_steps(trajectory: Trajectory, *, live: bool) -> tuple[list[Step], int]:
+    """The steps that are listed, and how many there are before them."""
+    steps = trajectory.steps[-_LIVE_STEPS if live else -_STEPS :]
+    return steps, len(trajectory.steps) - len(steps)
+
+
+def shown_line(trajectory: Trajectory, step: Step, *, live: bool) -> ev.StepLine:
+    """The line of a step; `live`: the last one may go on."""
+    running = live and trajectory.finish is None and step is trajectory.steps[-1]
+    return step_line(step, trajectory.root, running=running)
+
+
+def step_row(trajectory: Trajectory, step: Step, *, live: bool) -> str:
+    """A step in one line. Spaces stand between all parts, for where a style sheet is not allowed."""
+    line = shown_line(trajectory, step, live=live)
+    tint = " lsn-x" if step_failed(step) else "" if line.tool == "bash" else f" lsn-{line.tool}"
+    what = f"<code>{escape(line.what)}</code>" if line.what else ""
+    words = f"<span class='lsn-said'>{escape(line.thought)}</span> {what}{_counts(line.added, line.removed)}"
+    chips = "".join(f" {_chip(chip)}" for chip in line.chips)
+    return (
+        f"<div class='lsn-row' id='{step_anchor(trajectory, step.number)}'><span class='lsn-n'>{step.number}</span> "
+        f"<span class='lsn-i{tint}'>{_ICONS.get(line.tool, '•')}</span> <span class='lsn-what'>{words}</span>{chips} "
+        f"<span class='lsn-fig'>{escape(line.figures)}</span></div>"
+    )
+
+
+def _chip(chip: ev.Chip) -> str:
+    counts = _counts(chip.added, chip.removed)
+    return f"<span class='lsn-chip{_TINTS.get(chip.kind, '')}'>{escape(chip.text)}{counts}</span>"
+
+
+def _counts(added: int, removed: int) -> str:
+    plus = f" <span class='lsn-add'>+{added}</span>" if added else ""
+    return f"{plus} <span class='lsn-del'>−{removed}</span>" if removed else plus
+
+
+def _output_html(trajectory: Trajectory, limit: int) -> str:
+    """The end of what the running call has written so far."""
+    calls = trajectory.steps[-1].calls if trajectory.steps else []
+    tail = next((call.live_output for call in calls if call.live_output and not call.finished), "")[-limit:]
+    lines = tail.rstrip("\n").split("\n")[-TAIL:]
+    return f"<pre>{escape(chr(10).join(lines))}</pre>" if tail.strip() else ""
+
+
 def card_html(body: str) -> str:
     """The whole card around its parts."""
     return f"<div class='lsn'>{STYLE}{body}</div>"
@@ -116,14 +189,10 @@ _RULES = """
   color:light-dark(#1c2128,#e6edf3);font:13px/1.45 var(--jp-ui-font-family,sans-serif);
   &.lsn pre,&.lsn code{font:12px/1.5 var(--jp-code-font-family,monospace);color:inherit;background:none;padding:0}
   &.lsn pre{white-space:pre-wrap;margin:0;padding:6px 10px;border:1px solid var(--l);background:var(--b)}
-  &.lsn pre.lsn-command{background:var(--d);margin-top:6px}
-  &.lsn pre.lsn-stderr,.lsn-bad,.lsn-human{border-left:3px solid var(--r)}
-  .lsn-bad,.lsn-human,.lsn-end,.lsn-cut{padding:2px 10px;margin:4px 0}
-  .lsn-human{border-color:#bf8700}
-  .lsn-a{background:light-dark(#dafbe1,#12361f)}
-  .lsn-d{background:light-dark(#ffebe9,#4a1d20)}
+  .lsn-bad{border-left:3px solid var(--r)}
+  .lsn-bad{padding:2px 10px;margin:4px 0}
   .lsn-add{color:var(--g)}
-  .lsn-del,.lsn-end{color:var(--r)}
+  .lsn-del{color:var(--r)}
   .lsn-head{background:var(--c);border-bottom:1px solid var(--l)}
   .lsn-head,.lsn-out,.lsn-notes,.lsn-facts,.lsn-outs{padding:8px 14px}
   .lsn-answer{font-size:15px}
@@ -138,13 +207,11 @@ _RULES = """
   .lsn-row{display:flex;gap:8px;align-items:baseline;padding:4px 14px;border-top:1px solid var(--l)}
   .lsn-what,.lsn-row .lsn-chip{overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
   .lsn-what{flex:1;min-width:30%}
-  [open]>.lsn-row *{white-space:normal}
   .lsn-n,.lsn-i{min-width:18px;text-align:center;white-space:nowrap}
   .lsn-i{border-radius:4px;color:#fff;background:#3b78c4}
   .lsn-edit{background:#8250df}
   .lsn-submit{background:#1a7f37}
   .lsn-x{background:#cf222e}
-  .lsn-open{padding:4px 14px 10px 62px;background:var(--c)}
   &.lsn .lsn-artifact{margin:0;border:1px solid var(--l);border-radius:6px;overflow:hidden;width:150px;
     background:var(--c)}
   &.lsn .lsn-artifact:has([open]),&.lsn .lsn-whole{width:100%}

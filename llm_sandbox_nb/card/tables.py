@@ -17,8 +17,9 @@ from importlib.util import find_spec
 from itertools import islice
 from typing import Any
 
-from llm_sandbox_nb.card.text import escape, first_line
+from llm_sandbox_nb.card.text import escape
 from llm_sandbox_nb.formatting import plural
+from llm_sandbox_nb.plain_text import first_line
 
 ROWS = 30
 COLUMNS = 20

@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from llm_sandbox_nb.agent.tools.toolbox import call_view
-from llm_sandbox_nb.card.outcome import ending_words, protection_text, shown_reason
-from llm_sandbox_nb.card.step_line import ending
-from llm_sandbox_nb.card.text import visible
 from llm_sandbox_nb.formatting import (
     format_count,
     format_duration,
@@ -21,9 +18,13 @@ from llm_sandbox_nb.formatting import (
     plural,
 )
 from llm_sandbox_nb.known_keys import without_keys
+from llm_sandbox_nb.plain_text import visible
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import load_text
 from llm_sandbox_nb.trajectory.messages import message_text
+from llm_sandbox_nb.trajectory.protection import protection_text
+from llm_sandbox_nb.trajectory.state import Status
+from llm_sandbox_nb.trajectory.step_line import ending
 
 LIVE_LINES = 20
 """Lines shown of the beginning of one thought or output during a run; as many of its end, and of what is on stderr."""
@@ -66,8 +67,7 @@ class Printer:
         self._start: ev.RunStarted | None = None
         self._limits: list[Any] = []
         self._usage = ev.Usage(cost=0.0)
-        self._failure = ""
-        """The kind of the model's newest failure."""
+        self._status = Status()
 
     def __call__(self, event: ev.Event) -> None:
         """Show one event.
@@ -75,6 +75,7 @@ class Printer:
         Raises:
             OSError: a large output of a loaded run cannot be read.
         """
+        self._status.add(event)
         self._show(event)
         self._write(self._out.flush)
 
@@ -85,6 +86,8 @@ class Printer:
                 self._say(f"Task       {_first_line(event.task)}")
                 scripted = " (scripted: plays a file, asks no model)" if event.scripted else ""
                 self._say(f"Model      {event.model}{scripted}")
+                if event.later_version:
+                    self._say(f"  note: {event.later_version}")
             case ev.SettingsChanged():
                 self._limits.append(event.limits)
             case ev.SandboxReady():
@@ -121,7 +124,6 @@ class Printer:
                 self._step = event.step
                 self._say(f"\n{' · '.join([f'Step {event.step}', *self._figures()])}")
             case ev.ModelFailed():
-                self._failure = event.error
                 again = (
                     "" if event.retry_in is None else f"; trying again in {format_duration(event.retry_in)}"
                 )
@@ -168,7 +170,7 @@ class Printer:
             for stream in (event.stdout, event.stderr):
                 self._block(self._text(stream), "  | ")
             if not (event.stdout or event.stderr) and event.exit_code is None:
-                self._block(event.observation, "  | ")
+                self._block(event.body, "  | ")
         took = f", {format_duration(event.duration)}" if event.duration else ""
         self._say(f"  {ending(event)}{took}")
         for change in event.changes:
@@ -185,7 +187,7 @@ class Printer:
 
     def _finish(self, event: ev.RunFinished) -> None:
         usage = event.usage
-        words = ending_words(shown_reason(event), self._limits, self._failure)
+        words = self._status.run_state(live=True).words
         parts = [plural(event.steps, "step")]
         if usage.total_tokens:
             parts.append(plural(usage.total_tokens, "token"))

@@ -28,6 +28,9 @@ _RECORDS = ("steps", "trajectory")
 _EXIT = re.compile(r"\s*Exit code: *(?:Error: Exit code *)?(-?\d+)[^\n]*\n?")
 _LABEL = re.compile(r"Execution output of \\?\[[^\]\n]*\]:\n?")
 _STREAMS = re.compile(r"\\?\[STDOUT\]\n(.*?)(?:\n?\\?\[STDERR\]\n(.*))?", re.DOTALL)
+_COUNTER = re.compile(r"\s*\[?Steps remaining: -?\d+\]?[ \t]*(?:\n[^\n]*)?\s*\Z", re.IGNORECASE)
+_COUNTED = 400
+"""Characters of the end in which the steps that remain are looked for."""
 _REFUSED = re.compile(r"\s*(?:ERROR\b|Error\b[:!]?|Unknown command:)")
 _SHELLS = ("execute_bash", "bash")
 _TOO_LONG = "The command took too long"
@@ -144,7 +147,14 @@ def _step_events(number: int, record: dict[str, Any]) -> Iterator[ev.Event]:
     yield ev.CallProposed(step=number, call_id=call_id, tool=tool, raw_arguments=raw, arguments=arguments)
     yield ev.CallStarted(step=number, call_id=call_id, tool=tool, arguments=arguments)
     facts = outcome(tool, record["observation"])
-    yield ev.CallFinished(step=number, call_id=call_id, observation=record["observation"], **facts)
+    counter = _COUNTER.search(record["observation"][-_COUNTED:])
+    yield ev.CallFinished(
+        step=number,
+        call_id=call_id,
+        observation=record["observation"],
+        after=counter[0] if counter else "",
+        **facts,
+    )
 
 
 def outcome(tool: str, observation: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from llm_sandbox_nb.benchmark.progress import CellProgress, Progress
 from llm_sandbox_nb.benchmark.report import as_text, short_html
 from llm_sandbox_nb.benchmark.results import Result, read_results
 from llm_sandbox_nb.card.page import card_html
-from llm_sandbox_nb.card.text import escape, first_line, plain
+from llm_sandbox_nb.card.text import escape
 from llm_sandbox_nb.formatting import format_cost, format_count, format_duration, format_percent
 from llm_sandbox_nb.model.model_names import typed_key_of
 from llm_sandbox_nb.notebook.display import UpdatedOutput, has_front_end
@@ -26,6 +26,7 @@ from llm_sandbox_nb.notebook.event_loop import BackgroundLoop, BackgroundTask
 from llm_sandbox_nb.notebook.settings import SandboxSettings
 from llm_sandbox_nb.options.parser import Parser
 from llm_sandbox_nb.options.table import UsageError
+from llm_sandbox_nb.plain_text import first_line, plain
 
 CLOSING = 120.0
 """Seconds that all sandboxes of a benchmark that was interrupted may take to be closed."""

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core import magic, magic_arguments
 
-from llm_sandbox_nb.card.text import plain
 from llm_sandbox_nb.notebook.errors import SandboxUsageError, plain_errors
 from llm_sandbox_nb.notebook.event_loop import BackgroundLoop
 from llm_sandbox_nb.notebook.magic_options import parse_line, split_words, unknown_subcommand, with_options
 from llm_sandbox_nb.notebook.sandboxes import Forks, NotebookSandboxes, SandboxKeeper
 from llm_sandbox_nb.notebook.settings import SandboxSettings
+from llm_sandbox_nb.plain_text import plain
 from llm_sandbox_nb.runs.event_loops import EventLoops
 from llm_sandbox_nb.sandbox.errors import SandboxError
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from IPython.core.error import StdinNotImplementedError
 
-from llm_sandbox_nb.card.text import plain
 from llm_sandbox_nb.known_keys import KeyTextError, clean_key
 from llm_sandbox_nb.model.connection import forget_keys, keep_key
 from llm_sandbox_nb.model.contract import ModelError
@@ -30,6 +29,7 @@ from llm_sandbox_nb.model.model_names import (
 from llm_sandbox_nb.notebook.errors import SandboxUsageError
 from llm_sandbox_nb.notebook.event_loop import BackgroundLoop
 from llm_sandbox_nb.notebook.settings import SandboxSettings
+from llm_sandbox_nb.plain_text import plain
 from llm_sandbox_nb.sandbox.isolations import isolates
 
 USAGE = "model [NAME [--api-base URL]] [--local] [--json]"

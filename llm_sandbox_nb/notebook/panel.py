@@ -70,10 +70,7 @@ class Panel:
 
     def add(self, event: ev.Event) -> None:
         """An event of the run."""
-        if event.kind in ev.TRANSIENT:
-            self._tail.add(event.model_dump())
-        else:
-            self._tail.written(event.model_dump(include={"kind", "step", "call_id"}))
+        self._tail.follow(event)
 
     def push(self) -> None:
         """Send the page what is new, also when there is nothing new."""

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from llm_sandbox_nb.agent.control.debug_commands import execute_debug_command, question
 from llm_sandbox_nb.agent.control.run_control import decide
-from llm_sandbox_nb.card.text import plain
 from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
 from llm_sandbox_nb.notebook.magic_options import load_arguments, split_words, variable_name
 from llm_sandbox_nb.notebook.solve_card import CellResumeDisplay
 from llm_sandbox_nb.options.parser import Parser, add_runs_options, prune_rule
 from llm_sandbox_nb.options.table import UsageError
+from llm_sandbox_nb.plain_text import plain
 from llm_sandbox_nb.runs.catalog import list_runs, plan_prune, prune, runs_json, runs_text
 from llm_sandbox_nb.trajectory.decisions import PauseDecision
 from llm_sandbox_nb.trajectory.run_folder import run_folders

@@ -11,15 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from llm_sandbox_nb.card.outcome import protection_text
-from llm_sandbox_nb.card.text import plain
 from llm_sandbox_nb.formatting import format_duration, format_size
 from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
 from llm_sandbox_nb.notebook.event_loop import CLEAN_UP, BackgroundLoop, BackgroundTask
 from llm_sandbox_nb.notebook.magic_options import split_words
 from llm_sandbox_nb.notebook.sandboxes import Forks, NotebookSandboxes, SandboxStatus
+from llm_sandbox_nb.plain_text import plain
 from llm_sandbox_nb.sandbox.contract import FileEntry, Sandbox, StreamName, TransferKind
 from llm_sandbox_nb.sandbox.options import SandboxOptions
+from llm_sandbox_nb.trajectory.protection import protection_text
 
 T = TypeVar("T")
 

@@ -21,12 +21,13 @@ from urllib.parse import quote
 
 from llm_sandbox_nb.card.artifacts import relative_path
 from llm_sandbox_nb.card.page import card_html
-from llm_sandbox_nb.card.text import escape, first_line, plain
+from llm_sandbox_nb.card.text import escape
 from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.notebook.display import UpdatedOutput, has_front_end
 from llm_sandbox_nb.notebook.errors import SandboxTrainingError, SandboxUsageError, in_one_sentence
 from llm_sandbox_nb.options.parser import Parser
 from llm_sandbox_nb.options.table import UsageError
+from llm_sandbox_nb.plain_text import first_line, plain
 from llm_sandbox_nb.training.config import ConfigError
 from llm_sandbox_nb.training.options import add_training_actions, config_of
 from llm_sandbox_nb.training.record import RecordError, RolloutRow, TrainingRecord

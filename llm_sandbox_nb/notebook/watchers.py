@@ -6,8 +6,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.agent.control.debug_commands import Prompt, can_answer
-from llm_sandbox_nb.card.text import plain
 from llm_sandbox_nb.notebook.errors import SandboxUsageError
+from llm_sandbox_nb.plain_text import plain
 from llm_sandbox_nb.trajectory.events import Event
 
 if TYPE_CHECKING:

@@ -13,14 +13,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from llm_sandbox_nb.card.outcome import ending_words, shown_reason, state
-from llm_sandbox_nb.card.text import first_line, plain
 from llm_sandbox_nb.formatting import format_size, plural
 from llm_sandbox_nb.own_folder import open_file, status_below
+from llm_sandbox_nb.plain_text import first_line, plain
 from llm_sandbox_nb.sandbox.history.store import is_history_in_use
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import LINE_MOST, JournalError, read_journal
 from llm_sandbox_nb.trajectory.run_folder import HISTORY, JOURNAL, run_folders, short_ids
+from llm_sandbox_nb.trajectory.state import Status
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 from llm_sandbox_nb.windows import try_lock
 
@@ -88,13 +88,16 @@ def _entry(folder: Path, short_id: str) -> RunEntry:
             "changed": (folder / JOURNAL).stat().st_mtime,
         }
         start, finish = _ends(folder)
-        if start is not None and finish is not None and not running:
-            said = ending_words(shown_reason(finish), [start.settings.get("limits")], "")
+        if start is not None and finish is not None and not running and not Status.needs_all(finish):
+            status = Status()
+            status.add(start)
+            status.add(finish)
+            said = status.run_state(live=False).words
             steps, usage = finish.steps, finish.usage
         else:
             trajectory = Trajectory(read_journal(folder))
             start, finish = trajectory.start, trajectory.finish
-            said = state(trajectory, live=running)[0]
+            said = trajectory.state(live=running).words
             steps, usage = trajectory.steps_done, trajectory.usage
     except (OSError, JournalError) as error:
         return RunEntry(

@@ -29,8 +29,8 @@ from llm_sandbox_nb.trajectory.run_folder import FILES, HISTORY
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 Moment = Literal["call"]
-_EXECUTED = ("call.held", "call.decided", "call.started", "call.finished")
-_ENDINGS = ("run.finished", "continued", "rewind.started", "rewound")
+_EXECUTED = ev.CallHeld | ev.CallDecided | ev.CallStarted | ev.CallFinished
+_ENDINGS = ev.RunFinished | ev.Continued | ev.RewindStarted | ev.Rewound | ev.StepFacts
 
 
 def end_of_step(trajectory: Trajectory, step: int) -> str:
@@ -42,11 +42,10 @@ def end_of_step(trajectory: Trajectory, step: int) -> str:
     _check_step(trajectory, step, 0)
     found: str | None = None
     for event in trajectory.path:
-        if event.kind == "model.requested" and getattr(event, "step", 0) > step:
+        # A trajectory that came from elsewhere has no requests.
+        if isinstance(event, ev.ModelRequested | ev.ModelReplied) and event.step > step:
             break
-        if event.kind == "model.replied" and getattr(event, "step", 0) > step:
-            break  # of a trajectory that came from elsewhere, which has no requests
-        if event.kind not in _ENDINGS:
+        if not isinstance(event, _ENDINGS):
             found = event.id
     if found is None:
         raise ValueError("Nothing has happened in this run yet, so there is nothing to go back to.")
@@ -64,9 +63,9 @@ def before_calls(trajectory: Trajectory, step: int) -> str:
     for event in trajectory.path:
         if getattr(event, "step", None) != step:
             continue
-        if event.kind == "call.proposed":
+        if isinstance(event, ev.CallProposed):
             found = event.id
-        elif event.kind in _EXECUTED:
+        elif isinstance(event, _EXECUTED):
             break
     if found is None:
         raise ValueError(f"Step {step} has no tool call to stop before: rewind to the end of a step instead.")

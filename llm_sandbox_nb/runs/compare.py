@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=RunRecord)
 _DIFF_CHARACTERS = 256 * 1024
 _ROOT = "/testbed"
-_REMAINING = re.compile(r"\n\n\[Steps remaining: -?\d+\](\n[^\n]*)?\Z")
-_EDITED = re.compile(r"\A\[A person changed this call before it was executed\.[^\n]*\]\n\n")
 Likeness = Literal["same", "results", "calls"]
 """Whether the steps of a row are the same, differ in results only, or in what was called (or are missing)."""
 
@@ -333,7 +331,7 @@ def called(step: Step) -> str:
 
 def shown(call: Call) -> str:
     """The result of a call, without the notes on remaining steps and on who changed the call."""
-    return _EDITED.sub("", _REMAINING.sub("", call.output))
+    return call.result.body if call.result else call.live_output
 
 
 # --- as text and as HTML ---

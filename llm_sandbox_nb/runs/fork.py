@@ -112,7 +112,7 @@ def _copy(run: RunRecord, destination: Destination, folder: Path) -> None:
         lines.append(event)
     if destination.target is not None and Trajectory(prefix).files != destination.target:
         step = destination.files_step or None
-        lines.append(ev.Checkpointed(parent=prefix[-1].id, step=step, checkpoint=destination.target))
+        lines.append(ev.Checkpointed(parent=destination.to, step=step, checkpoint=destination.target))
     partial = folder / f"{JOURNAL}.partial"
     partial.write_text("".join(f"{ev.dump_event(line)}\n" for line in lines), "utf-8", newline="\n")
     partial.rename(folder / JOURNAL)

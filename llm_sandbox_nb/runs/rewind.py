@@ -26,7 +26,7 @@ from llm_sandbox_nb.agent.run_record import (
     reserve_sandbox,
     users_since,
 )
-from llm_sandbox_nb.formatting import format_state, plural, shorten
+from llm_sandbox_nb.formatting import plural, shorten
 from llm_sandbox_nb.runs.checkpoint_files import (
     CheckpointFiles,
     Moment,
@@ -43,6 +43,7 @@ from llm_sandbox_nb.sandbox.history.store import HistoryStore
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
 from llm_sandbox_nb.trajectory.run_folder import HISTORY, JOURNAL
+from llm_sandbox_nb.trajectory.state import State, state_words
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 What = Literal["both", "files", "conversation"]
@@ -288,7 +289,7 @@ async def rewind(run: RunRecord, destination: Destination) -> RewindResult:
 
 def ready_text(step: int) -> str:
     """The state of a run after a rewind to `step`, with the calls that lead on."""
-    ready = format_state("ready", str(step)) if step else "Ready to continue from the beginning"
+    ready = state_words(State.READY.label, str(step)) if step else "Ready to continue from the beginning"
     return f"{ready}: result.resume(), result.resume('Say something first.') or result.undo()"
 
 

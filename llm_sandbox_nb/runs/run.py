@@ -263,9 +263,8 @@ class Run(RunRecord, Awaitable):
         if self.context.session is not None:
             self._work_control().observe(observation)
             return
-        last = self.trajectory.path[-1].kind if self.trajectory.path else ""
         calls = [call for step in self.trajectory.steps[-1:] for call in step.calls if call.finished]
-        if not calls or last in ("model.requested", "model.replied", "run.finished"):
+        if not calls or self.trajectory.seen_by_model:
             raise ControlError("The model has seen every observation already: rewind first.")
         shown = str(ev.clean_text(observation))
         self._decide(
@@ -450,11 +449,14 @@ class Run(RunRecord, Awaitable):
         return ({"text/plain": repr(self)}, {}) if self.context.shown else run_display(self)
 
     def __repr__(self) -> str:
-        state = self.stop_reason or "not finished"
+        live = self.context.session is not None
+        state = self.trajectory.state(live=live).words
         answer = f", answer {_short(self.answer)!r}" if self.answer else ""
         files = f", {plural(len(self.files), 'file')}" if len(self.files) else ""
-        state = f"{state} after {plural(self.trajectory.steps_done, 'step')}{answer}{files}"
-        if self.trajectory.ready_at is not None and self.context.session is None:
+        if self.trajectory.finish is not None:
+            state = f"{state} after {plural(self.trajectory.steps_done, 'step')}"
+        state = f"{state}{answer}{files}"
+        if self.trajectory.ready_at is not None and not live:
             state = f"{ready_text(self.trajectory.ready_at)}{files}"
         return f"<Run {_short(self.task)!r}: {state}, in {self.folder}>"
 

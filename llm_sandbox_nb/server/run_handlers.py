@@ -90,7 +90,7 @@ def _listed(one: RunSummary, root: Path | None, live: bool) -> Json:
         "id": one.id,
         "task": one.task,
         "started": one.started,
-        "state": "running" if live else "cut_off" if one.state == "open" else one.state,
+        **one.run_state(live=live).to_json(),
         "steps": one.steps,
         "forked_from": one.forked_from,
         "journal": journal.relative_to(root).as_posix() if root and inside else None,

@@ -22,14 +22,12 @@ from traitlets.config import LoggingConfigurable
 from llm_sandbox_nb.sandbox.errors import OutputLimitExceededError, SandboxError
 from llm_sandbox_nb.server.kernels import ServerKernels
 from llm_sandbox_nb.trajectory.decisions import TimeDecision, parse_decision
-from llm_sandbox_nb.trajectory.events import TRANSIENT
 from llm_sandbox_nb.trajectory.live_tail import LiveTail
+from llm_sandbox_nb.trajectory.watched_run import WatchedRun, is_event, is_live_text
 
 Json = dict[str, Any]
-State = Literal["live", "away", "lost", "finished"]
+Reach = Literal["live", "away", "lost", "finished"]
 """`away`: its kernel is not connected at this moment; `lost`: it has not come back."""
-_TASK_SHOWN = 300
-_HELD = ("step", "call_id", "at", "reason", "text")
 _CLIPPED = 2000
 """Characters of each text of an event that comes when the store is full."""
 
@@ -143,19 +141,17 @@ class PublishedRun:
         self.left_at: float | None = None
         self.lost = False
         self.watchers: set[Callable[[], None]] = set()
-        self._facts: Json = {"task": None, "model": None, "scripted": None, "stop_reason": None, "steps": 0}
-        self._paused = False
-        self._held: Json | None = None
+        self._said = WatchedRun()
         self._numbers = itertools.count(1)
         self._asked: dict[int, asyncio.Future[Json]] = {}
 
     @property
     def finished(self) -> bool:
         """Whether its last event is here."""
-        return self._facts["stop_reason"] is not None
+        return self._said.over
 
     @property
-    def state(self) -> State:
+    def state(self) -> Reach:
         """How it stands."""
         if self.finished:
             return "finished"
@@ -168,14 +164,12 @@ class PublishedRun:
             "kernel_id": self.kernel_id,
             "notebook": self.notebook,
             "state": self.state,
-            "paused": self._paused and self.state == "live",
-            "held": self._held if self.state == "live" else None,
+            **self._said.to_json(live=self.state == "live", away=self.state == "away"),
             "events": len(self.store),
             "watchers": len(self.watchers),
             "created": _iso(self.created),
             "ended": _iso(self.ended) if self.finished and self.ended else None,
             "cell": self.cell,
-            **self._facts,
         }
 
     # --- from the kernel ---
@@ -189,16 +183,18 @@ class PublishedRun:
         if not 0 <= start <= len(self.store):
             raise PublisherError(f"Events from number {len(self.store)} on are missing.")
         for event in events[len(self.store) - start :]:
-            if not isinstance(event, dict) or not isinstance(event.get("kind"), str):
+            if not is_event(event):
                 raise PublisherError("That is no event.")
             self.store.append(event)
             self.tail.written(event)
-            self._note(event)
+            before = self._said.over
+            self._said.add(event)
+            self.ended = time.time() if self._said.over and not before else self.ended
         self.notify()
 
     def take_transient(self, events: list[Json]) -> None:
         """Text that is shown live. Raises PublisherError when it is something else."""
-        if not all(isinstance(event, dict) and event.get("kind") in TRANSIENT for event in events):
+        if not all(map(is_live_text, events)):
             raise PublisherError("That is no transient event.")
         new = [self.tail.add(event) for event in events]
         if any(new):
@@ -213,29 +209,7 @@ class PublishedRun:
 
     def go_on(self) -> None:
         """It had ended, and is resumed."""
-        self._facts["stop_reason"] = None
-
-    def _note(self, event: Json) -> None:
-        match event["kind"]:
-            case "run.started":
-                task = str(event.get("task"))[:_TASK_SHOWN]
-                self._facts.update(task=task, model=event.get("model"), scripted=event.get("scripted"))
-            case "model.requested" if isinstance(event.get("step"), int):
-                self.go_on()
-                self._facts["steps"] = event["step"]
-            case "control":
-                action = event.get("action")
-                self._paused = action == "paused" or (self._paused and action == "say")
-            case "call.held":
-                self._held = {name: event.get(name) for name in _HELD}
-            case "call.decided":
-                self._paused, self._held = False, None
-            case "continued":
-                self.go_on()
-            case "run.finished":
-                self.ended = time.time()
-                self._facts["stop_reason"] = str(event.get("stop_reason"))
-                self._facts["usage"] = event.get("usage")
+        self._said.go_on()
 
     # --- to the kernel ---
 

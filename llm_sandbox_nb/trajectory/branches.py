@@ -36,6 +36,8 @@ class Tree:
         self._events: dict[str, ev.Event] = {}
         self._parents: dict[str, str | None] = {}
         self._steps: dict[str, int] = {}
+        self._facts: dict[str | None, list[ev.StepFacts]] = {}
+        """What is said of steps, by the event that it follows: no node of the tree."""
 
     def __contains__(self, id: str | None) -> bool:
         return id in self._events
@@ -50,10 +52,15 @@ class Tree:
         step = getattr(event, "step", None) if event.kind.startswith(("model.", "call.")) else None
         self._steps[event.id] = step if isinstance(step, int) else before
 
+    def annotate(self, facts: ev.StepFacts, parent: str | None) -> None:
+        """Keep what is said of a step with `parent`."""
+        self._facts.setdefault(parent, []).append(facts)
+
     def path(self, tip: str | None) -> list[ev.Event]:
-        """The events from the first to `tip`."""
-        found = []
+        """The events from the first to `tip`, each with what is said of steps after it."""
+        found: list[ev.Event] = []
         while tip is not None:
+            found += reversed(self._facts.get(tip, ()))
             found.append(self._events[tip])
             tip = self._parents[tip]
         return found[::-1]

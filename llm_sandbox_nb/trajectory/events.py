@@ -10,10 +10,21 @@ import time
 import uuid
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    TypeAdapter,
+    field_serializer,
+    field_validator,
+)
 from pydantic_core import PydanticSerializationError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""Of the events that this version writes. 1: without `before`, `after` and `background` of `call.finished`, and without
+`step.facts`; `older.py` adds what it lacks."""
 
 StopReason = Literal[
     "submitted", "answered", "steps", "tokens", "cost", "time",
@@ -77,6 +88,28 @@ class Usage(EventModel):
         return self.prompt_tokens + self.completion_tokens
 
 
+class Chip(EventModel):
+    """One consequence of a step, in a few words: a failure, a person's decision, a file with its lines."""
+
+    text: str
+    kind: Literal["bad", "human", "plain"] = "plain"
+    added: int = 0
+    removed: int = 0
+
+
+class StepLine(EventModel):
+    """A step in one line: what the model said first, its first call, its consequences, its tokens and seconds."""
+
+    tool: Literal["bash", "edit", "submit", "other", "none"] = "none"
+    thought: str = ""
+    what: str = ""
+    added: int = 0
+    """Lines that the editor added and removed in the first call."""
+    removed: int = 0
+    chips: list[Chip] = Field(default_factory=list)
+    figures: str = ""
+
+
 class ForkedFrom(EventModel):
     """Where a fork comes from: the parent run, its folder's name, and the step and event it shares last."""
 
@@ -98,6 +131,7 @@ class RunStarted(EventBase):
 
     kind: Literal["run.started"] = "run.started"
     schema_version: int = SCHEMA_VERSION
+    """Of the version that wrote it; see `later_version`."""
     run_id: str
     task: str
     model: str
@@ -109,6 +143,20 @@ class RunStarted(EventBase):
     versions: dict[str, str] = Field(default_factory=dict)
     forked_from: ForkedFrom | None = None
     """Set when the run began as a fork; the events up to there are copies of its parent's, same ids."""
+
+    @field_validator("schema_version", mode="before")
+    @classmethod
+    def _is_version(cls, value: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{value!r:.40} is not the number of a version")
+        return value
+
+    @property
+    def later_version(self) -> str:
+        """A sentence for the reader when a later version made the record; else empty."""
+        if self.schema_version <= SCHEMA_VERSION:
+            return ""
+        return f"Made by a later version ({self.schema_version}): parts may be missing."
 
 
 class SandboxReady(EventBase):
@@ -260,18 +308,24 @@ class FileDiff(EventModel):
 
 
 class CallFinished(EventBase):
-    """The one result of a tool call. `observation` is exactly what the model is shown."""
+    """The one result of a tool call. `observation` is what the model is shown: `before`, the result, `after`."""
 
     kind: Literal["call.finished"] = "call.finished"
     step: int
     call_id: str
     observation: str
+    before: str = ""
+    """What `observation` begins with beside the result: that a person changed the call."""
+    after: str = ""
+    """What it ends with beside the result: the steps that remain, and advice."""
     error: str | None = None
     """Short name of what was wrong with the call itself (`bad_arguments`, `interrupted`, ...)."""
     exit_code: int | None = None
     timed_out: bool = False
     stdout: Text = ""
     stderr: Text = ""
+    background: Text = ""
+    """What jobs in the background wrote since the call before."""
     truncated: bool = False
     duration: float = 0.0
     notice: str = ""
@@ -280,8 +334,28 @@ class CallFinished(EventBase):
 
     @property
     def failed(self) -> bool:
-        """Whether the call went wrong: of itself, by its exit code, or by the clock."""
-        return bool(self.error or self.timed_out or self.exit_code)
+        """Whether the call went wrong: of itself, by its exit code, or by the clock. A denied call did not."""
+        return self.error != "skipped" and bool(self.error or self.timed_out or self.exit_code)
+
+    @property
+    def body(self) -> str:
+        """What the tool gave, without what the loop says around it."""
+        return self.observation.removeprefix(self.before).removesuffix(self.after)
+
+
+class StepFacts(EventBase):
+    """What is said of a step, written when it has ended; a later one of the same step counts instead.
+
+    It belongs to the event that it follows, and no event follows it: it is on every branch that has that event.
+    """
+
+    kind: Literal["step.facts"] = "step.facts"
+    step: int
+    line: StepLine
+
+    @field_serializer("line")
+    def _short(self, line: StepLine) -> dict[str, Any]:
+        return line.model_dump(exclude_defaults=True)
 
 
 class ArtifactSaved(EventBase):
@@ -360,6 +434,8 @@ class CallDecided(EventBase):
     tool: str | None = None
     arguments: dict[str, Any] | None = None
     observation: str | None = None
+    after: str = ""
+    """What `observation` ends with beside the person's text, as in `call.finished`."""
     original: Text | None = None
     source: str = ""
 
@@ -480,13 +556,18 @@ class UnknownEvent(EventBase):
 _EVENTS = (
     RunStarted, SandboxReady, MessageAdded, ModelRequested, ModelDelta, ModelFailed, ModelReplied,
     ContextKnown, ContextReduced,
-    CallProposed, CallStarted, CallOutput, CallFinished, ArtifactSaved, ArtifactSkipped, ArtifactRemoved,
+    CallProposed, CallStarted, CallOutput, CallFinished, StepFacts, ArtifactSaved, ArtifactSkipped, ArtifactRemoved,
     Noted, Controlled, CallHeld, CallDecided, SettingsChanged, Checkpointed, RewindStarted, Rewound, Forked,
     Continued, Rewarded, RunFinished,
 )  # fmt: skip
 _KINDS = {cls.model_fields["kind"].default for cls in _EVENTS}
 TRANSIENT = frozenset({"model.delta", "call.output"})
 """Kinds that are shown live and not written: a later event carries the whole."""
+
+
+def is_transient(event: Event) -> bool:
+    """Whether the event is shown live and not written."""
+    return event.kind in TRANSIENT
 
 
 def _tag(value: Any) -> str:
@@ -508,6 +589,7 @@ Event = Annotated[
     | Annotated[CallStarted, Tag("call.started")]
     | Annotated[CallOutput, Tag("call.output")]
     | Annotated[CallFinished, Tag("call.finished")]
+    | Annotated[StepFacts, Tag("step.facts")]
     | Annotated[ArtifactSaved, Tag("artifact")]
     | Annotated[ArtifactSkipped, Tag("artifact.skipped")]
     | Annotated[ArtifactRemoved, Tag("artifact.removed")]

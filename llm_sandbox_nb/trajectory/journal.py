@@ -21,6 +21,7 @@ from llm_sandbox_nb.own_folder import (
     write_file,
 )
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.older import upgraded
 from llm_sandbox_nb.trajectory.run_folder import BLOBS, JOURNAL
 from llm_sandbox_nb.windows import try_lock
 
@@ -201,7 +202,7 @@ def journal_lines(path: Path) -> Iterator[bytes]:
 
 
 def read_journal(path: Path) -> Iterator[ev.Event]:
-    """The events of a journal, file or run folder. A last line cut short by a crash is left out.
+    """The events of a journal, file or run folder, as this version writes them. A last line cut short is left out.
 
     Raises:
         FileNotFoundError: there is no journal at `path`.
@@ -221,6 +222,6 @@ def read_journal(path: Path) -> Iterator[ev.Event]:
             pending = (number, error)
             continue
         begun = True
-        yield event
+        yield upgraded(event)
     if pending and not begun:
         raise JournalError(f"{path}, line {pending[0]}: not an event ({_reason(pending[1])})")

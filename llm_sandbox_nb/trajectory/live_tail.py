@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from llm_sandbox_nb.trajectory import events as ev
+
 Json = dict[str, Any]
 Key = tuple[str, str, str]
 """Kind, step or call, and stream."""
@@ -41,6 +43,13 @@ class LiveTail:
         """Add a transient event, at `at` or else as the next piece. Returns whether it held new text."""
         added = [self._add(key, dict(event), text) for key, text in _texts(event)]
         return any(added)
+
+    def follow(self, event: ev.Event) -> None:
+        """Take an event of the run: live text, or one that replaces it."""
+        if event.kind in ev.TRANSIENT:
+            self.add(event.model_dump())
+        else:
+            self.written(event.model_dump(include={"kind", "step", "call_id"}))
 
     def written(self, event: Mapping[str, Any]) -> None:
         """Forget the live text that a written event replaces."""

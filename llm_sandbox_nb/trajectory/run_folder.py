@@ -7,11 +7,14 @@ import mimetypes
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
 from llm_sandbox_nb.own_folder import file_names, is_file, open_file
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.state import RunState, Status
 
 JOURNAL = "journal.jsonl"
 """One event in each line."""
@@ -183,10 +186,16 @@ class RunSummary:
     """Seconds since the epoch."""
     state: str
     """Why it ended; `ready` after a rewind; `open` when it has no end: it is live, or was cut off."""
+    status: Status
+    """What the ends of its journal say of it."""
     steps: int
     """The number of its last step; -1 where the end of the journal does not say it."""
     forked_from: str | None
     """The id of the run of which it is a fork."""
+
+    def run_state(self, *, live: bool) -> RunState:
+        """The state in words. `live`: a process executes the run."""
+        return self.status.run_state(live=live)
 
 
 def notebook_folder_name(path: str) -> str:
@@ -223,6 +232,7 @@ def summarize(folder: Path) -> RunSummary | None:
     if first.get("kind") != "run.started" or not isinstance(first.get("time"), int | float):
         return None
     state, steps = _end(_event(line) for line in reversed(lines))
+    status = _status(first, lines, state, steps)
     fork = first.get("forked_from")
     return RunSummary(
         id=folder.name,
@@ -230,6 +240,7 @@ def summarize(folder: Path) -> RunSummary | None:
         task=str(first.get("task", ""))[:_TASK],
         started=float(first["time"]),
         state=state,
+        status=status,
         steps=steps,
         forked_from=str(fork.get("run_id"))[:200] if isinstance(fork, dict) else None,
     )
@@ -252,10 +263,35 @@ def _end(newest_first: Iterator[dict[str, Any]]) -> tuple[str, int]:
                 if isinstance(step := event.get("step"), int):
                     return state, step
             case "model.requested" | "continued":
-                state = state or "open"
+                state = state or ("ready" if undone else "open")
                 if isinstance(step := event.get("step"), int):
                     return state, step
     return state or "open", -1
+
+
+_OF_END = (b'"settings.changed"', b'"model.failed"')
+"""What the words of an end need beside the start and the end: a limit that was changed, and why the model failed."""
+
+
+def _status(first: dict[str, Any], lines: list[bytes], state: str, steps: int) -> Status:
+    """How the run stands, from its start and the events that `_end` has found."""
+    status = Status()
+    ended = state not in ("open", "ready")
+    said: list[dict[str, Any]] = []
+    if ended:
+        last = next((_event(line) for line in reversed(lines) if b'"model.requested"' in line), {})
+        said += [last] + [_event(line) for line in lines if any(kind in line for kind in _OF_END)]
+        said = [event for event in said if event.get("step") == last.get("step") or "limits" in event]
+        ends = (_event(line) for line in reversed(lines) if b'"run.finished"' in line)
+        said += [next(event for event in ends if event.get("kind") == "run.finished")]
+    elif steps > 0:
+        said.append({"kind": "model.requested", "step": steps})
+    for value in (first, *said):
+        with suppress(ValueError):
+            status.add(ev.parse_python(value))
+    if state == "ready":
+        status.rewind(max(steps, 0))
+    return status
 
 
 def _event(line: bytes) -> dict[str, Any]:

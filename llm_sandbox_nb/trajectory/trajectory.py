@@ -22,10 +22,15 @@ from llm_sandbox_nb.trajectory.messages import (
     show_instead,
     tool_message,
 )
+from llm_sandbox_nb.trajectory.state import RunState, Status
 
 READ_AGAIN_MOST = 3_000_000
 """Events that all rewinds and changes of branch together may have read again: a stranger's record may have no end."""
-_UNDER_WAY = frozenset(("continued", "model.requested", "call.started", "run.finished"))
+_IN_LINE = (
+    ev.ModelRequested, ev.ModelDelta, ev.ModelFailed, ev.ModelReplied,
+    ev.CallProposed, ev.CallStarted, ev.CallFinished, ev.CallDecided, ev.ArtifactSaved,
+)  # fmt: skip
+"""Events that change what a step's line says."""
 NOT_ANSWERED = "There is no result: the run ended while this call was executed."
 
 
@@ -86,6 +91,8 @@ class Step:
     artifacts: list[ev.ArtifactSaved] = field(default_factory=list)
     checkpoint: ev.Checkpointed | None = None
     """The files after it; None when it changed none, or they are not kept."""
+    line: ev.StepLine | None = None
+    """What was recorded of it when it ended; None while nothing was, or when it has changed since."""
 
 
 class ChangedByOthers(NamedTuple):
@@ -133,7 +140,8 @@ class Trajectory:
         """No event of the branch was seen yet."""
         self.path: list[ev.Event] = []
         """The events of the branch."""
-        self.finish: ev.RunFinished | None = None
+        self.status = Status()
+        """How the branch stands."""
         self.reward: ev.Rewarded | None = None
         """What training made of it, when it is a rollout."""
         self.steps: list[Step] = []
@@ -141,10 +149,6 @@ class Trajectory:
         self.skipped: list[str] = []
         self.notes: list[str] = []
         self.controls: list[ev.Controlled] = []
-        self.paused = False
-        """Whether the run is paused and waits for a person."""
-        self.held: ev.CallHeld | None = None
-        """The call that waits for a person."""
         self.checkpoints: dict[int, ev.Checkpointed] = {}
         """The kept files by step; 0 is before the first call."""
         self.files: str | None = None
@@ -155,8 +159,6 @@ class Trajectory:
         What such a call did to the files is not kept. A run whose sandbox is gone resumes from that event, so that
         conversation and files agree.
         """
-        self.ready_at: int | None = None
-        """After a rewind: the step from which the run can continue. None when it runs, has ended or was not rewound."""
         self.changed: list[ev.SettingsChanged] = []
         self.usage = ev.Usage(cost=0.0)
         self._calls: dict[str, Call] = {}
@@ -166,6 +168,35 @@ class Trajectory:
     def head(self) -> str | None:
         """Id of the event that the next one follows: the last one, or the target of a rewind."""
         return self._head
+
+    @property
+    def finish(self) -> ev.RunFinished | None:
+        """Its end; None while it runs or when it was killed."""
+        return self.status.finish
+
+    @property
+    def paused(self) -> bool:
+        """Whether the run is paused and waits for a person."""
+        return self.status.paused
+
+    @property
+    def held(self) -> ev.CallHeld | None:
+        """The call that waits for a person."""
+        return self.status.held
+
+    @property
+    def ready_at(self) -> int | None:
+        """After a rewind: the step from which the run can continue. None when it runs, has ended or was not rewound."""
+        return self.status.ready_at
+
+    def state(self, *, live: bool) -> RunState:
+        """How the run stands, in words. `live`: a process executes it."""
+        return self.status.run_state(live=live)
+
+    @property
+    def root(self) -> str:
+        """The folder in which the run works; empty when the record does not say."""
+        return (self.sandbox.root if self.sandbox else None) or ""
 
     @property
     def branches(self) -> list[Branch]:
@@ -182,7 +213,10 @@ class Trajectory:
             raise KeyError(event)
         other = Trajectory()
         for one in self._tree.path(event):
-            other._take(one, other._head)
+            if isinstance(one, ev.StepFacts):
+                other._add_facts(one)
+            else:
+                other._take(one, other._head)
         other.total_usage, other._by_others = self.total_usage, self._by_others
         return other
 
@@ -194,9 +228,19 @@ class Trajectory:
         """Id of the event that `event` follows."""
         return self._tree.parent(event)
 
+    def step(self, number: int) -> Step | None:
+        """The step of this number; None when there is none."""
+        return self._by_number.get(number)
+
     def step_at(self, event: str | None) -> int:
         """The number of the step that an event belongs to or follows; 0 before the first."""
         return self._tree.step(event)
+
+    @property
+    def seen_by_model(self) -> bool:
+        """Whether the model has got all of the branch, or gets nothing more: nothing can be shown to it instead."""
+        last = next((event for event in reversed(self.path) if not isinstance(event, ev.StepFacts)), None)
+        return isinstance(last, ev.ModelRequested | ev.ModelReplied | ev.RunFinished)
 
     @property
     def model(self) -> str:
@@ -248,6 +292,11 @@ class Trajectory:
         return self.finish.stop_reason if self.finish else None
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the run has ended once, on any branch."""
+        return any(isinstance(event, ev.RunFinished) for event in self.events)
+
+    @property
     def answer(self) -> str | None:
         """The final answer, when there is one."""
         return self.finish.answer if self.finish else None
@@ -256,6 +305,9 @@ class Trajectory:
         """Take one more event into account."""
         if event.kind in ev.TRANSIENT:
             self._apply(event)
+            return
+        if isinstance(event, ev.StepFacts):
+            self._add_facts(event)
             return
         parent = self._head if event.parent is None or event.parent not in self._tree else event.parent
         if parent != self._head:
@@ -276,7 +328,16 @@ class Trajectory:
                     files = event.target if event.what == "both" else event.safety or self.files
                     self._go_to(event.to)
                     self.files, self.uncovered = files or self.files, None
-                    self.ready_at = None if self.finish else self.step_at(event.to)
+                    self.status.rewind(self.step_at(event.to))
+
+    def _add_facts(self, event: ev.StepFacts) -> None:
+        """What is said of a step is no event of the tree: HEAD stays; each branch with the event before it has it."""
+        self.events.append(event)
+        parent = self._head if event.parent is None or event.parent not in self._tree else event.parent
+        self._tree.annotate(event, parent)
+        if parent == self._head:
+            self.path.append(event)
+            self._apply(event)
 
     def _take(self, event: ev.Event, parent: str | None) -> None:
         if isinstance(event, ev.CallStarted) and event.tool != "submit" and self.uncovered is None:
@@ -312,21 +373,23 @@ class Trajectory:
                 self.uncovered = self._tree.parent(one.id)
             self.path.append(one)
             self._apply(one)
-        self.paused, self.held = False, None
+        self.status.rewind(None)
 
     def _apply(self, event: ev.Event) -> None:
-        if self.ready_at is not None and event.kind in _UNDER_WAY:
-            self.ready_at = None
+        self.status.add(event)
+        if isinstance(event, _IN_LINE) and event.step is not None and event.step in self._by_number:
+            self._by_number[event.step].line = None
         match event:
             case ev.RunStarted():
                 self.start = event
+                self.notes += filter(None, [event.later_version])
             case ev.SandboxReady():
                 self.sandbox = event
             case ev.ModelRequested() | ev.ModelDelta() | ev.ModelFailed() | ev.ModelReplied():
                 self._add_model(self._step(event.step), event)
             case ev.CallProposed() | ev.CallStarted() | ev.CallOutput() | ev.CallFinished():
                 self._add_call(event)
-            case ev.CallHeld() | ev.CallDecided() | ev.SettingsChanged():
+            case ev.CallDecided() | ev.SettingsChanged():
                 self._add_decision(event)
             case ev.Checkpointed() | ev.RewindStarted() | ev.Rewound():
                 self._add_files(event)
@@ -344,17 +407,12 @@ class Trajectory:
                 self.usage = self.usage + used
             case ev.Noted():
                 self.notes.append(event.text)
+            case ev.StepFacts() if event.step in self._by_number:
+                self._by_number[event.step].line = event.line
             case ev.Controlled():
                 self.controls.append(event)
-                self.paused = event.action == "paused" or (self.paused and event.action == "say")
-                self.held = self.held if event.action in ("pause", "paused", "say") else None
-            case ev.Continued():
-                self.finish = None
             case ev.Rewarded():
                 self.reward = event
-            case ev.RunFinished():
-                self.finish = event
-                self.paused, self.held = False, None
 
     def messages(self, *, answer_open: bool = False) -> Iterator[dict[str, Any]]:
         """The conversation exactly as the model saw it, rebuilt from the events.
@@ -396,7 +454,6 @@ class Trajectory:
     ) -> None:
         match event:
             case ev.ModelRequested():
-                self.held = None
                 step.thought = step.reasoning = ""
             case ev.ModelDelta():
                 step.thought += event.text
@@ -422,22 +479,19 @@ class Trajectory:
         match event:
             case ev.CallStarted():
                 call.tool, call.arguments, call.started = event.tool, event.arguments, event.time
-                self.held = None
             case ev.CallOutput():
                 call.live_output = (call.live_output + event.text)[-Call.LIVE_LIMIT :]
             case ev.CallFinished():
                 call.result, call.live_output = event, ""
 
-    def _add_decision(self, event: ev.CallHeld | ev.CallDecided | ev.SettingsChanged) -> None:
+    def _add_decision(self, event: ev.CallDecided | ev.SettingsChanged) -> None:
         match event:
-            case ev.CallHeld():
-                self.held = event
             case ev.CallDecided() if event.call_id in self._calls:
                 call = self._calls[event.call_id]
                 call.decisions.append(event)
-                self.paused, self.held = False, None
                 if event.action == "observe" and event.observation is not None and call.result:
-                    call.result = call.result.model_copy(update={"observation": event.observation})
+                    shown = {"observation": event.observation, "before": "", "after": event.after}
+                    call.result = call.result.model_copy(update=shown)
             case ev.SettingsChanged():
                 self.changed.append(event)
 

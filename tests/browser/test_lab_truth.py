@@ -26,8 +26,8 @@ from playwright.sync_api import Browser, Page, WebSocketRoute, expect
 from servers import FrontEnd, command, open_notebook
 from waiting import eventually
 
-from llm_sandbox_nb.formatting import format_state
 from llm_sandbox_nb.runs.run import Run
+from llm_sandbox_nb.trajectory.state import state_words
 
 OUTLIVES = "outlives"
 WAITS = """
@@ -74,8 +74,8 @@ def record(server: FrontEnd, name: str) -> Run:
 def end_words(run: Run) -> str:
     """How the view says that a run ended, or that it has no end."""
     if run.stop_reason:
-        return format_state(run.stop_reason)
-    return format_state("cut_off", str(run.steps[-1].number))
+        return state_words(run.stop_reason)
+    return state_words("cut_off", str(run.steps[-1].number))
 
 
 def assert_shows(page: Page, run: Run) -> None:

@@ -38,6 +38,25 @@ export interface IFileDiff {
   lines_before: number | null;
 }
 
+/** One consequence of a step, in a few words: a failure, a person's decision, a file with its lines. */
+export interface IChip {
+  text: string;
+  kind?: 'bad' | 'human' | 'plain';
+  added?: number;
+  removed?: number;
+}
+
+/** A step in one line: what the model said first, its first call, its consequences, its tokens and seconds. */
+export interface IStepLine {
+  tool?: 'bash' | 'edit' | 'submit' | 'other' | 'none';
+  thought?: string;
+  what?: string;
+  added?: number;
+  removed?: number;
+  chips?: IChip[];
+  figures?: string;
+}
+
 /** Where a fork comes from: the parent run, its folder's name, and the step and event it shares last. */
 export interface IForkedFrom {
   run_id: string;
@@ -176,22 +195,32 @@ export interface ICallOutput extends IEventBase {
   text: string;
 }
 
-/** The one result of a tool call. `observation` is exactly what the model is shown. */
+/** The one result of a tool call. `observation` is what the model is shown: `before`, the result, `after`. */
 export interface ICallFinished extends IEventBase {
   kind: 'call.finished';
   step: number;
   call_id: string;
   observation: string;
+  before: string;
+  after: string;
   error: string | null;
   exit_code: number | null;
   timed_out: boolean;
   stdout: Text;
   stderr: Text;
+  background: Text;
   truncated: boolean;
   duration: number;
   notice: string;
   changes: IFileDiff[];
   changes_incomplete: string;
+}
+
+/** What is said of a step, written when it has ended; a later one of the same step counts instead. */
+export interface IStepFacts extends IEventBase {
+  kind: 'step.facts';
+  step: number;
+  line: IStepLine;
 }
 
 /** A file of the output folder was copied to the run's `files/` folder; `path` is relative to it. */
@@ -250,6 +279,7 @@ export interface ICallDecided extends IEventBase {
   tool: string | null;
   arguments: Record<string, unknown> | null;
   observation: string | null;
+  after: string;
   original: Text | null;
   source: string;
 }
@@ -350,6 +380,7 @@ export type IEvent =
   | ICallStarted
   | ICallOutput
   | ICallFinished
+  | IStepFacts
   | IArtifactSaved
   | IArtifactSkipped
   | IArtifactRemoved
@@ -378,12 +409,28 @@ export const PARTS: Record<string, Record<string, string>> = {
   IBlob: { sha256: 'string', size: 'number', preview: 'string' },
   IFileDiff: {
     path: 'string',
+    kind: 'string',
     size: 'number',
     diff: 'string | null',
     note: 'string',
     size_before: 'number | null',
     lines: 'number | null',
     lines_before: 'number | null'
+  },
+  IChip: {
+    text: 'string',
+    kind: 'string | undefined',
+    added: 'number | undefined',
+    removed: 'number | undefined'
+  },
+  IStepLine: {
+    tool: 'string | undefined',
+    thought: 'string | undefined',
+    what: 'string | undefined',
+    added: 'number | undefined',
+    removed: 'number | undefined',
+    chips: 'IChip[] | undefined',
+    figures: 'string | undefined'
   },
   IForkedFrom: { run_id: 'string', folder: 'string', step: 'number', event: 'string' },
   IShownInstead: { at: 'number', content: 'string' }
@@ -457,17 +504,21 @@ export const EVENTS: Record<string, Record<string, string>> = {
     step: 'number',
     call_id: 'string',
     observation: 'string',
+    before: 'string',
+    after: 'string',
     error: 'string | null',
     exit_code: 'number | null',
     timed_out: 'boolean',
     stdout: 'Text',
     stderr: 'Text',
+    background: 'Text',
     truncated: 'boolean',
     duration: 'number',
     notice: 'string',
     changes: 'IFileDiff[]',
     changes_incomplete: 'string'
   },
+  'step.facts': { step: 'number', line: 'IStepLine' },
   artifact: { step: 'number | null', path: 'string', mime: 'string', size: 'number', sha256: 'string' },
   'artifact.skipped': { reason: 'string' },
   'artifact.removed': { step: 'number | null', path: 'string' },
@@ -481,6 +532,7 @@ export const EVENTS: Record<string, Record<string, string>> = {
     tool: 'string | null',
     arguments: 'Record<string, unknown> | null',
     observation: 'string | null',
+    after: 'string',
     original: 'Text | null',
     source: 'string'
   },

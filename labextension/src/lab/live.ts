@@ -3,7 +3,8 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 
-import type { ICallOutput, IEvent, IModelDelta } from '../generated/events';
+import type { IEvent } from '../generated/events';
+import { LiveTail } from '../trajectory/live-tail';
 import type { IArtifactContent, IControls, IDecisions, IHistory, ITimeTravel } from '../view/host';
 import { RunHistory } from './history';
 
@@ -20,8 +21,6 @@ const UNKNOWN = 4404;
 const BROKEN = 4400;
 const RETRY_FIRST = 200;
 const RETRY_MOST = 5000;
-
-type Transient = IEvent & { at?: number };
 
 /** What the server says: events up to number `next`, or a state. */
 interface IMessage {
@@ -40,7 +39,7 @@ export class LiveRun {
   private _settings: ServerConnection.ISettings;
   private _socket: WebSocket | null = null;
   private _next = 0;
-  private _tail = new Tail();
+  private _tail = new LiveTail();
   private _retry = RETRY_FIRST;
   private _timer: ReturnType<typeof setTimeout> | null = null;
   private _over = false;
@@ -209,62 +208,4 @@ export class LiveRun {
       throw await ServerConnection.ResponseError.create(response);
     }
   }
-}
-
-/** How much of each unfinished stream of text was given already: after a new connection pieces come again. */
-class Tail {
-  private _ends = new Map<string, number>();
-
-  /** The event, of a piece of text only what is new, or null when nothing is. */
-  take(event: IEvent): IEvent | null {
-    switch (event.kind) {
-      case 'model.requested':
-      case 'model.failed':
-      case 'model.replied':
-        this._ends.delete(`${event.step} text`);
-        this._ends.delete(`${event.step} reasoning`);
-        return event;
-      case 'call.finished':
-        this._ends.delete(`${event.call_id} stdout`);
-        this._ends.delete(`${event.call_id} stderr`);
-        return event;
-      case 'model.delta': {
-        const field = event.text ? 'text' : 'reasoning';
-        const text = this._new(`${event.step} ${field}`, event[field], event);
-        return text ? { ...event, ...this._piece(event, text), [field]: text } : null;
-      }
-      case 'call.output': {
-        const text = this._new(`${event.call_id} ${event.stream}`, event.text, event);
-        return text ? { ...event, ...this._piece(event, text), text } : null;
-      }
-      default:
-        return event;
-    }
-  }
-
-  /** A part of a piece is another piece. */
-  private _piece(event: IModelDelta | ICallOutput, text: string): { id: string } {
-    const whole = event.kind === 'call.output' ? event.text : event.text || event.reasoning;
-    return { id: text === whole ? event.id : `${event.id}+${whole.length - text.length}` };
-  }
-
-  private _new(key: string, text: string, event: Transient): string {
-    const end = this._ends.get(key) ?? 0;
-    const at = event.at ?? end;
-    this._ends.set(key, Math.max(end, at + length(text)));
-    return at < end ? drop(text, end - at) : text;
-  }
-}
-
-/** Characters as Python counts them. */
-function length(text: string): number {
-  let count = 0;
-  for (const character of text) {
-    count += character ? 1 : 0;
-  }
-  return count;
-}
-
-function drop(text: string, characters: number): string {
-  return Array.from(text).slice(characters).join('');
 }

@@ -23,16 +23,24 @@ export interface IRunState {
   task: string | null;
   stop_reason: string | null;
   steps: number;
+  status: IRunStatus;
+}
+
+/** The state of a run, as every view says it. */
+export interface IRunStatus {
+  state: string;
+  words: string;
+  meaning: string;
 }
 
 /** A run as its journal on the server's disk tells of it. */
-export interface INotebookRun {
+export interface INotebookRun extends IRunStatus {
   id: string;
   task: string;
   /** Seconds since the epoch. */
   started: number;
-  /** Why it ended, or `running`, `waiting`, `ready`, `cut_off`. */
-  state: string;
+  /** Whether it goes on as it is shown. */
+  live?: boolean;
   /** -1 where that is not known. */
   steps: number;
   /** The id of the run that it is a fork of. */

@@ -1,7 +1,7 @@
 /** The runs of the notebook in front, newest first; forks stand under their run. */
 
 import { visibleName } from '../artifacts/names';
-import { formatState, plural } from '../formatting';
+import { plural } from '../formatting';
 import { h } from '../view/dom';
 import { oneLine } from '../view/one-line';
 import { INotebookRun, IRunState, isLive, RunApi } from './run-api';
@@ -13,14 +13,18 @@ const TASK = 80;
 /** How deep forks of forks are indented. */
 const DEEPEST = 4;
 
+/** Of the states that have a sign of their own. */
 const SIGNS: Record<string, [sign: string, kind: string]> = {
-  submitted: ['✓', 'done'],
-  answered: ['✓', 'done'],
-  running: ['●', 'live'],
-  waiting: ['●', 'wait'],
   ready: ['○', 'live'],
   interrupted: ['■', 'stopped'],
   repeated: ['■', 'stopped']
+};
+const OF_MEANING: Record<string, [sign: string, kind: string]> = {
+  ok: ['✓', 'done'],
+  run: ['●', 'live'],
+  wait: ['●', 'wait'],
+  away: ['●', 'live'],
+  bad: ['✗', 'error']
 };
 
 export class RunsView {
@@ -76,9 +80,9 @@ export class RunsView {
 
   private _row(run: INotebookRun, depth: number): { key: string; node: HTMLElement } {
     const { _trans: trans } = this;
-    const [sign, kind] = SIGNS[run.state] ?? ['✗', 'error'];
+    const [sign, kind] = SIGNS[run.state] ?? OF_MEANING[run.meaning] ?? OF_MEANING.bad;
     const when = whenText(run.started);
-    const state = formatState(run.state, '', trans);
+    const state = run.words;
     const task = visibleName(oneLine(run.task, TASK)) || run.id;
     const steps = run.steps < 0 ? '' : plural(run.steps, trans('step'), trans('steps'));
     const said = [`${when} ${state}: ${task}`, steps, depth ? trans('a fork') : ''].filter(part => part).join(', ');
@@ -95,7 +99,7 @@ export class RunsView {
       h('small', {}, when),
       h('span', { class: 'lsn-run-sign', 'data-state': kind }, depth ? `⑂ ${sign}` : sign),
       h('span', { class: 'lsn-run-task', dir: 'auto' }, task),
-      h('small', {}, run.state === 'waiting' ? trans('waiting') : steps)
+      h('small', {}, run.meaning === 'wait' && run.live ? trans('waiting') : steps)
     );
     button.style.paddingInlineStart = `${12 + 14 * Math.min(depth, DEEPEST)}px`;
     return { key: `${said} ${run.journal}`, node: h('li', {}, button) };
@@ -104,7 +108,7 @@ export class RunsView {
 
 /** A run that is live is further than its journal was when it was read. */
 function current(run: INotebookRun, live: IRunState | undefined): INotebookRun {
-  return live ? { ...run, state: live.paused ? 'waiting' : 'running', steps: live.steps } : run;
+  return live ? { ...run, ...live.status, steps: live.steps, live: true } : run;
 }
 
 /** Each run with how deep it stands: below the run that it is a fork of. */

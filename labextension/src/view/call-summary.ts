@@ -1,34 +1,21 @@
 /** A tool call in a few words: what it did, to which file, and how it ended. Bounded work, whatever the call holds. */
 
-import { oneLine } from './one-line';
-import { ICall } from './fold';
+import { lastLine, oneLine, shortened } from './one-line';
+import { ICall } from '../trajectory/fold';
+import { LIMITS, Tool, TOOLS } from '../generated/words';
 import { formatCallFailure } from '../formatting';
 import { IHost } from './host';
-import { streamsOf } from './observation';
-
-/** Which colour and sign a call has. */
-export type Tool = 'bash' | 'edit' | 'submit' | 'other';
-
-const TOOLS = new Map<string, Tool>([
-  ['execute_bash', 'bash'],
-  ['str_replace_editor', 'edit'],
-  ['submit', 'submit'],
-  ['finish', 'submit']
-]);
-
-/** Characters looked at of a diff to count its lines, and of an output to find its last line. */
-const DIFF_READ = 64 * 1024;
-const TAIL_READ = 4000;
-const WORDS = 160;
+import { bodyOf, shown } from './observation';
+import { plainText } from './dom';
 
 export function toolOf(call: ICall | undefined): Tool {
   return TOOLS.get(call?.tool ?? '') ?? 'other';
 }
 
-/** Whether a call went wrong: of itself, by its exit code, or by the clock. */
+/** Whether a call went wrong: of itself, by its exit code, or by the clock. One that a person denied did not. */
 export function failed(call: ICall): boolean {
   const result = call.result;
-  return !!result && (!!result.error || result.timed_out || !!result.exit_code);
+  return !!result && result.error !== 'skipped' && (!!result.error || result.timed_out || !!result.exit_code);
 }
 
 /** Whether a person decided something else than what the model proposed. */
@@ -60,17 +47,27 @@ export function headline(call: ICall, root: string): string {
   const values = call.arguments ?? {};
   const command = typeof values.command === 'string' ? values.command : '';
   switch (toolOf(call)) {
-    case 'bash':
-      return oneLine(command.slice(0, 4 * WORDS).replace(/^\s*cd\s+[^\s;&|]+\s*&&\s*/, ''), WORDS, call.rawArguments);
+    case 'bash': {
+      const text = shortened(command, 4 * LIMITS.words).replace(/^\s*cd\s+[^\s;&|]+\s*&&\s*/, '');
+      return oneLine(text, LIMITS.words, call.rawArguments);
+    }
     case 'edit': {
       const path = pathBelow(typeof values.path === 'string' ? values.path : '', root);
-      return oneLine(command === 'view' ? `view ${path}` : path, WORDS, call.rawArguments);
+      return oneLine(command === 'view' ? `view ${path}` : path, LIMITS.words, call.rawArguments);
     }
     case 'submit':
       return 'submit';
-    case 'other':
-      return oneLine(`${call.tool} ${callText(call).slice(0, 4 * WORDS)}`, WORDS);
+    case 'other': {
+      const given = Object.entries(values).slice(0, LIMITS.arguments);
+      const told = given.map(([name, value]) => `${name}: ${shortValue(value)}`).join('; ');
+      const raw = shortened(call.rawArguments, LIMITS.words);
+      return oneLine(`${call.tool} ${call.arguments ? told : raw}`, LIMITS.words, call.rawArguments);
+    }
   }
+}
+
+function shortValue(value: unknown): string {
+  return shortened(typeof value === 'string' ? value : (JSON.stringify(value) ?? ''), LIMITS.words);
 }
 
 /** A path without the folder in which the run works. */
@@ -81,7 +78,7 @@ export function pathBelow(path: string, root: string): string {
 /** Lines that a unified diff adds and removes, of its first part when it is long. */
 export function countLines(diff: string): { added: number; removed: number } {
   let [added, removed] = [0, 0];
-  for (const line of diff.slice(0, DIFF_READ).split('\n')) {
+  for (const line of diff.slice(0, LIMITS.diff).split('\n')) {
     if (line.startsWith('+') && !line.startsWith('+++')) {
       added++;
     } else if (line.startsWith('-') && !line.startsWith('---')) {
@@ -91,22 +88,24 @@ export function countLines(diff: string): { added: number; removed: number } {
   return { added, removed };
 }
 
-/** How a call that went wrong ended: its exit code and the last line of what it wrote. */
+/** How a call that went wrong ended, and the last line of what it wrote or of why it was refused. */
 export function failureText(call: ICall, host: IHost): string {
-  const { trans } = host;
   const result = call.result!;
-  const { stdout, stderr } = streamsOf(call);
-  const said =
-    toolOf(call) === 'edit' ? lastLine(stdout).replace(/^Error: /, '') : lastLine(stderr) || lastLine(stdout);
-  const how = result.timed_out
-    ? trans('Timed out')
-    : result.error
-      ? formatCallFailure(result.error, trans)
-      : trans('exit %1', result.exit_code ?? 0);
-  return said && result.error !== 'skipped' ? `${how} · ${said}` : how;
+  const refused = !!result.error && !result.timed_out && result.error !== 'interrupted';
+  const streams = lastLine(shown(result.stderr)) || lastLine(shown(result.stdout));
+  const said = streams || (refused ? lastLine(bodyOf(result)).replace(/^Error: /, '') : '');
+  return said ? `${endingOf(call, host)} · ${said}` : endingOf(call, host);
 }
 
-function lastLine(text: string): string {
-  const lines = text.slice(-TAIL_READ).split('\n').reverse();
-  return oneLine(lines.find(line => line.trim()) ?? '', 100);
+/** How a call ended, in a few words. */
+export function endingOf(call: ICall, host: IHost): string {
+  const { trans } = host;
+  const result = call.result!;
+  if (result.timed_out) {
+    return trans('Timed out');
+  }
+  if (result.error) {
+    return oneLine(formatCallFailure(plainText(result.error), trans), LIMITS.name);
+  }
+  return result.exit_code === null ? trans('done') : trans('exit %1', result.exit_code);
 }

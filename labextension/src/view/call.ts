@@ -1,12 +1,12 @@
 /** One tool call: its command, its output as it streams, what it changed. Nothing is shown that is shown elsewhere. */
 
-import { callText, failed, pathBelow, toolOf } from './call-summary';
+import { callText, endingOf, failed, pathBelow, toolOf } from './call-summary';
 import { renderDecisions } from './decisions';
 import { renderDiff } from './diff';
 import { h, plainText } from './dom';
 import { ICallFinished, IFileDiff } from '../generated/events';
-import { ICall } from './fold';
-import { formatCallFailure, formatDuration, formatSize } from '../formatting';
+import { ICall } from '../trajectory/fold';
+import { formatDuration, formatSize } from '../formatting';
 import { highlight, languageOf } from './highlight';
 import { IHost } from './host';
 import { streamsOf } from './observation';
@@ -106,7 +106,7 @@ export class CallView {
   private _finish(result: ICallFinished): void {
     const { trans } = this._host;
     this._shown = result;
-    const { stdout, stderr, background, notes } = streamsOf(this._call);
+    const { stdout, stderr, background } = streamsOf(this._call);
     const parts = [
       background && [
         h('div', { class: 'lsn-note' }, trans('Output of background jobs')),
@@ -120,8 +120,8 @@ export class CallView {
     this._box.replaceChildren(this._code, ...shown);
     this._changes.replaceChildren(
       ...result.changes.map(change => this._renderChange(change)),
-      ...[...notes, result.notice, result.changes_incomplete]
-        .filter((note, place, all) => note && all.indexOf(note) === place)
+      ...[result.notice, result.changes_incomplete]
+        .filter(note => note)
         .map(note => h('div', { class: 'lsn-note' }, plainText(note)))
     );
   }
@@ -146,13 +146,7 @@ export class CallView {
     if (!failed(this._call)) {
       return null;
     }
-    const { trans } = this._host;
-    const how = result.timed_out
-      ? trans('Timed out')
-      : result.error
-        ? formatCallFailure(plainText(result.error), trans)
-        : trans('exit %1', result.exit_code ?? 0);
-    return h('div', { class: 'lsn-exit' }, `${how} · ${formatDuration(result.duration)}`);
+    return h('div', { class: 'lsn-exit' }, `${endingOf(this._call, this._host)} · ${formatDuration(result.duration)}`);
   }
 
   private _renderChange(change: IFileDiff): HTMLElement {

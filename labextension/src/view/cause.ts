@@ -4,7 +4,7 @@ import { h } from './dom';
 import { EarlierAttempt, renderEarlierAttempt } from './earlier-attempt';
 import { FileFacts, IFileFactsActions } from './file-facts';
 import { FileHistory } from './file-history';
-import { IStep, Trajectory } from './fold';
+import { IStep, Trajectory } from '../trajectory/fold';
 import { IHost } from './host';
 import { renderMadeWith } from './made-with-line';
 import { renderRequestSeen } from './request-seen';

@@ -3,9 +3,10 @@
 import { CheckpointChangesView } from './checkpoint-changes';
 import { callText } from './call-summary';
 import { h, plainText } from './dom';
-import { IStep, Trajectory } from './fold';
-import { formatCost, formatDuration, formatState, plural } from '../formatting';
+import { IStep, Trajectory } from '../trajectory/fold';
+import { formatCost, formatDuration, plural } from '../formatting';
 import { IHost } from './host';
+import { bodyOf } from './observation';
 import { markDifferences } from './text-diff';
 
 /** Steps that are shown; and characters of each text within them. */
@@ -62,7 +63,8 @@ function number([one, other]: Pair): number {
 }
 
 function same([one, other]: Pair): boolean {
-  const told = (step: IStep) => step.calls.map(call => [call.tool, callText(call), call.result?.observation ?? '']);
+  const told = (step: IStep) =>
+    step.calls.map(call => [call.tool, callText(call), call.result ? bodyOf(call.result) : '']);
   return !!one && !!other && JSON.stringify(told(one)) === JSON.stringify(told(other)) && one.thought === other.thought;
 }
 
@@ -79,7 +81,7 @@ function answers(left: Trajectory, head: Trajectory, host: IHost): [Parts, Parts
     if (answer !== null) {
       return label([cut(answer, ANSWER_MOST)]);
     }
-    const state = run.finish ? formatState(run.finish.stop_reason, '', trans) : '';
+    const state = run.finish ? run.status.runState(false, trans).words : '';
     return [state ? trans('no answer (%1)', plainText(state)) : trans('no answer yet')];
   };
   return [told(left, one), told(head, other)];
@@ -153,7 +155,7 @@ function textsOf(step: IStep): IText[] {
     const edited = call.decisions.some(one => one.action === 'edit');
     const code = call.tool === 'execute_bash' ? callText(call) : `${call.tool}\n${callText(call)}`;
     const texts = [{ css: 'lsn-code', text: cut(code, TEXT_MOST), edited }];
-    const output = cut(call.result?.observation ?? '', TEXT_MOST).trim();
+    const output = cut(call.result ? bodyOf(call.result) : '', TEXT_MOST).trim();
     return output ? [...texts, { css: 'lsn-output', text: output, edited: false }] : texts;
   });
 }

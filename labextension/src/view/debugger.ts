@@ -2,11 +2,11 @@
 
 import { ArgumentsEditor, editArea } from './arguments';
 import { callText, toolOf } from './call-summary';
-import { IMessage } from './conversation';
+import { IMessage } from '../trajectory/conversation';
 import { dangersOf, IDanger, LOOKED_AT } from './danger';
 import { errorText, h, plainText } from './dom';
 import { ICallHeld } from '../generated/events';
-import { ICall } from './fold';
+import { ICall } from '../trajectory/fold';
 import { IControls, IDecisions, IHost } from './host';
 import { MessagesView } from './messages';
 import { SettingsForm } from './settings-form';

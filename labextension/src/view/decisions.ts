@@ -2,7 +2,7 @@
 
 import { h, plainText } from './dom';
 import { ICallDecided } from '../generated/events';
-import { ICall } from './fold';
+import { ICall } from '../trajectory/fold';
 import { IHost } from './host';
 
 /** One line for each decision that changed something. */

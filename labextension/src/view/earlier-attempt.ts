@@ -2,7 +2,7 @@
 
 import { callText } from './call-summary';
 import { h, plainText } from './dom';
-import { IStep, Trajectory } from './fold';
+import { IStep, Trajectory } from '../trajectory/fold';
 import { IHost } from './host';
 
 const TEXT_MOST = 2000;

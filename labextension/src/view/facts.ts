@@ -1,9 +1,9 @@
 /** Facts about a run in a line: how far it is, what it took, where it runs, where it first went wrong, what it changed. */
 
 import { h, plainText, setText } from './dom';
-import { IStep, Trajectory } from './fold';
+import { IStep, Trajectory } from '../trajectory/fold';
+import { ISOLATIONS } from '../generated/words';
 import { formatDuration, formatShort, formatSize, formatSpent, plural } from '../formatting';
-import { limitOf } from './header';
 import { IHost } from './host';
 import { stepFailed } from './step-line';
 
@@ -113,7 +113,7 @@ export class Facts {
     const { trans } = this._host;
     const model = changed.filter(one => one.model).pop()?.model ?? start?.model ?? '';
     const scripted = model === start?.model ? start.scripted : model.startsWith('scripted/');
-    const limit = limitOf(this._trajectory, 'cost');
+    const limit = this._trajectory.status.limit('cost');
     const spent = usage.cost;
     const paid = formatSpent(spent, limit, trans);
     const counted = steps.some(step => step.usage);
@@ -132,17 +132,12 @@ export class Facts {
   }
 }
 
-const ISOLATIONS = new Map([
-  ['docker', 'Docker'],
-  ['podman', 'Podman'],
-  ['bubblewrap', 'bubblewrap']
-]);
-
 /** Where the run works, in a few words. */
 export function protectionLine(protection: Record<string, unknown>, host: IHost): string {
   const { trans } = host;
   const isolation = plainText(String(protection.isolation ?? ''));
-  const name = isolation === 'process' ? trans('No isolation') : (ISOLATIONS.get(isolation) ?? isolation);
+  const known = ISOLATIONS.get(isolation);
+  const name = known ? trans(known) : isolation;
   const network = protection.network;
   const reach =
     network === 'none' || network === 'off'

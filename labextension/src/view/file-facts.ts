@@ -6,7 +6,7 @@
 import { visibleName } from '../artifacts/names';
 import { h, setText } from './dom';
 import { FileHistory, IFileEvent } from './file-history';
-import { Trajectory } from './fold';
+import { Trajectory } from '../trajectory/fold';
 import { formatCount } from '../formatting';
 import { IHost } from './host';
 import { shortName, warningText } from './warning-text';

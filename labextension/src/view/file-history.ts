@@ -1,7 +1,7 @@
 /** What a run did to each file, step by step, and which steps succeeded and still lost something. Constant work for each call. */
 
 import { ICallFinished, IFileDiff } from '../generated/events';
-import { ICall, IStep } from './fold';
+import { ICall, IStep } from '../trajectory/fold';
 
 export type FileAction = 'made' | 'changed' | 'removed' | 'refused';
 

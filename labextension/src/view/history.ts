@@ -4,7 +4,7 @@ import { CheckpointChangesView } from './checkpoint-changes';
 import { CheckpointFilesView } from './checkpoint-files';
 import { renderComparison } from './compare';
 import { errorText, h, plainText } from './dom';
-import { IStep, Trajectory } from './fold';
+import { IStep, Trajectory } from '../trajectory/fold';
 import { IHost, ITimeTravel } from './host';
 import { RewindForm } from './rewind-form';
 import { StepView } from './step';

@@ -3,7 +3,7 @@
 import { visibleName } from '../artifacts/names';
 import { h } from './dom';
 import { FileHistory } from './file-history';
-import { IStep } from './fold';
+import { IStep } from '../trajectory/fold';
 import { IHost } from './host';
 import { IUsed, madeWith } from './made-with';
 import { shortName, warningText } from './warning-text';

@@ -4,7 +4,7 @@
  */
 
 import { FileHistory, IFileEvent } from './file-history';
-import { ICall, IStep } from './fold';
+import { ICall, IStep } from '../trajectory/fold';
 
 export interface IUsed {
   path: string;

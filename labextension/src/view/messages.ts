@@ -1,7 +1,7 @@
 /** What the model saw, message by message; made only when a person looks. */
 
 import { h, plainText } from './dom';
-import { IMessage } from './conversation';
+import { IMessage } from '../trajectory/conversation';
 import { formatCount } from '../formatting';
 import { IHost } from './host';
 

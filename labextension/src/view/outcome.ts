@@ -4,7 +4,7 @@ import { addressFor, IArtifact, load } from '../artifacts/content';
 import { kindOf } from '../artifacts/kinds';
 import { visibleName } from '../artifacts/names';
 import { h, plainText, setText } from './dom';
-import { Trajectory } from './fold';
+import { Trajectory } from '../trajectory/fold';
 import { formatSize } from '../formatting';
 import { IHost } from './host';
 

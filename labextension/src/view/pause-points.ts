@@ -1,9 +1,9 @@
 /** Follows where a run pauses, and shows the panel to decide there for as long as that is possible. */
 
-import { messagesOf } from './conversation';
+import { messagesOf } from '../trajectory/conversation';
 import { PausePanel } from './debugger';
 import { h } from './dom';
-import { ICall, Trajectory } from './fold';
+import { ICall, Trajectory } from '../trajectory/fold';
 import { IHost } from './host';
 import { addPausedRun } from './paused-runs';
 

@@ -2,7 +2,7 @@
 
 import { ArgumentsEditor, editArea } from './arguments';
 import { errorText, h, plainText } from './dom';
-import { ICall, Trajectory } from './fold';
+import { ICall, Trajectory } from '../trajectory/fold';
 import { IRewound } from '../generated/events';
 import { IHost } from './host';
 

@@ -1,9 +1,8 @@
 /** What the model saw when it wrote the reply of a step: the messages of that request, and how full its context was. */
 
 import { h } from './dom';
-import { IEvent } from '../generated/events';
-import { IMessage, messagesOf } from './conversation';
-import { IStep, Trajectory } from './fold';
+import { IMessage, messagesOf } from '../trajectory/conversation';
+import { IStep, Trajectory } from '../trajectory/fold';
 import { formatCount } from '../formatting';
 import { IHost } from './host';
 import { MessagesView } from './messages';
@@ -17,20 +16,8 @@ export interface IContextFill {
   own: boolean;
 }
 
-/** The events of the branch before the newest request of a step. */
-function eventsBefore(step: number, trajectory: Trajectory): readonly IEvent[] {
-  const events = (trajectory.head !== null && trajectory.at(trajectory.head)?.events) || trajectory.events;
-  for (let index = events.length - 1; index >= 0; index--) {
-    const event = events[index];
-    if (event.kind === 'model.requested' && event.step === step) {
-      return events.slice(0, index);
-    }
-  }
-  return [];
-}
-
 export function messagesSeen(step: number, trajectory: Trajectory): IMessage[] {
-  return messagesOf(eventsBefore(step, trajectory));
+  return messagesOf(trajectory.beforeRequest(step));
 }
 
 /** How full the context was with the request of a step; null when the provider did not count. */
@@ -39,18 +26,10 @@ export function contextFill(step: IStep, trajectory: Trajectory): IContextFill |
   if (!tokens) {
     return null;
   }
-  const own = ownLimit(trajectory);
+  const own = trajectory.status.limit('tokens') || null;
   const limits = [own, step.contextWindow].filter((limit): limit is number => limit !== null);
   const limit = limits.length ? Math.min(...limits) : null;
   return { tokens, limit, own: limit !== null && limit === own };
-}
-
-/** The run's limit on the tokens of a conversation. */
-function ownLimit({ start, changed }: Trajectory): number | null {
-  const given = (start?.settings.limits as { tokens?: unknown } | undefined)?.tokens;
-  const found = [given, ...changed.map(one => one.limits.tokens)].filter(tokens => tokens !== undefined);
-  const last = found[found.length - 1];
-  return typeof last === 'number' && last > 0 ? last : null;
 }
 
 export function renderRequestSeen(step: IStep, trajectory: Trajectory, host: IHost): HTMLElement {

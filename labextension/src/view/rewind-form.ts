@@ -2,7 +2,7 @@
 
 import { visibleName } from '../artifacts/names';
 import { errorText, h, plainText, setText } from './dom';
-import { Trajectory } from './fold';
+import { Trajectory } from '../trajectory/fold';
 import { IHost, IRewindPaths, IRewindPreview, ITimeTravel, RewindWhat } from './host';
 
 /** Paths that are listed. */

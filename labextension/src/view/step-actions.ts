@@ -1,7 +1,7 @@
 /** The buttons at the end of a step's line, shown on hover and on focus: what can be done with the step. */
 
 import { h } from './dom';
-import { IStep } from './fold';
+import { IStep } from '../trajectory/fold';
 import { IHost } from './host';
 
 export type StepAction = 'rewind' | 'fork' | 'files' | 'link';

@@ -1,12 +1,16 @@
-/** A step in one line: what it did, its result, what it took. Bounded work, whatever the step holds. */
+/**
+ * A step in one line: what was recorded when it ended, and of one that has not, or of an older record, the same made here.
+ * Twin of `trajectory/step_line.py`; tests/data/runs.json tests both. Bounded work, whatever the step holds.
+ */
 
-import { countLines, decidedByPerson, failed, failureText, headline, pathBelow, Tool, toolOf } from './call-summary';
+import { countLines, decidedByPerson, failed, failureText, headline, pathBelow, toolOf } from './call-summary';
 import { plainText } from './dom';
-import { ICall, IStep } from './fold';
-import { formatDuration, formatModelFailure, formatShort, plural } from '../formatting';
+import { ICall, IStep } from '../trajectory/fold';
+import { IFileDiff, IStepLine as IRecordedLine } from '../generated/events';
+import { DECIDED, LIMITS, Tool, TOOLS, WORDS } from '../generated/words';
+import { formatDuration, formatModelFailure, formatShort } from '../formatting';
 import { IHost } from './host';
-import { firstSentence, oneLine } from './one-line';
-import { visibleName } from '../artifacts/names';
+import { firstSentence, oneLine, shortened } from './one-line';
 
 export interface IChip {
   kind: 'bad' | 'warn' | 'human' | 'run' | 'plain';
@@ -24,11 +28,6 @@ export interface IStepLine {
   chips: IChip[];
   figures: string;
 }
-
-/** Chips for files in one line; the rest is counted. */
-const FILES = 2;
-/** Changes that are looked at one by one; an installation makes thousands. */
-const LOOKED_AT = 100;
 
 export function stepFailed(step: IStep): boolean {
   return step.calls.some(failed) || (!step.replied && step.failures.length > 0);
@@ -49,22 +48,48 @@ export function stepSeconds(step: IStep): number {
   return step.modelTime + step.calls.reduce((sum, call) => sum + (call.result?.duration ?? 0), 0);
 }
 
-export function lineOf(step: IStep, root: string, host: IHost): IStepLine {
+/** `running`: the model may still reply. */
+export function lineOf(step: IStep, root: string, host: IHost, running: boolean): IStepLine {
+  if (step.line) {
+    return recorded(step.line);
+  }
   const { trans } = host;
   const { calls, thought } = step;
   const first = calls[0];
   const tool = first ? toolOf(first) : 'none';
-  const more = calls.length > 1 ? ` + ${plural(calls.length - 1, trans('call'), trans('calls'))}` : '';
+  const more = calls.length > 1 ? ` ${trans('and %1 more', calls.length - 1)}` : '';
   const { added, removed } = tool === 'edit' ? changedLines(first) : { added: 0, removed: 0 };
-  const waits = !step.replied && !thought && !step.reasoning && !calls.length;
+  const said = firstSentence(thought || (first ? '' : step.reasoning));
+  const unsaid = !said && !first && !step.replied && !step.failures.length;
   return {
     tool,
-    thought: waits ? trans('The model is thinking') : firstSentence(thought || (first ? '' : step.reasoning), 90),
+    thought: unsaid ? trans(running ? WORDS.thinking : WORDS.noReply) : said,
     what: first ? headline(first, root) + more : '',
     added,
     removed,
     chips: chipsOf(step, root, host),
     figures: figuresOf(step)
+  };
+}
+
+/** A line as the record has it, which may come from anywhere: bounded, and with known kinds only. */
+function recorded(line: IRecordedLine): IStepLine {
+  const text = (value: string | undefined) => plainText(shortened(value ?? '', 2 * LIMITS.words));
+  const tool = line.tool && (line.tool === 'none' || [...TOOLS.values(), 'other'].includes(line.tool));
+  const chips = (line.chips ?? []).slice(0, LIMITS.failures + LIMITS.files + DECIDED.size + 2);
+  return {
+    tool: tool ? line.tool! : 'none',
+    thought: text(line.thought),
+    what: text(line.what),
+    added: line.added ?? 0,
+    removed: line.removed ?? 0,
+    chips: chips.map(chip => ({
+      kind: chip.kind === 'bad' || chip.kind === 'human' ? chip.kind : 'plain',
+      text: text(chip.text),
+      added: chip.added ?? 0,
+      removed: chip.removed ?? 0
+    })),
+    figures: text(line.figures)
   };
 }
 
@@ -79,14 +104,11 @@ function figuresOf(step: IStep): string {
 
 /** What a call changed; what it is to write when no diff tells. */
 function changedLines(call: ICall): { added: number; removed: number } {
-  const diffs = call.result?.changes.map(change => change.diff ?? '') ?? [];
-  if (diffs.some(diff => diff)) {
+  const diffs = (call.result?.changes ?? []).slice(0, LIMITS.changes).flatMap(change => change.diff || []);
+  if (diffs.length || call.result?.error || failed(call)) {
     const counts = diffs.map(countLines);
     const sum = (name: 'added' | 'removed') => counts.reduce((all, one) => all + one[name], 0);
     return { added: sum('added'), removed: sum('removed') };
-  }
-  if (call.result && failed(call)) {
-    return { added: 0, removed: 0 };
   }
   const { file_text, new_str, old_str } = call.arguments ?? {};
   const lines = (text: unknown) => (typeof text === 'string' && text ? text.replace(/\n$/, '').split('\n').length : 0);
@@ -95,50 +117,56 @@ function changedLines(call: ICall): { added: number; removed: number } {
 
 function chipsOf(step: IStep, root: string, host: IHost): IChip[] {
   const { trans } = host;
-  const chips: IChip[] = step.calls
+  const chips = step.calls
     .filter(failed)
-    .slice(0, 2)
-    .map(call => ({ kind: 'bad', text: failureText(call, host) }));
+    .slice(0, LIMITS.failures)
+    .map(call => chip(failureText(call, host), 'bad'));
   for (const action of new Set(step.calls.flatMap(call => call.decisions.map(one => one.action)))) {
-    const words: Record<string, string> = {
-      edit: trans('edited by you'),
-      skip: trans('answered by you'),
-      observe: trans('result changed by you')
-    };
-    if (Object.prototype.hasOwnProperty.call(words, action)) {
-      chips.push({ kind: 'human', text: words[action] });
+    const words = DECIDED.get(action);
+    if (words) {
+      chips.push(chip(trans(words), 'human'));
     }
   }
   if (step.failures.length) {
     const last = step.failures[step.failures.length - 1];
-    const said = formatModelFailure(last.error, trans) || oneLine(last.message, 60);
-    chips.push(
-      step.replied
-        ? { kind: 'plain', text: trans('asked again: %1', said) }
-        : { kind: 'bad', text: trans('model: %1', said) }
-    );
+    const said = formatModelFailure(last.error, trans) || oneLine(last.message, LIMITS.name);
+    chips.push(step.replied ? chip(trans('asked again: %1', said)) : chip(trans('model: %1', said), 'bad'));
   }
   return [...chips, ...fileChips(step, root, host)];
 }
 
-/** Files that were saved, and those that a command changed; the editor's are named in front. */
+/** Files that were saved or changed; that of an edit which comes first stands in front already. */
 function fileChips(step: IStep, root: string, host: IHost): IChip[] {
+  const { trans } = host;
+  const first = toolOf(step.calls[0]) === 'edit' ? step.calls[0] : null;
+  const front = new Set((first?.result?.changes ?? []).slice(0, LIMITS.changes).map(change => change.path));
   const saved = [...new Set(step.artifacts.map(artifact => artifact.path))];
-  const chips: IChip[] = saved.map(path => ({ kind: 'plain', text: visibleName(baseName(path)) }));
-  const changes = step.calls.filter(call => toolOf(call) !== 'edit').flatMap(call => call.result?.changes ?? []);
+  const chips = saved
+    .filter(path => ![...front].some(edit => isSame(edit, path)))
+    .map(path => chip(oneLine(path.slice(path.lastIndexOf('/') + 1), LIMITS.name)));
+  const changes = step.calls.filter(call => call !== first).flatMap(call => call.result?.changes ?? []);
   const others = changes
-    .slice(0, LOOKED_AT)
-    .filter(change => !saved.some(path => `/${change.path}`.endsWith(`/${path}`)));
-  for (const change of others.slice(0, Math.max(0, FILES - chips.length))) {
-    const name = oneLine(pathBelow(change.path, root), 60);
-    const counts = change.diff ? countLines(change.diff) : {};
-    chips.push({ kind: 'plain', text: change.kind === 'deleted' ? host.trans('%1 deleted', name) : name, ...counts });
-  }
-  const all = saved.length + others.length + Math.max(0, changes.length - LOOKED_AT);
-  const shown = chips.slice(0, FILES);
-  return all > FILES ? [...shown, { kind: 'plain', text: host.trans('and %1 more', all - FILES) }] : shown;
+    .slice(0, LIMITS.changes)
+    .filter(({ path }) => !front.has(path) && !saved.some(artifact => isSame(path, artifact)));
+  const rest = chips.length + others.length + Math.max(0, changes.length - LIMITS.changes) - LIMITS.files;
+  chips.push(
+    ...others.slice(0, Math.max(0, LIMITS.files - chips.length)).map(change => changeChip(change, root, host))
+  );
+  const shown = chips.slice(0, LIMITS.files);
+  return rest > 0 ? [...shown, chip(trans('and %1 more', rest))] : shown;
 }
 
-function baseName(path: string): string {
-  return plainText(path.slice(path.lastIndexOf('/') + 1));
+function changeChip(change: IFileDiff, root: string, host: IHost): IChip {
+  const name = oneLine(pathBelow(change.path, root), LIMITS.name);
+  const counts = change.diff ? countLines(change.diff) : {};
+  return { ...chip(change.kind === 'deleted' ? host.trans('%1 deleted', name) : name), ...counts };
+}
+
+function chip(text: string, kind: IChip['kind'] = 'plain'): IChip {
+  return { kind, text, added: 0, removed: 0 };
+}
+
+/** Whether a changed path is that of a saved file, which is named below the output folder. */
+function isSame(path: string, artifact: string): boolean {
+  return path === artifact || path.endsWith(`/${artifact}`);
 }

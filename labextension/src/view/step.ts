@@ -4,7 +4,7 @@ import { CallView } from './call';
 import { callText } from './call-summary';
 import { Cause } from './cause';
 import { h, setText } from './dom';
-import { IStep } from './fold';
+import { IStep } from '../trajectory/fold';
 import { formatClock, formatDuration } from '../formatting';
 import { IHost } from './host';
 import { IChip, lineOf, stepDecided, stepFailed } from './step-line';
@@ -26,6 +26,8 @@ export interface IStepContext {
   cause?: Cause;
   /** Whether more steps come: then a step that nobody opened says nothing of its causes. */
   live?(): boolean;
+  /** Whether the model may still reply in a step. */
+  running?(step: IStep): boolean;
 }
 
 export class StepView {
@@ -230,7 +232,7 @@ class StepRow {
   }
 
   update(): void {
-    const line = lineOf(this._step, this._context.root(), this._context.host);
+    const line = lineOf(this._step, this._context.root(), this._context.host, !!this._context.running?.(this._step));
     setText(this._icon, SIGNS[line.tool]);
     this._icon.dataset.tool = stepFailed(this._step) ? 'failed' : line.tool;
     setText(this._thought, line.thought);

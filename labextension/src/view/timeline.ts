@@ -6,8 +6,8 @@
 import { oneLine } from './one-line';
 import { headline, toolOf } from './call-summary';
 import { h, plainText, setText } from './dom';
-import { Trajectory } from './fold';
-import type { IStep } from './fold';
+import { Trajectory } from '../trajectory/fold';
+import type { IStep } from '../trajectory/fold';
 import { formatDuration, formatShort } from '../formatting';
 import { IHost } from './host';
 import { stepDecided, stepFailed, stepSeconds, stepTokens } from './step-line';

@@ -10,14 +10,15 @@ import { ControlBar } from './controls';
 import { h } from './dom';
 import { IEvent } from '../generated/events';
 import { Bar, matches } from './filter';
-import { IChange, IStep, Trajectory } from './fold';
+import { IChange, IStep, Trajectory } from '../trajectory/fold';
 import { Facts } from './facts';
-import { Away, Header } from './header';
+import { Header } from './header';
 import { renderComparison } from './compare';
 import { HistoryPanel } from './history';
 import { IHost } from './host';
 import { showKeys } from './keys';
 import { StepList } from './list';
+import { Away } from '../trajectory/status';
 import { IStepContext, StepView } from './step';
 import { Outcome } from './outcome';
 import { PausePoints } from './pause-points';
@@ -87,6 +88,7 @@ export class TrajectoryView {
       root: () => this.trajectory.sandbox?.root ?? '',
       cause: this._cause,
       live: () => this._live,
+      running: step => this._live && !this.trajectory.finish && step === this.trajectory.steps.slice(-1)[0],
       fillActions: (place, step) => fillStepActions(place, step, _host, (action, one) => this._act(action, one))
     };
     this._ready = new ReadyBanner(this.trajectory, _host);

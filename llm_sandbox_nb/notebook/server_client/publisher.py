@@ -86,16 +86,12 @@ class RunPublisher:
         """Begin to publish; `cell` is where the run is shown."""
         self._cell = cell
         self._run, self._ended = run, run.trajectory.finish
-        self._goes_on = any(event.kind == "run.finished" for event in run.trajectory.events)
+        self._goes_on = run.trajectory.has_ended
         self._task = asyncio.ensure_future(self._publish(run))
 
     def listen(self, event: ev.Event) -> None:
         """An event of the run, as its listener."""
-        if event.kind in ev.TRANSIENT:
-            self._tail.add(event.model_dump())
-        else:
-            owner = {name: getattr(event, name) for name in ("step", "call_id") if hasattr(event, name)}
-            self._tail.written({"kind": event.kind, **owner})
+        self._tail.follow(event)
         self._news.set()
 
     async def finish(self, patience: float = 2.0, longest: float = 60.0) -> None:

@@ -3,7 +3,8 @@
     python tests/data/journals/make.py FOLDER
 
 Uses public names only, so that any version can run it. The folders kept here were made by version 0.1.0, before its
-modules moved. `branches` holds a run with branches and the fork that came off it; `killed` ends within a call.
+modules moved; `version-2` is `plain` with the events of that version. `branches` holds a run with branches and the fork
+that came off it; `killed` ends within a call.
 """
 
 from __future__ import annotations

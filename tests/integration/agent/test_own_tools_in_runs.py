@@ -18,10 +18,10 @@ from warm_kernels import kernel_environment
 
 from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.errors import InputError
-from llm_sandbox_nb.card.step_line import headline
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.sandbox.contract import Sandbox
+from llm_sandbox_nb.trajectory.step_line import headline
 from notebooks import execute, notebook_of, outputs, printed, records
 
 GLOSSARY = {"map": "a drawing of a place"}

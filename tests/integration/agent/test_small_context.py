@@ -10,7 +10,6 @@ from agent_scripts import check_messages
 from small_context_server import SmallContextServer, Words
 from support import run as in_loop
 
-from llm_sandbox_nb.card.outcome import state
 from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve
@@ -112,7 +111,7 @@ def test_full_ends_with_a_last_turn_and_the_right_limit(tmp_path: Path) -> None:
     assert "8192 tokens that openai/small can take in" in str(run.error)
     assert "this is your last turn" in server.requests[-1]["messages"][-1]["content"]
     assert server.refused == 0
-    assert state(run.trajectory, live=False)[0] == "The model's context is full"
+    assert run.trajectory.state(live=False).words == "The model's context is full"
 
 
 def test_a_rewind_a_resume_and_a_fork_send_what_was_sent_and_know_the_limit(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from llm_sandbox_nb.analysis.plots import svg_of
 from llm_sandbox_nb.analysis.report import report_html
 from llm_sandbox_nb.analysis.usage import Times, Tokens, throughput, times_of, tokens_of
 from llm_sandbox_nb.cli import main
-from llm_sandbox_nb.formats.llm_in_sandbox import dump_seed, to_seed
+from llm_sandbox_nb.formats.llm_in_sandbox import dump_seed, from_seed, to_seed
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
@@ -254,14 +254,21 @@ def test_an_output_of_blanks_is_read_in_no_time(text: str) -> None:
     ("shown", "plain"),
     [
         ("3\n\n[Steps remaining: 7]", "3"),
-        ("3 \nsteps REMAINING: 12 of them\nmore", "3"),
-        ("[[Steps remaining: 7] x [Steps remaining: 6]", "["),
+        ("3\n\n[Steps remaining: 7]\nThis is your last step.", "3"),
+        (
+            "[Steps remaining: 5]\nthe answer is 42\n\n[Steps remaining: 7]",
+            "[Steps remaining: 5]\nthe answer is 42",
+        ),
+        ("3\nSteps remaining: 12", "3"),
+        ("[Steps remaining: 7] x", "[Steps remaining: 7] x"),
         ("Steps remaining: none", "Steps remaining: none"),
-        ("  [ Steps remaining: 7]", "["),
     ],
 )
 def test_the_line_about_the_steps_that_remain_is_no_output(shown: str, plain: str) -> None:
-    (step,) = Trajectory([replied(1, 100, 10), *call_of("x", observation=shown)]).steps
+    """Neither in a record of this project's, where it is a field, nor in another program's, whose reader finds it."""
+    action = {"function": "execute_bash", "parameters": {"command": "x"}}
+    record = {"thought": "", "action": action, "observation": shown}
+    (step,) = from_seed({"problem_statement": "t", "steps": [record]}, "r").steps
     assert plain_output(step.calls[0]) == plain
 
 

@@ -18,9 +18,9 @@ from llm_sandbox_nb.formatting import (
     format_short,
     format_size,
     format_spent,
-    format_state,
     plural,
 )
+from llm_sandbox_nb.trajectory.state import state_words
 
 TABLE = json.loads((Path(__file__).parents[2] / "data/formatting.json").read_text())
 RULES = {
@@ -32,7 +32,7 @@ RULES = {
     "plural": lambda given: plural(*given),
     "short": format_short,
     "clock": format_clock,
-    "state": lambda given: format_state(*given),
+    "state": lambda given: state_words(*given),
     "model_failure": format_model_failure,
     "call_failure": format_call_failure,
 }

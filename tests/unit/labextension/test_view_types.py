@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 GENERATOR = Path(__file__).parents[3] / "labextension" / "generate-events.py"
-TARGET = GENERATOR.parent / "src" / "generated" / "events.ts"
+GENERATED = GENERATOR.parent / "src" / "generated"
 
 
 def check(generator: Path) -> subprocess.CompletedProcess[str]:
@@ -22,17 +22,21 @@ def test_the_view_declares_what_the_events_give() -> None:
 
 
 def test_a_difference_is_an_error(tmp_path: Path) -> None:
-    """By a field, a kind and a file that is missing; as the build and this test see it."""
+    """By a field, a kind, a word and a file that is missing; as the build and this test see it."""
     generator = tmp_path / GENERATOR.name
     generator.write_text(GENERATOR.read_text("utf-8"), "utf-8")
     assert "run python labextension/generate-events.py" in check(generator).stderr
-    target = tmp_path / "src" / "generated" / "events.ts"
-    target.parent.mkdir(parents=True)
-    good = TARGET.read_text("utf-8")
-    for text, status in (
-        (good, 0),
-        (good.replace("exit_code: number | null", "exit_code: number"), 1),
-        (good.replace("  | ICallHeld\n", ""), 1),
+    folder = tmp_path / "src" / "generated"
+    folder.mkdir(parents=True)
+    for file in GENERATED.iterdir():
+        (folder / file.name).write_text(file.read_text("utf-8"), "utf-8")
+    assert check(generator).returncode == 0
+    for name, old, new in (
+        ("events.ts", "exit_code: number | null", "exit_code: number"),
+        ("events.ts", "  | ICallHeld\n", ""),
+        ("words.ts", "Waiting for you", "Waiting"),
     ):
-        target.write_text(text, "utf-8")
-        assert check(generator).returncode == status
+        good = (folder / name).read_text("utf-8")
+        (folder / name).write_text(good.replace(old, new), "utf-8")
+        assert check(generator).returncode == 1, (name, old)
+        (folder / name).write_text(good, "utf-8")

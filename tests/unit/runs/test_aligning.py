@@ -17,8 +17,9 @@ def steps(commands: str, results: str = "") -> list[Step]:
     """A step for each letter, with the result of the same place."""
     made = []
     for number, letter in enumerate(commands, 1):
-        observation = (results or commands)[number - 1] + f"\n\n[Steps remaining: {100 - number}]"
-        result = ev.CallFinished(step=number, call_id=letter, observation=observation)
+        after = f"\n\n[Steps remaining: {100 - number}]"
+        observation = (results or commands)[number - 1] + after
+        result = ev.CallFinished(step=number, call_id=letter, observation=observation, after=after)
         call = Call(letter, "execute_bash", "{}", {"command": letter}, result=result)
         made.append(Step(number, calls=[call], replied=True))
     return made

@@ -14,6 +14,7 @@ from llm_sandbox_nb.card import export
 from llm_sandbox_nb.card.card import Card
 from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.runs.run import Run
+from llm_sandbox_nb.trajectory.events import SCHEMA_VERSION
 
 JOURNALS = Path(__file__).parents[2] / "data" / "journals"
 FOLDERS = sorted(path.parent.relative_to(JOURNALS) for path in JOURNALS.glob("*/*/journal.jsonl"))
@@ -32,8 +33,12 @@ def load(kept: Path, group: str, *, fork: bool = False) -> Run:
     )
 
 
-def test_the_fixtures_are_a_plain_run_one_with_branches_its_fork_and_a_killed_one() -> None:
-    assert [folder.parts[0] for folder in FOLDERS] == ["branches", "branches", "killed", "plain"]
+def test_the_fixtures_are_a_plain_run_one_with_branches_its_fork_a_killed_one_and_one_for_each_version() -> (
+    None
+):
+    assert [folder.parts[0] for folder in FOLDERS] == ["branches", "branches", "killed", "plain", "version-2"]
+    starts = [Run.load(JOURNALS / folder).trajectory.start for folder in FOLDERS]
+    assert {start.schema_version for start in starts if start} == set(range(1, SCHEMA_VERSION + 1))
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.parts[0])

@@ -1,6 +1,6 @@
-/** The tree that the events of a journal form, and the branches that has made. Twin of `trajectory/tree.py`. */
+/** The tree that the events of a journal form, and the branches that has made. Twin of `trajectory/branches.py`. */
 
-import { IEvent } from '../generated/events';
+import { IEvent, IStepFacts } from '../generated/events';
 
 /** Kinds that alone make no branch: they say what was done with a run, not what the run did. */
 const MARKS = new Set<string>([
@@ -37,6 +37,8 @@ interface INode {
 
 export class Tree {
   private _nodes = new Map<string, INode>();
+  /** What is said of steps, by the event that it follows: no node of the tree. */
+  private _facts = new Map<string | null, IStepFacts[]>();
 
   has(id: string | null): boolean {
     return id !== null && this._nodes.has(id);
@@ -52,11 +54,21 @@ export class Tree {
     this._nodes.set(event.id, { event, parent, step });
   }
 
-  /** The events from the first to `tip`. */
+  /** Keep what is said of a step with `parent`. */
+  annotate(facts: IStepFacts, parent: string | null): void {
+    const known = this._facts.get(parent);
+    if (known) {
+      known.push(facts);
+    } else {
+      this._facts.set(parent, [facts]);
+    }
+  }
+
+  /** The events from the first to `tip`, each with what is said of steps after it. */
   path(tip: string | null): IEvent[] {
     const found: IEvent[] = [];
     for (let node = this._node(tip); node; node = this._node(node.parent)) {
-      found.push(node.event);
+      found.push(...(this._facts.get(node.event.id) ?? []).slice().reverse(), node.event);
     }
     return found.reverse();
   }

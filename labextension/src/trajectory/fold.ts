@@ -8,7 +8,6 @@ import {
   IArtifactSaved,
   ICallDecided,
   ICallFinished,
-  ICallHeld,
   ICallOutput,
   ICallProposed,
   ICallStarted,
@@ -26,12 +25,16 @@ import {
   IRunStarted,
   ISandboxReady,
   ISettingsChanged,
+  IStepFacts,
+  IStepLine,
   IUsage
 } from '../generated/events';
+import { LIMITS } from '../generated/words';
+import { Status } from './status';
 import { IBranch, Tree } from './tree';
 
 /** Characters of live output kept of a call that runs. */
-export const LIVE_LIMIT = 64 * 1024;
+export const LIVE_LIMIT = LIMITS.liveOutput;
 
 export interface ICall {
   id: string;
@@ -65,6 +68,8 @@ export interface IStep {
   artifacts: IArtifactSaved[];
   /** The files as they are kept after it; none when it changed none, or they are not kept. */
   checkpoint: ICheckpointed | null;
+  /** What was recorded of it when it ended; none while nothing was, or when it has changed since. */
+  line: IStepLine | null;
 }
 
 /** What an event changed: one step, the frame around the steps, or nothing that is shown. */
@@ -76,11 +81,29 @@ export interface IChange {
   artifacts?: boolean;
 }
 
+/** Kinds that begin or end an attempt. */
+const ATTEMPT = new Set<string>(['rewound', 'continued', 'model.requested', 'run.finished']);
+
+/** Whether an event tells of an attempt that was not there before. */
+export function isOfAttempt(event: IEvent): boolean {
+  return ATTEMPT.has(event.kind);
+}
+
 /** Kinds that are shown live and not written. */
 const TRANSIENT = new Set<string>(['model.delta', 'call.output']);
 
-/** Kinds by which a run that was rewound runs again, or is over. */
-const RUNS_AGAIN = new Set<string>(['continued', 'model.requested', 'call.started', 'run.finished']);
+/** Kinds that change what a step's line says. */
+const IN_LINE = new Set<string>([
+  'model.requested',
+  'model.delta',
+  'model.failed',
+  'model.replied',
+  'call.proposed',
+  'call.started',
+  'call.finished',
+  'call.decided',
+  'artifact'
+]);
 
 /** A run as far as it has come. All but `events`, `spent`, `start` and `sandbox` is about the branch of HEAD. */
 export class Trajectory {
@@ -93,7 +116,8 @@ export class Trajectory {
   /** Runs that began from this one. */
   readonly forks: IForked[] = [];
   readonly rewinds: IRewound[] = [];
-  finish: IRunFinished | null = null;
+  /** How the branch stands. */
+  status = new Status();
   /** What training made of it, when it is a rollout. */
   reward: IRewarded | null = null;
   steps: IStep[] = [];
@@ -101,12 +125,6 @@ export class Trajectory {
   skipped: string[] = [];
   notes: string[] = [];
   controls: IControlled[] = [];
-  /** Whether the run has halted and waits for a person. */
-  paused = false;
-  /** The call before or after which it has halted, if it is at one. */
-  held: ICallHeld | null = null;
-  /** After a rewind: the step from which the run can continue; null when it runs, has ended or was not rewound. */
-  readyAt: number | null = null;
   /** The files as they are kept, by step; 0 is before the first call. */
   checkpoints = new Map<number, ICheckpointed>();
   /** The newest checkpoint: the files that belong to HEAD. */
@@ -117,6 +135,26 @@ export class Trajectory {
   private _byNumber = new Map<number, IStep>();
   private _tree = new Tree();
   private _head: string | null = null;
+
+  /** Its end; none while it runs or when it was killed. */
+  get finish(): IRunFinished | null {
+    return this.status.finish;
+  }
+
+  /** Whether the run has halted and waits for a person. */
+  get paused(): boolean {
+    return this.status.paused;
+  }
+
+  /** The call before or after which it has halted, if it is at one. */
+  get held(): Status['held'] {
+    return this.status.held;
+  }
+
+  /** After a rewind: the step from which the run can continue; null when it runs, has ended or was not rewound. */
+  get readyAt(): number | null {
+    return this.status.readyAt;
+  }
 
   /** Id of the event that the next one follows: the last one, or the one that a rewind leads to. */
   get head(): string | null {
@@ -134,7 +172,13 @@ export class Trajectory {
       return null;
     }
     const other = new Trajectory();
-    this._tree.path(event).forEach(one => other._take(one, other._head));
+    for (const one of this._tree.path(event)) {
+      if (one.kind === 'step.facts') {
+        other._addFacts(one);
+      } else {
+        other._take(one, other._head);
+      }
+    }
     other.spent = this.spent;
     return other;
   }
@@ -144,10 +188,25 @@ export class Trajectory {
     return this._tree.step(event);
   }
 
+  /** The events of the branch before the newest request of a step. */
+  beforeRequest(step: number): readonly IEvent[] {
+    const events = (this._head !== null && this.at(this._head)?.events) || this.events;
+    for (let index = events.length - 1; index >= 0; index--) {
+      const event = events[index];
+      if (event.kind === 'model.requested' && event.step === step) {
+        return events.slice(0, index);
+      }
+    }
+    return [];
+  }
+
   /** Take one more event into account; says what it changed. */
   add(event: IEvent): IChange {
     if (TRANSIENT.has(event.kind)) {
       return this._apply(event);
+    }
+    if (event.kind === 'step.facts') {
+      return this._addFacts(event);
     }
     const parent = this._tree.has(event.parent) ? event.parent : this._head;
     const branch = parent !== this._head;
@@ -171,7 +230,7 @@ export class Trajectory {
         const files = event.what === 'both' ? event.target : event.safety || this.files;
         this._goTo(event.to);
         this.files = files || this.files;
-        this.readyAt = this.finish ? null : this._tree.step(event.to);
+        this.status.rewind(this._tree.step(event.to));
         return true;
       }
     }
@@ -185,9 +244,17 @@ export class Trajectory {
     return this._apply(event);
   }
 
+  /** What is said of a step is no event of the tree: HEAD stays, and each branch with the event before it has it. */
+  private _addFacts(event: IStepFacts): IChange {
+    this.events.push(event);
+    const parent = this._tree.has(event.parent) ? event.parent : this._head;
+    this._tree.annotate(event, parent);
+    return parent === this._head ? this._apply(event) : {};
+  }
+
   /** HEAD is at `event` now: what its branch did up to there, and nothing of what came after. */
   private _goTo(event: string | null): void {
-    this.finish = null;
+    this.status = new Status();
     this.reward = null;
     this.steps = [];
     this.artifacts = new Map();
@@ -198,30 +265,30 @@ export class Trajectory {
     this.files = null;
     this.changed = [];
     this.usage = noUsage();
-    this.readyAt = null;
     this._calls = new Map();
     this._byNumber = new Map();
     this._head = event;
     this._tree.path(event).forEach(one => this._apply(one));
-    this.paused = false;
-    this.held = null;
+    this.status.rewind(null);
   }
 
   private _apply(event: IEvent): IChange {
-    if (this.readyAt !== null && RUNS_AGAIN.has(event.kind)) {
-      this.readyAt = null;
+    this.status.add(event);
+    const touched = IN_LINE.has(event.kind) && 'step' in event ? this._byNumber.get(event.step as number) : undefined;
+    if (touched) {
+      touched.line = null;
     }
     switch (event.kind) {
       case 'run.started':
         this.start = event;
+        if (event.schema_version > LIMITS.schemaVersion) {
+          this.notes.push(`Made by a later version (${event.schema_version}): parts may be missing.`);
+        }
         return { header: true };
       case 'sandbox.ready':
         this.sandbox = event;
         return { header: true };
       case 'run.finished':
-        this.finish = event;
-        this.paused = false;
-        this.held = null;
         return { header: true, artifacts: true };
       case 'model.requested':
       case 'model.delta':
@@ -235,8 +302,14 @@ export class Trajectory {
       case 'call.decided':
         return this._addCall(event);
       case 'call.held':
-        this.held = event;
         return { header: true };
+      case 'step.facts': {
+        const step = this._byNumber.get(event.step);
+        if (step) {
+          step.line = event.line;
+        }
+        return step ? { step } : {};
+      }
       case 'artifact':
         return this._addArtifact(event);
       case 'artifact.removed':
@@ -250,8 +323,6 @@ export class Trajectory {
         return { header: true };
       case 'control':
         this.controls.push(event);
-        this.paused = event.action === 'paused' || (this.paused && event.action === 'say');
-        this.held = ['pause', 'paused', 'say'].includes(event.action) ? this.held : null;
         return { header: true };
       case 'settings.changed':
         this.changed.push(event);
@@ -266,7 +337,6 @@ export class Trajectory {
         this.reward = event;
         return { header: true };
       case 'continued':
-        this.finish = null;
         return { header: true, artifacts: true };
       case 'context.reduced':
         this.usage = event.usage ? addUsage(this.usage, event.usage) : this.usage;
@@ -295,7 +365,8 @@ export class Trajectory {
         replied: false,
         failures: [],
         artifacts: [],
-        checkpoint: null
+        checkpoint: null,
+        line: null
       };
       this._byNumber.set(number, step);
       this.steps.push(step);
@@ -332,7 +403,6 @@ export class Trajectory {
   private _addModel(step: IStep, event: IModelRequested | IModelDelta | IModelFailed | IModelReplied): IChange {
     switch (event.kind) {
       case 'model.requested':
-        this.held = null;
         step.requested = event.time;
         step.thought = step.reasoning = '';
         break;
@@ -381,7 +451,6 @@ export class Trajectory {
     const { call, step } = known;
     switch (event.kind) {
       case 'call.started':
-        this.held = null;
         call.tool = event.tool;
         call.arguments = event.arguments;
         call.started = event.time;
@@ -395,10 +464,8 @@ export class Trajectory {
         break;
       case 'call.decided':
         call.decisions.push(event);
-        this.paused = false;
-        this.held = null;
         if (event.action === 'observe' && call.result && event.observation !== null) {
-          call.result = { ...call.result, observation: event.observation };
+          call.result = { ...call.result, observation: event.observation, before: '', after: event.after };
         }
         return { step, header: true };
     }

@@ -1,0 +1,156 @@
+/**
+ * How a run stands, folded event by event: one state, with its words and what its colour means.
+ * Twin of `Status` in `trajectory/state.py`; tests/data/runs.json tests both.
+ */
+
+import { ICallHeld, IEvent, IRunFinished } from '../generated/events';
+import { Meaning, STATES } from '../generated/words';
+import { formatCost, formatCount, formatDuration, formatModelFailure, formatState } from '../formatting';
+
+export interface IRunState {
+  /** A key of `STATES`, or a reason of a later version. */
+  state: string;
+  words: string;
+  meaning: Meaning;
+}
+
+/** Who cannot be reached at this moment. */
+export type Away = 'server' | 'kernel' | null;
+
+type Translate = (text: string, ...args: (string | number)[]) => string;
+
+const LIMITS = new Map<string, (value: number) => string>([
+  ['steps', formatCount],
+  ['tokens', formatCount],
+  ['time', formatDuration],
+  ['cost', value => formatCost(value) ?? '']
+]);
+
+/** The state of a branch. */
+export class Status {
+  /** The last step that began; none before the first. */
+  step: number | null = null;
+  finish: IRunFinished | null = null;
+  /** Whether the run has halted and waits for a person. */
+  paused = false;
+  /** Whether a person asked for a pause that has not come yet. */
+  pausing = false;
+  /** The call before or after which it has halted, if it is at one. */
+  held: ICallHeld | null = null;
+  /** After a rewind: the step from which the run can continue; null when it runs, has ended or was not rewound. */
+  readyAt: number | null = null;
+  private _limits = new Map<string, number>();
+  private _failure = '';
+
+  add(event: IEvent): void {
+    switch (event.kind) {
+      case 'run.started':
+        return this._setLimits(event.settings.limits);
+      case 'settings.changed':
+        return this._setLimits(event.limits);
+      case 'model.requested':
+      case 'model.replied':
+      case 'model.failed':
+      case 'model.delta':
+      case 'call.proposed':
+        if (event.step !== this.step) {
+          this.step = event.step;
+          this._failure = '';
+        }
+        if (event.kind === 'model.failed') {
+          this._failure = event.error;
+        } else if (event.kind === 'model.requested') {
+          this._runs();
+        }
+        return;
+      case 'call.held':
+        this.held = event;
+        return;
+      case 'control':
+        this.paused = event.action === 'paused' || (this.paused && event.action === 'say');
+        this.pausing = event.action === 'pause' || (this.pausing && event.action === 'say');
+        this.held = ['pause', 'paused', 'say'].includes(event.action) ? this.held : null;
+        return;
+      case 'call.decided':
+        this.paused = false;
+        this.held = null;
+        return;
+      case 'call.started':
+        return this._runs();
+      case 'continued':
+        this.finish = null;
+        return this.rewind(null);
+      case 'run.finished':
+        this.finish = event;
+        return this.rewind(null);
+    }
+  }
+
+  /** HEAD has moved to the end of `step`, or into it; null: to another branch, without a rewind. */
+  rewind(step: number | null): void {
+    this.paused = this.pausing = false;
+    this.held = null;
+    this.readyAt = this.finish ? null : step;
+  }
+
+  /** A limit in force, as the run began with it or as it was changed since; null when there is none. */
+  limit(name: string): number | null {
+    return this._limits.get(name) ?? null;
+  }
+
+  /** The state in words. `live`: a kernel executes the run. */
+  runState(live: boolean, trans: Translate, away: Away = null): IRunState {
+    const last = this.step ?? '';
+    if (this.finish) {
+      return this._ending(this.finish, trans);
+    }
+    if (!live) {
+      return said(this.readyAt === null ? 'cut_off' : 'ready', last, trans);
+    }
+    if (away) {
+      return said(away === 'server' ? 'server_away' : 'kernel_away', '', trans);
+    }
+    if (this.held) {
+      return said('held', '', trans);
+    }
+    if (this.paused) {
+      return said('paused', '', trans);
+    }
+    if (this.pausing) {
+      return said('pausing', '', trans);
+    }
+    return last === '' ? said('starting', '', trans) : said('running', last, trans);
+  }
+
+  private _ending(finish: IRunFinished, trans: Translate): IRunState {
+    // With an error it was the model's context, not the run's own limit of tokens.
+    const limit = finish.stop_reason === 'tokens' && finish.error ? 'context' : finish.stop_reason;
+    const reason = finish.without_answer ? 'without_answer' : limit;
+    if (reason === 'model_error') {
+      return said(reason, formatModelFailure(this._failure, trans), trans);
+    }
+    const value = this.limit(reason);
+    return said(reason, value === null ? '' : LIMITS.get(reason)!(value), trans);
+  }
+
+  private _runs(): void {
+    this.paused = false;
+    this.held = null;
+    this.readyAt = null;
+  }
+
+  private _setLimits(limits: unknown): void {
+    if (typeof limits === 'object' && limits !== null && !Array.isArray(limits)) {
+      for (const name of LIMITS.keys()) {
+        const value = (limits as Record<string, unknown>)[name];
+        if (typeof value === 'number') {
+          this._limits.set(name, value);
+        }
+      }
+    }
+  }
+}
+
+function said(state: string, detail: string | number, trans: Translate): IRunState {
+  return { state, words: formatState(state, detail, trans), meaning: STATES.get(state)?.[2] ?? 'bad' };
+}

@@ -1,0 +1,41 @@
+"""What protects the host during a run, in words: the isolation, the network, the limits, as the engine says them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from llm_sandbox_nb.formatting import format_size
+from llm_sandbox_nb.plain_text import first_line, plain
+
+ISOLATION_WORDS: Final = {
+    "docker": "Docker",
+    "podman": "Podman",
+    "bubblewrap": "bubblewrap",
+    "process": "No isolation",
+}
+"""The isolations as a person says them; the view and the panel have the same, from src/generated/words.ts."""
+
+
+def protection_chip(protection: dict[str, Any]) -> str:
+    """Isolation and network in a few words."""
+    isolation, network = str(protection.get("isolation") or ""), protection.get("network")
+    reach = "no network" if network in ("none", "off") else f"network: {network}" if network else ""
+    words = [ISOLATION_WORDS.get(isolation, isolation), reach]
+    return first_line(plain(", ".join(filter(None, words))), 60)
+
+
+def protection_text(protection: dict[str, Any]) -> str:
+    """The protection in force, in one line."""
+    user = str(protection.get("user"))
+    limits = [str(protection.get("isolation")), str(protection.get("profile") or "")]
+    limits.append(f"user {'root' if user == '0' else user}")
+    limits.append(f"network {protection.get('network')}")
+    if isinstance(memory := protection.get("memory_bytes"), int):
+        limits.append(f"{format_size(memory)} memory")
+    if isinstance(disk := protection.get("disk_bytes"), int):
+        limits.append(f"{format_size(disk)} of files")
+    if pids := protection.get("pids"):
+        limits.append(f"{pids} processes")
+    if cpus := protection.get("cpus"):
+        limits.append(f"{cpus:g} CPUs" if isinstance(cpus, int | float) else f"{cpus} CPUs")
+    return plain(" · ".join(filter(None, limits)))

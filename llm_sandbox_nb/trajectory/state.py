@@ -1,0 +1,226 @@
+"""How a run stands: one state, with its words and what its colour means, for card, terminal, lists and server.
+
+`labextension/src/trajectory/status.ts` folds the same for a run that a page watches; tests/data/runs.json tests both.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal
+
+from llm_sandbox_nb.formatting import (
+    format_cost,
+    format_count,
+    format_duration,
+    format_model_failure,
+    sentence_case,
+)
+from llm_sandbox_nb.trajectory import events as ev
+
+Meaning = Literal["ok", "bad", "wait", "run", "away"]
+"""What a colour says: success, failure, a person's turn or decision, running, out of reach."""
+
+
+class State(Enum):
+    """Where a run stands, or how it ended: its name, its words, its words with a detail, and their meaning."""
+
+    STARTING = "starting", "Starting", "", "run"
+    RUNNING = "running", "Running", "Running · step {}", "run"
+    PAUSING = "pausing", "Pausing after this command", "", "run"
+    PAUSED = "paused", "Paused", "", "wait"
+    HELD = "held", "Waiting for you", "", "wait"
+    READY = "ready", "Ready to continue", "Ready to continue from step {}", "run"
+    CUT_OFF = "cut_off", "Cut off", "Cut off at step {}", "bad"
+    SUBMITTED = "submitted", "Submitted", "", "ok"
+    WITHOUT_ANSWER = "without_answer", "Submitted without an answer", "", "bad"
+    ANSWERED = "answered", "Answered", "", "ok"
+    NO_ANSWER = "no_answer", "No answer", "", "bad"
+    REFUSED = "refused", "Refused", "", "bad"
+    REPEATED = "repeated", "Stopped: the same call kept failing", "", "bad"
+    INTERRUPTED = "interrupted", "Stopped by you", "", "wait"
+    STEPS = "steps", "Step limit reached", "Step limit reached ({})", "bad"
+    TOKENS = "tokens", "Token limit reached", "Token limit reached ({})", "bad"
+    CONTEXT = "context", "The model's context is full", "", "bad"
+    COST = "cost", "Budget reached", "Budget reached ({})", "bad"
+    TIME = "time", "Time limit reached", "Time limit reached ({})", "bad"
+    MODEL_ERROR = "model_error", "Model error", "Model error: {}", "bad"
+    SANDBOX_LOST = "sandbox_lost", "Sandbox lost", "", "bad"
+    ERROR = "error", "Error", "", "bad"
+    SERVER_AWAY = "server_away", "The server does not answer", "", "away"
+    KERNEL_AWAY = "kernel_away", "The kernel is silent", "", "away"
+
+    def __init__(self, label: str, alone: str, together: str, meaning: Meaning) -> None:
+        self.label = label
+        """Its name in records, REST and TypeScript."""
+        self.alone = alone
+        self.together = together
+        """Its words with a limit, a failure or the number of a step in place of `{}`; empty when it has no detail."""
+        self.meaning = meaning
+
+
+_BY_LABEL = {state.label: state for state in State}
+
+
+def state_words(state: str, detail: str = "") -> str:
+    """The words of a state by its name, which a later version may have written."""
+    known = _BY_LABEL.get(state)
+    if known is None:
+        return sentence_case(state)
+    return known.together.replace("{}", detail) if detail and known.together else known.alone
+
+
+@dataclass(frozen=True)
+class RunState:
+    """The state of one run in words."""
+
+    state: str
+    """The name of a `State`, or a reason of a later version."""
+    words: str
+    meaning: Meaning
+
+    def to_json(self) -> dict[str, str]:
+        """As REST gives it."""
+        return {"state": self.state, "words": self.words, "meaning": self.meaning}
+
+
+_LIMITS: dict[str, Callable[[Any], str]] = {
+    "steps": format_count,
+    "tokens": format_count,
+    "time": format_duration,
+    "cost": format_cost,
+}
+
+
+class Status:
+    """Folds the state of a branch event by event, in constant memory."""
+
+    def __init__(self) -> None:
+        self.step: int | None = None
+        """The last step that began; None before the first."""
+        self.finish: ev.RunFinished | None = None
+        self.paused = False
+        """Whether the run is paused and waits for a person."""
+        self.pausing = False
+        """Whether a person asked for a pause that has not come yet."""
+        self.held: ev.CallHeld | None = None
+        """The call that waits for a person."""
+        self.ready_at: int | None = None
+        """After a rewind: the step from which the run can continue. None when it runs, has ended or was not rewound."""
+        self._limits: dict[str, int | float] = {}
+        self._failure = ""
+        """Of the last step: why its newest request failed."""
+        self._before: dict[str, Status] = {}
+        """The status before each rewind that was followed, by the id of the rewind."""
+
+    def add(self, event: ev.Event) -> None:
+        """Take an event of the branch into account."""
+        match event:
+            case ev.RunStarted():
+                self._set_limits(event.settings.get("limits"))
+            case ev.SettingsChanged():
+                self._set_limits(event.limits)
+            case (
+                ev.ModelRequested()
+                | ev.ModelReplied()
+                | ev.ModelFailed()
+                | ev.ModelDelta()
+                | ev.CallProposed()
+            ):
+                self._add_to_step(event)
+            case ev.CallHeld():
+                self.held = event
+            case ev.Controlled():
+                self.paused = event.action == "paused" or (self.paused and event.action == "say")
+                self.pausing = event.action == "pause" or (self.pausing and event.action == "say")
+                self.held = self.held if event.action in ("pause", "paused", "say") else None
+            case ev.CallDecided():
+                self.paused, self.held = False, None
+            case ev.CallStarted():
+                self.paused, self.held, self.ready_at = False, None, None
+            case ev.Continued():
+                self.finish = None
+                self._clear()
+            case ev.RunFinished():
+                self.finish = event
+                self._clear()
+
+    @staticmethod
+    def needs_all(finish: ev.RunFinished) -> bool:
+        """Whether the words of this end need more than the start: a changed limit, the kind of a failure."""
+        return finish.stop_reason in _LIMITS or finish.stop_reason == State.MODEL_ERROR.label
+
+    def rewind(self, step: int | None) -> None:
+        """HEAD has moved to the end of `step`, or into it; None: to another branch, without a rewind."""
+        self._clear()
+        self.ready_at = None if self.finish else step
+
+    def follow(self, event: ev.Event) -> None:
+        """Take an event of a run of which only the state is kept: a rewind leads back, its undo to where it began."""
+        self.add(event)
+        if not isinstance(event, ev.Rewound) or event.what == "files":
+            return
+        self._before = {**dict(list(self._before.items())[-9:]), event.id: copy.copy(self)}
+        if event.undo_of in self._before:
+            known = self._before
+            self.__dict__.update(self._before[event.undo_of].__dict__, _before=known)
+        else:
+            self.finish, self.step, self._failure = None, event.step or None, ""
+        self.rewind(event.step)
+
+    def run_state(self, *, live: bool, away: State | None = None) -> RunState:
+        """The state in words. `live`: a process executes the run; `away`: who cannot be reached at this moment."""
+        last = "" if self.step is None else str(self.step)
+        if self.finish:
+            return self._ending(self.finish)
+        if not live:
+            return _said(State.CUT_OFF if self.ready_at is None else State.READY, last)
+        if away:
+            return _said(away)
+        if self.held:
+            return _said(State.HELD)
+        if self.paused:
+            return _said(State.PAUSED)
+        if self.pausing:
+            return _said(State.PAUSING)
+        return _said(State.RUNNING, last) if last else _said(State.STARTING)
+
+    def _ending(self, finish: ev.RunFinished) -> RunState:
+        reason: str = finish.stop_reason
+        if finish.without_answer:
+            reason = State.WITHOUT_ANSWER.label
+        elif reason == State.TOKENS.label and finish.error:  # not the run's own limit
+            reason = State.CONTEXT.label
+        detail = format_model_failure(self._failure) if reason == State.MODEL_ERROR.label else ""
+        if reason in self._limits and reason in _LIMITS:
+            detail = _LIMITS[reason](self._limits[reason])
+        known = _BY_LABEL.get(reason)
+        return RunState(reason, state_words(reason, detail), known.meaning if known else "bad")
+
+    def _add_to_step(
+        self, event: ev.ModelRequested | ev.ModelReplied | ev.ModelFailed | ev.ModelDelta | ev.CallProposed
+    ) -> None:
+        if event.step != self.step:
+            self.step, self._failure = event.step, ""
+        if isinstance(event, ev.ModelFailed):
+            self._failure = event.error
+        elif isinstance(event, ev.ModelRequested):
+            self.paused, self.held, self.ready_at = False, None, None
+
+    def _set_limits(self, limits: Any) -> None:
+        if isinstance(limits, dict):
+            numbers = {
+                name: value
+                for name, value in limits.items()
+                if name in _LIMITS and isinstance(value, int | float) and not isinstance(value, bool)
+            }
+            self._limits = {**self._limits, **numbers}
+
+    def _clear(self) -> None:
+        self.paused, self.pausing, self.held, self.ready_at = False, False, None, None
+
+
+def _said(state: State, detail: str = "") -> RunState:
+    return RunState(state.label, state_words(state.label, detail), state.meaning)

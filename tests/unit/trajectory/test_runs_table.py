@@ -1,0 +1,137 @@
+"""What is said of a run is the same everywhere: one table of runs, `data/runs.json`, against each place that says it.
+
+`labextension/tests/runs-table.test.mjs` tests the view against the same table.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from card_runs import card_of, written
+from test_card import shown
+
+from llm_sandbox_nb.cli.printer import Printer
+from llm_sandbox_nb.runs.catalog import list_runs
+from llm_sandbox_nb.runs.run import Run
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.facts import with_facts
+from llm_sandbox_nb.trajectory.run_folder import summarize
+from llm_sandbox_nb.trajectory.saved_events import saved_events
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
+from llm_sandbox_nb.trajectory.watched_run import WatchedRun
+
+DATA = Path(__file__).parents[2] / "data"
+sys.path.insert(0, str(DATA))
+
+import make_runs  # noqa: E402
+
+ROWS: list[dict[str, Any]] = json.loads((DATA / "runs.json").read_text("utf-8"))
+rows = pytest.mark.parametrize("row", ROWS, ids=[row["name"] for row in ROWS])
+
+
+def events_of(row: dict[str, Any]) -> list[ev.Event]:
+    return [ev.parse_python(event) for event in row["events"]]
+
+
+def lines_of(trajectory: Trajectory) -> list[dict[str, Any]]:
+    """The lines that were recorded."""
+    return [step.line.model_dump(exclude_defaults=True) if step.line else {} for step in trajectory.steps]
+
+
+def said(line: dict[str, Any]) -> list[str]:
+    """The words of a line, one by one."""
+    chips = [chip["text"] for chip in line.get("chips", ())]
+    return [word for word in (line.get("thought"), line.get("what"), *chips, line.get("figures")) if word]
+
+
+def test_the_table_has_rows_of_all_kinds() -> None:
+    assert len(ROWS) >= 120
+    assert len({row["facts"]["state"] for row in ROWS}) >= 20
+    assert {row["live"] for row in ROWS} == {True, False}
+    assert sum(row["name"].startswith("recorded") for row in ROWS) >= 4
+
+
+@rows
+def test_the_fold(row: dict[str, Any]) -> None:
+    assert make_runs.facts(Trajectory(events_of(row)), live=row["live"]) == row["facts"]
+
+
+@rows
+def test_facts_that_were_recorded_say_the_same(row: dict[str, Any]) -> None:
+    """All but the line of a step that runs is in the record; a second reading adds nothing."""
+    events = list(with_facts(events_of(row), live=row["live"]))
+    trajectory = Trajectory(events)
+    assert make_runs.facts(trajectory, live=row["live"]) == row["facts"]
+    assert [*with_facts(events, live=row["live"])] == events
+    recorded = lines_of(trajectory)
+    assert all(recorded[: -2 if row["live"] else None])
+    assert Trajectory(events).branches == Trajectory(events_of(row)).branches
+
+
+@rows
+def test_the_events_of_a_saved_card(row: dict[str, Any]) -> None:
+    kept = [ev.parse_python(event) for event in saved_events(events_of(row), live=row["live"])]
+    assert make_runs.facts(Trajectory(kept), live=row["live"]) == row["facts"]
+
+
+@rows
+def test_the_list_of_a_server(row: dict[str, Any]) -> None:
+    run = WatchedRun()
+    for event in row["events"]:
+        run.add(event)
+    listed = run.to_json(live=row["live"], away=False)
+    facts = row["facts"]
+    assert listed["status"] == {name: facts[name] for name in ("state", "words", "meaning")}
+    assert (listed["held"] or {}).get("call_id") == facts["held"]
+    assert listed["paused"] == (facts["paused"] and row["live"])
+
+
+@rows
+def test_the_card_in_html_and_in_text(row: dict[str, Any]) -> None:
+    card = card_of(events_of(row))
+    bundle = card.live() if row["live"] else card.final()
+    for text in (shown(bundle), bundle["text/plain"]):
+        assert row["facts"]["words"] in text
+        for line in row["facts"]["lines"][-3:]:
+            for word in said(line):
+                assert word in text, word
+
+
+@rows
+def test_the_lists_of_runs_and_the_repr(row: dict[str, Any], tmp_path: Path) -> None:
+    if row["live"]:
+        pytest.skip("a run on disk is executed by nobody")
+    folder = written(tmp_path / "runs" / "20260101-120000-aa", events_of(row))
+    facts = row["facts"]
+    (entry,) = list_runs(tmp_path / "runs")
+    assert entry.state == facts["words"]
+    summary = summarize(folder)
+    assert summary is not None
+    assert summary.run_state(live=False).to_json() == {
+        name: facts[name] for name in ("state", "words", "meaning")
+    }
+    assert facts["words"] in repr(Run.load(folder))
+
+
+@rows
+def test_the_terminal(row: dict[str, Any]) -> None:
+    out = io.StringIO()
+    printer = Printer(out)
+    events = events_of(row)
+    for event in events:
+        printer(event)
+    if isinstance(events[-1], ev.RunFinished):
+        assert out.getvalue().splitlines()[-1].startswith(f"{row['facts']['words']} after ")
+    assert "Steps remaining: 7" not in out.getvalue()
+
+
+def test_a_changed_word_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = next(row for row in ROWS if row["name"] == "denied by a person")
+    monkeypatch.setitem(make_runs.step_line.__globals__["DECIDED"], "skip", "skipped by you")
+    with pytest.raises(AssertionError):
+        test_the_fold(row)
