@@ -89,6 +89,7 @@ def shown_reason(finish: ev.RunFinished) -> str:
 _LIMIT_WORDS: dict[str, Callable[[Any], str]] = {
     "steps": format_count,
     "tokens": format_count,
+    "total_tokens": format_count,
     "time": format_duration,
     "cost": format_cost,
 }

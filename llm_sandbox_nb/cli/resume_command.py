@@ -39,7 +39,13 @@ _SETTINGS = {
     "extra_body": "extra_body",
 }
 """Options with the names of the model's settings."""
-_LIMITS = {"steps": "steps", "tokens": "tokens", "budget": "cost", "time": "time"}
+_LIMITS = {
+    "steps": "steps",
+    "tokens": "tokens",
+    "total_tokens": "total_tokens",
+    "budget": "cost",
+    "time": "time",
+}
 _PAUSES = ("step", "break", "break_when", "approve", "on_pause")
 _IN_PYTHON = (
     (re.compile(r"result\.resume\(limits=\{'steps': (\d+)\}\)"), r"--steps \1"),
@@ -94,6 +100,7 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
     from llm_sandbox_nb.model.contract import ModelError
     from llm_sandbox_nb.runs.resume import ResumeOptions, resume
 
+    prompt = TerminalPrompt(sys.stdin, sys.stdout)
     options = ResumeOptions(
         text=text,
         model=values["model"] if "model" in given else None,
@@ -105,8 +112,8 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
         },
         api_base=values["api_base"],
         api_key=values["api_key"],
-        listeners=(Printer(sys.stdout),),
-        pause=_pauses(values, given),
+        listeners=(Printer(sys.stdout), prompt.listen),
+        pause=_pauses(values, given, prompt),
         tools=[function_of("tool", name) for name in values["tool"]] or None,
         tool_calls=values["tool_calls"] if "tool_calls" in given else None,
         same_failures=values["same_failures"] if "same_failures" in given else None,
@@ -119,16 +126,15 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
         raise NotStartedError(str(error), MODEL_ERROR) from error
 
 
-def _pauses(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _pauses(values: Mapping[str, Any], given: Mapping[str, Any], prompt: TerminalPrompt) -> dict[str, Any]:
     if not any(name in given for name in _PAUSES):
         return {}
-    ask = TerminalPrompt(sys.stdin, sys.stdout).ask
     return {
         "step": values["step"],
         "breakpoints": values["break"],
         "break_when": [function_of("break_when", name) for name in values["break_when"]],
         "approve": values["approve"],
-        "on_pause": ask if values["on_pause"] == "ask" else values["on_pause"],
+        "on_pause": prompt.ask if values["on_pause"] == "ask" else values["on_pause"],
     }
 
 

@@ -91,6 +91,7 @@ function reasonDetail(trajectory: Trajectory, host: IHost): string {
   switch (limit === null ? '' : reason) {
     case 'steps':
     case 'tokens':
+    case 'total_tokens':
       return formatCount(limit!);
     case 'cost':
       return formatCost(limit) ?? '';

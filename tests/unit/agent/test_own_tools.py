@@ -245,7 +245,7 @@ def test_a_held_call_can_be_changed_to_what_the_tool_takes() -> None:
 
 def test_approving_edits_also_asks_before_an_own_tool() -> None:
     moment = Moment("call", 1, "lookup", arguments={"word": "a"})
-    assert asyncio.run(pause_rules(approve="edits").why(moment)) == ("approval", "approve=edits")
+    assert asyncio.run(pause_rules(approve="edits").why(moment)) == ("approval", "You approve every command.")
     assert Breakpoint("tool == 'lookup'").met(moment)
 
 
