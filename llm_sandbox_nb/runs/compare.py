@@ -345,27 +345,23 @@ def shown(call: Call) -> str:
 def _as_text(made: Comparison[Any]) -> str:
     """A short table: how each run ended, what it used, where they part, and which files differ at the end."""
     names = [total.name for total in made.totals]
-    cells = [[_state(total), *_figures(total)] for total in made.totals]
-    answers = [_window(text, told, _CELL) for text, told in zip(*_answers_and_marks(made), strict=True)]
-    columns = [[name, answer, *own] for name, answer, own in zip(names, answers, cells, strict=True)]
-    table = [["", "answer", "ended", "steps", "tokens", "cost", "time"], *columns]
-    wide = [max(len(_short(cell, _CELL)) for cell in column) for column in table]
-    rows = zip(*table, strict=True)
+    told = [printable(total.answer) if total.answer else "none" for total in made.totals]
+    place = _parts_at(told)
+    table = [["", "answer", "ended", "steps", "tokens", "cost", "time"]]
+    for total, answer in zip(made.totals, told, strict=True):
+        steps, tokens, cost, _ = _figures(total)
+        time = format_duration(total.model_time + total.tool_time)
+        table.append([total.name, _window(answer, place, _CELL), _state(total), steps, tokens, cost, time])
+    table = [[_short(cell, _CELL) for cell in row] for row in table]
+    wide = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [
-        "  ".join(f"{_short(cell, _CELL):<{width}}" for cell, width in zip(row, wide, strict=True)).rstrip()
-        for row in rows
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, wide, strict=True)).rstrip() for row in table
     ]
     lines += ["", _divergence_text(made)]
     if made.divergence is not None:
         lines += _deciding_lines(names, made.rows[made.divergence])
     files = f"{_differing_files(made)}{': ' if made.files else ''}{_named(made.files)}. {left_out(made.others)}".strip()
     return "\n".join([*lines, made.note or files])
-
-
-def _answers_and_marks(made: Comparison[Any]) -> tuple[list[str], list[int]]:
-    """The answers on one line each, and where each first differs from the others."""
-    texts = [printable(total.answer) if total.answer else "none" for total in made.totals]
-    return texts, [_parts_at(texts)] * len(texts)
 
 
 def _deciding_lines(names: Sequence[str], row: AlignedRow) -> list[str]:
