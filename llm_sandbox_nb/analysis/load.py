@@ -15,7 +15,9 @@ from llm_sandbox_nb.trajectory.run_folder import JOURNAL, SEED
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 Form = Literal["journal", "seed"]
-_FOREIGN = "it is a file of another program, neither a run of this package nor a trajectory.json of the LLM-in-Sandbox package"
+_FOREIGN = (
+    "it is a file of another program: neither a run of this package nor a trajectory.json of LLM-in-Sandbox"
+)
 _SEEDS = f"{Path(SEED).stem}*.json"
 
 

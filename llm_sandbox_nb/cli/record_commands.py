@@ -24,8 +24,9 @@ from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
 from llm_sandbox_nb.trajectory.run_folder import JOURNAL, RunNotFoundError, find_run_folder
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
-_ANALYZED = ["group", "runs", "foreign_runs", "ended", "turns_mean", "external_rate", "files_rate", "computation_rate", "environment_share",
-          "tokens_once_mean", "tokens_billed_mean", "tool_share", "runs_per_minute", "wandering_runs"]  # fmt: skip
+_ANALYZED = ["group", "runs", "foreign_runs", "ended", "turns_mean", "external_rate", "files_rate", "computation_rate",
+          "environment_share", "tokens_once_mean", "tokens_billed_mean", "tool_share", "runs_per_minute",
+          "wandering_runs"]  # fmt: skip
 
 
 def runs_command(arguments: argparse.Namespace) -> int:
@@ -65,7 +66,7 @@ def _confirmed() -> bool:
 
 
 def show_command(arguments: argparse.Namespace) -> int:
-    """Print the current attempt of a run, or with `--all` every event; a run that was killed is shown to its last event.
+    """Print the current attempt of a run, or with `--all` every event; of a killed run all up to its last event.
 
     Raises:
         UsageError: there is no run, or it cannot be read.

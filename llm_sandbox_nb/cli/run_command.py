@@ -237,7 +237,7 @@ _RESUMABLE = frozenset(
         "no_answer",
         "refused",
         "repeated",
-    }  # fmt: skip
+    }
 )
 _KEPT_FLAGS = ("api_base", "isolation")
 """Options that no record has, or that a loaded run does not take from its record."""
@@ -321,11 +321,15 @@ class TerminalPrompt:
         self._out = out
         self._read = b""
         self._ended = source is None
+        self._ready = asyncio.Event()
+        """Whether the sandbox is ready."""
         self._asked: Callable[[], str] | None = None
         """What is asked now; None while nothing is."""
 
     def listen(self, event: ev.Event) -> None:
         """Ask again below what an event has printed: the sandbox becomes ready while a person reads the question."""
+        if isinstance(event, ev.SandboxReady):
+            self._ready.set()
         if self._asked is not None and isinstance(event, _PRINTED):
             self._say(self._asked())
 
@@ -336,8 +340,7 @@ class TerminalPrompt:
         prompt = Prompt(run.control, source="terminal", trajectory=run.trajectory)
         if run.trajectory.sandbox is None:
             self._say("\nThe sandbox starts; then you are asked.\n")
-        while run.trajectory.sandbox is None:  # the question says where the call would run
-            await asyncio.sleep(_POLL)
+            await self._ready.wait()  # the question says where the call would run
         text = f"{prompt.text[:_SHOWN]}\n" if prompt.text else ""
         self._asked = lambda: f"\n{text}{prompt.hint}" if prompt.open else ""
         try:

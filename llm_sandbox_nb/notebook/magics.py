@@ -35,7 +35,7 @@ _SANDBOX_COMMANDS = ("status", "files", "get", "put", "sh", "fresh", "reset", "s
 _RUN_COMMANDS = ("runs", "load", "export", "preview", "rewind", "undo", "resume", "fork", "compare", "replay")
 _DECISIONS = ("held", "pause", "continue", "step", "edit", "deny", "observe", "say", "change")
 _WITH_VARIABLES = (*_RUN_COMMANDS, "files", "get", "put", "model", "benchmark", "train")
-"""Subcommands whose words may be `$name` or `{name}`; in the others, such as `sh`, these may be the shell's or a text."""
+"""Subcommands whose words may be `$name` or `{name}`; in others, such as `sh`, these may be the shell's or a text."""
 _SUBCOMMANDS = (
     *_SANDBOX_COMMANDS,
     *_RUN_COMMANDS[:3],

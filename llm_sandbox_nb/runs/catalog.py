@@ -72,7 +72,7 @@ class RunEntry:
 
 
 def list_runs(root: Path, most: int | None = None, elsewhere: Iterable[Path] = ()) -> list[RunEntry]:
-    """The runs below `root` and those `elsewhere` in the order in which they began; only the newest `most`, if given."""
+    """The runs below `root` and `elsewhere` in the order in which they began; only the newest `most`, if given."""
     folders = _folders(root, elsewhere)
     short = short_ids(folders)
     names = {folder.name: short_id for folder, short_id in short.items()}

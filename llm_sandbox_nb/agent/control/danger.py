@@ -1,7 +1,7 @@
 """Dangers of a command, by rules: a warning for the person who approves it, and no protection.
 
-The rules and their words are those of the card (`labextension/src/view/danger.ts`); a test compares the two. The command
-is hostile input: a rule that does not match says nothing about it.
+The rules and their words are those of the card (`labextension/src/view/danger.ts`); a test compares the two. The
+command is hostile input: a rule that does not match says nothing about it.
 """
 
 from __future__ import annotations

@@ -186,7 +186,8 @@ class Prompt:
                 f"({of_call}step, change, help work too): "
             )
         if self._held is not None and self._held.reason == "approval":
-            return "Approve? (y, n, n REASON, all: approve all commands of this run, edit, step, say, change, stop, help): "
+            all_of_them = "all: approve all commands of this run"
+            return f"Approve? (y, n, n REASON, {all_of_them}, edit, step, say, change, stop, help): "
         enter = "Enter or step" if self._control.stepping else "step"
         return f"({enter}, continue, {of_call}say, change, stop, help): "
 

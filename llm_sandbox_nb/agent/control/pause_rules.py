@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any, Literal, get_args
 
 from llm_sandbox_nb.agent.control.breakpoints import Breakpoint, Moment
 from llm_sandbox_nb.agent.tools.toolbox import only_edits
+from llm_sandbox_nb.daemon_threads import in_daemon_thread
 from llm_sandbox_nb.one_sentence import OneSentence
 
 Approve = Literal["ask", "edits", "auto"]
@@ -75,7 +75,7 @@ async def _call_predicate(predicate: Predicate, moment: Moment) -> str:
         if inspect.iscoroutinefunction(predicate):
             answer = await predicate(moment)
         else:
-            answer = await asyncio.to_thread(predicate, moment)
+            answer = await in_daemon_thread(predicate, moment)
             if inspect.isawaitable(answer):
                 answer = await answer
         return name if answer else ""

@@ -17,6 +17,8 @@ from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 VIEW = ROOT / "labextension" / "src" / "view"
+REWIND = "you can rewind afterwards"
+IN_DOCKER = f"Docker sandbox, no network; {REWIND}."
 _RULE = re.compile(r"\{\s*pattern: /(.+?)/(gi?),\s*text: '([^']+)'(,\s*outside: true)?\s*\}")
 
 
@@ -71,9 +73,9 @@ def test_the_words_are_those_of_the_card() -> None:
 @pytest.mark.parametrize(
     ("command", "trajectory", "said"),
     [
-        ("rm -rf x", running(), "Run this command? It deletes files. Docker sandbox, no network; you can rewind afterwards."),
+        ("rm -rf x", running(), f"Run this command? It deletes files. {IN_DOCKER}"),
         ("ls", running(kept=False), "Run this command? Docker sandbox, no network."),
-        ("ls", running("bubblewrap", "open"), "Run this command? Bubblewrap sandbox with network; you can rewind afterwards."),
+        ("ls", running("bubblewrap", "open"), f"Run this command? Bubblewrap sandbox with network; {REWIND}."),
         ("ls", running("process", "open"), "Run this command? Not isolated: it runs on this machine."),
         (
             "git push --force",
@@ -81,8 +83,8 @@ def test_the_words_are_those_of_the_card() -> None:
             "Run this command? It overwrites the history of a remote repository. Docker sandbox with network; a rewind "
             "does not undo what it does elsewhere.",
         ),
-        ("echo 1 > data.csv", running(), "Run this command? It overwrites data.csv. Docker sandbox, no network; you can rewind afterwards."),
-        ("echo 1 > new.csv", running(), "Run this command? Docker sandbox, no network; you can rewind afterwards."),
+        ("echo 1 > data.csv", running(), f"Run this command? It overwrites data.csv. {IN_DOCKER}"),
+        ("echo 1 > new.csv", running(), f"Run this command? {IN_DOCKER}"),
     ],
 )  # fmt: skip
 def test_what_a_command_may_do_and_where(command: str, trajectory: Trajectory, said: str) -> None:
