@@ -38,6 +38,8 @@ sys.path.insert(0, str(HERE))
 
 from error_sentences import collected  # noqa: E402
 
+_SHORTEST, _LONGEST = 3, 85
+"""Words of a sentence that is listed: fewer are a part of another sentence, more are a help text."""
 _BLOCK = re.compile(r"(<!-- (\w+): begin -->\n).*?(<!-- \2: end -->)", re.DOTALL)
 
 
@@ -284,9 +286,10 @@ def prompt_commands() -> str:
     return f"```text\n{debug_commands.HELP}\n```"
 
 
-def errors() -> str:
-    """Every sentence of an error by area, with what to do."""
-    areas = tomllib.loads((HERE / "advice.toml").read_text("utf-8"))["area"]
+def errors(first: bool) -> str:
+    """The sentences of errors by area, each with what to do: those that users meet first, or the others."""
+    advice = tomllib.loads((HERE / "advice.toml").read_text("utf-8"))
+    areas, beginnings = advice["area"], tuple(advice["first"])
     places = {place: area for area in areas for place in area["files"]}
     rows: dict[str, dict[str, str]] = {area["title"]: {} for area in areas}
     for path, texts in collected().items():
@@ -297,20 +300,18 @@ def errors() -> str:
         area = places[place]
         own = area.get("sentences", {})
         for text in texts:
-            advice = [own[start] for start in own if text.startswith(start)]
-            rows[area["title"]].setdefault(text, (advice or [area["files"][place]])[0])
+            said = [own[start] for start in own if text.startswith(start)]
+            if text.startswith(beginnings) is first and _SHORTEST <= len(text.split()) <= _LONGEST:
+                rows[area["title"]].setdefault(text, (said or [area["files"][place]])[0])
+    known = [text for found in rows.values() for text in found] if first else beginnings
+    if lost := [one for one in beginnings if not any(text.startswith(one) for text in known)]:
+        raise KeyError(f"No sentence begins like this any more, see docs/advice.toml: {lost}")
     parts = []
     for area in areas:
-        usual = next(iter(area["files"].values()))
-        found = sorted(rows[area["title"]].items())
-        parts += [f"## {area['title']}", "", area["intro"], ""]
-        if any(advice == usual for _, advice in found):
-            parts += [f"Where the second column is empty: {usual[:1].lower()}{usual[1:]}", ""]
-        parts += ["| sentence | what to do |", "|---|---|"]
-        parts += [
-            f"| {_literal(text)} | {'' if advice == usual else _cell(advice)} |" for text, advice in found
-        ]
-        parts.append("")
+        if found := sorted(rows[area["title"]].items()):
+            parts += [f"## {area['title']}", "", area["intro"], "", "| sentence | what to do |", "|---|---|"]
+            parts += [f"| {_literal(text)} | {_cell(advice)} |" for text, advice in found]
+            parts.append("")
     return "\n".join(parts).rstrip()
 
 
@@ -344,7 +345,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "schemas": schemas,
     "events": event_kinds,
     "prompt": prompt_commands,
-    "errors": errors,
+    "first_errors": lambda: errors(first=True),
+    "errors": lambda: errors(first=False),
 }
 
 

@@ -64,10 +64,14 @@ def _show_in_notebooks() -> None:
 
 
 def load_ipython_extension(ipython: Any) -> None:
-    """Register the `%%sandbox` and `%sandbox` magics; called by `%load_ext llm_sandbox_nb`."""
+    """Register the `%%sandbox` and `%sandbox` magics; called by `%load_ext llm_sandbox_nb`.
+
+    Loaded again, they stay what they are: they keep the notebook's sandbox, its runs and what `%config` has set.
+    """
     from llm_sandbox_nb.notebook.magics import SandboxMagics
 
-    ipython.register_magics(SandboxMagics)
+    known = ipython.magics_manager.registry.get(SandboxMagics.__name__)
+    ipython.register_magics(known if isinstance(known, SandboxMagics) else SandboxMagics)
 
 
 def _jupyter_server_extension_points() -> list[dict[str, Any]]:

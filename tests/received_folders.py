@@ -493,7 +493,7 @@ def operations(
         "journal": lambda: len(_journal(folder, 2**24)),
         "preview": lambda: str(Run.load(folder).preview(1)),
         "compare": lambda: str(Run.load(folder).compare(Run.load(honest))),
-        "branches": lambda: str(Run.load(folder).branches),
+        "branches": lambda: str(Run.load(folder).attempts),
     }
     if sandbox:
         found |= {

@@ -103,6 +103,6 @@ def same_as_loaded(run: Run) -> Run:
     assert loaded.trajectory.steps == run.trajectory.steps
     assert loaded.trajectory.files == run.trajectory.files
     assert loaded.trajectory.uncovered == run.trajectory.uncovered
-    assert loaded.branches == run.branches
+    assert loaded.attempts == run.attempts
     assert loaded.messages == run.messages
     return loaded

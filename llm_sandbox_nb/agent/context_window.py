@@ -229,7 +229,7 @@ class ContextWindow:
         except ContextOverflowError as error:
             self.learn(error)
             return
-        self._meter.add_cost(reply.usage)
+        self._meter.add_summary(reply.usage)
         if not (summary := reply.text.strip()):
             return
         reduction = self._reduction(messages)

@@ -10,11 +10,12 @@ from typing import Literal
 
 from llm_sandbox_nb.trajectory.events import Usage
 
-LimitName = Literal["steps", "tokens", "context", "cost", "time"]
+LimitName = Literal["steps", "tokens", "total_tokens", "context", "cost", "time"]
 
 _LAST_TURN: dict[LimitName, str] = {
     "steps": "This is your last step.",
     "tokens": "The conversation is at its limit of tokens: this is your last turn.",
+    "total_tokens": "The tokens of this run are nearly used up: this is your last turn.",
     "context": "The conversation is near the limit of what you can take in at once: this is your last turn.",
     "cost": "The budget is nearly spent: this is your last turn.",
     "time": "The time is nearly up: this is your last turn.",
@@ -33,18 +34,19 @@ _WHAT_TO_DO = "Save your results if they are not saved yet, and call submit in t
 class RunLimits:
     """What one run may use. None means without limit.
 
-    `tokens` bounds the conversation: prompt and reply of one request together, as the paper has it. `cost` is
-    US dollars over the whole run; it can only be kept when the model's price is known. `time` is seconds from
-    the start.
+    `tokens` bounds the conversation: prompt and reply of one request together, as the paper has it. `total_tokens`
+    bounds the sum of all requests and replies, which is what the card counts. `cost` is US dollars over the whole run;
+    it can only be kept when the model's price is known. `time` is seconds from the start.
     """
 
     steps: int = 100
     tokens: int | None = 65_536
     cost: float | None = None
     time: float | None = None
+    total_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("steps", "tokens", "cost", "time"):
+        for name in ("steps", "tokens", "total_tokens", "cost", "time"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"The limit on {name} has to be more than zero, not {value}.")
@@ -59,6 +61,8 @@ class Meter:
         """Number of the current step, from 1."""
         self.conversation = 0
         """Tokens of the next request: counted by the provider, the newest part estimated."""
+        self.total_tokens = 0
+        """Tokens of all requests and replies so far; estimated where the provider does not count."""
         self.cost: float | None = 0.0
         self.last_turn: LimitName | None = None
         """The limit that makes the current step the last one."""
@@ -85,11 +89,14 @@ class Meter:
         self._estimated = 0
         """Tokens that were added to `conversation`, or taken from it, and that no provider has counted."""
 
-    def resume_from(self, step: int, conversation: int, cost: float | None, added: int = 0) -> None:
+    def resume_from(
+        self, step: int, conversation: int, cost: float | None, added: int = 0, total_tokens: int = 0
+    ) -> None:
         """Continue with a conversation that has used so many steps and tokens, and has cost so much.
 
-        `added` is an estimate of what came after the tokens were counted.
+        `added` is an estimate of what came after the tokens were counted; `total_tokens` counts all requests so far.
         """
+        self.total_tokens = total_tokens
         self.step, self.conversation, self.cost = step, conversation + added, cost
         self.counted, self._estimated, self._newest_reply = conversation, added, 0
         self.last_turn = self._next_is_last = None
@@ -130,9 +137,15 @@ class Meter:
             self.conversation = self.counted = usage.total_tokens
             self._estimated = 0
             self._newest_reply, before = usage.completion_tokens, usage.prompt_tokens
+        self.total_tokens += self.conversation
         self.beginning = self.beginning or before
         self.add_cost(usage)
         self._last_cost = (usage.cost if usage else None) or 0.0
+
+    def add_summary(self, usage: Usage | None) -> None:
+        """Add a request that is not part of the conversation: its summary."""
+        self.total_tokens += usage.total_tokens if usage else 0
+        self.add_cost(usage)
 
     def add_cost(self, usage: Usage | None) -> None:
         """Add what a request has cost; None is not known."""
@@ -158,6 +171,8 @@ class Meter:
         """The limit that allows not even one last turn."""
         if self.limits.cost is not None and self.cost is not None and self.cost >= self.limits.cost:
             return "cost"
+        if self.limits.total_tokens is not None and self.total_tokens >= self.limits.total_tokens:
+            return "total_tokens"
         if self.limits.time is not None and self.elapsed >= self.limits.time:
             return "time"
         return None
@@ -180,6 +195,11 @@ class Meter:
             return "steps"
         if limits.tokens is not None and self.conversation >= limits.tokens - min(2048, limits.tokens // 8):
             return "tokens"
+        if (
+            limits.total_tokens is not None
+            and self.total_tokens + 2 * self.conversation >= limits.total_tokens
+        ):
+            return "total_tokens"
         if self._context_is_full():
             return "context"
         if limits.cost is not None and self.cost is not None and self.cost + self._last_cost >= limits.cost:
@@ -202,6 +222,8 @@ class Meter:
             return None
         if self.limits.tokens is not None:
             asked = min(asked, max(1024, self.limits.tokens - self.conversation))
+        if self.limits.total_tokens is not None:
+            asked = min(asked, max(1024, self.limits.total_tokens - self.total_tokens - self.conversation))
         if self.context is not None:
             uncertain = self._estimated // 2 + _MARGIN + (0 if self.beginning else self.tools * 3 // 2)
             asked = min(asked, max(SMALLEST_REPLY, self.context - self.conversation - uncertain))

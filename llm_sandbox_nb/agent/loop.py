@@ -454,7 +454,9 @@ class Loop:
         while self._open:
             call = self._open[0]
             observation = given.get(call.id)
-            if observation is None and (decision := await pauses.before_call(call)):
+            if observation is None and (
+                decision := await unless_failed(pauses.before_call(call), self.workspace)
+            ):
                 self._open[0] = call = decision.call or call
                 observation = decision.text if decision.action == "skip" else None
             if observation is not None:

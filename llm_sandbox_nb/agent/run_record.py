@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from llm_sandbox_nb.agent.control.decisions import Held
 from llm_sandbox_nb.agent.control.run_control import RunControl
-from llm_sandbox_nb.agent.errors import ControlError
+from llm_sandbox_nb.agent.errors import ControlError, InputError
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.agent.run_spec import RunSpec
 from llm_sandbox_nb.formats.llm_in_sandbox import read_seed
@@ -21,7 +22,14 @@ from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.sandbox.history.sandbox import CheckpointingSandbox
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import read_journal
-from llm_sandbox_nb.trajectory.run_folder import FILES, JOURNAL, RUNS, RunFiles, find_run_folder
+from llm_sandbox_nb.trajectory.run_folder import (
+    FILES,
+    JOURNAL,
+    RUNS,
+    RunFiles,
+    RunNotFoundError,
+    find_run_folder,
+)
 from llm_sandbox_nb.trajectory.trajectory import Step, Trajectory
 
 _FILES_OF: WeakKeyDictionary[Sandbox, Path] = WeakKeyDictionary()
@@ -187,14 +195,17 @@ class RunRecord:
         Raises:
             FileNotFoundError: there is none, or several have this part in their names.
             JournalError: the journal is damaged before its last line.
+            InputError: it is no path.
             ValueError: the file is no trajectory.
         """
+        if not isinstance(path, str | os.PathLike):
+            raise InputError(f"Run.load takes a folder, a file, or a part of a run's id, not {path!r:.80}.")
         path = Path(path).expanduser()
         path = (find_run_folder(str(path), Path(RUNS)) if len(path.parts) == 1 else path).resolve()
         if path.suffix == ".json":
             return cls(path.parent, read_seed(path), has_journal=False)
         if not path.exists() or (path.is_dir() and not (path / JOURNAL).exists()):
-            raise FileNotFoundError(f"There is no run at {path}: a run is a folder with a {JOURNAL} in it.")
+            raise RunNotFoundError(f"There is no run at {path}: a run is a folder with a {JOURNAL} in it.")
         return cls(path if path.is_dir() else path.parent, Trajectory(read_journal(path)))
 
     @property

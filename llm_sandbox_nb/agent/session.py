@@ -270,7 +270,9 @@ class Session:
         """Let the meter continue with what the conversation has used."""
         trajectory = self.recorder.trajectory
         counted, added = tokens_so_far(trajectory)
-        self.meter.resume_from(past.step, counted, trajectory.total_usage.cost, added)
+        self.meter.resume_from(
+            past.step, counted, trajectory.total_usage.cost, added, trajectory.total_usage.total_tokens
+        )
 
     # --- collect ---
 

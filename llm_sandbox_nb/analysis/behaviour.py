@@ -75,8 +75,8 @@ def behaviour_of(trajectory: Trajectory) -> Behaviour:
 
 
 def succeeded(call: Call) -> bool | None:
-    """True when a command ended with 0 or an edit went well, False when not, None when the record ends before."""
-    return None if call.result is None else not call.result.failed
+    """True when a command ended with 0 or an edit went well, False when not, None when it was not executed."""
+    return None if call.result is None or call.result.error == "skipped" else not call.result.failed
 
 
 def plain_output(call: Call) -> str:

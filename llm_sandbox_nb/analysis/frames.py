@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from llm_sandbox_nb.analysis.behaviour import behaviour_of, plain_output, succee
 from llm_sandbox_nb.analysis.capability_rules import CAPABILITIES
 from llm_sandbox_nb.analysis.load import Loaded
 from llm_sandbox_nb.analysis.usage import Times, throughput, times_of, tokens_of
+from llm_sandbox_nb.trajectory.state import state_words
 
 if TYPE_CHECKING:
     import pandas
@@ -134,6 +136,10 @@ def _group_row(name: str, part: pandas.DataFrame) -> dict[str, Any]:
         for wall, start in zip(timed["wall_time"].tolist(), timed["start"].tolist(), strict=True)
     )
     row: dict[str, Any] = {"group": name, "runs": len(part), "turns_mean": turns / len(part)}
+    row |= {
+        "foreign_runs": int((part["form"] != "journal").sum()),
+        "ended": _endings(part["stop_reason"].tolist()),
+    }
     for kind in ("", "_succeeded"):
         for capability in CAPABILITIES:
             column = f"{capability}{kind}_rate"
@@ -154,6 +160,12 @@ def _group_row(name: str, part: pandas.DataFrame) -> dict[str, Any]:
         "structure_mean": float(part["structure"].mean()),
     }
     return row
+
+
+def _endings(reasons: Iterable[object]) -> str:
+    """How runs ended, the most frequent way first: "Submitted 3, Step limit reached 1"."""
+    words = (state_words(reason) if isinstance(reason, str) else "No end" for reason in reasons)
+    return ", ".join(f"{said} {number}" for said, number in Counter(words).most_common())
 
 
 def _ratio(part: float, whole: float) -> float | None:

@@ -15,6 +15,9 @@ from llm_sandbox_nb.trajectory.run_folder import JOURNAL, SEED
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 Form = Literal["journal", "seed"]
+_FOREIGN = (
+    "it is a file of another program: neither a run of this package nor a trajectory.json of LLM-in-Sandbox"
+)
 _SEEDS = f"{Path(SEED).stem}*.json"
 
 
@@ -38,6 +41,8 @@ class Reading:
 
     runs: list[Loaded] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    replays: int = 0
+    """Replays, which are left out: the same model's work a second time."""
 
 
 def load_runs(paths: Iterable[str | Path]) -> Reading:
@@ -62,10 +67,17 @@ def load_runs(paths: Iterable[str | Path]) -> Reading:
                 continue
             seen.add(file.resolve())
             try:
-                reading.runs += _read(file, given)
+                found = list(_read(file, given))
+                reading.runs += [one for one in found if not _is_replay(one)]
+                reading.replays += sum(map(_is_replay, found))
             except (OSError, ValueError, JournalError) as error:
                 reading.problems.append(f"{file} was left out: {str(error).rstrip('.')}.")
     return reading
+
+
+def _is_replay(run: Loaded) -> bool:
+    start = run.trajectory.start
+    return start is not None and "replay_of" in start.settings
 
 
 def _files(given: Path) -> list[Path]:
@@ -87,6 +99,8 @@ def _read(file: Path, given: Path) -> Iterator[Loaded]:
         return
     content = read_json(file)
     many = _many(content)
+    if many is None and not is_seed(content):
+        raise ValueError(_FOREIGN)
     if many is None:
         yield Loaded(
             file.parent.name, _group(file.parent, given), "seed", file, from_seed(content, file.parent.name)

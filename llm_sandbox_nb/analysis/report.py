@@ -75,6 +75,8 @@ def report_html(reading: Reading, title: str = "What these runs did") -> str:
     parts = [
         f'<p class="note">{plural(len(runs), "run")}, {plural(int(runs["turns"].sum()), "turn")}. '
         f"Capability rules version {RULES_VERSION}, writing patterns version {PATTERNS_VERSION}.{estimated}</p>",
+        "<h2>How the runs ended</h2>",
+        table(groups, ["group", "runs", "ended", "foreign_runs"]),
         "<h2>Capabilities</h2><p>Share of all turns whose code uses a capability; the solid part of a bar is of turns "
         "in which a call that uses it also ended well.</p>",
         plots.svg_of(plots.capability_figure(groups)),

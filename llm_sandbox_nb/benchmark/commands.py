@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.benchmark.judge import Judge
     from llm_sandbox_nb.benchmark.runner import Runner
 
-_LIMITS = {"steps": "steps", "tokens": "tokens", "budget": "cost", "time": "time"}
+_LIMITS = {
+    "steps": "steps",
+    "tokens": "tokens",
+    "total_tokens": "total_tokens",
+    "budget": "cost",
+    "time": "time",
+}
 """Flags, and the fields of `RunLimits` that they set."""
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
@@ -188,7 +194,7 @@ def _config(values: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, An
     config: dict[str, Any] = {"model": values["model"], "judge_model": values["judge_model"]}
     config |= {name: values[name] for name in same}
     config["docker_image"] = values["image"]
-    more = {name: name for name in ("budget", "time", "command_timeout", "max_response_len")}
+    more = {name: name for name in ("total_tokens", "budget", "time", "command_timeout", "max_response_len")}
     more |= {"max_steps": "steps", "max_token_limit": "tokens"}
     config |= {key: values[name] for key, name in more.items() if flags.get(name)}
     return config

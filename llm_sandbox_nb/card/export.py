@@ -12,6 +12,7 @@ from typing import Protocol
 from llm_sandbox_nb.card.artifacts import load_artifacts
 from llm_sandbox_nb.card.bundle import Caps, trajectory_json
 from llm_sandbox_nb.card.card import Card
+from llm_sandbox_nb.one_sentence import OneSentence
 from llm_sandbox_nb.plain_text import first_line, plain
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 from llm_sandbox_nb.trajectory.whole_file import write_whole
@@ -82,7 +83,7 @@ class RecordedRun(Protocol):
         ...
 
 
-class ExportError(Exception):
+class ExportError(OneSentence, Exception):
     """The file cannot be made. The message is one sentence that says what to do."""
 
 

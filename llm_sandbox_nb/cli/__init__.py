@@ -49,6 +49,7 @@ _BY_STOP_REASON = {
     "answered": ENDED_WELL,
     "steps": LIMIT_REACHED,
     "tokens": LIMIT_REACHED,
+    "total_tokens": LIMIT_REACHED,
     "cost": LIMIT_REACHED,
     "time": LIMIT_REACHED,
     "interrupted": INTERRUPTED,

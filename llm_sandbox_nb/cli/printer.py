@@ -19,21 +19,23 @@ from llm_sandbox_nb.formatting import (
 )
 from llm_sandbox_nb.known_keys import without_keys
 from llm_sandbox_nb.plain_text import visible
+from llm_sandbox_nb.runs.replay_outcome import outcome_words, replayed_run
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import load_text
 from llm_sandbox_nb.trajectory.messages import message_text
 from llm_sandbox_nb.trajectory.protection import protection_text
 from llm_sandbox_nb.trajectory.state import Status
 from llm_sandbox_nb.trajectory.step_line import ending
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 LIVE_LINES = 20
 """Lines shown of the beginning of one thought or output during a run; as many of its end, and of what is on stderr."""
 _LINE_LENGTH = 400
 
 _DECIDED = {
-    "edit": "a person changed the call",
-    "skip": "a person skipped the call and showed the model",
-    "observe": "a person showed the model instead",
+    "edit": "Edited by you",
+    "skip": "Denied by you; the model read your answer",
+    "observe": "Result changed by you",
 }
 
 
@@ -55,19 +57,32 @@ def protection_lines(protection: dict[str, Any]) -> Iterator[str]:
 class Printer:
     """Prints events as they come. `lines` bounds one block of text, None shows all.
 
-    `folder` is the run's, needed only to show large outputs of a loaded run whole.
+    `folder` is the run's, needed only to show large outputs of a loaded run whole. `trajectory` is a loaded run's:
+    events of its current attempt alone do not tell how far an earlier one went.
     """
 
-    def __init__(self, out: TextIO, *, lines: int | None = LIVE_LINES, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        out: TextIO,
+        *,
+        lines: int | None = LIVE_LINES,
+        folder: Path | None = None,
+        trajectory: Trajectory | None = None,
+    ) -> None:
         self._out = out
         self._lines = lines
         self._folder = folder
+        self._trajectory = trajectory
         self._step = 0
         self._live: _Block | None = None
         self._start: ev.RunStarted | None = None
         self._limits: list[Any] = []
         self._usage = ev.Usage(cost=0.0)
         self._status = Status()
+        self._said = ""
+        """What the model's newest failure said."""
+        self._denied: set[str] = set()
+        """The calls that a person denied: their results are shown with the decision."""
 
     def __call__(self, event: ev.Event) -> None:
         """Show one event.
@@ -88,6 +103,8 @@ class Printer:
                 self._say(f"Model      {event.model}{scripted}")
                 if event.later_version:
                     self._say(f"  note: {event.later_version}")
+                if other := replayed_run(event):
+                    self._say(outcome_words(self._folder, other) if self._folder else f"Replay of {other}")
             case ev.SettingsChanged():
                 self._limits.append(event.limits)
             case ev.SandboxReady():
@@ -105,6 +122,8 @@ class Printer:
             case ev.CallStarted() | ev.CallOutput() | ev.CallFinished():
                 self._call(event)
             case ev.CallDecided() if event.action != "run":
+                if event.action == "skip":
+                    self._denied.add(event.call_id)
                 self._say(f"  {_DECIDED[event.action]} ({event.source})")
                 self._block(event.observation or "", "  | ")
             case ev.ArtifactSaved():
@@ -115,8 +134,24 @@ class Printer:
                 self._say(f"  note: {event.text}")
             case ev.ArtifactRemoved():
                 self._say(f"  removed {event.path}")
+            case ev.Rewound():
+                self._rewound(event)
             case ev.RunFinished():
                 self._finish(event)
+
+    def _rewound(self, event: ev.Rewound) -> None:
+        """Name a rewind where it leads, and what becomes of the steps after that."""
+        last = self._step if self._trajectory is None else self._trajectory.step_at(event.id)
+        if event.what == "files":
+            self._say(f"\nFiles rewound to {_place(event.step)}")
+            return
+        first, self._step = event.step + 1, event.step
+        kept = f"step {first} is" if last == first else f"steps {first} to {last} are" if last > first else ""
+        words = "Rewind undone, back at" if event.undo_of else "Rewound to"
+        stayed = "; the files stayed as they were" if event.what == "conversation" else ""
+        self._say(
+            f"\n{words} {_place(event.step)}{f'; {kept} kept as an earlier attempt' if kept else ''}{stayed}"
+        )
 
     def _model(self, event: ev.ModelRequested | ev.ModelFailed | ev.ModelReplied) -> None:
         match event:
@@ -124,21 +159,25 @@ class Printer:
                 self._step = event.step
                 self._say(f"\n{' · '.join([f'Step {event.step}', *self._figures()])}")
             case ev.ModelFailed():
-                again = (
-                    "" if event.retry_in is None else f"; trying again in {format_duration(event.retry_in)}"
-                )
-                self._say(f"  the model failed: {event.message}{again}")
+                self._failed(event)
             case ev.ModelReplied():
                 self._usage = self._usage + (event.usage or ev.Usage())
                 self._block(event.reasoning or "", "  . ")
                 self._block(message_text(event.message), "  ")
+
+    def _failed(self, event: ev.ModelFailed) -> None:
+        """Tell a failure that is followed by another attempt, its sentence once; the last one is told at the end."""
+        said, self._said = self._said, event.message
+        if event.retry_in is not None:
+            what = "failed again" if event.message == said else f"failed: {event.message}"
+            self._say(f"  the model {what}; trying again in {format_duration(event.retry_in)}")
 
     def _figures(self) -> list[str]:
         """What the steps so far have used, and the share of the budget."""
         tokens = self._usage.total_tokens
         if not tokens:
             return []
-        return [f"{format_short(tokens)} tokens", self._spent(self._usage.cost)]
+        return [f"{format_short(tokens)} tokens in all", self._spent(self._usage.cost)]
 
     def _spent(self, cost: float | None) -> str:
         if self._start is not None and self._start.scripted:
@@ -164,6 +203,8 @@ class Printer:
 
     def _result(self, event: ev.CallFinished) -> None:
         live, self._live = self._live, None
+        if event.call_id in self._denied:
+            return
         if live and live.used:
             live.end()
         else:
@@ -188,9 +229,11 @@ class Printer:
     def _finish(self, event: ev.RunFinished) -> None:
         usage = event.usage
         words = self._status.run_state(live=True).words
+        if self._start is not None and replayed_run(self._start):
+            words = "Replayed: the record ends here"
         parts = [plural(event.steps, "step")]
         if usage.total_tokens:
-            parts.append(plural(usage.total_tokens, "token"))
+            parts.append(f"{plural(usage.total_tokens, 'token')} in all")
         if usage.total_tokens or (self._start and self._start.scripted):
             parts.append(self._spent(usage.cost))
         if event.wall_time:
@@ -260,6 +303,10 @@ class _Block:
             return
         for name in ("all", stream) if stream == "stderr" else ("all",):
             self._last.setdefault(name, deque(maxlen=self._lines)).append((self._count, line))
+
+
+def _place(step: int) -> str:
+    return f"step {step}" if step else "the beginning"
 
 
 def _first_line(text: str) -> str:

@@ -5,22 +5,27 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from llm_sandbox_nb.cli import ENDED_WELL, FAILED
 from llm_sandbox_nb.cli.printer import LIVE_LINES, Printer, harmless
 from llm_sandbox_nb.formats.llm_in_sandbox import read_seed
+from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.options.parser import prune_rule
 from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.options.values import resolve
-from llm_sandbox_nb.runs.catalog import list_runs, plan_prune, prune, runs_json, runs_text
+from llm_sandbox_nb.runs.catalog import is_running, list_runs, plan_prune, prune, runs_json, runs_text
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
 from llm_sandbox_nb.trajectory.run_folder import JOURNAL, RunNotFoundError, find_run_folder
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
-_ANALYZED = ["group", "runs", "turns_mean", "external_rate", "files_rate", "computation_rate", "environment_share",
-          "tokens_once_mean", "tokens_billed_mean", "tool_share", "runs_per_minute", "wandering_runs"]  # fmt: skip
+_ANALYZED = ["group", "runs", "foreign_runs", "ended", "turns_mean", "external_rate", "files_rate", "computation_rate",
+          "environment_share", "tokens_once_mean", "tokens_billed_mean", "tool_share", "runs_per_minute",
+          "wandering_runs"]  # fmt: skip
 
 
 def runs_command(arguments: argparse.Namespace) -> int:
@@ -60,7 +65,7 @@ def _confirmed() -> bool:
 
 
 def show_command(arguments: argparse.Namespace) -> int:
-    """Print every event of a run; a run that was killed is shown up to its last event.
+    """Print the current attempt of a run, or with `--all` every event; of a killed run all up to its last event.
 
     Raises:
         UsageError: there is no run, or it cannot be read.
@@ -69,26 +74,55 @@ def show_command(arguments: argparse.Namespace) -> int:
     journal = path / JOURNAL if path.is_dir() else path.resolve()
     if not os.path.lexists(journal):
         raise UsageError(f"There is no run at {path}: give the folder that holds its {JOURNAL}.")
-    folder = journal.parent
-    printer = Printer(sys.stdout, lines=LIVE_LINES if arguments.brief else None, folder=folder)
-    last: ev.Event | None = None
+    folder, foreign = journal.parent, journal.suffix == ".json"
+    events: list[ev.Event] = []
+    broken: Exception | None = None
     try:
-        for last in read_seed(journal).events if journal.suffix == ".json" else read_journal(journal):
-            printer(last)
+        events.extend(read_seed(journal).events if foreign else read_journal(journal))
+    except (JournalError, ValueError, OSError) as error:
+        broken = error
+    try:
+        trajectory = Trajectory(events)
+        lines = LIVE_LINES if arguments.brief else None
+        printer = Printer(sys.stdout, lines=lines, folder=folder, trajectory=trajectory)
+        for event in events if arguments.all else _current_attempt(trajectory):
+            printer(event)
     except FileNotFoundError as error:
         raise UsageError(f"Outputs of the run are missing; {folder}/blobs was left behind.") from error
-    except (JournalError, ValueError, OSError) as error:
-        raise UsageError(f"The run cannot be read to its end: {str(error).rstrip('.')}.") from error
-    if last is None:
+    except (JournalError, OSError) as error:
+        broken = broken or error
+    if broken is not None:
+        raise UsageError(f"The run cannot be read to its end: {str(broken).rstrip('.')}.") from broken
+    if not events:
         raise UsageError(f"There is nothing to show: no run has begun in {folder}.")
-    if not isinstance(last, ev.RunFinished):
-        print("\nThe record ends here: the run is still running, or was killed.")
+    if trajectory.finish is None:
+        print(f"\n{harmless(_open_end(trajectory, folder, live=not foreign and is_running(folder)))}")
         return ENDED_WELL
-    if last.error:
-        print(harmless(last.error))
-    if last.answer:
-        print(f"\nAnswer\n{harmless(last.answer)}")
+    if trajectory.finish.error:
+        print(harmless(trajectory.finish.error))
+    if trajectory.answer:
+        print(f"\nAnswer\n{harmless(trajectory.answer)}")
     return ENDED_WELL
+
+
+def _current_attempt(trajectory: Trajectory) -> Iterator[ev.Event]:
+    """The events of the current attempt, with each rewind that led into it after the event that it went back to."""
+    undone = {one.undo_of for one in trajectory.rewinds if one.undo_of}
+    led_here: dict[str, list[ev.Event]] = {}
+    for one in trajectory.rewinds:
+        if one.what != "files" and one.undo_of is None and one.id not in undone:
+            led_here.setdefault(one.to, []).append(one)
+    for event in trajectory.path:
+        yield event
+        yield from led_here.get(event.id, ())
+
+
+def _open_end(trajectory: Trajectory, folder: Path, *, live: bool) -> str:
+    """Where a run stands that has no end, and what continues it."""
+    words = trajectory.state(live=live).words
+    if live:
+        return f"{words}: the run is not over."
+    return f"{words}: `{shlex.join(['llm-sandbox-nb', 'resume', str(folder)])}` continues this run."
 
 
 def export_command(arguments: argparse.Namespace) -> int:
@@ -130,7 +164,9 @@ def analyze_command(arguments: argparse.Namespace) -> int:
     except FileNotFoundError as error:
         raise UsageError(str(error)) from error
     for problem in reading.problems:
-        print(problem, file=sys.stderr)
+        print(harmless(problem), file=sys.stderr)
+    if reading.replays:
+        print(f"{plural(reading.replays, 'replay')} left out: the same work a second time.", file=sys.stderr)
     if not reading.runs:
         raise UsageError(
             f"There is no run in {', '.join(arguments.paths)}: a run is a folder with a {JOURNAL}."
@@ -139,7 +175,7 @@ def analyze_command(arguments: argparse.Namespace) -> int:
         from llm_sandbox_nb.analysis.frames import groups_frame, runs_frame  # needs pandas
 
         groups = groups_frame(runs_frame(reading.runs))
-        print(groups[_ANALYZED].T.to_string(header=False, float_format=lambda value: f"{value:.4g}"))
+        print(harmless(groups[_ANALYZED].map(_shown).T.to_string(header=False)))
         if arguments.html is not None:
             from llm_sandbox_nb.analysis.report import write_report
 
@@ -151,6 +187,13 @@ def analyze_command(arguments: argparse.Namespace) -> int:
             f"The report cannot be written to {arguments.html} ({error.strerror or error}): choose another file."
         ) from error
     return FAILED if reading.problems else ENDED_WELL
+
+
+def _shown(value: object) -> str:
+    """A cell of the table; a dash where nothing is known."""
+    if value is None or value != value:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def run_path(name: str) -> Path:

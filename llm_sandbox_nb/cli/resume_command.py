@@ -40,7 +40,13 @@ _SETTINGS = {
     "extra_body": "extra_body",
 }
 """Options with the names of the model's settings."""
-_LIMITS = {"steps": "steps", "tokens": "tokens", "budget": "cost", "time": "time"}
+_LIMITS = {
+    "steps": "steps",
+    "tokens": "tokens",
+    "total_tokens": "total_tokens",
+    "budget": "cost",
+    "time": "time",
+}
 _PAUSES = ("step", "break", "break_when", "approve", "on_pause")
 _IN_PYTHON = (
     (re.compile(r"result\.resume\(limits=\{'steps': (\d+)\}\)"), r"--steps \1"),
@@ -97,6 +103,7 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
     from llm_sandbox_nb.runs.recorded_spec import RECORDED_BY_NAME
     from llm_sandbox_nb.runs.resume import ResumeOptions, resume
 
+    prompt = TerminalPrompt(sys.stdin, sys.stdout)
     options = ResumeOptions(
         text=text,
         model=values["model"] if "model" in given else None,
@@ -108,8 +115,8 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
         },
         api_base=values["api_base"],
         api_key=values["api_key"],
-        listeners=(Printer(sys.stdout),),
-        pause=_pauses(values, given),
+        listeners=(Printer(sys.stdout), prompt.listen),
+        pause=_pauses(values, given, prompt),
         tools=[function_of("tool", name) for name in values["tool"]] or None,
         retries=RetryPolicy(loading_wait=values["model_wait"]) if "model_wait" in given else None,
         **{name: values[name] for name in RECORDED_BY_NAME if name in given},
@@ -122,16 +129,15 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
         raise NotStartedError(str(error), MODEL_ERROR) from error
 
 
-def _pauses(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _pauses(values: Mapping[str, Any], given: Mapping[str, Any], prompt: TerminalPrompt) -> dict[str, Any]:
     if not any(name in given for name in _PAUSES):
         return {}
-    ask = TerminalPrompt(sys.stdin, sys.stdout).ask
     return {
         "step": values["step"],
         "breakpoints": values["break"],
         "break_when": [function_of("break_when", name) for name in values["break_when"]],
         "approve": values["approve"],
-        "on_pause": ask if values["on_pause"] == "ask" else values["on_pause"],
+        "on_pause": prompt.ask if values["on_pause"] == "ask" else values["on_pause"],
     }
 
 

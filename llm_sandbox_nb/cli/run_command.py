@@ -24,6 +24,7 @@ from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.options.parser import did_you_mean
 from llm_sandbox_nb.options.table import QUERY, UsageError
 from llm_sandbox_nb.options.values import resolve, sandbox_limits
+from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.run_folder import FILES
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ _POLL = 0.05
 _LONGEST_LINE = 1_000_000
 _SHOWN = 20_000
 """Characters of a call or an observation that are printed."""
+_PRINTED = (ev.SandboxReady, ev.ArtifactSaved, ev.ArtifactRemoved, ev.ArtifactSkipped, ev.Noted)
+"""Events that are printed while a question waits for its answer."""
 
 
 def run_command(arguments: argparse.Namespace) -> int:
@@ -181,6 +184,7 @@ async def _solve(values: dict[str, Any], started: list[Run]) -> None:
     from llm_sandbox_nb.model.retries import RetryPolicy
     from llm_sandbox_nb.runs.solve import solve
 
+    prompt = TerminalPrompt(sys.stdin, sys.stdout)
     await solve(
         values["query"],
         model=values["model"],
@@ -192,7 +196,9 @@ async def _solve(values: dict[str, Any], started: list[Run]) -> None:
         inputs=values["input_dir"],
         output_dir=values["output_dir"],
         prompt_config=values["prompt_config"],
-        limits=RunLimits(values["steps"], values["tokens"], values["budget"], values["time"]),
+        limits=RunLimits(
+            values["steps"], values["tokens"], values["budget"], values["time"], values["total_tokens"]
+        ),
         settings=_model_settings(values),
         retries=RetryPolicy(loading_wait=values["model_wait"]),
         command_timeout=values["command_timeout"],
@@ -202,15 +208,13 @@ async def _solve(values: dict[str, Any], started: list[Run]) -> None:
         tools=[function_of("tool", name) for name in values["tool"]],
         api_base=values["api_base"],
         api_key=values["api_key"],
-        listeners=(Printer(sys.stdout),),
+        listeners=(Printer(sys.stdout), prompt.listen),
         on_run=started.append,
         step=values["step"],
         breakpoints=values["break"],
         break_when=[function_of("break_when", name) for name in values["break_when"]],
         approve=values["approve"],
-        on_pause=TerminalPrompt(sys.stdin, sys.stdout).ask
-        if values["on_pause"] == "ask"
-        else values["on_pause"],
+        on_pause=prompt.ask if values["on_pause"] == "ask" else values["on_pause"],
     )
 
 
@@ -222,7 +226,18 @@ def _sandbox_options(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _RESUMABLE = frozenset(
-    {"model_error", "steps", "tokens", "cost", "time", "interrupted", "no_answer", "refused", "repeated"}
+    {
+        "model_error",
+        "steps",
+        "tokens",
+        "total_tokens",
+        "cost",
+        "time",
+        "interrupted",
+        "no_answer",
+        "refused",
+        "repeated",
+    }
 )
 _KEPT_FLAGS = ("api_base", "isolation")
 """Options that no record has, or that a loaded run does not take from its record."""
@@ -235,7 +250,8 @@ def resume_line(run: Run, flags: Mapping[str, Any]) -> str:
         if flags.get(name):
             words += [f"--{name}", str(flags[name])]
     start, changed = run.trajectory.start, run.trajectory.changed
-    for reason, flag in (("steps", "--steps"), ("tokens", "--tokens"), ("cost", "--budget")):
+    limits = {"steps": "--steps", "tokens": "--tokens", "total_tokens": "--total_tokens", "cost": "--budget"}
+    for reason, flag in limits.items():
         set_limits = [start.settings.get("limits") if start else {}, *(change.limits for change in changed)]
         values = [one[reason] for one in set_limits if isinstance(one, dict) and reason in one]
         if run.stop_reason == reason and values and isinstance(values[-1], int | float):
@@ -295,30 +311,52 @@ def function_of(option: str, name: str) -> Callable[..., Any]:
 
 
 class TerminalPrompt:
-    """Asks at each pause, line by line. Without an answer it ends the run."""
+    """Asks at each pause, line by line. Without an answer it ends the run.
+
+    What the run prints meanwhile stands above the question: give `listen` to the run after what prints its events.
+    """
 
     def __init__(self, source: TextIO | None, out: TextIO) -> None:
         self._source = source
         self._out = out
         self._read = b""
         self._ended = source is None
+        self._ready = asyncio.Event()
+        """Whether the sandbox is ready."""
+        self._asked: Callable[[], str] | None = None
+        """What is asked now; None while nothing is."""
+
+    def listen(self, event: ev.Event) -> None:
+        """Ask again below what an event has printed: the sandbox becomes ready while a person reads the question."""
+        if isinstance(event, ev.SandboxReady):
+            self._ready.set()
+        if self._asked is not None and isinstance(event, _PRINTED):
+            self._say(self._asked())
 
     async def ask(self, run: Run) -> None:
         """Let a person decide what the run does next; see `debug_commands` for what they can write."""
         from llm_sandbox_nb.agent.control.debug_commands import Prompt
 
-        prompt = Prompt(run.control, source="terminal")
-        if prompt.open and prompt.text:
-            self._say(prompt.text[:_SHOWN] + "\n")
-        while prompt.open:
-            self._say(prompt.hint)
-            line = await self._line()
-            if line is None:
-                self._say("\nNobody answers: the run is ended.\n")
-                run.control.stop(source="terminal")
-                return
-            if shown := prompt.answer(line):
-                self._say(shown + "\n")
+        prompt = Prompt(run.control, source="terminal", trajectory=run.trajectory)
+        if run.trajectory.sandbox is None:
+            self._say("\nThe sandbox starts; then you are asked.\n")
+            await self._ready.wait()  # the question says where the call would run
+        text = f"{prompt.text[:_SHOWN]}\n" if prompt.text else ""
+        self._asked = lambda: f"\n{text}{prompt.hint}" if prompt.open else ""
+        try:
+            self._say(self._asked())
+            while prompt.open:
+                line = await self._line()
+                if line is None:
+                    self._say("\nNobody answers: the run is ended.\n")
+                    run.control.stop(source="terminal")
+                    return
+                if shown := prompt.answer(line):
+                    self._say(f"{shown}\n")
+                if prompt.open:
+                    self._say(prompt.hint)
+        finally:
+            self._asked = None
 
     def _say(self, text: str) -> None:
         self._out.write(harmless(text))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from llm_sandbox_nb.known_keys import without_keys
+from llm_sandbox_nb.one_sentence import OneSentence
 from llm_sandbox_nb.trajectory.events import Usage
 
 DeltaCallback = Callable[[str, str], None]
@@ -50,7 +51,7 @@ class Reply:
     """Why a call that is written in the text does not count; empty when there is none, or all count."""
 
 
-class ModelError(Exception):
+class ModelError(OneSentence, Exception):
     """A request failed for good, or may be retried. The message is one sentence that says what to do."""
 
     def __init__(

@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 
+from llm_sandbox_nb.daemon_threads import in_daemon_thread
 from llm_sandbox_nb.known_keys import KeyFilter, has_key
 from llm_sandbox_nb.model.connection import SENDS_NEW_MESSAGES, Access, request_client
 from llm_sandbox_nb.model.contract import (
@@ -105,6 +106,13 @@ def backend() -> Any:
     return litellm
 
 
+async def _loaded() -> Any:
+    """`backend()`, imported in a thread that nobody waits for: a run ends at its limit of time all the same."""
+    return (
+        backend() if backend.cache_info().currsize else await in_daemon_thread(backend, name="import-litellm")
+    )
+
+
 def _imported() -> Any:
     """LiteLLM makes millions of objects that stay: not looking through them over and over saves a fifth of the time."""
     collecting = gc.isenabled()
@@ -147,13 +155,16 @@ class LiteLLMModel:
         self._reasonings = ReasoningOfMessages()
         self._found: Found | None = None
         """What the server said of itself when it had nothing at the path, or no such model."""
+        self._importing: asyncio.Future[Any] | None = None
         self._listed_name: str | None = None
         """The server's own name for the model, where it is not that of `name`."""
 
     def prepare(self) -> None:
         """Begin to import LiteLLM, in a thread."""
-        importing = asyncio.get_running_loop().run_in_executor(None, backend)
-        importing.add_done_callback(lambda done: done.cancelled() or done.exception())  # `reply` tells it
+        self._importing = asyncio.ensure_future(_loaded())
+        self._importing.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # `reply` tells it
 
     async def check(self) -> None:
         """Find out whether the provider is known and there is a key, before anything is started.
@@ -165,14 +176,14 @@ class LiteLLMModel:
         """
         if self._access.api_base or self._access.has_known_key(self.name.partition("/")[0]):
             return
-        litellm = await asyncio.to_thread(backend)
+        litellm = await _loaded()
         route = find_route(litellm, self.name, None)
         self._access.check_key(litellm, route, self._access.target(litellm, route, self.name))
 
     async def context_limit(self) -> ContextLimit | None:
         """The tokens that fit, as the server at the given address tells, else as LiteLLM's table has it."""
         try:
-            litellm = await asyncio.to_thread(backend)
+            litellm = await _loaded()
             route = find_route(litellm, self.name, self._access.api_base, self._listed_name)
         except (ImportError, ModelError):
             return None  # the request tells it
@@ -197,7 +208,7 @@ class LiteLLMModel:
             ContextOverflowError: it does not fit.
             ModelError: anything else.
         """
-        litellm = await asyncio.to_thread(backend)
+        litellm = await _loaded()
         route = find_route(litellm, self.name, self._access.api_base, self._listed_name)
         form = self._form(route)
         if settings.max_tokens is None:

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.sandbox.contract import Sandbox
 
 OFFER = (
-    "This cell ran before, and the sandbox has other files now. To begin with its original files, add: "
+    "This task ran before in this sandbox, which has other files now. To begin with the files of that time, add: "
     "--from-files-of {run}"
 )
 _LIMITS = {
     "steps": "The run used up its steps before the model submitted: allow more with --steps.",
-    "tokens": "The conversation reached its limit of tokens before the model submitted: "
-    "allow more with %config SandboxMagics.tokens.",
+    "tokens": "The conversation reached its limit of tokens before the model submitted: allow more with --tokens.",
+    "total_tokens": "The run used up its tokens before the model submitted: allow more with --total-tokens.",
     "cost": "The run used up its budget before the model submitted: allow more with --budget.",
     "time": "The run used up its time before the model submitted: allow more with --time.",
     "repeated": "The same call failed too often in a row: see what it needs, or allow more with --same-failures.",

@@ -141,7 +141,8 @@ def _limits(options: argparse.Namespace, settings: SandboxSettings) -> RunLimits
     try:
         return RunLimits(
             steps=_given(options, settings, "steps"),
-            tokens=settings.tokens,
+            tokens=_given(options, settings, "tokens"),
+            total_tokens=_given(options, settings, "total_tokens"),
             cost=_given(options, settings, "budget"),
             time=_given(options, settings, "time"),
         )

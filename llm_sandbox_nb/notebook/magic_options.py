@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import keyword
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from llm_sandbox_nb.options.table import UsageError, option
 from llm_sandbox_nb.options.values import converted
 
 _NAME = re.compile(r"\{([^\W\d]\w*)\}")
+_VARIABLE = re.compile(r"\$([^\W\d]\w*)|\{([^\W\d]\w*)\}")
 
 _option: Any = argument
 
@@ -43,6 +45,8 @@ OPTIONS = [
     ),
     _option("-o", "--out", metavar="NAME", help="variable that gets the Run, also when the run fails"),
     _shared("--steps"),
+    _shared("--tokens"),
+    _shared("--total-tokens"),
     _shared("--budget"),
     _shared("--time"),
     _shared("--command-timeout"),
@@ -100,10 +104,61 @@ def with_options(function: Any) -> Any:
     return function
 
 
-def parse_line(parser: argparse.ArgumentParser, line: str) -> argparse.Namespace:
-    """The options of a cell's first line.
+def with_variables(words: Sequence[str], namespace: Mapping[str, Any]) -> list[str]:
+    """The words with `$name` and `{name}` replaced by the variable's value, as in IPython's own magics.
+
+    Words with blanks, and what follows `--break`, stay as they are: they are texts and expressions.
 
     Raises:
+        SandboxInputError: a word is the name of a variable that is not there, or that holds no text and no number.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        if name not in namespace:
+            if match[0] == match.string:
+                raise SandboxInputError(
+                    f"There is no variable {name}, which {match[0]} names: define it first."
+                )
+            return match[0]
+        found = namespace[name]
+        if not isinstance(found, str | int | float | os.PathLike):
+            kind = type(found).__name__
+            raise SandboxInputError(
+                f"{match[0]} is a {kind}, neither text nor a number: name it without $ and braces."
+            )
+        return str(found)
+
+    before = ["", *words]
+    return [
+        word
+        if re.search(r"\s", word) or previous == "--break" or word.startswith("--break=")
+        else _VARIABLE.sub(value, word)
+        for previous, word in zip(before, words, strict=False)
+    ]
+
+
+def line_with_variables(rest: str, namespace: Mapping[str, Any]) -> str:
+    """The words after a subcommand of `%sandbox`, with variables replaced as `with_variables` says.
+
+    Raises:
+        SandboxInputError: as `with_variables`.
+    """
+    try:
+        words = shlex.split(rest)
+    except ValueError:
+        return rest  # the command says what is wrong with its quotes
+    replaced = with_variables(words, namespace)
+    return rest if replaced == words else shlex.join(replaced)
+
+
+def parse_line(
+    parser: argparse.ArgumentParser, line: str, namespace: Mapping[str, Any] | None = None
+) -> argparse.Namespace:
+    """The options of a cell's first line; `namespace` holds the variables that `$name` and `{name}` mean.
+
+    Raises:
+        SandboxInputError: there is no such variable.
         SandboxUsageError: there is no such option, or its value is missing.
     """
     try:
@@ -112,7 +167,7 @@ def parse_line(parser: argparse.ArgumentParser, line: str) -> argparse.Namespace
         raise SandboxUsageError(f"The line of options cannot be read ({error}): check its quotes.") from error
     parser.allow_abbrev = False
     try:
-        return parser.parse_args(words)
+        return parser.parse_args(words if namespace is None else with_variables(words, namespace))
     except MagicError as error:
         raise SandboxUsageError(_explained(str(error), parser)) from None
 

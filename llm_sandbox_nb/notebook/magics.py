@@ -14,7 +14,13 @@ from IPython.core import magic, magic_arguments
 
 from llm_sandbox_nb.notebook.errors import SandboxUsageError, plain_errors
 from llm_sandbox_nb.notebook.event_loop import BackgroundLoop
-from llm_sandbox_nb.notebook.magic_options import parse_line, split_words, unknown_subcommand, with_options
+from llm_sandbox_nb.notebook.magic_options import (
+    line_with_variables,
+    parse_line,
+    split_words,
+    unknown_subcommand,
+    with_options,
+)
 from llm_sandbox_nb.notebook.sandboxes import Forks, NotebookSandboxes, SandboxKeeper
 from llm_sandbox_nb.notebook.settings import SandboxSettings
 from llm_sandbox_nb.plain_text import plain
@@ -27,7 +33,9 @@ if TYPE_CHECKING:
 
 _SANDBOX_COMMANDS = ("status", "files", "get", "put", "sh", "fresh", "reset", "stop")
 _RUN_COMMANDS = ("runs", "load", "export", "preview", "rewind", "undo", "resume", "fork", "compare", "replay")
-_DECISIONS = ("held", "pause", "continue", "step", "edit", "skip", "observe", "say", "change")
+_DECISIONS = ("held", "pause", "continue", "step", "edit", "deny", "observe", "say", "change")
+_WITH_VARIABLES = (*_RUN_COMMANDS, "files", "get", "put", "model", "benchmark", "train")
+"""Subcommands whose words may be `$name` or `{name}`; in others, such as `sh`, these may be the shell's or a text."""
 _SUBCOMMANDS = (
     *_SANDBOX_COMMANDS,
     *_RUN_COMMANDS[:3],
@@ -114,7 +122,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
 
         with plain_errors():
             self.read_files()
-            options = parse_line(self.sandbox_cell.parser, line)
+            options = parse_line(self.sandbox_cell.parser, line, self._namespace)
             run = CellRun(self._background, self._sandboxes, self, self.shell)
             run.run(options, cell, lambda run, output: self._on_run(options.out, run, output))
 
@@ -159,18 +167,20 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         %sandbox resume [--say TEXT] [--edit JSON]   continue; first say something, or change the next call;
                                       --others: as for rewind
         %sandbox fork STEP [-o NAME]  a second run from there, in a new sandbox
-        %sandbox compare [RUN...]     compare runs, or the branches of one
+        %sandbox compare [RUN...]     compare runs, or the attempts of one
         %sandbox replay [--ignore EXPR] [--ignore-files PATTERN]   replay a run: what differs?
 
         During a run, from another thread of this kernel (a subshell):
 
         %sandbox held             where it is paused, and the call that waits
-        %sandbox pause | continue | step | edit NAME=VALUE... | skip [TEXT] | observe TEXT | say TEXT |
+        %sandbox pause | continue | step | edit NAME=VALUE... | deny [REASON] | observe TEXT | say TEXT |
                  change NAME=VALUE...   what to do, as at the prompt in a cell
         """
         with plain_errors():
             self.read_files()
             name, _, rest = line.strip().partition(" ")
+            if name in _WITH_VARIABLES:
+                rest = line_with_variables(rest, self._namespace)
             self._execute(name, rest)
 
     def _execute(self, name: str, rest: str) -> None:
@@ -184,8 +194,13 @@ class SandboxMagics(SandboxSettings, magic.Magics):
             getattr(commands, name)(rest)
         elif name in _RUN_COMMANDS:
             from llm_sandbox_nb.notebook.run_commands import RunCommands
+            from llm_sandbox_nb.notebook.saved_runs import moved_runs
 
-            getattr(RunCommands(self._live, self.folder, self._namespace, self._find, self._show), name)(rest)
+            moved = functools.partial(moved_runs, self, self._namespace)
+            commands_of_runs = RunCommands(
+                self._live, self.folder, self._namespace, self._find, self._show, moved
+            )
+            getattr(commands_of_runs, name)(rest)
         elif name in _DECISIONS:
             from llm_sandbox_nb.notebook.run_commands import execute_line_command
 

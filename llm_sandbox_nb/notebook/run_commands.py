@@ -11,15 +11,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from llm_sandbox_nb.agent.control.debug_commands import execute_debug_command, question
+from llm_sandbox_nb.agent.control.debug_commands import execute_debug_command
+from llm_sandbox_nb.agent.control.question import question
 from llm_sandbox_nb.agent.control.run_control import decide
 from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
 from llm_sandbox_nb.notebook.magic_options import load_arguments, split_words, variable_name
+from llm_sandbox_nb.notebook.saved_runs import MovedRuns
 from llm_sandbox_nb.notebook.solve_card import CellResumeDisplay
 from llm_sandbox_nb.options.parser import Parser, add_runs_options, prune_rule
 from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.plain_text import plain
 from llm_sandbox_nb.runs.catalog import list_runs, plan_prune, prune, runs_json, runs_text
+from llm_sandbox_nb.runs.replay_outcome import replayed_run
 from llm_sandbox_nb.trajectory.decisions import PauseDecision
 from llm_sandbox_nb.trajectory.run_folder import run_folders
 
@@ -56,6 +59,7 @@ class RunCommands:
         namespace: the user's variables, which may hold runs.
         find: the run of a name or folder; cells can resume it.
         show: shows the card of a run.
+        moved: finds the runs of the notebook's cards that are elsewhere.
     """
 
     def __init__(
@@ -65,12 +69,14 @@ class RunCommands:
         namespace: dict[str, Any],
         find: Callable[[str], Run],
         show: Callable[[Run], None],
+        moved: Callable[[], MovedRuns] = MovedRuns,
     ) -> None:
         self._newest = newest
         self._folder = folder
         self._namespace = namespace
         self._find_run = find
         self._show = show
+        self._moved = moved
 
     def runs(self, rest: str) -> None:
         """List the newest runs, or remove some."""
@@ -80,10 +86,12 @@ class RunCommands:
         except UsageError as error:
             raise SandboxUsageError(str(error)) from None
         if arguments.json:
-            print(json.dumps(runs_json(list_runs(self._folder)), indent=2))
+            print(json.dumps(runs_json(list_runs(self._folder, elsewhere=self._moved().folders)), indent=2))
             return
         if not arguments.prune:
-            print(plain(runs_text(self._folder, _SHOWN)))
+            moved = self._moved()
+            lines = [runs_text(self._folder, _SHOWN, moved.folders), moved.hint]
+            print(plain("\n".join(filter(None, lines))))
             return
         plan = plan_prune(list_runs(self._folder), days=days, keep=keep)
         print(plain(plan.text()))
@@ -174,7 +182,7 @@ class RunCommands:
         print(plain(f"Forked after step {words[0]} into {other.folder}. {where}"))
 
     def compare(self, rest: str) -> None:
-        """Show runs side by side, or the branches of one."""
+        """Show runs side by side, or the attempts of one."""
         from IPython import display
 
         words, run = self._words("compare", rest, 0, 20)
@@ -207,10 +215,12 @@ class RunCommands:
     def _last(self) -> Run:
         if self._newest is not None:
             return self._newest
-        folders = run_folders(self._folder)
-        if not folders:
-            raise SandboxInputError("There is no run in this notebook yet: a %%sandbox cell makes one.")
-        return self._find_run(str(folders[-1]))
+        own = [*run_folders(self._folder), *self._moved().folders]
+        for folder in sorted(own, key=lambda folder: folder.name, reverse=True):
+            run = self._find_run(str(folder))
+            if replayed_run(run.trajectory.start) is None:
+                return run
+        raise SandboxInputError("There is no run in this notebook yet: a %%sandbox cell makes one.")
 
     def _find(self, name: str) -> Run:
         if self._newest is not None and name in (self._newest.folder.name, str(self._newest.folder)):
@@ -249,10 +259,10 @@ def _edit_next_call(run: Run, text: str) -> None:
     step = run.trajectory.ready_at
     if step is not None and all(call.finished for one in run.steps[-1:] for call in one.calls):
         attempts = [
-            branch for branch in run.branches if not branch.head and branch.step == step < branch.steps
+            branch for branch in run.attempts if not branch.head and branch.step == step < branch.steps
         ]
         if attempts:
-            run.rewind(step + 1, "conversation", before="call", branch=attempts[-1])
+            run.rewind(step + 1, "conversation", before="call", attempt=attempts[-1])
     run.edit(arguments)
 
 
@@ -309,7 +319,7 @@ def execute_line_command(run: Run | None, command: str, rest: str) -> str:
     if command == "held":
         held = run.held
         if held is not None:
-            return plain(question(held))
+            return plain(question(held, run.trajectory))
         return "The run is paused." if run.control.paused else "The run continues; nothing waits."
     if command == "pause":
         decide(run.control, PauseDecision(), source="magic")

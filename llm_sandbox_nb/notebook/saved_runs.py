@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llm_sandbox_nb.card.bundle import Caps
+from llm_sandbox_nb.card.bundle import MIME, Caps
 from llm_sandbox_nb.card.card import Card
+from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.notebook.display import LiveDisplay
 from llm_sandbox_nb.notebook.errors import SandboxInputError
 from llm_sandbox_nb.notebook.sandboxes import Forks
@@ -31,6 +35,9 @@ if TYPE_CHECKING:
 _LOOKED_AT = 200
 """Newest runs of a notebook that are searched for an earlier run of a cell."""
 _FIRST_LINE = 4 * 1024 * 1024
+_NOTEBOOK_MOST = 256 * 1024**2
+"""Bytes of a notebook whose cards are looked at."""
+_RUN_ID = re.compile(r"[\w.-]{1,200}")
 
 
 def notebook_name(namespace: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> str:
@@ -42,6 +49,56 @@ def notebook_name(namespace: Mapping[str, Any], environment: Mapping[str, str] =
 def runs_folder(settings: SandboxSettings, namespace: dict[str, Any]) -> Path:
     """Where the runs of this notebook are."""
     return Path(settings.output_dir) / notebook_name(namespace)
+
+
+@dataclass(frozen=True)
+class MovedRuns:
+    """Runs that the notebook's saved cards show and that are not in its folder: it was renamed, copied or moved."""
+
+    folders: tuple[Path, ...] = ()
+    """Those that are in the folders of other notebooks."""
+    missing: int = 0
+    """How many are nowhere below `output_dir`."""
+
+    @property
+    def hint(self) -> str:
+        """What to do about those that are missing; empty when none is."""
+        if not self.missing:
+            return ""
+        shown = plural(self.missing, "run of this notebook's cards is", "runs of this notebook's cards are")
+        return f"{shown} not here: copy the folder of runs beside the notebook, or set output_dir to where it is."
+
+
+def moved_runs(
+    settings: SandboxSettings, namespace: Mapping[str, Any], environment: Mapping[str, str] = os.environ
+) -> MovedRuns:
+    """The runs that the notebook's saved cards show, but for those in its own folder. Never raises."""
+    path = Path(environment.get("JPY_SESSION_NAME") or str(namespace.get("__vsc_ipynb_file__") or ""))
+    shown = _shown_runs(path) if path.suffix == ".ipynb" else set()
+    shown -= {
+        folder.name
+        for folder in run_folders(Path(settings.output_dir) / notebook_name(namespace, environment))
+    }
+    found = {folder.name: folder for folder in run_folders(Path(settings.output_dir)) if folder.name in shown}
+    return MovedRuns(tuple(found.values()), len(shown - found.keys()))
+
+
+def _shown_runs(path: Path) -> set[str]:
+    """The ids of the runs that the cards of a notebook show. A notebook may be anyone's: its content is checked."""
+    try:
+        if path.stat().st_size > _NOTEBOOK_MOST:
+            return set()
+        cells = json.loads(path.read_bytes())["cells"]
+        cards = [
+            output["data"][MIME]
+            for cell in cells
+            for output in cell.get("outputs", ())
+            if MIME in output.get("data", ())
+        ]
+        ids = [card.get("run_id") for card in cards]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return set()
+    return {one for one in ids if isinstance(one, str) and _RUN_ID.fullmatch(one)}
 
 
 def find_run(name: str, folder: Path, forks: Forks | None = None) -> Run:

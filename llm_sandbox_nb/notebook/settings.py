@@ -81,6 +81,7 @@ class SandboxSettings(Configurable):
 
     steps = Int(100, help=_help("steps")).tag(config=True)
     tokens = Int(65_536, allow_none=True, help=_help("tokens")).tag(config=True)
+    total_tokens = Int(None, allow_none=True, help=_help("total_tokens")).tag(config=True)
     budget = Float(None, allow_none=True, help=_help("budget")).tag(config=True)
     time = Float(None, allow_none=True, help="longest time of the run in seconds").tag(config=True)
     command_timeout = Float(

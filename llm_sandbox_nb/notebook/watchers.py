@@ -11,7 +11,6 @@ from llm_sandbox_nb.plain_text import plain
 from llm_sandbox_nb.trajectory.events import Event
 
 if TYPE_CHECKING:
-    from llm_sandbox_nb.agent.control.run_control import RunControl
     from llm_sandbox_nb.card.card import Card
     from llm_sandbox_nb.notebook.display import PageCell
     from llm_sandbox_nb.notebook.panel import Panel
@@ -93,12 +92,13 @@ class Watchers:
             case "continue":
                 control.resume(source="cell")
             case _:
-                _ask(control)
+                _ask(self._run)
 
 
-def _ask(control: RunControl) -> None:
+def _ask(run: Run) -> None:
     """Ask in the cell until the pause is over; without an answer the run is stopped."""
-    prompt = Prompt(control, source="cell")
+    control = run.control
+    prompt = Prompt(control, source="cell", trajectory=run.trajectory)
     if prompt.open and prompt.text:
         print(plain(prompt.text[:_SHOWN]))
     while prompt.open:

@@ -201,8 +201,10 @@ MODEL_OPTIONS = (
 LIMIT_OPTIONS = (
     Option("steps", "most steps, which are replies of the model", whole_number, 100, metavar="N",
            aliases=("max_steps",)),
-    Option("tokens", "most tokens of the whole conversation", whole_number, 65536, metavar="N",
-           aliases=("max_token_limit",)),
+    Option("tokens", "most tokens of the conversation, which is one request with its reply", whole_number, 65536,
+           metavar="N", aliases=("max_token_limit",)),
+    Option("total_tokens", "most tokens of all requests and replies together, as the card and the terminal count them",
+           whole_number, metavar="N"),
     Option("budget", "most money of the run, in US dollars", positive_number, metavar="DOLLARS"),
     Option("time", "longest time of the run: seconds, or 90s, 15m, 2h", seconds, metavar="TIME"),
     Option("command_timeout", "time-out of a command for which the model names none: seconds, or 90s, 15m, 2h", seconds,

@@ -7,7 +7,7 @@ import datetime
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 from llm_sandbox_nb.formatting import format_size, plural
 from llm_sandbox_nb.own_folder import open_file, status_below
 from llm_sandbox_nb.plain_text import first_line, plain
+from llm_sandbox_nb.runs.replay_outcome import outcome_words, replayed_run
 from llm_sandbox_nb.sandbox.history.store import is_history_in_use
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import LINE_MOST, JournalError, read_journal
@@ -55,6 +56,9 @@ class RunEntry:
     task: str
     forked_from: str | None
     """The name of the folder of the run that it was forked from."""
+    replay_of: str | None
+    """The id of the run that it replays."""
+    answer: str | None
 
     @property
     def name(self) -> str:
@@ -67,21 +71,27 @@ class RunEntry:
         return disk_use([self.folder])
 
 
-def list_runs(root: Path, most: int | None = None) -> list[RunEntry]:
-    """The runs below `root` in the order in which they began; only the newest `most`, if that is given."""
-    folders = run_folders(root)
+def list_runs(root: Path, most: int | None = None, elsewhere: Iterable[Path] = ()) -> list[RunEntry]:
+    """The runs below `root` and `elsewhere` in the order in which they began; only the newest `most`, if given."""
+    folders = _folders(root, elsewhere)
     short = short_ids(folders)
-    entries = [_entry(folder, short[folder]) for folder in folders[-(most or 0) :]]
+    names = {folder.name: short_id for folder, short_id in short.items()}
+    entries = [_entry(folder, short[folder], names) for folder in folders[-(most or 0) :]]
     return sorted(entries, key=lambda entry: (entry.started or 0.0, entry.name))
 
 
-def _entry(folder: Path, short_id: str) -> RunEntry:
+def _folders(root: Path, elsewhere: Iterable[Path]) -> list[Path]:
+    """Folders of runs by their names, which begin with the time; the newest last."""
+    return sorted([*run_folders(root), *elsewhere], key=lambda folder: folder.name)
+
+
+def _entry(folder: Path, short_id: str, names: Mapping[str, str]) -> RunEntry:
+    """One run; `names` has the short ids of all by their folders' names."""
     common: dict[str, Any] = {
         "folder": folder, "short_id": short_id, "running": False, "in_use": False, "changed": 0.0,
     }  # fmt: skip
     try:
-        with _locked_journal(folder) as locked:
-            running = not locked
+        running = is_running(folder)
         common |= {
             "running": running,
             "in_use": running or is_history_in_use(folder / HISTORY),
@@ -99,10 +109,12 @@ def _entry(folder: Path, short_id: str) -> RunEntry:
             start, finish = trajectory.start, trajectory.finish
             said = trajectory.state(live=running).words
             steps, usage = trajectory.steps_done, trajectory.usage
+        if (other := replayed_run(start)) and not running:
+            said = outcome_words(folder, names.get(other) or other.rpartition("-")[2])
     except (OSError, JournalError) as error:
         return RunEntry(
             **common, state=f"Not readable: {error}", stop_reason=None, readable=False, started=None, steps=0, tokens=0,
-            cost=None, model="", task="", forked_from=None,
+            cost=None, model="", task="", forked_from=None, replay_of=None, answer=None,
         )  # fmt: skip
     return RunEntry(
         **common,
@@ -116,6 +128,8 @@ def _entry(folder: Path, short_id: str) -> RunEntry:
         model=start.model if start else "",
         task=start.task if start else "",
         forked_from=start.forked_from.folder if start and start.forked_from else None,
+        replay_of=replayed_run(start),
+        answer=finish.answer if finish else None,
     )
 
 
@@ -132,6 +146,12 @@ def _ends(folder: Path) -> tuple[ev.RunStarted | None, ev.RunFinished | None]:
         if isinstance(start, ev.RunStarted) and isinstance(finish, ev.RunFinished):
             return start, finish
     return None, None
+
+
+def is_running(folder: Path) -> bool:
+    """Whether a process executes the run in a folder now. Raises OSError when its journal cannot be opened."""
+    with _locked_journal(folder) as locked:
+        return not locked
 
 
 @contextlib.contextmanager
@@ -224,31 +244,34 @@ def prune(plan: PrunePlan) -> list[str]:
 # --- as text and JSON ---
 
 
-def runs_text(root: Path, most: int | None = None) -> str:
-    """A line for each of the newest runs, and what all of them take on disk."""
-    folders = run_folders(root)
+def runs_text(root: Path, most: int | None = None, elsewhere: Collection[Path] = ()) -> str:
+    """A line for each of the newest runs, the newest first, and what all of them take on disk."""
+    folders = _folders(root, elsewhere)
     if not folders:
         return f"There are no runs in {root}."
-    lines = [_row_text(entry) for entry in list_runs(root, most)]
+    lines = [_row_text(entry) for entry in reversed(list_runs(root, most, elsewhere))]
     if len(folders) > len(lines):
-        lines.insert(0, f"… {plural(len(folders) - len(lines), 'earlier run')} in {root}")
-    return "\n".join(
-        [*lines, f"{plural(len(folders), 'run')}, {format_size(disk_use(folders))} on disk, in {root}"]
-    )
+        lines.append(f"… {plural(len(folders) - len(lines), 'earlier run')}")
+    places = dict.fromkeys([root, *sorted({folder.parent for folder in elsewhere})])
+    where = ", ".join(map(str, places))
+    lines.append(f"{plural(len(folders), 'run')}, {format_size(disk_use(folders))} on disk, in {where}")
+    return "\n".join(lines)
 
 
 def _row_text(entry: RunEntry) -> str:
     began = "" if entry.started is None else f"{datetime.datetime.fromtimestamp(entry.started):%d %b %H:%M}"
-    steps = plural(entry.steps, "step")
+    steps, task = plural(entry.steps, "step"), plain(first_line(entry.task, 60))
+    if answer := plain(first_line(entry.answer or "", 60)):
+        task = f"{task}  → {answer}"
     cells = [
         f"{entry.short_id:<8}", f"{began:<12}", f"{first_line(entry.state, 60):<20}", f"{steps:>9}",
-        f"{format_size(entry.size):>9}", f"{plain(entry.model)}", plain(first_line(entry.task, 60)),
+        f"{format_size(entry.size):>9}", f"{plain(entry.model)}", task,
     ]  # fmt: skip
     return "  ".join(cells).rstrip()
 
 
 def runs_json(entries: list[RunEntry]) -> list[dict[str, Any]]:
-    """The same for a program. `state` is the stop reason, `running`, `not_finished` or `unreadable`."""
+    """The same for a program. `state` is the stop reason, `running`, `not_finished`, `replay` or `unreadable`."""
     return [
         {
             "id": entry.name,
@@ -262,7 +285,9 @@ def runs_json(entries: list[RunEntry]) -> list[dict[str, Any]]:
             "bytes": entry.size,
             "model": entry.model,
             "task": entry.task,
+            "answer": entry.answer,
             "forked_from": entry.forked_from,
+            "replay_of": entry.replay_of,
         }
         for entry in entries
     ]
@@ -273,4 +298,6 @@ def _state_name(entry: RunEntry) -> str:
         return "unreadable"
     if entry.running and entry.stop_reason is None:
         return "running"
+    if entry.replay_of is not None:
+        return "replay"
     return entry.stop_reason or "not_finished"

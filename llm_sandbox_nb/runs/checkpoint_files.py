@@ -37,7 +37,7 @@ def end_of_step(trajectory: Trajectory, step: int) -> str:
     """The last event of a step, with what was said before the next one; step 0 is all before the first.
 
     Raises:
-        ValueError: there is no such step on this branch; says which there are.
+        ValueError: there is no such step in this attempt; says which there are.
     """
     _check_step(trajectory, step, 0)
     found: str | None = None
@@ -95,7 +95,7 @@ def _check_step(trajectory: Trajectory, step: int, first: int) -> None:
     last = trajectory.steps[-1].number if trajectory.steps else 0
     if isinstance(step, bool) or not isinstance(step, int) or not first <= step <= last:
         steps = f"the steps {first} to {last}" if first <= last else "none"
-        raise ValueError(f"There is no step {step!r} on this branch: it has {steps}.")
+        raise ValueError(f"There is no step {step!r} in this attempt: it has {steps}.")
 
 
 _PARTIAL = "files.partial"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from html import escape
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.run_record import RunRecord
-from llm_sandbox_nb.formatting import format_cost, format_duration, plural
+from llm_sandbox_nb.formatting import format_cost, format_count, format_duration, plural
 from llm_sandbox_nb.runs.checkpoint_files import CheckpointFiles
 from llm_sandbox_nb.runs.event_loops import Awaitable
 from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
@@ -23,6 +23,7 @@ from llm_sandbox_nb.sandbox.history.image_files import ENGINE_FILES
 from llm_sandbox_nb.sandbox.history.manifest import Entry
 from llm_sandbox_nb.sandbox.isolations import has_own_root
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.state import state_words
 from llm_sandbox_nb.trajectory.trajectory import Call, Step
 from llm_sandbox_nb.trajectory.unified_diff import COMPARED_BYTES, unified
 
@@ -39,12 +40,15 @@ Likeness = Literal["same", "results", "calls"]
 _ROWS = 200
 _FILES = 100
 _LONGEST = 400
+_CELL = 36
+"""Characters of a cell of the table in text."""
+_LINE = 110
+"""Characters of the line that decides, in text."""
 _NAMED = 8
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 _WRAPS = "white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere"
 _MUCH_IN_COMMON = 0.4
 """Share of words; texts with less in common would be marked all over."""
-_MARKS = {"same": " ", "results": "~", "calls": "!"}
 _WORDS = {"same": "the same", "results": "other results", "calls": "other calls"}
 _COLOURS = {"same": "transparent", "results": "rgba(255, 193, 7, .25)", "calls": "rgba(244, 67, 54, .18)"}
 
@@ -163,7 +167,7 @@ def compare_runs(runs: Sequence[R], names: Sequence[str] = ()) -> Comparison[R]:
         InputError: there are fewer than two.
     """
     if len(runs) < 2:
-        raise InputError("There is one branch only: name another run to compare this one with.")
+        raise InputError("There is one attempt only: name another run to compare this one with.")
     rows = align([[step for step in run.steps if step.replied] for run in runs])
     named = names or [f"{number}: {run.folder.name}" for number, run in enumerate(runs, 1)]
     totals = [_totals(run, name) for run, name in zip(runs, named, strict=True)]
@@ -338,22 +342,71 @@ def shown(call: Call) -> str:
 
 
 def _as_text(made: Comparison[Any]) -> str:
-    """Totals, rows of steps, files."""
+    """A short table: how each run ended, what it used, where they part, and which files differ at the end."""
     names = [total.name for total in made.totals]
-    lines = [f"{name}: answer {told}" for name, told in zip(names, _answers(made), strict=False)]
-    lines += [f"{total.name}  {_facts(total)}" for total in made.totals]
-    lines.append(_divergence_text(made))
-    same = next((index for index, row in enumerate(made.rows) if row.likeness != "same"), len(made.rows))
-    if same:
-        lines.append(f"  {plural(same, 'step is', 'steps are')} the same")
-    for index, row in enumerate(made.rows[same : same + _ROWS], same):
-        mark = ">" if index == made.divergence else _MARKS[row.likeness]
-        lines.append(f"{mark} " + " | ".join(_step_text(step) for step in row.steps))
-    lines += [_more(len(made.rows) - same, _ROWS, "rows")] if len(made.rows) - same > _ROWS else []
-    lines.append(made.note or f"{_differing_files(made)}. {left_out(made.others)}".strip())
-    lines += [f"  {printable(path)}" for path in list(made.files)[:_FILES]]
-    lines += [_more(len(made.files), _FILES, "files")] if len(made.files) > _FILES else []
-    return "\n".join(lines)
+    told = [printable(total.answer) if total.answer else "none" for total in made.totals]
+    place = _parts_at(told)
+    table = [["", "answer", "ended", "steps", "tokens", "cost", "time"]]
+    for total, answer in zip(made.totals, told, strict=True):
+        steps, tokens, cost, _ = _figures(total)
+        time = format_duration(total.model_time + total.tool_time)
+        table.append([total.name, _window(answer, place, _CELL), _state(total), steps, tokens, cost, time])
+    table = [[_short(cell, _CELL) for cell in row] for row in table]
+    wide = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, wide, strict=True)).rstrip() for row in table
+    ]
+    lines += ["", _divergence_text(made)]
+    if made.divergence is not None:
+        lines += _deciding_lines(names, made.rows[made.divergence])
+    files = f"{_differing_files(made)}{': ' if made.files else ''}{_named(made.files)}. {left_out(made.others)}".strip()
+    return "\n".join([*lines, made.note or files])
+
+
+def _deciding_lines(names: Sequence[str], row: AlignedRow) -> list[str]:
+    """What each run did at the step where they part: the first line that differs, with the place that differs in it."""
+    told = [_told(step, row.likeness) for step in row.steps]
+    lines = next(
+        (
+            found
+            for found in zip_longest(*(text.splitlines() for text in told), fillvalue="")
+            if len(set(found)) > 1
+        ),
+        tuple(told),
+    )
+    texts = [printable(line).strip() or "(nothing)" for line in lines]
+    place, wide = _parts_at(texts), max(map(len, names))
+    return [
+        f"  {name:<{wide}}  {_window(text, place, _LINE)}" for name, text in zip(names, texts, strict=True)
+    ]
+
+
+def _told(step: Step | None, likeness: Likeness) -> str:
+    """The calls of a step; where all runs made the same ones, their results."""
+    if step is None:
+        return "no such step"
+    if likeness == "results":
+        return "\n".join(shown(call) for call in step.calls)
+    return "\n".join(map(_call, step.calls)) or step.thought
+
+
+def _parts_at(texts: Sequence[str]) -> int:
+    """How many characters all texts begin with alike."""
+    return next(
+        (place for place, found in enumerate(zip(*texts, strict=False)) if len(set(found)) > 1),
+        min(map(len, texts)),
+    )
+
+
+def _window(text: str, place: int, most: int) -> str:
+    """At most so many characters of a text, with those at `place` among them."""
+    start = max(0, min(place - most // 3, len(text) - most + 2)) if len(text) > most else 0
+    return _short(f"… {text[start:]}" if start else text, most)
+
+
+def _named(files: Collection[str]) -> str:
+    names = ", ".join(printable(path) for path in list(files)[:_NAMED])
+    return f"{names} and {len(files) - _NAMED} more" if len(files) > _NAMED else names
 
 
 def _answers(made: Comparison[Any]) -> list[str]:
@@ -470,24 +523,26 @@ def _differing_files(made: Comparison[Any]) -> str:
     return f"{plural(len(made.files), 'file differs', 'files differ')} in the end"
 
 
-def _facts(total: Totals) -> str:
-    state = total.stop_reason or "not finished"
-    steps, tokens = plural(total.steps, "step"), plural(total.usage.total_tokens, "token")
-    time = f"{format_duration(total.model_time)} model, {format_duration(total.tool_time)} tools"
+def _state(total: Totals) -> str:
+    return state_words(total.stop_reason) if total.stop_reason else "No end"
+
+
+def _figures(total: Totals) -> list[str]:
+    """Steps, tokens, cost and time."""
     cost = "scripted: free" if total.scripted and total.usage.cost is None else format_cost(total.usage.cost)
-    return f"{state}, {steps}, {tokens}, {cost}, {time}"
+    time = f"{format_duration(total.model_time)} model, {format_duration(total.tool_time)} tools"
+    return [str(total.steps), format_count(total.usage.total_tokens), cost, time]
+
+
+def _facts(total: Totals) -> str:
+    _, _, cost, time = _figures(total)
+    counts = f"{plural(total.steps, 'step')}, {plural(total.usage.total_tokens, 'token')}"
+    return f"{_state(total)}, {counts}, {cost}, {time}"
 
 
 def _divergence_text(made: Comparison[Any]) -> str:
     step = made.first_different_step
-    return "Every step is the same." if step is None else f"The first difference is at step {step}."
-
-
-def _step_text(step: Step | None) -> str:
-    if step is None:
-        return "-"
-    calls: Iterable[str] = (_call(call) for call in step.calls)
-    return f"{step.number}: " + _short(printable("; ".join(calls) or step.thought), 70)
+    return "Every step is the same." if step is None else f"They part at step {step}."
 
 
 def _call(call: Call) -> str:
@@ -498,7 +553,7 @@ def _call(call: Call) -> str:
 
 
 def _short(text: str, longest: int = _LONGEST) -> str:
-    return text if len(text) <= longest else f"{text[:longest]} …"
+    return text if len(text) <= longest else f"{text[: longest - 2]} …"
 
 
 def _more(count: int, most: int, what: str) -> str:

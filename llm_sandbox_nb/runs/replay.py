@@ -26,6 +26,7 @@ from llm_sandbox_nb.runs.checkpoint_files import files_after, starting_files
 from llm_sandbox_nb.runs.compare import EndFiles, left_out, printable, shown
 from llm_sandbox_nb.runs.event_loops import Awaitable
 from llm_sandbox_nb.runs.recorded_spec import recorded_spec, sandbox_options
+from llm_sandbox_nb.runs.replay_outcome import write_outcome
 from llm_sandbox_nb.sandbox.errors import HistoryError
 from llm_sandbox_nb.sandbox.isolations import has_own_root
 from llm_sandbox_nb.trajectory import events as ev
@@ -111,7 +112,9 @@ async def replay(
     except re.error as error:
         raise InputError(f"{error.pattern!r} is not a regular expression: {error}.") from error
     new = await play(run, "replay_of", inputs, output_dir, options, tools)
-    return await asyncio.to_thread(report, run, new, patterns, tuple(ignore_files))
+    found = await asyncio.to_thread(report, run, new, patterns, tuple(ignore_files))
+    write_outcome(new.folder, [one.step for one in found.differences])
+    return found
 
 
 async def rebuild(

@@ -123,6 +123,8 @@ async def resume(run: R, options: ResumeOptions) -> R:
 
 
 def _check(run: RunRecord, options: ResumeOptions) -> None:
+    if unknown := sorted(set(options.pause) - set(_PAUSE_OPTIONS)):
+        raise InputError(f"resume() takes no {unknown[0]!r}: it can be {', '.join(_PAUSE_OPTIONS)}.")
     if not run.has_journal:
         raise InputError(
             "This conversation has no journal and no files: result.rebuild() executes its calls again, and the run "
@@ -203,8 +205,6 @@ def _spec(run: RunRecord, options: ResumeOptions) -> RunSpec:
             raise InputError(
                 "The run ended before its sandbox had the files handed in: start the task again."
             )
-    if unknown := sorted(set(options.pause) - set(_PAUSE_OPTIONS)):
-        raise InputError(f"resume() takes no {unknown[0]!r}: it can be {', '.join(_PAUSE_OPTIONS)}.")
     if given := {name: value for name, value in options.pause.items() if name != "on_pause"}:
         spec = dataclasses.replace(spec, pause_rules=checked_pause_rules(**given))
     decided = options.control is not None or "on_pause" in options.pause or bool(options.listeners)

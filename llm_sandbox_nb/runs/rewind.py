@@ -95,7 +95,7 @@ class Preview(Awaitable):
     files: tuple[FileChange, ...]
     incomplete: str = ""
     steps_left: int = 0
-    """Steps that the branch would lose; they stay in the journal."""
+    """Steps that would become an earlier attempt."""
     what: What = "both"
     undoes: Others = NO_OTHERS
     """Changes in `files` that are not by a step of this run."""
@@ -126,7 +126,7 @@ class Preview(Awaitable):
     def __str__(self) -> str:
         place = f"step {self.step}" if self.step else "the beginning"
         left, paths = self.steps_left, plural(len(self.own), "path changes", "paths change")
-        steps = f", {plural(left, 'step leaves', 'steps leave')} the branch" if left > 0 else ""
+        steps = f", {plural(left, 'step becomes', 'steps become')} an earlier attempt" if left > 0 else ""
         lines = [f"Back to {place}: {paths}{steps}.", *_listed(self.own)]
         if others := self.others:
             changed = plural(len(others), "path was changed since", "paths were changed since")
@@ -331,6 +331,7 @@ async def go_back(
         restored = await box.restore(destination.target)
         files, problems = restored.files, restored.problems
         restored_paths = await asyncio.to_thread(_differing, recorder.folder, safety, destination.target)
+        files = files if safety is None else restored_paths  # as a preview counts them
         claim_files(box, recorder.folder)
     recorder.emit(ev.Rewound(**facts, undo_of=destination.undo_of, restored=restored_paths))
     record_files(recorder, destination.files_step)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from llm_sandbox_nb.agent.control.decisions import SKIPPED, edited_call
+from llm_sandbox_nb.agent.control.decisions import DENIED, edited_call, given_text
 from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.errors import ControlError, InputError
 from llm_sandbox_nb.agent.recorder import Listener, Recorder
@@ -117,18 +117,19 @@ class Run(RunRecord, Awaitable):
         what: What = "both",
         *,
         before: Moment | None = None,
-        branch: Branch | str | None = None,
+        attempt: Branch | str | None = None,
         others: bool = False,
     ) -> RewindResult:
         """Rewind to the end of `step` (0: before the first) with conversation and files, or one of them.
 
-        A run that executes is interrupted and pauses there. What came after stays as a branch; `undo` returns to it.
+        A run that executes is interrupted and pauses there. What came after is kept as an earlier attempt; `undo`
+        returns to it.
 
         Args:
             step: as `run.steps` counts them.
             what: `"both"`, `"files"` or `"conversation"`.
             before: `"call"`: to where the first call of the step is proposed and not executed, for `edit`.
-            branch: one of `branches`, for a step of an earlier attempt.
+            attempt: one of `attempts`, for a step of an earlier one.
             others: also undo what other runs have changed in the sandbox since; `preview` lists it.
 
         Raises:
@@ -138,7 +139,7 @@ class Run(RunRecord, Awaitable):
         self._check_journal()
         return self._travel(
             lambda: replace(
-                find_destination(self if branch is None else self.at(branch), step, what, before),
+                find_destination(self if attempt is None else self.at(attempt), step, what, before),
                 others=others,
             ),
             rewind,
@@ -204,6 +205,10 @@ class Run(RunRecord, Awaitable):
                 nothing was started.
             RunError: the model, the sandbox or this program failed.
         """
+        if text is not None and not isinstance(text, str):
+            raise InputError(
+                f"resume takes a text for the model first, not {text!r:.80}: name what else you give."
+            )
         if self.context.session is not None:
             lasting = {"tool_calls": tool_calls, "same_failures": same_failures, "context": context,
                        "command_timeout": command_timeout, "retries": retries}  # fmt: skip
@@ -249,13 +254,13 @@ class Run(RunRecord, Awaitable):
         tool, new = edited_call(recorded_toolbox(self), call.tool, call.arguments, arguments, changed, tool)
         self._decide(call, action="edit", tool=tool, arguments=new)
 
-    def skip(self, observation: str | None = None) -> None:
-        """Do not execute the next call; the model is shown `observation` as its result."""
+    def deny(self, reason: str | None = None) -> None:
+        """Do not execute the next call; the model reads `reason` in place of a result."""
         if self.context.session is not None:
-            self._work_control().skip(observation)
+            self._work_control().deny(reason)
             return
         call = self._waiting()
-        shown = str(ev.clean_text(observation or "")).strip() or SKIPPED
+        shown = str(ev.clean_text(given_text(reason or ""))).strip() or DENIED
         self._decide(call, action="skip", tool=call.tool, observation=shown)
 
     def observe(self, observation: str) -> None:
@@ -266,7 +271,7 @@ class Run(RunRecord, Awaitable):
         calls = [call for step in self.trajectory.steps[-1:] for call in step.calls if call.finished]
         if not calls or self.trajectory.seen_by_model:
             raise ControlError("The model has seen every observation already: rewind first.")
-        shown = str(ev.clean_text(observation))
+        shown = str(ev.clean_text(given_text(observation)))
         self._decide(
             calls[-1], action="observe", tool=calls[-1].tool, observation=shown, original=calls[-1].output
         )
@@ -320,29 +325,39 @@ class Run(RunRecord, Awaitable):
         )
 
     @property
-    def branches(self) -> list[Branch]:
-        """The branches that rewinds have made; one of them is that of HEAD."""
+    def attempts(self) -> list[Branch]:
+        """The current attempt, and those that rewinds have left, in the order of their last events."""
         return self.trajectory.branches
 
-    def at(self, branch: Branch | str) -> Run:
-        """This run as it was at the end of a branch, or at an event: to read and to compare.
+    def at(self, attempt: Branch | str) -> Run:
+        """This run as it was at the end of an attempt, or at an event: to read and to compare.
 
         Raises:
-            KeyError: there is no such event.
+            InputError: it is neither.
         """
-        tip = branch.tip if isinstance(branch, Branch) else branch
-        return type(self)(self.folder, self.trajectory.at(tip), has_journal=False)
+        tip = attempt.tip if isinstance(attempt, Branch) else attempt
+        if not isinstance(tip, str):
+            raise InputError(f"at takes one of result.attempts, or the id of an event, not {tip!r:.80}.")
+        try:
+            then = self.trajectory.at(tip)
+        except KeyError:
+            raise InputError(
+                f"There is no event {tip!r:.80} in this run: result.attempts lists its attempts."
+            ) from None
+        return type(self)(self.folder, then, has_journal=False)
 
     def compare(self, *others: Run) -> Comparison[Run]:
-        """This run and others side by side, step by step; without others, its own branches."""
+        """This run and others side by side, step by step; without others, its own attempts."""
         if strange := [one for one in others if not isinstance(one, RunRecord)]:
             raise InputError(
                 f"Runs are compared with runs, not with {strange[0]!r:.80}: Run.load(folder) gives one."
             )
         if others:
             return compare_runs([self, *others])
-        branches = self.branches
-        names = ["now" if one.head else f"left after step {one.step}" for one in branches]
+        branches = self.attempts
+        names = [
+            f"Attempt {number}{', current' if one.head else ''}" for number, one in enumerate(branches, 1)
+        ]
         return compare_runs([self.at(branch) for branch in branches], names)
 
     def replay(self, ignore: Iterable[str] = (), **options: Any) -> ReplayReport[Run]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from llm_sandbox_nb.one_sentence import OneSentence
 
-class SandboxError(Exception):
+
+class SandboxError(OneSentence, Exception):
     """Base of everything the sandbox room raises on purpose."""
 
 

@@ -27,11 +27,12 @@ SCHEMA_VERSION = 2
 `step.facts`; `older.py` adds what it lacks."""
 
 StopReason = Literal[
-    "submitted", "answered", "steps", "tokens", "cost", "time",
+    "submitted", "answered", "steps", "tokens", "total_tokens", "cost", "time",
     "interrupted", "model_error", "sandbox_lost", "error", "no_answer", "refused", "repeated",
 ]  # fmt: skip
-"""Why a run ended. `answered`: the model gave text and no tool call, more often in a row than it may. `no_answer`: it
-gave neither. `refused`: it or its provider refused. `repeated`: the same call failed too often in a row."""
+"""Why a run ended. `tokens`: the conversation was full. `total_tokens`: all requests had used so many. `answered`: the
+model gave text and no tool call, more often in a row than it may. `no_answer`: it gave neither. `refused`: it or its
+provider refused. `repeated`: the same call failed too often in a row."""
 
 
 def new_id() -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from llm_sandbox_nb.formatting import clip
 from llm_sandbox_nb.known_keys import without_keys, without_keys_in
+from llm_sandbox_nb.one_sentence import OneSentence
 from llm_sandbox_nb.own_folder import (
     NotOwnFileError,
     is_file,
@@ -38,7 +39,7 @@ _PREVIEW = 4000
 """Characters of such a text in the event: its beginning and its end."""
 
 
-class JournalError(Exception):
+class JournalError(OneSentence, Exception):
     """A journal cannot be read or begun, or another process writes it. The message says why."""
 
 

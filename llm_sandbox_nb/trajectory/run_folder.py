@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
+from llm_sandbox_nb.one_sentence import OneSentence
 from llm_sandbox_nb.own_folder import file_names, is_file, open_file
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.state import RunState, Status
@@ -32,7 +33,7 @@ _SHORTEST = 4
 """Characters of a short id, at least."""
 
 
-class RunNotFoundError(FileNotFoundError):
+class RunNotFoundError(OneSentence, FileNotFoundError):
     """No run has this name, or several have. The message says what to do."""
 
 

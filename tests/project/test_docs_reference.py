@@ -151,8 +151,8 @@ def test_every_argument_of_a_function_is_in_its_table(function: object, heading:
 
 
 def shown_sentences() -> str:
-    """The page of errors as a person searches it: without what Markdown needs."""
-    return re.sub(r"\\(.)", r"\1", page("errors.md"))
+    """The pages of errors as a person searches them: without what Markdown needs."""
+    return re.sub(r"\\(.)", r"\1", page("errors.md") + page("all-errors.md"))
 
 
 def raised_texts() -> list[tuple[str, str]]:
@@ -201,16 +201,37 @@ def test_sentences_are_found_however_they_are_written(sentence: str) -> None:
     assert beginning in shown_sentences()
 
 
+def rows_of(name: str) -> list[tuple[str, str]]:
+    found = [
+        line.removeprefix("| ").removesuffix(" |")
+        for line in page(name).splitlines()
+        if line.startswith("| ")
+    ]
+    return [tuple(row.rsplit(" | ", 1)) for row in found if row != "sentence | what to do"]
+
+
 def test_every_sentence_of_an_error_has_advice() -> None:
-    """In its own row, or in the paragraph above the table, for rows without."""
-    areas = re.findall(
-        r"^## (.*?)\n(.*?)(?=^## |^<!-- errors: end)", page("errors.md"), re.MULTILINE | re.DOTALL
+    assert len(rows_of("all-errors.md")) > 500
+    without = [
+        sentence
+        for name in ("errors.md", "all-errors.md")
+        for sentence, advice in rows_of(name)
+        if len(advice) < 8
+    ]
+    assert without == []
+
+
+def test_the_first_page_of_errors_is_short_and_the_second_repeats_none() -> None:
+    first, others = (dict(rows_of(name)) for name in ("errors.md", "all-errors.md"))
+    assert 38 <= len(first) <= 44
+    assert first.keys() & others.keys() == set()
+
+
+def test_a_beginning_that_is_no_sentence_is_an_error(
+    reference: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        reference, "collected", lambda: {"notebook/cell.py": ["Something else has gone wrong."]}
     )
-    assert len(areas) > 12
-    for title, area in areas:
-        rows = [
-            line for line in area.splitlines() if line.startswith("| ") and not line.startswith("| sentence")
-        ]
-        assert rows, title
-        if any(row.endswith("|  |") for row in rows):
-            assert "Where the second column is empty: " in area
+    with pytest.raises(KeyError, match="No sentence begins like this any more"):
+        reference.errors(first=True)

@@ -9,6 +9,7 @@ const FIELDS = [
   { name: 'temperature', label: 'Temperature', into: 'settings', step: '0.1' },
   { name: 'steps', label: 'Most steps', into: 'limits', step: '1' },
   { name: 'tokens', label: 'Most tokens of the conversation', into: 'limits', step: '1' },
+  { name: 'total_tokens', label: 'Most tokens of all requests together', into: 'limits', step: '1' },
   { name: 'cost', label: 'Most money (US dollars)', into: 'limits', step: 'any' },
   { name: 'time', label: 'Longest time (seconds)', into: 'limits', step: 'any' }
 ] as const;

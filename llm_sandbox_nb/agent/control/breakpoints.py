@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from llm_sandbox_nb.agent.tools.toolbox import ARGUMENTS
 from llm_sandbox_nb.formatting import shorten
+from llm_sandbox_nb.one_sentence import OneSentence
 
 Place = Literal["call", "observation"]
 
@@ -25,7 +26,7 @@ _LONGEST = 2_000
 _MOST_PARTS = 200
 
 
-class BreakpointError(ValueError):
+class BreakpointError(OneSentence, ValueError):
     """An expression is not a valid breakpoint. The message is one sentence."""
 
 

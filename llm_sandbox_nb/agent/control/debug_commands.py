@@ -10,21 +10,23 @@ from typing import Any, TextIO
 
 from pydantic import ValidationError
 
-from llm_sandbox_nb.agent.control.decisions import Held
+from llm_sandbox_nb.agent.control.question import question
 from llm_sandbox_nb.agent.control.run_control import RunControl, decide
 from llm_sandbox_nb.agent.errors import ControlError
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS, Toolbox
 from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT
 from llm_sandbox_nb.trajectory import decisions as dc
 from llm_sandbox_nb.trajectory.decisions import decision_problem
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
-HELP = """continue            continue to the next breakpoint or call to approve (c)
+HELP = """continue            execute the call, and continue to the next breakpoint or call to approve (c, y)
+all                 approve this call and all that follow
 step                continue to the next call or observation (s)
 edit NAME=VALUE...  change these arguments and execute the call; or edit {"all": "arguments"} (e)
-skip [TEXT]         do not execute the call; the model reads TEXT as the result
+deny [REASON]       do not execute the call; the model reads REASON in place of a result (n)
 observe TEXT        the model reads TEXT instead of the result
 say TEXT            tell the model something; the run stays paused
-change NAME=VALUE   model, approve, steps, tokens, cost, time, temperature, ...
+change NAME=VALUE   model, approve, steps, tokens, total_tokens, cost, time, temperature, ...
 stop                end the run"""
 _SHORT = {
     "c": "continue",
@@ -34,9 +36,13 @@ _SHORT = {
     "go": "continue",
     "?": "help",
     "h": "help",
+    "approve": "continue",
+    "skip": "deny",
 }
-COMMANDS = ("continue", "step", "edit", "skip", "observe", "say", "change", "stop", "help")
-_LIMITS = ("steps", "tokens", "cost", "time")
+_ANSWERS = {"y": "continue", "yes": "continue", "n": "deny", "no": "deny"}
+"""Further words where a call waits for an answer; elsewhere a person may write them to the model."""
+COMMANDS = ("continue", "step", "edit", "deny", "all", "observe", "say", "change", "stop", "help")
+_LIMITS = ("steps", "tokens", "total_tokens", "cost", "time")
 
 
 def execute_debug_command(control: RunControl, line: str, *, source: str) -> str:
@@ -46,6 +52,8 @@ def execute_debug_command(control: RunControl, line: str, *, source: str) -> str
         return HELP
     try:
         decide(control, _parse(command, rest, control.held.toolbox if control.held else TOOLS), source=source)
+        if command == "all":
+            control.resume(source=source)
     except ValidationError as error:
         return decision_problem(error, command)
     except ControlError as error:
@@ -59,7 +67,7 @@ def _split(line: str) -> tuple[str, str]:
 
 
 def _parse(command: str, rest: str, toolbox: Toolbox) -> dc.ControlDecision:
-    if rest and command in ("continue", "step", "stop"):
+    if rest and command in ("continue", "step", "stop", "all"):
         raise ControlError(
             f"{command} takes nothing more; to tell the model something, write say TEXT first."
         )
@@ -72,7 +80,7 @@ def _parse(command: str, rest: str, toolbox: Toolbox) -> dc.ControlDecision:
             return dc.StopDecision()
         case "say":
             return dc.SayDecision(text=rest)
-        case "skip":
+        case "deny":
             return dc.SkipDecision(text=rest)
         case "observe":
             return dc.ObserveDecision(text=rest)
@@ -80,6 +88,8 @@ def _parse(command: str, rest: str, toolbox: Toolbox) -> dc.ControlDecision:
             return _parse_edit(rest, toolbox)
         case "change":
             return dc.ChangeDecision(**_parse_change(rest))
+        case "all":
+            return dc.ChangeDecision(approve="auto")
     raise ControlError(f"There is no command {command[:40]!r}: write one of {', '.join(COMMANDS)}.")
 
 
@@ -138,23 +148,6 @@ def can_answer(stdin: TextIO | None) -> bool:
         return False
 
 
-def question(held: Held | None) -> str:
-    """Where the run is paused, in a few lines."""
-    if held is None:
-        return ""
-    why = {"step": "", "pause": " (paused)"}.get(held.reason, f" ({held.reason}: {held.text})")
-    if held.at == "observation":
-        return f"Step {held.step}: {held.tool} has returned{why}. The model would read:\n{held.observation}"
-    shown = (
-        json.dumps(dict(held.arguments), ensure_ascii=False, indent=1)
-        if held.arguments
-        else held.raw_arguments
-    )
-    if list(held.arguments) == ["command"]:
-        shown = str(held.arguments["command"])
-    return f"Step {held.step}: {held.tool} waits to be executed{why}:\n{shown}"
-
-
 class Prompt:
     """One pause, and the lines that a person writes until it is over.
 
@@ -162,8 +155,10 @@ class Prompt:
     ...     print(prompt.answer(input(prompt.text)))
     """
 
-    def __init__(self, control: RunControl, *, source: str) -> None:
+    def __init__(self, control: RunControl, *, source: str, trajectory: Trajectory | None = None) -> None:
+        """`trajectory` is that of the run, where the question shall say where a call would run."""
         self._control = control
+        self._trajectory = trajectory
         self._source = source
         self._held = control.held
         self._paused = self._held is None or self._held.reason == "pause"
@@ -179,17 +174,20 @@ class Prompt:
     @property
     def text(self) -> str:
         """What a person reads first: where the run is paused."""
-        return question(self._held)
+        return question(self._held, self._trajectory)
 
     @property
     def hint(self) -> str:
         """The commands that are possible."""
-        of_call = "" if self._held is None else "skip, edit, " if self._held.at == "call" else "observe, "
+        of_call = "" if self._held is None else "deny, edit, " if self._held.at == "call" else "observe, "
         if self._paused:
             return (
                 "The run is paused. Press Enter to continue, write `stop` to end it, or write what to tell the model "
                 f"({of_call}step, change, help work too): "
             )
+        if self._held is not None and self._held.reason == "approval":
+            all_of_them = "all: approve all commands of this run"
+            return f"Approve? (y, n, n REASON, {all_of_them}, edit, step, say, change, stop, help): "
         enter = "Enter or step" if self._control.stepping else "step"
         return f"({enter}, continue, {of_call}say, change, stop, help): "
 
@@ -197,6 +195,9 @@ class Prompt:
         """Execute the decision in a line; returns what to show then."""
         enter = "continue" if self._paused else "step" if self._control.stepping else "help"
         line = line.strip() or enter
+        if self._held is not None and self._held.at == "call" and not self._paused:
+            word, blank, rest = line.partition(" ")
+            line = f"{_ANSWERS.get(word.lower(), word)}{blank}{rest}"
         command, _ = _split(line)
         if self._paused and command not in COMMANDS:
             if not (shown := execute_debug_command(self._control, f"say {line}", source=self._source)):

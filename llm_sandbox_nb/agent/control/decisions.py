@@ -16,7 +16,8 @@ from llm_sandbox_nb.agent.tools.toolbox import TOOLS, Toolbox
 from llm_sandbox_nb.model.contract import ToolCall
 from llm_sandbox_nb.trajectory import events as ev
 
-SKIPPED = "Not executed: a person skipped this call."
+DENIED = "A person denied this call."
+"""What the model reads of a call that was denied without a reason."""
 _NOTE_LENGTH = 2_000
 
 
@@ -29,7 +30,7 @@ class Held:
     at: Place
     reason: Reason
     text: str
-    """Why, as a text for people."""
+    """Why, as a text for people; empty where the reason says all."""
     tool: str
     arguments: Mapping[str, Any]
     """As proposed; empty when they cannot be parsed."""
@@ -124,21 +125,28 @@ def edited_call(
     return tool, known
 
 
-def skipped(held: Held, observation: str | None, source: str) -> Decision:
+def denied(held: Held, reason: str | None, source: str) -> Decision:
     """The held call is not executed."""
     if held.at != "call":
         raise ControlError("This call was executed already: its observation can be changed, not the call.")
-    return Decision("skip", source, text=str(ev.clean_text(observation or "")).strip() or SKIPPED)
+    return Decision("skip", source, text=str(ev.clean_text(given_text(reason or ""))).strip() or DENIED)
 
 
 def shown(held: Held, text: str, source: str) -> Decision:
     """The model reads another observation."""
     if held.at != "observation":
-        raise ControlError("This call was not executed yet: skip it to show the model a text in its place.")
-    text = str(ev.clean_text(text))
+        raise ControlError("This call was not executed yet: deny it to show the model a text in its place.")
+    text = str(ev.clean_text(given_text(text)))
     if not text.strip():
         raise ControlError("There is nothing to show the model: give some text.")
     return Decision("observe", source, text=text)
+
+
+def given_text(text: object) -> str:
+    """What the model is to read. Raises ControlError when it is no text."""
+    if not isinstance(text, str):
+        raise ControlError(f"The model reads text, and {text!r:.80} is none.")
+    return text
 
 
 def edited_note(tool: str, arguments: Mapping[str, Any]) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from llm_sandbox_nb.agent.control.debug_commands import execute_debug_command
 from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.errors import ControlError, InputError
+from llm_sandbox_nb.daemon_threads import in_daemon_thread
 
 OnPause = str | Callable[[Any], Any]
 """`"stop"`, `"continue"`, or a function that gets the `Run` and decides, or returns a command: see `debug_commands`.
@@ -58,32 +57,5 @@ def pause_handler(run: ControlledRun, on_pause: OnPause) -> Callable[[], Awaitab
 async def _answer(function: Callable[[Any], Any], run: ControlledRun) -> Any:
     if inspect.iscoroutinefunction(function):
         return await function(run)
-    answer = await _in_thread(lambda: function(run))
+    answer = await in_daemon_thread(function, run, name="on-pause")
     return await answer if inspect.isawaitable(answer) else answer
-
-
-async def _in_thread(function: Callable[[], Any]) -> Any:
-    """What `function` returns. Its thread does not keep the program alive."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Any] = loop.create_future()
-
-    def report(set_it: Callable[[Any], None], value: Any) -> None:
-        def late() -> None:
-            if not done.done():
-                set_it(value)
-
-        try:
-            loop.call_soon_threadsafe(late)
-        except RuntimeError:
-            return  # the loop has ended meanwhile
-
-    def work() -> None:
-        try:
-            result = function()
-        except Exception as error:  # noqa: BLE001 - the caller's own function
-            report(done.set_exception, error)
-        else:
-            report(done.set_result, result)
-
-    threading.Thread(target=work, name="on-pause", daemon=True).start()
-    return await done

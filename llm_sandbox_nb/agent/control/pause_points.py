@@ -88,8 +88,8 @@ class PausePoints:
         if reason := await self.rules.why(moment, readable or moment.at == "observation"):
             return reason
         if self.control.pausing:
-            return "pause", "a person asked for a pause"
-        return ("step", "in steps") if self.control.stepping else None
+            return "pause", ""
+        return ("step", "") if self.control.stepping else None
 
     def _read(self, call: ToolCall) -> tuple[dict[str, Any], bool]:
         """The arguments of a call as far as they can be read, and whether the tool accepts them."""

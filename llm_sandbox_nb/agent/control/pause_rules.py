@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -10,6 +9,8 @@ from typing import Any, Literal, get_args
 
 from llm_sandbox_nb.agent.control.breakpoints import Breakpoint, Moment
 from llm_sandbox_nb.agent.tools.toolbox import only_edits
+from llm_sandbox_nb.daemon_threads import in_daemon_thread
+from llm_sandbox_nb.one_sentence import OneSentence
 
 Approve = Literal["ask", "edits", "auto"]
 """`ask`: every call waits for approval. `edits`: only commands do, not the editor and submit. `auto`: none does."""
@@ -18,7 +19,7 @@ Predicate = Callable[[Moment], Any]
 """Whether to pause. May be a coroutine function; any other function is called in its own thread."""
 
 
-class PauseRulesError(ValueError):
+class PauseRulesError(OneSentence, ValueError):
     """The pause rules are invalid. The message is one sentence."""
 
 
@@ -63,7 +64,7 @@ class PauseRules:
                 return "breakpoint", text
         asks = self.approve == "ask" or (self.approve == "edits" and not only_edits(moment.tool))
         if moment.at == "call" and readable and asks:
-            return "approval", f"approve={self.approve}"
+            return "approval", f"You approve every {'call' if self.approve == 'ask' else 'command'}."
         return None
 
 
@@ -74,7 +75,7 @@ async def _call_predicate(predicate: Predicate, moment: Moment) -> str:
         if inspect.iscoroutinefunction(predicate):
             answer = await predicate(moment)
         else:
-            answer = await asyncio.to_thread(predicate, moment)
+            answer = await in_daemon_thread(predicate, moment)
             if inspect.isawaitable(answer):
                 answer = await answer
         return name if answer else ""

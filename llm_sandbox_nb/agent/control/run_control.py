@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeVar
 
-from llm_sandbox_nb.agent.control.decisions import Decision, Held, Release, edited, shown, skipped
+from llm_sandbox_nb.agent.control.decisions import Decision, Held, Release, denied, edited, given_text, shown
 from llm_sandbox_nb.agent.control.settings_change import Changer
 from llm_sandbox_nb.agent.errors import ControlError
 from llm_sandbox_nb.agent.limits import RunLimits
@@ -92,7 +92,7 @@ class RunControl:
         Raises:
             ControlError: there is no text, or the run is over.
         """
-        text = str(ev.clean_text(text)).strip()
+        text = str(ev.clean_text(given_text(text))).strip()
         if not text:
             raise ControlError("There is nothing to say: give some text.")
         self._decide(Decision("say", source, text=text))
@@ -131,15 +131,13 @@ class RunControl:
         """As `edit`, with `changes` of any names."""
         self._decide(lambda held: edited(held, arguments, changes, tool, source), call_id)
 
-    def skip(
-        self, observation: str | None = None, *, call_id: str | None = None, source: str = "python"
-    ) -> None:
-        """Do not execute the held call; the model is shown `observation`, and the run continues as before.
+    def deny(self, reason: str | None = None, *, call_id: str | None = None, source: str = "python") -> None:
+        """Do not execute the held call; the model reads `reason` in place of a result, and the run continues as before.
 
         Raises:
             ControlError: no call is held.
         """
-        self._decide(lambda held: skipped(held, observation, source), call_id)
+        self._decide(lambda held: denied(held, reason, source), call_id)
 
     def observe(self, text: str, *, call_id: str | None = None, source: str = "python") -> None:
         """Show the model `text` instead of the held observation, and continue as before.
@@ -458,7 +456,7 @@ def decide(control: RunControl, decision: dc.ControlDecision, *, source: str) ->
                 source=source,
             )
         case dc.SkipDecision():
-            control.skip(decision.text, call_id=decision.call_id, source=source)
+            control.deny(decision.text, call_id=decision.call_id, source=source)
         case dc.ObserveDecision():
             control.observe(decision.text, call_id=decision.call_id, source=source)
         case dc.ChangeDecision():

@@ -111,7 +111,7 @@ def unknown_model(name: str) -> Model:
     )
 
 
-_WHOLE = ("top_k", "max_tokens", "steps", "tokens")
+_WHOLE = ("top_k", "max_tokens", "steps", "tokens", "total_tokens")
 
 
 def _mapping(what: str, value: object) -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, check_required, converted
 from llm_sandbox_nb.agent.tools.execute_bash import bound
 from llm_sandbox_nb.agent.tools.tool import Outcome, Tool, ToolContext
+from llm_sandbox_nb.daemon_threads import in_daemon_thread
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxLostError
 
@@ -105,7 +107,9 @@ class OwnTool(Tool):
                 if inspect.iscoroutinefunction(self.function):
                     value = await self.function(**values)
                 else:
-                    value = await asyncio.to_thread(self.function, **values)
+                    value = await in_daemon_thread(
+                        functools.partial(self.function, **values), name="own-tool"
+                    )
             text = value if isinstance(value, str) else to_json(value, fallback=str).decode()
         except SandboxLostError:
             raise

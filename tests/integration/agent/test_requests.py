@@ -44,8 +44,8 @@ async def test_openhands_8962_an_edited_message_forks_history_and_overwrites_not
     await run.rewind(2, before="call")
     run.edit(command="echo edited > new2.txt")
     await run.resume()
-    assert len(run.branches) == 2
-    old = next(branch for branch in run.branches if not branch.head)
+    assert len(run.attempts) == 2
+    old = next(branch for branch in run.attempts if not branch.head)
     assert [event.id for event in run.at(old).trajectory.path] == first
     assert run.at(old).steps[1].calls[0].arguments == {
         "command": "echo 2 > new2.txt; echo 2 >> log.txt; export NUMBER=2; echo 2 > output/last.txt"
@@ -55,7 +55,7 @@ async def test_openhands_8962_an_edited_message_forks_history_and_overwrites_not
     # A retry is the same without an edit: a third branch, and the first two are still there.
     await run.rewind(2, before="call")
     await run.resume()
-    assert len(run.branches) == 3
+    assert len(run.attempts) == 3
     assert (await files_of(box))["new2.txt"] == b"2\n"
     same_as_loaded(run)
 

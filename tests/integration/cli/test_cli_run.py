@@ -169,7 +169,7 @@ def test_a_killed_run_is_readable_to_its_last_event(command_line: CommandLine, t
     (folder,) = (tmp_path / "sandbox-runs").iterdir()
     last = list(read_journal(folder))[-1]
     assert isinstance(last, ev.CallStarted)
-    assert "The record ends here" in command_line("show", str(folder)).out
+    assert "Cut off at step 1: `llm-sandbox-nb resume" in command_line("show", str(folder)).out
 
 
 def test_a_reader_that_goes_away_does_not_end_the_run(command_line: CommandLine, tmp_path: Path) -> None:

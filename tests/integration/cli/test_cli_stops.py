@@ -38,10 +38,10 @@ def test_a_pipe_can_answer(command_line: CommandLine) -> None:
     done = command_line.program("bash", "-c", f"printf {shlex.quote(answers)} | {words}")
     assert (done.code, done.err, done.left) == (0, "", [])
     for shown in (
-        "execute_bash waits to be executed",
+        "Run this command?",
         "rm -rf precious",
         "There is no command 'wat'",
-        "would read",
+        "What the model will read:",
     ):
         assert shown in done.out
     run = Run.load(command_line.folder / done.folder)
@@ -109,8 +109,8 @@ def test_a_terminal_is_asked_and_an_interrupt_ends_the_waiting(command_line: Com
     )
     os.close(theirs)
     try:
-        assert b"continue, skip" in read_until(ours, b"help): ")
-        os.write(ours, b"skip Leave it.\n")
+        assert b"continue, deny" in read_until(ours, b"help): ")
+        os.write(ours, b"deny Leave it.\n")
         read_until(ours, b"help): ")
         process.send_signal(2)
         assert process.wait(PATIENCE) == 130
@@ -121,6 +121,30 @@ def test_a_terminal_is_asked_and_an_interrupt_ends_the_waiting(command_line: Com
     [folder] = (command_line.folder / "sandbox-runs").glob("*/journal.jsonl")
     first = Run.load(folder.parent).steps[0].calls[0]
     assert first.output.startswith("Leave it.")
+
+
+def test_the_question_is_the_last_thing_on_the_terminal(command_line: CommandLine) -> None:
+    """The sandbox becomes ready after the model's first reply: what that prints stands above the question."""
+    script = command_line.folder / "script.yaml"
+    script.write_text(SCRIPT)
+    answers = "n Leave it.\ny\nall\n"
+    words = shlex.join(command_line.words(*RUN, "--approve", "ask"))
+    done = command_line.program("bash", "-c", f"printf {shlex.quote(answers)} | {words}")
+    assert (done.code, done.err, done.left) == (0, "", [])
+    shown = [
+        "Isolation  process",
+        "Run this command? It deletes files. Not isolated: it runs on this machine.",
+        "Step 1. You approve every call.",
+        "rm -rf precious",
+        "Approve? (y, n, n REASON, all",
+        "Denied by you; the model read your answer (terminal)",
+    ]
+    places = [done.out.index(text) for text in shown]
+    assert places == sorted(places)
+    first, second = (step.calls[0] for step in Run.load(command_line.folder / done.folder).steps[:2])
+    assert first.output.startswith("Leave it.")
+    assert second.exit_code is not None
+    assert done.out.count("Leave it.") == 1
 
 
 def read_until(terminal: int, text: bytes) -> bytes:

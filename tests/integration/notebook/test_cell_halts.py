@@ -52,11 +52,11 @@ def test_a_person_steps_edits_and_says_what_the_model_sees(tmp_path: Path) -> No
         "observe It says: kept.",
         "c",
     )
-    assert "Step 1: execute_bash waits to be executed" in printed
+    assert "Run this command?" in printed
     assert "rm -rf precious" in printed
     assert "There is no command 'nonsense'" in printed
-    assert "The model would read" in printed
-    assert "skip, edit" in prompts[0]
+    assert "What the model will read:" in printed
+    assert "deny, edit" in prompts[0]
     assert "observe" in prompts[2]
     assert told == (
         "submitted [('execute_bash', 'echo kept > note.txt'), ('execute_bash', 'cat note.txt'), ('submit', None)]"
@@ -68,7 +68,7 @@ def test_a_person_steps_edits_and_says_what_the_model_sees(tmp_path: Path) -> No
 )
 def test_a_breakpoint_a_function_and_an_approval(options: str, tmp_path: Path) -> None:
     more = ("continue",) if "approve" in options else ()
-    prompts, _, told = asked(tmp_path, options, "skip Nothing is deleted here.", *more)
+    prompts, _, told = asked(tmp_path, options, "deny Nothing is deleted here.", *more)
     assert len(prompts) == 1 + len(more)
     assert told.startswith("submitted [('execute_bash', 'rm -rf precious')")
 

@@ -43,7 +43,7 @@ def test_the_notebook_puts_the_mistake_right(some_isolation: str, tmp_path: Path
     assert cell_with(notebook, "%sandbox sh wc").split()[:2] == ["9", "cities.csv"]
     assert cell_with(notebook, "result.edit(").count("3 cities, 100.8 million people") >= 1
     compared = cell_with(notebook, "comparison = result.compare()")
-    assert "The first difference is at step 5." in compared
+    assert "They part at step 5." in compared
     difference = cell_with(notebook, "first_different_step")
     assert difference.startswith("5\n")
     assert "-5 cities, 108.3 million people\n+3 cities, 100.8 million people" in difference
@@ -51,7 +51,7 @@ def test_the_notebook_puts_the_mistake_right(some_isolation: str, tmp_path: Path
     assert len(cards(notebook)) == 4, "the run, its second attempt, a fork, and the run of the exercises"
     folders = sorted((tmp_path / "sandbox-runs").glob("*/*/journal.jsonl"))
     first = Run.load(folders[0].parent)
-    assert (len(first.branches), first.answer) == (2, "3 cities, 100.8 million people")
+    assert (len(first.attempts), first.answer) == (2, "3 cities, 100.8 million people")
 
 
 def test_two_branches_go_on_at_once_in_a_cell(tmp_path: Path) -> None:
@@ -101,12 +101,12 @@ def test_a_cell_that_runs_again_can_have_its_original_files(tmp_path: Path) -> N
         f"%%sandbox -m {one}\nTask a",
         f"%%sandbox -m {one}\nTask a",
     )
-    assert "This cell ran before" not in printed(cells[17]), "not in this sandbox"
-    assert "This cell ran before" in printed(cells[18])
+    assert "This task ran before in this sandbox" not in printed(cells[17]), "not in this sandbox"
+    assert "This task ran before in this sandbox" in printed(cells[18])
     assert "scripted: free" in shown(cells[12])
     assert "--from-files-of" not in printed(cells[0])
     assert "--from-files-of" not in printed(cells[1])
-    assert "This cell ran before" in printed(cells[2])
+    assert "This task ran before in this sandbox" in printed(cells[2])
     assert printed(cells[5]).split() == ["0", "2", "0", "2"]
     assert "has no step 9" in errors(cells[6])[0].evalue
     assert "Back to the beginning" in printed(cells[7])
@@ -191,6 +191,6 @@ def test_a_rewound_run_continues_in_the_place_of_its_card(tmp_path: Path) -> Non
     (journal,) = tmp_path.glob("sandbox-runs/*/*/journal.jsonl")
     run = Run.load(journal.parent)
     assert run.stop_reason == "submitted"
-    outputs = [call.output for branch in run.branches for step in run.at(branch).steps for call in step.calls]
+    outputs = [call.output for branch in run.attempts for step in run.at(branch).steps for call in step.calls]
     assert any("its \u00e9 {x}" in output for output in outputs)
     assert printed(cells[8]) == "A\nB\n"

@@ -45,7 +45,7 @@ async def travel(folder, seed, ready):
                 await run.rewind(dice.randint(0, last - 1), dice.choice(["both", "both", "conversation"]))
                 if run.trajectory.rewinds[-1].what == "conversation":
                     await run.undo()
-            elif what == "undo" and len(run.branches) > 1:
+            elif what == "undo" and len(run.attempts) > 1:
                 try: await run.undo()
                 except ValueError: pass
             elif what == "edit":
@@ -176,7 +176,7 @@ def check(folder: Path, where: str) -> Run:
     path = next((path for path in manifest if path.endswith("/log.txt")), None)
     kept = CheckpointFiles(run).read(manifest[path], 10**6).decode().splitlines() if path else []
     assert kept == lines_by_talk(told_by(run)), where
-    for branch in run.branches:
+    for branch in run.attempts:
         check_messages(list(run.at(branch).trajectory.messages(answer_open=True)))
     return run
 

@@ -47,7 +47,7 @@ async def test_a_run_under_way_is_taken_back_and_halts_there(
     assert [step.number for step in run.steps] == [1]
     assert sorted(await files_of(box)) == ["log.txt", "new1.txt", "output/last.txt"]
     assert not work.done()
-    left = run.at(next(branch for branch in run.branches if not branch.head))
+    left = run.at(next(branch for branch in run.attempts if not branch.head))
     cut_short = left.steps[2].calls[0].result
     assert cut_short
     assert cut_short.error == "interrupted"
@@ -244,7 +244,7 @@ async def test_wrong_wishes_get_a_sentence_and_change_nothing(box: Sandbox, tmp_
         (lambda: run.rewind(0, before="call"), "no step 0"),
         (lambda: run.fork(7), "no step 7"),
         (run.undo, "no rewind"),
-        (run.compare, "one branch"),
+        (run.compare, "one attempt"),
     ]
     for wish, words in wishes:
         with pytest.raises(InputError, match=words):
@@ -299,7 +299,7 @@ async def test_a_run_whose_files_are_gone_stays_as_it_is(tmp_path: Path) -> None
 async def test_skip_and_observe_on_a_run_that_stands_still(box: Sandbox, tmp_path: Path) -> None:
     run = await talked(box, tmp_path, 3)
     await run.rewind(2, before="call")
-    run.skip("There was no need.")
+    run.deny("There was no need.")
     await run.resume()
     assert await box.read_file("log.txt") == b"turn 1\nturn 3\n"
     assert outputs(run)[1].startswith("There was no need.")

@@ -86,7 +86,7 @@ async def test_a_fork_has_the_files_of_its_step_and_goes_on_with_them(tmp_path: 
         run = await played_in(box, tmp_path, turns)
         assert kept(run) == {"p": "p\n"}
         skipped = await run.fork(2, before="call")
-        skipped.skip("That is not done.")
+        skipped.deny("That is not done.")
         await skipped.resume()
         assert kept(skipped) == first
         assert set(skipped.trajectory.artifacts) == {"a.txt", "p/q", "\ufffd.txt", LONG}

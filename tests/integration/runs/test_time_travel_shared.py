@@ -42,7 +42,7 @@ async def test_a_rewind_names_what_another_run_made_before_it_removes_it(
     assert paths(change.path for change in preview.own) == ["a.txt"]
     assert paths(change.path for change in preview.others) == ["b.txt", "given.csv", "log.txt"]
     text = str(preview)
-    assert "1 path changes, 2 steps leave the branch" in text
+    assert "1 path changes, 2 steps become an earlier attempt" in text
     assert "3 paths were changed since by another run ('Make b.')" in text
     assert text.index("a.txt") < text.index("another run") < text.index("b.txt")
     with pytest.raises(InputError, match="others=True") as refused:

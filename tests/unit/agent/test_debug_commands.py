@@ -16,7 +16,13 @@ from decided_runs import STEP, Played, play
 from decided_runs import bash as call
 from support import run
 
-from llm_sandbox_nb.agent.control.debug_commands import HELP, Prompt, can_answer, execute_debug_command
+from llm_sandbox_nb.agent.control.debug_commands import (
+    COMMANDS,
+    HELP,
+    Prompt,
+    can_answer,
+    execute_debug_command,
+)
 from llm_sandbox_nb.agent.control.decisions import Held
 from llm_sandbox_nb.agent.control.pause_rules import pause_rules
 from llm_sandbox_nb.agent.control.run_control import RunControl
@@ -55,8 +61,8 @@ def written(folder: Path, *lines: str, stepping: bool = True) -> tuple[Played, l
         (['e {"command": "true", "timeout": 5}', "c"], ["true"]),
         (["edit command=5 timeout=5", "c"], ["5"]),
         (["edit tool=str_replace_editor command=view path=/testbed", "c"], []),
-        (["skip", "c"], []),
-        (["skip there is no need", "c"], []),
+        (["deny", "c"], []),
+        (["deny there is no need", "c"], []),
         (
             ["say Hello", "help", "change temperature=0.5 steps=7 approve=auto breakpoints='step == 9'", "c"],
             ["make it"],
@@ -80,14 +86,14 @@ def test_one_line_is_one_decision(lines: list[str], ran: list[str], tmp_path: Pa
     ],
 )  # fmt: skip
 def test_a_line_that_cannot_be_done_is_told_and_the_run_waits(line: str, why: str, tmp_path: Path) -> None:
-    played, shown = written(tmp_path, line, "skip It waited.")
+    played, shown = written(tmp_path, line, "deny It waited.")
     assert why in shown[0]
     assert "\n" not in shown[0]
     assert played.observations[0].startswith("It waited.")
 
 
 def test_enter_steps_but_approves_nothing(tmp_path: Path) -> None:
-    played, shown = written(tmp_path, "", "skip", stepping=False)
+    played, shown = written(tmp_path, "", "deny", stepping=False)
     assert shown[0] == HELP
     assert played.box.ran == []
 
@@ -96,7 +102,7 @@ def test_a_prompt_is_over_when_somebody_else_decided(tmp_path: Path) -> None:
     def decide(control: RunControl, held: Held) -> None:
         prompt = Prompt(control, source="test")
         assert prompt.open
-        control.skip("first", source="test")
+        control.deny("first", source="test")
         assert not prompt.open
 
     play(tmp_path, [[call("a")]], decide, pause_rules(approve="edits"))
@@ -110,8 +116,9 @@ def test_where_it_stands_is_told(tmp_path: Path) -> None:
         control.step(source="test")
 
     play(tmp_path, [[call("make it"), ("execute_bash", "{oops")]], decide, STEP)
-    assert texts[0] == "Step 1: execute_bash waits to be executed:\nmake it"
-    assert texts[1].startswith("Step 1: execute_bash has returned. The model would read:\n")
+    assert texts[0] == "Run this command?\nStep 1. Paused before each call.\nmake it"
+    assert texts[1].startswith("Step 1: the model has not read the result of execute_bash yet.\n")
+    assert "\nWhat the model will read:\n" in texts[1]
     assert texts[1].endswith("ran make it")
     assert texts[2].endswith("{oops")
 
@@ -163,7 +170,7 @@ def test_a_plain_function_is_asked_in_a_thread_and_may_wait(tmp_path: Path) -> N
 def test_a_coroutine_function_is_awaited_and_a_word_is_a_decision(tmp_path: Path) -> None:
     async def decide(asked: Run) -> str:
         await asyncio.sleep(0)
-        return "skip no" if asked.held and asked.held.step == 1 else "continue"
+        return "deny no" if asked.held and asked.held.step == 1 else "continue"
 
     done = run(solved(tmp_path, *TWO, approve="ask", on_pause=decide))
     assert decisions(done) == [("skip", "on_pause"), ("run", "on_pause"), ("run", "on_pause")]
@@ -245,7 +252,7 @@ def test_the_run_decides_from_python_while_it_goes_on(tmp_path: Path) -> None:
 
 
 def test_the_card_and_the_terminal_tell_what_a_person_changed(tmp_path: Path) -> None:
-    left = ["edit command='echo changed'", "", "skip Leave it."]
+    left = ["edit command='echo changed'", "", "deny Leave it."]
 
     def decide(asked: Run) -> str:
         return left.pop(0) if left else "continue"
@@ -265,9 +272,9 @@ def test_the_card_and_the_terminal_tell_what_a_person_changed(tmp_path: Path) ->
     assert "echo one" in page["text/html"], "what the model had proposed"
     assert "It is fine." in page["text/html"]
     for words in (
-        "changed the call (on_pause)",
-        "showed the model instead (on_pause)",
-        "skipped the call and showed the model",
+        "Edited by you (on_pause)",
+        "Result changed by you (on_pause)",
+        "Denied by you; the model read your answer (on_pause)",
     ):
         assert words in out.getvalue()
 
@@ -301,3 +308,50 @@ def test_words_work_on_any_control(tmp_path: Path) -> None:
         execute_debug_command(control, "edit command=x", source="t")
         == "No call waits for a decision: the run is not paused at one."
     )
+
+
+@pytest.mark.parametrize(
+    ("lines", "ran", "read"),
+    [
+        (["y"], ["make it"], "ran make it"),
+        (["YES"], ["make it"], "ran make it"),
+        (["n"], [], "A person denied this call."),
+        (["no Use the CSV."], [], "Use the CSV."),
+        (["what?", "y"], ["make it"], "ran make it"),
+    ],
+)
+def test_yes_and_no_answer_the_question(lines: list[str], ran: list[str], read: str, tmp_path: Path) -> None:
+    played, shown = written(tmp_path, *lines, stepping=False)
+    assert played.box.ran == ran
+    assert read in played.observations[0]
+    assert [text for text in shown if text] == (
+        [f"There is no command 'what?': write one of {', '.join(COMMANDS)}."] if "what?" in lines else []
+    )
+
+
+def test_all_approves_what_follows_too(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def decide(control: RunControl, held: Held) -> None:
+        prompt = Prompt(control, source="test")
+        asked.append(prompt.hint)
+        prompt.answer("all")
+
+    played = play(tmp_path, [[call("one")], [call("two")]], decide, pause_rules(approve="ask"))
+    assert played.box.ran == ["one", "two"]
+    assert len(asked) == 1
+    assert asked[0].startswith("Approve? (y, n, n REASON, all")
+
+
+def test_no_at_a_pause_that_a_person_asked_for_is_said_to_the_model(tmp_path: Path) -> None:
+    def pause(control: RunControl, event: ev.Event) -> None:
+        if isinstance(event, ev.CallProposed) and event.step == 1:
+            control.pause(source="test")
+
+    def decide(control: RunControl, held: Held) -> None:
+        Prompt(control, source="test").answer("no need to hurry")
+
+    played = play(tmp_path, [[call("one")]], decide, on_event=pause)
+    assert [held.reason for held in played.held] == ["pause"]
+    assert played.box.ran == ["one"]
+    assert any("no need to hurry" in message["content"] for message in played.loop.messages)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support import examples
 from virtual_time import Clock
 
-from llm_sandbox_nb.agent.control.decisions import SKIPPED, Held
+from llm_sandbox_nb.agent.control.decisions import DENIED, Held
 from llm_sandbox_nb.agent.control.pause_rules import PauseRules, pause_rules
 from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.errors import ControlError
@@ -52,7 +52,7 @@ def act(control: RunControl, held: Held, action: str, text: str) -> None:
             case "edit":
                 control.edit({"command": text}, tool="execute_bash", **say)
             case "skip":
-                control.skip(text, **say)
+                control.deny(text, **say)
             case "observe":
                 control.observe(text, **say)
             case "say":
@@ -172,12 +172,12 @@ def test_a_call_can_become_one_of_another_tool_and_a_broken_one_can_be_mended(tm
 
 def test_a_skipped_call_is_not_executed_and_shows_what_was_given(tmp_path: Path) -> None:
     decide = one_by_one(
-        lambda c: c.skip("There is nothing to see.", source="test"), lambda c: c.skip(source="test")
+        lambda c: c.deny("There is nothing to see.", source="test"), lambda c: c.deny(source="test")
     )
     played = play(tmp_path, [[bash("a"), bash("b")]], decide, STEP)
     assert played.box.ran == []
     assert played.observations[0] == "There is nothing to see."
-    assert played.observations[1] == f"{SKIPPED}\n\n[Steps remaining: 19]"
+    assert played.observations[1] == f"{DENIED}\n\n[Steps remaining: 19]"
     assert [held.at for held in played.held] == ["call", "call", "call"], (
         "an observation of one's own needs no halt"
     )
@@ -187,7 +187,7 @@ def test_a_skipped_submit_does_not_end_the_run(tmp_path: Path) -> None:
     played = play(
         tmp_path,
         [[SUBMIT], [bash("more")]],
-        one_by_one(lambda c: c.skip("Not yet.", source="test")),
+        one_by_one(lambda c: c.deny("Not yet.", source="test")),
         STEP,
     )
     assert played.reason == "submitted"
@@ -222,7 +222,7 @@ def test_decisions_that_make_no_sense_say_so_and_leave_the_halt(tmp_path: Path) 
             lambda: control.edit({}, tool="rm"),
             lambda: control.edit({"command": object()}),
             lambda: control.observe("early"),
-            lambda: control.skip("x", call_id="another"),
+            lambda: control.deny("x", call_id="another"),
             lambda: control.change(),
             lambda: control.change(settings={"heat": 1}),
             lambda: control.change(settings={"temperature": "hot"}),
@@ -250,7 +250,7 @@ def test_decisions_that_make_no_sense_say_so_and_leave_the_halt(tmp_path: Path) 
 
 def test_a_second_decision_on_the_same_call_comes_too_late(tmp_path: Path) -> None:
     def decide(control: RunControl, held: Held) -> None:
-        control.skip("once", call_id=held.call_id, source="test")
+        control.deny("once", call_id=held.call_id, source="test")
         with pytest.raises(ControlError, match="does not wait"):
             control.resume(call_id=held.call_id, source="test")
         with pytest.raises(ControlError, match="No call waits"):
@@ -268,7 +268,7 @@ def test_going_on_does_not_approve_a_call_that_came_after_it_was_decided(tmp_pat
             control.edit(command="changed", source="test")
             control.resume(source="test")
         else:
-            control.skip("no", source="test")
+            control.deny("no", source="test")
 
     played = play(tmp_path, [[bash("a"), bash("b")]], decide, pause_rules(approve="edits"))
     assert played.box.ran == ["changed"]
@@ -355,7 +355,7 @@ def test_nothing_waits_when_nothing_is_held() -> None:
     control = RunControl()
     for decide in (
         lambda: control.edit(command="x"),
-        lambda: control.skip("x"),
+        lambda: control.deny("x"),
         lambda: control.observe("x"),
     ):
         with pytest.raises(ControlError, match="No call waits"):

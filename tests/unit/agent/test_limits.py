@@ -120,3 +120,28 @@ def test_replies_are_asked_for_within_the_limit() -> None:
 def test_limits_are_more_than_zero(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="more than zero"):
         RunLimits(**wrong)  # type: ignore[arg-type]
+
+
+def test_tokens_of_all_requests_together_are_a_limit_of_their_own() -> None:
+    meter = Meter(RunLimits(tokens=None, total_tokens=50_000))
+    said = []
+    for _ in range(5):
+        meter.begin_step()
+        meter.add_reply(usage(8_000), "")
+        assert meter.over is None or meter.step == 5
+        said.append(meter.next_turn())
+    assert (meter.conversation, meter.total_tokens) == (8_000, 40_000)
+    assert ["last turn" in one for one in said] == [False, False, False, False, True]
+    assert "tokens of this run are nearly used up" in said[-1]
+    meter.begin_step()
+    assert meter.over == "total_tokens"
+    meter.resume_from(6, 8_000, 0.0, total_tokens=60_000)
+    assert meter.used_up == "total_tokens"
+    assert meter.reply_tokens(60_000) == 1024
+
+
+def test_a_summary_counts_for_the_sum_and_not_for_the_conversation() -> None:
+    meter = Meter(RunLimits())
+    meter.add_reply(usage(1_000), "")
+    meter.add_summary(usage(700))
+    assert (meter.conversation, meter.total_tokens) == (1_000, 1_700)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from datetime import date
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
+from agent_scripts import SUBMIT, raw, solved, turn
 from memory_sandbox import MemorySandbox
+from support import run
 from virtual_time import run_in_virtual_time
 
 from llm_sandbox_nb.agent.control.breakpoints import Breakpoint, Moment
@@ -245,7 +249,7 @@ def test_a_held_call_can_be_changed_to_what_the_tool_takes() -> None:
 
 def test_approving_edits_also_asks_before_an_own_tool() -> None:
     moment = Moment("call", 1, "lookup", arguments={"word": "a"})
-    assert asyncio.run(pause_rules(approve="edits").why(moment)) == ("approval", "approve=edits")
+    assert asyncio.run(pause_rules(approve="edits").why(moment)) == ("approval", "You approve every command.")
     assert Breakpoint("tool == 'lookup'").met(moment)
 
 
@@ -256,3 +260,21 @@ def test_a_recorded_tool_can_be_edited_and_not_executed() -> None:
     assert tools.check("lookup", {"word": "b", "other": 1}) == {"word": "b"}
     with pytest.raises(InputError, match=r"give the same again, as in tools=\[lookup\]"):
         asyncio.run(own.execute({"word": "b"}, ToolContext(MemorySandbox(), 60)))
+
+
+def test_a_run_does_not_wait_for_a_function_beyond_its_time(tmp_path: Path) -> None:
+    """Neither the run nor its event loop: a function in a thread cannot be ended."""
+    released = threading.Event()
+
+    def slow() -> str:
+        """Take long."""
+        released.wait(600)
+        return "late"
+
+    began = time.monotonic()
+    try:
+        done = run(solved(tmp_path, turn(raw("slow", "{}")), SUBMIT, tools=[slow], limits={"time": 1.0}))
+    finally:
+        released.set()
+    assert done.stop_reason == "time"
+    assert time.monotonic() - began < 300

@@ -373,3 +373,29 @@ def test_an_empty_record_is_measured_too(tmp_path: Path) -> None:
     table = runs_frame([run])
     assert table.loc[0, "turns"] == 0
     assert groups_frame(table).loc[0, "computation_rate"] == 0
+
+
+def test_the_command_says_how_runs_ended_and_nothing_that_is_not_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = run_events(2)
+    journal(tmp_path / "math" / "r1", events)
+    journal(tmp_path / "math" / "r2", events)
+    journal(tmp_path / "math" / "r3", [*events[:-1], ev.RunFinished(stop_reason="steps", steps=2)])
+    journal(tmp_path / "math" / "r4", events[:-1])
+    (tmp_path / "paper").mkdir()
+    (tmp_path / "paper" / "trajectory.json").write_text(dump_seed(Trajectory(events)))
+    assert main(["analyze", str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    rows = {line.split("  ")[0]: " ".join(line.split()[1:]) for line in out.splitlines()}
+    assert rows["ended"].startswith("Submitted 2, Step limit reached 1, No end 1 ")
+    assert rows["foreign_runs"] == "0 1"
+    assert "NaN" not in out
+    assert "None" not in out
+    assert "–" in rows["runs_per_minute"]
+    assert err == ""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "trajectory.json").write_text('{"schema_version": "ATIF-v1.4", "agent": {}}')
+    assert main(["analyze", str(tmp_path)]) == 1
+    assert "it is a file of another program" in capsys.readouterr().err
+    assert "<h2>How the runs ended</h2>" in report_html(load_runs([tmp_path]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -129,7 +130,10 @@ def test_show_reads_a_killed_run_up_to_its_last_event(
     with journal.path.open("ab") as file:
         file.write(b'{"kind": "call.propo')
     assert main(["show", str(tmp_path)]) == 0
-    assert "The record ends here" in capsys.readouterr().out
+    assert (
+        f"Cut off at step 1: `llm-sandbox-nb resume {tmp_path}` continues this run."
+        in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(
@@ -165,8 +169,159 @@ def test_each_step_says_what_was_spent_of_the_budget() -> None:
     lines = [line for line in text.splitlines() if line.startswith("Step")]
     assert lines == [
         "Step 1",
-        "Step 2 · 4.1k tokens · $0.02 of $0.50",
-        "Step 3 · 8.2k tokens · $0.04 of $1.00",
+        "Step 2 · 4.1k tokens in all · $0.02 of $0.50",
+        "Step 3 · 8.2k tokens in all · $0.04 of $1.00",
     ]
     free = printed(start.model_copy(update={"scripted": True}), *steps)
-    assert "Step 3 · 8.2k tokens · scripted: free" in free
+    assert "Step 3 · 8.2k tokens in all · scripted: free" in free
+
+
+def test_a_failure_of_the_model_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = "No server answers at http://localhost:1."
+    tried = [
+        ev.ModelFailed(step=1, attempt=number, error="unreachable", message=said, retry_in=wait)
+        for number, wait in ((1, 2.0), (2, 4.0), (3, None))
+    ]
+    text = printed(ev.ModelRequested(step=1), *tried)
+    assert text.count(said) == 1
+    assert "the model failed again; trying again in 4.0 s" in text
+    once = printed(ev.ModelRequested(step=1), tried[2])
+    assert said not in once, "it is told at the end"
+    journal = Journal(tmp_path)
+    for event in (*events()[:3], tried[2], ev.RunFinished(stop_reason="model_error", error=said, steps=0)):
+        journal.append(event)
+    journal.close()
+    assert main(["show", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.count(said) == 1
+
+
+def test_a_denied_call_is_shown_once_and_is_no_failure() -> None:
+    start = ev.CallProposed(step=1, call_id="c", tool="execute_bash", raw_arguments="{}")
+    denied = ev.CallDecided(step=1, call_id="c", action="skip", observation="Use the CSV.", source="terminal")
+    finished = ev.CallFinished(
+        step=1, call_id="c", observation="Use the CSV.\n\n[Steps remaining: 3]", error="skipped"
+    )
+    assert printed(start, denied, finished) == (
+        "  Denied by you; the model read your answer (terminal)\n  | Use the CSV.\n"
+    )
+
+
+# --- attempts ---
+
+
+def step(number: int) -> list[ev.Event]:
+    call = {"step": number, "call_id": f"c{number}", "tool": "execute_bash"}
+    arguments = {"command": f"echo step-{number}"}
+    return [
+        ev.ModelRequested(step=number),
+        ev.ModelReplied(step=number, message={"role": "assistant", "content": f"said-{number}"}),
+        ev.CallProposed(**call, raw_arguments="{}", arguments=arguments),
+        ev.CallStarted(**call, arguments=arguments),
+        ev.CallFinished(step=number, call_id=f"c{number}", observation=f"out-{number}"),
+    ]
+
+
+def recorded(folder: Path, *items: ev.Event) -> str:
+    journal = Journal(folder)
+    for item in (events()[0], *items):
+        journal.append(item)
+    journal.close()
+    return str(folder)
+
+
+def back(to: ev.Event, number: int, **more: Any) -> list[ev.Event]:
+    return [
+        ev.RewindStarted(to=to.id, step=number, target="a", safety="b"),
+        ev.Rewound(to=to.id, step=number, target="a", safety="b", **more),
+    ]
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["show", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_rewound_run_shows_its_current_attempt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second, third = step(1), step(2), step(3)
+    again = [event.model_copy(update={"id": f"{event.id}x"}) for event in step(2)]
+    again[1] = again[1].model_copy(update={"message": {"role": "assistant", "content": "said-again"}})
+    end = ev.RunFinished(stop_reason="submitted", answer="done", steps=2)
+    later = ev.Noted(text="later")
+    folder = recorded(tmp_path, *first, *second, *third, *back(first[-1], 1), *again, end, later)
+    out = shown(capsys, folder)
+    order = [
+        "said-1",
+        "Rewound to step 1; steps 2 to 3 are kept as an earlier attempt",
+        "said-again",
+        "Answer\ndone",
+    ]
+    places = [out.index(text) for text in order]
+    assert places == sorted(places)
+    assert "said-2" not in out
+    assert "said-3" not in out
+    assert out.count("Step 2") == 1
+    assert "resume" not in out
+    assert "is over" not in out
+    everything = shown(capsys, folder, "--all")
+    order = [
+        "said-1",
+        "said-2",
+        "said-3",
+        "Rewound to step 1; steps 2 to 3 are kept",
+        "said-again",
+        "Answer\ndone",
+    ]
+    places = [everything.index(text) for text in order]
+    assert places == sorted(places)
+    assert everything.count("\nStep 2") == 2
+
+
+def test_a_run_that_is_ready_after_a_rewind_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = step(1), step(2)
+    end = ev.RunFinished(stop_reason="submitted", answer="old answer", steps=2)
+    folder = recorded(tmp_path, *first, *second, end, *back(first[-1], 1))
+    out = shown(capsys, folder)
+    assert "Rewound to step 1; step 2 is kept as an earlier attempt" in out
+    assert f"Ready to continue from step 1: `llm-sandbox-nb resume {folder}` continues this run." in out
+    assert "old answer" not in out
+    assert "still running" not in out
+
+
+def test_an_undone_rewind_is_no_part_of_the_current_attempt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = step(1), step(2)
+    end = ev.RunFinished(stop_reason="submitted", answer="kept answer", steps=2)
+    rewind = back(first[-1], 1)
+    folder = recorded(tmp_path, *first, *second, end, *rewind, *back(end, 2, undo_of=rewind[1].id))
+    out = shown(capsys, folder)
+    assert "Rew" not in out
+    assert "Answer\nkept answer" in out
+    assert "Rewind undone, back at step 2" in shown(capsys, folder, "--all")
+
+
+def test_a_rewind_of_files_or_of_the_conversation_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = step(1), step(2)
+    files = recorded(tmp_path / "a", *first, *second, *back(first[-1], 1, what="files"))
+    out = shown(capsys, files)
+    assert "said-2" in out
+    assert "Files rewound to step 1" in out
+    start = events()[0]
+    talk = recorded(tmp_path / "b", *first, *back(start, 0, what="conversation"))
+    assert (
+        "Rewound to the beginning; step 1 is kept as an earlier attempt; the files stayed as they were"
+        in shown(capsys, talk, "--all")
+    )
+
+
+def test_a_run_that_executes_is_not_called_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = recorded(tmp_path, *step(1))
+    journal = Journal(tmp_path)
+    try:
+        assert "Running · step 1: the run is not over." in shown(capsys, folder)
+    finally:
+        journal.close()

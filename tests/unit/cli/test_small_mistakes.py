@@ -49,7 +49,7 @@ def test_a_step_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     said = "".join(traceback.format_exception(caught.value))
     assert "During handling" not in said
     assert "direct cause" not in said
-    assert str(caught.value) == "There is no step 99 on this branch: it has the steps 0 to 2."
+    assert str(caught.value) == "There is no step 99 in this attempt: it has the steps 0 to 2."
 
 
 @pytest.mark.parametrize("command", ["run", "benchmark run"])

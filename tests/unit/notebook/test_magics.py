@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from plain_shell import magics_of, plain_shell
 
-from llm_sandbox_nb.card.bundle import Caps
+from llm_sandbox_nb.card.bundle import MIME, Caps
 from llm_sandbox_nb.notebook.errors import SandboxUsageError
 from llm_sandbox_nb.notebook.magic_options import OPTIONS
 from llm_sandbox_nb.notebook.magics import SandboxMagics
@@ -66,6 +67,7 @@ def test_settings_reach_the_run(shell: Any) -> None:
     magics.steps = 50
     magics.budget = 2.5
     magics.tokens = 9_000
+    magics.total_tokens = 40_000
     magics.time = 77.0
     magics.model_settings = {"temperature": 0.25}
     magics.output_dir = "elsewhere"
@@ -73,7 +75,13 @@ def test_settings_reach_the_run(shell: Any) -> None:
     run = shell.user_ns["run"]
     assert run.folder.parent.parent.name == "elsewhere"
     settings = run.trajectory.start.settings
-    assert settings["limits"] == {"steps": 7, "tokens": 9_000, "cost": 2.5, "time": 77.0}
+    assert settings["limits"] == {
+        "steps": 7,
+        "tokens": 9_000,
+        "total_tokens": 40_000,
+        "cost": 2.5,
+        "time": 77.0,
+    }
     assert settings["sampling"]["temperature"] == 0.25
     assert settings["command_timeout"] == 180
 
@@ -103,3 +111,71 @@ def test_nothing_runs_before_the_first_use(shell: Any) -> None:
         thread for thread in threading.enumerate() if thread.name == "llm-sandbox-nb" and thread.is_alive()
     ]
     assert not magics_of(shell)._background.started
+
+
+def test_reloading_keeps_the_sandbox_and_what_was_set(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    shell.run_line_magic("sandbox", "sh echo kept > kept.txt")
+    magics_of(shell).steps = 7
+    before = magics_of(shell)
+    shell.run_line_magic("reload_ext", "llm_sandbox_nb")
+    shell.run_line_magic("sandbox", "sh cat kept.txt")
+    assert "kept" in capsys.readouterr().out
+    assert magics_of(shell) is before
+    assert magics_of(shell).steps == 7
+
+
+def test_a_variable_names_the_model_and_the_run(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    shell.user_ns["chosen"] = "scripted/strawberry"
+    shell.run_cell_magic("sandbox", "-m $chosen -o first", "How many r's are in strawberry?")
+    shell.user_ns["name"] = shell.user_ns["first"].folder.name
+    shell.run_line_magic("sandbox", "load $name -o again")
+    assert shell.user_ns["again"].folder == shell.user_ns["first"].folder
+    capsys.readouterr()
+    shell.run_line_magic("sandbox", "sh echo $name-is-empty-here")
+    assert "-is-empty-here" in capsys.readouterr().out
+    assert shell.user_ns["name"] not in capsys.readouterr().out
+
+
+def test_runs_are_found_after_a_rename_a_copy_and_a_move(
+    shell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The name of the notebook changes with the restart of its kernel; its saved cards say which runs are its."""
+    monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "first.ipynb"))
+    shell.run_cell_magic("sandbox", "-m scripted/strawberry -o run", "How many r's are in strawberry?")
+    run = shell.user_ns["run"]
+    assert run.folder.parent.name == "first"
+    card = {"output_type": "display_data", "metadata": {}, "data": {MIME: {"run_id": run.id}}}
+    lost = {
+        "output_type": "display_data",
+        "metadata": {},
+        "data": {MIME: {"run_id": "20200101-000000-gone1234"}},
+    }
+    hostile: list[Any] = [{"data": {MIME: {"run_id": "../../etc"}}}, {"data": {MIME: {"run_id": 7}}}]
+    cells = [
+        {"cell_type": "markdown", "source": ""},
+        {"cell_type": "code", "outputs": [card, lost, *hostile]},
+    ]
+    (tmp_path / "second.ipynb").write_text(json.dumps({"cells": cells}))
+    monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "second.ipynb"))
+    magics_of(shell)._live = None  # as after the restart
+    magics_of(shell)._recent.clear()
+    capsys.readouterr()
+    shell.run_line_magic("sandbox", "runs")
+    out = capsys.readouterr().out
+    assert out.startswith(f"{run.folder.name.rpartition('-')[2][:4]}  ")
+    assert "→ There are 3 r's in strawberry." in out
+    assert "1 run of this notebook's cards is not here" in out
+    shell.run_line_magic("sandbox", "preview 1")
+    assert "Back to step 1" in capsys.readouterr().out
+    shell.run_line_magic("sandbox", "runs --prune --keep 0 --yes")
+    assert run.folder.is_dir(), "another notebook's runs are not removed from here"
+    for broken in (
+        "{",
+        '{"cells": 3}',
+        '{"cells": [{"outputs": [3]}]}',
+        '{"cells": [{"outputs": [{"data": {"x": 1}}]}]}',
+    ):
+        (tmp_path / "second.ipynb").write_text(broken)
+        capsys.readouterr()
+        shell.run_line_magic("sandbox", "runs")
+        assert "There are no runs in" in capsys.readouterr().out

@@ -161,3 +161,48 @@ def test_names_of_variables() -> None:
 )
 def test_the_notebook_name(environment: dict[str, str], namespace: dict[str, Any], name: str) -> None:
     assert notebook_name(namespace, environment) == name
+
+
+# --- variables ---
+
+VARIABLES = {"model": "openai/gpt-5", "name": "gpt-5", "steps": 7, "frame": [1, 2]}
+
+
+def test_variables_are_replaced_as_in_other_magics() -> None:
+    line = "-m $model --steps {steps} -i data.csv --break \"command == '{name}' or '$name' in command\" --image x/$name"
+    options = arguments.parse_line(PARSER, line, VARIABLES)
+    assert (options.model, options.steps, options.image) == ("openai/gpt-5", "7", "x/gpt-5")
+    assert options.breakpoints == ["command == '{name}' or '$name' in command"]
+    assert arguments.parse_line(PARSER, "--break $name", VARIABLES).breakpoints == ["$name"]
+    assert arguments.parse_line(PARSER, "-i price$5 a{b}c", VARIABLES).input == ["price$5", "a{b}c"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("-m $modle", "There is no variable modle, which $modle names: define it first."),
+        ("-i $frame", "$frame is a list, neither text nor a number: name it without $ and braces."),
+    ],
+)
+def test_a_variable_that_is_none_is_one_sentence(line: str, said: str) -> None:
+    with pytest.raises(SandboxInputError) as caught:
+        arguments.parse_line(PARSER, line, VARIABLES)
+    assert str(caught.value) == said
+
+
+def test_a_line_after_a_subcommand_keeps_its_quotes() -> None:
+    assert arguments.line_with_variables("RUN -o other", VARIABLES) == "RUN -o other"
+    assert arguments.line_with_variables("$name 'a b'", VARIABLES) == "gpt-5 'a b'"
+    assert arguments.line_with_variables("--say 'costs $name'", VARIABLES) == "--say 'costs $name'"
+    assert arguments.line_with_variables("'open", VARIABLES) == "'open"
+
+
+@given(st.text(max_size=40))
+def test_any_line_with_variables_is_parsed_or_refused(line: str) -> None:
+    with suppress(SandboxUsageError, SandboxInputError):
+        arguments.parse_line(PARSER, line, VARIABLES)
+
+
+def test_limits_of_tokens_are_options_of_a_cell() -> None:
+    options = parse("--tokens 2000 --total-tokens 9000")
+    assert (options.tokens, options.total_tokens) == ("2000", "9000")

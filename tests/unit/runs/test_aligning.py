@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import html
 import re
+from pathlib import Path
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_sandbox_nb.runs.compare import _html_rows, _marked, align
+from llm_sandbox_nb.runs.compare import _html_rows, _marked, align, compare_runs
+from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.trajectory import Call, Step
+from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 
 
 def steps(commands: str, results: str = "") -> list[Step]:
@@ -81,3 +84,44 @@ def test_texts_with_little_in_common_have_no_marks() -> None:
 def test_marks_change_no_text(one: str, other: str) -> None:
     for text, told in zip((one, other), _marked([one, other]), strict=True):
         assert html.unescape(re.sub("</?mark>", "", told)) == text
+
+
+def run_of(commands: str, last: str, answer: str | None, reason: Any = "submitted") -> Run:
+    """A run of these commands whose results are the commands, but for the last one."""
+    events: list[ev.Event] = [ev.RunStarted(run_id="r", task="t", model="m")]
+    for number, letter in enumerate(commands, 1):
+        call: Any = {"step": number, "call_id": f"c{number}", "tool": "execute_bash"}
+        given, said = {"command": letter}, last if number == len(commands) else letter
+        events += [
+            ev.ModelReplied(step=number, message={"role": "assistant", "content": ""}),
+            ev.CallProposed(**call, raw_arguments="{}", arguments=given),
+            ev.CallStarted(**call, arguments=given),
+            ev.CallFinished(step=number, call_id=f"c{number}", observation=said),
+        ]
+    end = ev.RunFinished(stop_reason=reason, answer=answer, steps=len(commands))
+    return Run(Path("/no/such/run"), Trajectory([*events, end]))
+
+
+def test_a_comparison_in_text_is_a_short_table_with_the_line_that_decides() -> None:
+    runs = [run_of("abc" * 40, f"{'x' * 300} rows: {answer}\nsame", answer) for answer in ("12", "15")]
+    text = str(compare_runs(runs, ["Attempt 1", "Attempt 2, current"]))
+    lines = text.splitlines()
+    assert len(lines) <= 12
+    assert max(map(len, lines)) <= 140
+    assert lines[0].split() == ["answer", "ended", "steps", "tokens", "cost", "time"]
+    assert lines[1].split()[:4] == ["Attempt", "1", "12", "Submitted"]
+    assert "Attempt 2, current  15" in lines[2]
+    assert "They part at step 120." in lines
+    first, second = (line for line in lines if "rows: " in line)
+    assert first.endswith("rows: 12")
+    assert second.endswith("rows: 15")
+
+
+def test_how_runs_ended_is_said_in_words() -> None:
+    failed, missing = run_of("ab", "x", None, "model_error"), run_of("a", "a", None)
+    text = str(compare_runs([failed, missing], ["one", "two"]))
+    assert "Model error" in text
+    assert "model_error" not in text
+    assert "They part at step 2." in text
+    assert "no such step" in text
+    assert str(compare_runs([failed, failed], ["one", "two"])).count("Every step is the same.") == 1

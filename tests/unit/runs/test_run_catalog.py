@@ -15,6 +15,7 @@ import pytest
 from llm_sandbox_nb import Run, solve
 from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.runs.catalog import disk_use, list_runs, plan_prune, prune
+from llm_sandbox_nb.runs.replay_outcome import OUTCOME, write_outcome
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import Journal
 from llm_sandbox_nb.trajectory.run_folder import JOURNAL, RunNotFoundError, find_run_folder, short_ids
@@ -281,3 +282,50 @@ def test_a_file_with_two_names_counts_once() -> None:
     before = disk_use([folder])
     os.link(folder / "files" / "a.bin", folder / "files" / "b.bin")
     assert disk_use([folder]) == before
+
+
+# --- what a list says ---
+
+
+def test_the_newest_run_is_first_with_its_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    end = ev.RunFinished(stop_reason="submitted", answer="3 cities\nmore", steps=1)
+    make("20260101-120000-aaaa1111", end, time=100.0)
+    make("20260101-120001-bbbb2222", end.model_copy(update={"answer": None}), time=200.0)
+    first, second, _ = said(capsys).splitlines()
+    assert first.startswith("bbbb")
+    assert first.endswith("Draw a poster.")
+    assert second.endswith("Draw a poster.  → 3 cities")
+    assert [entry["answer"] for entry in json.loads(said(capsys, "--json"))] == ["3 cities\nmore", None]
+
+
+def test_a_replay_is_no_run_that_reached_its_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    first = make("20260101-120000-ffb91111").name
+    of = {"settings": {"limits": {"steps": 100}, "replay_of": first}}
+    end = ev.RunFinished(stop_reason="steps", steps=3)
+    same = make("20260101-120001-aaaa2222", end, **of)
+    other = make("20260101-120002-bbbb3333", end, **of)
+    make("20260101-120003-cccc4444", end, **of)
+    broken = make("20260101-120004-dddd5555", end, **of)
+    write_outcome(same, [])
+    write_outcome(other, [4, 2])
+    (broken / OUTCOME).write_text('{"differing": "\\u001b[31m", "differing_steps": [{}]}')
+    out = said(capsys)
+    assert "Replay of ffb9: nothing differs" in out
+    assert "Replay of ffb9: 2 steps differ, first step 2" in out
+    assert out.count("Replay of ffb9  ") == 2, "nothing is known, or nothing that can be read"
+    assert "Step limit" not in out
+    listed = json.loads(said(capsys, "--json"))
+    assert [(entry["state"], entry["replay_of"]) for entry in listed[1:]] == [("replay", first)] * 4
+    assert main(["show", "aaaa"]) == 0
+    shown = capsys.readouterr().out
+    assert f"Replay of {first}: nothing differs" in shown
+    assert "Step limit" not in shown
+
+
+def test_a_replay_is_not_analyzed(capsys: pytest.CaptureFixture[str]) -> None:
+    make("20260101-120000-aaaa1111")
+    make("20260101-120001-bbbb2222", settings={"replay_of": "20260101-120000-aaaa1111"})
+    assert main(["analyze", "sandbox-runs"]) == 0
+    out, err = capsys.readouterr()
+    assert re.search(r"^runs +1$", out, re.MULTILINE)
+    assert "1 replay left out" in err

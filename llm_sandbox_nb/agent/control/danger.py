@@ -1,0 +1,88 @@
+"""Dangers of a command, by rules: a warning for the person who approves it, and no protection.
+
+The rules and their words are those of the card (`labextension/src/view/danger.ts`); a test compares the two. The
+command is hostile input: a rule that does not match says nothing about it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+LOOKED_AT = 20_000
+"""Characters of a command that are checked."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A pattern without a repetition within a repetition: hostile text must not keep the program busy."""
+
+    pattern: str
+    text: str
+    outside: bool = False
+    """Whether it reaches beyond the sandbox, where no rewind undoes it."""
+    any_case: bool = False
+
+
+RULES = (
+    Rule(r"(?<![\w-])(?:rm|shred|unlink)(?:[ \t]+-[-\w=]{1,30}){0,8}(?=\s)", "It deletes files."),
+    Rule(r"\bfind\b[^\n;|&]{0,100}[ \t]-delete\b", "It deletes files."),
+    Rule(r"\b(?:shutil\.rmtree|os\.remove|os\.unlink|\.unlink\()", "It deletes files."),
+    Rule(r"\btruncate\b[^\n;|&]{0,100}[ \t](?:-s|--size)", "It cuts off the content of files."),
+    Rule(
+        r"\bgit\b[^\n;|&]{0,100}[ \t]push\b[^\n;|&]{0,100}[ \t](?:--force(?:-with-lease)?|-f\b|\+\w)",
+        "It overwrites the history of a remote repository.",
+        outside=True,
+    ),
+    Rule(
+        r"\bgit\b[^\n;|&]{0,100}[ \t](?:reset\b[^\n;|&]{0,100}--hard|clean\b[^\n;|&]{0,100}-\w{0,8}f)",
+        "It discards changes that are not committed.",
+    ),
+    Rule(r"\bdd\b[^\n;|&]{0,100}[ \t]of=\S{1,300}", "It writes raw data over a file or a disk."),
+    Rule(r"\bmkfs(?:\.\w{1,12})?\b", "It formats a disk."),
+    Rule(
+        r"\b(?:curl|wget)\b[^\n;|&]{0,100}\|[ \t]{0,20}(?:sudo[ \t]{1,20})?(?:ba|z|da)?sh\b",
+        "It downloads a program and runs it unread.",
+    ),
+    Rule(
+        r"\b(?:curl|wget)\b[^\n;|&]{0,100}\|[ \t]{0,20}(?:sudo[ \t]{1,20})?(?:python|perl|ruby|node)\w{0,5}\b",
+        "It downloads a program and runs it unread.",
+    ),
+    Rule(
+        r"\bch(?:mod|own|grp)\b[^\n;|&]{0,60}[ \t](?:-[A-Za-z]{0,8}R[A-Za-z]{0,8}|--recursive)\b",
+        "It changes who may use all files of a folder.",
+    ),
+    Rule(
+        r"\b(?:drop[ \t]+(?:table|database)|truncate[ \t]+table|delete[ \t]+from)\b",
+        "It deletes data of a database.",
+        any_case=True,
+    ),
+    Rule(r"\b(?:pkill|killall|kill[ \t]+-(?:9|KILL))\b", "It ends programs."),
+    Rule(r"\b(?:shutdown|reboot|poweroff|halt)\b(?=\s|$)", "It ends the sandbox."),
+    Rule(r":\(\)\s{0,5}\{[^}\n]{0,40}\}\s{0,5};\s{0,5}:", "It starts programs without end."),
+)
+"""All but `>`, which is dangerous only over a file that exists."""
+REDIRECTED = r"""(?:^|[^>&\d<=-])(>\|?[ \t]{0,20}(["']?)([^\s"'<>|;&()]{1,300})\2)"""
+TOO_LONG = "It is long: only its beginning was checked."
+
+
+def dangers_of(command: str, exists: Callable[[str], bool]) -> tuple[list[str], bool]:
+    """A sentence for each kind of damage that a command may do, in order; and whether one is outside of the sandbox.
+
+    `exists` says whether the record knows a file of that path, which `>` would overwrite.
+    """
+    text = command[:LOOKED_AT]
+    found: list[tuple[int, str]] = []
+    outside = False
+    for rule in RULES:
+        flags = re.ASCII | (re.IGNORECASE if rule.any_case else 0)
+        for match in re.finditer(rule.pattern, text, flags):
+            found.append((match.start(), rule.text))
+            outside = outside or rule.outside
+    for match in re.finditer(REDIRECTED, text, re.ASCII):
+        if exists(match[3]):
+            found.append((match.start(1), f"It overwrites {match[3]}."))
+    if len(command) > LOOKED_AT:
+        found.append((LOOKED_AT, TOO_LONG))
+    return list(dict.fromkeys(said for _, said in sorted(found, key=lambda one: one[0]))), outside

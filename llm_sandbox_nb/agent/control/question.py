@@ -1,0 +1,85 @@
+"""The question at a pause, in the words of the card: what would happen, what it may destroy, and why the run waits."""
+
+from __future__ import annotations
+
+import json
+
+from llm_sandbox_nb.agent.control.danger import dangers_of
+from llm_sandbox_nb.agent.control.decisions import Held
+from llm_sandbox_nb.agent.tools.toolbox import call_view, ends_run
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
+
+_REASONS = {
+    "step": "Paused before each call.",
+    "breakpoint": "A breakpoint stopped the run here.",
+    "pause": "You paused the run.",
+}
+_PLACES = {"docker": "Docker", "bubblewrap": "bubblewrap"}
+
+
+def question(held: Held | None, trajectory: Trajectory | None = None) -> str:
+    """What a person decides at a pause, in a few lines; empty where no call waits.
+
+    `trajectory` is the run's: without it, the question does not say where the call would run.
+    """
+    if held is None:
+        return ""
+    why = " ".join(filter(None, (_REASONS.get(held.reason, ""), held.text)))
+    if held.at == "observation":
+        title = f"Step {held.step}: the model has not read the result of {held.tool} yet."
+        return f"{title}\n{why}\nWhat the model will read:\n{held.observation}".replace("\n\n", "\n", 1)
+    command = call_view(held.tool).command
+    text = held.arguments.get(command) if command else None
+    said, outside = (
+        dangers_of(text, lambda path: _is_known(path, trajectory)) if isinstance(text, str) else ([], False)
+    )
+    title = "Submit?" if ends_run(held.tool) else f"Run this {'command' if command else 'call'}?"
+    if call_view(held.tool).headline:
+        title = "Make this edit?"
+    lines = [
+        " ".join(filter(None, (title, *said, _place(trajectory, outside)))),
+        f"Step {held.step}. {why}".strip(),
+    ]
+    if isinstance(text, str) and set(held.arguments) == {command}:
+        lines.append(text)
+    else:
+        lines += [
+            held.tool,
+            json.dumps(dict(held.arguments), ensure_ascii=False, indent=1)
+            if held.arguments
+            else held.raw_arguments,
+        ]
+    return "\n".join(lines)
+
+
+def _place(trajectory: Trajectory | None, outside: bool) -> str:
+    """Where the call would run, and whether a rewind undoes what it does there."""
+    if trajectory is None or trajectory.sandbox is None:
+        return ""
+    protection = trajectory.sandbox.protection
+    isolation = str(protection.get("isolation"))
+    if isolation == "process":
+        place = "Not isolated: it runs on this machine"
+    elif isolation in _PLACES:
+        network = "sandbox, no network" if protection.get("network") == "none" else "sandbox with network"
+        place = f"{_PLACES[isolation]} {network}"
+    else:
+        place = ""
+    rewind = ""
+    if outside:
+        rewind = "a rewind does not undo what it does elsewhere"
+    elif trajectory.files is not None and isolation != "process":
+        rewind = "you can rewind afterwards"
+    rest = "; ".join(filter(None, (place, rewind)))
+    return f"{rest[:1].upper()}{rest[1:]}." if rest else ""
+
+
+def _is_known(path: str, trajectory: Trajectory | None) -> bool:
+    """Whether the run was given a file of that path, or a call has made or changed it."""
+    if trajectory is None:
+        return False
+    name = f"/{path.removeprefix('./').lstrip('/')}"
+    inputs = [one for one in (trajectory.start.inputs if trajectory.start else ()) if isinstance(one, str)]
+    changes = (change for step in trajectory.steps for call in step.calls for change in call.changes)
+    known = [*inputs, *trajectory.artifacts, *(change.path for change in changes if change.kind != "deleted")]
+    return any(f"/{one}".endswith(name) for one in known)

@@ -1,0 +1,45 @@
+"""Waits for a function in a thread that nobody has to wait for: not the end of a run at its limit, nor of the program.
+
+It imports nothing of the package, so that every room can use it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def in_daemon_thread(function: Callable[..., T], *arguments: Any, name: str = "in-thread") -> T:
+    """The result of `function(*arguments)`.
+
+    Unlike `asyncio.to_thread`, a function that is no longer awaited keeps neither the event loop nor the program alive.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def report(set_it: Callable[[Any], None], value: Any) -> None:
+        def late() -> None:
+            if not done.done():
+                set_it(value)
+
+        try:
+            loop.call_soon_threadsafe(late)
+        except RuntimeError:
+            return  # the loop has ended meanwhile
+
+    def work() -> None:
+        try:
+            result = context.run(function, *arguments)
+        except Exception as error:  # noqa: BLE001 - raised where it is awaited
+            report(done.set_exception, error)
+        else:
+            report(done.set_result, result)
+
+    threading.Thread(target=work, name=name, daemon=True).start()
+    return await done
