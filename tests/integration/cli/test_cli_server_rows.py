@@ -20,8 +20,9 @@ from answering_server import SUBMITS, Answer, AnsweringServer, Asked, refused, r
 from small_context_server import SmallContextServer
 from support import require
 
-from llm_sandbox_nb.cli import ENDED_WELL, MODEL_ERROR, NO_ANSWER, main
-from llm_sandbox_nb.model.litellm_model import backend
+from llm_sandbox_nb.cli import ENDED_WELL, LIMIT_REACHED, MODEL_ERROR, NO_ANSWER, main
+from llm_sandbox_nb.model.litellm_model import LiteLLMModel, backend
+from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import read_journal
 
@@ -473,3 +474,53 @@ def test_a_command_that_takes_too_much_memory_says_so(
     first = of(events_of(tmp_path), ev.CallFinished)[0]
     assert first.exit_code == 137
     assert "out of memory (limit 300 MB)" in first.observation
+
+
+def test_what_a_server_has_taught_is_known_when_the_run_resumes(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its wishes, the reasoning of its replies, and that its model makes calls natively: text about one is text."""
+    refusals: list[int] = []
+    shows = {"name": "execute_bash", "arguments": {"command": "echo no > output/answer.txt"}}
+
+    def answer(asked: Asked) -> Answer:
+        replies = [one for one in asked.messages if one["role"] == "assistant"]
+        if "system" in asked.roles:
+            refusals.append(asked.number)
+            return refused(400, "System role not supported")
+        if any("reasoning_content" not in one for one in replies):
+            refusals.append(asked.number)
+            return refused(
+                400, "Missing `reasoning_content` field in the assistant message at message index 2."
+            )
+        if len(replies) < 2:
+            return replied(WRITE, reasoning_content=f"I write, {len(replies)}.")
+        said = f"<tool_call>{json.dumps(shows)}</tool_call>"
+        return SUBMITS if len(replies) > 2 else replied(text=said, finish="stop", reasoning_content="Hm.")
+
+    words = ["-m", "m", "--isolation", "process"]
+    with AnsweringServer(answer) as server:
+        words += ["--api_base", server.url]
+        assert main(["run", "How many?", *words, "-o", "runs", "--steps", "2"]) == LIMIT_REACHED
+        assert len(refusals) == 2
+        [folder] = Path("runs").iterdir()
+        assert main(["resume", str(folder), *words, "--steps", "9"]) == ENDED_WELL
+    assert len(refusals) == 2, "nothing is learned again"
+    last = [one for one in server.posts[-1].messages if one["role"] == "assistant"]
+    assert [one["reasoning_content"] for one in last] == ["I write, 0.", "I write, 1.", "Hm."]
+    assert "Answer\nthree" in "".join(capfd.readouterr())
+
+
+def test_a_record_that_anybody_made_teaches_only_what_a_server_can_teach() -> None:
+    model = make_model("m", api_base="http://127.0.0.1:9/v1", api_key="key")
+    assert isinstance(model, LiteLLMModel)
+    wrong = {
+        "refused": ["messages", "temperature", 3],
+        "wanted": ["x", "name"],
+        "dropped": ["role", "a b", "weight"],
+    }
+    model.recall({**wrong, "no_system": "yes", "alternate": True, "api_base": "http://elsewhere"}, [])
+    model.recall({"refused": {"temperature": 1}, "wanted": None}, [])
+    assert model._habits.recorded() == {
+        "refused": ["temperature"], "wanted": ["name"], "dropped": ["weight"], "alternate": True,
+    }  # fmt: skip
