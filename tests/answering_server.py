@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -89,11 +89,18 @@ class AnsweringServer:
         path: str = "/v1",
         port: int = 0,
         wrong_path: Answer | None = None,
+        more: Mapping[str, Any] | None = None,
     ) -> None:
-        """`models` are listed at `path`/models; None lists nothing. `wrong_path` is the answer everywhere else."""
+        """`models` are listed at `path`/models; None lists nothing. `wrong_path` is the answer everywhere else.
+
+        `more` are the JSON answers of further paths, to GET and POST.
+        """
         self.answer, self.models, self.path = answer, models, path
         self.wrong_path = wrong_path or Answer(404, "404 page not found", "text/plain")
         self.posts: list[Asked] = []
+        self.more = dict(more or {})
+        self.asked: list[str] = []
+        """The paths of `more` that were asked."""
         self.misses: list[str] = []
         """Paths at which there is nothing, and which were asked."""
         self._lock = threading.Lock()
@@ -128,6 +135,8 @@ class AnsweringServer:
 
     def get(self, path: str) -> Answer:
         """The answer to a GET."""
+        if found := self._more(path):
+            return found
         if self.models is not None and path == f"{self.path}/models":
             return Answer(
                 200, {"object": "list", "data": [{"id": name, "object": "model"} for name in self.models]}
@@ -136,6 +145,8 @@ class AnsweringServer:
 
     def post(self, path: str, headers: dict[str, str], body: dict[str, Any]) -> Answer:
         """The answer to a POST."""
+        if found := self._more(path):
+            return found
         if path != f"{self.path}/chat/completions":
             self.misses.append(path)
             return self.wrong_path
@@ -143,6 +154,13 @@ class AnsweringServer:
             asked = Asked(path, body, headers, len(self.posts))
             self.posts.append(asked)
         return self.answer(asked) or SUBMITS
+
+    def _more(self, path: str) -> Answer | None:
+        path = path.partition("?")[0]
+        if path not in self.more:
+            return None
+        self.asked.append(path)
+        return Answer(200, self.more[path])
 
 
 class _Http(LoopbackServer):

@@ -208,7 +208,10 @@ class ContextWindow:
     def _mask(self, messages: Messages, limit: int, target: float, attempt: int = 1) -> bool:
         reduction = self._reduction(messages)
         reduction.mask_and_remove(target, self._recorder.trajectory, note_tokens=limit // 16)
-        reduction.cut_newest(limit - attempt * min(LARGEST_RESERVE, limit // 8))
+        room = limit // 2 ** (
+            attempt - 1
+        )  # digits and other scripts have several times the tokens of our count
+        reduction.cut_newest(room - min(LARGEST_RESERVE, room // 8))
         return self._apply(messages, reduction, "mask", limit)
 
     async def _summarize(self, messages: Messages, limit: int, ask: Ask) -> None:

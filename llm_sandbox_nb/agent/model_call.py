@@ -57,7 +57,14 @@ async def call_model(
 
     def on_failure(attempt: int, error: ModelError, wait: float | None) -> None:
         recorder.emit(
-            ev.ModelFailed(step=step, attempt=attempt, error=error.kind, message=str(error), retry_in=wait)
+            ev.ModelFailed(
+                step=step,
+                attempt=attempt,
+                error=error.kind,
+                message=str(error),
+                retry_in=wait,
+                learned=error.learned,
+            )
         )
         if on_overflow and isinstance(error, ContextOverflowError):
             on_overflow(error)

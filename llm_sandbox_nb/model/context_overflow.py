@@ -190,6 +190,7 @@ _PROMPTS = (
     rf"[Cc]urrent length is {_N} while",
     rf"Given: {_N}",
     rf"n_keep \({_N}\)",
+    rf"keep the first {_N} tokens",
     rf"maximum context length: *{_N} *\+",
     rf"Requested tokens \({_N}\)",
     rf"^input \({_N} tokens\)",

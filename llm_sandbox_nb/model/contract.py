@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -55,7 +55,13 @@ class ModelError(OneSentence, Exception):
     """A request failed for good, or may be retried. The message is one sentence that says what to do."""
 
     def __init__(
-        self, message: str, *, kind: str, retryable: bool = False, retry_after: float | None = None
+        self,
+        message: str,
+        *,
+        kind: str,
+        retryable: bool = False,
+        retry_after: float | None = None,
+        learned: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(without_keys(message))
         self.kind = kind
@@ -67,6 +73,8 @@ class ModelError(OneSentence, Exception):
         self.retryable = retryable
         self.retry_after = retry_after
         """Seconds the provider asked to wait."""
+        self.learned = dict(learned or {})
+        """All that the server's refusals have taught so far, where this one taught something; see `Recalls`."""
 
 
 class ContextOverflowError(ModelError):
@@ -159,6 +167,21 @@ class KnowsContext(Protocol):
 
     async def context_limit(self) -> ContextLimit | None:
         """The limit; None when it is not known. Asks the server, which must not take long, and raises nothing."""
+        ...
+
+
+@runtime_checkable
+class Recalls(Protocol):
+    """A model that can know again what its server has taught, and what it has said, in another process."""
+
+    def recall(
+        self, learned: Mapping[str, Any], replies: Iterable[tuple[dict[str, Any], str | None, bool]]
+    ) -> None:
+        """Take what is recorded.
+
+        `learned` is that of a `ModelError`; whoever made the record may be anybody. `replies` are messages with their
+        reasoning, and whether their calls are native.
+        """
         ...
 
 

@@ -14,6 +14,7 @@ import logging
 import os
 import sys
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import httpx
@@ -179,6 +180,15 @@ class LiteLLMModel:
         litellm = await _loaded()
         route = find_route(litellm, self.name, None)
         self._access.check_key(litellm, route, self._access.target(litellm, route, self.name))
+
+    def recall(
+        self, learned: Mapping[str, Any], replies: Iterable[tuple[dict[str, Any], str | None, bool]]
+    ) -> None:
+        """Know again what was learned in another process; see `Recalls`."""
+        self._habits.recall(learned)
+        for message, reasoning, native in replies:
+            self._reasonings.keep(message, reasoning or "")
+            self._habits.calls_natively = self._habits.calls_natively or native
 
     async def context_limit(self) -> ContextLimit | None:
         """The tokens that fit, as the server at the given address tells, else as LiteLLM's table has it."""
@@ -354,11 +364,13 @@ class LiteLLMModel:
                 f"{self.name} does not take the setting {setting}: it is left out from now on.",
                 kind="setting",
                 retryable=True,
+                learned=self._habits.recorded(),
             )
         failure = examine(error)
         if learned := self._habits.learn(failure, messages):
             self._histories = SentHistories()  # what was sent before is written anew
-            return ModelError(f"{self.name} {learned}.", kind="setting", retryable=True)
+            told = self._habits.recorded()
+            return ModelError(f"{self.name} {learned}.", kind="setting", retryable=True, learned=told)
         if self._habits.refuses_results(failure, messages):
             return no_tools(target, failure.detail)
         return to_model_error(error, target)

@@ -6,6 +6,7 @@
 | llama.cpp | `/props`: `default_generation_settings.n_ctx` |
 | Ollama | `/api/ps`: `context_length` of a loaded model; `/api/show`: `num_ctx` that its file sets |
 | LM Studio | `/api/v1/models`: `context_length` of a loaded instance |
+| TGI | `/info`: `max_total_tokens`, else `max_input_tokens` |
 
 A context that a model was trained for is not used: servers often load less of it.
 """
@@ -63,14 +64,15 @@ class _Server:
         if found := _listed(listed, model):
             return found
         name = quote(model, safe="")
-        props, loaded, instances = await asyncio.gather(
+        props, loaded, instances, info = await asyncio.gather(
             self._ask(f"{self._root}/props?model={name}&autoload=false"),
             self._ask(f"{self._root}/api/ps"),
             self._ask(f"{self._root}/api/v1/models"),
+            self._ask(f"{self._root}/info"),
         )
         if found := _number(_within(props, "default_generation_settings", "n_ctx")):
             return found
-        if found := _of_loaded(loaded, model) or _of_instances(instances, model):
+        if found := _of_loaded(loaded, model) or _of_instances(instances, model) or _of_info(info):
             return found
         if isinstance(_within(loaded, "models"), list):  # Ollama, which has not loaded the model yet
             return _set_by_file(await self._ask(f"{self._root}/api/show", {"model": model}))
@@ -123,6 +125,12 @@ def _of_instances(answer: object, model: str) -> int | None:
     named = [tokens for key, name, tokens in instances if model in (key, name) and tokens]
     every = [tokens for *_, tokens in instances if tokens]
     return min(named) if named else every[0] if len(every) == 1 else None
+
+
+def _of_info(answer: object) -> int | None:
+    """From TGI's description of the model that it serves: what prompt and reply may have together."""
+    totals = (_within(answer, name) for name in ("max_total_tokens", "max_input_tokens", "max_input_length"))
+    return next(filter(None, map(_number, totals)), None)
 
 
 def _entry(

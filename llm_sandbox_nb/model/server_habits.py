@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from llm_sandbox_nb.model.errors import Failure
 from llm_sandbox_nb.model.message_form import REASONING, MessageForm
+from llm_sandbox_nb.model.request import SETTINGS
 
 
 def _pattern(*patterns: str) -> re.Pattern[str]:
@@ -36,6 +38,8 @@ _REFUSED = _pattern(
     r"extra_forbidden|extra (?:inputs|fields) (?:are )?not permitted|was unexpected|additional properties",
     r"is (?:not (?:supported|allowed|permitted)|unsupported)|does not support|cannot find field",
 )
+_CAN_BE_REFUSED = SETTINGS | {"stream", "stream_options"}
+_DROPPABLE = re.compile(r"(?!(?:role|content|tool_calls|id|type|function)\Z)[\w.-]{1,100}", re.ASCII)
 _CAN_BE_WANTED = (*REASONING, "thought_signature", "name", "content")
 _STATUSES = (400, 404, 422, 500)
 
@@ -60,6 +64,28 @@ class ServerHabits:
     """Whether it takes no system message."""
     alternate: bool = False
     """Whether messages of user and assistant have to alternate."""
+
+    def recorded(self) -> dict[str, Any]:
+        """What refusals have taught, as JSON."""
+        names = {"refused": self.refused, "dropped": self.dropped, "wanted": self.wanted}
+        flags = {"no_system": self.no_system, "alternate": self.alternate}
+        known = {name: sorted(value) for name, value in names.items() if value}
+        return known | {name: True for name, value in flags.items() if value}
+
+    def recall(self, recorded: Mapping[str, Any]) -> None:
+        """Know again what was recorded, as far as it can be true: whoever made the record may be anybody."""
+        for name, known in (
+            ("refused", _CAN_BE_REFUSED),
+            ("wanted", frozenset(_CAN_BE_WANTED)),
+            ("dropped", None),
+        ):
+            listed = recorded.get(name)
+            for value in listed if isinstance(listed, list) else ():
+                fits = isinstance(value, str) and (value in known if known else _DROPPABLE.fullmatch(value))
+                if fits:
+                    getattr(self, name).add(value)
+        self.no_system = self.no_system or recorded.get("no_system") is True
+        self.alternate = self.alternate or recorded.get("alternate") is True
 
     def form(self, reasoning: str, *, openai_compatible: bool) -> MessageForm:
         """How it wants the history. `reasoning` is the field for reasoning before anything was learned."""

@@ -287,6 +287,10 @@ class _Reply:
             "model": str(found.get("model") or ""),
         }
         choices = found.get("choices")
+        if (
+            found.get("object") == "chat.completion" and not choices
+        ):  # a whole reply, in which nothing is said
+            self.began = self.ended = True
         if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
             return None
         self.began = True

@@ -25,7 +25,7 @@ from llm_sandbox_nb.agent.run_spec import (
 from llm_sandbox_nb.agent.session import Session
 from llm_sandbox_nb.agent.text_mode import ToolCalls
 from llm_sandbox_nb.formatting import format_cost, plural
-from llm_sandbox_nb.model.contract import Checkable, Model, ModelSettings
+from llm_sandbox_nb.model.contract import Checkable, Model, ModelSettings, Recalls
 from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.runs.checkpoint_files import CheckpointFiles
@@ -97,6 +97,13 @@ async def resume(run: R, options: ResumeOptions) -> R:
     spec = _spec(run, options)
     if isinstance(spec.model, Checkable):
         await spec.model.check()
+    if isinstance(spec.model, Recalls):
+        replied = [event for event in trajectory.path if isinstance(event, ev.ModelReplied)]
+        replies = [
+            (one.message, one.reasoning, bool(one.message.get("tool_calls")) and one.calls_from != "text")
+            for one in replied
+        ]
+        spec.model.recall(trajectory.learned(spec.model.name), replies)
     if (box := options.sandbox or run.context.living()) is not None:
         opening = SandboxOpening(box, owned=False, root=box.directories.root)
     else:

@@ -197,7 +197,10 @@ class ModelDelta(EventBase):
 
 
 class ModelFailed(EventBase):
-    """A request failed. `retry_in` is None when no further attempt is made."""
+    """A request failed. `retry_in` is None when no further attempt is made.
+
+    `learned` holds all that the server's refusals have taught so far, where this one taught something.
+    """
 
     kind: Literal["model.failed"] = "model.failed"
     step: int
@@ -205,6 +208,7 @@ class ModelFailed(EventBase):
     error: str
     message: str
     retry_in: float | None = None
+    learned: dict[str, Any] = Field(default_factory=dict)
 
 
 class ModelReplied(EventBase):

@@ -253,6 +253,17 @@ class Trajectory:
         known = [one for one in self.path if isinstance(one, ev.ContextKnown) and one.model == model]
         return known[-1] if known else None
 
+    def learned(self, model: str) -> dict[str, Any]:
+        """What the server of a model has taught with its refusals; see `ModelFailed`."""
+        now, found = "", dict[str, Any]()
+        for event in self.path:
+            match event:
+                case ev.RunStarted(model=str(name)) | ev.SettingsChanged(model=str(name)):
+                    now = name
+                case ev.ModelFailed(learned=learned) if learned and now == model:
+                    found = learned
+        return found
+
     @property
     def tool_calls(self) -> str | None:
         """How calls are made as the newest change says: `auto`, `native` or `text`; None where no record says it."""

@@ -128,6 +128,7 @@ export interface IModelFailed extends IEventBase {
   error: string;
   message: string;
   retry_in: number | null;
+  learned: Record<string, unknown>;
 }
 
 /** A whole reply. `message` is the assistant message as it is sent back in the history. */
@@ -464,7 +465,8 @@ export const EVENTS: Record<string, Record<string, string>> = {
     attempt: 'number',
     error: 'string',
     message: 'string',
-    retry_in: 'number | null'
+    retry_in: 'number | null',
+    learned: 'Record<string, unknown>'
   },
   'model.replied': {
     step: 'number',

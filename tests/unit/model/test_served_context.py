@@ -135,11 +135,20 @@ SERVERS: dict[str, tuple[dict[str, Any], int | None]] = {
         },
         None,
     ),
+    "TGI": (
+        {
+            "/v1/models": OPENAI_LIST,
+            "/info": {"model_id": NAME, "max_input_tokens": 4095, "max_total_tokens": 4096},
+        },
+        4096,
+    ),
+    "TGI, an older one": ({"/info": {"model_id": NAME, "max_input_length": 1024}}, 1024),
     "a server that tells nothing": ({"/v1/models": OPENAI_LIST}, None),
     "numbers that are none": (
         {
             "/v1/models": listed(max_model_len="8192"),
             "/props": {"default_generation_settings": {"n_ctx": True}},
+            "/info": {"max_total_tokens": -1, "max_input_tokens": "4096"},
             "/api/ps": {"models": [{"name": NAME, "context_length": 0}]},
             "/api/v1/models": {"models": [{"loaded_instances": [{"config": {"context_length": 1e300}}]}]},
         },
@@ -149,6 +158,7 @@ SERVERS: dict[str, tuple[dict[str, Any], int | None]] = {
         {
             "/v1/models": [1],
             "/props": "n_ctx",
+            "/info": [4096],
             "/api/ps": {"models": {"a": 1}},
             "/api/v1/models": {"models": [1]},
         },

@@ -1,0 +1,526 @@
+"""What model servers want, give and refuse, row by row: `llm-sandbox-nb run` with each in its own words.
+
+Each row is a server that says it, the options of a person, the exit code, what they read, and what the journal has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from answering_server import SUBMITS, Answer, AnsweringServer, Asked, refused, replied, tool_call
+from small_context_server import SmallContextServer
+from support import require
+
+from llm_sandbox_nb.cli import ENDED_WELL, LIMIT_REACHED, MODEL_ERROR, NO_ANSWER, main
+from llm_sandbox_nb.model.litellm_model import LiteLLMModel, backend
+from llm_sandbox_nb.model.model_names import make_model
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.journal import read_journal
+
+KEY = "sk-0123456789abcdef0123456789"
+SAVE = "echo three > output/answer.txt"
+WRITE = tool_call("execute_bash", {"command": SAVE}, "call_write_1")
+Events = list[ev.Event]
+_E = TypeVar("_E", bound=ev.EventBase)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _litellm() -> None:
+    backend()
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in list(os.environ):
+        if name.endswith(("_API_KEY", "_BASE_URL", "_API_BASE")) or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+def of(events: Events, kind: type[_E]) -> list[_E]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def errors(events: Events) -> list[str]:
+    """The kinds of the failures of requests."""
+    return [event.error for event in of(events, ev.ModelFailed)]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A server, how a person calls it, what they read, and what the journal has."""
+
+    name: str
+    answer: Callable[[Asked], Answer | None] = lambda asked: None
+    """What it answers before it plays two turns: a call that writes the answer, then `submit`."""
+    more: dict[str, Any] = field(default_factory=dict)
+    """JSON at further paths."""
+    options: tuple[str, ...] = ()
+    variables: dict[str, str] = field(default_factory=dict)
+    model: str = "m"
+    address: str = "{url}"
+    code: int = ENDED_WELL
+    said: tuple[str, ...] = ()
+    journal: Callable[[Events], bool] = lambda events: not errors(events)
+    sent: Callable[[AnsweringServer], bool] = lambda server: True
+
+
+# --- tools, roles, fields ---
+
+
+def wrote(text: str) -> Answer:
+    return replied(text=text, finish="stop")
+
+
+def in_text(asked: Asked) -> Answer:
+    """The two turns as a model without native calls writes them."""
+    replies = asked.roles.count("assistant")
+    return wrote(f"I save it.\n\n```bash\n{SAVE}\n```" if not replies else "```bash\nsubmit\n```")
+
+
+def without_tools(refusal: Answer) -> Callable[[Asked], Answer | None]:
+    return lambda asked: refusal if asked.body.get("tools") else in_text(asked)
+
+
+def without_results(refusal: Answer, *, system: bool = True) -> Callable[[Asked], Answer | None]:
+    """A server that takes tools, and refuses the messages with their results, or the system's."""
+
+    def answer(asked: Asked) -> Answer | None:
+        if "tool" in asked.roles or (not system and "system" in asked.roles):
+            return refusal
+        return in_text(asked) if not asked.body.get("tools") else None
+
+    return answer
+
+
+def text_mode(events: Events) -> bool:
+    switched = [event.settings.get("tool_calls") for event in of(events, ev.SettingsChanged)]
+    return switched == ["text"] and of(events, ev.ModelReplied)[-1].calls_from == "text"
+
+
+def lacks_signature(asked: Asked) -> bool:
+    calls = [call for one in asked.messages for call in one.get("tool_calls") or ()]
+    return any(call.get("extra_content") != SIGNATURE for call in calls)
+
+
+SIGNATURE = {"google": {"thought_signature": "c2lnbg=="}}
+SIGNED = replied(tool_call("execute_bash", {"command": SAVE}, "call_g", extra_content=SIGNATURE))
+STATE = replied(WRITE, provider_state={"a": [1]})
+NO_SIGNATURE = refused(
+    400,
+    "Function call is missing a thought_signature in functionCall parts. This is required for tools to work.",
+)
+ALTERNATE = refused(
+    500, "Jinja Exception: Conversation roles must alternate user/assistant/user/assistant/..."
+)
+TOOLS_AND_ROLES = [
+    Row("Ollama: no tools", without_tools(refused(
+        400, "registry.ollama.ai/library/gemma3:latest does not support tools")),
+        said=("takes no tools", "writes its calls as text"), journal=text_mode),
+    Row("vLLM: no tools", without_tools(Answer(400, {
+        "object": "error", "type": "BadRequestError", "code": 400, "message": '"auto" tool choice requires '
+        "--enable-auto-tool-choice and --tool-call-parser to be set"})), said=("takes no tools",), journal=text_mode),
+    Row("llama.cpp: no tools, as 500", without_tools(refused(500, "tools param requires --jinja flag")),
+        said=("takes no tools",), journal=text_mode),
+    Row("OpenRouter: no tools, as 404", without_tools(refused(404, "No endpoints found that support tool use.")),
+        said=("takes no tools",), journal=text_mode),
+    Row("no tools, and native calls asked for", without_tools(refused(400, "m does not support tools")),
+        options=("--tool-calls", "native"), code=MODEL_ERROR, said=("m does not support tools",),
+        journal=lambda events: errors(events) == ["tools"]),
+    Row("llama.cpp: no tool role, as 500", without_results(refused(
+        500, "Jinja Exception: Only user and assistant roles are supported!")), said=("takes no tools",),
+        journal=text_mode),
+    Row("llama.cpp: roles alternate, system and tool among them", without_results(ALTERNATE, system=False),
+        said=("takes no system message", "takes no tools"), journal=text_mode,
+        sent=lambda server: set(server.posts[-1].roles) == {"user", "assistant"}),
+    Row("Gemini: thought signatures go back",
+        lambda asked: (NO_SIGNATURE if lacks_signature(asked) else None) if "tool" in asked.roles else SIGNED),
+    Row("unknown fields of messages go back", lambda asked: None if "tool" in asked.roles else STATE,
+        sent=lambda server: server.posts[-1].messages[-2]["provider_state"] == {"a": [1]}),
+    Row("DeepSeek: reasoning goes back when it is missed", lambda asked: refused(
+        400, "Missing `reasoning_content` field in the assistant message at message index 2.") if any(
+        "reasoning_content" not in one for one in asked.messages if one["role"] == "assistant") else (
+        None if "tool" in asked.roles else replied(WRITE, reasoning_content="I write.")),
+        said=("wants the field reasoning_content back",), journal=lambda events: errors(events) == ["setting"],
+        sent=lambda server: server.posts[-1].messages[-2]["reasoning_content"] == "I write."),
+]  # fmt: skip
+
+# --- limits that are told, and contexts that are full ---
+
+
+def knows(tokens: int, source: str = "server") -> Callable[[Events], bool]:
+    return lambda events: (
+        [(one.tokens, one.source) for one in of(events, ev.ContextKnown)] == [(tokens, source)]
+    )
+
+
+def most_asked_for(limit: int) -> Callable[[AnsweringServer], bool]:
+    return lambda server: all(0 < one.body["max_tokens"] < limit for one in server.posts)
+
+
+TOLD = ("can take in 8,192 tokens",)
+LM_LOADED = {"models": [{"key": "m", "max_context_length": 262_144, "loaded_instances": [
+    {"id": "m", "config": {"context_length": 8192}}]}]}  # fmt: skip
+ASKED = [
+    Row("vLLM tells its limit", more={"/v1/models": {"data": [{"id": "m", "max_model_len": 8192}]}}),
+    Row("llama.cpp tells its limit", more={"/props": {"default_generation_settings": {"n_ctx": 8192}}}),
+    Row("Ollama tells its limit, when the model is loaded", more={
+        "/api/ps": {"models": [{"name": "m:latest", "context_length": 8192}]}}),
+    Row("Ollama tells its limit, when it loads the model later", more={
+        "/api/ps": {"models": []}, "/api/show": {"parameters": "num_ctx  8192", "model_info": {"x.context_length": 9}}},
+    ),
+    Row("LM Studio tells its limit", more={"/api/v1/models": LM_LOADED}),
+    Row("TGI tells its limit", more={"/info": {"model_id": "m", "max_input_tokens": 8000, "max_total_tokens": 8192}}),
+]  # fmt: skip
+LOOKS = replied(tool_call("execute_bash", {"command": "seq -s ' ' 1 4000 | fold -w 200"}, "call_look_1"))
+
+
+def full(refusal: Callable[[int], Answer]) -> Callable[[Asked], Answer | None]:
+    """A server in which one long output fills the context."""
+
+    def answer(asked: Asked) -> Answer | None:
+        if "tool" not in asked.roles:
+            return LOOKS
+        tokens = sum(len(str(one["content"])) for one in asked.messages)
+        if tokens > 8192:
+            return refusal(tokens)
+        return replied(WRITE) if asked.roles.count("tool") == 1 else SUBMITS
+
+    return answer
+
+
+def streamed(error: dict[str, Any]) -> Answer:
+    return Answer(200, iter([f"data: {json.dumps({'error': error})}\n\n".encode()]), "text/event-stream")
+
+
+def shortened(events: Events) -> bool:
+    return bool(of(events, ev.ContextReduced)) and set(errors(events)) == {"context"}
+
+
+FULL: dict[str, Callable[[int], Answer]] = {
+    "LM Studio": lambda tokens: Answer(400, {"error": "Context size has been exceeded."}),
+    "LM Studio, in a stream with status 200": lambda tokens: streamed({
+        "message": "Context size has been exceeded.", "type": "invalid_request_error", "code": 400}),
+    "LM Studio, the beginning does not fit": lambda tokens: Answer(400, {
+        "error": f"Trying to keep the first {tokens} tokens when context the overflows. However, the model is loaded "
+        "with context length of only 8192 tokens, which is not enough."}),
+    "llama.cpp": lambda tokens: Answer(400, {"error": {
+        "code": 400, "message": f"request ({tokens} tokens) exceeds the available context size (8192 tokens), try "
+        "increasing it", "type": "exceed_context_size_error", "n_prompt_tokens": tokens, "n_ctx": 8192}}),
+    "vLLM": lambda tokens: Answer(400, {"object": "error", "type": "BadRequestError", "code": 400, "message": "This "
+        f"model's maximum context length is 8192 tokens. However, you requested {tokens + 256} tokens ({tokens} in the "
+        "messages, 256 in the completion). Please reduce the length of the messages or completion."}),
+    "TGI": lambda tokens: Answer(422, {"error": "Input validation error: `inputs` must have less than 8191 tokens. "
+        f"Given: {tokens}", "error_type": "validation"}),
+    "words that nobody knows": lambda tokens: refused(
+        400, f"Sorry, {tokens} tokens are more than my context of 8192 takes"),
+}  # fmt: skip
+
+# --- what a model writes, and how ---
+
+BROKEN = {
+    "a raw line end": '{"command": "echo one\necho two"}',
+    "an escape of the shell": r'{"command": "A=one; echo \$A"}',
+    "a comma too many": '{"command": "echo one",}',
+    "single quotes, and a number as text": "{'command': 'echo one', 'timeout': \"30\"}",
+    "a fence": '```json\n{"command": "echo one"}\n```',
+    "a time-out of -1": '{"command": "echo one", "timeout": -1}',
+}
+VIEW = {"command": "view", "path": "output/answer.txt", "view_range": "[1, 5]"}
+
+
+def first_says(*answers: Answer) -> Callable[[Asked], Answer | None]:
+    """These replies one after the other, then the two turns."""
+    return lambda asked: answers[asked.number] if asked.number < len(answers) else None
+
+
+def turns_after(first: Answer) -> Callable[[Asked], Answer | None]:
+    def answer(asked: Asked) -> Answer | None:
+        replies = asked.roles.count("assistant")
+        return [first, replied(WRITE), SUBMITS][min(replies, 2)]
+
+    return answer
+
+
+def exit_codes(*expected: int | None) -> Callable[[Events], bool]:
+    return lambda events: (
+        [one.exit_code for one in of(events, ev.CallFinished)][: len(expected)] == list(expected)
+    )
+
+
+def observed(*parts: str) -> Callable[[Events], bool]:
+    return lambda events: all(part in of(events, ev.CallFinished)[0].observation for part in parts)
+
+
+def cut(asked: Asked) -> Answer:
+    answer = replied(tool_call("execute_bash", '{"command": "cat > a <<E\\n', "call_cut_1"))
+    answer.body["usage"]["completion_tokens"] = asked.body["max_tokens"]
+    return answer
+
+
+def slowly() -> Iterator[bytes]:
+    call = {"index": 0, **WRITE}
+    deltas = [*({"content": f"{n} "} for n in range(10)), {"tool_calls": [call]}]
+    for delta in deltas:
+        yield b"data: %s\n\n" % json.dumps({"id": "r", "choices": [{"index": 0, "delta": delta}]}).encode()
+        time.sleep(0.6)  # on purpose: a slow server
+    end = {"id": "r", "choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
+    yield b"data: %s\n\ndata: [DONE]\n\n" % json.dumps(end).encode()
+
+
+UTF_16 = tool_call(
+    "execute_bash", {"command": r"printf '\377\376t\0h\0r\0e\0e\0' > output/answer.txt"}, "call_utf_1"
+)
+BOM = tool_call("execute_bash", {"command": r"printf '\357\273\277three' > output/answer.txt"}, "call_bom_1")
+WRITTEN = [
+    Row("arguments that are broken in six ways", turns_after(replied(*(
+        tool_call("execute_bash", raw, f"call_{number}") for number, raw in enumerate(BROKEN.values())))),
+        journal=exit_codes(*[0] * len(BROKEN))),
+    Row("a list as text", turns_after(replied(WRITE, tool_call("str_replace_editor", VIEW, "call_view_1"))),
+        journal=lambda events: "three" in of(events, ev.CallFinished)[1].observation),
+    Row("arguments that nothing repairs", turns_after(replied(
+        tool_call("execute_bash", '{"command": "echo "a" "b", "x" "y"}', "call_no_1"))),
+        journal=observed("not valid JSON", "Nothing was done", "send it again")),
+    Row("arguments cut at the limit, with the finish of a whole call",
+        lambda asked: turns_after(cut(asked))(asked), options=("--max_tokens_per_call", "100"),
+        said=("limit of tokens for one reply cut this call off",),
+        journal=observed("The limit of tokens for one reply cut this call off")),
+    Row("a steady slow stream is longer than the time-out", lambda asked: None if "tool" in asked.roles else Answer(
+        200, slowly(), "text/event-stream"), options=("--model-timeout", "5"),
+        sent=lambda server: len(server.posts) == 2),
+    Row("an answer in UTF-16", lambda asked: None if "tool" in asked.roles else replied(UTF_16)),
+    Row("an answer with a byte order mark", lambda asked: None if "tool" in asked.roles else replied(BOM)),
+    Row("content filter", lambda asked: replied(text="I cannot help with that.", finish="content_filter"),
+        code=NO_ANSWER, said=("refused to answer: I cannot help with that.",)),
+    Row("no reply at all", lambda asked: Answer(200, {"id": "r", "object": "chat.completion", "choices": []}),
+        code=NO_ANSWER, said=("The model gave no answer: 3 empty replies",), options=("--model_wait", "1")),
+]  # fmt: skip
+
+# --- addresses, errors, the environment ---
+
+OTHERS = [
+    Row("an error that is a list", lambda asked: Answer(400, [
+        {"error": {"code": 400, "message": "It rains.", "status": "INVALID_ARGUMENT"}}]), code=MODEL_ERROR,
+        said=("It rains",), journal=lambda events: errors(events) == ["bad_request"]),
+    Row("a server that repeats the key", lambda asked: refused(401, f"Incorrect API key provided: {KEY}."),
+        variables={"OPENAI_API_KEY": KEY}, code=MODEL_ERROR, said=("(key)",),
+        journal=lambda events: errors(events) == ["authentication"]),
+    Row("a SOCKS proxy of a kind that is not supported", variables={"ALL_PROXY": "socks4://192.0.2.1:1080"},
+        address="https://models.example/v1", code=MODEL_ERROR, said=("variable ALL_PROXY names a proxy",),
+        journal=lambda events: errors(events) == ["setup"]),
+    Row("certificates that are missing", variables={"SSL_CERT_FILE": "/nowhere/ca.pem"},
+        address="https://models.example/v1", code=MODEL_ERROR,
+        said=("variable SSL_CERT_FILE names /nowhere/ca.pem, which does not exist",),
+        journal=lambda events: errors(events) == ["setup"]),
+    Row("a model that is in LiteLLM's list", model="openai/gpt-4", sent=most_asked_for(8192),
+        journal=lambda events: not of(events, ev.ContextKnown)),
+    Row("TGI loads its model", first_says(*[Answer(503, {
+        "error": "Model bigcode/starcoder is currently loading", "estimated_time": 20.0})] * 2),
+        said=("it is waited for",), journal=lambda events: errors(events) == ["loading"] * 2),
+]  # fmt: skip
+ROWS = [
+    *TOOLS_AND_ROLES,
+    *(
+        Row(row.name, more=row.more, said=TOLD, journal=knows(8192), sent=most_asked_for(8192))
+        for row in ASKED
+    ),
+    *(
+        Row(f"{name}: the context is full", full(refusal), journal=shortened)
+        for name, refusal in FULL.items()
+    ),
+    *WRITTEN,
+    *OTHERS,
+]
+
+
+def events_of(folder: Path) -> Events:
+    [journal] = folder.glob("runs/*/journal.jsonl")
+    return list(read_journal(journal))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_run_with_this_server(
+    row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in row.variables.items():
+        monkeypatch.setenv(name, value)
+
+    def answer(asked: Asked) -> Answer | None:
+        return row.answer(asked) or (None if "tool" in asked.roles else replied(WRITE))
+
+    with AnsweringServer(answer, models=("m", "gpt-4"), more=row.more) as server:
+        words = ["run", "How many?", "-m", row.model, "--api_base", row.address.format(url=server.url)]
+        code = main([*words, "--isolation", "process", "-o", "runs", *row.options])
+    told = "".join(capfd.readouterr())
+    assert code == row.code, told
+    assert [part for part in row.said if part not in told] == [], told
+    assert "Traceback" not in told
+    assert KEY not in told
+    events = events_of(tmp_path)
+    assert row.journal(events), [event for event in events if not isinstance(event, ev.ModelDelta)]
+    assert row.sent(server), [one.body for one in server.posts]
+    assert all(one.body["max_tokens"] > 0 for one in server.posts), "a model never writes without a limit"
+    [ended] = of(events, ev.RunFinished)
+    if code == ENDED_WELL:
+        assert (ended.stop_reason, (ended.answer or "").strip()) == ("submitted", "three")
+    else:
+        assert ended.stop_reason not in ("submitted", "answered")
+        assert not ended.answer
+
+
+def test_a_server_that_is_started_again_during_a_run(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing listens at its port for a second, twice, and each call is made once."""
+    log = [
+        tool_call("execute_bash", {"command": f"echo {number} >> output/log"}, f"call_{number}")
+        for number in (1, 2)
+    ]
+    servers = ExitStack()
+    posts: list[Asked] = []
+    stopped: set[int] = set()
+
+    def answer(asked: Asked) -> Answer | None:
+        replies = asked.roles.count("assistant")
+        if replies < 2 and replies not in stopped:
+            stopped.add(replies)
+            threading.Thread(target=start_again).start()
+            return Answer(200, broken(), "text/event-stream")
+        posts.append(asked)
+        return replied(log[replies]) if replies < 2 else SUBMITS
+
+    def broken() -> Iterator[bytes]:
+        yield b'data: {"id": "r", "choices": [{"index": 0, "delta": {"content": "I wri'
+        raise ConnectionResetError
+
+    def start_again() -> None:
+        nonlocal server
+        server.close()
+        time.sleep(1)  # on purpose: nothing may listen meanwhile
+        server = servers.enter_context(AnsweringServer(answer, port=port))
+
+    with servers:
+        server = servers.enter_context(AnsweringServer(answer))
+        port = server.port
+        words = [
+            "run",
+            "How many?",
+            "-m",
+            "m",
+            "--api_base",
+            server.url,
+            "--isolation",
+            "process",
+            "-o",
+            "runs",
+        ]
+        code = main([*words, "--model_wait", "60"])
+    told = "".join(capfd.readouterr())
+    assert code == ENDED_WELL, told
+    assert "it is waited for" in told
+    assert [one.roles.count("assistant") for one in posts] == [0, 1, 2]
+    [written] = tmp_path.glob("runs/*/files/log")
+    assert written.read_text() == "1\n2\n"
+
+
+def test_a_server_that_leaves_out_the_beginning_silently(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As Ollama does: the count of the prompt falls while the conversation grows."""
+    Path("given").mkdir()
+    Path("given/first.txt").write_text("first=48151\n")
+    Path("given/late.txt").write_text("late=62342\n")
+    with SmallContextServer(8192, "ollama") as server:
+        words = ["run", "Run the sixty commands.", "-m", "small", "--api_base", server.url, "-i", "given"]
+        code = main([*words, "--isolation", "process", "-o", "runs"])
+    told = "".join(capfd.readouterr())
+    assert code == ENDED_WELL, told
+    assert "Raise num_ctx" in told
+    assert [one.source for one in of(events_of(tmp_path), ev.ContextKnown)] == ["cut"]
+    assert "48151 and 62342" in told
+
+
+@pytest.mark.parametrize("isolation", ["docker"])
+def test_a_command_that_takes_too_much_memory_says_so(
+    isolation: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    require(isolation)
+    greedy = tool_call("execute_bash", {"command": "python3 -c 'a = bytearray(900_000_000)'"}, "call_mem_1")
+    with AnsweringServer(turns_after(replied(greedy))) as server:
+        words = [
+            "run",
+            "How many?",
+            "-m",
+            "m",
+            "--api_base",
+            server.url,
+            "--isolation",
+            isolation,
+            "-o",
+            "runs",
+        ]
+        code = main([*words, "--memory_mb", "300"])
+    told = "".join(capfd.readouterr())
+    assert code == ENDED_WELL, told
+    first = of(events_of(tmp_path), ev.CallFinished)[0]
+    assert first.exit_code == 137
+    assert "out of memory (limit 300 MB)" in first.observation
+
+
+def test_what_a_server_has_taught_is_known_when_the_run_resumes(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its wishes, the reasoning of its replies, and that its model makes calls natively: text about one is text."""
+    refusals: list[int] = []
+    shows = {"name": "execute_bash", "arguments": {"command": "echo no > output/answer.txt"}}
+
+    def answer(asked: Asked) -> Answer:
+        replies = [one for one in asked.messages if one["role"] == "assistant"]
+        if "system" in asked.roles:
+            refusals.append(asked.number)
+            return refused(400, "System role not supported")
+        if any("reasoning_content" not in one for one in replies):
+            refusals.append(asked.number)
+            return refused(
+                400, "Missing `reasoning_content` field in the assistant message at message index 2."
+            )
+        if len(replies) < 2:
+            return replied(WRITE, reasoning_content=f"I write, {len(replies)}.")
+        said = f"<tool_call>{json.dumps(shows)}</tool_call>"
+        return SUBMITS if len(replies) > 2 else replied(text=said, finish="stop", reasoning_content="Hm.")
+
+    words = ["-m", "m", "--isolation", "process"]
+    with AnsweringServer(answer) as server:
+        words += ["--api_base", server.url]
+        assert main(["run", "How many?", *words, "-o", "runs", "--steps", "2"]) == LIMIT_REACHED
+        assert len(refusals) == 2
+        [folder] = Path("runs").iterdir()
+        assert main(["resume", str(folder), *words, "--steps", "9"]) == ENDED_WELL
+    assert len(refusals) == 2, "nothing is learned again"
+    last = [one for one in server.posts[-1].messages if one["role"] == "assistant"]
+    assert [one["reasoning_content"] for one in last] == ["I write, 0.", "I write, 1.", "Hm."]
+    assert "Answer\nthree" in "".join(capfd.readouterr())
+
+
+def test_a_record_that_anybody_made_teaches_only_what_a_server_can_teach() -> None:
+    model = make_model("m", api_base="http://127.0.0.1:9/v1", api_key="key")
+    assert isinstance(model, LiteLLMModel)
+    wrong = {
+        "refused": ["messages", "temperature", 3],
+        "wanted": ["x", "name"],
+        "dropped": ["role", "a b", "weight"],
+    }
+    model.recall({**wrong, "no_system": "yes", "alternate": True, "api_base": "http://elsewhere"}, [])
+    model.recall({"refused": {"temperature": 1}, "wanted": None}, [])
+    assert model._habits.recorded() == {
+        "refused": ["temperature"], "wanted": ["name"], "dropped": ["weight"], "alternate": True,
+    }  # fmt: skip
