@@ -412,7 +412,7 @@ class Loop:
             self._cut_noted = True
             self._note(
                 f"The reply of step {self.meter.step} broke off without the server's mark of its end, and did so again "
-                "when it was asked for anew: it was taken as it came, and may be cut off, as later ones may be."
+                "when it was repeated: it was taken as it came, and may be cut off, as later ones may be."
             )
         if reply.calls:
             self._silent = SilentReplies()

@@ -15,7 +15,7 @@ DeltaCallback = Callable[[str, str], None]
 
 
 BROKEN_OFF = "cut_off"
-"""The `finish_reason` of a reply that broke off, and again when it was asked for anew: no server sends this word."""
+"""The `finish_reason` of a reply that broke off, as the one before did: no server sends this word."""
 
 
 @dataclass(frozen=True)

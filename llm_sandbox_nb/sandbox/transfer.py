@@ -205,7 +205,7 @@ def _content(path: Path) -> Iterator[bytes]:
     try:
         with open(os.open(path, os.O_RDONLY | NO_LINK | NO_WAIT | NOT_INHERITED), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise OSError(errno.EINVAL, "it is no file any more")
+                raise TransferError(f"{path} became something else than a file; upload it again.")
             while data := file.read(CHUNK_SIZE):
                 yield CHUNK.pack(len(data)) + data
     except OSError as error:

@@ -220,7 +220,7 @@ class ModelReplied(EventBase):
     reasoning: str | None = None
     usage: Usage | None = None
     finish_reason: str | None = None
-    """As the server has it; `cut_off`: it sent none, and broke off again when it was asked anew."""
+    """As the server has it; `cut_off`: the reply broke off, and so did the next one; the server sent none."""
     model_time: float = 0.0
     response_id: str | None = None
     response_model: str | None = None

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Collection, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -116,8 +117,22 @@ class SandboxHistory:
         return self.store
 
     def manifest(self, id: str) -> Manifest:
-        """All entries at a checkpoint, as they would be in this sandbox. Raises HistoryError."""
-        return moved(self.store_with(id).manifest(id), self.below)
+        """All entries at a checkpoint, as they would be in this sandbox.
+
+        Raises:
+            HistoryError: there is no such checkpoint, or it has files where this sandbox can have none.
+        """
+        store = self.store_with(id)
+        found = moved(store.manifest(id), self.below)
+        inside = f"{self.below}/"
+        if self.below != "/" and any(
+            path != self.below and not path.startswith(inside)
+            for path in chain(found, (entry.group for entry in found.values() if entry.group))
+        ):
+            raise HistoryError(
+                f"The history in {store.folder} is damaged: a file lies outside of the folder that it is about."
+            )
+        return found
 
     # -- the folder ----------------------------------------------------------------------------------------
 

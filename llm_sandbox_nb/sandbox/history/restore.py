@@ -101,7 +101,8 @@ class _Restore:
                 break
         else:
             self._problems.append(
-                f"{plural(plan.paths, 'path differs', 'paths differ')} again: something still changes them."
+                f"{plural(plan.paths, 'path differs', 'paths differ')} again: something still changes them, or "
+                "the checkpoint is damaged."
             )
         problems = tuple(self._problems[:_PROBLEMS])
         return Restored(self._id, safety, files, self._shell_restored, problems, time.monotonic() - began)
