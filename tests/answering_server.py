@@ -15,10 +15,9 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from loopback_server import LoopbackServer
+from loopback_http import LoopbackHandler, LoopbackServer
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def tool_call(
 SUBMITS = replied(tool_call("submit", {}, "call_last"))
 
 
-class AnsweringServer:
+class AnsweringServer(LoopbackServer):
     """See the module. `url` has `/v1`, `root` has not."""
 
     def __init__(
@@ -104,34 +103,15 @@ class AnsweringServer:
         self.misses: list[str] = []
         """Paths at which there is nothing, and which were asked."""
         self._lock = threading.Lock()
-        self._http = _Http(("127.0.0.1", port), _Handler)
-        self._http.answering = self
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True)
+        super().__init__(_Handler, port)
 
     @property
     def port(self) -> int:
-        return int(self._http.server_address[1])
-
-    @property
-    def root(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return self.server_port
 
     @property
     def url(self) -> str:
         return self.root + self.path
-
-    def __enter__(self) -> AnsweringServer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Stop listening, so that nothing answers at the port."""
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join(60)
 
     def get(self, path: str) -> Answer:
         """The answer to a GET."""
@@ -163,43 +143,30 @@ class AnsweringServer:
         return Answer(200, self.more[path])
 
 
-class _Http(LoopbackServer):
-    allow_reuse_address = True
-    answering: AnsweringServer
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: _Http
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+class _Handler(LoopbackHandler):
+    server: AnsweringServer
 
     def do_GET(self) -> None:
-        self._send(self.server.answering.get(self.path))
+        self._send(self.server.get(self.path))
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        headers = {name.lower(): value for name, value in self.headers.items()}
+        body = self.body()
         try:
-            self._send(self.server.answering.post(self.path, headers, body))
+            self._send(self.server.post(self.path, self.lower_headers(), body))
         except OSError:
             self.close_connection = True
 
     def _send(self, answer: Answer) -> None:
+        if not isinstance(answer.body, Iterator):
+            return self.send(answer.status, answer.body, answer.headers, answer.type)
         self.send_response(answer.status)
         self.send_header("content-type", answer.type)
         for name, value in answer.headers.items():
             self.send_header(name, value)
-        if isinstance(answer.body, Iterator):
-            self.send_header("connection", "close")
-            self.end_headers()
-            for piece in answer.body:
-                self.wfile.write(piece)
-                self.wfile.flush()
-            self.close_connection = True
-            return
-        data = answer.body.encode() if isinstance(answer.body, str) else json.dumps(answer.body).encode()
-        self.send_header("content-length", str(len(data)))
+        self.send_header("connection", "close")
         self.end_headers()
-        self.wfile.write(data)
+        for piece in answer.body:
+            self.wfile.write(piece)
+            self.wfile.flush()
+        self.close_connection = True
+        return None

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from talking_replies import with_calls
+
 from llm_sandbox_nb.model.contract import DeltaCallback, ModelError, ModelSettings, Reply, ToolCall
 from llm_sandbox_nb.trajectory.events import Usage
 
@@ -53,15 +55,9 @@ def says(text: str, prompt: int = 10, completion: int = 5, cost: float | None = 
 
 def calls(tool: str, arguments: str, prompt: int = 10, completion: int = 5, number: int = 0) -> Reply:
     """A reply with one tool call; `arguments` is JSON."""
-    call = ToolCall(f"call_{number}", tool, arguments)
-    function = {"name": tool, "arguments": arguments}
-    message = {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [{"id": call.id, "type": "function", "function": function}],
-    }
     usage = Usage(prompt_tokens=prompt, completion_tokens=completion, cost=0.01)
-    return Reply(message, "", calls=(call,), usage=usage, finish_reason="tool_calls")
+    call = ToolCall(f"call_{number}", tool, arguments)
+    return with_calls(call, usage=usage, finish_reason="tool_calls")
 
 
 def fails(kind: str, retryable: bool = False) -> Reply:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import posixpath
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from llm_sandbox_nb.agent.artifacts import Collector
+from llm_sandbox_nb.agent.checkpoints import Checkpoints
+from llm_sandbox_nb.agent.loop import Workspace
+from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.sandbox.contract import (
     DEFAULT_TIMEOUT,
     OUTPUT_LIMIT,
@@ -141,3 +146,13 @@ class MemorySandbox(Sandbox):
 
     async def close(self) -> None:
         return
+
+
+def workspace_of(
+    box: Sandbox, recorder: Recorder, command_timeout: float = DEFAULT_TIMEOUT
+) -> asyncio.Future[Workspace]:
+    """What a `Loop` waits for before its first call, and here need not: a sandbox that is set up."""
+    workspace: asyncio.Future[Workspace] = asyncio.get_running_loop().create_future()
+    collector = Collector(box, f"{box.directories.root}/output", recorder)
+    workspace.set_result(Workspace(box, collector, Checkpoints(box, recorder), command_timeout))
+    return workspace

@@ -5,6 +5,7 @@
 
 A mutant is one changed operator, constant, condition or left-out call on a line that a test executes in its own
 process. It is killed when one of the tests of its line fails: the quickest of them, at most BUDGET seconds together.
+A time-out counts for nothing, because a busy machine makes it too: play these mutants again, alone.
 A sample names a mutant by file, function and source, so that the same one is found again after other changes.
 """
 
@@ -82,7 +83,8 @@ def mutants(source: str) -> Iterator[dict[str, Any]]:
     lines = source.splitlines(keepends=True)
 
     def text(node: ast.AST) -> str:
-        return ast.get_source_segment(source, node) or ""
+        written = ast.get_source_segment(source, node) or ""
+        return f"({written})" if isinstance(node, ast.NamedExpr) else written
 
     def visit(node: ast.AST, function: str) -> Iterator[dict[str, Any]]:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -146,7 +148,7 @@ def find(entry: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def play(entry: dict[str, Any], covered: dict[str, dict[int, list[str]]], times: dict[str, float]) -> str:
-    """'killed', 'survived', or 'gone'."""
+    """'killed', 'survived', 'gone', 'timeout' (play it again alone), or 'broken': the tests could not be started."""
     mutant = find(entry)
     if mutant is None:
         return "gone"
@@ -175,9 +177,11 @@ def play(entry: dict[str, Any], covered: dict[str, dict[int, list[str]]], times:
             [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout=90", f"@{names}"],
             cwd=ROOT, capture_output=True, text=True, timeout=240, env=environment,
         )  # fmt: skip
-        return "survived" if done.returncode == 0 else "killed"
+        if done.returncode == 1 and "Timeout (>" in done.stdout:
+            return "timeout"
+        return {0: "survived", 1: "killed"}.get(done.returncode, "broken")
     except subprocess.TimeoutExpired:
-        return "killed"
+        return "timeout"
     finally:
         path.write_bytes(before)
 
@@ -202,10 +206,9 @@ def main() -> None:
         own = [
             result["result"] for result in results if result["file"].startswith(f"llm_sandbox_nb/{package}")
         ]
-        played = [result for result in own if result != "gone"]
-        print(
-            f"{package or 'all'}: {played.count('killed')} of {len(played)} killed, {own.count('gone')} gone"
-        )
+        killed, played = own.count("killed"), own.count("killed") + own.count("survived")
+        others = ", ".join(f"{own.count(one)} {one}" for one in ("timeout", "gone", "broken"))
+        print(f"{package or 'all'}: {killed} of {played} killed; {others}")
     return None
 
 

@@ -24,11 +24,10 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
-from loopback_server import LoopbackServer
+from loopback_http import LoopbackHandler, LoopbackServer
 from scripted_anthropic import anthropic_events, as_openai_messages
 from scripted_faults import UNAUTHORIZED, Fault
 from scripted_strict import StrictError, check_anthropic_request, check_request
@@ -62,8 +61,8 @@ class RecordedRequest:
         return list(self.body["messages"])
 
 
-class ScriptedServer:
-    """See the module. `url` is the base address, `/v1` included."""
+class ScriptedServer(LoopbackServer):
+    """See the module. `url` is the base address, `/v1` included; Anthropic's client wants `root`."""
 
     def __init__(
         self,
@@ -85,19 +84,7 @@ class ScriptedServer:
         self.held: dict[int, threading.Event] = {}
         """Requests that get no answer before their event, by number from 1."""
         self._lock = threading.Lock()
-        self._http = _Http(("127.0.0.1", port), _Handler)
-        self._http.scripted = self
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
-
-    @property
-    def url(self) -> str:
-        """Where clients connect."""
-        return f"http://127.0.0.1:{self._http.server_address[1]}/v1"
-
-    @property
-    def root(self) -> str:
-        """The same without `/v1`, as Anthropic's client wants it."""
-        return self.url.removesuffix("/v1")
+        super().__init__(_Handler, port)
 
     def fail_next(self, *faults: Fault) -> None:
         """The next requests fail like this, one each."""
@@ -111,19 +98,6 @@ class ScriptedServer:
             yield
         finally:
             self.held[number].set()
-
-    def __enter__(self) -> ScriptedServer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Stop listening."""
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join()
 
     def take_fault(self) -> Fault | None:
         """The fault for this request, if one is due."""
@@ -139,31 +113,21 @@ def with_results(reply: Reply) -> list[dict[str, Any]]:
     ]
 
 
-class _Http(LoopbackServer):
-    scripted: ScriptedServer
-
-
 class _Closed(Exception):
     """The client hung up, or the script wants the connection gone."""
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: _Http
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+class _Handler(LoopbackHandler):
+    server: ScriptedServer
 
     def do_GET(self) -> None:
         models = [{"id": "scripted", "object": "model", "created": 0, "owned_by": "tests"}]
-        self._send_json(200, {"object": "list", "data": models})
+        self.send(200, {"object": "list", "data": models})
 
     def do_POST(self) -> None:
-        scripted = self.server.scripted
-        data = self.rfile.read(int(self.headers.get("content-length", 0)))
+        scripted, data = self.server, self.data()
         body = json.loads(data or b"{}")
-        headers = {name.lower(): value for name, value in self.headers.items()}
-        record = RecordedRequest(self.path, headers, body, time.monotonic(), data=data)
+        record = RecordedRequest(self.path, self.lower_headers(), body, time.monotonic(), data=data)
         scripted.requests.append(record)
         scripted.arrived.set()
         self.record = record
@@ -266,16 +230,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._send_json(fault.status, fault.body or {"error": error}, fault.headers)
 
     def _send_json(self, status: int, body: dict[str, Any], headers: dict[str, str] | None = None) -> None:
-        data = json.dumps(body).encode()
-        if hasattr(self, "record"):
-            self.record.status = status
-        self.send_response(status)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(data)))
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(data)
+        self.record.status = status
+        self.send(status, body, headers)
 
     def _reset(self) -> None:
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -9,11 +9,9 @@ from __future__ import annotations
 import json
 import math
 import re
-import threading
-from http.server import BaseHTTPRequestHandler
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from loopback_server import LoopbackServer
+from loopback_http import LoopbackHandler, LoopbackServer
 
 Words = Literal["llama.cpp", "vllm", "no number", "ollama"]
 STEPS = 60
@@ -52,7 +50,7 @@ def plan(messages: list[dict[str, Any]], steps: int) -> tuple[str, dict[str, Any
     return "execute_bash", {"command": f"echo '{answer}' > output/answer.txt; echo answer saved"}
 
 
-class SmallContextServer:
+class SmallContextServer(LoopbackServer):
     """See the module. `tells`: whether it tells its limit when it is asked."""
 
     def __init__(self, limit: int, words: Words, *, tells: bool = False, steps: int = 100) -> None:
@@ -66,22 +64,7 @@ class SmallContextServer:
         self.refused = 0
         self.asked: list[str] = []
         """Paths of all other requests."""
-        self._http = LoopbackServer(("127.0.0.1", 0), _Handler)
-        self._http.small = self  # type: ignore[attr-defined]
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._http.server_address[1]}/v1"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join(60)
+        super().__init__(_Handler)
 
     def refusal(self, body: dict[str, Any]) -> dict[str, Any] | None:
         prompt, most = tokens_of([body["messages"], body.get("tools")]), body.get("max_tokens") or 0
@@ -116,14 +99,11 @@ class SmallContextServer:
         return tokens_of([messages, tools])
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+class _Handler(LoopbackHandler):
+    server: SmallContextServer
 
     def do_GET(self) -> None:
-        server: SmallContextServer = self.server.small  # type: ignore[attr-defined]
+        server = self.server
         path = self.path.split("?")[0]
         server.asked.append(path)
         answers: dict[str, Any] = {
@@ -141,19 +121,18 @@ class _Handler(BaseHTTPRequestHandler):
         elif server.tells:
             answers["/props"] = {"default_generation_settings": {"n_ctx": server.limit}}
         found = answers.get(path)
-        self._send(200 if found else 404, json.dumps(found or {"error": "not found"}), "application/json")
+        self.send(200 if found else 404, found or {"error": "not found"})
 
     def do_POST(self) -> None:
-        server: SmallContextServer = self.server.small  # type: ignore[attr-defined]
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        server, body = self.server, self.body()
         if not self.path.endswith("/chat/completions"):
             server.asked.append(self.path)
-            self._send(404, "{}", "application/json")
+            self.send(404, {})
             return
         server.requests.append(body)
         if refusal := server.refusal(body):
             server.refused += 1
-            self._send(400, json.dumps(refusal), "application/json")
+            self.send(400, refusal)
             return
         self._answer(server, body)
 
@@ -181,12 +160,4 @@ class _Handler(BaseHTTPRequestHandler):
             {"choices": [], "usage": usage},
         ]
         events = [f"data: {json.dumps(head | chunk)}\n\n" for chunk in chunks]
-        self._send(200, "".join([*events, "data: [DONE]\n\n"]), "text/event-stream")
-
-    def _send(self, status: int, text: str, kind: str) -> None:
-        data = text.encode()
-        self.send_response(status)
-        self.send_header("content-type", kind)
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        self.send(200, "".join([*events, "data: [DONE]\n\n"]), kind="text/event-stream")

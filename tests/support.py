@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import functools
+import importlib.util
 import os
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 import psutil
@@ -158,3 +160,13 @@ def command_line(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")[:200]
     except OSError:
         return f"process {pid}"
+
+
+def module_at(path: Path, name: str = "") -> ModuleType:
+    """Import a file anew under its own name or another, whatever is imported already."""
+    spec = importlib.util.spec_from_file_location(name or path.stem, path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -6,6 +6,8 @@ import asyncio
 import json
 from typing import Any
 
+from talking_replies import with_calls
+
 from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply, ToolCall
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
@@ -37,9 +39,7 @@ class TalkingModel:
         call = ToolCall(f"call{number}", "execute_bash", json.dumps({"command": command}))
         if number > self._turns:
             call = ToolCall(f"call{number}", "submit", "{}")
-        function = {"name": call.name, "arguments": call.arguments}
-        told = {"id": call.id, "type": "function", "function": function}
-        return Reply({"role": "assistant", "content": "", "tool_calls": [told]}, calls=(call,))
+        return with_calls(call)
 
 
 def lines_by_talk(run: Trajectory) -> list[str]:

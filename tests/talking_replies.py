@@ -16,13 +16,17 @@ def said(text: str = "", finish_reason: str | None = "stop", **more: Any) -> Rep
 def called(number: int, name: str, text: str = "", **arguments: Any) -> Reply:
     """A reply with one native call, whose id has this number."""
     call = ToolCall(f"c{number}", name, json.dumps(arguments))
-    function = {"name": name, "arguments": call.arguments}
-    message = {
-        "role": "assistant",
-        "content": text,
-        "tool_calls": [{"id": call.id, "type": "function", "function": function}],
-    }
-    return Reply(message, text, calls=(call,), finish_reason="tool_calls")
+    return with_calls(call, text=text, finish_reason="tool_calls")
+
+
+def with_calls(*calls: ToolCall, text: str = "", **more: Any) -> Reply:
+    """A reply with native calls, or with none. `more` are further fields of it."""
+    written = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in calls
+    ]
+    message = {"role": "assistant", "content": text} | ({"tool_calls": written} if written else {})
+    return Reply(message, text, calls=calls, **more)
 
 
 class TalkingReplies:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections import defaultdict
 from collections.abc import Sequence
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from loopback_server import LoopbackServer
+from loopback_http import LoopbackHandler, LoopbackServer
 from scripted_strict import StrictError, check_request
 from server_variants import VARIANTS, Refusal, Variant
 from variant_replies import LAST, dumped
 
 
-class VariantServer:
+class VariantServer(LoopbackServer):
     """Serves all variants. `violations` says which requests a strict server would have refused, and why."""
 
     def __init__(self, variants: Sequence[Variant] = VARIANTS) -> None:
@@ -24,24 +21,13 @@ class VariantServer:
         self.bodies: dict[str, list[dict[str, Any]]] = defaultdict(list)
         """The requests, by path."""
         self._refused: dict[str, set[str]] = defaultdict(set)
-        self._http = _Http(("127.0.0.1", 0), _Handler)
-        self._http.variants = self
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
+        super().__init__(_Handler)
 
-    def url(self, variant: Variant, client: str) -> str:
-        return f"http://127.0.0.1:{self._http.server_address[1]}/{self.variants.index(variant)}/{client}/v1"
+    def url_of(self, variant: Variant, client: str) -> str:
+        return f"{self.root}/{self.variants.index(variant)}/{client}/v1"
 
     def requests(self, variant: Variant, client: str) -> list[dict[str, Any]]:
         return self.bodies[f"/{self.variants.index(variant)}/{client}/v1/chat/completions"]
-
-    def __enter__(self) -> VariantServer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join()
 
     def check(self, path: str, headers: dict[str, str], body: dict[str, Any]) -> None:
         """Note what a strict server refuses, whatever the variant itself refuses."""
@@ -65,24 +51,14 @@ class VariantServer:
         return None
 
 
-class _Http(LoopbackServer):
-    variants: VariantServer
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    server: _Http
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+class _Handler(LoopbackHandler):
+    server: VariantServer
 
     def do_POST(self) -> None:
-        server = self.server.variants
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        server, body = self.server, self.body()
         variant = server.variants[int(self.path.split("/")[1])]
         server.bodies[self.path].append(body)
-        server.check(self.path, {name.lower(): value for name, value in self.headers.items()}, body)
+        server.check(self.path, self.lower_headers(), body)
         if refusal := server.refusal(variant, self.path, body):
             status, said = refusal
             data, kind = (

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import http.server
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+from loopback_http import LoopbackServer
 
 COOKIE = "_xsrf=very-secret; Path=/"
 PAGE = """
@@ -92,14 +93,6 @@ def canary_server() -> Iterator[Canary]:
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    class Server(http.server.ThreadingHTTPServer):
-        daemon_threads = True
-
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            """Browsers drop connections when a page is closed; that is no news."""
-
-    with Server(("127.0.0.1", 0), Handler) as server:
-        canary.address = f"http://127.0.0.1:{server.server_port}"
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with LoopbackServer(Handler) as server:
+        canary.address = server.root
         yield canary
-        server.shutdown()

@@ -6,7 +6,6 @@ thought, command, output and diff, whole, into a `<pre>` of its own, as a notebo
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from failures import new_window
 from playwright.sync_api import Browser, CDPSession, Page
 from scale_run import long_run
+from support import module_at
 from view_page import build, bundle, page_html
 
 from llm_sandbox_nb.card.export import export_html, json_for_script
@@ -91,12 +91,7 @@ Object.assign(window, { run, place, frame, plain, painted, added });
 def keep() -> Any:
     """Where measured numbers are kept: the file of the performance tests."""
     path = Path(__file__).parents[1] / "performance" / "conftest.py"
-    spec = importlib.util.spec_from_file_location("performance_results", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.keep
+    return module_at(path, "performance_results").keep
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -11,6 +10,7 @@ from types import ModuleType
 import pytest
 from pages import DOCS, PAGES, ROOT, anchors_of, links_of, name_of, prose_of
 from server_variants import VARIANTS
+from support import module_at
 
 SHOWN = [*PAGES, *sorted((ROOT / "notebooks").glob("*.ipynb"))]
 KINDS = {"tutorial", "how-to", "reference", "explanation"}
@@ -108,12 +108,7 @@ def test_the_readme_and_the_notebooks_hold_no_marks_of_a_merge() -> None:
 
 @pytest.fixture(scope="module")
 def release() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("release", DOCS / "release.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(DOCS / "release.py")
 
 
 def test_a_release_adds_its_version_and_leads_to_the_newest(release: ModuleType, tmp_path: Path) -> None:

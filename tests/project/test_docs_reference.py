@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import importlib.util
 import inspect
 import re
 from pathlib import Path
@@ -12,6 +11,7 @@ from types import ModuleType
 
 import pytest
 from pages import DOCS, PAGES, ROOT, name_of
+from support import module_at
 
 import llm_sandbox_nb
 from llm_sandbox_nb.agent.control.debug_commands import COMMANDS
@@ -44,12 +44,7 @@ def page(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def reference() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("reference", DOCS / "reference.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(DOCS / "reference.py")
 
 
 @pytest.mark.parametrize("shown", WITH_BLOCKS, ids=name_of)

@@ -2,46 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
+from answering_server import AnsweringServer, refused
 from cli_process import CommandLine
-from loopback_server import LoopbackServer
 from support import own_mark
 
 CLOSED = "127.0.0.1:9"
 STRAWBERRY = ("--query", "How many r's are in strawberry?", "--llm_name", "scripted/strawberry")
 QUERY = ("--query", "Hello", "--isolation", "process")
-
-
-class _NoSuchModel(BaseHTTPRequestHandler):
-    """An OpenAI-compatible server that has no model."""
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        body = b'{"error": {"message": "The model does not exist.", "code": "model_not_found"}}'
-        self.send_response(404)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
-@pytest.fixture
-def server_without_models() -> Iterator[str]:
-    server = LoopbackServer(("127.0.0.1", 0), _NoSuchModel)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/v1"
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 @pytest.mark.parametrize(
@@ -64,10 +34,11 @@ def test_a_model_that_cannot_be_asked(
     done.is_one_sentence(code, said)
 
 
-def test_a_model_the_server_does_not_have(command_line: CommandLine, server_without_models: str) -> None:
-    command_line(
-        "run", *QUERY, "--llm_name", "your-modle", "--llm_base_url", server_without_models
-    ).is_one_sentence(3, "your-modle")
+def test_a_model_the_server_does_not_have(command_line: CommandLine) -> None:
+    refusal = refused(404, "The model does not exist.", code="model_not_found")
+    with AnsweringServer(lambda _: refusal) as server:
+        done = command_line("run", *QUERY, "--llm_name", "your-modle", "--llm_base_url", server.url)
+    done.is_one_sentence(3, "your-modle")
 
 
 @pytest.mark.parametrize("host", [f"tcp://{CLOSED}", "unix:///nowhere/docker.sock", "nonsense://x"])

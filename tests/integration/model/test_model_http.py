@@ -318,7 +318,9 @@ def test_a_web_page_is_no_model_server() -> None:
     page = Variant("a page", lambda *_: b"<html>Welcome</html>", "text/html; charset=utf-8")
     with VariantServer([page]) as server, pytest.raises(ModelError) as caught:
         run(
-            make_model("m", api_base=server.url(page, "x"), api_key="key").reply(USER, TOOLS, ModelSettings())
+            make_model("m", api_base=server.url_of(page, "x"), api_key="key").reply(
+                USER, TOOLS, ModelSettings()
+            )
         )
     assert str(caught.value).startswith(
         "A web page answers at 127.0.0.1, not a model server: check the address"

@@ -60,7 +60,7 @@ def check(reply: Reply, said: Said, variant: Variant) -> None:
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 def test_a_reply_is_not_lost(server: VariantServer, variant: Variant, client: str) -> None:
     before = len(server.violations)
-    model = make_model(CLIENTS[client], api_base=server.url(variant, client), api_key="key")
+    model = make_model(CLIENTS[client], api_base=server.url_of(variant, client), api_key="key")
     first, last = run(converse(model))
     check(first, variant.first, variant)
     check(last, LAST, variant)
@@ -83,7 +83,7 @@ def text_server(native: bool) -> Variant:
 def test_text_about_calls_is_text_when_the_model_has_calls_of_its_own(native: bool) -> None:
     variant = text_server(native)
     with VariantServer([variant]) as server:
-        _, last = run(converse(make_model("m", api_base=server.url(variant, "x"), api_key="key")))
+        _, last = run(converse(make_model("m", api_base=server.url_of(variant, "x"), api_key="key")))
     assert [call.name for call in last.calls] == ([] if native else [name for name, _ in TWO_CALLS.calls])
     assert ("<tool_call>" in last.text) == native
 
@@ -96,7 +96,7 @@ def test_a_whole_run(tmp_path: Path, server: VariantServer, name: str) -> None:
     require("process")
     variant = next(one for one in VARIANTS if one.name == name)
     before = len(server.violations)
-    model = {"model": "my-model", "api_base": server.url(variant, "run"), "api_key": "key"}
+    model = {"model": "my-model", "api_base": server.url_of(variant, "run"), "api_key": "key"}
     done = run(solve("Look.", isolation="process", output_dir=tmp_path, **model))
     assert done.stop_reason == "submitted"
     call = done.steps[0].calls[0]

@@ -11,13 +11,12 @@ import secrets
 import subprocess
 import sys
 import tarfile
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from docker_help import files_in_tar, image_from, one_sentence
+from loopback_http import LoopbackHandler, LoopbackServer
 
 from llm_sandbox_nb.sandbox.docker.engine import connect
 from llm_sandbox_nb.sandbox.docker.images import (
@@ -189,7 +188,7 @@ def registry() -> Iterator[str]:
     }).encode()  # fmt: skip
     blobs = {_digest(data): data for data in (layer, config)}
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(LoopbackHandler):
         def do_GET(self) -> None:
             name = self.path.rpartition("/")[2]
             found = (
@@ -207,14 +206,8 @@ def registry() -> Iterator[str]:
 
         do_HEAD = do_GET
 
-        def log_message(self, *_: object) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with LoopbackServer(Handler) as server:
         yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
 
 
 def _digest(data: bytes) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import ModuleType
 
 import pytest
-from support import run
+from support import module_at, run
 
 from llm_sandbox_nb.cli import ENDED_WELL
 from llm_sandbox_nb.cli.setup_commands import doctor_command
@@ -91,11 +91,6 @@ def test_doctor_knows_it(jail: ModuleType, capsys: pytest.CaptureFixture[str]) -
 
 def test_a_policy_knows_it() -> None:
     """Settings are declared when a server loads them, so they are loaded once more here."""
-    spec = importlib.util.spec_from_file_location("policy_of_a_new_server", policy.__file__)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    site = module.SandboxPolicy()
+    site = module_at(Path(policy.__file__), "policy_of_a_new_server").SandboxPolicy()
     assert NAME in site.allowed_isolations
     assert site.resolve(site.read_request({"isolation": NAME, "image": "any"})).isolation == NAME

@@ -10,14 +10,11 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
-from loopback_server import LoopbackServer
 
 pytest.importorskip("torch", reason="training needs torch: make .venv/.rl")
 pytest.importorskip("trl", reason="training needs TRL: make .venv/.rl")
@@ -25,6 +22,7 @@ pytest.importorskip("trl", reason="training needs TRL: make .venv/.rl")
 import torch
 import vllm_stand_in
 from conftest import require
+from loopback_http import LoopbackHandler, LoopbackServer
 
 from llm_sandbox_nb.training import grpo
 from llm_sandbox_nb.training.config import ConfigError, load_config
@@ -124,39 +122,26 @@ def test_vllm_in_process_gets_weights_and_limits(
     assert_sampled_as_trained(trainers[0], 2)
 
 
-class _Completions(BaseHTTPRequestHandler):
+class _Completions(LoopbackHandler):
     """The routes of `vllm serve` that are used."""
 
     def do_GET(self) -> None:
-        self._send({"data": [{"id": "policy"}]})
+        self.send(200, {"data": [{"id": "policy"}]})
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        asked = self.body()
         assert vllm_stand_in.Client.weights is not None
         model = vllm_stand_in.Client.weights.model
         ids, chances = vllm_stand_in.sampled(
             model, asked["prompt"], asked["max_tokens"], asked["temperature"]
         )
-        self._send({"choices": [{"token_ids": ids, "logprobs": {"token_logprobs": chances}}]})
-
-    def _send(self, content: Any) -> None:
-        body = json.dumps(content).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
+        self.send(200, {"choices": [{"token_ids": ids, "logprobs": {"token_logprobs": chances}}]})
 
 
 @pytest.fixture
 def server() -> Iterator[str]:
-    made = LoopbackServer(("127.0.0.1", 0), _Completions)
-    threading.Thread(target=made.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{made.server_address[1]}"
-    made.shutdown()
-    made.server_close()
+    with LoopbackServer(_Completions) as made:
+        yield made.root
 
 
 def test_vllm_server_gets_weights_and_is_asked_by_each_rollout(

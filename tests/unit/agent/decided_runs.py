@@ -11,18 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from agent_scripts import check_messages
-from memory_sandbox import MemorySandbox
+from memory_sandbox import MemorySandbox, workspace_of
 from support import run
+from talking_replies import with_calls
 
-from llm_sandbox_nb.agent.artifacts import Collector
-from llm_sandbox_nb.agent.checkpoints import Checkpoints
 from llm_sandbox_nb.agent.control.decisions import Held
 from llm_sandbox_nb.agent.control.pause_rules import PauseRules, pause_rules
 from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.control.settings_change import Changer
 from llm_sandbox_nb.agent.errors import StopRun
 from llm_sandbox_nb.agent.limits import Meter, RunLimits
-from llm_sandbox_nb.agent.loop import Loop, Workspace
+from llm_sandbox_nb.agent.loop import Loop
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.model.contract import DeltaCallback, ModelError, ModelSettings, Reply, ToolCall
 from llm_sandbox_nb.sandbox.contract import CommandResult
@@ -71,12 +70,7 @@ class Player:
         step = len(self.requests)
         wanted = self.turns[step - 1] if step <= len(self.turns) else [("submit", "{}")]
         calls = tuple(ToolCall(f"{self.name}{step}.{i}", name, raw) for i, (name, raw) in enumerate(wanted))
-        functions = [
-            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
-            for c in calls
-        ]
-        message = {"role": "assistant", "content": "x"} | ({"tool_calls": functions} if functions else {})
-        return Reply(message, "x", calls=calls)
+        return with_calls(*calls, text="x")
 
 
 @dataclass
@@ -127,15 +121,12 @@ async def _play(
             decide(control, now)
 
     recorder = Recorder(folder, [listen])
-    workspace: asyncio.Future[Workspace] = asyncio.get_running_loop().create_future()
-    collector = Collector(box, "/testbed/output", recorder)
-    workspace.set_result(Workspace(box, collector, Checkpoints(box, recorder), command_timeout))
     loop = Loop(
         player,
         ModelSettings(),
         recorder,
         Meter(limits or RunLimits(steps=20), clock),
-        workspace,
+        workspace_of(box, recorder, command_timeout),
         control=control,
         pause_rules=rules,
     )

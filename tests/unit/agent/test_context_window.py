@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memory_sandbox import MemorySandbox
+from memory_sandbox import MemorySandbox, workspace_of
+from talking_replies import with_calls
 
-from llm_sandbox_nb.agent.artifacts import Collector
-from llm_sandbox_nb.agent.checkpoints import Checkpoints
 from llm_sandbox_nb.agent.context_window import SUMMARY_REQUEST, ContextMode
 from llm_sandbox_nb.agent.conversation import conversation_state
 from llm_sandbox_nb.agent.errors import InputError, StopRun
 from llm_sandbox_nb.agent.limits import Meter, RunLimits, estimated_tokens
-from llm_sandbox_nb.agent.loop import Loop, Workspace
+from llm_sandbox_nb.agent.loop import Loop
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.agent.reduction import step_groups
@@ -91,10 +90,7 @@ class SmallModel:
             ("submit", {}) if self.step > self.files else ("str_replace_editor", view(self.step))
         )
         call = ToolCall(f"c{self.step}", name, json.dumps(arguments))
-        function = {"name": call.name, "arguments": call.arguments}
-        message = {"role": "assistant", "content": "Next.", "tool_calls": [
-            {"id": call.id, "type": "function", "function": function}]}  # fmt: skip
-        return Reply(message, "Next.", calls=(call,), usage=usage)
+        return with_calls(call, text="Next.", usage=usage)
 
 
 def view(step: int) -> dict[str, Any]:
@@ -123,9 +119,7 @@ def played(
         recorder = Recorder(folder, trajectory=past)
         meter = Meter(limits or RunLimits())
         box = MemorySandbox({f"/testbed/{at}.txt": b"%d " % at + b"x" * size for at in range(1, 99)})
-        workspace: asyncio.Future[Workspace] = asyncio.get_running_loop().create_future()
-        collector = Collector(box, "/testbed/output", recorder)
-        workspace.set_result(Workspace(box, collector, Checkpoints(box, recorder)))
+        workspace = workspace_of(box, recorder)
         loop = Loop(model, ModelSettings(max_tokens=65_536), recorder, meter, workspace, context=mode)
         if past is None:
             loop.start([{"role": "system", "content": "s"}, {"role": "user", "content": task}])

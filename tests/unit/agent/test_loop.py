@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memory_sandbox import MemorySandbox
+from memory_sandbox import MemorySandbox, workspace_of
+from talking_replies import with_calls
 from virtual_time import run_in_virtual_time
 
-from llm_sandbox_nb.agent.artifacts import Collector
-from llm_sandbox_nb.agent.checkpoints import Checkpoints
 from llm_sandbox_nb.agent.errors import StopRun
 from llm_sandbox_nb.agent.limits import Meter, RunLimits
-from llm_sandbox_nb.agent.loop import Loop, Workspace
+from llm_sandbox_nb.agent.loop import Loop
 from llm_sandbox_nb.agent.model_call import unless_failed, well_formed
 from llm_sandbox_nb.agent.recorder import LiveOutput, Recorder
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS
@@ -55,13 +54,7 @@ class FakeModel:
 
 def reply(*given: tuple[str, str], number: int = 1, usage: Usage | None = None) -> Reply:
     calls = tuple(ToolCall(f"c{number}.{place}", name, raw) for place, (name, raw) in enumerate(given))
-    functions = [
-        {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
-        for c in calls
-    ]
-    return Reply(
-        {"role": "assistant", "content": "x", "tool_calls": functions}, "x", calls=calls, usage=usage
-    )
+    return with_calls(*calls, text="x", usage=usage)
 
 
 def played(folder: Path, model: FakeModel, limits: RunLimits) -> tuple[Loop, StopRun]:
@@ -69,10 +62,7 @@ def played(folder: Path, model: FakeModel, limits: RunLimits) -> tuple[Loop, Sto
         recorder = Recorder(folder)
         meter = Meter(limits)
         box = MemorySandbox()
-        workspace: asyncio.Future[Workspace] = asyncio.get_running_loop().create_future()
-        collector = Collector(box, "/testbed/output", recorder)
-        workspace.set_result(Workspace(box, collector, Checkpoints(box, recorder)))
-        loop = Loop(model, ModelSettings(), recorder, meter, workspace)
+        loop = Loop(model, ModelSettings(), recorder, meter, workspace_of(box, recorder))
         loop.start([{"role": "system", "content": "s"}, {"role": "user", "content": "u"}])
         with pytest.raises(StopRun) as caught:
             await loop.run()

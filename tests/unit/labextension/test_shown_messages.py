@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memory_sandbox import MemorySandbox
+from memory_sandbox import MemorySandbox, workspace_of
 from talking_replies import TalkingReplies, said
 from test_labextension import node
 
-from llm_sandbox_nb.agent.artifacts import Collector
-from llm_sandbox_nb.agent.checkpoints import Checkpoints
 from llm_sandbox_nb.agent.context_window import ContextMode
 from llm_sandbox_nb.agent.errors import StopRun
 from llm_sandbox_nb.agent.limits import Meter, RunLimits, estimated_tokens
-from llm_sandbox_nb.agent.loop import Loop, Workspace
+from llm_sandbox_nb.agent.loop import Loop
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.agent.text_mode import TextMode, load_text_form
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS
@@ -75,17 +73,13 @@ def played(folder: Path, mode: ContextMode) -> tuple[SmallWriter, Loop]:
     async def play() -> Loop:
         recorder = Recorder(folder)
         box = MemorySandbox({f"/testbed/{at}.txt": b"%d " % at + b"x" * 400 for at in range(99)})
-        workspace: asyncio.Future[Workspace] = asyncio.get_running_loop().create_future()
-        workspace.set_result(
-            Workspace(box, Collector(box, "/testbed/output", recorder), Checkpoints(box, recorder))
-        )
         settings = ModelSettings(max_tokens=65_536)
         loop = Loop(
             model,
             settings,
             recorder,
             Meter(RunLimits()),
-            workspace,
+            workspace_of(box, recorder),
             context=mode,
             tool_calls="text",
             remind=False,

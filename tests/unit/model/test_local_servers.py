@@ -6,11 +6,11 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 
 import pytest
-from loopback_server import LoopbackServer
+from loopback_http import LoopbackHandler, LoopbackServer
 from support import run
 
 from llm_sandbox_nb.model import model_names
@@ -24,25 +24,15 @@ def serving(answer: Answer) -> Iterator[tuple[int, list[str]]]:
     """A server on a free port, and the paths that were asked for."""
     asked: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(LoopbackHandler):
+        protocol_version = "HTTP/1.0"
+
         def do_GET(self) -> None:
             asked.append(self.path)
-            with suppress(OSError):  # the client has heard enough
-                answer(self)
+            answer(self)
 
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    server = LoopbackServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
+    with LoopbackServer(Handler) as server:
         yield server.server_port, asked
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def sends(body: bytes, status: int = 200, **headers: str) -> Answer:

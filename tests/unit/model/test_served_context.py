@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
-from loopback_server import LoopbackServer
+from loopback_http import LoopbackHandler, LoopbackServer
 from support import run
 
 from llm_sandbox_nb.model.contract import ContextLimit
@@ -31,14 +29,18 @@ class Answers(dict[str, Any]):
         self.headers: dict[str, str] = {}
 
 
-class _Handler(BaseHTTPRequestHandler):
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+class _Server(LoopbackServer):
+    answers: Answers
+
+
+class _Handler(LoopbackHandler):
+    protocol_version = "HTTP/1.0"
+    server: _Server
 
     def do_GET(self) -> None:
-        answers: Answers = self.server.answers  # type: ignore[attr-defined]
+        answers = self.server.answers
         answers.asked.append(self.path)
-        answers.headers = {name.lower(): value for name, value in self.headers.items()}
+        answers.headers = self.lower_headers()
         found = answers.get(self.path.split("?")[0])
         if callable(found):
             found = found()
@@ -51,18 +53,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(found if isinstance(found, bytes) else json.dumps(found).encode())
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
+        self.data()
         self.do_GET()
 
 
 @contextmanager
 def serving(answers: Answers) -> Iterator[str]:
-    with LoopbackServer(("127.0.0.1", 0), _Handler) as server:
-        server.daemon_threads = True
-        server.answers = answers  # type: ignore[attr-defined]
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
-        server.shutdown()
+    with _Server(_Handler) as server:
+        server.answers = answers
+        yield server.url
 
 
 def listed(**more: Any) -> dict[str, Any]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from loopback_server import LoopbackServer
+from loopback_http import LoopbackHandler, LoopbackServer
 
 from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.training import vllm_server
@@ -26,60 +25,36 @@ class StandIn(LoopbackServer):
     """A vLLM server by a script. `requests` are those for completions; `most` is how many ran at once."""
 
     def __init__(self, answer: Answer) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler)
         self.answer, self.requests = answer, list[dict[str, Any]]()
         self.running = self.most = 0
         self.lock = threading.Lock()
 
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
 
-
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(LoopbackHandler):
     server: StandIn
 
     def do_GET(self) -> None:
-        self._send(200, {"data": [{"id": "policy"}]})
+        self.send(200, {"data": [{"id": "policy"}]})
 
     def do_POST(self) -> None:
-        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        request = self.body()
         with self.server.lock:
             self.server.requests.append(request)
             number = len(self.server.requests)
             self.server.running += 1
             self.server.most = max(self.server.most, self.server.running)
         try:
-            self._send(*self.server.answer(request, number))
+            self.send(*self.server.answer(request, number))
         finally:
             with self.server.lock:
                 self.server.running -= 1
 
-    def _send(self, status: int, content: Any) -> None:
-        body = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
 
 @pytest.fixture
 def server() -> Iterator[Callable[[Answer], StandIn]]:
-    made = []
-
-    def started(answer: Answer) -> StandIn:
-        one = StandIn(answer)
-        threading.Thread(target=one.serve_forever, daemon=True).start()
-        made.append(one)
-        return one
-
-    yield started
-    for one in made:
-        one.shutdown()
-        one.server_close()
+    with ExitStack() as made:
+        yield lambda answer: made.enter_context(StandIn(answer))
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +76,7 @@ def generate(address: str, *prompts: list[int], limit: int = 20) -> list[Generat
 
 def test_ids_go_in_and_come_out_as_they_are(server: Callable[[Answer], StandIn]) -> None:
     stand_in = server(lambda request, _: (200, told([*request["prompt"][::-1], 2])))
-    (made,) = generate(f"{stand_in.address}/v1/", [5, 6, 7])
+    (made,) = generate(f"{stand_in.root}/v1/", [5, 6, 7])
     assert made == Generated((7, 6, 5, 2), (-0.5, -0.5, -0.5, -0.5))
     (request,) = stand_in.requests
     assert request["model"] == "policy"
@@ -112,7 +87,7 @@ def test_ids_go_in_and_come_out_as_they_are(server: Callable[[Answer], StandIn])
 
 def test_more_than_the_limit_is_never_taken(server: Callable[[Answer], StandIn]) -> None:
     stand_in = server(lambda *_: (200, told(list(range(9)))))
-    (made,) = generate(stand_in.address, [1], limit=4)
+    (made,) = generate(stand_in.root, [1], limit=4)
     assert made.ids == (0, 1, 2, 3)
     assert made.logprobs is not None
     assert len(made.logprobs) == 4
@@ -126,14 +101,14 @@ def test_rollouts_ask_at_once(server: Callable[[Answer], StandIn]) -> None:
         return 200, told([request["prompt"][0], 2])
 
     stand_in = server(wait)
-    made = generate(stand_in.address, *([number] for number in range(8)))
+    made = generate(stand_in.root, *([number] for number in range(8)))
     assert [one.ids for one in made] == [(number, 2) for number in range(8)]
     assert stand_in.most == 8
 
 
 def test_a_server_that_is_busy_is_asked_again(server: Callable[[Answer], StandIn]) -> None:
     stand_in = server(lambda _, number: (503, {}) if number < 3 else (200, told([4])))
-    (made,) = generate(stand_in.address, [1])
+    (made,) = generate(stand_in.root, [1])
     assert made.ids == (4,)
     assert len(stand_in.requests) == 3
 
@@ -157,8 +132,8 @@ def test_what_cannot_be_used_is_one_sentence(
 ) -> None:
     stand_in = server(lambda *_: answer)
     with pytest.raises(ModelError, match=said) as error:
-        generate(stand_in.address, [1])
-    assert stand_in.address in str(error.value)
+        generate(stand_in.root, [1])
+    assert stand_in.root in str(error.value)
     assert str(error.value).count(". ") == 0
 
 

@@ -97,6 +97,11 @@ def test_runs_are_in_the_order_of_their_beginnings(tmp_path: Path) -> None:
     listed, total = summaries(tmp_path, 2)
     assert [one.id for one in listed] == ["20260101-120000-aa", "20260101-120000-zz"]
     assert total == 3
+    for day in range(10, 30):
+        journal(tmp_path, {**START, "time": float(day)}, ENDED, name=f"202602{day}-120000-aa")
+    listed, total = summaries(tmp_path, 2)
+    assert [one.id for one in listed] == ["20260229-120000-aa", "20260228-120000-aa"]
+    assert total == 23
 
 
 def test_a_name_that_leads_elsewhere_is_no_path() -> None:
