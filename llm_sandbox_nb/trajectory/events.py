@@ -20,7 +20,8 @@ StopReason = Literal[
     "interrupted", "model_error", "sandbox_lost", "error", "no_answer", "refused", "repeated",
 ]  # fmt: skip
 """Why a run ended. `tokens`: the conversation was full. `total_tokens`: all requests had used so many. `answered`: the
-model gave text and no tool call, more often in a row than it may. `no_answer`: it gave neither. `refused`: it or its provider refused. `repeated`: the same call failed too often in a row."""
+model gave text and no tool call, more often in a row than it may. `no_answer`: it gave neither. `refused`: it or its
+provider refused. `repeated`: the same call failed too often in a row."""
 
 
 def new_id() -> str:

@@ -207,8 +207,11 @@ def rows_of(name: str) -> list[tuple[str, str]]:
         for line in page(name).splitlines()
         if line.startswith("| ")
     ]
-    pairs = [tuple(row.rsplit(" | ", 1)) for row in found if row != "sentence | what to do"]
-    return pairs  # type: ignore[return-value]
+    return [
+        (sentence, advice)
+        for sentence, _, advice in (row.rpartition(" | ") for row in found)
+        if sentence != "sentence"
+    ]
 
 
 def test_every_sentence_of_an_error_has_advice() -> None:

@@ -1,4 +1,4 @@
-"""The search of the site: pages that its order names exist, and the questions of `make docs` are told right from wrong."""
+"""The search of the site: the pages that it names exist, and `make docs` tells a right order from a wrong one."""
 
 from __future__ import annotations
 
