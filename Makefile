@@ -65,6 +65,7 @@ test-all: $(VENV)/.test $(if $(if $(PYTEST),$(findstring training,$(PYTEST)),all
 
 docs: $(VENV)/.docs
 	@$(PY) -m sphinx -W --keep-going -q -b html -d out/docs/doctrees docs out/docs/html
+	@$(PY) docs/ask_search.py out/docs/html
 	@echo 'The site is out/docs/html/index.html'
 
 docs-release: $(VENV)/.docs

@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from typing import Any
 
 from llm_sandbox_nb.version import __version__
 
 project = "llm_sandbox_nb"
 version = release = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",  # a link from each docstring to its source
+    "sphinx_copybutton",
+]
 html_theme = "pydata_sphinx_theme"
 html_title = f"llm_sandbox_nb {version}"
 html_extra_path = ["benchmark-report.html"]
@@ -34,6 +41,10 @@ if "release" in tags:  # type: ignore[name-defined]  # noqa: F821 - Sphinx defin
     }
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(Path(__file__).parent / "_static" / "scorer.js")
+copybutton_exclude = ".linenos, .gp, .go"
+copybutton_prompt_text = ">>> |\\.\\.\\. |\\$ "
+copybutton_prompt_is_regexp = True
 smartquotes = False  # `--model` is a flag, also in a sentence, and has to be found as it is written
 highlight_language = "text"  # of fences without a language: cells with a magic
 html_show_sourcelink = False

@@ -106,7 +106,7 @@ def show_command(arguments: argparse.Namespace) -> int:
 
 
 def _current_attempt(trajectory: Trajectory) -> Iterator[ev.Event]:
-    """The events of the current attempt, with each rewind that led into it after the event that it went back to."""
+    """The events of the current attempt, with each rewind after the event to which it led."""
     undone = {one.undo_of for one in trajectory.rewinds if one.undo_of}
     led_here: dict[str, list[ev.Event]] = {}
     for one in trajectory.rewinds:

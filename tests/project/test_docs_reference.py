@@ -202,7 +202,11 @@ def rows_of(name: str) -> list[tuple[str, str]]:
         for line in page(name).splitlines()
         if line.startswith("| ")
     ]
-    return [tuple(row.rsplit(" | ", 1)) for row in found if row != "sentence | what to do"]
+    return [
+        (sentence, advice)
+        for sentence, _, advice in (row.rpartition(" | ") for row in found)
+        if sentence != "sentence"
+    ]
 
 
 def test_every_sentence_of_an_error_has_advice() -> None:

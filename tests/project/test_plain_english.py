@@ -93,7 +93,7 @@ def prose(source: str) -> str:
     return " ".join(" ".join(parts).split())
 
 
-MADE = re.compile(r"<!-- (table|errors): begin -->.*?<!-- \1: end -->", re.DOTALL)
+MADE = re.compile(r"<!-- (table|errors|first_errors): begin -->.*?<!-- \1: end -->", re.DOTALL)
 CODE = re.compile(r"^ *```.*?^ *```$|^(?:    [^\n]*\n)+|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 
 

@@ -18,6 +18,7 @@ from talking_model import TalkingModel
 from time_travel import awaited, begun, files_of, same_as_loaded, talked, writes
 
 from llm_sandbox_nb.agent.errors import ControlError, InputError
+from llm_sandbox_nb.runs.catalog import list_runs
 from llm_sandbox_nb.runs.event_loops import EventLoops
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve
@@ -25,6 +26,7 @@ from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.open import open_sandbox
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import JournalError
+from llm_sandbox_nb.trajectory.run_folder import run_folders, short_ids
 
 
 @pytest.mark.alike
@@ -174,6 +176,10 @@ async def test_a_replay_finds_what_differs_and_nothing_else(tmp_path: Path) -> N
     assert other.first
     assert other.first.files == ("/testbed/copied.txt",)
     assert "first is step 2" in str(other)
+    states = {entry.folder: entry.state for entry in list_runs(tmp_path / "runs")}
+    short = short_ids(run_folders(tmp_path / "runs"))[run.folder]
+    assert states[same.run.folder] == f"Replay of {short}: nothing differs"
+    assert states[other.run.folder] == f"Replay of {short}: 2 steps differ, first step 2"
     with pytest.raises(InputError, match="regular expression"):
         await run.replay(["("])
 

@@ -52,6 +52,7 @@ async def test_a_rewind_names_what_another_run_made_before_it_removes_it(
     assert await files_of(box) == before
     assert (a.stop_reason, a.trajectory.rewinds) == ("submitted", [])
     went = await a.rewind(1, others=True)
+    assert went.files == len(preview.files) == 4, "both count what a person sees"
     assert paths(went.others) == ["b.txt", "given.csv", "log.txt"]
     assert "result.undo() brings it back" in str(went)
     assert await files_of(box) == {"a.txt": b"1\n", "log.txt": b"1\n"}

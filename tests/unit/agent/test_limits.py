@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from agent_scripts import bash, solved, turn
+from support import run
 from virtual_time import Clock
 
 from llm_sandbox_nb.agent.limits import Meter, RunLimits
+from llm_sandbox_nb.card.outcome import state
 from llm_sandbox_nb.trajectory.events import Usage
 
 
@@ -145,3 +150,16 @@ def test_a_summary_counts_for_the_sum_and_not_for_the_conversation() -> None:
     meter.add_reply(usage(1_000), "")
     meter.add_summary(usage(700))
     assert (meter.conversation, meter.total_tokens) == (1_000, 1_700)
+
+
+def test_a_run_ends_with_the_limit_that_it_reached(tmp_path: Path) -> None:
+    turns = [turn(bash(f"echo {number}")) for number in range(20)]
+    both = {"tokens": 60_000, "total_tokens": 2_500}
+    done = run(solved(tmp_path, *turns, limits=both))
+    assert done.stop_reason == "total_tokens"
+    assert 1_500 < done.usage.total_tokens < 3_500
+    assert state(done.trajectory, live=False)[0] == "Token limit reached (2,500 in all)"
+    small = run(solved(tmp_path, *turns, limits={"tokens": 800}))
+    assert small.stop_reason == "tokens"
+    assert small.usage.total_tokens > 800
+    assert state(small.trajectory, live=False)[0] == "Conversation limit reached (800 tokens)"

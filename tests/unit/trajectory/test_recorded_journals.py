@@ -59,7 +59,7 @@ def test_what_each_one_says(kept: Path) -> None:
     assert sorted(plain.files) == ["answer.txt", "list.txt", "table.csv"]
     branches = load(kept, "branches")
     assert (branches.answer, len(branches.steps)) == ("three", 3)
-    assert [(branch.step, branch.steps, branch.head) for branch in branches.branches] == [
+    assert [(branch.step, branch.steps, branch.head) for branch in branches.attempts] == [
         (1, 4, False),
         (3, 3, True),
     ]
