@@ -126,10 +126,9 @@ def decided(step: int, action: Any, call: str = "", **more: Any) -> Events:
 def back(events: Events, step: int, what: Any = "both", **more: Any) -> Events:
     """The events, and a rewind to the end of a step."""
     to = end_of_step(Trajectory(numbered(events)), step)
-    whole = numbered(
+    return numbered(
         [*events, ev.RewindStarted(to=to, step=step), ev.Rewound(to=to, step=step, what=what, **more)]
     )
-    return whole
 
 
 def undone(events: Events) -> Events:

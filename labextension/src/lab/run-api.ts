@@ -39,7 +39,7 @@ export interface INotebookRun extends IRunStatus {
   task: string;
   /** Seconds since the epoch. */
   started: number;
-  /** Whether it goes on as it is shown. */
+  /** Whether its kernel executes it now. */
   live?: boolean;
   /** -1 where that is not known. */
   steps: number;
