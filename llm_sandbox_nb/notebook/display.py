@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextvars
 import queue
+import re
 import shutil
 import sys
 import time
@@ -77,8 +79,13 @@ class UpdatedOutput:
         publish(bundle, metadata or {}, **options)
         self._shown = True
 
-    finish = publish
-    """Show the last bundle, which stays."""
+    def finish(self, bundle: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> None:
+        """Show the last bundle, which stays.
+
+        A run in the background may end while another cell is executed. nbconvert reads only what is sent for the cell
+        that it executes, so the last update is sent for that one: outside of the context in which the run began.
+        """
+        contextvars.Context().run(self.publish, bundle, metadata)
 
     def keep(self) -> None:
         """Something else is printed next; an update finds its place in any case."""
@@ -123,8 +130,25 @@ def has_front_end(shell: Any) -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
+_CONSOLE_MESSAGE = re.compile(r"_\d+_\d+")
+"""How the ids of messages end that a Python program sends: session, process and number."""
+
+
+def replaces_outputs(shell: Any) -> bool:
+    """Whether the front end of this cell puts an updated output in the place of the one before.
+
+    A console prints each output once and passes over updates. Its messages are those of a Python program that can
+    answer `input()`; nbclient's cannot, and pages have ids of another form. Call it in the thread of the cell.
+    """
+    get_parent = getattr(shell, "get_parent", None)
+    parent: dict[str, Any] = (get_parent() if get_parent else None) or {}
+    header, content = parent.get("header") or {}, parent.get("content") or {}
+    by_python = _CONSOLE_MESSAGE.search(str(header.get("msg_id") or ""))
+    return not (by_python and content.get("allow_stdin") and not (parent.get("metadata") or {}).get("cellId"))
+
+
 class LiveDisplay:
-    """Shows a card. IPython in a terminal shows its text; where no terminal is, only the final text is printed."""
+    """Shows a card. IPython in a terminal shows its text. A console, and where no terminal is, only get the final text."""
 
     def __init__(
         self,
@@ -146,7 +170,7 @@ class LiveDisplay:
         self._panel: Panel | None = None
         front_end = has_front_end(shell)
         terminal = not front_end and sys.stdout.isatty()
-        self._live = front_end or terminal
+        self._live = terminal or (front_end and (output is not None or replaces_outputs(shell)))
         self.output = TerminalOutput() if terminal else output or UpdatedOutput()
         self._asked = not front_end
         """Whether `make_panel` was asked, or need not be."""
@@ -172,8 +196,8 @@ class LiveDisplay:
         self.update_if_due()
 
     def show(self) -> None:
-        """Show the run so far."""
-        if not self._live:
+        """Show the run so far; nothing before it has begun, for it may be refused."""
+        if not self._live or not self._card.trajectory.start:
             return
         if self._panel is not None or self._begin_panel():
             return
@@ -198,7 +222,7 @@ class LiveDisplay:
             self._panel.close()
 
     def _begin_panel(self) -> bool:
-        if self._asked or not self._card.trajectory.start:
+        if self._asked:
             return False
         self._asked = True
         self._panel = self._make_panel()

@@ -89,9 +89,9 @@ class Watchers:
             case "wait":
                 return
             case "stop":
-                control.stop(source="cell")
+                control.stop(source="on_pause")
             case "continue":
-                control.resume(source="cell")
+                control.resume(source="on_pause")
             case _:
                 _ask(control)
 
@@ -105,7 +105,7 @@ def _ask(control: RunControl) -> None:
         try:
             line = input(prompt.hint)
         except (EOFError, NotImplementedError):
-            control.stop(source="cell")
+            control.stop(source="on_pause")  # nobody answered
             return
         if shown := prompt.answer(line):
             print(plain(shown))
