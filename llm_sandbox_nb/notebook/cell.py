@@ -69,7 +69,7 @@ class CellRun:
                 watchers.run_id,
                 lambda: watchers.make_panel(card, self._shell, self._settings.live_panel),
             )
-            follower = RunFollower(card, display, watchers.paused)
+            follower = RunFollower(card, display, watchers.paused, watchers.stop)
 
             def on_run(run: Run) -> None:
                 card.folder = run.folder

@@ -239,8 +239,18 @@ class LiveDisplay:
 class RunFollower:
     """Shows a run of the background loop from the main thread until it ends."""
 
-    def __init__(self, card: Card, display: LiveDisplay, on_pause: Callable[[], None] = lambda: None) -> None:
-        """`on_pause` is called in the main thread when the run has paused."""
+    def __init__(
+        self,
+        card: Card,
+        display: LiveDisplay,
+        on_pause: Callable[[], None] = lambda: None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`on_pause` is called in the main thread when the run has paused.
+
+        `stop` is called there at an interrupt; it says whether the run will end of itself now, as a person wants.
+        """
+        self._stop = stop
         self._card = card
         self._display = display
         self._on_pause = on_pause
@@ -255,14 +265,15 @@ class RunFollower:
     def follow(self, task: BackgroundTask[T]) -> T:
         """Wait for `task` and show the events of its run.
 
-        An interrupt cancels the task, waits until it has cleaned up, shows that on the card, and is raised again; a
+        An interrupt stops the run, waits until it has cleaned up, shows that on the card, and is raised again; a
         second interrupt, or `CLEAN_UP` seconds, end the wait. The card is complete whatever happens; there is none
         when the task failed before its run began.
         """
         try:
             self._show_until_done(task, None)
         except KeyboardInterrupt:
-            task.cancel()
+            if not self._stop():
+                task.cancel()
             self._show_until_done(task, time.monotonic() + CLEAN_UP)
             raise
         finally:

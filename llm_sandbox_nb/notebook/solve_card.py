@@ -147,7 +147,7 @@ class CellResumeDisplay:
             card, self._shell, self._settings.update_interval, watching.run_id, output=place
         )
         self._newest = display.output
-        follower = RunFollower(card, display, watching.paused)
+        follower = RunFollower(card, display, watching.paused, watching.stop)
         resuming = self._resume(run, resume, follower.listen, watching)
         note_shown(run, self._shell)
         return follower.follow(BackgroundTask(self._background, resuming))

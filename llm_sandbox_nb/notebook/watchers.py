@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.agent.control.debug_commands import Prompt, can_answer
+from llm_sandbox_nb.agent.errors import ControlError
 from llm_sandbox_nb.notebook.errors import SandboxUsageError
 from llm_sandbox_nb.plain_text import plain
 from llm_sandbox_nb.trajectory.events import Event
@@ -79,6 +80,16 @@ class Watchers:
         if use == "auto" and not page_shows_widgets(shell.user_ns):
             return None
         return make_panel(card, lambda: self._run.control if self._run else None)
+
+    def stop(self) -> bool:
+        """The person who ran the cell interrupts it: stop the run; False when there is none that can be stopped."""
+        if self._run is None or self._run.control.stopped:
+            return False
+        try:
+            self._run.control.stop(source="cell")
+        except ControlError:
+            return False
+        return True
 
     def paused(self) -> None:
         """The run has paused: decide, or ask, unless people can decide at the server."""
