@@ -60,7 +60,7 @@ def test_the_reason_of_a_failure_stands_in_the_place_of_the_answer() -> None:
         ("time", {"time": 600}, "Time limit reached (10 min)"),
         ("tokens", {"tokens": 65_536}, "Token limit reached (65,536)"),
         ("steps", {}, "Step limit reached"),
-        ("interrupted", {}, "Stopped by you"),
+        ("interrupted", {}, "Interrupted"),
     ],
 )
 def test_the_state_in_words(reason: str, limits: dict[str, Any], words: str) -> None:
