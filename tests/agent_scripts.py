@@ -64,8 +64,11 @@ def check_record(run: Run) -> None:
     assert loaded.steps == run.trajectory.steps
     assert loaded.events[0].kind == "run.started"
     assert loaded.events[-1].kind == "run.finished"
-    parents = [event.parent for event in loaded.events]
-    assert parents == [None, *(event.id for event in loaded.events[:-1])]
+    said = [event for event in loaded.events if not isinstance(event, ev.StepFacts)]
+    assert [event.parent for event in said] == [None, *(event.id for event in said[:-1])]
+    assert {event.step for event in loaded.events if isinstance(event, ev.StepFacts)} == {
+        step.number for step in loaded.steps
+    }
     check_messages(list(loaded.messages()))
     written = json.loads((run.folder / "trajectory.json").read_text("utf-8"))
     assert written["problem_statement"] == run.task

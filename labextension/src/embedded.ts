@@ -3,7 +3,7 @@
 import { IEvent } from './generated/events';
 import { IArtifactContent, ITablePreview } from './view/host';
 import { decodeBase64, heldOnPage, TooLargeError, unpack } from './packed';
-import { isEvent } from './valid';
+import { isEvent, isVersion } from './valid';
 
 export const TRAJECTORY_MIME = 'application/vnd.llm-sandbox.trajectory+json';
 
@@ -56,15 +56,16 @@ export function asBundle(value: unknown, page?: unknown): ITrajectoryBundle | nu
     return null;
   }
   const { artifacts, live } = bundle;
+  const known = isVersion(bundle.schema_version);
   return {
-    schema_version: Number(bundle.schema_version) || 1,
+    schema_version: known ? (bundle.schema_version ?? 1) : 0,
     run_id: typeof bundle.run_id === 'string' ? bundle.run_id : null,
-    events: bundle.events,
+    events: known ? bundle.events : [],
     text_limit: typeof bundle.text_limit === 'number' ? bundle.text_limit : null,
     artifacts: typeof artifacts === 'object' && artifacts !== null ? artifacts : {},
     live: typeof live?.run_id === 'string' ? live : undefined,
     page: typeof page === 'string' ? page : '',
-    problem: opened.problem
+    problem: known ? opened.problem : NO_VERSION
   };
 }
 
@@ -82,6 +83,8 @@ function openPacked(text: string): Opened {
 
 const TOO_LARGE =
   'The record in this notebook is far larger than it says and was not unpacked; open journal.jsonl in the run’s folder.';
+const NO_VERSION =
+  'The record in this notebook is not shown: it does not say by the number of a version what form it has.';
 const DAMAGED = 'The record in this notebook is damaged; open journal.jsonl in the run’s folder.';
 
 /** One embedded file; null when the bundle has nothing of that name. */

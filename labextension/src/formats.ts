@@ -1,7 +1,7 @@
 /** Files that hold a run: our journal (JSON lines) and the `trajectory.json` of the LLM-in-Sandbox paper. No DOM here. */
 
 import { IEvent } from './generated/events';
-import { isEvent } from './valid';
+import { isEvent, isVersion } from './valid';
 
 export interface IRecord {
   events: IEvent[];
@@ -20,6 +20,10 @@ export function readRecord(text: string): IRecord | null {
 
 /** The events of a journal. A last line that a crash cut short is left out without a word, as everywhere. */
 export function readJournal(text: string): IRecord {
+  const first = parsed(text.slice(0, text.indexOf('\n') + 1 || undefined));
+  if (isObject(first) && !isVersion(first.schema_version)) {
+    return { events: [], problem: `${JSON.stringify(first.schema_version)} is not the number of a version.` };
+  }
   const events: IEvent[] = [];
   const bad: number[] = [];
   const lines = text.split('\n');

@@ -52,6 +52,11 @@ const UNREAD: Record<string, string[]> = {
   'run.finished': ['without_answer']
 };
 
+/** Whether it is the number of a version of records; the first ones have none. */
+export function isVersion(value: unknown): boolean {
+  return value === undefined || (Number.isInteger(value) && (value as number) >= 1);
+}
+
 function readCheck(kind: string): Check {
   const fields = Object.entries(EVENTS[kind]).filter(([name]) => !UNREAD[kind]?.includes(name));
   return fieldsCheck(Object.fromEntries(fields));

@@ -88,6 +88,18 @@ test('only something with a list of events is a bundle', () => {
   assert.deepEqual([bundle.artifacts, bundle.live, bundle.run_id, bundle.text_limit], [{}, undefined, null, null]);
 });
 
+test('a bundle whose version is no number is refused with a sentence', () => {
+  for (const version of [undefined, 1, 2, 99]) {
+    const bundle = asBundle({ schema_version: version, events: list(2) });
+    assert.deepEqual([bundle.events.length, bundle.problem], [2, '']);
+  }
+  for (const version of ['1', '99', 0, -1, 1.5, true, null, [1]]) {
+    const bundle = asBundle({ schema_version: version, events: list(2) });
+    assert.deepEqual([bundle.events.length, bundle.schema_version], [0, 0]);
+    assert.match(bundle.problem, /^The record in this notebook is not shown: .+\.$/);
+  }
+});
+
 test('an embedded file gives its bytes, or why it has none', () => {
   const artifacts = {
     a: { mime: 'text/plain', size: 2, data: 'aGk=' },

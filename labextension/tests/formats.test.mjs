@@ -107,3 +107,19 @@ test('a failed call of the paper is failed', () => {
   const finished = events.find(event => event.kind === 'call.finished');
   assert.equal(finished.exit_code, 2);
 });
+
+test('a journal of a later version says so, and one whose version is no number is refused with a sentence', () => {
+  const start = version => ({
+    ...{ id: 's', parent: null, time: 1, kind: 'run.started', schema_version: version, run_id: 'r', task: 't' },
+    ...{ model: 'm', scripted: false, settings: {}, tools: [], inputs: [], versions: {}, forked_from: null }
+  });
+  const read = version => readRecord(`${JSON.stringify(start(version))}\n${note('a')}\n`);
+  const later = new Trajectory();
+  read(99).events.forEach(event => later.add(event));
+  assert.equal(later.notes[0], 'Made by a later version (99): parts may be missing.');
+  assert.deepEqual([read(2).events.length, read(2).problem], [2, '']);
+  for (const version of ['1', 0, true, [1]]) {
+    const { events, problem } = read(version);
+    assert.deepEqual([events.length, problem], [0, `${JSON.stringify(version)} is not the number of a version.`]);
+  }
+});

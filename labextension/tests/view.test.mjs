@@ -157,7 +157,7 @@ test('the state and the reason of a failure in words', () => {
     ['submitted', 'Submitted'],
     ['answered', 'Answered'],
     ['steps', 'Step limit reached (5)'],
-    ['tokens', 'Token limit reached (65,536)'],
+    ['tokens', 'Conversation limit reached (65,536 tokens)'],
     ['cost', 'Budget reached ($0.5000)'],
     ['time', 'Time limit reached (10 min)'],
     ['interrupted', 'Interrupted']

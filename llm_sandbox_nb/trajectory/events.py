@@ -131,7 +131,7 @@ class RunStarted(EventBase):
 
     kind: Literal["run.started"] = "run.started"
     schema_version: int = SCHEMA_VERSION
-    """Of the version that wrote it; see `later_version`."""
+    """Of the version that wrote it. A record of a later one is read as far as this one knows it."""
     run_id: str
     task: str
     model: str

@@ -42,7 +42,8 @@ class State(Enum):
     REPEATED = "repeated", "Stopped: the same call kept failing", "", "bad"
     INTERRUPTED = "interrupted", "Interrupted", "Stopped by {}", "wait"
     STEPS = "steps", "Step limit reached", "Step limit reached ({})", "bad"
-    TOKENS = "tokens", "Token limit reached", "Token limit reached ({})", "bad"
+    TOKENS = "tokens", "Conversation limit reached", "Conversation limit reached ({} tokens)", "bad"
+    TOTAL_TOKENS = "total_tokens", "Token limit reached", "Token limit reached ({} in all)", "bad"
     CONTEXT = "context", "The model's context is full", "", "bad"
     COST = "cost", "Budget reached", "Budget reached ({})", "bad"
     TIME = "time", "Time limit reached", "Time limit reached ({})", "bad"
@@ -91,6 +92,7 @@ _STOPPERS = {"on_pause": "the rule for its pauses"}
 _LIMITS: dict[str, Callable[[Any], str]] = {
     "steps": format_count,
     "tokens": format_count,
+    "total_tokens": format_count,
     "time": format_duration,
     "cost": format_cost,
 }

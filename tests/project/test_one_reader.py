@@ -16,9 +16,7 @@ PYTHON = ROOT / "llm_sandbox_nb"
 TYPESCRIPT = ROOT / "labextension" / "src"
 READERS = ("trajectory", "generated")
 """Folders, in both languages, whose subject is the record."""
-KIND = re.compile(
-    r"""\b(?:event|last)s?(?:\[-?\w+\])?(?:\.kind\b|\[["']kind["']\]|\.get\(["']kind["'])"""
-)
+KIND = re.compile(r"""\b(?:event|last)s?(?:\[-?\w+\])?(?:\.kind\b|\[["']kind["']\]|\.get\(["']kind["'])""")
 PARSED = re.compile(
     r"""re\.compile\(.*(?:Steps remaining|A person changed this call)|/.*\[?(?:Steps remaining|stdout\\\])"""
 )

@@ -22,6 +22,7 @@ type Translate = (text: string, ...args: (string | number)[]) => string;
 const LIMITS = new Map<string, (value: number) => string>([
   ['steps', formatCount],
   ['tokens', formatCount],
+  ['total_tokens', formatCount],
   ['time', formatDuration],
   ['cost', value => formatCost(value) ?? '']
 ]);

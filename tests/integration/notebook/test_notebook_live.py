@@ -66,7 +66,7 @@ def test_one_output_is_updated_in_place(tmp_path: Path) -> None:
         len(shown) - 1
     )
     assert len({message["content"]["transient"]["display_id"] for message in shown}) == 1
-    assert all(message["content"]["metadata"]["llm_sandbox"]["schema_version"] == 1 for message in shown)
+    assert all(message["content"]["metadata"]["llm_sandbox"]["schema_version"] == 2 for message in shown)
     pages = [page_of(message) for message in shown]
     assert any("I count" in page and "at some length" not in page for page in pages), (
         "the thought as it streams"

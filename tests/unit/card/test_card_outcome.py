@@ -58,7 +58,7 @@ def test_the_reason_of_a_failure_stands_in_the_place_of_the_answer() -> None:
         ("steps", {"steps": 5}, "Step limit reached (5)"),
         ("cost", {"cost": 0.5}, "Budget reached ($0.5000)"),
         ("time", {"time": 600}, "Time limit reached (10 min)"),
-        ("tokens", {"tokens": 65_536}, "Token limit reached (65,536)"),
+        ("tokens", {"tokens": 65_536}, "Conversation limit reached (65,536 tokens)"),
         ("steps", {}, "Step limit reached"),
         ("interrupted", {}, "Interrupted"),
     ],

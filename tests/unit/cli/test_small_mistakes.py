@@ -215,4 +215,4 @@ def test_a_step_without_a_reply_is_not_counted(tmp_path: Path) -> None:
     refused = ev.ModelFailed(step=3, attempt=1, error="authentication", message="No.", retry_in=None)
     events = [start_event(), *step_events(1), *step_events(2), ev.ModelRequested(step=3), refused]
     assert "2 steps" in texts_of(events)[0]
-    assert "after 2 steps" in repr(Run(tmp_path, Trajectory(events)))
+    assert "Cut off at step 3" in repr(Run(tmp_path, Trajectory(events)))
