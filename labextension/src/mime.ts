@@ -203,8 +203,9 @@ class OutputRenderer extends RunRenderer {
     }
     // Of an untrusted notebook only a run is followed that this server executes: the page of somebody else shows it.
     const live = bundle.live?.run_id ?? null;
-    const followed = live !== null && (live === this._known || (model.trusted && live !== this._over)) ? live : null;
-    this.open(followed !== null);
+    const goesOn = live !== null && live !== this._over;
+    const followed = goesOn && (model.trusted || live === this._known) ? live : null;
+    this.open(goesOn);
     this.draw(this.feed.take(bundle.events));
     const limit = bundle.text_limit;
     this.tell(
@@ -221,25 +222,32 @@ class OutputRenderer extends RunRenderer {
     }
     if (live !== null && followed === null) {
       this._askFor(live);
-      await this._recover();
     }
   }
 
   /** Ask whether the server executes a run, and follow it then. */
   private _askFor(runId: string): void {
+    const answer = (executes: boolean | null) => {
+      if (this.isDisposed || this._runId !== runId || this._known === runId) {
+        return;
+      }
+      if (executes) {
+        this._known = runId;
+        this._over = null;
+        void this.renderModel(this.model!);
+        return;
+      }
+      this.view?.setLive(false);
+      void this._recover();
+      if (executes === false) {
+        this._over = runId;
+        this._settle();
+      }
+    };
+    window.setTimeout(() => answer(null), UNKNOWN);
     void pastOffer()
       .then(lookBack => lookBack(runId))
-      .then(found => {
-        if (this.isDisposed || this._runId !== runId) {
-          return;
-        }
-        if (found?.live) {
-          this._known = runId;
-          void this.renderModel(this.model!);
-        } else {
-          this._settle();
-        }
-      });
+      .then(found => answer(found?.live ?? false));
   }
 
   /** The run is over: let the notebook keep its final card, unless the kernel does that now. */

@@ -66,7 +66,7 @@ class CellRun:
                 card,
                 self._shell,
                 self._settings.update_interval,
-                watchers.run_id,
+                watchers,
                 lambda: watchers.make_panel(card, self._shell, self._settings.live_panel),
             )
             follower = RunFollower(card, display, watchers.paused, watchers.stop)

@@ -10,7 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar
 
 from llm_sandbox_nb.card.artifacts import relative_path
 from llm_sandbox_nb.card.bundle import MIME, live_json
@@ -28,8 +28,6 @@ _BYTES_A_SECOND = 1_000_000
 """Most bytes a second that the page gets during a run."""
 _SHARE = 0.1
 """Share of the time that rendering may take."""
-_WATCHED_INTERVAL = 1.0
-"""Seconds between updates while the front end can watch the run at the server: they are for other front ends only."""
 _TICK = 0.05
 _CLOCK = 1.0
 """Seconds after which the card is updated although nothing happened, so that its clock advances."""
@@ -147,21 +145,33 @@ def replaces_outputs(shell: Any) -> bool:
     return not (by_python and content.get("allow_stdin") and not (parent.get("metadata") or {}).get("cellId"))
 
 
+class Watch(Protocol):
+    """Where a run can be watched besides its output."""
+
+    def run_id(self) -> str | None:
+        """The run as the server knows it, while it can be watched there."""
+        ...
+
+    def pause_between_updates(self) -> float:
+        """Seconds between updates of the output meanwhile."""
+        ...
+
+
 class LiveDisplay:
-    """Shows a card. IPython in a terminal shows its text. A console, and where no terminal is, only get the final text."""
+    """Shows a card. A terminal shows its text; a console, and where no terminal is, gets only the final text."""
 
     def __init__(
         self,
         card: Card,
         shell: Any,
         interval: float = 0.25,
-        watched: Callable[[], str | None] = lambda: None,
+        watched: Watch | None = None,
         make_panel: Callable[[], Panel | None] = lambda: None,
         output: UpdatedOutput | None = None,
     ) -> None:
         """`output` shows another card now, in whose place this one appears.
 
-        `watched` gives the run's id while it can be watched at the server.
+        `watched` says whether the run can be watched at the server.
 
         `make_panel` is asked once, when the run has begun: the panel then follows the run to its end.
         """
@@ -176,6 +186,8 @@ class LiveDisplay:
         """Whether `make_panel` was asked, or need not be."""
         self._card = card
         self._interval = interval
+        self._watched_as: str | None = None
+        """The run that the server showed at the last update."""
         self._due = 0.0
 
     def add(self, event: Event) -> None:
@@ -187,7 +199,7 @@ class LiveDisplay:
         """Show the run so far, unless the last update was a moment ago."""
         if self._panel is not None:
             self._panel.push()
-        elif time.monotonic() >= self._due:
+        elif time.monotonic() >= self._due or self._watched_as != self._run_id():
             self.show()
 
     def show_now(self) -> None:
@@ -203,9 +215,10 @@ class LiveDisplay:
             return
         started = time.monotonic()
         bundle, interval = self._card.live(), self._interval
-        if run_id := self._watched():
-            bundle = {MIME: live_json(run_id, relative_path(self._card.folder)), **bundle}
-            interval = max(interval, _WATCHED_INTERVAL)
+        self._watched_as = self._run_id()
+        if self._watched is not None and self._watched_as:
+            bundle = {MIME: live_json(self._watched_as, relative_path(self._card.folder)), **bundle}
+            interval = max(interval, self._watched.pause_between_updates())
         self._publish(bundle)
         elapsed = time.monotonic() - started
         pause = max(interval, elapsed / _SHARE, len(bundle["text/html"]) / _BYTES_A_SECOND)
@@ -231,6 +244,9 @@ class LiveDisplay:
         self._publish({**self._panel.bundle, **self._card.live()})
         self._panel.push()
         return True
+
+    def _run_id(self) -> str | None:
+        return self._watched.run_id() if self._watched is not None else None
 
     def _publish(self, bundle: Bundle) -> None:
         self.output.publish(bundle, self._card.metadata)

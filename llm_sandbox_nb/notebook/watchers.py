@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.runs.run import Run
 _SHOWN = 10_000
 """Characters printed of a call or observation that waits; the card shows all."""
+_WATCHED, _SHARED = 1.0, 3600.0
 NOBODY = (
     "{option} needs a person who decides when the run pauses, and this notebook runs without a front end that can "
     "ask one, as with nbclient or papermill. Leave it out, or say what to do instead: --on-pause stop "
@@ -70,6 +71,15 @@ class Watchers:
         """The run as the server knows it, while it can be watched there."""
         publisher = self.publisher
         return publisher.run_id if publisher is not None and publisher.watched else None
+
+    def pause_between_updates(self) -> float:
+        """Seconds between updates of the output while the run can be watched at the server.
+
+        They are for front ends without the extension. A notebook that is shared has none of those, and there each
+        update would make the card of every page anew.
+        """
+        shared = self.publisher is not None and self.publisher.shared
+        return _SHARED if shared else _WATCHED
 
     def make_panel(self, card: Card, shell: Any, use: str) -> Panel | None:
         """The panel of a run that no server shows, where a page can show it; `use` is auto, always or never."""

@@ -30,6 +30,8 @@ BROKEN, FOREIGN, UNKNOWN, REPLACED = 4400, 4403, 4404, 4409
 """Close codes: the protocol was broken; the run is another kernel's; there is no such run; a newer connection."""
 RECORDS = "sandbox-runs"
 """The folder for records beside a notebook, unless `%config SandboxMagics.output_dir` names another."""
+SHARED_NOTEBOOKS = "collaborative_document_save_delay"
+"""A setting of this server when jupyter-collaboration shares its notebooks between pages."""
 LISTED = 30
 """Most runs of a notebook that are listed."""
 MESSAGE_LIMIT = 64 * 1024 * 1024
@@ -209,7 +211,8 @@ class RunPublishHandler(RunSocket):
         if message.get("goes_on") is True:
             self._run.go_on()
         ticket = self.runs.ticket(self._run_id, kernel_id)
-        self.send({"type": "welcome", "next": len(self._run.store), "ticket": ticket})
+        shared = SHARED_NOTEBOOKS in self.settings
+        self.send({"type": "welcome", "next": len(self._run.store), "ticket": ticket, "shared": shared})
 
     def send(self, message: Json) -> None:
         """See `Kernel.send`."""

@@ -161,7 +161,7 @@ class Status:
 
     @staticmethod
     def needs_all(finish: ev.RunFinished) -> bool:
-        """Whether the words of this end need more than the start: a changed limit, the kind of a failure, who stopped."""
+        """Whether the words of this end need more than the start: a limit, the kind of a failure, who stopped."""
         others = (State.MODEL_ERROR.label, State.INTERRUPTED.label)
         return finish.stop_reason in _LIMITS or finish.stop_reason in others
 

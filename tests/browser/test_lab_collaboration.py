@@ -30,7 +30,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontEnd]:
     folder = tmp_path_factory.mktemp("shared")
     (folder / "data").mkdir()  # the server keeps the ids of files there
     with jupyter(folder, python=shared_notebooks()) as running:
-        running.set("@jupyterlab/docmanager-extension/plugin", None)  # the server saves it, unless a page asks not to
+        running.set(
+            "@jupyterlab/docmanager-extension/plugin", None
+        )  # the server saves it, unless a page asks not to
         yield FrontEnd(running)
 
 

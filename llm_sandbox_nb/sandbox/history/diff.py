@@ -62,7 +62,9 @@ def differing_paths(before: Manifest, after: Manifest) -> list[str]:
 
 def differing_contents(before: Manifest, after: Manifest) -> list[str]:
     """The same without what was only written anew: another time with the same content, rights and owner."""
-    return [path for path in differing_paths(before, after) if not _touched(before.get(path), after.get(path))]
+    return [
+        path for path in differing_paths(before, after) if not _touched(before.get(path), after.get(path))
+    ]
 
 
 def _touched(old: Entry | None, new: Entry | None) -> bool:

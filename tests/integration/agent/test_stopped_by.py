@@ -24,7 +24,11 @@ Ending = Callable[[Path, pytest.MonkeyPatch], Awaitable[Run]]
 
 async def ended(folder: Path, *turns: dict[str, Any], **options: Any) -> Run:
     """A run with these options, however it ends."""
-    options = {"isolation": "process", "output_dir": folder / "runs", "model": script(folder, *turns)} | options
+    options = {
+        "isolation": "process",
+        "output_dir": folder / "runs",
+        "model": script(folder, *turns),
+    } | options
     try:
         return await solve("A task.", **options)
     except RunError as error:

@@ -52,7 +52,7 @@ def test_a_record_that_was_cut_off_says_so_with_its_steps(server: JupyterProcess
     folder = recorded(server, "cut")
     journal = folder / "journal.jsonl"
     lines = journal.read_text().splitlines(keepends=True)
-    end = next(place for place, line in enumerate(lines) if '"submit"' in line)
+    end = next(place for place, line in enumerate(lines) if '"call.proposed"' in line and '"submit"' in line)
     journal.write_text("".join(lines[:end]))
     _, found = card(server, folder.name, "cut")
     assert found["data"]["text/plain"].startswith("Cut off at step")
