@@ -18,7 +18,9 @@ export function toolOf(call: ICall | undefined): Tool {
 /** Whether a call went wrong: of itself, by its exit code, or by the clock. One that was not begun did not. */
 export function failed(call: ICall): boolean {
   const result = call.result;
-  return !!result && !NOT_BEGUN.includes(result.error ?? '') && (!!result.error || result.timed_out || !!result.exit_code);
+  return (
+    !!result && !NOT_BEGUN.includes(result.error ?? '') && (!!result.error || result.timed_out || !!result.exit_code)
+  );
 }
 
 /** Whether a person decided something else than what the model proposed. */

@@ -121,7 +121,15 @@ export class PausePanel {
     all.classList.add('lsn-plain', 'lsn-push');
     const edit = call?.arguments ? this._opens(trans('Edit…'), () => this._editForm(call)) : null;
     const deny = this._opens(trans('Deny…'), () => this._denyForm());
-    rows.push(this._toolbar(approval ? trans('Approve') : trans('Continue'), edit, deny, this.stop.always, approval ? all : null));
+    rows.push(
+      this._toolbar(
+        approval ? trans('Approve') : trans('Continue'),
+        edit,
+        deny,
+        this.stop.always,
+        approval ? all : null
+      )
+    );
     return rows.filter((row): row is HTMLElement => row !== null);
   }
 

@@ -89,7 +89,8 @@ export class TrajectoryView {
       cause: this._cause,
       live: () => this._live,
       running: step => this._live && !this.trajectory.finish && step === this.trajectory.steps.slice(-1)[0],
-      fillActions: (place, step) => fillStepActions(place, step, _host, (action, one) => this._act(action, one), this.trajectory)
+      fillActions: (place, step) =>
+        fillStepActions(place, step, _host, (action, one) => this._act(action, one), this.trajectory)
     };
     this._ready = new ReadyBanner(this.trajectory, _host);
     this._compare = h('button', { type: 'button', hidden: true, onclick: () => this._compareAttempts() });
