@@ -112,7 +112,9 @@ CALL_FAILURES = {
     "unknown_tool": "Unknown tool",
     "cut_off": "Call cut off",
     "skipped": "Denied",
-    "interrupted": "Stopped by you",
+    "not_executed": "Not executed",
+    "interrupted": "Interrupted",
+    "cut_short": "Not finished",
 }
 
 

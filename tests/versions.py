@@ -8,11 +8,18 @@ import subprocess
 import sys
 import sysconfig
 import venv
+from importlib.metadata import version
 from pathlib import Path
 
 CACHE = Path(__file__).parents[1] / ".cache"
 IPYKERNELS = ("6.31.0", "7.3.0", "7.4.0")
 OLDEST = ("jupyterlab==4.4.*", "notebook==7.4.*")
+COLLABORATION = (
+    "jupyter-collaboration==5.0.4", "jupyter-collaboration-ui==3.0.4", "jupyter-docprovider==3.0.4",
+    "jupyter-server-ydoc==3.0.4", "jupyter-ydoc==4.2.1", "jupyter-server-fileid==0.10.0", "pycrdt==0.14.13",
+    "pycrdt-store==0.1.5", "pycrdt-websocket==0.16.5", "sqlite-anyio==0.2.10",
+)  # fmt: skip
+"""What shares notebooks between pages, and all that it needs besides JupyterLab."""
 
 
 def ipykernel(version: str) -> Path:
@@ -27,11 +34,22 @@ def ipykernel(version: str) -> Path:
 
 def oldest_front_ends() -> Path:
     """The Python of an environment with the oldest JupyterLab and Notebook, and all else from this one."""
-    folder = CACHE / f"front-ends-{'-'.join(OLDEST).replace('==', '').replace('.*', '')}"
+    return _environment(f"front-ends-{'-'.join(OLDEST).replace('==', '').replace('.*', '')}", OLDEST)
+
+
+def shared_notebooks() -> Path:
+    """The Python of an environment whose JupyterLab shares notebooks between pages, and all else from this one."""
+    lab = version("jupyterlab")  # it finds its page below its own environment
+    packages = (*COLLABORATION, f"jupyterlab=={lab}")
+    return _environment(f"collaboration-{COLLABORATION[0].partition('==')[2]}-lab-{lab}", packages)
+
+
+def _environment(name: str, packages: tuple[str, ...]) -> Path:
+    folder = CACHE / name
     if not folder.exists():
         partial = CACHE / f"{folder.name}.{os.getpid()}"
         venv.create(partial, symlinks=True)
-        _pip("--python", str(partial / "bin" / "python"), "install", *OLDEST)
+        _pip("--python", str(partial / "bin" / "python"), "install", *packages)
         (site,) = partial.glob("lib/python*/site-packages")
         (site / "installed.pth").write_text(sysconfig.get_path("purelib") + "\n")
         _keep(partial, folder)

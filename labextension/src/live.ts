@@ -10,6 +10,8 @@ import { IArtifactContent, IControls, IDecisions, IHistory, ITimeTravel } from '
 export interface ILiveSink {
   /** Events, new or known already: those known are passed over by the sink. */
   add(events: readonly unknown[]): void;
+  /** The server knows the run. */
+  known(): void;
   /** Why nothing comes at this moment, in words; null when it does again. */
   away(reason: 'server' | 'kernel' | null): void;
   /** The run has ended, or the server does not know it (any more). */
@@ -45,6 +47,8 @@ export function liveOffer(): Promise<Follow> {
 export interface IPast extends Pick<ILiveRun, 'history' | 'timeTravel'> {
   /** How many events the server has of it. */
   readonly events: number;
+  /** Whether a kernel of this server executes it now. */
+  readonly live: boolean;
   /** The text of its journal as it is now; null when there is none. */
   journal(): Promise<string | null>;
 }
@@ -82,6 +86,8 @@ export interface IShell {
   openRun?(run: IShownRun, place: HTMLElement): void;
   /** Stop the sandbox of another notebook that is idle longest, if the person agrees, and run the cell of `place` again. */
   makeRoom(place: HTMLElement): Promise<void>;
+  /** Make the card of a run that is over final in the notebook. Rejects when there is no record of the run. */
+  settle(place: HTMLElement, runId: string): Promise<void>;
 }
 
 const offeredShell = new PromiseDelegate<IShell>();

@@ -15,6 +15,11 @@ import { IEvent } from './generated/events';
 import { ITimeTravel } from './view/host';
 import { TrajectoryView } from './view/view';
 
+/** Milliseconds after which a run of which the server has said nothing is not shown as one that goes on. */
+const UNKNOWN = 2000;
+/** Milliseconds that a kernel has to put the final card of a run in its place. */
+const SETTLES = 3000;
+
 /** What outputs and files have in common: a view that grows, and is made anew when it shows another run. */
 abstract class RunRenderer extends Widget implements IRenderMime.IRenderer {
   protected host: MimeHost;
@@ -165,7 +170,13 @@ abstract class RunRenderer extends Widget implements IRenderMime.IRenderer {
 class OutputRenderer extends RunRenderer {
   private _runId: string | null = null;
   private _following: ILiveRun | null = null;
+  /** The run whose controls are offered. */
+  private _offered: ILiveRun | null = null;
   private _wanted: string | null = null;
+  /** The run of which the server has said that it executes it. */
+  private _known: string | null = null;
+  /** The run of which it has said that it is over. */
+  private _over: string | null = null;
   private _room = h('div', { class: 'lsn-room' });
 
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
@@ -190,9 +201,11 @@ class OutputRenderer extends RunRenderer {
     if (typeof folder === 'string') {
       this.host.folder = folder;
     }
-    // Only a run of this session is followed: an untrusted notebook must not make the page do anything without a click.
-    const followed = bundle.live && model.trusted ? bundle.live.run_id : null;
-    this.open(followed !== null);
+    // Of an untrusted notebook only a run is followed that this server executes: the page of somebody else shows it.
+    const live = bundle.live?.run_id ?? null;
+    const goesOn = live !== null && live !== this._over;
+    const followed = goesOn && (model.trusted || live === this._known) ? live : null;
+    this.open(goesOn);
     this.draw(this.feed.take(bundle.events));
     const limit = bundle.text_limit;
     this.tell(
@@ -207,9 +220,47 @@ class OutputRenderer extends RunRenderer {
       this.runId = bundle.run_id;
       this.lookBack(bundle.run_id, bundle.events.length);
     }
-    if (bundle.live && followed === null) {
-      await this._recover();
+    if (live !== null && followed === null) {
+      this._askFor(live);
     }
+  }
+
+  /** Ask whether the server executes a run, and follow it then. */
+  private _askFor(runId: string): void {
+    const answer = (executes: boolean | null) => {
+      if (this.isDisposed || this._runId !== runId || this._known === runId) {
+        return;
+      }
+      if (executes) {
+        this._known = runId;
+        this._over = null;
+        void this.renderModel(this.model!);
+        return;
+      }
+      this.view?.setLive(false);
+      void this._recover();
+      if (executes === false) {
+        this._over = runId;
+        this._settle();
+      }
+    };
+    window.setTimeout(() => answer(null), UNKNOWN);
+    void pastOffer()
+      .then(lookBack => lookBack(runId))
+      .then(found => answer(found?.live ?? false));
+  }
+
+  /** The run is over: let the notebook keep its final card, unless the kernel does that now. */
+  private _settle(): void {
+    const [runId, place] = [this._runId, this.node];
+    window.setTimeout(() => {
+      const still = (this.model?.data[TRAJECTORY_MIME] as { live?: unknown } | undefined)?.live;
+      if (still && runId !== null && runId === this._runId && !this.isDisposed && !this.inTab) {
+        void shellOffer()
+          .then(shell => shell.settle(place, runId))
+          .catch(() => undefined); // no record is found: the card shows what it has
+      }
+    }, SETTLES);
   }
 
   protected clear(): void {
@@ -266,13 +317,15 @@ class OutputRenderer extends RunRenderer {
     this._wanted = runId;
     this._following?.dispose();
     this._following = null;
+    this._known = runId === this._known ? runId : null;
     this._offer(null);
     this.host.live = null;
     if (runId !== null) {
       void liveOffer().then(follow => {
         if (this._wanted === runId && !this.isDisposed) {
           const away = (reason: 'server' | 'kernel' | null) => this.view?.setAway(reason);
-          this._attach(follow(runId, { add: events => this._add(events), away, ended: () => this._ended() }));
+          const known = () => this._offerKnown();
+          this._attach(follow(runId, { add: events => this._add(events), known, away, ended: () => this._ended() }));
         }
       });
     }
@@ -280,12 +333,29 @@ class OutputRenderer extends RunRenderer {
 
   private _attach(run: ILiveRun): void {
     this._following = run;
-    this._offer(run);
     this.host.live = path => run.artifact(path);
     this.view?.setLive(true);
+    // A run that ended with its server was saved as one that goes on.
+    window.setTimeout(() => {
+      if (this._following === run && this._offered !== run && !this.isDisposed) {
+        this.view?.setLive(false);
+        void this._recover();
+      }
+    }, UNKNOWN);
+  }
+
+  /** The server knows the run that is followed: it can be controlled. */
+  private _offerKnown(): void {
+    if (this._offered !== this._following) {
+      this._known = this._wanted;
+      this._over = null;
+      this._offer(this._following);
+      this.view?.setLive(true);
+    }
   }
 
   private _offer(run: ILiveRun | null): void {
+    this._offered = run;
     this.host.refresh = undefined;
     this.host.controls = run?.controls;
     this.host.decisions = run?.decisions;
@@ -295,12 +365,15 @@ class OutputRenderer extends RunRenderer {
   }
 
   private _ended(): void {
+    this._over = this._wanted;
+    this._known = null;
     this.host.controls = undefined;
     this.view?.setLive(false);
     this._offerRoom();
     if (!this.view?.trajectory.finish) {
       void this._recover();
     }
+    this._settle();
   }
 
   /** The run ended without its last word in the notebook: what is known of it is in its journal. */

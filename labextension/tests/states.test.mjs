@@ -2,14 +2,15 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { fill, lsn, place } from './dom.mjs';
-import { bundle, started, step } from './runs.mjs';
+import { bundle, event, started, step } from './runs.mjs';
 
 const target = number => step(number, `I build **target ${number}**: done`);
+const ready = event('sandbox.ready', { sandbox_id: 's', protection: {}, start_time: 0, root: '/testbed' });
 const badge = () => place.querySelector('.lsn-header .lsn-badge');
 
 function show(count) {
   const events = Array.from({ length: count }, (_, index) => target(index + 1)).flat();
-  const { view } = lsn.show(bundle([started('Build everything.'), ...events]));
+  const { view } = lsn.show(bundle([started('Build everything.'), ready, ...events]));
   view.setLive(true);
   view.flush();
   return view;

@@ -160,7 +160,7 @@ test('the state and the reason of a failure in words', () => {
     ['tokens', 'Conversation limit reached (65,536 tokens)'],
     ['cost', 'Budget reached ($0.5000)'],
     ['time', 'Time limit reached (10 min)'],
-    ['interrupted', 'Stopped by you']
+    ['interrupted', 'Interrupted']
   ]) {
     lsn.show(bundle(chained([limited, ...step(1), done(reason)])));
     assert.equal(badge(), words);
@@ -260,7 +260,7 @@ test('the next error and what a search finds are opened', () => {
   const events = Array.from({ length: 12 }, (_, at) => (at % 5 === 1 ? ending(at + 1, failing) : step(at + 1))).flat();
   show([...events, done('submitted')]);
   within(place).getByRole('button', { name: 'Close all' }).click();
-  const next = within(place).getByRole('button', { name: 'Next error' });
+  const next = within(place).getByRole('button', { name: 'Next problem' });
   next.click();
   assert.deepEqual(openNumbers(), [2]);
   next.click();
@@ -380,7 +380,7 @@ test('a step that a reader went to stays, whatever the browser saw before and te
     const groups = observers.find(one => one.first?.className === 'lsn-step-group');
     const group = place.querySelector(".lsn-step[data-step='18']").parentElement;
     groups.waiting.push({ target: group, isIntersecting: false });
-    view.nextError();
+    view.nextProblem();
     observers.forEach(one => one.tell());
     assert.ok(line(), 'it is still there');
   } finally {

@@ -63,6 +63,7 @@ NOTHING_SAVED = (
 )
 NOT_EXECUTED = "Not executed: the run ended before this call."
 INTERRUPTED = "Interrupted: the run was stopped during this call."
+CUT_SHORT = "Not finished: the run ended during this call."
 _PLACE = "\0"
 """Stands for a result where its place in a form is looked for; no result has it."""
 _SETTLE = 5.0
@@ -228,10 +229,14 @@ class Loop:
         if self.replies is not None and self.meter.step >= self.replies:
             raise StopRun("steps")
 
-    def close_open_calls(self) -> None:
-        """Give every call without a result one that says so: the history stays valid whatever happened."""
+    def close_open_calls(self, *, interrupted: bool = False) -> None:
+        """Give every call without a result one that says so: the history stays valid whatever happened.
+
+        `interrupted` says that the run was stopped or rewound; else a failure or a limit ended it.
+        """
+        during = (INTERRUPTED, "interrupted") if interrupted else (CUT_SHORT, "cut_short")
         for call in tuple(self._open):
-            text, error = (INTERRUPTED, "interrupted") if self._executing else (NOT_EXECUTED, "skipped")
+            text, error = during if self._executing else (NOT_EXECUTED, "not_executed")
             event = ev.CallFinished(step=self.meter.step, call_id=call.id, observation=text, error=error)
             recorded = self._recorded(call.id)
             event.stdout = self.recorder.journal.store_text(recorded.live_output if recorded else "")

@@ -251,7 +251,7 @@ class Session:
         """Execute the rewinds that interrupted the loop; the run then pauses where they have led."""
         box = (await asyncio.shield(setup)).box
         folder = self.recorder.folder
-        loop.close_open_calls()
+        loop.close_open_calls(interrupted=True)
         if self.collector is not None:
             await self.collector.settle()
         await self._take_last_checkpoint()
@@ -282,7 +282,7 @@ class Session:
         try:
             if self.control.close():
                 self.recorder.emit(ev.Noted(text="The run ended before the model read what was said last."))
-            loop.close_open_calls()
+            loop.close_open_calls(interrupted=ending.reason == "interrupted")
             answer = await self._collect(ending)
         finally:  # also when a second interrupt arrives meanwhile
             if ending.reason == "no_answer" and answer:

@@ -65,10 +65,10 @@ class CellRun:
                 card,
                 self._shell,
                 self._settings.update_interval,
-                watchers.run_id,
+                watchers,
                 lambda: watchers.make_panel(card, self._shell, self._settings.live_panel),
             )
-            follower = RunFollower(card, display, watchers.paused)
+            follower = RunFollower(card, display, watchers.paused, watchers.stop)
 
             def on_run(run: Run) -> None:
                 card.folder = run.folder

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextvars
 import queue
+import re
 import shutil
 import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar
 
 from llm_sandbox_nb.card.artifacts import relative_path
 from llm_sandbox_nb.card.bundle import MIME, live_json
@@ -26,8 +28,6 @@ _BYTES_A_SECOND = 1_000_000
 """Most bytes a second that the page gets during a run."""
 _SHARE = 0.1
 """Share of the time that rendering may take."""
-_WATCHED_INTERVAL = 1.0
-"""Seconds between updates while the front end can watch the run at the server: they are for other front ends only."""
 _TICK = 0.05
 _CLOCK = 1.0
 """Seconds after which the card is updated although nothing happened, so that its clock advances."""
@@ -77,8 +77,13 @@ class UpdatedOutput:
         publish(bundle, metadata or {}, **options)
         self._shown = True
 
-    finish = publish
-    """Show the last bundle, which stays."""
+    def finish(self, bundle: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> None:
+        """Show the last bundle, which stays.
+
+        A run in the background may end while another cell is executed. nbconvert reads only what is sent for the cell
+        that it executes, so the last update is sent for that one: outside of the context in which the run began.
+        """
+        contextvars.Context().run(self.publish, bundle, metadata)
 
     def keep(self) -> None:
         """Something else is printed next; an update finds its place in any case."""
@@ -123,21 +128,50 @@ def has_front_end(shell: Any) -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
+_CONSOLE_MESSAGE = re.compile(r"_\d+_\d+")
+"""How the ids of messages end that a Python program sends: session, process and number."""
+
+
+def replaces_outputs(shell: Any) -> bool:
+    """Whether the front end of this cell puts an updated output in the place of the one before.
+
+    A console prints each output once and passes over updates. Its messages are those of a Python program that can
+    answer `input()`; nbclient's cannot, and pages have ids of another form. Call it in the thread of the cell.
+    """
+    get_parent = getattr(shell, "get_parent", None)
+    parent: dict[str, Any] = (get_parent() if get_parent else None) or {}
+    header, content = parent.get("header") or {}, parent.get("content") or {}
+    by_python = _CONSOLE_MESSAGE.search(str(header.get("msg_id") or ""))
+    return not (by_python and content.get("allow_stdin") and not (parent.get("metadata") or {}).get("cellId"))
+
+
+class Watch(Protocol):
+    """Where a run can be watched besides its output."""
+
+    def run_id(self) -> str | None:
+        """The run as the server knows it, while it can be watched there."""
+        ...
+
+    def pause_between_updates(self) -> float:
+        """Seconds between updates of the output meanwhile."""
+        ...
+
+
 class LiveDisplay:
-    """Shows a card. IPython in a terminal shows its text; where no terminal is, only the final text is printed."""
+    """Shows a card. A terminal shows its text; a console, and where no terminal is, gets only the final text."""
 
     def __init__(
         self,
         card: Card,
         shell: Any,
         interval: float = 0.25,
-        watched: Callable[[], str | None] = lambda: None,
+        watched: Watch | None = None,
         make_panel: Callable[[], Panel | None] = lambda: None,
         output: UpdatedOutput | None = None,
     ) -> None:
         """`output` shows another card now, in whose place this one appears.
 
-        `watched` gives the run's id while it can be watched at the server.
+        `watched` says whether the run can be watched at the server.
 
         `make_panel` is asked once, when the run has begun: the panel then follows the run to its end.
         """
@@ -146,12 +180,14 @@ class LiveDisplay:
         self._panel: Panel | None = None
         front_end = has_front_end(shell)
         terminal = not front_end and sys.stdout.isatty()
-        self._live = front_end or terminal
+        self._live = terminal or (front_end and (output is not None or replaces_outputs(shell)))
         self.output = TerminalOutput() if terminal else output or UpdatedOutput()
         self._asked = not front_end
         """Whether `make_panel` was asked, or need not be."""
         self._card = card
         self._interval = interval
+        self._watched_as: str | None = None
+        """The run that the server showed at the last update."""
         self._due = 0.0
 
     def add(self, event: Event) -> None:
@@ -163,7 +199,7 @@ class LiveDisplay:
         """Show the run so far, unless the last update was a moment ago."""
         if self._panel is not None:
             self._panel.push()
-        elif time.monotonic() >= self._due:
+        elif time.monotonic() >= self._due or self._watched_as != self._run_id():
             self.show()
 
     def show_now(self) -> None:
@@ -172,16 +208,17 @@ class LiveDisplay:
         self.update_if_due()
 
     def show(self) -> None:
-        """Show the run so far."""
-        if not self._live:
+        """Show the run so far; nothing before it has begun, for it may be refused."""
+        if not self._live or not self._card.trajectory.start:
             return
         if self._panel is not None or self._begin_panel():
             return
         started = time.monotonic()
         bundle, interval = self._card.live(), self._interval
-        if run_id := self._watched():
-            bundle = {MIME: live_json(run_id, relative_path(self._card.folder)), **bundle}
-            interval = max(interval, _WATCHED_INTERVAL)
+        self._watched_as = self._run_id()
+        if self._watched is not None and self._watched_as:
+            bundle = {MIME: live_json(self._watched_as, relative_path(self._card.folder)), **bundle}
+            interval = max(interval, self._watched.pause_between_updates())
         self._publish(bundle)
         elapsed = time.monotonic() - started
         pause = max(interval, elapsed / _SHARE, len(bundle["text/html"]) / _BYTES_A_SECOND)
@@ -198,7 +235,7 @@ class LiveDisplay:
             self._panel.close()
 
     def _begin_panel(self) -> bool:
-        if self._asked or not self._card.trajectory.start:
+        if self._asked:
             return False
         self._asked = True
         self._panel = self._make_panel()
@@ -208,6 +245,9 @@ class LiveDisplay:
         self._panel.push()
         return True
 
+    def _run_id(self) -> str | None:
+        return self._watched.run_id() if self._watched is not None else None
+
     def _publish(self, bundle: Bundle) -> None:
         self.output.publish(bundle, self._card.metadata)
 
@@ -215,8 +255,18 @@ class LiveDisplay:
 class RunFollower:
     """Shows a run of the background loop from the main thread until it ends."""
 
-    def __init__(self, card: Card, display: LiveDisplay, on_pause: Callable[[], None] = lambda: None) -> None:
-        """`on_pause` is called in the main thread when the run has paused."""
+    def __init__(
+        self,
+        card: Card,
+        display: LiveDisplay,
+        on_pause: Callable[[], None] = lambda: None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`on_pause` is called in the main thread when the run has paused.
+
+        `stop` is called there at an interrupt; it says whether the run will end of itself now, as a person wants.
+        """
+        self._stop = stop
         self._card = card
         self._display = display
         self._on_pause = on_pause
@@ -231,14 +281,15 @@ class RunFollower:
     def follow(self, task: BackgroundTask[T]) -> T:
         """Wait for `task` and show the events of its run.
 
-        An interrupt cancels the task, waits until it has cleaned up, shows that on the card, and is raised again; a
+        An interrupt stops the run, waits until it has cleaned up, shows that on the card, and is raised again; a
         second interrupt, or `CLEAN_UP` seconds, end the wait. The card is complete whatever happens; there is none
         when the task failed before its run began.
         """
         try:
             self._show_until_done(task, None)
         except KeyboardInterrupt:
-            task.cancel()
+            if not self._stop():
+                task.cancel()
             self._show_until_done(task, time.monotonic() + CLEAN_UP)
             raise
         finally:

@@ -45,7 +45,7 @@ class SolveCard:
             self._card,
             shell,
             settings.update_interval,
-            self._watchers.run_id,
+            self._watchers,
             lambda: self._watchers.make_panel(self._card, shell, settings.live_panel),
         )
         self._clock: asyncio.Task[None] | None = None
@@ -143,11 +143,9 @@ class CellResumeDisplay:
             card.add(event)
         watching = Watchers(None, page_cell(self._shell))
         place = output if isinstance(output, UpdatedOutput) else None
-        display = LiveDisplay(
-            card, self._shell, self._settings.update_interval, watching.run_id, output=place
-        )
+        display = LiveDisplay(card, self._shell, self._settings.update_interval, watching, output=place)
         self._newest = display.output
-        follower = RunFollower(card, display, watching.paused)
+        follower = RunFollower(card, display, watching.paused, watching.stop)
         resuming = self._resume(run, resume, follower.listen, watching)
         note_shown(run, self._shell)
         return follower.follow(BackgroundTask(self._background, resuming))

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.agent.control.debug_commands import Prompt, can_answer
+from llm_sandbox_nb.agent.errors import ControlError
 from llm_sandbox_nb.notebook.errors import SandboxUsageError
 from llm_sandbox_nb.plain_text import plain
 from llm_sandbox_nb.trajectory.events import Event
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.runs.run import Run
 _SHOWN = 10_000
 """Characters printed of a call or observation that waits; the card shows all."""
+_WATCHED, _SHARED = 1.0, 3600.0
 NOBODY = (
     "{option} needs a person who decides when the run pauses, and this notebook runs without a front end that can "
     "ask one, as with nbclient or papermill. Leave it out, or say what to do instead: --on-pause stop "
@@ -69,6 +71,15 @@ class Watchers:
         publisher = self.publisher
         return publisher.run_id if publisher is not None and publisher.watched else None
 
+    def pause_between_updates(self) -> float:
+        """Seconds between updates of the output while the run can be watched at the server.
+
+        They are for front ends without the extension. A notebook that is shared has none of those, and there each
+        update would make the card of every page anew.
+        """
+        shared = self.publisher is not None and self.publisher.shared
+        return _SHARED if shared else _WATCHED
+
     def make_panel(self, card: Card, shell: Any, use: str) -> Panel | None:
         """The panel of a run that no server shows, where a page can show it; `use` is auto, always or never."""
         from llm_sandbox_nb.notebook.panel import make_panel, page_shows_widgets
@@ -79,6 +90,16 @@ class Watchers:
             return None
         return make_panel(card, lambda: self._run.control if self._run else None)
 
+    def stop(self) -> bool:
+        """The person who ran the cell interrupts it: stop the run; False when there is none that can be stopped."""
+        if self._run is None or self._run.control.stopped:
+            return False
+        try:
+            self._run.control.stop(source="cell")
+        except ControlError:
+            return False
+        return True
+
     def paused(self) -> None:
         """The run has paused: decide, or ask, unless people can decide at the server."""
         if self._run is None or self.run_id() is not None:
@@ -88,9 +109,9 @@ class Watchers:
             case "wait":
                 return
             case "stop":
-                control.stop(source="cell")
+                control.stop(source="on_pause")
             case "continue":
-                control.resume(source="cell")
+                control.resume(source="on_pause")
             case _:
                 _ask(self._run)
 
@@ -105,7 +126,7 @@ def _ask(run: Run) -> None:
         try:
             line = input(prompt.hint)
         except (EOFError, NotImplementedError):
-            control.stop(source="cell")
+            control.stop(source="on_pause")  # nobody answered
             return
         if shown := prompt.answer(line):
             print(plain(shown))

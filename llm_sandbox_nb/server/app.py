@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from jupyter_server.extension.application import ExtensionApp
 from traitlets import Instance, Type
 
+from llm_sandbox_nb.server.card_handlers import card_routes
 from llm_sandbox_nb.server.handlers import rest_routes
 from llm_sandbox_nb.server.history_handlers import history_routes
 from llm_sandbox_nb.server.history_reader import HistoryReaders
@@ -71,7 +72,7 @@ class SandboxApp(ExtensionApp):
 
     def initialize_handlers(self) -> None:
         """Register the routes; the base URL is put before them by the server."""
-        self.handlers.extend([*rest_routes, *socket_routes, *run_routes, *history_routes])
+        self.handlers.extend([*rest_routes, *socket_routes, *run_routes, *history_routes, *card_routes])
 
     async def _start_jupyter_server_extension(self, serverapp: Any) -> None:
         """Tell kernels started from now on where this server is, and adopt what outlived an earlier one."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
-from llm_sandbox_nb.sandbox.history.diff import differing_paths
+from llm_sandbox_nb.sandbox.history.diff import differing_contents
 from llm_sandbox_nb.sandbox.history.manifest import FILE, FOLDER, LINK, Entry, parent, parents
 from llm_sandbox_nb.sandbox.history.store import HistoryStore, is_history
 from llm_sandbox_nb.trajectory.events import clean_text
@@ -85,13 +85,13 @@ class HistoryReader:
         return self._content(place, self._entry(self._store.manifest(checkpoint), place), limit)
 
     def changes(self, before: str, after: str) -> Json:
-        """Paths in which two checkpoints differ, sorted.
+        """Paths in which two checkpoints differ, sorted; other times alone do not count.
 
         Raises:
             HistoryError: there is no such checkpoint.
         """
         old, new = self._store.manifest(before), self._store.manifest(after)
-        found = sorted(differing_paths(old, new))
+        found = sorted(differing_contents(old, new))
         notes = {self._store.checkpoint(id).incomplete for id in (before, after)}
         return {
             "total": len(found),

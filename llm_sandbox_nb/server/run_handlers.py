@@ -30,6 +30,8 @@ BROKEN, FOREIGN, UNKNOWN, REPLACED = 4400, 4403, 4404, 4409
 """Close codes: the protocol was broken; the run is another kernel's; there is no such run; a newer connection."""
 RECORDS = "sandbox-runs"
 """The folder for records beside a notebook, unless `%config SandboxMagics.output_dir` names another."""
+SHARED_NOTEBOOKS = "collaborative_document_save_delay"
+"""A setting of this server when jupyter-collaboration shares its notebooks between pages."""
 LISTED = 30
 """Most runs of a notebook that are listed."""
 MESSAGE_LIMIT = 64 * 1024 * 1024
@@ -64,17 +66,28 @@ class NotebookRunsHandler(SandboxAPIHandler):
         path = self.get_query_argument("path")
         published = [run for run in self.runs.all() if run.notebook == path and run.folder is not None]
         folders = {run.folder.parent for run in published if run.folder is not None}
-        root = self._place("")
-        if (notebook := self._place(path)) is not None:
-            folders.add(notebook.parent / RECORDS / notebook_folder_name(notebook.name))
+        root = contents_path(self, "")
+        if (notebook := contents_path(self, path)) is not None:
+            folders.add(records_folder(notebook))
         listed, total = await asyncio.to_thread(_summaries, folders)
         live = {run.id for run in published if run.state in ("live", "away")}
         self.finish({"runs": [_listed(one, root, one.id in live) for one in listed], "total": total})
 
-    def _place(self, path: str) -> Path | None:
-        """Where a file of the server's root is; None when its files are not on this machine."""
-        find = getattr(self.contents_manager, "_get_os_path", None)
-        return None if find is None else Path(find(path))
+
+def contents_path(handler: SandboxAPIHandler, path: str) -> Path | None:
+    """Where a file of the server's root is; None when its files are not on this machine."""
+    find = getattr(handler.contents_manager, "_get_os_path", None)
+    return None if find is None else Path(find(path))
+
+
+def records_folder(notebook: Path) -> Path:
+    """Where the records of a notebook's runs are, unless a setting names another place."""
+    return notebook.parent / RECORDS / notebook_folder_name(notebook.name)
+
+
+def record_folder(notebook: Path, run_id: str) -> Path | None:
+    """Where the record of a run lies beside its notebook; None when it does not."""
+    return run_folder(str((records_folder(notebook) / run_id).absolute()), run_id)
 
 
 def _summaries(folders: set[Path]) -> tuple[list[RunSummary], int]:
@@ -198,7 +211,8 @@ class RunPublishHandler(RunSocket):
         if message.get("goes_on") is True:
             self._run.go_on()
         ticket = self.runs.ticket(self._run_id, kernel_id)
-        self.send({"type": "welcome", "next": len(self._run.store), "ticket": ticket})
+        shared = SHARED_NOTEBOOKS in self.settings
+        self.send({"type": "welcome", "next": len(self._run.store), "ticket": ticket, "shared": shared})
 
     def send(self, message: Json) -> None:
         """See `Kernel.send`."""

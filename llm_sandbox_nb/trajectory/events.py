@@ -339,8 +339,10 @@ class CallFinished(EventBase):
 
     @property
     def failed(self) -> bool:
-        """Whether the call went wrong: of itself, by its exit code, or by the clock. A denied call did not."""
-        return self.error != "skipped" and bool(self.error or self.timed_out or self.exit_code)
+        """Whether the call went wrong: of itself, by its exit code, or by the clock. One that was not begun did not."""
+        return self.error not in ("skipped", "not_executed") and bool(
+            self.error or self.timed_out or self.exit_code
+        )
 
     @property
     def body(self) -> str:

@@ -144,6 +144,15 @@ def load_bytes(folder: Path, text: ev.Text) -> bytes:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), text.sha256) from error
 
 
+def is_being_written(folder: Path) -> bool:
+    """Whether a process executes the run in `folder`: it holds the lock of the journal. Raises OSError without one."""
+    descriptor = open_file(folder, JOURNAL)
+    try:
+        return not try_lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _lock(file: int) -> bool:
     """Lock out other writers while `file` is open. File systems without locks are left as they are."""
     try:

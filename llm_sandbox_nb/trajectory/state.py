@@ -27,7 +27,7 @@ Meaning = Literal["ok", "bad", "wait", "run", "away"]
 class State(Enum):
     """Where a run stands, or how it ended: its name, its words, its words with a detail, and their meaning."""
 
-    STARTING = "starting", "Starting", "", "run"
+    STARTING = "starting", "Starting the sandbox", "", "run"
     RUNNING = "running", "Running", "Running · step {}", "run"
     PAUSING = "pausing", "Pausing after this command", "", "run"
     PAUSED = "paused", "Paused", "", "wait"
@@ -40,7 +40,7 @@ class State(Enum):
     NO_ANSWER = "no_answer", "No answer", "", "bad"
     REFUSED = "refused", "Refused", "", "bad"
     REPEATED = "repeated", "Stopped: the same call kept failing", "", "bad"
-    INTERRUPTED = "interrupted", "Stopped by you", "", "wait"
+    INTERRUPTED = "interrupted", "Interrupted", "Stopped by {}", "wait"
     STEPS = "steps", "Step limit reached", "Step limit reached ({})", "bad"
     TOKENS = "tokens", "Conversation limit reached", "Conversation limit reached ({} tokens)", "bad"
     TOTAL_TOKENS = "total_tokens", "Token limit reached", "Token limit reached ({} in all)", "bad"
@@ -87,6 +87,8 @@ class RunState:
         return {"state": self.state, "words": self.words, "meaning": self.meaning}
 
 
+_STOPPERS = {"on_pause": "the rule for its pauses"}
+"""Who stops a run besides a person, by the source of the decision."""
 _LIMITS: dict[str, Callable[[Any], str]] = {
     "steps": format_count,
     "tokens": format_count,
@@ -111,6 +113,10 @@ class Status:
         """The call that waits for a person."""
         self.ready_at: int | None = None
         """After a rewind: the step from which the run can continue. None when it runs, has ended or was not rewound."""
+        self._opened = False
+        """Whether the sandbox was open at some time; the model is asked before."""
+        self._stopped_by = ""
+        """Who decided to stop the run: a person, or a rule for its pauses."""
         self._limits: dict[str, int | float] = {}
         self._failure = ""
         """Of the last step: why its newest request failed."""
@@ -122,6 +128,8 @@ class Status:
         match event:
             case ev.RunStarted():
                 self._set_limits(event.settings.get("limits"))
+            case ev.SandboxReady():
+                self._opened = True
             case ev.SettingsChanged():
                 self._set_limits(event.limits)
             case (
@@ -138,12 +146,14 @@ class Status:
                 self.paused = event.action == "paused" or (self.paused and event.action == "say")
                 self.pausing = event.action == "pause" or (self.pausing and event.action == "say")
                 self.held = self.held if event.action in ("pause", "paused", "say") else None
+                if event.action == "stop":
+                    self._stopped_by = _STOPPERS.get(event.source, "you")
             case ev.CallDecided():
                 self.paused, self.held = False, None
             case ev.CallStarted():
                 self.paused, self.held, self.ready_at = False, None, None
             case ev.Continued():
-                self.finish = None
+                self.finish, self._stopped_by = None, ""
                 self._clear()
             case ev.RunFinished():
                 self.finish = event
@@ -151,8 +161,9 @@ class Status:
 
     @staticmethod
     def needs_all(finish: ev.RunFinished) -> bool:
-        """Whether the words of this end need more than the start: a changed limit, the kind of a failure."""
-        return finish.stop_reason in _LIMITS or finish.stop_reason == State.MODEL_ERROR.label
+        """Whether the words of this end need more than the start: a limit, the kind of a failure, who stopped."""
+        others = (State.MODEL_ERROR.label, State.INTERRUPTED.label)
+        return finish.stop_reason in _LIMITS or finish.stop_reason in others
 
     def rewind(self, step: int | None) -> None:
         """HEAD has moved to the end of `step`, or into it; None: to another branch, without a rewind."""
@@ -187,7 +198,9 @@ class Status:
             return _said(State.PAUSED)
         if self.pausing:
             return _said(State.PAUSING)
-        return _said(State.RUNNING, last) if last else _said(State.STARTING)
+        if not self._opened:
+            return _said(State.STARTING)
+        return _said(State.RUNNING, last)
 
     def _ending(self, finish: ev.RunFinished) -> RunState:
         reason: str = finish.stop_reason
@@ -196,6 +209,7 @@ class Status:
         elif reason == State.TOKENS.label and finish.error:  # not the run's own limit
             reason = State.CONTEXT.label
         detail = format_model_failure(self._failure) if reason == State.MODEL_ERROR.label else ""
+        detail = self._stopped_by if reason == State.INTERRUPTED.label else detail
         if reason in self._limits and reason in _LIMITS:
             detail = _LIMITS[reason](self._limits[reason])
         known = _BY_LABEL.get(reason)

@@ -170,7 +170,7 @@ def failure_text(call: Call) -> str:
     result = call.result
     assert result is not None
     streams = _last_line(shown_text(result.stderr)) or _last_line(shown_text(result.stdout))
-    refused = bool(result.error) and not result.timed_out and result.error != "interrupted"
+    refused = bool(result.error) and not result.timed_out and result.error not in ("interrupted", "cut_short")
     said = streams or (_last_line(result.body).removeprefix("Error: ") if refused else "")
     return f"{ending(result)} · {said}" if said else ending(result)
 

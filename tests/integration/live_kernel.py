@@ -26,9 +26,9 @@ class LiveKernel:
         self.manager = manager
         self.client = client
 
-    def start(self, code: str) -> str:
-        """Begin a cell; gives its id."""
-        return str(self.client.execute(code))
+    def start(self, code: str, *, console: bool = False) -> str:
+        """Begin a cell; gives its id. `console`: as one that can be asked, and shows no updates of outputs."""
+        return str(self.client.execute(code, allow_stdin=console))
 
     def messages(
         self, cell: str, *, until: Callable[[Message], bool] | None = None, timeout: float = PATIENCE

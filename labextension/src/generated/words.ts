@@ -14,7 +14,7 @@ export type StateWords = readonly [alone: string, together: string, meaning: Mea
 
 /** The words of each state. */
 export const STATES: ReadonlyMap<string, StateWords> = new Map<string, StateWords>([
-  ['starting', ['Starting', '', 'run']],
+  ['starting', ['Starting the sandbox', '', 'run']],
   ['running', ['Running', 'Running · step %1', 'run']],
   ['pausing', ['Pausing after this command', '', 'run']],
   ['paused', ['Paused', '', 'wait']],
@@ -27,7 +27,7 @@ export const STATES: ReadonlyMap<string, StateWords> = new Map<string, StateWord
   ['no_answer', ['No answer', '', 'bad']],
   ['refused', ['Refused', '', 'bad']],
   ['repeated', ['Stopped: the same call kept failing', '', 'bad']],
-  ['interrupted', ['Stopped by you', '', 'wait']],
+  ['interrupted', ['Interrupted', 'Stopped by %1', 'wait']],
   ['steps', ['Step limit reached', 'Step limit reached (%1)', 'bad']],
   ['tokens', ['Conversation limit reached', 'Conversation limit reached (%1 tokens)', 'bad']],
   ['total_tokens', ['Token limit reached', 'Token limit reached (%1 in all)', 'bad']],
@@ -65,7 +65,9 @@ export const CALL_FAILURES: ReadonlyMap<string, string> = new Map<string, string
   ['unknown_tool', 'Unknown tool'],
   ['cut_off', 'Call cut off'],
   ['skipped', 'Denied'],
-  ['interrupted', 'Stopped by you']
+  ['not_executed', 'Not executed'],
+  ['interrupted', 'Interrupted'],
+  ['cut_short', 'Not finished']
 ]);
 
 /** Where a run works. */

@@ -9,7 +9,7 @@ import { Follow, LookBack, offerLive, offerPast } from '../live';
 import type { ITimeTravel } from '../view/host';
 import { RunHistory } from './history';
 import { LiveRun, RunState } from './live';
-import { RunApi } from './run-api';
+import { isLive, RunApi } from './run-api';
 import { KernelTimeTravel } from './time-travel';
 
 const OVER: readonly RunState[] = ['finished', 'lost', 'unknown'];
@@ -36,6 +36,9 @@ function follower(settings: ServerConnection.ISettings, travel: (runId: string) 
     run.connect(
       events => sink.add(events),
       state => {
+        if (state !== 'offline' && state !== 'unknown') {
+          sink.known();
+        }
         sink.away(state === 'offline' ? 'server' : state === 'away' ? 'kernel' : null);
         if (OVER.includes(state)) {
           sink.ended();
@@ -54,6 +57,7 @@ function rememberer(
   return async runId => {
     const known = await api.run(runId).catch(() => null);
     const history = new RunHistory(settings, runId);
-    return known && { history, events: known.events, timeTravel: travel(runId), journal: () => history.journal() };
+    const journal = () => history.journal();
+    return known && { history, events: known.events, live: isLive(known), timeTravel: travel(runId), journal };
   };
 }

@@ -26,6 +26,7 @@ import { INotebookRun, isLive, RunApi } from './run-api';
 import { RunsView } from './runs';
 import { Sandboxes } from './sandboxes';
 import { ISectionHost } from './section';
+import { settle } from './settle';
 import { SandboxStatus } from './status';
 import { liveRunData, recordedRunData, runTab, tabId } from './tab';
 import { terminalTab } from './terminal';
@@ -88,7 +89,8 @@ function activate(
   panel.title.caption = trans('Sandboxes');
   offerShell({
     openRun: labShell ? (run, place) => tabs.show(run, panelOf(notebooks, place)) : undefined,
-    makeRoom: place => makeRoom(app, sandboxes, host, notebooks, place)
+    makeRoom: place => makeRoom(app, sandboxes, host, notebooks, place),
+    settle: (place, runId) => settle(place, runId, notebooks, sandboxes.runApi)
   });
   app.shell.add(panel, 'left', { rank: 650, type: trans('Sandboxes') });
   restorer?.add(panel, PANEL);

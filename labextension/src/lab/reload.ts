@@ -13,8 +13,11 @@ import { Kernel, KernelMessage } from '@jupyterlab/services';
 
 import { TRAJECTORY_MIME } from '../embedded';
 import { IRunCell, IRunState, isLive, RunApi } from './run-api';
+import { showsRun, writesFor } from './settle';
 
 type Data = Record<string, unknown>;
+/** Milliseconds that the page which executes a cell has to show its run. */
+const PATIENCE = 5000;
 /** A run whose cell is known. */
 type ShownRun = IRunState & { cell: IRunCell };
 
@@ -37,6 +40,10 @@ async function bringBack(panel: NotebookPanel, api: RunApi): Promise<void> {
   if (!kernel || panel.isDisposed) {
     return;
   }
+  if (context.model.collaborative) {
+    await putBackShared(panel, runs.filter(isShown));
+    return;
+  }
   const newest = new Map<string, ShownRun>();
   for (const run of runs) {
     if (run.kernel_id === kernel.id && isShown(run) && run.cell.client !== kernel.clientId) {
@@ -53,11 +60,29 @@ async function bringBack(panel: NotebookPanel, api: RunApi): Promise<void> {
       output.show();
       if (isLive(run)) {
         output.follow(kernel);
-      } else {
-        output.complete(kernel);
       }
     }
   }
+}
+
+/**
+ * In a notebook that several pages have open, the page that executes a cell writes its outputs, and all show them. A live
+ * run that no cell shows after a while has lost that page: one of the others puts its card there.
+ */
+async function putBackShared(panel: NotebookPanel, runs: ShownRun[]): Promise<void> {
+  await new Promise(done => setTimeout(done, PATIENCE));
+  if (panel.isDisposed || !writesFor(panel.context.model)) {
+    return;
+  }
+  const { path } = panel.context;
+  runs
+    .filter(run => run.notebook === path && isLive(run))
+    .forEach(run => {
+      const cell = findCell(panel, run);
+      if (cell) {
+        new RunOutput(cell, run).show();
+      }
+    });
 }
 
 function isShown(run: IRunState): run is ShownRun {
@@ -93,6 +118,7 @@ class RunOutput {
     // Nothing in the cell is of the file now, only what its own execution shows: as when a person executes it.
     this._cell.outputs.clear();
     this._cell.trusted = true;
+    this._cell.executionCount = this._run.cell.count;
     this._add('display_data', { data: { [TRAJECTORY_MIME]: bundle }, metadata: {} });
   }
 
@@ -109,19 +135,6 @@ class RunOutput {
       }
     };
     kernel.iopubMessage.connect(take);
-  }
-
-  /** Have the kernel show the whole run, as its cell did at the end. */
-  complete(kernel: Kernel.IKernelConnection): void {
-    this._cell.executionCount = this._run.cell.count;
-    // The id was made by the server's own rule: letters, digits, `-` and `_`.
-    const code = `get_ipython().run_line_magic('sandbox', 'load ${this._run.id}')`;
-    const future = kernel.requestExecute({ code, silent: false, store_history: false, allow_stdin: false });
-    future.onIOPub = message => {
-      if (KernelMessage.isDisplayDataMsg(message)) {
-        this._replace(message.content.data);
-      }
-    };
   }
 
   /** What the cell's execution shows; true when it is over. */
@@ -145,7 +158,7 @@ class RunOutput {
   /** Put another bundle of the run into its place. */
   private _replace(data: Data): void {
     const place = this._place();
-    if (place >= 0 && shows(data, this._run.id)) {
+    if (place >= 0 && showsRun(data, this._run.id)) {
       this._cell.outputs.set(place, { output_type: 'display_data', data: data as never, metadata: {} });
     }
   }
@@ -158,15 +171,10 @@ class RunOutput {
   private _place(): number {
     const { outputs } = this._cell;
     for (let place = 0; place < outputs.length; place++) {
-      if (shows(outputs.get(place).data, this._run.id)) {
+      if (showsRun(outputs.get(place).data, this._run.id)) {
         return place;
       }
     }
     return -1;
   }
-}
-
-/** Whether an output is of this run. */
-function shows(data: Readonly<Data>, runId: string): boolean {
-  return (data[TRAJECTORY_MIME] as { run_id?: unknown } | undefined)?.run_id === runId;
 }

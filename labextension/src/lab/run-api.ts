@@ -88,6 +88,11 @@ export class RunApi {
     return this._ask(['notebook-runs'], {}, { path });
   }
 
+  /** What a notebook keeps of a run that is over: data and metadata of its output. Rejects when there is no record. */
+  card(id: string, notebook: string): Promise<{ data: object; metadata: object }> {
+    return this._ask(['runs', id, 'card'], {}, { path: notebook });
+  }
+
   private async _ask<T>(route: string[], init: RequestInit, query: Record<string, string> = {}): Promise<T> {
     const base = URLExt.join(this._settings.baseUrl, 'llm-sandbox/api', ...route.map(encodeURIComponent));
     const url = base + URLExt.objectToQueryString(query);

@@ -180,12 +180,12 @@ export class SandboxSection {
       typeof protection.disk_bytes === 'number' && trans('%1 of files', formatSize(protection.disk_bytes)),
       typeof protection.files === 'number' && trans('%1 files', protection.files)
     ].filter((one): one is string => !!one);
-    const rows: [string, string][] = [
+    const rows: [string, string | HTMLElement][] = [
       [trans('Protects'), protection.protects],
       [trans('Does not protect'), protection.does_not_protect],
       [trans('Profile'), protection.profile],
       [trans('User'), protection.user],
-      [trans('Capabilities'), protection.capabilities.join(', ') || trans('none')],
+      [trans('Capabilities'), capabilities(protection.capabilities, trans)],
       [trans('System calls'), protection.seccomp],
       [trans('At most'), limits.join(', ') || trans('no limits')]
     ];
@@ -275,4 +275,10 @@ export class SandboxSection {
       this._cpu.add(Math.max(0, share));
     }
   }
+}
+
+/** How many there are; a click lists them. */
+function capabilities(names: readonly string[], trans: ISectionHost['trans']): string | HTMLElement {
+  const counted = names.length === 1 ? trans('1 capability') : trans('%1 capabilities', names.length);
+  return names.length ? h('details', {}, h('summary', {}, counted), names.join(', ')) : trans('none');
 }

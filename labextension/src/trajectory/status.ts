@@ -27,6 +27,9 @@ const LIMITS = new Map<string, (value: number) => string>([
   ['cost', value => formatCost(value) ?? '']
 ]);
 
+/** Who stops a run besides a person, by the source of the decision. */
+const STOPPERS = new Map([['on_pause', 'the rule for its pauses']]);
+
 /** The state of a branch. */
 export class Status {
   /** The last step that began; none before the first. */
@@ -42,11 +45,18 @@ export class Status {
   readyAt: number | null = null;
   private _limits = new Map<string, number>();
   private _failure = '';
+  /** Whether the sandbox was open at some time; the model is asked before. */
+  private _opened = false;
+  /** Who decided to stop the run: a person, or a rule for its pauses. */
+  private _stoppedBy = '';
 
   add(event: IEvent): void {
     switch (event.kind) {
       case 'run.started':
         return this._setLimits(event.settings.limits);
+      case 'sandbox.ready':
+        this._opened = true;
+        return;
       case 'settings.changed':
         return this._setLimits(event.limits);
       case 'model.requested':
@@ -71,6 +81,9 @@ export class Status {
         this.paused = event.action === 'paused' || (this.paused && event.action === 'say');
         this.pausing = event.action === 'pause' || (this.pausing && event.action === 'say');
         this.held = ['pause', 'paused', 'say'].includes(event.action) ? this.held : null;
+        if (event.action === 'stop') {
+          this._stoppedBy = STOPPERS.get(event.source) ?? 'you';
+        }
         return;
       case 'call.decided':
         this.paused = false;
@@ -80,6 +93,7 @@ export class Status {
         return this._runs();
       case 'continued':
         this.finish = null;
+        this._stoppedBy = '';
         return this.rewind(null);
       case 'run.finished':
         this.finish = event;
@@ -120,7 +134,7 @@ export class Status {
     if (this.pausing) {
       return said('pausing', '', trans);
     }
-    return last === '' ? said('starting', '', trans) : said('running', last, trans);
+    return this._opened ? said('running', last, trans) : said('starting', '', trans);
   }
 
   private _ending(finish: IRunFinished, trans: Translate): IRunState {
@@ -129,6 +143,9 @@ export class Status {
     const reason = finish.without_answer ? 'without_answer' : limit;
     if (reason === 'model_error') {
       return said(reason, formatModelFailure(this._failure, trans), trans);
+    }
+    if (reason === 'interrupted') {
+      return said(reason, trans(this._stoppedBy), trans);
     }
     const value = this.limit(reason);
     return said(reason, value === null ? '' : LIMITS.get(reason)!(value), trans);

@@ -8,14 +8,19 @@ import { IHost } from './host';
 import { bodyOf, shown } from './observation';
 import { plainText } from './dom';
 
+/** Errors of calls that were not begun: a person denied them, or the run ended before. */
+const NOT_BEGUN = ['skipped', 'not_executed'];
+
 export function toolOf(call: ICall | undefined): Tool {
   return TOOLS.get(call?.tool ?? '') ?? 'other';
 }
 
-/** Whether a call went wrong: of itself, by its exit code, or by the clock. One that a person denied did not. */
+/** Whether a call went wrong: of itself, by its exit code, or by the clock. One that was not begun did not. */
 export function failed(call: ICall): boolean {
   const result = call.result;
-  return !!result && result.error !== 'skipped' && (!!result.error || result.timed_out || !!result.exit_code);
+  return (
+    !!result && !NOT_BEGUN.includes(result.error ?? '') && (!!result.error || result.timed_out || !!result.exit_code)
+  );
 }
 
 /** Whether a person decided something else than what the model proposed. */
@@ -91,7 +96,7 @@ export function countLines(diff: string): { added: number; removed: number } {
 /** How a call that went wrong ended, and the last line of what it wrote or of why it was refused. */
 export function failureText(call: ICall, host: IHost): string {
   const result = call.result!;
-  const refused = !!result.error && !result.timed_out && result.error !== 'interrupted';
+  const refused = !!result.error && !result.timed_out && !['interrupted', 'cut_short'].includes(result.error);
   const streams = lastLine(shown(result.stderr)) || lastLine(shown(result.stdout));
   const said = streams || (refused ? lastLine(bodyOf(result)).replace(/^Error: /, '') : '');
   return said ? `${endingOf(call, host)} · ${said}` : endingOf(call, host);

@@ -25,6 +25,8 @@ export interface IPausePoint {
   kept: boolean;
   /** Whether the record knows a file at a path. */
   exists(path: string): boolean;
+  /** The button that sets a breakpoint for such calls; null where none fits. */
+  always: HTMLElement | null;
 }
 
 /** Characters of what the model said with the call. */
@@ -119,7 +121,15 @@ export class PausePanel {
     all.classList.add('lsn-plain', 'lsn-push');
     const edit = call?.arguments ? this._opens(trans('Edit…'), () => this._editForm(call)) : null;
     const deny = this._opens(trans('Deny…'), () => this._denyForm());
-    rows.push(this._toolbar(approval ? trans('Approve') : trans('Continue'), edit, deny, approval ? all : null));
+    rows.push(
+      this._toolbar(
+        approval ? trans('Approve') : trans('Continue'),
+        edit,
+        deny,
+        this.stop.always,
+        approval ? all : null
+      )
+    );
     return rows.filter((row): row is HTMLElement => row !== null);
   }
 

@@ -31,7 +31,9 @@ export interface IBarActions {
   /** Whether any step that is shown is open. */
   anyOpen(): boolean;
   foldAll(folded: boolean): void;
-  nextError(): void;
+  nextProblem(): void;
+  /** Whether a step that is shown has a problem. */
+  anyProblem(): boolean;
   /** Go to the next step that is found. */
   nextFound(): void;
 }
@@ -47,6 +49,7 @@ export class Bar {
   private _count = h('span', { class: 'lsn-count', role: 'status' });
   private _tools = new Set<string>();
   private _fold: HTMLButtonElement;
+  private _problem: HTMLButtonElement;
 
   constructor(
     private _host: IHost,
@@ -76,6 +79,7 @@ export class Bar {
     this._changes = h('input', { type: 'checkbox', onchange: apply });
     this._pathChip = h('button', { type: 'button', class: 'lsn-chip', onclick: () => this.setPath('') });
     this._pathChip.hidden = true;
+    this._problem = this._button(trans('Next problem'), 'e', () => this._actions.nextProblem());
     this._fold = this._button('', 'f', () => this.toggleFold());
     this._fold.addEventListener('pointerenter', () => this.update());
     this._fold.addEventListener('focus', () => this.update());
@@ -87,7 +91,7 @@ export class Bar {
       this._pathChip,
       h('label', {}, this._errors, trans('errors only')),
       h('label', {}, this._changes, trans('changed files')),
-      this._button(trans('Next error'), 'e', () => this._actions.nextError()),
+      this._problem,
       this._fold,
       this._count
     );
@@ -127,9 +131,10 @@ export class Bar {
     this.update();
   }
 
-  /** Say what the button for all steps does now. */
+  /** Say what the button for all steps does now, and whether there is a problem to go to. */
   update(): void {
     const { trans } = this._host;
+    this._problem.disabled = !this._actions.anyProblem();
     const label = this._actions.anyOpen() ? trans('Close all') : trans('Open all');
     if (this._fold.textContent !== label) {
       setText(this._fold, label);

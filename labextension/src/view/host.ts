@@ -32,6 +32,8 @@ export interface IChangedSettings {
   model?: string;
   settings?: Record<string, unknown>;
   limits?: Record<string, unknown>;
+  /** In place of all breakpoints in force. */
+  breakpoints?: string[];
   /** `auto`: no call waits for an approval any more. */
   approve?: 'ask' | 'edits' | 'auto';
 }

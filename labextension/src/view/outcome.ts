@@ -20,6 +20,7 @@ export class Outcome {
   private _outputs = h('div', { class: 'lsn-outs', role: 'group' });
   private _shown = new Map<string, { sha256: string; node: HTMLElement }>();
   private _told: string | null = null;
+  private _rest: { path: string; count: number; node: HTMLElement } | null = null;
 
   constructor(
     private _trajectory: Trajectory,
@@ -69,7 +70,7 @@ export class Outcome {
       return node;
     });
     const rest = all.length - shown.length;
-    const more = rest > 0 && h('span', { class: 'lsn-note' }, this._host.trans('and %1 more', rest));
+    const more = rest > 0 && this._more(rest, all[SHOWN].path);
     this._outputs.hidden = !all.length;
     const next = more ? [...nodes, more] : nodes;
     if (
@@ -78,6 +79,16 @@ export class Outcome {
     ) {
       this._outputs.replaceChildren(...next);
     }
+  }
+
+  /** Leads to the files that have no picture here, of which `path` is the first. */
+  private _more(rest: number, path: string): HTMLElement {
+    if (this._rest?.path !== path || this._rest.count !== rest) {
+      const label = this._host.trans('and %1 more', rest);
+      const node = h('button', { type: 'button', class: 'lsn-out-more', onclick: () => this._open(path) }, label);
+      this._rest = { path, count: rest, node };
+    }
+    return this._rest.node;
   }
 }
 

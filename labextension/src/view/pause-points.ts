@@ -1,6 +1,7 @@
 /** Follows where a run pauses, and shows the panel to decide there for as long as that is possible. */
 
 import { messagesOf } from '../trajectory/conversation';
+import { alwaysButton, Breakpoints } from './breakpoints';
 import { PausePanel } from './debugger';
 import { h } from './dom';
 import { ICall, Trajectory } from '../trajectory/fold';
@@ -10,12 +11,16 @@ import { addPausedRun } from './paused-runs';
 export class PausePoints {
   readonly node = h('div', { class: 'lsn-stops' });
   private _panel: PausePanel | null = null;
+  private _breakpoints: Breakpoints;
   private _leave: () => void = () => undefined;
 
   constructor(
     private _trajectory: Trajectory,
     private _host: IHost
-  ) {}
+  ) {
+    this._breakpoints = new Breakpoints(_trajectory, _host);
+    this.node.append(this._breakpoints.node);
+  }
 
   /** Whether there is a panel to decide in. */
   get shown(): boolean {
@@ -25,6 +30,7 @@ export class PausePoints {
   /** Show the panel, or take it away; `live` while the run can be controlled at all. */
   update(live: boolean): void {
     const { controls, decisions } = this._host;
+    this._breakpoints.update(live);
     const held = live && controls && decisions ? this._trajectory.held : null;
     if (held === (this._panel?.stop.held ?? null)) {
       return;
@@ -39,7 +45,8 @@ export class PausePoints {
         ...{ held, call, messages, model: start?.model ?? '', protection: sandbox?.protection ?? {} },
         thought: this._trajectory.steps.find(one => one.number === held.step)?.thought ?? '',
         kept: files !== null,
-        exists: (path: string) => knowsFile(this._trajectory, path)
+        exists: (path: string) => knowsFile(this._trajectory, path),
+        always: alwaysButton(call, this._trajectory, decisions!, this._host)
       };
       this._panel = new PausePanel(stop, controls!, decisions!, this._host);
       this.node.append(this._panel.node);

@@ -1,7 +1,8 @@
 /** The buttons at the end of a step's line, shown on hover and on focus: what can be done with the step. */
 
+import { alwaysButton } from './breakpoints';
 import { h } from './dom';
-import { IStep } from '../trajectory/fold';
+import { IStep, Trajectory } from '../trajectory/fold';
 import { IHost } from './host';
 
 export type StepAction = 'rewind' | 'fork' | 'files' | 'link';
@@ -11,9 +12,11 @@ export function fillStepActions(
   place: HTMLElement,
   step: IStep,
   host: IHost,
-  act: (action: StepAction, step: IStep) => void
+  act: (action: StepAction, step: IStep) => void,
+  trajectory: Trajectory
 ): void {
-  const { trans, timeTravel, history } = host;
+  const { trans, timeTravel, history, controls, decisions } = host;
+  const always = controls && decisions ? alwaysButton(step.calls[0], trajectory, decisions, host) : null;
   const made: [StepAction, string, string][] = [];
   if (timeTravel) {
     made.push(['rewind', trans('Rewind'), trans('Rewind to the end of step %1', step.number)]);
@@ -26,6 +29,7 @@ export function fillStepActions(
   place.replaceChildren(
     ...made.map(([action, label, name]) =>
       h('button', { type: 'button', 'aria-label': name, title: name, onclick: () => act(action, step) }, label)
-    )
+    ),
+    ...(always ? [always] : [])
   );
 }

@@ -89,7 +89,8 @@ export class TrajectoryView {
       cause: this._cause,
       live: () => this._live,
       running: step => this._live && !this.trajectory.finish && step === this.trajectory.steps.slice(-1)[0],
-      fillActions: (place, step) => fillStepActions(place, step, _host, (action, one) => this._act(action, one))
+      fillActions: (place, step) =>
+        fillStepActions(place, step, _host, (action, one) => this._act(action, one), this.trajectory)
     };
     this._ready = new ReadyBanner(this.trajectory, _host);
     this._compare = h('button', { type: 'button', hidden: true, onclick: () => this._compareAttempts() });
@@ -108,7 +109,8 @@ export class TrajectoryView {
       filter: () => this._filter(),
       anyOpen: () => this._anyOpen(),
       foldAll: folded => this._views.forEach(view => view.fold(folded)),
-      nextError: () => this.nextError(),
+      nextProblem: () => this.nextProblem(),
+      anyProblem: () => this._problems().length > 0,
       nextFound: () => this._goToNext([...this._views.values()].filter(view => !view.node.hidden))
     });
     this._artifacts.setAttribute('aria-label', trans('Files it made, in full'));
@@ -231,18 +233,13 @@ export class TrajectoryView {
     }
   }
 
-  /** Go to the next step that went wrong, after the last one gone to, and open it. */
-  nextError(): void {
-    this._goToNext(
-      this.trajectory.steps
-        .map(step => this._views.get(step.number))
-        .filter((view): view is StepView => !!view?.failed && !view.node.hidden)
-    );
+  /** Go to the next step that went wrong or lost something, after the last one gone to, and open it. */
+  nextProblem(): void {
+    this._goToNext(this._problems());
   }
 
-  /** Go to the next step that succeeded and still lost something. */
-  nextWarning(): void {
-    this._goToNext([...this._views.values()].filter(view => this._cause.warns(view.step) && !view.node.hidden));
+  private _problems(): StepView[] {
+    return [...this._views.values()].filter(view => !view.node.hidden && (view.failed || this._cause.warns(view.step)));
   }
 
   private _goToNext(views: StepView[]): void {
@@ -501,8 +498,7 @@ export class TrajectoryView {
     }
     const actions: Record<string, () => void> = {
       '/': () => this._bar.search.focus(),
-      e: () => this.nextError(),
-      w: () => this.nextWarning(),
+      e: () => this.nextProblem(),
       f: () => this._bar.toggleFold(),
       '?': () => showKeys(this.node, this._host.trans, this._host.keys ?? {})
     };

@@ -68,6 +68,8 @@ class RunPublisher:
         self._seen_at = time.monotonic()
         self._refused = False
         self._connected = False
+        self.shared = False
+        """Whether all who have the notebook open share one document, and so each change of an output."""
         self._ticket: str | None = None
         """What the server gave for the case that another takes its place."""
 
@@ -165,6 +167,7 @@ class RunPublisher:
             message = await asyncio.wait_for(connection.read_message(), _ANSWER_TIMEOUT)
             welcome = json.loads(message or "{}")
             self._ticket = welcome.get("ticket")
+            self.shared = welcome.get("shared") is True
             return int(welcome["next"])
         except (TimeoutError, ValueError, KeyError, TypeError) as error:
             raise _AwayError(f"no welcome ({error})") from error

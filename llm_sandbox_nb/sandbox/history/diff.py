@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import stat
 from typing import Literal
@@ -57,6 +58,20 @@ def differing_paths(before: Manifest, after: Manifest) -> list[str]:
         if (entry := manifest.get(path)) is not None and entry.base
     }
     return [path for path in changed if _differs(before, after, path, path in image_folders)]
+
+
+def differing_contents(before: Manifest, after: Manifest) -> list[str]:
+    """The same without what was only written anew: another time with the same content, rights and owner."""
+    return [
+        path for path in differing_paths(before, after) if not _touched(before.get(path), after.get(path))
+    ]
+
+
+def _touched(old: Entry | None, new: Entry | None) -> bool:
+    """Whether nothing but the time differs; of a file of which the content was not kept that is not known."""
+    if old is None or new is None or (new.type == FILE and new.chunks is None):
+        return False
+    return dataclasses.replace(old, mtime_ns=new.mtime_ns) == new
 
 
 def _differs(before: Manifest, after: Manifest, path: str, in_image: bool) -> bool:

@@ -333,7 +333,7 @@ def test_a_sandbox_that_dies_is_told(tmp_path: Path) -> None:
     result = caught.value.run
     check_record(result)
     assert result.stop_reason == "sandbox_lost"
-    assert [one.error for one in results(result)] == [None, "interrupted", "skipped"]
+    assert [one.error for one in results(result)] == [None, "cut_short", "not_executed"]
     assert result.files["kept.txt"].read_text() == "x\n"
 
 
@@ -389,7 +389,7 @@ def test_an_interrupt_kills_the_command_and_closes_the_record(tmp_path: Path) ->
     result = run(interrupted(tmp_path, *turns, after="call.started", ready=ready))
     check_record(result)
     first, second = results(result)
-    assert (first.error, second.error) == ("interrupted", "skipped")
+    assert (first.error, second.error) == ("interrupted", "not_executed")
     until(lambda: not processes_with(mark))
 
 

@@ -124,7 +124,7 @@ def test_authorisation(
         history = "history" in pattern
         params = (
             {"path": ".", "since": "none"}
-            if history or pattern.endswith(("content", "notebook-runs"))
+            if history or pattern.endswith(("content", "notebook-runs", "card"))
             else None
         )
         status, _ = served.call(verb, path, body if verb == "post" else None, params=params)

@@ -61,7 +61,7 @@ def test_the_reason_of_a_failure_stands_in_the_place_of_the_answer() -> None:
         ("tokens", {"tokens": 65_536}, "Conversation limit reached (65,536 tokens)"),
         ("total_tokens", {"total_tokens": 9_000}, "Token limit reached (9,000 in all)"),
         ("steps", {}, "Step limit reached"),
-        ("interrupted", {}, "Stopped by you"),
+        ("interrupted", {}, "Interrupted"),
     ],
 )
 def test_the_state_in_words(reason: str, limits: dict[str, Any], words: str) -> None:

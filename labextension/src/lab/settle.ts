@@ -1,0 +1,60 @@
+/**
+ * Puts the final card of a run into the notebook, in place of what was saved while the run went on.
+ *
+ * The kernel does so when a run ends. It cannot when its output was away at that moment: the page was closed, the cell was
+ * deleted and brought back, the server or the kernel ended first.
+ */
+
+import type { ICodeCellModel } from '@jupyterlab/cells';
+import type { DocumentRegistry } from '@jupyterlab/docregistry';
+import type { IOutput } from '@jupyterlab/nbformat';
+import { INotebookTracker } from '@jupyterlab/notebook';
+
+import { TRAJECTORY_MIME } from '../embedded';
+import { RunApi } from './run-api';
+
+/** Whose word it is that a shared notebook changes: of all pages that have it open, exactly one says yes. */
+export function writesFor(document: DocumentRegistry.IModel): boolean {
+  if (!document.collaborative) {
+    return true;
+  }
+  const { awareness } = document.sharedModel as unknown as { awareness?: IPresence };
+  return !awareness || awareness.clientID === Math.min(awareness.clientID, ...awareness.getStates().keys());
+}
+
+/** Who has the notebook open, as far as it is needed here. */
+interface IPresence {
+  readonly clientID: number;
+  getStates(): Map<number, unknown>;
+}
+
+/** Whether an output is of this run. */
+export function showsRun(output: Readonly<Record<string, unknown>>, runId: string): boolean {
+  return (output[TRAJECTORY_MIME] as { run_id?: unknown } | undefined)?.run_id === runId;
+}
+
+/** Make the card of the run in `place` final, unless it is. Rejects when the server has no record of the run. */
+export async function settle(
+  place: HTMLElement,
+  runId: string,
+  notebooks: INotebookTracker | null,
+  api: RunApi
+): Promise<void> {
+  const panel = notebooks?.find(one => one.node.contains(place));
+  const cell = panel?.content.widgets.find(one => one.node.contains(place))?.model;
+  if (!panel || cell?.type !== 'code' || !writesFor(panel.context.model)) {
+    return;
+  }
+  const { outputs } = cell as ICodeCellModel;
+  const open = () =>
+    Array.from({ length: outputs.length }, (_, at) => at).filter(at => {
+      const { data } = outputs.get(at);
+      return showsRun(data, runId) && 'live' in (data[TRAJECTORY_MIME] as object);
+    });
+  if (open().length) {
+    const card = await api.card(runId, panel.context.path);
+    for (const at of open()) {
+      outputs.set(at, { output_type: 'display_data', ...card } as IOutput);
+    }
+  }
+}

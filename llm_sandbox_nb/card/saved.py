@@ -1,0 +1,42 @@
+"""Prints the final card of a run that nobody executes any more, as JSON: data and metadata of its output.
+
+    python -m llm_sandbox_nb.card.saved FOLDER
+
+For the Jupyter server, which puts the card into a notebook that was saved while the run went on. A process of its own
+reads the record: one that is damaged, or very large, costs the server nothing. Files are named relative to the working
+folder, which is that of the notebook.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from llm_sandbox_nb.card.card import Card
+from llm_sandbox_nb.trajectory.journal import JournalError, is_being_written, read_journal
+
+UNREADABLE, RUNNING = 3, 4
+"""Exit codes: there is no record that can be read; a process still executes the run."""
+
+
+def main() -> int:
+    """Print the card of the run in the folder that is given; the exit code says why there is none."""
+    folder = Path(sys.argv[1])
+    card = Card(folder=folder)
+    try:
+        if is_being_written(folder):
+            return RUNNING
+        for event in read_journal(folder):
+            card.add(event)
+    except (OSError, JournalError) as error:
+        print(error, file=sys.stderr)
+        return UNREADABLE
+    if card.trajectory.start is None:
+        return UNREADABLE
+    json.dump({"data": card.final(), "metadata": card.metadata}, sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
