@@ -135,6 +135,10 @@ def _without_thoughts(text: str) -> tuple[str, str]:
 
 _MOST_FAILURES = 8
 """Marks without a call after them, until the text is taken for one about calls. Each may cost one reading of it."""
+_OTHER_TURN = re.compile(
+    r"<\|(?:im_start|start_header_id)\|>\s*+(?:user|system|tool|ipython)|<start_of_turn>user|\[INST\]|<\|user\|>"
+)
+"""The mark of a turn that is not the model's: it plays both sides."""
 _MOST_PLACES = 20_000
 """Fences, comments, results and marks, until the text is taken for one about calls."""
 
@@ -208,6 +212,9 @@ def _places(text: str, places: re.Pattern[str]) -> tuple[list[Fence] | None, _Fo
                 broken = broken or _BROKEN.match(text, text.rfind("\n", 0, start)) is not None
                 continue
             read, end = found
+            why = why or (
+                "another turn is before it" if not calls and _OTHER_TURN.search(text, 0, start) else ""
+            )
             refused = refused or why or ("another call is not whole" if broken else "")
             rest.append(text[done:start])
             calls += read
@@ -279,6 +286,8 @@ def _fenced(
             return _Found([], text, "it stands in a block of shell commands")
         if not content.strip():
             return _Found([], text, "the block is empty")
+        if content.lstrip().startswith("$ "):
+            return _Found([], text, "the block shows a session with its prompt: write the commands alone")
         return _Found([(tool[0], {tool[1]: content})], rest, why_announced(text, group[0].start))
     calls: WrittenCalls = []
     for fence in group:

@@ -158,7 +158,10 @@ SAID_BEFORE = (
     "Bijvoorbeeld:", "Na przykład:", "Örneğin:", "Contohnya:", "Ví dụ:", "Например:", "Никогда не пиши:", "Наприклад:",
     "例如：", "调用的格式如下：", "示例：", "千万别这样写：", "たとえば:", "예를 들어:", "مثال:", "उदाहरण:",
     "The user could run this:", "I would run this:", "In the log I found:", "The file has this line:", "It reads:",
-    "If you agree, I run:", "Shall I run this?", "The tool schema is:",
+    "Output:", "[stdout]", "Expected output:", "Observation:", "$ cat a.txt", "Exit code: 0",
+    "Please run this on your machine:", "Earlier the assistant sent", "If the user asks, send:",
+    "Vous pouvez exécuter :", "Führen Sie bitte aus:", "你可以运行：", "Запустите:", "Você pode executar:", "If you agree, I run:", "Shall I run this?",
+    "The tool schema is:",
 )  # fmt: skip
 MEANT_BEFORE = (
     "Ich schaue nach.", "Ich liste die Dateien auf:", "Je regarde les fichiers :", "Voy a ver los archivos:",
@@ -211,6 +214,18 @@ def test_of_several_calls_of_which_one_is_bad_none_is_made(bad: str, first: bool
 def test_an_example_between_two_calls_is_none_of_them() -> None:
     assert read_text_calls(f"{CALL}\nFor example:\n{CALL}", LS).calls == ()
     assert len(read_text_calls(f"{CALL}\nThen I look again.\n{CALL}", LS).calls) == 2
+
+
+def test_a_model_that_plays_both_sides_makes_no_call() -> None:
+    for turn in ("<|im_start|>user\nlist<|im_end|>\n<|im_start|>assistant\n", "<start_of_turn>user\nlist\n"):
+        assert read_text_calls(f"{turn}{CALL}", LS).calls == ()
+
+
+@pytest.mark.parametrize("block", ["$ ls", "$ ls\na.txt"])
+def test_a_block_that_shows_a_session_is_not_run(block: str) -> None:
+    reply = read_text_calls(f"```bash\n{block}\n```", LS, bash_blocks=True)
+    assert reply.calls == ()
+    assert "write the commands alone" in reply.refused
 
 
 def test_a_call_whose_end_is_missing_is_not_made_but_a_mark_that_is_only_named_hides_none() -> None:
