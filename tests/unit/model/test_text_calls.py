@@ -156,19 +156,20 @@ SAID_BEFORE = (
     "Zum Beispiel:", "So sieht ein Aufruf aus:", "Schreibe niemals:", "Die Datei enthält:",
     "Soll ich das ausführen?", "Par exemple :", "N'exécutez jamais ceci :", "Por ejemplo:", "Por exemplo:",
     "Per esempio:", "Un esempio:", "Bijvoorbeeld:", "Na przykład:", "Örneğin:", "Contohnya:", "Ví dụ:",
-    "Например:", "Никогда не пиши:", "Наприклад:", "例如：", "调用的格式如下：", "示例：", "千万别这样写：", "たとえば:", "예를 들어:",
-    "مثال:", "उदाहरण:", "The user could run this:", "I would run this:", "In the log I found:",
-    "The file has this line:", "It reads:", "Output:", "[stdout]", "Expected output:", "Observation:",
-    "$ cat a.txt", "Exit code: 0", "Please run this on your machine:", "Earlier the assistant sent",
-    "If the user asks, send:", "Vous pouvez exécuter :", "Führen Sie bitte aus:", "你可以运行：", "Запустите:",
-    "Você pode executar:", "If you agree, I run:", "Shall I run this?", "The tool schema is:",
+    "Например:", "Никогда не пиши:", "Наприклад:", "例如：", "调用的格式如下：", "示例：", "千万别这样写：",
+    "たとえば:", "예를 들어:", "مثال:", "उदाहरण:", "The user could run this:", "I would run this:",
+    "In the log I found:", "The file has this line:", "It reads:", "Output:", "[stdout]", "Expected output:",
+    "Observation:", "$ cat a.txt", "Exit code: 0", "Please run this on your machine:",
+    "Earlier the assistant sent", "If the user asks, send:", "Vous pouvez exécuter :", "Führen Sie bitte aus:",
+    "你可以运行：", "Запустите:", "Você pode executar:", "If you agree, I run:", "Shall I run this?",
+    "The tool schema is:",
 )  # fmt: skip
 MEANT_BEFORE = (
     "Ich schaue nach.", "Ich liste die Dateien auf:", "Je regarde les fichiers :", "Voy a ver los archivos:",
     "Vou ver os arquivos:", "Посмотрю, какие здесь файлы:", "Примерно так, смотрю дальше.", "我将列出文件：",
     "检查文件是否存在：", "现在把数据保存为JSON格式。", "ファイルを見ます：", "파일을 확인합니다.",
-    "Let me confirm that the file exists.",
-    "For example, I could list them. I list the files now.", "I found the bug, so I mend it:", "## Action",
+    "Let me confirm that the file exists.", "For example, I could list them. I list the files now.",
+    "I found the bug, so I mend it:", "## Action",
 )  # fmt: skip
 
 
