@@ -23,7 +23,7 @@ from llm_sandbox_nb.agent.errors import StopRun
 from llm_sandbox_nb.agent.failing_calls import FailingCalls
 from llm_sandbox_nb.agent.limits import Meter, estimated_tokens
 from llm_sandbox_nb.agent.model_call import call_model, unless_failed
-from llm_sandbox_nb.agent.no_call import SilentReplies, refusal
+from llm_sandbox_nb.agent.no_call import SilentReplies, refusal, says_something
 from llm_sandbox_nb.agent.recorder import LiveOutput, Recorder
 from llm_sandbox_nb.agent.text_mode import TextMode, ToolCalls, is_native, load_text_form, without_echoes
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
@@ -389,9 +389,9 @@ class Loop:
         self._reply = reply.message
         written = reply.text + (reply.reasoning or "") + "".join(call.arguments for call in reply.calls)
         self.meter.add_reply(reply.usage, written)
-        self.last_text = reply.text.strip() or self.last_text
+        self._said = says_something(reply.text)
+        self.last_text = reply.text.strip() if self._said else self.last_text
         self.only_talked = not reply.calls
-        self._said = bool(reply.text.strip())
         self._spoke = self._spoke or (self._said and self.only_talked)
         self._open = list(reply.calls)
         self.recorder.emit(

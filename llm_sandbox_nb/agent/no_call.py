@@ -81,6 +81,12 @@ _NAMES: dict[ReplyKind, tuple[str, str]] = {
     "echo": ("reply that repeats what was sent", "replies that repeat what was sent"),
 }
 _STEPS_LEFT = re.compile(r"^[ \t]*\[?steps remaining: *\d+\]?[ \t]*$", re.IGNORECASE | re.MULTILINE)
+_NO_WORDS = re.compile(
+    r"<[|｜][^<>\n]{0,60}[|｜]>|<tool_response>[^<]*+</tool_response>|</?[A-Za-z][\w:.-]{0,40}+(?:\s[^<>\n]{0,200}+)?/?>"
+    r"|\[/?(?:TOOL_CALLS|ARGS|CALL_ID|INST|THINK|AVAILABLE_TOOLS|TOOL_RESULTS)\]|&nbsp;|```\w*+(?=\s|\Z)"
+)
+"""Special tokens, tags, and the marks of blocks and of calls."""
+_NOTHING = frozenset({"null", "undefined", "assistant", "(no content)", NOTHING_SAID})
 _REFUSALS = frozenset({"content_filter", "refusal"})
 _LONGEST_QUOTE = 2_000
 _LONGEST_WORDS = 500
@@ -91,16 +97,22 @@ def own_words(text: str) -> str:
     return " ".join(_STEPS_LEFT.sub("", text).split())
 
 
+def says_something(text: str) -> bool:
+    """Whether a text has words besides special tokens, tags, and names of roles that a chat template puts there."""
+    words = own_words(_NO_WORDS.sub(" ", text))
+    return any(character.isalnum() for character in words) and words.lower().rstrip(":") not in _NOTHING
+
+
 def reply_kind(reply: Reply, sent: Iterable[str]) -> ReplyKind:
     """The kind of a reply without a call. `sent` are the texts that it may repeat."""
     words = own_words(read_text_calls(reply.text, ()).text)
     if not words:
         had_text = bool(reply.text.strip()) and bool(_STEPS_LEFT.search(reply.text))
-        thought = bool((reply.reasoning or "").strip() or reply.text.strip())
+        thought = bool((reply.reasoning or "").strip() or reply.text.strip().strip("\ufeff"))
         return "echo" if had_text else "thought" if thought else "empty"
     if reply.finish_reason == "length":
         return "cut"
-    if words == NOTHING_SAID or not any(character.isalnum() for character in words):
+    if not says_something(words):
         return "empty"
     return "echo" if any(words == own_words(text) for text in sent) else "text"
 

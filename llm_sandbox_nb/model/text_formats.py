@@ -72,6 +72,11 @@ _TOKENS = re.compile(
     r"[\"'{}\[\]()](?:(?<=\")(?:[^\"\\]++|\\.)*+\"?|(?<=')(?:[^'\\]++|\\.)*+'?|(?<=[{}\[\]()]))", re.DOTALL
 )
 _NAME = r"[A-Za-z_][\w.-]{0,127}"
+END_TOKENS = re.compile(
+    r"(?:\s|<\|im_end\|>|<\|eot_id\|>|<\|eom_id\|>|<\|end_of_text\|>|<\|endoftext\|>|</s>|<\|end\|>|<eos>|<end_of_turn>"
+    r"|<turn\|>|<｜end▁of▁sentence｜>|<\|END_OF_TURN_TOKEN\|>|<\|observation\|>|<\|user\|>|\[e~\[|</tool_call>)*+\Z"
+)
+"""What may follow the last call of a reply."""
 
 
 def after_space(text: str, place: int) -> int:
@@ -127,7 +132,7 @@ def _literal_value(source: str) -> Any:
     return value
 
 
-_NAMES, _ARGUMENTS = ("name", "tool_name"), ("arguments", "parameters")
+_NAMES, _ARGUMENTS = ("name", "tool_name", "tool", "function"), ("arguments", "parameters")
 _BESIDE = frozenset({"type", "id", "tool_call_id", *_NAMES, *_ARGUMENTS})
 
 
@@ -140,13 +145,13 @@ def named_call(value: Any) -> tuple[str, dict[str, Any]] | None:
     name = next((value[key] for key in _NAMES if isinstance(value.get(key), str)), None)
     if name is None or not set(value) <= _BESIDE:
         return None
-    arguments: Any = next((value[key] for key in _ARGUMENTS if key in value), {})
+    arguments: Any = next((value[key] for key in _ARGUMENTS if key in value), {}) or {}
     if isinstance(
         arguments, str
     ):  # some write the arguments as JSON within a string, as the protocol has them
         decoded = read_value(arguments, after_space(arguments, 0))
         arguments = decoded[0] if decoded and not arguments[decoded[1] :].strip() else arguments
-    return (name, arguments) if isinstance(arguments, dict) else None
+    return (name.removeprefix("functions."), arguments) if isinstance(arguments, dict) else None
 
 
 def read_json_calls(text: str, place: int) -> tuple[WrittenCalls, int] | None:

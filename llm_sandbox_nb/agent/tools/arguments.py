@@ -26,7 +26,7 @@ class ArgumentsError(Exception):
 
 
 def parse_arguments(raw: str) -> dict[str, Any]:
-    """The arguments of a call from their JSON text; an empty text is `{}`.
+    """The arguments of a call from their JSON text; an empty text, `null` and `[]` are `{}`.
 
     JSON that is broken as models break it is repaired, if the repair loses nothing and adds nothing: line ends in
     strings, `\\$`, commas too many, quotes of other kinds, a fence. What is cut off never is: it may do another thing.
@@ -47,6 +47,8 @@ def parse_arguments(raw: str) -> dict[str, Any]:
                 f"The arguments are not valid JSON ({_place(error, raw)}). Nothing was done: {_what_to_do(raw)}.",
                 "malformed_json",
             ) from error
+    if value is None or value == []:
+        return {}
     if not isinstance(value, dict):
         raise ArgumentsError(
             f"The arguments have to be a JSON object, not {_name(value)}. Nothing was done.", "malformed_json"

@@ -26,6 +26,13 @@ def solved(folder: Path, model: TalkingReplies, **options: Any) -> Run:
     return asyncio.run(solve(options.pop("task", "How many?"), model=model, **options))
 
 
+NOTHING = (
+    "<|im_end|>", "<|eot_id|></s>", "<｜end▁of▁sentence｜>", "<tool_call>\n</tool_call>", "[TOOL_CALLS][]", "\ufeff",
+    "assistant\n", "null", "```bash\n\n```", "<answer></answer>", "&nbsp;", "<tool_response>\nok\n</tool_response>",
+    "<pad>" * 30,
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("reply", "kind"),
     [
@@ -39,12 +46,25 @@ def solved(folder: Path, model: TalkingReplies, **options: Any) -> Run:
         (said("1. First I read the file", "length"), "cut"),
         (said("[Steps remaining: 97]"), "echo"),
         (said("How   many?"), "echo"),
+        *((said(nothing), "empty") for nothing in NOTHING),
+        (said("There are 3.<|im_end|>"), "text"),
+        (said("<p>There are 3.</p>"), "text"),
         (said("There are 3."), "text"),
         (said("7"), "text"),
     ],
 )
 def test_what_a_reply_without_a_call_is(reply: Reply, kind: str) -> None:
     assert reply_kind(reply, ["How many?"]) == kind
+
+
+@pytest.mark.parametrize("nothing", ["<|im_end|>", "[Steps remaining: 99]", "assistant"])
+def test_special_tokens_and_our_own_footer_are_no_answer_with_submit_either(
+    tmp_path: Path, nothing: str
+) -> None:
+    model = TalkingReplies(called(1, "submit", text=nothing), called(2, "submit", text=nothing))
+    result = solved(tmp_path, model)
+    assert (result.stop_reason, result.answer, len(model.requests)) == ("submitted", None, 2)
+    assert "nothing is saved" in model.newest
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,11 @@ def test_the_sentence_shows_the_place_and_says_what_to_change() -> None:
         parse_arguments('{"command": "ls')
 
 
+@pytest.mark.parametrize("raw", ["", " ", "null", "[]", "{}", "\n{}\n", '"{}"'])
+def test_no_arguments_are_written_in_several_ways(raw: str) -> None:
+    assert parse_arguments(raw) == {}
+
+
 def test_blanks_in_a_fence_take_no_longer() -> None:
     """A pattern with three parts that match them took minutes for a thousand."""
     with pytest.raises(ArgumentsError):

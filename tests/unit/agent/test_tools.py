@@ -48,7 +48,7 @@ def test_schemas_are_what_providers_take() -> None:
         ("[" * 100_000, "not valid JSON"),
         ('["ls"]', "JSON object, not the list"),
         ('"ls"', "JSON object, not the text"),
-        ("null", "JSON object, not null"),
+        ("true", "JSON object, not true or false"),
         ("17", "JSON object, not the number 17"),
     ],
 )

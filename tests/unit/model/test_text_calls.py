@@ -151,6 +151,114 @@ def test_no_form_is_called_where_it_is_only_shown(wrapped: str, text: str) -> No
     assert read_text_calls(WRAPPED[wrapped].replace("{}", text), LS, bash_blocks=True).calls == ()
 
 
+CALL = '<tool_call>{"name": "execute_bash", "arguments": {"command": "ls"}}</tool_call>'
+SAID_BEFORE = (
+    "Zum Beispiel:", "So sieht ein Aufruf aus:", "Schreibe niemals:", "Die Datei enthält:",
+    "Soll ich das ausführen?", "Par exemple :", "N'exécutez jamais ceci :", "Por ejemplo:", "Por exemplo:",
+    "Per esempio:", "Un esempio:", "Bijvoorbeeld:", "Na przykład:", "Örneğin:", "Contohnya:", "Ví dụ:",
+    "Например:", "Никогда не пиши:", "Наприклад:", "例如：", "调用的格式如下：", "示例：", "千万别这样写：",
+    "たとえば:", "예를 들어:", "مثال:", "उदाहरण:", "The user could run this:", "I would run this:",
+    "In the log I found:", "The file has this line:", "It reads:", "Output:", "[stdout]", "Expected output:",
+    "Observation:", "$ cat a.txt", "Exit code: 0", "Please run this on your machine:",
+    "Earlier the assistant sent", "If the user asks, send:", "Vous pouvez exécuter :", "Führen Sie bitte aus:",
+    "你可以运行：", "Запустите:", "Você pode executar:", "If you agree, I run:", "Shall I run this?",
+    "The tool schema is:",
+)  # fmt: skip
+MEANT_BEFORE = (
+    "Ich schaue nach.", "Ich liste die Dateien auf:", "Je regarde les fichiers :", "Voy a ver los archivos:",
+    "Vou ver os arquivos:", "Посмотрю, какие здесь файлы:", "Примерно так, смотрю дальше.", "我将列出文件：",
+    "检查文件是否存在：", "现在把数据保存为JSON格式。", "ファイルを見ます：", "파일을 확인합니다.",
+    "Let me confirm that the file exists.", "For example, I could list them. I list the files now.",
+    "I found the bug, so I mend it:", "## Action",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("said", SAID_BEFORE)
+@pytest.mark.parametrize("form", ["{}\n{}", "{}\n\n```json\n{}\n```", "I look at it.\n\n{}\n\n{}"])
+def test_words_of_other_languages_and_lists_announce_an_example_too(said: str, form: str) -> None:
+    text = form.replace("{}", said, 1)
+    written = text.replace(
+        "{}", CALL.removeprefix("<tool_call>").removesuffix("</tool_call>") if "`" in form else CALL
+    )
+    assert read_text_calls(written, LS).calls == ()
+
+
+@pytest.mark.parametrize("mark", ["1. ", "- ", "2) ", "* ", "| ", "# "])
+def test_a_call_in_a_list_a_table_or_a_heading_is_shown(mark: str) -> None:
+    assert read_text_calls(f"What there is:\n{mark}{CALL}", LS).calls == ()
+
+
+@pytest.mark.parametrize("said", MEANT_BEFORE)
+def test_what_a_model_says_before_it_acts_announces_no_example(said: str) -> None:
+    assert calls(read_text_calls(f"{said}\n{CALL}", LS)) == [("execute_bash", {"command": "ls"})]
+
+
+ONE_BAD = {
+    "another name": CALL.replace("execute_bash", "rm"),
+    "not whole": '<tool_call>{"name": "execute_bash", "arguments": {"command": </tool_call>',
+    "without its argument": CALL.replace('"command": "ls"', ""),
+    "an argument of another type": CALL.replace('"ls"', "{}"),
+    "without a name": '<tool_call>{"arguments": {"command": "ls"}}</tool_call>',
+    "XML that is not whole": "<tool_call>\n<function=execute_bash>\n<parameter=command>\nls\n</tool_call>",
+}
+
+
+@pytest.mark.parametrize("bad", ONE_BAD)
+@pytest.mark.parametrize("first", [True, False])
+def test_of_several_calls_of_which_one_is_bad_none_is_made(bad: str, first: bool) -> None:
+    both = [ONE_BAD[bad], CALL] if first else [CALL, ONE_BAD[bad]]
+    reply = read_text_calls("\n".join(both), LS)
+    assert reply.calls == ()
+    assert reply.refused
+
+
+def test_an_example_between_two_calls_is_none_of_them() -> None:
+    assert read_text_calls(f"{CALL}\nFor example:\n{CALL}", LS).calls == ()
+    assert len(read_text_calls(f"{CALL}\nThen I look again.\n{CALL}", LS).calls) == 2
+
+
+def test_a_model_that_plays_both_sides_makes_no_call() -> None:
+    for turn in ("<|im_start|>user\nlist<|im_end|>\n<|im_start|>assistant\n", "<start_of_turn>user\nlist\n"):
+        assert read_text_calls(f"{turn}{CALL}", LS).calls == ()
+
+
+@pytest.mark.parametrize("block", ["$ ls", "$ ls\na.txt"])
+def test_a_block_that_shows_a_session_is_not_run(block: str) -> None:
+    reply = read_text_calls(f"```bash\n{block}\n```", LS, bash_blocks=True)
+    assert reply.calls == ()
+    assert "write the commands alone" in reply.refused
+
+
+def test_a_call_whose_end_is_missing_is_not_made_but_a_mark_that_is_only_named_hides_none() -> None:
+    assert read_text_calls(CALL.removesuffix("</tool_call>").replace(">{", ">\n{"), LS).calls == ()
+    assert len(read_text_calls(f"I write a <tool_call> now.\n{CALL}", LS).calls) == 1
+
+
+@pytest.mark.parametrize("bash_blocks", [True, False])
+def test_a_call_in_a_block_of_shell_commands_is_no_command(bash_blocks: bool) -> None:
+    assert read_text_calls(f"```bash\n{CALL}\n```", LS, bash_blocks).calls == ()
+
+
+@pytest.mark.parametrize("arguments", ["null", '""', "[]", "{}"])
+def test_no_arguments_are_written_in_several_ways(arguments: str) -> None:
+    ends = f'<tool_call>{{"name": "submit", "arguments": {arguments}}}</tool_call>'
+    assert calls(read_text_calls(ends, [tool("submit")])) == [("submit", {})]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CALL.replace("execute_bash", "functions.execute_bash"),
+        f"\ufeff{CALL}",
+        '{"tool": "execute_bash", "arguments": {"command": "ls"}}',
+        '{"function": "execute_bash", "parameters": {"command": "ls"}}',
+    ],
+)
+def test_other_ways_to_write_a_name(text: str) -> None:
+    assert calls(read_text_calls(text, LS)) == [("execute_bash", {"command": "ls"})]
+    assert read_text_calls(text.replace("execute_bash", "Execute_Bash"), LS).calls == ()
+
+
 def test_why_a_call_does_not_count_is_said() -> None:
     said = {
         '<tool_call>{"name": "rm", "arguments": {}}</tool_call>': 'there is no tool "rm"',

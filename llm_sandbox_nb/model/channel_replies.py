@@ -1,0 +1,156 @@
+"""Replies in channels: gpt-oss (harmony, with its marks and without) and Kimi K3 (elements).
+
+Such a reply says itself what is a thought, what is an answer and what is a call.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import dataclass
+
+from llm_sandbox_nb.model.text_formats import END_TOKENS, Written, WrittenCalls, after_space, read_value
+
+_MOST_HEADERS = 20_000
+"""Headers that are not whole, until the rest is left."""
+
+
+def read_channels(text: str) -> ChannelReply | None:
+    """The reply; None when it is not written in channels."""
+    return _harmony(text) or _kimi3(text)
+
+
+@dataclass(frozen=True)
+class ChannelReply:
+    """What such a reply says, thinks and calls."""
+
+    text: str
+    reasoning: str
+    calls: WrittenCalls
+    more: bool = False
+    """Whether text follows the last call."""
+
+
+_HARMONY_BEGIN = re.compile(r"\s*+(?:<\|start\|>)?(?:assistant)?\s*+(?:to=[\w.]{1,200}\s*+)?<\|channel\|>")
+_HARMONY_MESSAGE = re.compile(
+    r"\s*+(?:<\|start\|>\s*+)?(?:assistant\s*+)?(?:to=(?P<role>[\w.-]{1,200})\s*+)?"
+    r"(?:<\|channel\|>\s*+(?:(?P<channel>analysis|commentary|final)\s*+)?(?:to=(?P<to>[\w.-]{1,200})\s*+)?)?"
+    r"(?:<\|constrain\|>\s*+)?(?:\w{1,20}\s*+)?<\|message\|>"
+)
+_HARMONY_END = re.compile(r"<\|(?:end|call|return)\|>\s*(?=<\|start\|>|\Z)|(?=<\|start\|>assistant)")
+_HARMONY_HEADER = re.compile(r"<\|start\|>|<\|channel\|>")
+_STRIPPED = re.compile(
+    r"\A(?:analysis(?P<thought>.*?)(?:assistant|\Z))?\s*+(?:commentary\s*+)?to=functions\.(?P<name>[A-Za-z_]\w{0,127})\s*+"
+    r"(?:commentary\s*+)?(?:json\s*+|code\s*+)?(?=\{)",
+    re.DOTALL,
+)
+
+
+def _harmony(text: str) -> ChannelReply | None:
+    """gpt-oss: messages in channels; None when the text is not written so."""
+    if not _HARMONY_BEGIN.match(text):
+        return _harmony_without_marks(text)
+    place, calls, more, failures = 0, WrittenCalls(), False, 0
+    texts: list[str] = []
+    thoughts: list[str] = []
+    while place < len(text):
+        header = _HARMONY_MESSAGE.match(text, place)
+        if header is None:  # a header that is not whole: what follows the next one still counts
+            following = _HARMONY_HEADER.search(text, place + 1)
+            failures += 1
+            if following is None or failures > _MOST_HEADERS:
+                break
+            place = following.start()
+            continue
+        recipient = header["to"] or header["role"] or ""
+        name = recipient.removeprefix("functions.") if recipient.startswith("functions.") else ""
+        value = read_value(text, after_space(text, header.end())) if name else None
+        end = _HARMONY_END.search(text, value[1] if value else header.end())
+        content = text[header.end() : end.start() if end else len(text)]
+        place = end.end() if end else len(text)
+        if name:
+            whole = (
+                value is not None
+                and isinstance(value[0], dict)
+                and not text[value[1] : header.end() + len(content)].strip()
+            )
+            if not whole:
+                return ChannelReply("\n".join(texts), "\n\n".join(thoughts), [], more)
+            calls.append((name, value[0]))  # type: ignore[index] # `whole` says so
+            more = False
+        elif header["channel"] == "analysis":
+            thoughts.append(content.strip())
+        elif not recipient:
+            texts.append(content.strip())
+            more = bool(content.strip())
+    return ChannelReply("\n".join(texts), "\n\n".join(thoughts), calls, more and bool(calls))
+
+
+def _harmony_without_marks(text: str) -> ChannelReply | None:
+    """What is left of such a reply when a server has taken its special tokens out."""
+    if "to=functions." not in text:
+        return None
+    header = _STRIPPED.match(text.lstrip())
+    if header is None:
+        return None
+    rest = text.lstrip()
+    found = read_value(rest, header.end())
+    if found is None or not isinstance(found[0], dict):
+        return None
+    more = bool(END_TOKENS.fullmatch(rest[found[1] :]) is None)
+    return ChannelReply("", (header["thought"] or "").strip(), [(header["name"], found[0])], more)
+
+
+_OPEN = re.compile(r"<\|open\|>(think|response|tools|call|argument)((?: \w+=\"[^\"]{0,200}\")*)<\|sep\|>")
+_ATTRIBUTE = re.compile(r" (\w+)=\"([^\"]*)\"")
+
+
+def _kimi3(text: str) -> ChannelReply | None:
+    """Kimi K3: elements with marks for their begin and end; the first of them may have been begun by the template."""
+    begun = text.lstrip().startswith(("<|open|>", "<|close|>"))
+    if not begun and not -1 < text.find("<|close|>think<|sep|>") < (text.find("<|open|>") % len(text or " ")):
+        return None
+    place = 0
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: WrittenCalls = []
+    for element in ("think", "response"):
+        end = text.find(f"<|close|>{element}<|sep|>")
+        if end >= 0 and "<|open|>" not in text[:end].replace(f"<|open|>{element}<|sep|>", ""):
+            (thoughts if element == "think" else texts).append(text[:end].rpartition("<|sep|>")[2])
+            place = end + len(f"<|close|>{element}<|sep|>")
+            break
+    while opening := _OPEN.search(text, place):
+        kind, attributes = opening[1], dict(_ATTRIBUTE.findall(opening[2]))
+        place = opening.end()
+        if kind in ("think", "response"):
+            end = text.find(f"<|close|>{kind}<|sep|>", place)
+            content = text[place : end if end >= 0 else len(text)]
+            (thoughts if kind == "think" else texts).append(content)
+            place = len(text) if end < 0 else end
+        elif kind == "call":
+            calls.append((attributes.get("tool", ""), {}))
+        elif kind == "argument" and calls:
+            end_mark = "<|close|>argument<|sep|>"
+            end = text.find(end_mark, place)
+            while end >= 0 and not re.match(
+                r"\s*<\|(?:open\|>argument|close\|>call)",
+                text[end + len(end_mark) : end + len(end_mark) + 60],
+            ):
+                end = text.find(end_mark, end + 1)
+            if end < 0:
+                calls.pop()
+                break
+            raw = text[place:end]
+            calls[-1][1][html.unescape(attributes.get("key", ""))] = (
+                raw if attributes.get("type") == "string" else Written(raw)
+            )
+            place = end + len(end_mark)
+    closed = text.count("<|close|>call<|sep|>")
+    left = text[text.rfind("<|sep|>") + len("<|sep|>") :] if calls else ""
+    return ChannelReply(
+        "".join(texts),
+        "\n\n".join(filter(None, thoughts)),
+        calls[:closed],
+        END_TOKENS.fullmatch(left) is None,
+    )

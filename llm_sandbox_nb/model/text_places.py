@@ -1,0 +1,176 @@
+"""Code, quotes and results in a reply: where a call that is written as text is only shown.
+
+The text begins with a line end, and is read from its begin to its end.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import itertools
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from llm_sandbox_nb.model.text_formats import FORMATS, Format
+
+LONGEST_MARK = 32
+
+
+def _any_of(alternatives: Iterable[tuple[str, str]]) -> re.Pattern[str]:
+    """A pattern of regular expressions that are given as their first character and the rest.
+
+    Those with one first character are put together, so that the search passes over all others quickly, and over many
+    `<` in a row.
+    """
+    rests: dict[str, list[str]] = {}
+    for first, rest in alternatives:
+        rests.setdefault("<(?!<)" if first == "<" else re.escape(first), []).append(rest)
+    return re.compile("|".join(f"{first}(?:{'|'.join(rest)})" for first, rest in rests.items()))
+
+
+def _split_mark(form: Format) -> tuple[str, str]:
+    """The first character of a mark, and the regular expression of its rest."""
+    return form.hint[0] if form.mark[0] == "\\" else form.mark[0], form.mark.removeprefix("\\")[1:]
+
+
+ANY_MARK = _any_of(map(_split_mark, FORMATS))
+BY_GROUP = {f"f{number}": form for number, form in enumerate(FORMATS)}
+_RESULTS = (
+    "tool_(?:response|result|output)", "observation", "results?", "output", "stdout", "file", "document", "example",
+    "code", "pre", "quote", "blockquote", "function_results?",
+)  # fmt: skip
+"""Tags whose content a model shows."""
+
+
+def _at_line_start(mark: str) -> str:
+    """A regular expression that matches after a mark with which a line begins; the text begins with a line end."""
+    return "(?:" + "|".join(f"(?<=\\n{blanks}{mark})" for blanks in ("", " ", "  ", "   ")) + ")"
+
+
+_CODE = (
+    ("`", f"``{_at_line_start('```')}(?P<fence>`*+[^\\n`]*+(?=\\n|\\Z))"),
+    ("`", "``(?P<run>`*+)"),
+    ("~", f"~~{_at_line_start('~~~')}(?P<tildes>~*+[^\\n`]*+(?=\\n|\\Z))"),
+    ("<", "!(?P<comment>--)"),
+    *(("<", rf"[{tag[0]}{tag[0].upper()}](?i:{tag[1:]})(?:\s[^<>\n]{{0,200}}+)?>") for tag in _RESULTS),
+)
+_CLOSING = {
+    mark: re.compile(rf"({mark * 3}{_at_line_start(mark * 3)}{mark}*+)[ \t]*+(?=\n|\Z)") for mark in "`~"
+}
+
+
+@functools.lru_cache(maxsize=64)
+def places_of(groups: tuple[str, ...]) -> re.Pattern[str]:
+    """What matters for where a call stands: fences, comments, results, and the marks of these forms."""
+    marks = [(name, *_split_mark(BY_GROUP[name])) for name in groups]
+    return _any_of([*_CODE, *((first, _named(name, rest)) for name, first, rest in marks)])
+
+
+def _named(group: str, rest: str) -> str:
+    """A regular expression as a group, which begins after its first character where that is a plain one."""
+    plain = re.match(r"\w|\\\W|", rest)[0]  # type: ignore[index] # it matches nothing too
+    return f"{plain}(?P<{group}>{rest[len(plain) :]})"
+
+
+class Fence(NamedTuple):  # a text may have thousands
+    """A block of code with its fences; without content when it is not closed."""
+
+    start: int
+    end: int
+    info: str
+    content: str
+
+
+_MOST_RUNS = 10_000
+_TICKS = re.compile(r"`++")
+_CODE_LINE = re.compile(r" {4}| {0,3}[\t>]")
+
+
+class Lines:
+    """Indented code, quotes and inline code: whether places, which are asked for in order, stand in them."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._asked = 0
+        self._quoted = False
+        """Whether the line of the newest place is code or a quote."""
+        self._begin = 0
+        """Where inline code of its paragraph may begin."""
+        self._end = 0
+        """The end of the paragraph whose backticks are known."""
+        self._runs: list[int] = []
+        """Where its runs of backticks are."""
+        self._same: dict[int, list[int]] = {}
+        """The same by their length."""
+        self._next = 0
+        """The first of them that may begin code at the place."""
+
+    def end_of_code(self, place: int, floor: int) -> int:
+        """The end of the code or quote in which a place stands; 0 when it stands in neither.
+
+        `floor` is the end of what was read before.
+        """
+        text, known = self._text, max(self._asked, floor)
+        if (line := text.rfind("\n", known, place)) >= 0:
+            self._quoted = _CODE_LINE.match(text, line + 1) is not None
+        elif floor > self._asked:
+            self._quoted = False
+        self._begin = max(self._begin, floor, text.rfind("\n\n", known, place))
+        self._asked = place
+        return after(text, "\n", place) - 1 if self._quoted else self._end_of_inline_code(place)
+
+    def _end_of_inline_code(self, place: int) -> int:
+        if place >= self._end:
+            if self._text.find("`", self._begin, place) < 0:
+                return 0
+            self._read_runs(place)
+        if len(self._runs) > _MOST_RUNS:
+            return self._end
+        while self._next < len(self._runs) and (run := self._runs[self._next]) < place:
+            length = _TICKS.match(self._text, run).end() - run  # type: ignore[union-attr] # backticks are there
+            same = self._same[length]
+            following = bisect.bisect_right(same, run)
+            if run < self._begin or following == len(same):  # a run that no other ends is text
+                self._next += 1
+                continue
+            if (end := same[following] + length) > place:
+                return end
+            self._next = bisect.bisect_left(self._runs, end)
+        return 0
+
+    def _read_runs(self, place: int) -> None:
+        """Find the backticks of the paragraph: code does not reach beyond an empty line."""
+        end = self._text.find("\n\n", place)
+        self._end = len(self._text) if end < 0 else end
+        self._runs, self._same, self._next = [], {}, 0
+        for run in itertools.islice(_TICKS.finditer(self._text, self._begin, self._end), _MOST_RUNS + 1):
+            self._runs.append(run.start())
+            self._same.setdefault(len(run[0]), []).append(run.start())
+
+
+def read_fence(text: str, opening: re.Match[str]) -> Fence:
+    """The block that begins with this match of `places_of`."""
+    line, (start, end) = opening[0], opening.span()
+    mark = line[0]
+    info = line.lstrip(mark)
+    length = len(line) - len(info)
+    info = info.strip().lower() if mark == "`" else mark
+    closing = _CLOSING[mark].search(text, end)
+    while closing and len(closing[1]) < length:
+        closing = _CLOSING[mark].search(text, closing.end())
+    if closing is None:
+        return Fence(start, len(text), f"{info} unclosed", "")
+    return Fence(start, closing.end(), info, text[end + 1 : text.rindex("\n", 0, closing.start())])
+
+
+def after_run(text: str, run: re.Match[str]) -> int:
+    """The place after the next run of as many backticks; 0 when there is none."""
+    same = re.compile(f"(?<!`){run[0]}(?!`)").search(text, run.end()) if len(run[0]) < LONGEST_MARK else None
+    return same.end() if same else 0
+
+
+def after(text: str, end: str, place: int) -> int:
+    """The place after the next `end`; the end of the text when there is none."""
+    found = text.find(end, place)
+    return len(text) if found < 0 else found + len(end)
