@@ -370,7 +370,7 @@ class Sandbox(ABC):
         Only regular files and directories are written, with plain modes, only below `target`, never through a link
         that is already there. Returns a sentence for each entry that was left out (links, devices, names that lead
         elsewhere, or everything past `limit` bytes). Files and folders are limited in number too: 1,000, and one more
-        for each 4 KiB of `limit`, at most 100,000.
+        for each 4 KiB of `limit`, at most 100,000. A file with several names (hard links) counts once and stays one.
 
         Args:
             source: in the sandbox. A file is written under the last part of this name and no other.

@@ -34,7 +34,7 @@ CHUNK = struct.Struct(">I")
 """Length of a piece of content; 0 ends the content."""
 CHUNK_SIZE = 256 * 1024
 DIRECTORY, FILE, LINK, SAME, SKIPPED, THE_END = b"DFLHSE"
-"""`LINK` and `SAME`, a further name of a file that came before, only travel into a sandbox."""
+"""`SAME` is a further name of a file that came before. `LINK` only travels into a sandbox."""
 
 
 def record(kind: int, path: bytes, mode: int = 0) -> bytes:
@@ -64,7 +64,7 @@ class TreeRecordReader:
             kind, length, mode = RECORD.unpack(self._take(RECORD.size))
             if kind == THE_END:
                 return
-            if kind not in (DIRECTORY, FILE, SKIPPED):
+            if kind not in (DIRECTORY, FILE, SAME, SKIPPED):
                 raise ProtocolError("a tree of files holds something that is none")
             yield kind, self._take(length), mode
 
@@ -249,6 +249,7 @@ _ENTRY_SIZE = 4096
 """Bytes that a file or folder takes on a disk at least, so that a small limit makes few of them."""
 _MAX_DEPTH = 100
 _MAX_NAME = 255
+_PATH_MOST = 4096
 _OPEN_FOLDER = os.O_RDONLY | FOLDER | NO_LINK | NOT_INHERITED
 _OPEN_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK | NOT_INHERITED
 
@@ -342,6 +343,8 @@ class _Receiver:
         self._left = limit
         self._entries_left = min(MAX_ENTRIES, _FREE_ENTRIES + limit // _ENTRY_SIZE)
         self._unnamed = 0
+        self._written: dict[bytes, tuple[int, int]] = {}
+        """The files of this transfer by their paths: device and inode."""
 
     def receive(self, reader: TreeRecordReader) -> None:
         for kind, path, mode in reader.records():
@@ -350,6 +353,8 @@ class _Receiver:
                     raise _RefusedError(_reason(reader))
                 if kind == FILE:
                     self._file(path, mode, reader)
+                elif kind == SAME:
+                    self._further_name(path, _short(reader))
                 else:
                     os.close(self._enter(_components(path)))
             except _RefusedError as refused:
@@ -396,12 +401,35 @@ class _Receiver:
             _drain(reader)
             raise
         try:
-            self._write(folder, name, mode, reader)
+            self._written[path] = self._write(folder, name, mode, reader)
         finally:
             os.close(folder)
 
-    def _write(self, folder: int, name: bytes, mode: int, reader: TreeRecordReader) -> None:
-        """Write the file beside its place, then give it its name; a rename does not follow a link."""
+    def _further_name(self, path: bytes, first: bytes) -> None:
+        """Give a file of this very transfer one more name; it takes room once. No other file can be meant."""
+        written = self._written.get(first)
+        if written is None:
+            raise _RefusedError("it is said to be a file that did not come")
+        *parents, name = _components(path)
+        *first_parents, first_name = _components(first)
+        folder = self._enter(parents)
+        try:
+            _refuse_obstacle(name, folder)
+            self._count_entry()
+            source = self._enter(first_parents)
+            try:
+                _link(source, first_name, folder, name, written)
+            finally:
+                os.close(source)
+        finally:
+            os.close(folder)
+        self._written[path] = written
+
+    def _write(self, folder: int, name: bytes, mode: int, reader: TreeRecordReader) -> tuple[int, int]:
+        """Write the file beside its place, then give it its name; a rename does not follow a link.
+
+        Returns its device and inode.
+        """
         try:
             _refuse_obstacle(name, folder)
             self._count_entry()
@@ -413,11 +441,13 @@ class _Receiver:
         try:
             try:
                 complete = self._copy(fd, reader)
+                info = os.fstat(fd)
             finally:
                 os.close(fd)
             if not complete:
                 raise _RefusedError("there is no room for it within the limit")
             os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
+            return info.st_dev, info.st_ino
         except BaseException:
             os.unlink(beside, dir_fd=folder)
             raise
@@ -431,6 +461,30 @@ class _Receiver:
                 while view:
                     view = view[os.write(fd, view) :]
         return self._left >= 0
+
+
+def _link(source: int, first: bytes, folder: int, name: bytes, expected: tuple[int, int]) -> None:
+    """Link a file to a further name, if it is still the `expected` one."""
+    beside = b".llm-sandbox-" + secrets.token_hex(8).encode()
+    try:
+        os.link(first, beside, src_dir_fd=source, dst_dir_fd=folder, follow_symlinks=False)
+        info = os.lstat(beside, dir_fd=folder)
+        if (info.st_dev, info.st_ino) != expected:
+            raise _RefusedError("the file that it names was replaced meanwhile")
+        os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError as error:
+        raise _RefusedError(f"no second name can be given to a file here ({error.strerror})") from error
+    finally:
+        with contextlib.suppress(FileNotFoundError):  # a rename to a name of the same file leaves both
+            os.unlink(beside, dir_fd=folder)
+
+
+def _short(reader: TreeRecordReader) -> bytes:
+    """The content of an entry that is short: a path."""
+    found = b""
+    for piece in reader.content():
+        found = (found + piece)[:_PATH_MOST]
+    return found
 
 
 def _components(path: bytes) -> list[bytes]:

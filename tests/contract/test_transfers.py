@@ -155,3 +155,16 @@ async def test_cancelled_transfers_leave_a_usable_sandbox(box: Any, tmp_path: Pa
     assert (await box.run("stat -c %s input/big")).stdout == b"80000000\n"
     assert await box.download("input", target) == []
     assert (target / "big").stat().st_size == 80_000_000
+
+
+@pytest.mark.smoke
+async def test_hard_links_travel_and_count_once(box: Any, tmp_path: Path) -> None:
+    await box.run(
+        "mkdir -p output/sub; head -c 1000000 /dev/urandom > output/a; ln output/a output/sub/b; ln output/a output/c"
+    )
+    assert await box.download("output", tmp_path / "there", limit=2_000_000) == []
+    found = [tmp_path / "there" / name for name in ("a", "sub/b", "c")]
+    assert len({path.stat().st_ino for path in found}) == 1
+    await box.upload(tmp_path / "there", "input/back")
+    said = (await box.run("stat -c %h input/back/a; cmp input/back/sub/b output/c && echo same")).stdout
+    assert said == b"3\nsame\n"

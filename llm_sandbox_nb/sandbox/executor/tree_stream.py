@@ -2,8 +2,8 @@
 
 A tree travels as records: a header `>BHI` (kind, length of the path, mode), the path, and for a file its
 content in chunks of `>I` bytes, the last of which is empty. Kinds: D directory, F file, S left out (its
-content is the reason), and E, which ends the tree. Only into the sandbox: L link (its content is where it leads),
-H another name of a file (its content is the first name).
+content is the reason), H another name of a file (its content is the first name), and E, which ends the tree. Only
+into the sandbox: L link (its content is where it leads).
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class TreeWriter:
         self.names_left = NAMES_SIZE
         self.entries_left = TREE_ENTRIES
         self.full = False
+        self.linked: dict[tuple[int, int], bytes] = {}
 
     def record(self, kind: int, path: bytes, mode: int) -> None:
         """Write the header of an entry."""
@@ -70,9 +71,15 @@ class TreeWriter:
             info = os.fstat(fd)
             if not stat.S_ISREG(info.st_mode):
                 self.skip(name, b"it is no regular file")
+            elif info.st_nlink > 1 and (info.st_dev, info.st_ino) in self.linked:
+                first = self.linked[info.st_dev, info.st_ino]
+                self.record(SAME, name, 0)
+                write_all(1, CHUNK.pack(len(first)) + first + CHUNK.pack(0))
             elif info.st_size > self.left:
                 self.skip(name, b"there is no room for it within the limit")
             else:
+                if info.st_nlink > 1:
+                    self.linked[info.st_dev, info.st_ino] = name
                 self.record(FILE, name, stat.S_IMODE(info.st_mode))
                 self.content(fd)
         finally:

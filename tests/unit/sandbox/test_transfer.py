@@ -431,12 +431,80 @@ def test_a_large_file_and_a_linked_folder_are_planned(tmp_path, monkeypatch):
     assert plan_upload(tmp_path / "source/run me").names() == ["run me"]
 
 
-@pytest.mark.parametrize("kind", [LINK, SAME])
-def test_no_link_is_taken_from_a_sandbox(tmp_path, kind):
-    stream = record(kind, b"l") + chunked(b"/etc/passwd") + record(THE_END, b"")
+def test_no_link_is_taken_from_a_sandbox(tmp_path):
+    stream = record(LINK, b"l") + chunked(b"/etc/passwd") + record(THE_END, b"")
     with pytest.raises(TransferError, match="holds something that is none"):
         receive_tree(io.BytesIO(stream), tmp_path / "target", 10**6)
     assert everything(tmp_path / "target") == {}
+
+
+def same(path, first):
+    return record(SAME, path) + chunked(first)
+
+
+def test_a_hard_link_travels_once_and_counts_once(tmp_path, monkeypatch):
+    grow(tmp_path / "source", {b"a": (b"x" * 900, 0), b"d/e": (b"y" * 50, 0)})
+    for name in ("b", "d/c"):
+        (tmp_path / "source" / name).hardlink_to(tmp_path / "source/a")
+    assert receive_tree(packed(tmp_path / "source", 1000, monkeypatch), tmp_path / "target", 1000) == []
+    assert everything(tmp_path / "target") == everything(tmp_path / "source")
+    inodes = {(tmp_path / "target" / name).stat().st_ino for name in ("a", "b", "d/c")}
+    assert len(inodes) == 1
+    monkeypatch.undo()
+    unpacked(uploaded(tmp_path / "source"), tmp_path / "inside", monkeypatch)
+    assert (tmp_path / "inside/a").stat().st_nlink == 3
+
+
+@pytest.mark.parametrize(
+    "first", [b"mine", b"../secret", b"/etc/passwd", b"sub/mine", b"l", b"", b"b", b"x" * 100_000]
+)
+def test_a_hard_link_is_never_one_to_a_file_that_was_there(tmp_path, first):
+    target = tmp_path / "target"
+    (target / "sub").mkdir(parents=True)
+    for path in (target / "mine", target / "sub/mine", tmp_path / "secret"):
+        path.write_text("precious")
+    (target / "l").symlink_to("mine")
+    told = receive(target, file(b"a"), same(b"b", first), same(b"c", b"a"))
+    assert told == ["b was left out: it is said to be a file that did not come."]
+    assert not (target / "b").exists()
+    assert (target / "c").read_bytes() == b"content"
+    assert (target / "mine").stat().st_nlink == (target / "sub/mine").stat().st_nlink == 1
+
+
+def test_a_hard_link_replaces_no_link_and_no_folder_and_may_come_twice(tmp_path):
+    target = tmp_path / "target"
+    (target / "folder").mkdir(parents=True)
+    (target / "l").symlink_to("elsewhere")
+    (target / "old").write_text("old")
+    told = receive(
+        target, file(b"a"), same(b"l", b"a"), same(b"folder", b"a"), same(b"../up", b"a"), same(b"b", b"a"),
+        same(b"b", b"a"), same(b"a", b"b"), same(b"old", b"a"),
+    )  # fmt: skip
+    assert told == [
+        "l was left out: a link is in its place.",
+        "folder was left out: something that is no file is in its place.",
+        "../up was left out: its name leads elsewhere.",
+    ]
+    assert sorted(path.name for path in target.iterdir()) == ["a", "b", "folder", "l", "old"]
+    assert (target / "old").read_bytes() == b"content"
+    assert (target / "a").stat().st_nlink == 3
+
+
+def test_a_hard_link_to_a_file_that_was_replaced_meanwhile_is_left_out(tmp_path, monkeypatch):
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "mine").write_text("precious")
+    link = os.link
+
+    def replaced(source, place, **how):
+        (target / "mine").rename(target / "a")
+        link(source, place, **how)
+
+    monkeypatch.setattr(os, "link", replaced)
+    told = receive(target, file(b"a"), same(b"b", b"a"))
+    assert told == ["b was left out: the file that it names was replaced meanwhile."]
+    assert [path.name for path in target.iterdir()] == ["a"]
+    assert (target / "a").stat().st_nlink == 1
 
 
 def test_a_file_that_became_a_pipe_after_it_was_planned_does_not_hold_up(tmp_path):
