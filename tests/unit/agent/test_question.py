@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from agent_scripts import SUBMIT, bash, script, turn
 from pages import ROOT
+from support import run
 
 from llm_sandbox_nb.agent.control.danger import LOOKED_AT, REDIRECTED, RULES, TOO_LONG, Rule, dangers_of
 from llm_sandbox_nb.agent.control.decisions import DENIED, Held
 from llm_sandbox_nb.agent.control.question import question
+from llm_sandbox_nb.agent.control.run_control import RunControl
+from llm_sandbox_nb.agent.errors import RunError
+from llm_sandbox_nb.runs.solve import solve
+from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
@@ -111,3 +118,28 @@ def test_other_tools_are_named(tmp_path: Path) -> None:
         "Run this call?\nStep 2. A breakpoint stopped the run here. step == 2\nlookup\n{oops"
     )
     assert question(Held(3, "c", "call", "step", "", "submit", {})).startswith("Submit?\n")
+
+
+def test_a_sandbox_that_does_not_start_ends_the_question(tmp_path: Path) -> None:
+    """Nobody is asked about a call that cannot be executed."""
+
+    async def go() -> None:
+        asked = asyncio.Event()
+
+        async def fails() -> Any:
+            await asked.wait()
+            raise SandboxError("No engine answers.")
+
+        await solve(
+            "x",
+            model=script(tmp_path, turn(bash("ls")), SUBMIT),
+            isolation="docker",
+            sandbox=fails(),
+            output_dir=tmp_path,
+            approve="ask",
+            control=RunControl(),
+            listeners=[lambda event: asked.set() if event.kind == "call.held" else None],
+        )
+
+    with pytest.raises(RunError, match="No engine answers"):
+        run(go())
