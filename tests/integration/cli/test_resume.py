@@ -12,6 +12,7 @@ from answering_server import Answer, AnsweringServer
 from cli_process import CommandLine, Done, open_command_line
 from scripted_faults import UNAUTHORIZED
 from scripted_server import ScriptedServer
+from support import own_mark
 
 from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.runs.recorded_spec import recorded_spec
@@ -117,7 +118,8 @@ def test_a_model_that_says_nothing_has_its_own_exit_code(command_line: CommandLi
 def test_options_of_a_run_that_a_resume_changes_hold_and_are_recorded(
     command_line: CommandLine, tmp_path: Path
 ) -> None:
-    (tmp_path / "script.yaml").write_text(turns("echo one", "sleep 60", "echo 42 > output/answer.txt"))
+    waits = f"sleep {own_mark()}"
+    (tmp_path / "script.yaml").write_text(turns("echo one", waits, "echo 42 > output/answer.txt"))
     first = command_line("run", "-q", "Work", "-m", "scripted/script.yaml", "--max_steps", "1", *PROCESS)
     changed = (
         "--context",
