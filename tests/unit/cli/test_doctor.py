@@ -33,7 +33,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SandboxOptions]]:
         asked.append(options)
         raise IsolationUnavailableError(REFUSED)
 
-    vars(module).update(start=start, why_unavailable=why_unavailable)
+    vars(module).update(start=start, why_unavailable=why_unavailable, remove_leftovers=list)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     others = dict(ISOLATIONS)
     ISOLATIONS.clear()

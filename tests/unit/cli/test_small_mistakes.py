@@ -104,7 +104,7 @@ def test_a_data_frame_without_a_name_says_how_to_give_it_one() -> None:
 
 
 def test_inputs_of_another_kind_are_refused_in_a_sentence() -> None:
-    for given in (42, b"data", {"a.txt": 42}, [42], [b"data"], ["/dev/zero"], {"a.txt": "/tmp"}):
+    for given in (42, b"data", {"a.txt": 42}, [42], [b"data"], ["/dev/zero"]):
         with pytest.raises(InputError, match=r"give|takes"):
             check_inputs(given)  # type: ignore[arg-type]
 
