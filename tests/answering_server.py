@@ -12,7 +12,6 @@ with AnsweringServer(answer) as server:
 from __future__ import annotations
 
 import json
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -168,10 +167,6 @@ class _Http(ThreadingHTTPServer):
     allow_reuse_address = True
     answering: AnsweringServer
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exc_info()[1], OSError):  # a client may hang up at any moment
-            super().handle_error(request, client_address)
-
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -181,10 +176,7 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        try:
-            self._send(self.server.answering.get(self.path))
-        except OSError:  # the client has stopped waiting
-            self.close_connection = True
+        self._send(self.server.answering.get(self.path))
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
