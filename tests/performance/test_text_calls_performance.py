@@ -6,8 +6,6 @@ import json
 import time
 from collections.abc import Callable
 
-import pytest
-
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS
 from llm_sandbox_nb.model.text_calls import read_text_calls
 
@@ -65,21 +63,22 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_a_megabyte_is_read_in_50_ms(text: str, measured: Callable[..., None]) -> None:
-    """The best of five: what else this machine does is no part of it."""
+def cpu(text: str) -> float:
+    """Milliseconds of CPU, the best of five: what else this machine does is no part of it."""
     written, count = TEXTS[text]
     used = []
     for _ in range(5):
         started = time.process_time()
         reply = read_text_calls(written, TOOLS.schemas(), bash_blocks=True)
         used.append(1000 * (time.process_time() - started))
-    assert len(reply.calls) == count
-    measured(
-        f"1 MB of text read for calls: {text}",
-        min(used),
-        "ms",
-        bar=f"at most {MOST} ms of CPU",
-        note="best of 5",
-    )
-    assert min(used) <= MOST
+        assert len(reply.calls) == count, text
+    return min(used)
+
+
+def test_a_megabyte_is_read_in_50_ms(measured: Callable[..., None]) -> None:
+    used = {text: cpu(text) for text in TEXTS}
+    slowest = max(used, key=lambda text: used[text])
+    note = f"{slowest}; prose {used['prose']:.0f} ms, prose with a call {used['prose, then a call']:.0f} ms"
+    what = f"1 MB of text read for calls, the slowest of {len(TEXTS)} texts"
+    measured(what, used[slowest], "ms", bar=f"at most {MOST} ms of CPU", note=note)
+    assert used[slowest] <= MOST, used

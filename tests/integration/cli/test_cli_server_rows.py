@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import pytest
 from answering_server import SUBMITS, Answer, AnsweringServer, Asked, refused, replied, tool_call
 from small_context_server import SmallContextServer
-from support import require
+from support import require, until
 
 from llm_sandbox_nb.cli import ENDED_WELL, LIMIT_REACHED, MODEL_ERROR, NO_ANSWER, main
 from llm_sandbox_nb.model.litellm_model import LiteLLMModel, backend
@@ -380,7 +380,7 @@ def test_a_run_with_this_server(
 def test_a_server_that_is_started_again_during_a_run(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing listens at its port for a second, twice, and each call is made once."""
+    """Nothing listens at its port until it is missed, twice, and each call is made once."""
     log = [
         tool_call("execute_bash", {"command": f"echo {number} >> output/log"}, f"call_{number}")
         for number in (1, 2)
@@ -402,10 +402,15 @@ def test_a_server_that_is_started_again_during_a_run(
         yield b'data: {"id": "r", "choices": [{"index": 0, "delta": {"content": "I wri'
         raise ConnectionResetError
 
+    def missed() -> int:
+        """How often the record says that the server is waited for, each time first."""
+        kinds = [event.error for event in of(events_of(tmp_path), ev.ModelFailed)]
+        return sum(now == "loading" != before for before, now in zip(["", *kinds], kinds, strict=False))
+
     def start_again() -> None:
         nonlocal server
         server.close()
-        time.sleep(1)  # on purpose: nothing may listen meanwhile
+        until(lambda: missed() >= len(stopped), "nobody missed it")
         server = servers.enter_context(AnsweringServer(answer, port=port))
 
     with servers:
