@@ -133,6 +133,14 @@ def test_cost_over_the_limit_at_once_ends_at_once(tmp_path: Path) -> None:
     assert (stop.reason, len(model.requests)) == ("cost", 1)
 
 
+def test_the_call_that_submits_is_recorded_like_every_other(tmp_path: Path) -> None:
+    loop, stop = played(tmp_path, FakeModel(VIEW, ("submit", "{}")), RunLimits(steps=3))
+    assert stop.reason == "submitted"
+    kinds = [(event.kind, event.tool) for event in loop.recorder.trajectory.path if hasattr(event, "tool")]
+    for tool in ("str_replace_editor", "submit"):
+        assert [kind for kind, called in kinds if called == tool] == ["call.proposed", "call.started"]
+
+
 def test_arguments_that_are_not_an_object_are_wrapped_in_the_history_only() -> None:
     made = well_formed(
         reply(("execute_bash", '{"command": '), ("submit", ""), ("submit", '{"a": 1}'), ("x", "[\ud800]"))

@@ -1,12 +1,17 @@
-"""What a run keeps beside its record: the sandbox while it lives, which is closed with the run if it is its own."""
+"""What a run has besides its journal: where it was loaded from, and its sandbox while that lives."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from card_runs import run_events, written
 from memory_sandbox import MemorySandbox
 from support import run
 
-from llm_sandbox_nb.agent.run_record import RunContext
+from llm_sandbox_nb.agent.run_record import RunContext, RunRecord
+from llm_sandbox_nb.formats.llm_in_sandbox import write_seed
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 
 class Box(MemorySandbox):
@@ -36,3 +41,14 @@ def test_only_its_own_sandbox_is_closed_with_a_run(owned: bool) -> None:
     for _ in range(2):
         run(context.close())
     assert (box.closed, context.box) == (int(owned), None)
+
+
+def test_a_record_of_another_project_has_no_journal(tmp_path: Path) -> None:
+    events = run_events(2)
+    write_seed(Trajectory(events), tmp_path)
+    written(tmp_path / "own", events)
+    seed = RunRecord.load(tmp_path / "trajectory.json")
+    assert (seed.folder, seed.has_journal, len(seed.trajectory.steps)) == (tmp_path, False, 2)
+    for path in (tmp_path / "own", tmp_path / "own" / "journal.jsonl"):
+        own = RunRecord.load(path)
+        assert (own.folder, own.has_journal, len(own.trajectory.steps)) == (tmp_path / "own", True, 2)
