@@ -329,4 +329,4 @@ def test_a_run_that_was_cut_loads(tmp_path: Path) -> None:
     result.journal.write_bytes(data[: len(data) * 2 // 3])
     cut = Run.load(result.folder)
     assert cut.stop_reason is None
-    assert "Cut off at step" in repr(cut)
+    assert "Cut off" in repr(cut)
