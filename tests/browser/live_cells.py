@@ -53,7 +53,7 @@ OBSERVE = r"""() => {
       if (!step) continue;
       note('steps', step, text('.lsn-code').includes(`stamp-${step};`));
       const ended = node.dataset.state === 'done';
-      note('outputs', step, ended && text('.lsn-output').includes(`stamp-${step}\n`));
+      note('outputs', step, ended && text('.lsn-output').trim() === `stamp-${step}`);
     }
     if (last !== newest) {
       newest = last;
