@@ -195,7 +195,7 @@ def test_the_live_card_says_how_to_stop_and_the_final_one_does_not() -> None:
 
 
 def test_a_card_without_events_is_harmless() -> None:
-    assert shown(Card().live()).split() == ["●", "Starting", "0", "steps"]
+    assert shown(Card().live()).split() == ["●", "Starting", "the", "sandbox", "0", "steps"]
 
 
 @pytest.mark.parametrize(
