@@ -46,8 +46,8 @@ OBSERVE = r"""() => {
     if (there && !window.seen[kind][step]) window.seen[kind][step] = Date.now() / 1000;
   };
   new MutationObserver(() => {
-    const last = document.querySelector('.lsn-step:last-child');
-    for (const node of last?.dataset.step ? [last.previousElementSibling, last] : []) {
+    const [before, last] = [...document.querySelectorAll('.lsn-step')].slice(-2);
+    for (const node of [before, last]) {
       const step = node?.dataset.step;
       const text = part => node.querySelector(part)?.textContent ?? '';
       if (!step) continue;
