@@ -15,7 +15,7 @@ import { IEvent } from './generated/events';
 import { ITimeTravel } from './view/host';
 import { TrajectoryView } from './view/view';
 
-/** Milliseconds after which a run of which the server has said nothing is not shown as one that goes on. */
+/** Milliseconds after which a run of which the server has said nothing is not shown as live. */
 const UNKNOWN = 2000;
 /** Milliseconds that a kernel has to put the final card of a run in its place. */
 const SETTLES = 3000;
@@ -201,7 +201,7 @@ class OutputRenderer extends RunRenderer {
     if (typeof folder === 'string') {
       this.host.folder = folder;
     }
-    // Of an untrusted notebook only a run is followed that this server executes: the page of somebody else shows it.
+    // Of an untrusted notebook only a run is followed that this server executes.
     const live = bundle.live?.run_id ?? null;
     const goesOn = live !== null && live !== this._over;
     const followed = goesOn && (model.trusted || live === this._known) ? live : null;
@@ -335,7 +335,7 @@ class OutputRenderer extends RunRenderer {
     this._following = run;
     this.host.live = path => run.artifact(path);
     this.view?.setLive(true);
-    // A run that ended with its server was saved as one that goes on.
+    // A run that ended with its server was saved as a live one.
     window.setTimeout(() => {
       if (this._following === run && this._offered !== run && !this.isDisposed) {
         this.view?.setLive(false);

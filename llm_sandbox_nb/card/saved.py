@@ -2,7 +2,7 @@
 
     python -m llm_sandbox_nb.card.saved FOLDER
 
-For the Jupyter server, which puts the card into a notebook that was saved while the run went on. A process of its own
+For the Jupyter server, which puts the card into a notebook that was saved while the run was live. A process of its own
 reads the record: one that is damaged, or very large, costs the server nothing. Files are named relative to the working
 folder, which is that of the notebook.
 """

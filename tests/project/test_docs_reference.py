@@ -21,6 +21,7 @@ from llm_sandbox_nb.notebook.settings import SandboxSettings
 from llm_sandbox_nb.options.table import RUN_OPTIONS
 from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.sandbox.open import open_sandbox
+from llm_sandbox_nb.server.card_handlers import card_routes
 from llm_sandbox_nb.server.handlers import rest_routes
 from llm_sandbox_nb.server.history_handlers import history_routes
 from llm_sandbox_nb.server.manager import SandboxManager
@@ -111,7 +112,7 @@ def test_every_route_of_the_server_is_there() -> None:
     """The routes as tornado knows them, not those of the OpenAPI file that the page is made from."""
     headings = re.findall(r"^### (?:GET|POST|PUT|DELETE) (/\S*)$", page("rest.md"), re.MULTILINE)
     shown = {re.sub(r"\{\w+\}", "*", path) for path in headings}
-    routes = [*rest_routes, *socket_routes, *run_routes, *history_routes]
+    routes = [*rest_routes, *socket_routes, *run_routes, *history_routes, *card_routes]
     known = {
         re.sub(r"\(\?P<\w+>.*?\)(?=/|$)", "*", route[0]).partition("/llm-sandbox/api")[2] for route in routes
     }

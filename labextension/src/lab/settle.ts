@@ -1,5 +1,5 @@
 /**
- * Puts the final card of a run into the notebook, in place of what was saved while the run went on.
+ * Puts the final card of a run into the notebook, in place of what was saved while the run was live.
  *
  * The kernel does so when a run ends. It cannot when its output was away at that moment: the page was closed, the cell was
  * deleted and brought back, the server or the kernel ended first.

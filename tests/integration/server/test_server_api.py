@@ -22,6 +22,7 @@ from tornado.websocket import WebSocketHandler
 import llm_sandbox_nb.server
 from llm_sandbox_nb.server import handlers
 from llm_sandbox_nb.server.app import SandboxApp
+from llm_sandbox_nb.server.card_handlers import card_routes
 from llm_sandbox_nb.server.handlers import API, ID, rest_routes
 from llm_sandbox_nb.server.history_handlers import CHECKPOINT, history_routes
 from llm_sandbox_nb.server.manager import SandboxManager
@@ -29,7 +30,7 @@ from llm_sandbox_nb.server.processes import UsageMeter
 from llm_sandbox_nb.server.run_handlers import RUN_ID, run_routes
 from llm_sandbox_nb.server.sockets import socket_routes
 
-ROUTES = [*rest_routes, *socket_routes, *run_routes, *history_routes]
+ROUTES = [*rest_routes, *socket_routes, *run_routes, *history_routes, *card_routes]
 VERBS = ("get", "post", "put", "patch", "delete")
 SPEC = yaml.safe_load(Path(llm_sandbox_nb.server.__file__).with_name("rest-api.yml").read_text())
 
