@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +15,7 @@ from typing import Any, Literal
 import pytest
 import support
 from jupyter_process import JupyterProcess
-from playwright.sync_api import Page
+from playwright.sync_api import Error, Page
 
 ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "llm_sandbox_nb" / "labextension"
@@ -25,7 +26,9 @@ IN_FULL = ["lab", pytest.param("notebook", marks=pytest.mark.campaign)]
 PATIENCE = 150_000
 """Milliseconds that a page may take for anything that is not measured: a busy machine takes a minute to start a run."""
 NO_NEWS = {"fetchNews": "false", "checkForUpdates": False, "doNotDisturbMode": True}
-_STARTED = "() => window.jupyterapp?.restored.then(() => true)"
+_STARTED = """() => window.jupyterapp && Promise.race([
+  jupyterapp.restored.then(() => true), new Promise(done => setTimeout(done, 1_000, false))
+])"""
 _CURRENT = "() => jupyterapp.shell.currentWidget?.context?.isReady"
 # Chromium drops a socket when a container comes or goes, and with it the kernel's answer: reconnect, as a person does.
 _KERNEL = """async () => {
@@ -177,8 +180,8 @@ def open_notebook(page: Page, server: FrontEnd, path: str, *, kernel: bool = Tru
     """Open it and wait until it is the current one, and its kernel answers."""
     page.goto(server.address(path))
     page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=PATIENCE)
-    wait_for_start(page)
-    page.wait_for_function(_CURRENT, timeout=PATIENCE)
+    wait_in_page(page, _STARTED)
+    wait_in_page(page, _CURRENT)
     if kernel:
         wait_for_kernel(page)
 
@@ -189,7 +192,7 @@ def open_as_run(page: Page, server: FrontEnd, path: str) -> None:
         page.goto(f"{server.address(path)}&factory=Trajectory")
         return
     page.goto(f"{server.jupyter.url}lab?reset&token={server.jupyter.token}")
-    wait_for_start(page)
+    wait_in_page(page, _STARTED)
     page.evaluate(
         """path => jupyterapp.commands.execute('docmanager:open', { path, factory: 'Trajectory' })
              .then(() => null)""",
@@ -197,14 +200,23 @@ def open_as_run(page: Page, server: FrontEnd, path: str) -> None:
     )
 
 
-def wait_for_start(page: Page) -> None:
-    """Until the application has started: Lab loads a page anew, under another name, when its workspace is open."""
-    page.wait_for_function(_STARTED, timeout=PATIENCE)
-
-
 def wait_for_kernel(page: Page) -> None:
     """Until the kernel of the notebook in front answers."""
-    page.wait_for_function(_KERNEL, timeout=PATIENCE)
+    wait_in_page(page, _KERNEL)
+
+
+def wait_in_page(page: Page, expression: str) -> None:
+    """Until a function, which may be asynchronous, says true in the page; `wait_for_function` does not await it.
+
+    Lab loads a page anew, under another name, when its workspace is open elsewhere: then it is asked again.
+    """
+    deadline = time.monotonic() + PATIENCE / 1000
+    while True:
+        with contextlib.suppress(Error):
+            if page.evaluate(expression):
+                return
+        assert time.monotonic() < deadline, expression
+        page.wait_for_timeout(50)
 
 
 def command(page: Page, name: str) -> None:
