@@ -198,7 +198,7 @@ class Status:
             return _said(State.PAUSED)
         if self.pausing:
             return _said(State.PAUSING)
-        if not self._opened:
+        if not self._opened and self.step is None:
             return _said(State.STARTING)
         return _said(State.RUNNING, last)
 

@@ -134,7 +134,7 @@ export class Status {
     if (this.pausing) {
       return said('pausing', '', trans);
     }
-    return this._opened ? said('running', last, trans) : said('starting', '', trans);
+    return this._opened || this.step !== null ? said('running', last, trans) : said('starting', '', trans);
   }
 
   private _ending(finish: IRunFinished, trans: Translate): IRunState {

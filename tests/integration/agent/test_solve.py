@@ -136,7 +136,7 @@ def test_every_call_of_a_reply_gets_one_result(tmp_path: Path) -> None:
     errors = [one.error for one in found]
     assert errors == [
         None, "malformed_json", "unknown_tool", "bad_arguments", "editor", "editor", "bad_arguments",
-        None, None, "skipped", "skipped",
+        None, None, "not_executed", "not_executed",
     ]  # fmt: skip
     assert not canary.exists()
     assert result.stop_reason == "submitted"
@@ -240,7 +240,7 @@ def test_time_ends_a_command_and_a_request(tmp_path: Path, monkeypatch: pytest.M
     first, second = results(result)
     assert first.timed_out
     assert "begun" in first.observation
-    assert second.error == "skipped"
+    assert second.error == "not_executed"
     late = run(solved(tmp_path, turn(text="late", delay=600), limits=RunLimits(time=0.5)))
     assert (late.stop_reason, late.answer) == ("time", None)
 

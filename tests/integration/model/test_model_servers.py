@@ -109,13 +109,13 @@ def test_a_whole_run(tmp_path: Path, server: VariantServer, name: str) -> None:
 def test_a_reply_that_breaks_off_twice_is_marked_as_cut(tmp_path: Path, server: VariantServer) -> None:
     require("process")
     variant = next(one for one in VARIANTS if one.name == "no finish_reason and no [DONE]")
-    model = {"model": "my-model", "api_base": server.url(variant, "cut"), "api_key": "key"}
+    model = {"model": "my-model", "api_base": server.url_of(variant, "cut"), "api_key": "key"}
     done = run(
         solve("Look.", isolation="process", output_dir=tmp_path, retries=RetryPolicy(first_wait=0.0), **model)
     )
     assert [step.finish_reason for step in done.trajectory.steps] == ["cut_off"] * len(done.trajectory.steps)
     (note,) = [event.text for event in done.trajectory.path if isinstance(event, ev.Noted)]
     assert "step 1 broke off without the server's mark of its end" in note
-    how = HowToAsk(make_model("my-model", api_base=server.url(variant, "one"), api_key="key"))
+    how = HowToAsk(make_model("my-model", api_base=server.url_of(variant, "one"), api_key="key"))
     made = run(with_one_reply(load_task("demo"), Row("q", "?", "1"), how, tmp_path / "one"))
     assert made.run.trajectory.steps[0].finish_reason == "cut_off"

@@ -33,15 +33,16 @@ TOLD = "print(run.stop_reason, [(e.action, e.source) for e in run.trajectory.con
 CELL = "%%sandbox -m scripted/./script.yaml --isolation process -o run {}\nWork."
 BEGIN = "[('pause', 'python'), ('paused', 'run'), "
 STOPPED, RESUMED = f"interrupted {BEGIN}('stop', 'cell')]", f"submitted {BEGIN}('resume', 'cell')]"
+BY_RULE = {told: told.replace("'cell'", "'on_pause'") for told in (STOPPED, RESUMED)}
 
 
 def test_nobody_or_somebody_can_be_asked(tmp_path: Path) -> None:
     (tmp_path / "script.yaml").write_text(SCRIPT.replace("GO", str(tmp_path / "go")))
     with live_kernel(tmp_path) as kernel:
         for options, said, told in (
-            ("--on-pause go", None, RESUMED),
-            ("--on-pause stop", None, STOPPED),
-            ("", None, STOPPED),
+            ("--on-pause go", None, BY_RULE[RESUMED]),
+            ("--on-pause stop", None, BY_RULE[STOPPED]),
+            ("", None, BY_RULE[STOPPED]),
             ("--on-pause wait", None, f"submitted {BEGIN}('resume', 'python')]"),
             ("", "", RESUMED),
             ("", "stop", STOPPED),

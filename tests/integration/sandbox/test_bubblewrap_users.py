@@ -42,12 +42,16 @@ print(json.dumps([asyncio.run(report(profile)) for profile in ("standard", "stri
 """
 FORKS = """
 import os, signal
+made = []
 try:
-    for made in range(200):
-        if os.fork() == 0:
+    while len(made) < 200:
+        made.append(os.fork())
+        if made[-1] == 0:
             signal.pause()
 except OSError as error:
-    print(made, error)
+    print(len(made), error)
+for pid in made:
+    os.kill(pid, signal.SIGKILL)
 """
 
 

@@ -10,7 +10,6 @@ from support import run
 from virtual_time import Clock
 
 from llm_sandbox_nb.agent.limits import Meter, RunLimits
-from llm_sandbox_nb.card.outcome import state
 from llm_sandbox_nb.trajectory.events import Usage
 
 
@@ -158,8 +157,8 @@ def test_a_run_ends_with_the_limit_that_it_reached(tmp_path: Path) -> None:
     done = run(solved(tmp_path, *turns, limits=both))
     assert done.stop_reason == "total_tokens"
     assert 1_500 < done.usage.total_tokens < 3_500
-    assert state(done.trajectory, live=False)[0] == "Token limit reached (2,500 in all)"
+    assert done.trajectory.state(live=False).words == "Token limit reached (2,500 in all)"
     small = run(solved(tmp_path, *turns, limits={"tokens": 800}))
     assert small.stop_reason == "tokens"
     assert small.usage.total_tokens > 800
-    assert state(small.trajectory, live=False)[0] == "Conversation limit reached (800 tokens)"
+    assert small.trajectory.state(live=False).words == "Conversation limit reached (800 tokens)"
