@@ -23,7 +23,6 @@ from llm_sandbox_nb.sandbox.history.diff import differing_contents
 from llm_sandbox_nb.sandbox.history.manifest import Entry
 from llm_sandbox_nb.sandbox.isolations import has_own_root
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.state import state_words
 from llm_sandbox_nb.trajectory.trajectory import Call, Step
 from llm_sandbox_nb.trajectory.unified_diff import COMPARED_BYTES, unified
 
@@ -68,6 +67,8 @@ class Totals:
     name: str
     steps: int
     stop_reason: str | None
+    state: str
+    """How it ended, in words."""
     answer: str | None
     usage: ev.Usage
     model_time: float
@@ -188,6 +189,7 @@ def _totals(run: RunRecord, name: str) -> Totals:
         name=name,
         steps=run.trajectory.steps_done,
         stop_reason=run.stop_reason,
+        state=run.trajectory.state(live=False).words if run.trajectory.finish else "No end",
         answer=run.answer,
         usage=run.usage,
         model_time=sum(step.model_time for step in run.steps),
@@ -352,7 +354,7 @@ def _as_text(made: Comparison[Any]) -> str:
     for total, answer in zip(made.totals, told, strict=True):
         steps, tokens, cost, _ = _figures(total)
         time = format_duration(total.model_time + total.tool_time)
-        table.append([total.name, _window(answer, place, _CELL), _state(total), steps, tokens, cost, time])
+        table.append([total.name, _window(answer, place, _CELL), total.state, steps, tokens, cost, time])
     table = [[_short(cell, _CELL) for cell in row] for row in table]
     wide = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [
@@ -525,10 +527,6 @@ def _differing_files(made: Comparison[Any]) -> str:
     return f"{plural(len(made.files), 'file differs', 'files differ')} in the end"
 
 
-def _state(total: Totals) -> str:
-    return state_words(total.stop_reason) if total.stop_reason else "No end"
-
-
 def _figures(total: Totals) -> list[str]:
     """Steps, tokens, cost and time."""
     cost = "scripted: free" if total.scripted and total.usage.cost is None else format_cost(total.usage.cost)
@@ -539,7 +537,7 @@ def _figures(total: Totals) -> list[str]:
 def _facts(total: Totals) -> str:
     _, _, cost, time = _figures(total)
     counts = f"{plural(total.steps, 'step')}, {plural(total.usage.total_tokens, 'token')}"
-    return f"{_state(total)}, {counts}, {cost}, {time}"
+    return f"{total.state}, {counts}, {cost}, {time}"
 
 
 def _divergence_text(made: Comparison[Any]) -> str:

@@ -27,6 +27,7 @@ export const STATES: ReadonlyMap<string, StateWords> = new Map<string, StateWord
   ['no_answer', ['No answer', '', 'bad']],
   ['refused', ['Refused', '', 'bad']],
   ['repeated', ['Stopped: the same call kept failing', '', 'bad']],
+  ['replayed', ['Replayed', 'Replay of %1', 'ok']],
   ['interrupted', ['Interrupted', 'Stopped by %1', 'wait']],
   ['steps', ['Step limit reached', 'Step limit reached (%1)', 'bad']],
   ['tokens', ['Conversation limit reached', 'Conversation limit reached (%1 tokens)', 'bad']],

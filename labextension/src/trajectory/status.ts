@@ -30,6 +30,10 @@ const LIMITS = new Map<string, (value: number) => string>([
 /** Who stops a run besides a person, by the source of the decision. */
 const STOPPERS = new Map([['on_pause', 'the rule for its pauses']]);
 
+/** Ends that a replay has as any run; each other one says only that the record has no more. */
+const OF_A_REPLAY = new Set(['interrupted', 'model_error', 'sandbox_lost', 'error']);
+const RUN_NAME = /^[0-9A-Za-z-]{1,80}$/;
+
 /** The state of a branch. */
 export class Status {
   /** The last step that began; none before the first. */
@@ -43,6 +47,8 @@ export class Status {
   held: ICallHeld | null = null;
   /** After a rewind: the step from which the run can continue; null when it runs, has ended or was not rewound. */
   readyAt: number | null = null;
+  /** The run that it replays; empty when it is no replay, or was continued as a run of its own. */
+  private _replays = '';
   private _limits = new Map<string, number>();
   private _failure = '';
   /** Whether the sandbox was open at some time; the model is asked before. */
@@ -53,6 +59,7 @@ export class Status {
   add(event: IEvent): void {
     switch (event.kind) {
       case 'run.started':
+        this._replays = typeof event.settings.replay_of === 'string' ? event.settings.replay_of : '';
         return this._setLimits(event.settings.limits);
       case 'sandbox.ready':
         this._opened = true;
@@ -93,7 +100,7 @@ export class Status {
         return this._runs();
       case 'continued':
         this.finish = null;
-        this._stoppedBy = '';
+        this._stoppedBy = this._replays = '';
         return this.rewind(null);
       case 'run.finished':
         this.finish = event;
@@ -141,6 +148,10 @@ export class Status {
     // With an error it was the model's context, not the run's own limit of tokens.
     const limit = finish.stop_reason === 'tokens' && finish.error ? 'context' : finish.stop_reason;
     const reason = finish.without_answer ? 'without_answer' : limit;
+    if (this._replays && !OF_A_REPLAY.has(reason)) {
+      const name = RUN_NAME.test(this._replays) ? this._replays : '';
+      return said('replayed', name.slice(name.lastIndexOf('-') + 1), trans);
+    }
     if (reason === 'model_error') {
       return said(reason, formatModelFailure(this._failure, trans), trans);
     }
