@@ -196,6 +196,8 @@ class RunSummary:
     forked_from: str | None
     """The id of the run of which it is a fork."""
 
+    answer: str | None
+    """Its beginning; None when it has no end or no answer."""
     finding: str
     """What a replay found; empty for other runs."""
 
@@ -252,6 +254,7 @@ def summarize(folder: Path) -> RunSummary | None:
         status=status,
         steps=steps,
         forked_from=str(fork.get("run_id"))[:200] if isinstance(fork, dict) else None,
+        answer=status.finish.answer[:_TASK] if status.finish and status.finish.answer else None,
         finding=replay_finding(folder) if status.replays else "",
     )
 
@@ -297,6 +300,7 @@ def _status(first: dict[str, Any], lines: list[bytes], state: str, steps: int) -
         ends = (_event(line) for line in reversed(lines) if b'"run.finished"' in line)
         said += [next(event for event in ends if event.get("kind") == "run.finished")]
     elif steps > 0:
+        said += [_event(line) for line in lines if b'"sandbox.ready"' in line][-1:]
         said.append({"kind": "model.requested", "step": steps})
     for value in (first, *said):
         with suppress(ValueError):

@@ -20,6 +20,7 @@ from llm_sandbox_nb.formatting import (
     sentence_case,
 )
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.protection import ISOLATION_WORDS
 from llm_sandbox_nb.trajectory.replay_outcome import replayed_run
 
 Meaning = Literal["ok", "bad", "wait", "run", "away"]
@@ -29,7 +30,7 @@ Meaning = Literal["ok", "bad", "wait", "run", "away"]
 class State(Enum):
     """Where a run stands, or how it ended: its name, its words, its words with a detail, and their meaning."""
 
-    STARTING = "starting", "Starting the sandbox", "", "run"
+    STARTING = "starting", "Starting the sandbox", "Starting the sandbox ({})", "run"
     RUNNING = "running", "Running", "Running · step {}", "run"
     PAUSING = "pausing", "Pausing after this command", "", "run"
     PAUSED = "paused", "Paused", "", "wait"
@@ -119,6 +120,8 @@ class Status:
         """The call that waits for a person."""
         self.ready_at: int | None = None
         """After a rewind: the step from which the run can continue. None when it runs, has ended or was not rewound."""
+        self._isolation = ""
+        """What the sandbox will be, in words, when that is known before it is open."""
         self._opened = False
         """Whether the sandbox was open at some time; the model is asked before."""
         self._stopped_by = ""
@@ -137,6 +140,7 @@ class Status:
             case ev.RunStarted():
                 self._set_limits(event.settings.get("limits"))
                 self.replays = replayed_run(event)
+                self._isolation = ISOLATION_WORDS.get(str(event.settings.get("isolation")), "")
             case ev.SandboxReady():
                 self._opened = True
             case ev.SettingsChanged():
@@ -207,8 +211,8 @@ class Status:
             return _said(State.PAUSED)
         if self.pausing:
             return _said(State.PAUSING)
-        if not self._opened:
-            return _said(State.STARTING)
+        if not self._opened and (self.step or 0) < 2:  # no list reads the whole journal
+            return _said(State.STARTING, self._isolation)
         return _said(State.RUNNING, last)
 
     def _ending(self, finish: ev.RunFinished) -> RunState:

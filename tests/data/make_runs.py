@@ -157,6 +157,10 @@ def states() -> Iterator[tuple[str, Events, bool]]:
     """Runs that stand or end in every way: name, events, whether a process executes them."""
     yield "nothing but a start, live", start(), True
     yield "nothing but a start, killed", start(), False
+    opening = {"settings": {"isolation": "docker"}}
+    for name, first in (("", start()[0]), (", Docker", start()[0].model_copy(update=opening))):
+        yield f"the sandbox starts{name}", [first, *asked(1)], True
+    yield "the second step without a sandbox that is known", [*start()[:1], *bash(1), *asked(2)], True
     yield "the first request", [*start(), *asked(1)], True
     yield "killed in the first request", [*start(), *asked(1)], False
     yield (

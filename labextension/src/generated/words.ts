@@ -14,7 +14,7 @@ export type StateWords = readonly [alone: string, together: string, meaning: Mea
 
 /** The words of each state. */
 export const STATES: ReadonlyMap<string, StateWords> = new Map<string, StateWords>([
-  ['starting', ['Starting the sandbox', '', 'run']],
+  ['starting', ['Starting the sandbox', 'Starting the sandbox (%1)', 'run']],
   ['running', ['Running', 'Running · step %1', 'run']],
   ['pausing', ['Pausing after this command', '', 'run']],
   ['paused', ['Paused', '', 'wait']],

@@ -4,7 +4,7 @@
  */
 
 import { ICallHeld, IEvent, IRunFinished } from '../generated/events';
-import { Meaning, STATES } from '../generated/words';
+import { ISOLATIONS, Meaning, STATES } from '../generated/words';
 import { formatCost, formatCount, formatDuration, formatModelFailure, formatState } from '../formatting';
 
 export interface IRunState {
@@ -51,6 +51,8 @@ export class Status {
   private _replays = '';
   private _limits = new Map<string, number>();
   private _failure = '';
+  /** What the sandbox will be, in words, when that is known before it is open. */
+  private _isolation = '';
   /** Whether the sandbox was open at some time; the model is asked before. */
   private _opened = false;
   /** Who decided to stop the run: a person, or a rule for its pauses. */
@@ -60,6 +62,7 @@ export class Status {
     switch (event.kind) {
       case 'run.started':
         this._replays = typeof event.settings.replay_of === 'string' ? event.settings.replay_of : '';
+        this._isolation = ISOLATIONS.get(String(event.settings.isolation)) ?? '';
         return this._setLimits(event.settings.limits);
       case 'sandbox.ready':
         this._opened = true;
@@ -141,7 +144,9 @@ export class Status {
     if (this.pausing) {
       return said('pausing', '', trans);
     }
-    return this._opened ? said('running', last, trans) : said('starting', '', trans);
+    return this._opened || (this.step ?? 0) > 1
+      ? said('running', last, trans)
+      : said('starting', this._isolation, trans);
   }
 
   private _ending(finish: IRunFinished, trans: Translate): IRunState {
