@@ -151,7 +151,7 @@ function addStep(log: EventLog, step: number, record: ISeedRecord): void {
     changes: [],
     changes_incomplete: '',
     before: '',
-    after: COUNTER.exec(observation.slice(-COUNTED))?.[0] ?? '',
+    after: '',
     background: '',
     ...seedOutcome(tool, observation)
   });
@@ -160,9 +160,6 @@ function addStep(log: EventLog, step: number, record: ISeedRecord): void {
 const EXIT = /^\s*Exit code: *(?:Error: Exit code *)?(-?\d+)[^\n]*\n?/;
 const LABEL = /^Execution output of \\?\[[^\]\n]*\]:\n?/;
 const STREAMS = /^\\?\[STDOUT\]\n([^]*?)(?:\n?\\?\[STDERR\]\n([^]*))?$/;
-const COUNTER = /\s*\[?Steps remaining: -?\d+\]?[ \t]*(?:\n[^\n]*)?\s*$/i;
-/** Letters of the end in which the steps that remain are looked for. */
-const COUNTED = 400;
 const REFUSED = /^\s*(?:ERROR\b|Error\b[:!]?|Unknown command:)/;
 const TOO_LONG = 'The command took too long';
 

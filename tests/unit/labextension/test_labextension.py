@@ -93,7 +93,8 @@ def test_the_papers_form_is_read_as_python_reads_it(tmp_path: Path) -> None:
 COUNTED = (
     "Exit code: 0\nExecution output of [ls]:\n[STDOUT]\na\n[STDERR]\nb\n\n[Steps remaining: 7]\nBe brief."
 )
-OF_NO_SOURCE = {"id", "parent", "time", "run_id", "schema_version", "raw_arguments"}
+OF_NO_SOURCE = {"id", "parent", "time", "run_id", "schema_version", "raw_arguments", "after"}
+"""What the form lacks. Python alone looks for the counter of steps, `after`, at the end of an observation."""
 
 
 def record(function: str, observation: str, **parameters: Any) -> dict[str, Any]:
