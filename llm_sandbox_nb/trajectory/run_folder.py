@@ -300,7 +300,6 @@ def _status(first: dict[str, Any], lines: list[bytes], state: str, steps: int) -
         ends = (_event(line) for line in reversed(lines) if b'"run.finished"' in line)
         said += [next(event for event in ends if event.get("kind") == "run.finished")]
     elif steps > 0:
-        said += [_event(line) for line in lines if b'"sandbox.ready"' in line][-1:]
         said.append({"kind": "model.requested", "step": steps})
     for value in (first, *said):
         with suppress(ValueError):

@@ -211,7 +211,7 @@ class Status:
             return _said(State.PAUSED)
         if self.pausing:
             return _said(State.PAUSING)
-        if not self._opened and (self.step or 0) < 2:  # no list reads the whole journal
+        if not self._opened and self.step is None:
             return _said(State.STARTING, self._isolation)
         return _said(State.RUNNING, last)
 

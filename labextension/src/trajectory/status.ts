@@ -144,9 +144,7 @@ export class Status {
     if (this.pausing) {
       return said('pausing', '', trans);
     }
-    return this._opened || (this.step ?? 0) > 1
-      ? said('running', last, trans)
-      : said('starting', this._isolation, trans);
+    return this._opened || this.step !== null ? said('running', last, trans) : said('starting', this._isolation, trans);
   }
 
   private _ending(finish: IRunFinished, trans: Translate): IRunState {

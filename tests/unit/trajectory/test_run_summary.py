@@ -53,18 +53,10 @@ def test_the_beginning_of_the_answer_is_kept(tmp_path: Path) -> None:
     assert answer("d", ASKED, {**ENDED, "answer": "42"}, BACK) is None, "a rewound run has no answer yet"
 
 
-def test_a_live_run_whose_sandbox_is_open_is_running(tmp_path: Path) -> None:
-    first = {**ASKED, "step": 1}
-    ready = {
-        "kind": "sandbox.ready",
-        "sandbox_id": "s",
-        "protection": {},
-        "start_time": 0.1,
-        "root": "/testbed",
-    }
+def test_a_live_run_whose_step_has_begun_is_running(tmp_path: Path) -> None:
     for name, events, words in (
-        ("a", [first], "Starting the sandbox"),
-        ("b", [ready, first], "Running · step 1"),
+        ("a", [], "Starting the sandbox"),
+        ("b", [{**ASKED, "step": 1}], "Running · step 1"),
         ("c", [ASKED], "Running · step 5"),
     ):
         found = summarize(journal(tmp_path, START, *events, name=name))
