@@ -11,7 +11,7 @@ export interface IRecord {
 
 /** The events of a file, whichever of the two forms it has; null when it is something else. */
 export function readRecord(text: string): IRecord | null {
-  const whole = parsed(text);
+  const whole = withSteps(parsed(text));
   if (isSeed(whole)) {
     return { events: seedEvents(whole), problem: '' };
   }
@@ -64,6 +64,12 @@ interface ISeedRecord {
 interface ISeed {
   problem_statement: string;
   steps: ISeedRecord[];
+  agent_answer?: unknown;
+}
+
+/** The paper's benchmark calls the records `trajectory`. */
+function withSteps(value: unknown): unknown {
+  return isObject(value) && !('steps' in value) ? { ...value, steps: value.trajectory } : value;
 }
 
 /** Whether `value` is a trajectory in the paper's form. */
@@ -96,7 +102,7 @@ export function seedEvents(seed: ISeed): IEvent[] {
   seed.steps.forEach((record, index) => addStep(log, index + 1, record));
   const last = seed.steps[seed.steps.length - 1]?.action?.function;
   if (last === 'submit' || last === 'finish') {
-    addEnd(log, seed.steps.length);
+    addEnd(log, seed.steps.length, text(seed.agent_answer) || null);
   }
   return log.events;
 }
@@ -126,13 +132,14 @@ function addStep(log: EventLog, step: number, record: ISeedRecord): void {
     log.add({ kind: 'message', message: { role: 'user', content: text(record.observation) } });
     return;
   }
+  const observation = text(record.observation);
   log.add({ kind: 'call.proposed', step, call_id, tool, raw_arguments: raw, arguments: values });
   log.add({ kind: 'call.started', step, call_id, tool, arguments: values });
   log.add({
     kind: 'call.finished',
     step,
     call_id,
-    observation: text(record.observation),
+    observation,
     error: null,
     exit_code: null,
     timed_out: false,
@@ -146,7 +153,7 @@ function addStep(log: EventLog, step: number, record: ISeedRecord): void {
     before: '',
     after: '',
     background: '',
-    ...seedOutcome(tool, text(record.observation))
+    ...seedOutcome(tool, observation)
   });
 }
 
@@ -183,7 +190,7 @@ export function seedOutcome(tool: string, observation: string): ISeedOutcome {
     : { ...facts, error: 'failed' };
 }
 
-function addEnd(log: EventLog, steps: number): void {
+function addEnd(log: EventLog, steps: number, answer: string | null): void {
   const usage = {
     prompt_tokens: 0,
     completion_tokens: 0,
@@ -194,7 +201,7 @@ function addEnd(log: EventLog, steps: number): void {
   log.add({
     kind: 'run.finished',
     stop_reason: 'submitted',
-    answer: null,
+    answer,
     error: null,
     usage,
     steps,

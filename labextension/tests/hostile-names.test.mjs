@@ -33,6 +33,24 @@ test('the task of a run and the task of its fork are text', async () => {
   assertHarmless(view.node);
 });
 
+test('the answer of a run is one line of text; a run that is live has no answer yet', async () => {
+  const { RunsView } = await load('lab/runs');
+  const answer = `${BAIT} is longer than a few letters\nmore`;
+  const words = { words: 'Submitted', meaning: 'ok', steps: 1, forked_from: null, journal: null };
+  const run = { id: 'r1', task: 'Count', started: 0, state: 'submitted', answer, ...words };
+  const runs = [run, { ...run, id: 'r2', live: true }, { ...run, id: 'r3', answer: null }];
+  const view = new RunsView({ ofNotebook: async () => ({ runs, total: 3 }) }, () => undefined, trans);
+  place.replaceChildren(view.node);
+  await view.show('a.ipynb', []);
+  const answers = [...view.node.querySelectorAll('.lsn-run')].map(one => one.querySelector('.lsn-run-answer'));
+  assert.deepEqual(
+    answers.map(one => one?.textContent),
+    [`→ ${SHOWN} is longer than a few letters …`, undefined, undefined]
+  );
+  assert.match(view.node.querySelector('[data-run=r1]').getAttribute('aria-label'), /Answer: .* few letters/);
+  assertHarmless(view.node);
+});
+
 test('names of files and folders are text, and so is what an error says of them', async () => {
   const { FilesView } = await load('lab/files');
   const kinds = ['file', 'directory', 'link'];

@@ -67,6 +67,8 @@ class RunSpec:
     """What is sent of a conversation that nearly fills the model's context."""
     provenance: Mapping[str, str] = field(default_factory=dict)
     """For the record: which run it replays, or whose files it begins with."""
+    isolation: str | None = None
+    """For the record: the isolation of the sandbox, when it is known before that is open."""
 
     def __post_init__(self) -> None:
         """Raises InputError when a number is invalid."""
@@ -104,7 +106,7 @@ class RunSpec:
         usual = {one.name: one.default for one in dataclasses.fields(self)}
         settings |= {
             name: value
-            for name in ("tool_calls", "same_failures", "nudges")
+            for name in ("tool_calls", "same_failures", "nudges", "isolation")
             if (value := getattr(self, name)) != usual[name]
         }
         if self.pause_rules.any:

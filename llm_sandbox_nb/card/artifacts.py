@@ -13,12 +13,13 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
-from llm_sandbox_nb.card.tables import delimited_table, json_text, parquet_table
+from llm_sandbox_nb.card.tables import delimited_table, parquet_table
 from llm_sandbox_nb.card.text import escape, markdown_html
 from llm_sandbox_nb.encoded_text import text_of
 from llm_sandbox_nb.formatting import clip, format_size
@@ -241,7 +242,7 @@ def sandboxed_frame(document: bytes, *, height: int = 420) -> str:
     While its scripts run, the outer frame takes the focus from the inner one: a script can take it without a click
     (`window.focus()`), and no frame learns whether the pointer is in it.
     """
-    page = static_page(decode(document))
+    page = static_page(text_of(document))
     values = {
         "TOP": "1.8em" if page.runs else "0",
         "STATIC": _literal(_head(STATIC_POLICY)),
@@ -334,7 +335,7 @@ def _body(artifact: Artifact, data: bytes) -> str:
     if suffix in _RENDERERS:
         return _RENDERERS[suffix](data)
     if suffix in _TEXTS or artifact.mime.startswith("text/"):
-        return f"<pre>{escape(clip(decode(data), TEXT_LIMIT))}</pre>"
+        return f"<pre>{escape(clip(text_of(data), TEXT_LIMIT))}</pre>"
     return _download(artifact, "application/octet-stream", data)
 
 
@@ -356,24 +357,23 @@ def _pdf(artifact: Artifact, data: bytes) -> str:
 
 
 def _json(data: bytes) -> str:
-    return f"<pre>{escape(clip(json_text(decode(data)), TEXT_LIMIT))}</pre>"
+    """Indented; anything else, or what is nested too deep, as it is."""
+    text = text_of(data)
+    with suppress(ValueError, RecursionError):
+        text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    return f"<pre>{escape(clip(text, TEXT_LIMIT))}</pre>"
 
 
 def _markdown(data: bytes) -> str:
-    return f"<div class='lsn-markdown'>{markdown_html(clip(decode(data), TEXT_LIMIT * 5))}</div>"
-
-
-def decode(data: bytes) -> str:
-    """The text of a file, by the mark of its encoding; without one it is probably UTF-8."""
-    return text_of(data)
+    return f"<div class='lsn-markdown'>{markdown_html(clip(text_of(data), TEXT_LIMIT * 5))}</div>"
 
 
 _RENDERERS: dict[str, Callable[[bytes], str]] = {
     ".html": sandboxed_frame,
     ".htm": sandboxed_frame,
     ".svg": lambda data: sandboxed_frame(data, height=360),
-    ".csv": lambda data: delimited_table(decode(data), ","),
-    ".tsv": lambda data: delimited_table(decode(data), "\t"),
+    ".csv": lambda data: delimited_table(text_of(data), ","),
+    ".tsv": lambda data: delimited_table(text_of(data), "\t"),
     ".parquet": parquet_table,
     ".md": _markdown,
     ".markdown": _markdown,

@@ -13,10 +13,11 @@ from typing import Any
 
 from llm_sandbox_nb.agent.run_record import RunRecord
 from llm_sandbox_nb.card import page
-from llm_sandbox_nb.card.artifacts import Artifact, artifact_html, decode, load_artifacts, relative_path
+from llm_sandbox_nb.card.artifacts import Artifact, artifact_html, load_artifacts, relative_path
 from llm_sandbox_nb.card.bundle import MIME, Caps, held_by, packed, trajectory_json
 from llm_sandbox_nb.card.outcome import Tally, figures
 from llm_sandbox_nb.card.page import card_html, first_error, listed_steps
+from llm_sandbox_nb.encoded_text import text_of
 from llm_sandbox_nb.formatting import clip, format_size, plural
 from llm_sandbox_nb.plain_text import plain
 from llm_sandbox_nb.trajectory import events as ev
@@ -105,7 +106,7 @@ class Card:
         answer = self.trajectory.answer
         if artifact.path != "answer.txt" or artifact.data is None or answer is None:
             return False
-        return decode(artifact.data).strip() == answer.strip()
+        return text_of(artifact.data).strip() == answer.strip()
 
     def _where(self, artifacts: list[Artifact], text_limit: int | None) -> list[str]:
         """What is only in the run's folder, and where that is."""

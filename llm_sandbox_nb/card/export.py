@@ -9,7 +9,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Protocol
 
-from llm_sandbox_nb.card.artifacts import load_artifacts
+from llm_sandbox_nb.card.artifacts import POLICY, load_artifacts
 from llm_sandbox_nb.card.bundle import Caps, trajectory_json
 from llm_sandbox_nb.card.card import Card
 from llm_sandbox_nb.one_sentence import OneSentence
@@ -19,14 +19,6 @@ from llm_sandbox_nb.trajectory.whole_file import write_whole
 
 CAPS = Caps(artifact=25_000_000, run=100_000_000, events=200_000_000)
 """More than a notebook keeps: the file holds one run, and nobody edits it."""
-
-POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval' data: blob:; "
-    "style-src 'unsafe-inline' data:; img-src data: blob:; media-src data: blob:; font-src data:; "
-    "worker-src blob:; frame-src 'none'; form-action 'none'; base-uri 'none'"
-)
-"""The page loads and sends nothing. Inline scripts are allowed because frames with HTML of the model inherit this
-policy; the frames have their own policy as well."""
 
 _PAGE = """\
 <!doctype html>
@@ -113,6 +105,7 @@ def page(run: RecordedRun, caps: Caps = CAPS) -> str:
     """The HTML of the page."""
     trajectory = run.trajectory
     title = first_line(plain(trajectory.start.task if trajectory.start else ""), 80) or "Run"
+    # It loads and sends nothing. Frames with HTML of the model inherit the policy, and have one of their own as well.
     head = {"policy": html.escape(POLICY), "title": html.escape(title)}
     if not has_view():
         card = Card(caps, run.folder)

@@ -189,8 +189,7 @@ _RULES = """
   color:light-dark(#1c2128,#e6edf3);font:13px/1.45 var(--jp-ui-font-family,sans-serif);
   &.lsn pre,&.lsn code{font:12px/1.5 var(--jp-code-font-family,monospace);color:inherit;background:none;padding:0}
   &.lsn pre{white-space:pre-wrap;margin:0;padding:6px 10px;border:1px solid var(--l);background:var(--b)}
-  .lsn-bad{border-left:3px solid var(--r)}
-  .lsn-bad{padding:2px 10px;margin:4px 0}
+  .lsn-bad{border-left:3px solid var(--r);padding:2px 10px;margin:4px 0}
   .lsn-add{color:var(--g)}
   .lsn-del{color:var(--r)}
   .lsn-head{background:var(--c);border-bottom:1px solid var(--l)}
@@ -199,7 +198,7 @@ _RULES = """
   .lsn-bad,.lsn-text{white-space:pre-wrap}
   .lsn-answer,.lsn-bad,.lsn-text,.lsn-chip,&.lsn pre{overflow-wrap:anywhere}
   .lsn-facts,.lsn-outs{display:flex;flex-wrap:wrap;gap:6px 12px}
-  .lsn-chip,.lsn-badge{border-radius:9px;padding:0 8px;background:var(--d);color:inherit}
+  .lsn-chip{border-radius:9px;padding:0 8px;background:var(--d);color:inherit}
   .lsn-chip.lsn-r{background:rgba(248,81,73,.2);color:inherit}
   .lsn-head details{display:inline-block}
   .lsn-chip.lsn-y{background:rgba(219,160,20,.25)}

@@ -1,4 +1,4 @@
-"""Tables and JSON as a person reads them: the first rows, and how many more there are.
+"""Tables as a person reads them: the first rows, and how many more there are.
 
 Parquet is read by a separate process with little memory and time: a file of two kilobytes can hold gigabytes of text,
 and in the kernel it would end the notebook.
@@ -156,11 +156,3 @@ def parquet_table(data: bytes) -> str:
         return f"<p class='lsn-quiet'>Not a Parquet file that can be read: {reason}.</p>"
     more = table.total - len(table.rows)
     return table_html(table.names, table.rows, plural(more, "more row") if more else "")
-
-
-def json_text(text: str) -> str:
-    """JSON indented; anything else, or JSON nested too deep, as it is."""
-    try:
-        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return text

@@ -19,11 +19,11 @@ from llm_sandbox_nb.formatting import (
 )
 from llm_sandbox_nb.known_keys import without_keys
 from llm_sandbox_nb.plain_text import visible
-from llm_sandbox_nb.runs.replay_outcome import outcome_words, replayed_run
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import load_text
 from llm_sandbox_nb.trajectory.messages import message_text
 from llm_sandbox_nb.trajectory.protection import protection_text
+from llm_sandbox_nb.trajectory.replay_outcome import replay_finding, replayed_run
 from llm_sandbox_nb.trajectory.state import Status
 from llm_sandbox_nb.trajectory.step_line import ending
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
@@ -104,7 +104,8 @@ class Printer:
                 if event.later_version:
                     self._say(f"  note: {event.later_version}")
                 if other := replayed_run(event):
-                    self._say(outcome_words(self._folder, other) if self._folder else f"Replay of {other}")
+                    found = replay_finding(self._folder) if self._folder else ""
+                    self._say(": ".join(filter(None, (f"Replay of {other}", found))))
             case ev.SettingsChanged():
                 self._limits.append(event.limits)
             case ev.SandboxReady():
@@ -229,8 +230,6 @@ class Printer:
     def _finish(self, event: ev.RunFinished) -> None:
         usage = event.usage
         words = self._status.run_state(live=True).words
-        if self._start is not None and replayed_run(self._start):
-            words = "Replayed: the record ends here"
         parts = [plural(event.steps, "step")]
         if usage.total_tokens:
             parts.append(f"{plural(usage.total_tokens, 'token')} in all")

@@ -22,8 +22,8 @@ from llm_sandbox_nb.options.parser import Parser, add_runs_options, prune_rule
 from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.plain_text import plain
 from llm_sandbox_nb.runs.catalog import list_runs, plan_prune, prune, runs_json, runs_text
-from llm_sandbox_nb.runs.replay_outcome import replayed_run
 from llm_sandbox_nb.trajectory.decisions import PauseDecision
+from llm_sandbox_nb.trajectory.replay_outcome import replayed_run
 from llm_sandbox_nb.trajectory.run_folder import run_folders
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ from typing import Any
 from llm_sandbox_nb.formatting import format_size, plural
 from llm_sandbox_nb.own_folder import open_file, status_below
 from llm_sandbox_nb.plain_text import first_line, plain
-from llm_sandbox_nb.runs.replay_outcome import outcome_words, replayed_run
 from llm_sandbox_nb.sandbox.history.store import is_history_in_use
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import LINE_MOST, JournalError, read_journal
+from llm_sandbox_nb.trajectory.replay_outcome import replay_finding, replayed_run
 from llm_sandbox_nb.trajectory.run_folder import HISTORY, JOURNAL, run_folders, short_ids
-from llm_sandbox_nb.trajectory.state import Status
+from llm_sandbox_nb.trajectory.state import State, Status
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 from llm_sandbox_nb.windows import try_lock
 
@@ -98,7 +98,8 @@ def _entry(folder: Path, short_id: str, names: Mapping[str, str]) -> RunEntry:
             "changed": (folder / JOURNAL).stat().st_mtime,
         }
         start, finish = _ends(folder)
-        if start is not None and finish is not None and not running and not Status.needs_all(finish):
+        other = replayed_run(start)
+        if start is not None and finish is not None and not (running or other or Status.needs_all(finish)):
             status = Status()
             status.add(start)
             status.add(finish)
@@ -106,11 +107,13 @@ def _entry(folder: Path, short_id: str, names: Mapping[str, str]) -> RunEntry:
             steps, usage = finish.steps, finish.usage
         else:
             trajectory = Trajectory(read_journal(folder))
-            start, finish = trajectory.start, trajectory.finish
-            said = trajectory.state(live=running).words
+            start, finish, other = trajectory.start, trajectory.finish, replayed_run(trajectory.start)
+            found = trajectory.state(live=running)
+            said = found.words
+            if other and found.state == State.REPLAYED.label:
+                said = f"Replay of {names[other]}" if other in names else said
+                said = ": ".join(filter(None, (said, replay_finding(folder))))
             steps, usage = trajectory.steps_done, trajectory.usage
-        if (other := replayed_run(start)) and not running:
-            said = outcome_words(folder, names.get(other) or other.rpartition("-")[2])
     except (OSError, JournalError) as error:
         return RunEntry(
             **common, state=f"Not readable: {error}", stop_reason=None, readable=False, started=None, steps=0, tokens=0,
@@ -128,7 +131,7 @@ def _entry(folder: Path, short_id: str, names: Mapping[str, str]) -> RunEntry:
         model=start.model if start else "",
         task=start.task if start else "",
         forked_from=start.forked_from.folder if start and start.forked_from else None,
-        replay_of=replayed_run(start),
+        replay_of=other,
         answer=finish.answer if finish else None,
     )
 

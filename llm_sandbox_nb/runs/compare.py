@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Collection, Sequence
@@ -18,12 +19,10 @@ from llm_sandbox_nb.formatting import format_cost, format_count, format_duration
 from llm_sandbox_nb.runs.checkpoint_files import CheckpointFiles
 from llm_sandbox_nb.runs.event_loops import Awaitable
 from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
-from llm_sandbox_nb.sandbox.history.diff import differing_paths
-from llm_sandbox_nb.sandbox.history.image_files import ENGINE_FILES
+from llm_sandbox_nb.sandbox.history.diff import differing_contents
 from llm_sandbox_nb.sandbox.history.manifest import Entry
 from llm_sandbox_nb.sandbox.isolations import has_own_root
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.state import state_words
 from llm_sandbox_nb.trajectory.trajectory import Call, Step
 from llm_sandbox_nb.trajectory.unified_diff import COMPARED_BYTES, unified
 
@@ -68,6 +67,8 @@ class Totals:
     name: str
     steps: int
     stop_reason: str | None
+    state: str
+    """How it ended, in words."""
     answer: str | None
     usage: ev.Usage
     model_time: float
@@ -188,6 +189,7 @@ def _totals(run: RunRecord, name: str) -> Totals:
         name=name,
         steps=run.trajectory.steps_done,
         stop_reason=run.stop_reason,
+        state=run.trajectory.state(live=False).words if run.trajectory.finish else "No end",
         answer=run.answer,
         usage=run.usage,
         model_time=sum(step.model_time for step in run.steps),
@@ -207,7 +209,7 @@ class EndFiles:
         manifest, own = self._reader.manifest(checkpoint), self._reader.own(checkpoint)
         root = _working_directory(run, manifest)
         self.entries = {_under(path, root): entry for path, entry in own.items()}
-        self.others = {_under(path, root) for path in differing_paths(own, manifest)}
+        self.others = {_under(path, root) for path in differing_contents(own, manifest)}
         """Paths that others have changed: `entries` has them as they were before."""
 
     def state(self, path: str) -> str | None:
@@ -215,11 +217,11 @@ class EndFiles:
         entry = self.entries.get(path)
         return None if entry is None or entry.base else self._described(entry)
 
-    def engine_state(self, path: str) -> str | None:
-        """The same for a file that the engine wrote, also where it counts as one of the image."""
-        entry = self.entries.get(path)
-        if entry is None or entry.base:
-            entry = self._reader.of_image(path)
+    def known_state(self, path: str) -> str | None:
+        """The same for what is as in the image too, as far as the history knows the image; None for what is deleted."""
+        if (state := self.state(path)) or self.hides(path):
+            return state
+        entry = self._reader.of_image(path)
         return None if entry is None else self._described(entry)
 
     @staticmethod
@@ -228,8 +230,10 @@ class EndFiles:
             return f"link to {entry.target}"
         if entry.type == "d":
             return f"folder, mode {entry.mode:o}"
-        digest = "".join(chunk.digest.hex()[:16] for chunk in entry.chunks or ())
-        return f"{entry.size} bytes, mode {entry.mode:o}, {digest[:64]}"
+        content = hashlib.sha256()
+        for chunk in entry.chunks or ():
+            content.update(b"%d " % chunk.offset + chunk.digest)
+        return f"{entry.size} bytes, mode {entry.mode:o}, content {content.hexdigest()[:16]}"
 
     def hides(self, path: str) -> bool:
         """Whether the image's file at a path was deleted: the manifest lists its folder, and not the file."""
@@ -248,9 +252,9 @@ class EndFiles:
         found: dict[str, ComparedFile] = {}
         for path in paths:
             states = tuple(one.state(path) for one in files)
-            if path in ENGINE_FILES and len(set(states)) > 1:
-                # Written as the sandbox starts, it counts as changed in some sandboxes: only the content tells.
-                states = tuple(one.engine_state(path) for one in files)
+            if None in states and len(set(states)) > 1:
+                # Only written anew in some sandboxes, as an engine does with /etc/hosts: the content tells.
+                states = tuple(one.known_state(path) for one in files)
             told = any(state is not None for state in states)
             if len(set(states)) > 1 or (not told and len({one.hides(path) for one in files}) > 1):
                 found[path] = ComparedFile(path, states)
@@ -350,7 +354,7 @@ def _as_text(made: Comparison[Any]) -> str:
     for total, answer in zip(made.totals, told, strict=True):
         steps, tokens, cost, _ = _figures(total)
         time = format_duration(total.model_time + total.tool_time)
-        table.append([total.name, _window(answer, place, _CELL), _state(total), steps, tokens, cost, time])
+        table.append([total.name, _window(answer, place, _CELL), total.state, steps, tokens, cost, time])
     table = [[_short(cell, _CELL) for cell in row] for row in table]
     wide = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [
@@ -523,10 +527,6 @@ def _differing_files(made: Comparison[Any]) -> str:
     return f"{plural(len(made.files), 'file differs', 'files differ')} in the end"
 
 
-def _state(total: Totals) -> str:
-    return state_words(total.stop_reason) if total.stop_reason else "No end"
-
-
 def _figures(total: Totals) -> list[str]:
     """Steps, tokens, cost and time."""
     cost = "scripted: free" if total.scripted and total.usage.cost is None else format_cost(total.usage.cost)
@@ -537,7 +537,7 @@ def _figures(total: Totals) -> list[str]:
 def _facts(total: Totals) -> str:
     _, _, cost, time = _figures(total)
     counts = f"{plural(total.steps, 'step')}, {plural(total.usage.total_tokens, 'token')}"
-    return f"{_state(total)}, {counts}, {cost}, {time}"
+    return f"{total.state}, {counts}, {cost}, {time}"
 
 
 def _divergence_text(made: Comparison[Any]) -> str:

@@ -26,11 +26,11 @@ from llm_sandbox_nb.runs.checkpoint_files import files_after, starting_files
 from llm_sandbox_nb.runs.compare import EndFiles, left_out, printable, shown
 from llm_sandbox_nb.runs.event_loops import Awaitable
 from llm_sandbox_nb.runs.recorded_spec import recorded_spec, sandbox_options
-from llm_sandbox_nb.runs.replay_outcome import write_outcome
 from llm_sandbox_nb.sandbox.errors import HistoryError
 from llm_sandbox_nb.sandbox.isolations import has_own_root
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.messages import message_text
+from llm_sandbox_nb.trajectory.replay_outcome import write_outcome
 from llm_sandbox_nb.trajectory.trajectory import Call, Step
 
 R = TypeVar("R", bound=RunRecord)

@@ -32,7 +32,7 @@ from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.runs.checkpoint_files import starting_files
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT, Directories, Sandbox
-from llm_sandbox_nb.sandbox.isolations import has_own_root
+from llm_sandbox_nb.sandbox.isolations import ISOLATIONS, has_own_root
 from llm_sandbox_nb.trajectory import events as ev
 
 
@@ -182,6 +182,7 @@ async def solve(
         pause_rules=checked_pause_rules(step, breakpoints, break_when, approve),
         make_model=lambda name: _other_model(name, model, api_base, api_key),
         provenance=provenance,
+        isolation=_isolation(sandbox, isolation),
     )
     checked_on_pause(on_pause)
     if isinstance(spec.model, Checkable):
@@ -205,6 +206,13 @@ async def solve(
         if card:
             await card.finish(run)
     return run
+
+
+def _isolation(sandbox: Sandbox | Awaitable[Sandbox] | None, asked: str) -> str | None:
+    """The isolation of the sandbox to come; None when only its opening will tell."""
+    if isinstance(sandbox, Sandbox):
+        return sandbox.protection.isolation
+    return asked if asked in ISOLATIONS else None
 
 
 def _starting_files(files_of: Run | tuple[Run, int] | None) -> tuple[StartingFiles | None, dict[str, str]]:

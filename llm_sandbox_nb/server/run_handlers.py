@@ -104,6 +104,7 @@ def _listed(one: RunSummary, root: Path | None, live: bool) -> Json:
         "task": one.task,
         "started": one.started,
         **one.run_state(live=live).to_json(),
+        "answer": one.answer,
         "steps": one.steps,
         "forked_from": one.forked_from,
         "journal": journal.relative_to(root).as_posix() if root and inside else None,

@@ -138,7 +138,7 @@ class RunStarted(EventBase):
     model: str
     scripted: bool = False
     settings: dict[str, Any] = Field(default_factory=dict)
-    """Model settings, limits and prompt configuration in force; never a key or a secret."""
+    """Model settings, limits, prompt configuration and isolation, as far as they are known; never a key or a secret."""
     tools: list[dict[str, Any]] = Field(default_factory=list)
     inputs: list[str] = Field(default_factory=list)
     versions: dict[str, str] = Field(default_factory=dict)

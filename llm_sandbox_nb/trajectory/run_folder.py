@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import mimetypes
 import os
@@ -15,7 +16,8 @@ from typing import Any
 from llm_sandbox_nb.one_sentence import OneSentence
 from llm_sandbox_nb.own_folder import file_names, is_file, open_file
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.state import RunState, Status
+from llm_sandbox_nb.trajectory.replay_outcome import replay_finding
+from llm_sandbox_nb.trajectory.state import RunState, State, Status
 
 JOURNAL = "journal.jsonl"
 """One event in each line."""
@@ -194,9 +196,17 @@ class RunSummary:
     forked_from: str | None
     """The id of the run of which it is a fork."""
 
+    answer: str | None
+    """Its beginning; None when it has no end or no answer."""
+    finding: str
+    """What a replay found; empty for other runs."""
+
     def run_state(self, *, live: bool) -> RunState:
         """The state in words. `live`: a process executes the run."""
-        return self.status.run_state(live=live)
+        state = self.status.run_state(live=live)
+        if state.state != State.REPLAYED.label or not self.finding:
+            return state
+        return dataclasses.replace(state, words=f"{state.words}: {self.finding}")
 
 
 def notebook_folder_name(path: str) -> str:
@@ -244,6 +254,8 @@ def summarize(folder: Path) -> RunSummary | None:
         status=status,
         steps=steps,
         forked_from=str(fork.get("run_id"))[:200] if isinstance(fork, dict) else None,
+        answer=status.finish.answer[:_TASK] if status.finish and status.finish.answer else None,
+        finding=replay_finding(folder) if status.replays else "",
     )
 
 

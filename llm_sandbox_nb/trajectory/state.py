@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -19,6 +20,8 @@ from llm_sandbox_nb.formatting import (
     sentence_case,
 )
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.protection import ISOLATION_WORDS
+from llm_sandbox_nb.trajectory.replay_outcome import replayed_run
 
 Meaning = Literal["ok", "bad", "wait", "run", "away"]
 """What a colour says: success, failure, a person's turn or decision, running, out of reach."""
@@ -27,7 +30,7 @@ Meaning = Literal["ok", "bad", "wait", "run", "away"]
 class State(Enum):
     """Where a run stands, or how it ended: its name, its words, its words with a detail, and their meaning."""
 
-    STARTING = "starting", "Starting the sandbox", "", "run"
+    STARTING = "starting", "Starting the sandbox", "Starting the sandbox ({})", "run"
     RUNNING = "running", "Running", "Running · step {}", "run"
     PAUSING = "pausing", "Pausing after this command", "", "run"
     PAUSED = "paused", "Paused", "", "wait"
@@ -40,6 +43,7 @@ class State(Enum):
     NO_ANSWER = "no_answer", "No answer", "", "bad"
     REFUSED = "refused", "Refused", "", "bad"
     REPEATED = "repeated", "Stopped: the same call kept failing", "", "bad"
+    REPLAYED = "replayed", "Replayed", "Replay of {}", "ok"
     INTERRUPTED = "interrupted", "Interrupted", "Stopped by {}", "wait"
     STEPS = "steps", "Step limit reached", "Step limit reached ({})", "bad"
     TOKENS = "tokens", "Conversation limit reached", "Conversation limit reached ({} tokens)", "bad"
@@ -89,6 +93,9 @@ class RunState:
 
 _STOPPERS = {"on_pause": "the rule for its pauses"}
 """Who stops a run besides a person, by the source of the decision."""
+_OF_A_REPLAY = ("interrupted", "model_error", "sandbox_lost", "error")
+"""Ends that a replay has as any run; each other one says only that the record has no more."""
+_RUN_NAME = re.compile(r"[0-9A-Za-z-]{1,80}")
 _LIMITS: dict[str, Callable[[Any], str]] = {
     "steps": format_count,
     "tokens": format_count,
@@ -113,10 +120,14 @@ class Status:
         """The call that waits for a person."""
         self.ready_at: int | None = None
         """After a rewind: the step from which the run can continue. None when it runs, has ended or was not rewound."""
+        self._isolation = ""
+        """What the sandbox will be, in words, when that is known before it is open."""
         self._opened = False
         """Whether the sandbox was open at some time; the model is asked before."""
         self._stopped_by = ""
         """Who decided to stop the run: a person, or a rule for its pauses."""
+        self.replays: str | None = None
+        """The id of the run that it replays; None when it is no replay, or was continued as a run of its own."""
         self._limits: dict[str, int | float] = {}
         self._failure = ""
         """Of the last step: why its newest request failed."""
@@ -128,6 +139,8 @@ class Status:
         match event:
             case ev.RunStarted():
                 self._set_limits(event.settings.get("limits"))
+                self.replays = replayed_run(event)
+                self._isolation = ISOLATION_WORDS.get(str(event.settings.get("isolation")), "")
             case ev.SandboxReady():
                 self._opened = True
             case ev.SettingsChanged():
@@ -153,7 +166,7 @@ class Status:
             case ev.CallStarted():
                 self.paused, self.held, self.ready_at = False, None, None
             case ev.Continued():
-                self.finish, self._stopped_by = None, ""
+                self.finish, self._stopped_by, self.replays = None, "", None
                 self._clear()
             case ev.RunFinished():
                 self.finish = event
@@ -199,11 +212,14 @@ class Status:
         if self.pausing:
             return _said(State.PAUSING)
         if not self._opened and self.step is None:
-            return _said(State.STARTING)
+            return _said(State.STARTING, self._isolation)
         return _said(State.RUNNING, last)
 
     def _ending(self, finish: ev.RunFinished) -> RunState:
         reason: str = finish.stop_reason
+        if self.replays and reason not in _OF_A_REPLAY:
+            name = self.replays if _RUN_NAME.fullmatch(self.replays) else ""
+            return _said(State.REPLAYED, name.rpartition("-")[2])
         if finish.without_answer:
             reason = State.WITHOUT_ANSWER.label
         elif reason == State.TOKENS.label and finish.error:  # not the run's own limit

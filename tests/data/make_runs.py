@@ -36,6 +36,13 @@ def start(**settings: Any) -> Events:
     ]
 
 
+def replays(run: str) -> Events:
+    """The beginning of a replay."""
+    first, *rest = start(steps=100)
+    assert isinstance(first, ev.RunStarted)
+    return [first.model_copy(update={"settings": {**first.settings, "replay_of": run}}), *rest]
+
+
 def asked(step: int) -> Events:
     """A request went out."""
     return [ev.ModelRequested(step=step)]
@@ -150,6 +157,10 @@ def states() -> Iterator[tuple[str, Events, bool]]:
     """Runs that stand or end in every way: name, events, whether a process executes them."""
     yield "nothing but a start, live", start(), True
     yield "nothing but a start, killed", start(), False
+    opening = {"settings": {"isolation": "docker"}}
+    for name, first in (("", start()[0]), (", Docker", start()[0].model_copy(update=opening))):
+        yield f"the sandbox starts{name}", [first], True
+    yield "a step without a sandbox that is known", [*start()[:1], *asked(1)], True
     yield "the first request", [*start(), *asked(1)], True
     yield "killed in the first request", [*start(), *asked(1)], False
     yield (
@@ -241,6 +252,15 @@ def states() -> Iterator[tuple[str, Events, bool]]:
     yield "ended: cost", [*start(cost=0.5), *bash(1), *end("cost")], False
     yield "ended: time", [*start(time=600), *bash(1), *end("time")], False
     yield "ended: time, without a limit", [*start(time=None), *bash(1), *end("time")], False
+    for name, of in (("", "20260101-120000-ffb91111"), (", of a name that is none", "\x1b[31m-<b>")):
+        yield f"a replay{name}", [*replays(of), *bash(1), *end("steps")], False
+    yield "a replay of a submission", [*replays("20-ffb9"), *bash(1), *end("submitted")], False
+    yield "a replay that was stopped", [*replays("20-ffb9"), *control("stop"), *end("interrupted")], False
+    yield (
+        "a replay that was continued",
+        [*replays("20-ffb9"), *bash(1), *end("steps"), ev.Continued(), *bash(2), *end("submitted")],
+        False,
+    )
     for kind in ("authentication", "quota", "rate_limit", "unreachable", "timeout", "of_a_later_version"):
         yield (
             f"ended: model error, {kind}",

@@ -14,7 +14,7 @@ export type StateWords = readonly [alone: string, together: string, meaning: Mea
 
 /** The words of each state. */
 export const STATES: ReadonlyMap<string, StateWords> = new Map<string, StateWords>([
-  ['starting', ['Starting the sandbox', '', 'run']],
+  ['starting', ['Starting the sandbox', 'Starting the sandbox (%1)', 'run']],
   ['running', ['Running', 'Running · step %1', 'run']],
   ['pausing', ['Pausing after this command', '', 'run']],
   ['paused', ['Paused', '', 'wait']],
@@ -27,6 +27,7 @@ export const STATES: ReadonlyMap<string, StateWords> = new Map<string, StateWord
   ['no_answer', ['No answer', '', 'bad']],
   ['refused', ['Refused', '', 'bad']],
   ['repeated', ['Stopped: the same call kept failing', '', 'bad']],
+  ['replayed', ['Replayed', 'Replay of %1', 'ok']],
   ['interrupted', ['Interrupted', 'Stopped by %1', 'wait']],
   ['steps', ['Step limit reached', 'Step limit reached (%1)', 'bad']],
   ['tokens', ['Conversation limit reached', 'Conversation limit reached (%1 tokens)', 'bad']],

@@ -41,6 +41,8 @@ export interface INotebookRun extends IRunStatus {
   started: number;
   /** Whether its kernel executes it now. */
   live?: boolean;
+  /** Its beginning; null without one. */
+  answer: string | null;
   /** -1 where that is not known. */
   steps: number;
   /** The id of the run that it is a fork of. */

@@ -8,8 +8,9 @@ import { INotebookRun, IRunState, isLive, RunApi } from './run-api';
 
 type Trans = (text: string, ...args: (string | number)[]) => string;
 
-/** Characters of a task that a row shows. */
+/** Characters of a task, and of an answer, that a row shows. */
 const TASK = 80;
+const ANSWER = 120;
 /** How deep forks of forks are indented. */
 const DEEPEST = 4;
 
@@ -85,7 +86,11 @@ export class RunsView {
     const state = run.words;
     const task = visibleName(oneLine(run.task, TASK)) || run.id;
     const steps = run.steps < 0 ? '' : plural(run.steps, trans('step'), trans('steps'));
-    const said = [`${when} ${state}: ${task}`, steps, depth ? trans('a fork') : ''].filter(part => part).join(', ');
+    const answer = run.live ? '' : visibleName(oneLine(run.answer ?? '', ANSWER));
+    const told = answer ? trans('Answer: %1', answer) : '';
+    const said = [`${when} ${state}: ${task}`, told, steps, depth ? trans('a fork') : '']
+      .filter(part => part)
+      .join(', ');
     const button = h(
       'button',
       {
@@ -93,13 +98,14 @@ export class RunsView {
         class: 'lsn-run',
         'data-run': run.id,
         'aria-label': said,
-        title: `${state}. ${task}`,
+        title: [`${state}. ${task}`, told].filter(part => part).join('\n'),
         onclick: () => this._open(run)
       },
       h('small', {}, when),
       h('span', { class: 'lsn-run-sign', 'data-state': kind }, depth ? `⑂ ${sign}` : sign),
       h('span', { class: 'lsn-run-task', dir: 'auto' }, task),
-      h('small', {}, run.meaning === 'wait' && run.live ? trans('waiting') : steps)
+      h('small', {}, run.meaning === 'wait' && run.live ? trans('waiting') : steps),
+      answer ? h('span', { class: 'lsn-run-answer', dir: 'auto' }, `→ ${answer}`) : null
     );
     button.style.paddingInlineStart = `${12 + 14 * Math.min(depth, DEEPEST)}px`;
     return { key: `${said} ${run.journal}`, node: h('li', {}, button) };

@@ -4,7 +4,7 @@
  */
 
 import { ICallHeld, IEvent, IRunFinished } from '../generated/events';
-import { Meaning, STATES } from '../generated/words';
+import { ISOLATIONS, Meaning, STATES } from '../generated/words';
 import { formatCost, formatCount, formatDuration, formatModelFailure, formatState } from '../formatting';
 
 export interface IRunState {
@@ -30,6 +30,10 @@ const LIMITS = new Map<string, (value: number) => string>([
 /** Who stops a run besides a person, by the source of the decision. */
 const STOPPERS = new Map([['on_pause', 'the rule for its pauses']]);
 
+/** Ends that a replay has as any run; each other one says only that the record has no more. */
+const OF_A_REPLAY = new Set(['interrupted', 'model_error', 'sandbox_lost', 'error']);
+const RUN_NAME = /^[0-9A-Za-z-]{1,80}$/;
+
 /** The state of a branch. */
 export class Status {
   /** The last step that began; none before the first. */
@@ -43,8 +47,12 @@ export class Status {
   held: ICallHeld | null = null;
   /** After a rewind: the step from which the run can continue; null when it runs, has ended or was not rewound. */
   readyAt: number | null = null;
+  /** The run that it replays; empty when it is no replay, or was continued as a run of its own. */
+  private _replays = '';
   private _limits = new Map<string, number>();
   private _failure = '';
+  /** What the sandbox will be, in words, when that is known before it is open. */
+  private _isolation = '';
   /** Whether the sandbox was open at some time; the model is asked before. */
   private _opened = false;
   /** Who decided to stop the run: a person, or a rule for its pauses. */
@@ -53,6 +61,8 @@ export class Status {
   add(event: IEvent): void {
     switch (event.kind) {
       case 'run.started':
+        this._replays = typeof event.settings.replay_of === 'string' ? event.settings.replay_of : '';
+        this._isolation = ISOLATIONS.get(String(event.settings.isolation)) ?? '';
         return this._setLimits(event.settings.limits);
       case 'sandbox.ready':
         this._opened = true;
@@ -93,7 +103,7 @@ export class Status {
         return this._runs();
       case 'continued':
         this.finish = null;
-        this._stoppedBy = '';
+        this._stoppedBy = this._replays = '';
         return this.rewind(null);
       case 'run.finished':
         this.finish = event;
@@ -134,13 +144,17 @@ export class Status {
     if (this.pausing) {
       return said('pausing', '', trans);
     }
-    return this._opened || this.step !== null ? said('running', last, trans) : said('starting', '', trans);
+    return this._opened || this.step !== null ? said('running', last, trans) : said('starting', this._isolation, trans);
   }
 
   private _ending(finish: IRunFinished, trans: Translate): IRunState {
     // With an error it was the model's context, not the run's own limit of tokens.
     const limit = finish.stop_reason === 'tokens' && finish.error ? 'context' : finish.stop_reason;
     const reason = finish.without_answer ? 'without_answer' : limit;
+    if (this._replays && !OF_A_REPLAY.has(reason)) {
+      const name = RUN_NAME.test(this._replays) ? this._replays : '';
+      return said('replayed', name.slice(name.lastIndexOf('-') + 1), trans);
+    }
     if (reason === 'model_error') {
       return said(reason, formatModelFailure(this._failure, trans), trans);
     }

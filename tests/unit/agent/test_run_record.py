@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from card_runs import run_events, written
 from memory_sandbox import MemorySandbox
 from support import run
 
+from llm_sandbox_nb import open_sandbox, solve
+from llm_sandbox_nb.agent.errors import RunError
 from llm_sandbox_nb.agent.run_record import RunContext, RunRecord
 from llm_sandbox_nb.formats.llm_in_sandbox import write_seed
+from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 
@@ -52,3 +56,23 @@ def test_a_record_of_another_project_has_no_journal(tmp_path: Path) -> None:
     for path in (tmp_path / "own", tmp_path / "own" / "journal.jsonl"):
         own = RunRecord.load(path)
         assert (own.folder, own.has_journal, len(own.trajectory.steps)) == (tmp_path / "own", True, 2)
+
+
+def test_a_run_says_which_sandbox_it_starts_when_that_is_known(tmp_path: Path) -> None:
+    async def first_words(**options: Any) -> str:
+        done = await solve("How many r's?", model="scripted/strawberry", output_dir=tmp_path, **options)
+        return Trajectory(done.trajectory.events[:1]).state(live=True).words
+
+    async def test() -> None:
+        assert await first_words(isolation="process") == "Starting the sandbox (No isolation)"
+        async with open_sandbox(isolation="process") as box:
+            assert await first_words(sandbox=box) == "Starting the sandbox (No isolation)"
+            with pytest.raises(RunError, match="isolation='process'") as refused:
+                await first_words(sandbox=given(box))
+        first = Trajectory(refused.value.run.trajectory.events[:1])
+        assert first.state(live=True).words == "Starting the sandbox", "only its opening tells"
+
+    async def given(box: Sandbox) -> Sandbox:
+        return box
+
+    run(test())

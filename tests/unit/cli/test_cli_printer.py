@@ -319,7 +319,7 @@ def test_a_rewind_of_files_or_of_the_conversation_is_named(
 
 
 def test_a_run_that_executes_is_not_called_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = recorded(tmp_path, *step(1))
+    folder = recorded(tmp_path, events()[1], *step(1))
     journal = Journal(tmp_path)
     try:
         assert "Running · step 1: the run is not over." in shown(capsys, folder)

@@ -15,10 +15,16 @@ import pytest
 from llm_sandbox_nb import Run, solve
 from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.runs.catalog import disk_use, list_runs, plan_prune, prune
-from llm_sandbox_nb.runs.replay_outcome import OUTCOME, write_outcome
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import Journal
-from llm_sandbox_nb.trajectory.run_folder import JOURNAL, RunNotFoundError, find_run_folder, short_ids
+from llm_sandbox_nb.trajectory.replay_outcome import OUTCOME, write_outcome
+from llm_sandbox_nb.trajectory.run_folder import (
+    JOURNAL,
+    RunNotFoundError,
+    find_run_folder,
+    short_ids,
+    summaries,
+)
 
 DAY = 86400.0
 
@@ -81,7 +87,8 @@ def test_states(capsys: pytest.CaptureFixture[str]) -> None:
     make("20260101-120000-bbbb2222", replied)
     make("20260101-120000-cccc3333", ev.RunFinished(stop_reason="submitted", steps=1), ev.Noted(text="later"))
     (make("20260101-120000-dddd4444") / JOURNAL).write_text("no event\nno event\n")
-    running = make("20260101-120000-eeee5555", replied)
+    opened = ev.SandboxReady(sandbox_id="s", protection={}, start_time=0.1, root="/testbed")
+    running = make("20260101-120000-eeee5555", opened, replied)
     journal = Journal(running)
     out = said(capsys)
     states = {entry["short_id"]: entry["state"] for entry in json.loads(said(capsys, "--json"))}
@@ -316,6 +323,14 @@ def test_a_replay_is_no_run_that_reached_its_limit(capsys: pytest.CaptureFixture
     assert "Step limit" not in out
     listed = json.loads(said(capsys, "--json"))
     assert [(entry["state"], entry["replay_of"]) for entry in listed[1:]] == [("replay", first)] * 4
+    in_lists = [one.run_state(live=False).words for one in summaries(same.parent, 9)[0]]
+    assert sorted(in_lists) == [
+        "Replay of ffb91111",
+        "Replay of ffb91111",
+        "Replay of ffb91111: 2 steps differ, first step 2",
+        "Replay of ffb91111: nothing differs",
+        "Submitted",
+    ]
     assert main(["show", "aaaa"]) == 0
     shown = capsys.readouterr().out
     assert f"Replay of {first}: nothing differs" in shown

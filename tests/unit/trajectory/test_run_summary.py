@@ -41,6 +41,29 @@ def test_how_a_run_ended(tmp_path: Path, events: list[dict[str, Any]], state: st
     assert (found.task, found.started, found.state, found.steps) == ("Tidy up", 100.0, state, steps)
 
 
+def test_the_beginning_of_the_answer_is_kept(tmp_path: Path) -> None:
+    def answer(name: str, *events: dict[str, Any]) -> str | None:
+        found = summarize(journal(tmp_path, START, *events, name=name))
+        assert found is not None
+        return found.answer
+
+    assert answer("a", ASKED, {**ENDED, "answer": "42 cities"}) == "42 cities"
+    assert answer("b", ASKED, {**ENDED, "answer": "x" * 5000}) == "x" * 300
+    assert answer("c", ASKED, ENDED) is None
+    assert answer("d", ASKED, {**ENDED, "answer": "42"}, BACK) is None, "a rewound run has no answer yet"
+
+
+def test_a_live_run_whose_step_has_begun_is_running(tmp_path: Path) -> None:
+    for name, events, words in (
+        ("a", [], "Starting the sandbox"),
+        ("b", [{**ASKED, "step": 1}], "Running · step 1"),
+        ("c", [ASKED], "Running · step 5"),
+    ):
+        found = summarize(journal(tmp_path, START, *events, name=name))
+        assert found is not None
+        assert found.run_state(live=True).words == words
+
+
 def test_only_the_ends_of_a_long_journal_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = [{"kind": "call.finished", "stdout": "x" * 100_000}] * 200
     folder = journal(tmp_path, START, *long, ASKED, ENDED)

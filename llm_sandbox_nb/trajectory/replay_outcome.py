@@ -29,8 +29,8 @@ def write_outcome(folder: Path, differing: list[int]) -> None:
     )
 
 
-def outcome_words(folder: Path, of: str) -> str:
-    """The state of a replay in a few words: "Replay of ffb9: nothing differs"; `of` is how the other run is called."""
+def replay_finding(folder: Path) -> str:
+    """What a replay found, in a few words: "nothing differs"; empty when that is not known."""
     try:
         found: Any = json.loads(read_file(folder, OUTCOME, _MOST))
         number, steps = found["differing"], found["differing_steps"]
@@ -39,10 +39,7 @@ def outcome_words(folder: Path, of: str) -> str:
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         known = False
     if not known:
-        return f"Replay of {of}"
-    said = (
-        f"{plural(number, 'step differs', 'steps differ')}, first step {first}"
-        if number
-        else "nothing differs"
-    )
-    return f"Replay of {of}: {said}"
+        return ""
+    if not number:
+        return "nothing differs"
+    return f"{plural(number, 'step differs', 'steps differ')}, first step {first}"
