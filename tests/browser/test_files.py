@@ -34,7 +34,7 @@ def call_events(step: int, command: str, output: str) -> list[ev.Event]:
             step=step, call_id=call, tool="execute_bash", raw_arguments="{}", arguments=arguments
         ),
         ev.CallStarted(step=step, call_id=call, tool="execute_bash", arguments=arguments),
-        ev.CallFinished(step=step, call_id=call, observation=output, exit_code=0),
+        ev.CallFinished(step=step, call_id=call, observation=output, stdout=output, exit_code=0),
     ]
 
 
