@@ -1,9 +1,8 @@
-"""A saved notebook where there is no extension of ours, in Lab and Notebook 7: the static page tells the whole run."""
+"""A saved notebook where there is no extension of ours, in Lab and Notebook 7: the static page tells how it went."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,9 +10,7 @@ import pytest
 import support
 from playwright.sync_api import Page, expect
 from servers import FrontEnd, command, open_notebook, run_all
-from test_lab import calls_of, telling
-
-FOR_THE_MODEL = re.compile(r"Exit code: -?\d+|\[(stdout|stderr|Steps remaining: \d+)\]")
+from test_lab import telling
 
 
 @pytest.fixture
@@ -50,30 +47,24 @@ def squeezed(text: str) -> str:
     return " ".join(text.split())
 
 
-def said_by(call: dict[str, Any]) -> list[str]:
-    """What a person reads of a command: its exit code and its output, apart from the lines for the model alone."""
-    if call["exit_code"] is None:
-        return []
-    lines = call["observation"].splitlines()
-    return [f"exit {call['exit_code']}", *(line for line in lines if not FOR_THE_MODEL.fullmatch(line))]
-
-
 def assert_reads(page: Page, events: list[dict[str, Any]]) -> None:
-    """Every step with its commands, outputs and diffs, and the answer, as text that can be seen."""
+    """What each step did and what it led to, and the answer, as text that can be seen."""
     text = squeezed(read_by_a_person(page))
-    proposed = {event["call_id"]: event for event in events if event["kind"] == "call.proposed"}
-    assert len(calls_of(events)) >= 7
-    for call in calls_of(events):
-        words = [(proposed[call["call_id"]]["arguments"] or {}).get("command", ""), *said_by(call)]
-        words += [change["diff"] or "" for change in call["changes"]]
-        for line in [line for word in words for line in telling(word)]:
-            if not line.startswith(("---", "+++", "@@")):
-                assert squeezed(line) in text or squeezed(line.removeprefix("+")) in text
-    for line in telling(events[-1]["answer"]):
-        assert squeezed(line.replace("*", "").replace("`", "")) in text
+    lines = [event["line"] for event in events if event["kind"] == "step.facts"]
+    assert len(lines) >= 7
+    for line in lines:
+        for words in (
+            line.get("thought", ""),
+            line.get("what", ""),
+            *(chip["text"] for chip in line.get("chips", ())),
+        ):
+            assert squeezed(words) in text
+    [answer] = [event["answer"] for event in events if event["kind"] == "run.finished"]
+    for words in telling(answer):
+        assert squeezed(words.replace("*", "").replace("`", "")) in text
 
 
-def test_the_static_page_tells_everything(server: FrontEnd, page: Page) -> None:
+def test_the_static_page_tells_each_step_and_the_answer(server: FrontEnd, page: Page) -> None:
     path = server.first_notebook()
     open_notebook(page, server, path)
     assert page.evaluate("() => jupyterapp.hasPlugin('llm-sandbox-nb:plugin')") is False
