@@ -41,7 +41,10 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
         ["mount", "-t", "tmpfs", "-o", request.param, "tmpfs", folder], capture_output=True, text=True
     )
     if mounted.returncode:
-        pytest.skip(f"A small disk cannot be mounted here: {mounted.stderr.strip()}")
+        required = os.environ.get("LLM_SANDBOX_REQUIRE_ENGINES") == "1"
+        (pytest.fail if required else pytest.skip)(
+            f"A small disk cannot be mounted here: {mounted.stderr.strip()}"
+        )
     yield folder
     subprocess.run(["umount", "--lazy", folder], check=True)
 
