@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PROFILES = ("standard", "strict")
-NETWORKS = ("none", "open")
+NETWORKS = ("none", "allow", "open")
 
 
 @dataclass(frozen=True)

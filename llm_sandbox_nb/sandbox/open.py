@@ -134,6 +134,8 @@ def open_sandbox(
     index_url: str | None = None,
     proxy: str | None = None,
     env: Mapping[str, str] | None = None,
+    allow: str | Sequence[str] = (),
+    secrets: Mapping[str, str | Sequence[str]] | Sequence[str] = (),
 ) -> OpeningSandbox:
     """Open a sandbox: `async with open_sandbox("docker") as box:`, or `box = await open_sandbox()`.
 
@@ -142,13 +144,16 @@ def open_sandbox(
             engine answers and has the image, else bubblewrap when it works here; never `"process"`.
         profile: `"standard"` (root inside) or `"strict"` (an ordinary user, no capability, no network).
         image: Docker image; the project's own when None.
-        network: `"none"` or `"open"`; None leaves it to the isolation and profile.
+        network: `"none"`, `"allow"` or `"open"`; None leaves it to the isolation and profile.
         limits: memory, processes, processors.
         directories: where things are inside; the defaults are `/testbed` and below.
         ca_bundle: PEM file of this machine that programs inside shall trust.
         index_url: Python package index to use inside.
         proxy: HTTP proxy to use inside.
         env: more environment variables. Nothing of this process's environment goes in otherwise.
+        allow: with the network `"allow"`: hosts that may be reached, as in `["pypi", "github.com:443", "*.example.org"]`.
+        secrets: with the network `"allow"`: environment variables of this process, each with the hosts that get its
+            value, as in `{"GITHUB_TOKEN": "api.github.com"}`. The sandbox has a placeholder in its place.
 
     Raises, when it is started:
         IsolationUnavailableError: the isolation does not work here; says what to do.
@@ -167,22 +172,35 @@ def open_sandbox(
         index_url,
         proxy,
         dict(env or {}),
+        allow=cast(tuple[str, ...], allow),
+        secrets=cast(Mapping[str, tuple[str, ...]], secrets),
     )
     options.check_files()
     return OpeningSandbox(options)
 
 
 async def start_sandbox(
-    options: SandboxOptions, *, labels: Mapping[str, str] | None = None
+    options: SandboxOptions, *, labels: Mapping[str, str] | None = None, served_elsewhere: bool = False
 ) -> ChannelSandbox:
-    """Start what `options` ask for. It can start others like itself, for forks. `labels`: see `Implementation`."""
+    """Start what `options` ask for. It can start others like itself, for forks. `labels`: see `Implementation`.
+
+    `served_elsewhere`: another process will serve its network, if that is an allow-list; see `serve_network`.
+    """
     await asyncio.to_thread(_remove_temporary_once)
     name = options.isolation
     if name in (None, "auto"):
         name = await choose_isolation(options)
         options = replace(options, isolation=name)
     sandbox = await load_isolation(name).start(options, labels=labels)
-    sandbox.start_clone = lambda: start_sandbox(options)
+    sandbox.start_clone = lambda: start_sandbox(options, served_elsewhere=served_elsewhere)
+    if options.network == "allow" and not served_elsewhere:
+        from llm_sandbox_nb.sandbox.network.attach import serve_network
+
+        try:
+            await serve_network(sandbox, options.allow, options.secrets, ca_bundle=options.ca_bundle)
+        except BaseException:
+            await asyncio.shield(sandbox.close())
+            raise
     return sandbox
 
 

@@ -48,6 +48,8 @@ def describe_protection(
     memory, pids, cpus = _limits(probe, config)
     joined = set((inspected.get("NetworkSettings") or {}).get("Networks") or {config.get("NetworkMode")})
     network = "none" if probe.get("interfaces") == "lo" and joined == {"none"} else "open"
+    if network == "none" and tried.get("door"):
+        network = "allow"
     uid = (probe.get("Uid") or "?").split()[0]
     mask = int(probe.get("CapEff", "0"), 16) | int(probe.get("CapBnd", "0"), 16)
     calls, open_calls = describe_calls(tried.get("calls"))
@@ -115,7 +117,9 @@ def stated(details: Mapping[str, str]) -> dict[str, str]:
 
 
 def _protects(network: str) -> str:
-    reach = ", the network" if network == "none" else " and other sandboxes"
+    reach = {"none": ", the network", "allow": ", the network but for the allowed hosts"}.get(
+        network, " and other sandboxes"
+    )
     return (
         f"The model cannot reach this machine's files, processes, Docker engine{reach}, or change its system."
     )
@@ -136,6 +140,8 @@ def _does_not_protect(
     gaps += [f"the kernel's {name} can be used" for name in open_calls]
     if uid == "0":
         gaps.append("root inside is the engine's root there, with few capabilities")
+    if network == "allow":
+        gaps.append("what it sends to an allowed host is not looked at")
     if network == "open":
         gaps.append("the internet and the local network can be reached, and what this machine serves there")
         gaps += [f"{name} cannot be closed here" for name in reached]
