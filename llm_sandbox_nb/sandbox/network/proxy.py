@@ -193,7 +193,7 @@ class Proxy:
                 await tls.handshake()
             request = await _read_head(speaker, tls)
             _check_inner(request, record)
-            request.headers, hidden, record.secrets = _with_secrets(request, secrets)
+            request, hidden, record.secrets = _with_secrets(request, secrets)
             await _exchange(speaker, tls, request, request.target, upstream, Scrubber(hidden) if hidden else None)
         except _Refused as refusal:
             record.decision, record.reason = refusal.decision, refusal.reason
@@ -293,13 +293,15 @@ def _check_inner(request: h11.Request, record: Connection) -> None:
 
 def _with_secrets(
     request: h11.Request, secrets: list[Secret]
-) -> tuple[list[tuple[bytes, bytes]], list[bytes], list[str]]:
+) -> tuple[h11.Request, list[bytes], list[str]]:
     """See `put_in`. Replies come without compression then, so that they can be searched."""
+    import h11
+
     headers, hidden, used = put_in(list(request.headers), secrets)
     if used:
         headers = [(name, value) for name, value in headers if name.lower() not in (b"accept-encoding", b"range")]
         headers.append((b"accept-encoding", b"identity"))
-    return headers, hidden, used
+    return h11.Request(method=request.method, target=request.target, headers=headers), hidden, used
 
 
 async def _exchange(

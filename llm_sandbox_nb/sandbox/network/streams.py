@@ -186,7 +186,7 @@ def _server_name(data: bytes) -> str | None:
         if not 0 < size <= 2**14:
             raise NoTlsError("it is no TLS")
         message += data[5 : 5 + size]
-        if message[:1] != b"\x01":
+        if message[:1] not in (b"", b"\x01"):
             raise NoTlsError("it is no TLS")
         if len(message) >= 4:
             whole = 4 + int.from_bytes(message[1:4])
