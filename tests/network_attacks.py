@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import re
 import ssl
 import struct
@@ -105,6 +104,7 @@ class Outside(Internet):
         self.arrived: list[bytes] = []
         self.answers = NAMES
         self._servers: list[asyncio.Server] = []
+        self._answer = self._echo
 
     async def __aenter__(self) -> Outside:
         self._servers = [await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=2**20)]
@@ -115,6 +115,10 @@ class Outside(Internet):
     async def __aexit__(self, *_: object) -> None:
         for server in self._servers:
             server.close()
+
+    def serve_with(self, answer: Any) -> None:
+        """Answer connections with this function of a reader and a writer."""
+        self._answer = answer
 
     def forget(self) -> None:
         """Begin anew."""
@@ -139,6 +143,9 @@ class Outside(Internet):
         return ssl.create_default_context(cadata=self.authority.pem)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._answer(reader, writer)
+
+    async def _echo(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         index = len(self.arrived)
         self.arrived.append(b"")
         with contextlib.suppress(OSError):
@@ -306,17 +313,6 @@ class NaiveProxy(proxy.Proxy):
         await proxy._join(client, upstream)
 
 
-async def attempt(attacks: Sequence[Attack], outside: Outside, client: Any, patience: float = 5) -> list[Outcome]:
-    """Try rows, one after the other; `client` runs CLIENT with an order on its stdin, and returns its stdout."""
-    outcomes = []
-    for attack in attacks:
-        outside.forget()
-        order = {"port": 3128, "patience": patience, "rows": [attack.steps]}
-        (said,) = json.loads(await client(order))
-        outcomes.append(Outcome(said, outside.looked_up, outside.dialled, outside.arrived))
-    return outcomes
-
-
 async def attempt_here(kind: type[proxy.Proxy], attack: Attack, patience: float) -> tuple[Outcome, list[Connection]]:
     """Try a row against a proxy in this process, without a sandbox."""
     reported: list[Connection] = []
@@ -333,13 +329,18 @@ async def attempt_here(kind: type[proxy.Proxy], attack: Attack, patience: float)
 def check(attack: Attack, outcome: Outcome) -> None:
     """The row has not reached what it wants, and got the answer that it should."""
     assert not outcome.reached(attack), outcome
+    check_answer(attack, outcome)
+    if attack.number in (7, 13, 14, 15, 16, 21, 22, 23, 24, 25, 26, 31):
+        assert outcome.looked_up == []
+
+
+def check_answer(attack: Attack, outcome: Outcome) -> None:
+    """The row got the answer that it should."""
     if attack.status:
         answer = re.sub(r"(?s).*ALPN \S+\n", "", outcome.said)  # what was said inside of TLS, if there is any
         assert answer.startswith(f"HTTP/1.1 {attack.status} "), outcome.said
     else:
         assert outcome.said.startswith("HTTP/1.1 200") and outcome.said.endswith("\r\n\r\n"), outcome.said
-    if attack.number in (7, 13, 14, 15, 16, 21, 22, 23, 24, 25, 26, 31):
-        assert outcome.looked_up == []
 
 
 @contextlib.asynccontextmanager
