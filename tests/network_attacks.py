@@ -47,7 +47,7 @@ ALLOW = [*(name for name in NAMES if name != "raw.example"), "raw.example:22", "
 SECRET = "s3cr3t-value-0123456789"
 SECRETS = {"API_TOKEN": ("api.example",)}
 
-ROW = r'''
+ROW = r"""
 import json, socket, ssl, sys
 def row(steps, order):
     said, link = [], socket.create_connection(("127.0.0.1", order["port"]), 20)
@@ -83,11 +83,14 @@ def row(steps, order):
         said.append("[%s]" % type(error).__name__)
     link.close()
     return "".join(said)
-'''
-CLIENT = ROW + r'''
+"""
+CLIENT = (
+    ROW
+    + r"""
 order = json.loads(sys.stdin.read())
 print(json.dumps([row(one, order) for one in order["rows"]]))
-'''
+"""
+)
 """Runs where the door is, with the Python that is there."""
 
 Steps = Sequence[tuple[str, str]]
@@ -109,7 +112,9 @@ class Outside(Internet):
     async def __aenter__(self) -> Outside:
         self._servers = [await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=2**20)]
         context = self.authority.context("api.example")
-        self._servers.append(await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=context, limit=2**20))
+        self._servers.append(
+            await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=context, limit=2**20)
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -154,7 +159,9 @@ class Outside(Internet):
                     self.arrived[index] += data
                 head = data.lower()
                 if b"sec-websocket-key" in head:
-                    writer.write(b"HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n")
+                    writer.write(
+                        b"HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n"
+                    )
                 elif b" http/1.1\r\n" in head and b"upgrade: h2c" in head:
                     writer.write(b"HTTP/1.1 101 Switching\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n")
                 elif b" http/1.1\r\n" in head:
@@ -170,7 +177,15 @@ class Outside(Internet):
 def hello(*extensions: tuple[int, bytes]) -> str:
     """A ClientHello with these extensions, as text of Latin-1."""
     parts = b"".join(struct.pack(">HH", kind, len(data)) + data for kind, data in extensions)
-    body = b"\x03\x03" + bytes(32) + b"\0" + b"\0\x02\x13\x01" + b"\x01\0" + struct.pack(">H", len(parts)) + parts
+    body = (
+        b"\x03\x03"
+        + bytes(32)
+        + b"\0"
+        + b"\0\x02\x13\x01"
+        + b"\x01\0"
+        + struct.pack(">H", len(parts))
+        + parts
+    )
     message = b"\x01" + len(body).to_bytes(3) + body
     return (b"\x16\x03\x01" + struct.pack(">H", len(message)) + message).decode("latin-1")
 
@@ -250,7 +265,14 @@ def _rows() -> Iterator[Attack]:
     for host in ("loop", "ten", "metadata", "azure", "group", "shared"):
         yield Attack(18, f"{host}.example", connect(f"{host}.example:443"))
     yield Attack(21, "NUL", connect("evil.example\0.allowed.example:443"), "400")
-    for title, text in {"CR": "\r", "LF": "\n", "space": " ", "at": "@", "zero": "%00", "backslash": "\\"}.items():
+    for title, text in {
+        "CR": "\r",
+        "LF": "\n",
+        "space": " ",
+        "at": "@",
+        "zero": "%00",
+        "backslash": "\\",
+    }.items():
         yield Attack(22, title, connect(f"evil.example{text}.allowed.example:443"), "400")
     for host in ("evil-allowed.example", "allowed.example.evil.example", "wild.example", "notwild.example"):
         yield Attack(23, host, connect(f"{host}:443"))
@@ -269,16 +291,22 @@ def _rows() -> Iterator[Attack]:
     yield Attack(32, "URI and Host", get("http://allowed.example/", "evil.example"), "400")
     yield Attack(32, "no URI", get("/", "allowed.example"), "400")
     second = "GET http://allowed.example/SMUGGLED HTTP/1.1\r\nHost: evil.example\r\n\r\n"
-    yield Attack(33, "second", get("http://allowed.example/", "allowed.example", body=second), "200", "SMUGGLED")
+    yield Attack(
+        33, "second", get("http://allowed.example/", "allowed.example", body=second), "200", "SMUGGLED"
+    )
     chunked, length = "Transfer-Encoding: chunked", "Content-Length: 5"
     for title, lines in {
         "CL and TE": (length, chunked), "two CL": (length, "Content-Length: 6"), "two TE": (chunked, chunked),
         "Connection": ("Connection: host",), "two Host": ("Host: evil.example",), "gzip": ("Transfer-Encoding: gzip",),
     }.items():  # fmt: skip
-        yield Attack(34, title, get("http://allowed.example/", "allowed.example", *lines, body="0\r\n\r\n"), "400")
+        yield Attack(
+            34, title, get("http://allowed.example/", "allowed.example", *lines, body="0\r\n\r\n"), "400"
+        )
     h2c = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA")
     yield Attack(35, "h2c", get("http://allowed.example/", "allowed.example", *h2c), "200", "h2c")
-    yield Attack(36, "inner Host", _inner("GET /SMUGGLED HTTP/1.1\r\nHost: evil.example\r\n\r\n"), "421", "SMUGGLED")
+    yield Attack(
+        36, "inner Host", _inner("GET /SMUGGLED HTTP/1.1\r\nHost: evil.example\r\n\r\n"), "421", "SMUGGLED"
+    )
     yield Attack(36, "inner URI", _inner("GET http://evil.example/SMUGGLED HTTP/1.1\r\nHost: api.example\r\n\r\n"), "400",
                  "SMUGGLED")  # fmt: skip
     own = "GET / HTTP/1.1\r\nHost: api.example\r\nAuthorization: Bearer SMUGGLED-key-of-the-attacker\r\n\r\n"
@@ -301,7 +329,9 @@ class NaiveProxy(proxy.Proxy):
         assert request
         inner = request[2].startswith(b"api.example")
         (address, *_) = await self.internet.addresses(request[2].decode("latin-1"), 443)
-        upstream = await self.internet.connect(address, 443, self.internet.tls if inner else None, "api.example")
+        upstream = await self.internet.connect(
+            address, 443, self.internet.tls if inner else None, "api.example"
+        )
         if request[1] != b"CONNECT":
             await upstream.write(head)
         else:
@@ -313,7 +343,9 @@ class NaiveProxy(proxy.Proxy):
         await proxy._join(client, upstream)
 
 
-async def attempt_here(kind: type[proxy.Proxy], attack: Attack, patience: float) -> tuple[Outcome, list[Connection]]:
+async def attempt_here(
+    kind: type[proxy.Proxy], attack: Attack, patience: float
+) -> tuple[Outcome, list[Connection]]:
     """Try a row against a proxy in this process, without a sandbox."""
     reported: list[Connection] = []
     here: dict[str, Any] = {}

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from llm_sandbox_nb.agent.artifacts import AnswerFiles, Collector, collected_names
 from llm_sandbox_nb.agent.checkpoints import Checkpoints
+from llm_sandbox_nb.agent.connections import ConnectionRecord
 from llm_sandbox_nb.agent.control.run_control import Move, RunControl, T
 from llm_sandbox_nb.agent.control.settings_change import Changer
 from llm_sandbox_nb.agent.conversation import ConversationState, conversation_state, tokens_so_far
@@ -77,6 +78,7 @@ class Session:
         self.collector: Collector | None = None
         self.answers: AnswerFiles | None = None
         self.checkpoints: Checkpoints | None = None
+        self.connections: ConnectionRecord | None = None
         context = record.context
         context.loop, context.spec = asyncio.get_running_loop(), spec
         context.models[spec.model.name] = spec.model
@@ -154,6 +156,8 @@ class Session:
                 root=root,
             )
         )
+        if box.network is not None:
+            self.connections = ConnectionRecord(box.network, self.recorder, lambda: self.meter.step)
         if opening.root not in (None, root):
             raise SandboxError(f"The sandbox works in {root}: say isolation='process' to use it.")
         prompts = self.spec.prompts.under(root)
@@ -344,6 +348,8 @@ class Session:
             without_answer=without_answer,
         )
         try:
+            if self.connections is not None:
+                self.connections.close()
             self.recorder.emit(event)
         finally:
             self.recorder.close()

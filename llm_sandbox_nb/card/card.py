@@ -83,7 +83,7 @@ class Card:
         held = {path: place for path, place in places.items() if held_by(figures[path]) == data[path]}
         bundle = trajectory_json(trajectory, artifacts, caps, held)
         left_out = [f"Left out: {reason}" for reason in trajectory.skipped]
-        notes = [*[*trajectory.notes, *left_out][:50], *self._where(artifacts, bundle["text_limit"])]
+        notes = [*[*trajectory.notes, *_network(trajectory), *left_out][:50], *self._where(artifacts, bundle["text_limit"])]
         return {
             MIME: packed(bundle),
             "text/html": page.run_html(
@@ -120,8 +120,16 @@ class Card:
         return [note] if note else []
 
 
+_CONNECTIONS = 20
 _FILES = 20
 _SIGNS = {"bash": "$ ", "edit": "edit "}
+
+
+def _network(trajectory: Trajectory) -> list[str]:
+    """What left the sandbox, or tried to, each line once."""
+    lines = list(dict.fromkeys(one.line for one in trajectory.connections if one.line))
+    more = f"; and {len(lines) - _CONNECTIONS} more" if len(lines) > _CONNECTIONS else ""
+    return [f"Network: {plain('; '.join(lines[:_CONNECTIONS]))}{more}"] if lines else []
 
 
 def card_text(trajectory: Trajectory, tally: Tally, *, live: bool) -> str:
@@ -137,7 +145,7 @@ def card_text(trajectory: Trajectory, tally: Tally, *, live: bool) -> str:
         named = ", ".join(f"{one_line(one.path)} ({format_size(one.size)})" for one in files[:_FILES])
         more = f" and {len(files) - _FILES} more" if len(files) > _FILES else ""
         lines += ["", f"Files: {named}{more}"]
-    lines += ["", _facts(trajectory, tally), ""]
+    lines += ["", *_network(trajectory), _facts(trajectory, tally), ""]
     steps, hidden = listed_steps(trajectory, live=live)
     if hidden:
         lines.append(f"... {plural(hidden, 'step')} before ...")

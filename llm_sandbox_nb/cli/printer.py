@@ -131,6 +131,8 @@ class Printer:
                 self._say(f"  saved {event.path} ({event.mime}, {format_size(event.size)})")
             case ev.ArtifactSkipped():
                 self._say(f"  left out: {event.reason}")
+            case ev.ConnectionMade():
+                self._say(f"  network: {event.line}")
             case ev.Noted():
                 self._say(f"  note: {event.text}")
             case ev.ArtifactRemoved():

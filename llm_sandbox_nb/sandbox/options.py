@@ -87,9 +87,13 @@ class SandboxOptions:
         secrets = parse_secrets([self.secrets] if isinstance(self.secrets, str) else self.secrets)
         network = self.network or (_ALLOW if allow or secrets else None)
         if network != _ALLOW and (allow or secrets):
-            raise ValueError(f"network={network!r} takes no list of hosts and no secrets: say network='allow' instead.")
+            raise ValueError(
+                f"network={network!r} takes no list of hosts and no secrets: say network='allow' instead."
+            )
         if network == _ALLOW and self.proxy:
-            raise ValueError("network='allow' brings its own proxy into the sandbox: leave the option proxy out.")
+            raise ValueError(
+                "network='allow' brings its own proxy into the sandbox: leave the option proxy out."
+            )
         for name, value in (("allow", allow), ("secrets", secrets), ("network", network)):
             object.__setattr__(self, name, value)
 
@@ -155,7 +159,9 @@ class SandboxOptions:
         for name in [one.name for one in fields(self) if one.name not in ("directories", "env")]:
             asked, started = getattr(self, name), getattr(running, name)
             in_force = getattr(protection, name) if name in _IN_FORCE else protection.details.get(name)
-            if asked not in (None, (), {}, started, in_force) and not (name == "isolation" and asked == "auto"):
+            if asked not in (None, (), {}, started, in_force) and not (
+                name == "isolation" and asked == "auto"
+            ):
                 found[name] = (asked, in_force or started)
         return found
 
@@ -211,7 +217,11 @@ def _texts(data: Mapping[str, Any], name: str) -> tuple[str, ...]:
     value = data.get(name)
     if value is None:
         return ()
-    if not isinstance(value, list) or len(value) > _MOST_ENTRIES or not all(isinstance(one, str) for one in value):
+    if (
+        not isinstance(value, list)
+        or len(value) > _MOST_ENTRIES
+        or not all(isinstance(one, str) for one in value)
+    ):
         raise ValueError(f"{name!r} must be a list of at most {_MOST_ENTRIES} texts, or be left out.")
     return tuple(value)
 

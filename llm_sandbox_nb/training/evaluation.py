@@ -168,6 +168,7 @@ def _evaluate_one(plan: EvaluationPlan, name: str, path: str) -> None:
             remind=False,
         )
         named = {"profile": rollouts.profile, "image": rollouts.image, "network": rollouts.network}
+        named |= {"allow": rollouts.allow, "secrets": rollouts.secrets}
         opener = make_opener(rollouts.isolation, **{key: value for key, value in named.items() if value})
         asyncio.run(Runner(how, opener, options).run(items))
 

@@ -90,6 +90,7 @@ class RolloutSetting:
 def open_sandboxes(config: RolloutConfig) -> OpenSandbox:
     """Opens a sandbox with the options of the configuration."""
     named = {"profile": config.profile, "image": config.image, "network": config.network}
+    named |= {"allow": config.allow, "secrets": config.secrets}
     options = {name: value for name, value in named.items() if value}
 
     async def opened() -> Sandbox:

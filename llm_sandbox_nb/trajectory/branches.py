@@ -8,7 +8,8 @@ from llm_sandbox_nb.trajectory import events as ev
 
 _NAMED = "checkpoint"
 _MARKS = frozenset(
-    {_NAMED, "rewind.started", "rewound", "forked", "continued", "control", "note", "call.held", "rewarded"}
+    {_NAMED, "rewind.started", "rewound", "forked", "continued", "control", "note", "call.held", "rewarded",
+     "connection"}
 )
 """Kinds that alone make no branch: they record what a person did with a run, not what the run did."""
 

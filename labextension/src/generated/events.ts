@@ -247,6 +247,24 @@ export interface IArtifactRemoved extends IEventBase {
   path: string;
 }
 
+/** A connection of a sandbox whose network is an allow-list has ended, was refused, or failed. */
+export interface IConnectionMade extends IEventBase {
+  kind: 'connection';
+  step: number | null;
+  line: string;
+  host: string;
+  port: number;
+  decision: 'allowed' | 'refused' | 'failed';
+  reason: string;
+  rule: string;
+  address: string;
+  secrets: string[];
+  sent: number;
+  received: number;
+  duration: number;
+  more: number;
+}
+
 /** A note for the reader that changed nothing: a warning of the loop, a limit that is near. */
 export interface INoted extends IEventBase {
   kind: 'note';
@@ -385,6 +403,7 @@ export type IEvent =
   | IArtifactSaved
   | IArtifactSkipped
   | IArtifactRemoved
+  | IConnectionMade
   | INoted
   | IControlled
   | ICallHeld
@@ -524,6 +543,21 @@ export const EVENTS: Record<string, Record<string, string>> = {
   artifact: { step: 'number | null', path: 'string', mime: 'string', size: 'number', sha256: 'string' },
   'artifact.skipped': { reason: 'string' },
   'artifact.removed': { step: 'number | null', path: 'string' },
+  connection: {
+    step: 'number | null',
+    line: 'string',
+    host: 'string',
+    port: 'number',
+    decision: 'string',
+    reason: 'string',
+    rule: 'string',
+    address: 'string',
+    secrets: 'string[]',
+    sent: 'number',
+    received: 'number',
+    duration: 'number',
+    more: 'number'
+  },
   note: { text: 'string' },
   control: { action: 'string', text: 'string | null', source: 'string' },
   'call.held': { step: 'number', call_id: 'string', at: 'string', reason: 'string', text: 'string' },

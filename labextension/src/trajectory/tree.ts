@@ -12,7 +12,8 @@ const MARKS = new Set<string>([
   'control',
   'note',
   'call.held',
-  'rewarded'
+  'rewarded',
+  'connection'
 ]);
 
 /** One line of events, from the first to `tip`. */

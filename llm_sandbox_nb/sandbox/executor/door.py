@@ -24,8 +24,8 @@ RECORD = struct.Struct(">cI")
 DATA, ASKED = b"d", b"a"
 BEGUN, ENDED = b"begun", b"ended"
 BACKLOG = 1024
-PATIENCE = 15.0
-"""Seconds for which a connection waits for the host to ask for it."""
+PATIENCE, BUSY_PATIENCE = 2.0, 30.0
+"""Seconds for which a connection waits for the host to ask for it: while none is served, and while some are."""
 
 
 class Door:
@@ -36,6 +36,7 @@ class Door:
         self.listener: socket.socket | None = None
         self.port = 0
         self.waiting: list[ConnectionRequest] = []
+        self.served = 0
         self.timer: Timer | None = None
 
     def open(self, port: int) -> bool:
@@ -66,7 +67,8 @@ class Door:
         if not self.waiting:
             self.executor.watch(self.listener.fileno(), 0, lambda _: None)
             if self.timer is None:
-                self.timer = self.executor.after(PATIENCE, self.close_waiting)
+                patience = BUSY_PATIENCE if self.served else PATIENCE
+                self.timer = self.executor.after(patience, self.close_waiting)
             return
         try:
             connection, _ = self.listener.accept()
@@ -106,6 +108,7 @@ class ConnectionRequest(Request):
     def begun(self, connection: socket.socket) -> None:
         """A program has connected. It is read and written through two descriptors, which wait for different things."""
         self.socket = connection
+        self.door.served += 1
         connection.setblocking(False)
         try:
             self.reads, self.writes = os.dup(connection.fileno()), os.dup(connection.fileno())
@@ -218,4 +221,5 @@ class ConnectionRequest(Request):
             except OSError:
                 pass
             self.socket.close()
+            self.door.served -= 1
         self.respond({})

@@ -127,4 +127,6 @@ async def _install(sandbox: ChannelSandbox, pem: str) -> None:
     argv = ["sh", "-c", _INSTALL, "sh", AUTHORITY_FILE, *_BUNDLES]
     done = await sandbox.exec(argv, stdin=pem.encode(), cwd="/")
     if done.exit_code:
-        raise SandboxError(f"The sandbox does not take the certificate for its secrets: {done.text.strip()[:200]}.")
+        raise SandboxError(
+            f"The sandbox does not take the certificate for its secrets: {done.text.strip()[:200]}."
+        )

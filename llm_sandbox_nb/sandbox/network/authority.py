@@ -22,7 +22,9 @@ class Authority:
 
         self.hosts = tuple(hosts)
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "llm-sandbox-nb, of one sandbox")])
+        self._name = x509.Name(
+            [x509.NameAttribute(x509.NameOID.COMMON_NAME, "llm-sandbox-nb, of one sandbox")]
+        )
         builder = self._builder(self._name, self._key.public_key(), x509.BasicConstraints(True, 0))
         permitted = [x509.DNSName(host) for host in self.hosts]
         builder = builder.add_extension(x509.NameConstraints(permitted, None), critical=True)

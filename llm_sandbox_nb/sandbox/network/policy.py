@@ -39,7 +39,9 @@ METADATA = tuple(
 """Where clouds answer every machine with its keys."""
 _TRANSLATED = tuple(ipaddress.ip_network(one) for one in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16"))
 """IPv6 addresses that stand for IPv4 ones."""
-_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*\Z")
+_NAME = re.compile(
+    r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*\Z"
+)
 _LOOKS_LIKE_NUMBER = re.compile(r"(0x[0-9a-f]*|[0-9]+)\Z")
 
 

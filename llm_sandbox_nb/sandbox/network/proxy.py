@@ -50,7 +50,9 @@ _HOP = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"proxy-authenticate", b"te",
      b"trailer", b"upgrade", b"http2-settings", b"expect")
 )  # fmt: skip
-_CONNECTION_WORDS = frozenset((b"close", b"keep-alive", b"upgrade", b"te", b"http2-settings", b"proxy-connection", b""))
+_CONNECTION_WORDS = frozenset(
+    (b"close", b"keep-alive", b"upgrade", b"te", b"http2-settings", b"proxy-connection", b"")
+)
 
 
 class _Refused(Exception):
@@ -194,7 +196,9 @@ class Proxy:
             request = await _read_head(speaker, tls)
             _check_inner(request, record)
             request, hidden, record.secrets = _with_secrets(request, secrets)
-            await _exchange(speaker, tls, request, request.target, upstream, Scrubber(hidden) if hidden else None)
+            await _exchange(
+                speaker, tls, request, request.target, upstream, Scrubber(hidden) if hidden else None
+            )
         except _Refused as refusal:
             record.decision, record.reason = refusal.decision, refusal.reason
             await _answer(speaker, tls, refusal, record)
@@ -291,15 +295,15 @@ def _check_inner(request: h11.Request, record: Connection) -> None:
         raise _Refused(400, "its target is no path")
 
 
-def _with_secrets(
-    request: h11.Request, secrets: list[Secret]
-) -> tuple[h11.Request, list[bytes], list[str]]:
+def _with_secrets(request: h11.Request, secrets: list[Secret]) -> tuple[h11.Request, list[bytes], list[str]]:
     """See `put_in`. Replies come without compression then, so that they can be searched."""
     import h11
 
     headers, hidden, used = put_in(list(request.headers), secrets)
     if used:
-        headers = [(name, value) for name, value in headers if name.lower() not in (b"accept-encoding", b"range")]
+        headers = [
+            (name, value) for name, value in headers if name.lower() not in (b"accept-encoding", b"range")
+        ]
         headers.append((b"accept-encoding", b"identity"))
     return h11.Request(method=request.method, target=request.target, headers=headers), hidden, used
 
@@ -317,7 +321,11 @@ async def _exchange(
 
     websocket = any(name == b"upgrade" and value.lower() == b"websocket" for name, value in request.headers)
     headers = [(name, value) for name, value in request.headers if name not in _HOP]
-    headers += [(b"connection", b"upgrade"), (b"upgrade", b"websocket")] if websocket else [(b"connection", b"close")]
+    headers += (
+        [(b"connection", b"upgrade"), (b"upgrade", b"websocket")]
+        if websocket
+        else [(b"connection", b"close")]
+    )
     server = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_MOST)
     await _send(server, upstream, h11.Request(method=request.method, target=path, headers=headers))
     uploading = asyncio.create_task(_upload(speaker, client, server, upstream))
@@ -333,7 +341,8 @@ async def _exchange(
         await asyncio.wait({uploading, replying})
     if switched:
         await _join(
-            PrefixedStream(speaker.trailing_data[0], client), PrefixedStream(server.trailing_data[0], upstream)
+            PrefixedStream(speaker.trailing_data[0], client),
+            PrefixedStream(server.trailing_data[0], upstream),
         )
 
 

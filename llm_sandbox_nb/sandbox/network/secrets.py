@@ -33,9 +33,14 @@ def parse_secrets(entries: Iterable[str] | Mapping[str, str | Iterable[str]]) ->
         ValueError: an entry is invalid; one sentence, which never repeats what stands after `=`: it may be a value.
     """
     if isinstance(entries, Mapping):
-        pairs = [(name, hosts.split(",") if isinstance(hosts, str) else [*hosts]) for name, hosts in entries.items()]
+        pairs = [
+            (name, hosts.split(",") if isinstance(hosts, str) else [*hosts])
+            for name, hosts in entries.items()
+        ]
     else:
-        pairs = [(name.strip(), hosts.split(",")) for name, _, hosts in (one.partition("=") for one in entries)]
+        pairs = [
+            (name.strip(), hosts.split(",")) for name, _, hosts in (one.partition("=") for one in entries)
+        ]
     found = {}
     for name, hosts in pairs:
         try:
@@ -72,7 +77,9 @@ class Secret:
         return placeholder(self.name)
 
 
-def read_secrets(hosts: Mapping[str, Sequence[str]], environment: Mapping[str, str] | None = None) -> list[Secret]:
+def read_secrets(
+    hosts: Mapping[str, Sequence[str]], environment: Mapping[str, str] | None = None
+) -> list[Secret]:
     """Read the values from the environment.
 
     Raises:
@@ -82,7 +89,9 @@ def read_secrets(hosts: Mapping[str, Sequence[str]], environment: Mapping[str, s
     for name, names in hosts.items():
         value = (os.environ if environment is None else environment).get(name, "").strip()
         if not value:
-            raise ValueError(f"The secret {name} has no value: set the environment variable {name} where you start this.")
+            raise ValueError(
+                f"The secret {name} has no value: set the environment variable {name} where you start this."
+            )
         if len(value) < _SHORTEST or not value.isascii() or not value.isprintable():
             raise ValueError(
                 f"The environment variable {name} holds no secret that can be sent: at least {_SHORTEST} printable "
@@ -92,7 +101,9 @@ def read_secrets(hosts: Mapping[str, Sequence[str]], environment: Mapping[str, s
     return found
 
 
-def put_in(headers: Headers, secrets: Sequence[Secret]) -> tuple[list[tuple[bytes, bytes]], list[bytes], list[str]]:
+def put_in(
+    headers: Headers, secrets: Sequence[Secret]
+) -> tuple[list[tuple[bytes, bytes]], list[bytes], list[str]]:
     """The headers of a request with the values in the places of their placeholders.
 
     Credentials without a placeholder are left out: see `_CREDENTIALS`.

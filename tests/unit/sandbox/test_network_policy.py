@@ -32,7 +32,11 @@ def allows(entries: str, host: str, port: int = 443) -> bool:
     ("entries", "yes", "no"),
     [
         ("example.org", ["example.org:443", "example.org:80"], ["a.example.org:443", "example.org:22"]),
-        ("*.example.org", ["a.example.org:443", "a.b.example.org:80"], ["example.org:443", "badexample.org:443"]),
+        (
+            "*.example.org",
+            ["a.example.org:443", "a.b.example.org:80"],
+            ["example.org:443", "badexample.org:443"],
+        ),
         ("example.org:22", ["example.org:22"], ["example.org:443"]),
         ("*.example.org, !b.example.org", ["a.example.org:443"], ["b.example.org:443", "b.example.org:80"]),
         ("10.0.0.5:5432", ["10.0.0.5:5432"], ["10.0.0.5:443", "10.0.0.6:5432"]),

@@ -14,7 +14,6 @@ from network_attacks import (
     Attack,
     NaiveProxy,
     Outcome,
-    Outside,
     Steps,
     attempt_here,
     check,
@@ -31,7 +30,9 @@ from llm_sandbox_nb.sandbox.network.secrets import Scrubber, placeholder
 STAND_IN = placeholder("API_TOKEN")
 
 
-def outcomes_with(kind: type[Proxy], attacks: list[Attack], patience: float) -> list[tuple[Outcome, list[Connection]]]:
+def outcomes_with(
+    kind: type[Proxy], attacks: list[Attack], patience: float
+) -> list[tuple[Outcome, list[Connection]]]:
     """The rows against a proxy in this process, all at once."""
 
     async def whole() -> list[tuple[Outcome, list[Connection]]]:
@@ -72,10 +73,16 @@ def test_an_address_is_looked_up_once_and_dialled_as_it_was_checked() -> None:
 
 
 def test_capitals_and_a_final_dot_are_the_same_name() -> None:
-    outcome, reported = one(get("http://Allowed.EXAMPLE./path?q", "allowed.example.", "Accept-Encoding: gzip"))
+    outcome, reported = one(
+        get("http://Allowed.EXAMPLE./path?q", "allowed.example.", "Accept-Encoding: gzip")
+    )
     assert outcome.arrived[0].startswith(b"GET /path?q HTTP/1.1\r\n")
     assert "ECHO GET /path?q" in outcome.said
-    assert (reported[0].host, reported[0].sent > 0, reported[0].received > 0) == ("allowed.example", True, True)
+    assert (reported[0].host, reported[0].sent > 0, reported[0].received > 0) == (
+        "allowed.example",
+        True,
+        True,
+    )
 
 
 def test_a_hello_in_single_bytes_with_a_late_name_arrives_whole() -> None:
@@ -134,7 +141,10 @@ def test_a_secret_goes_to_its_host_and_never_comes_back(header: str, arrives: by
         get("http://allowed.example/", "allowed.example", f"X-Key: {STAND_IN}"),
         [
             *connect("api.example:443", ("head", ""), ("tls", "api.example")),
-            ("send", f"POST / HTTP/1.1\r\nHost: api.example\r\nContent-Length: {len(STAND_IN)}\r\n\r\n{STAND_IN}"),
+            (
+                "send",
+                f"POST / HTTP/1.1\r\nHost: api.example\r\nContent-Length: {len(STAND_IN)}\r\n\r\n{STAND_IN}",
+            ),
             ("rest", ""),
         ],
     ],
@@ -159,4 +169,7 @@ def test_a_stream_is_searched_across_its_pieces() -> None:
 def test_a_silent_or_endless_head_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llm_sandbox_nb.sandbox.network.proxy.HEAD_TIME", 0.3)
     assert " 408 " in one([("send", "GET http://allowed.example/ HTTP/1.1\r\n"), ("rest", "")])[0].said
-    assert " 400 " in one([("send", "GET http://allowed.example/ HTTP/1.1\r\nA: " + "a" * 99_999), ("rest", "")])[0].said
+    assert (
+        " 400 "
+        in one([("send", "GET http://allowed.example/ HTTP/1.1\r\nA: " + "a" * 99_999), ("rest", "")])[0].said
+    )
