@@ -76,7 +76,9 @@ def isolations() -> str:
 def allowed_sets() -> str:
     """The words of a list of allowed hosts, with their hosts."""
     lines = ["| word | hosts |", "|---|---|"]
-    lines += [f"| `{name}` | {', '.join(f'`{host}`' for host in hosts)} |" for name, hosts in NAMED_SETS.items()]
+    lines += [
+        f"| `{name}` | {', '.join(f'`{host}`' for host in hosts)} |" for name, hosts in NAMED_SETS.items()
+    ]
     return "\n".join(lines)
 
 

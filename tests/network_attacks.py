@@ -307,8 +307,8 @@ def _rows() -> Iterator[Attack]:
     yield Attack(
         36, "inner Host", _inner("GET /SMUGGLED HTTP/1.1\r\nHost: evil.example\r\n\r\n"), "421", "SMUGGLED"
     )
-    yield Attack(36, "inner URI", _inner("GET http://evil.example/SMUGGLED HTTP/1.1\r\nHost: api.example\r\n\r\n"), "400",
-                 "SMUGGLED")  # fmt: skip
+    whole = "GET http://evil.example/SMUGGLED HTTP/1.1\r\nHost: api.example\r\n\r\n"
+    yield Attack(36, "inner URI", _inner(whole), "400", "SMUGGLED")
     own = "GET / HTTP/1.1\r\nHost: api.example\r\nAuthorization: Bearer SMUGGLED-key-of-the-attacker\r\n\r\n"
     yield Attack(36, "the attacker's own key", _inner(own), "200", "SMUGGLED")
     trace = "TRACE / HTTP/1.1\r\nHost: api.example\r\nX-Key: secret-API_TOKEN-is-put-in-outside\r\n\r\n"
@@ -372,7 +372,7 @@ def check_answer(attack: Attack, outcome: Outcome) -> None:
         answer = re.sub(r"(?s).*ALPN \S+\n", "", outcome.said)  # what was said inside of TLS, if there is any
         assert answer.startswith(f"HTTP/1.1 {attack.status} "), outcome.said
     else:
-        assert outcome.said.startswith("HTTP/1.1 200") and outcome.said.endswith("\r\n\r\n"), outcome.said
+        assert re.fullmatch(r"(?s)HTTP/1.1 200 .*\r\n\r\n", outcome.said), outcome.said
 
 
 @contextlib.asynccontextmanager

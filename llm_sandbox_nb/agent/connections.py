@@ -19,15 +19,20 @@ logger = logging.getLogger(__name__)
 class ConnectionRecord:
     """Records connections from `begin` to `close`."""
 
-    def __init__(self, network: Network, recorder: Recorder, step: Callable[[], int]) -> None:
-        """`step` gives the number of the step that is executed."""
+    def __init__(
+        self, network: Network, recorder: Recorder, step: Callable[[], int], refused: Callable[[str], None]
+    ) -> None:
+        """`step` gives the number of the step that is executed; `refused` hears of hosts that are not in the list."""
         self._network = network
         self._recorder = recorder
         self._step = step
+        self._refused = refused
         self._counted = (-1, 0)
         network.on_connection = self._record
 
     def _record(self, connection: Connection) -> None:
+        if connection.decision == "refused" and connection.host and not connection.rule:
+            self._refused(f"{_bracketed(connection.host)}:{connection.port}")
         step, count = self._step(), 0
         if self._counted[0] == step:
             count = self._counted[1]
@@ -81,9 +86,12 @@ def connection_event(connection: Connection, step: int) -> ev.ConnectionMade:
 
 def connection_line(connection: Connection) -> str:
     """A connection in a few words: `example.org:443 · 2.1 MB`, or `refused: ten.example:22, private address`."""
-    host = f"[{connection.host}]" if ":" in connection.host else connection.host
-    where = f"{host}:{connection.port}" if host else "a request"
+    where = f"{_bracketed(connection.host)}:{connection.port}" if connection.host else "a request"
     if connection.decision != "allowed":
         return f"{connection.decision}: {where}, {connection.reason}"
     secrets = f" · with {', '.join(connection.secrets)}" if connection.secrets else ""
     return f"{where} · {format_size(connection.sent + connection.received)}{secrets}"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

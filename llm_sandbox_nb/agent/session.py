@@ -79,6 +79,7 @@ class Session:
         self.answers: AnswerFiles | None = None
         self.checkpoints: Checkpoints | None = None
         self.connections: ConnectionRecord | None = None
+        self.changer: Changer | None = None
         context = record.context
         context.loop, context.spec = asyncio.get_running_loop(), spec
         context.models[spec.model.name] = spec.model
@@ -104,7 +105,7 @@ class Session:
         if isinstance(self.spec.model, SlowToBegin):
             self.spec.model.prepare()
         loop = self._make_loop(setup)
-        changer = Changer(loop, self.spec.make_model, self.record.context.models)
+        changer = self.changer = Changer(loop, self.spec.make_model, self.record.context.models)
         cause: BaseException
         try:
             self.control.begin(self.recorder.emit, changer)
@@ -157,7 +158,14 @@ class Session:
             )
         )
         if box.network is not None:
-            self.connections = ConnectionRecord(box.network, self.recorder, lambda: self.meter.step)
+            self.connections = ConnectionRecord(
+                box.network,
+                self.recorder,
+                lambda: self.meter.step,
+                lambda host: self.control.refused.append(host),
+            )
+            if self.changer is not None:
+                self.changer.network = box.network
         if opening.root not in (None, root):
             raise SandboxError(f"The sandbox works in {root}: say isolation='process' to use it.")
         prompts = self.spec.prompts.under(root)

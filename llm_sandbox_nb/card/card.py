@@ -83,7 +83,10 @@ class Card:
         held = {path: place for path, place in places.items() if held_by(figures[path]) == data[path]}
         bundle = trajectory_json(trajectory, artifacts, caps, held)
         left_out = [f"Left out: {reason}" for reason in trajectory.skipped]
-        notes = [*[*trajectory.notes, *_network(trajectory), *left_out][:50], *self._where(artifacts, bundle["text_limit"])]
+        notes = [
+            *[*trajectory.notes, *_network(trajectory), *left_out][:50],
+            *self._where(artifacts, bundle["text_limit"]),
+        ]
         return {
             MIME: packed(bundle),
             "text/html": page.run_html(

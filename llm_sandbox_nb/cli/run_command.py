@@ -36,7 +36,14 @@ _POLL = 0.05
 _LONGEST_LINE = 1_000_000
 _SHOWN = 20_000
 """Characters of a call or an observation that are printed."""
-_PRINTED = (ev.SandboxReady, ev.ArtifactSaved, ev.ArtifactRemoved, ev.ArtifactSkipped, ev.ConnectionMade, ev.Noted)
+_PRINTED = (
+    ev.SandboxReady,
+    ev.ArtifactSaved,
+    ev.ArtifactRemoved,
+    ev.ArtifactSkipped,
+    ev.ConnectionMade,
+    ev.Noted,
+)
 """Events that are printed while a question waits for its answer."""
 
 

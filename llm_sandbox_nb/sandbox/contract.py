@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -281,9 +281,6 @@ class Network(Protocol):
 
     on_connection: Callable[[Connection], None] | None
     """Called with every connection that ends or is refused."""
-    ask: Callable[[str, int, str], Awaitable[bool]] | None
-    """Called for a host and port that are not in the list, with the reason: whether to look at the list again. The
-    connection waits meanwhile."""
 
     @property
     def connections(self) -> Sequence[Connection]:
@@ -295,8 +292,8 @@ class Network(Protocol):
         """Why nothing is let through any more; empty while the network works."""
         ...
 
-    def permit(self, host: str, port: int, *, once: bool = False) -> None:
-        """Let a host through too: its next connection, or all from now on."""
+    def permit(self, entry: str, *, once: bool = False) -> None:
+        """Let a further entry of the list through: its next connection, or all from now on. Raises ValueError."""
         ...
 
     async def close(self) -> None:

@@ -151,7 +151,7 @@ def open_sandbox(
         index_url: Python package index to use inside.
         proxy: HTTP proxy to use inside.
         env: more environment variables. Nothing of this process's environment goes in otherwise.
-        allow: with the network `"allow"`: hosts that may be reached, as in `["pypi", "github.com:443", "*.example.org"]`.
+        allow: with the network `"allow"`: hosts that may be reached, as in `["pypi", "github.com:443", "*.a.org"]`.
         secrets: with the network `"allow"`: environment variables of this process, each with the hosts that get its
             value, as in `{"GITHUB_TOKEN": "api.github.com"}`. The sandbox has a placeholder in its place.
 

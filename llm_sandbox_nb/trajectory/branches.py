@@ -8,8 +8,18 @@ from llm_sandbox_nb.trajectory import events as ev
 
 _NAMED = "checkpoint"
 _MARKS = frozenset(
-    {_NAMED, "rewind.started", "rewound", "forked", "continued", "control", "note", "call.held", "rewarded",
-     "connection"}
+    {
+        _NAMED,
+        "rewind.started",
+        "rewound",
+        "forked",
+        "continued",
+        "control",
+        "note",
+        "call.held",
+        "rewarded",
+        "connection",
+    }
 )
 """Kinds that alone make no branch: they record what a person did with a run, not what the run did."""
 

@@ -450,6 +450,8 @@ class CallHeld(EventBase):
     at: Literal["call", "observation"]
     reason: Literal["step", "breakpoint", "approval", "pause"]
     text: str = ""
+    hosts: list[str] = Field(default_factory=list)
+    """What the list of allowed hosts has refused to the call, as HOST:PORT, so that a person can allow it."""
 
 
 class CallDecided(EventBase):
@@ -474,7 +476,7 @@ class CallDecided(EventBase):
 
 
 class SettingsChanged(EventBase):
-    """The model, sampling settings, limits or pause rules change for what follows.
+    """The model, sampling settings, limits, pause rules or allowed hosts change for what follows.
 
     `settings`, `limits` and `halts` hold what was changed and nothing else; never a key.
     """
@@ -485,6 +487,8 @@ class SettingsChanged(EventBase):
     limits: dict[str, Any] = Field(default_factory=dict)
     halts: dict[str, Any] = Field(default_factory=dict)
     """`breakpoints`: list of expressions; `approve`: ask, edits or auto."""
+    network: dict[str, Any] = Field(default_factory=dict)
+    """`allow`: hosts that the sandbox may reach too; `allow_once`: hosts to each of which one connection may go."""
     source: str = ""
 
 
@@ -590,8 +594,8 @@ _EVENTS = (
     RunStarted, SandboxReady, MessageAdded, ModelRequested, ModelDelta, ModelFailed, ModelReplied,
     ContextKnown, ContextReduced,
     CallProposed, CallStarted, CallOutput, CallFinished, StepFacts, ArtifactSaved, ArtifactSkipped, ArtifactRemoved,
-    ConnectionMade, Noted, Controlled, CallHeld, CallDecided, SettingsChanged, Checkpointed, RewindStarted, Rewound, Forked,
-    Continued, Rewarded, RunFinished,
+    ConnectionMade, Noted, Controlled, CallHeld, CallDecided, SettingsChanged, Checkpointed, RewindStarted, Rewound,
+    Forked, Continued, Rewarded, RunFinished,
 )  # fmt: skip
 _KINDS = {cls.model_fields["kind"].default for cls in _EVENTS}
 TRANSIENT = frozenset({"model.delta", "call.output"})

@@ -287,6 +287,7 @@ export interface ICallHeld extends IEventBase {
   at: 'call' | 'observation';
   reason: 'step' | 'breakpoint' | 'approval' | 'pause';
   text: string;
+  hosts: string[];
 }
 
 /** What a person decided on a call that was held; it was proposed in `call.proposed`. */
@@ -303,13 +304,14 @@ export interface ICallDecided extends IEventBase {
   source: string;
 }
 
-/** The model, sampling settings, limits or pause rules change for what follows. */
+/** The model, sampling settings, limits, pause rules or allowed hosts change for what follows. */
 export interface ISettingsChanged extends IEventBase {
   kind: 'settings.changed';
   model: string | null;
   settings: Record<string, unknown>;
   limits: Record<string, unknown>;
   halts: Record<string, unknown>;
+  network: Record<string, unknown>;
   source: string;
 }
 
@@ -560,7 +562,14 @@ export const EVENTS: Record<string, Record<string, string>> = {
   },
   note: { text: 'string' },
   control: { action: 'string', text: 'string | null', source: 'string' },
-  'call.held': { step: 'number', call_id: 'string', at: 'string', reason: 'string', text: 'string' },
+  'call.held': {
+    step: 'number',
+    call_id: 'string',
+    at: 'string',
+    reason: 'string',
+    text: 'string',
+    hosts: 'string[]'
+  },
   'call.decided': {
     step: 'number',
     call_id: 'string',
@@ -577,6 +586,7 @@ export const EVENTS: Record<string, Record<string, string>> = {
     settings: 'Record<string, unknown>',
     limits: 'Record<string, unknown>',
     halts: 'Record<string, unknown>',
+    network: 'Record<string, unknown>',
     source: 'string'
   },
   checkpoint: {

@@ -15,7 +15,7 @@ from llm_sandbox_nb.sandbox.network.door import AT_ONCE, Door
 from llm_sandbox_nb.sandbox.network.environment import AUTHORITY_FILE
 from llm_sandbox_nb.sandbox.network.internet import Internet
 from llm_sandbox_nb.sandbox.network.policy import Policy
-from llm_sandbox_nb.sandbox.network.proxy import Ask, Proxy
+from llm_sandbox_nb.sandbox.network.proxy import Proxy
 from llm_sandbox_nb.sandbox.network.secrets import read_secrets
 
 KEPT = 10_000
@@ -69,18 +69,9 @@ class AllowedNetwork:
     def internet(self, internet: Internet) -> None:
         self._proxy.internet = internet
 
-    @property
-    def ask(self) -> Ask | None:
+    def permit(self, entry: str, *, once: bool = False) -> None:
         """See `contract.Network`."""
-        return self._proxy.ask
-
-    @ask.setter
-    def ask(self, ask: Ask | None) -> None:
-        self._proxy.ask = ask
-
-    def permit(self, host: str, port: int, *, once: bool = False) -> None:
-        """See `contract.Network`."""
-        self._proxy.policy.permit(host, port, once=once)
+        self._proxy.policy.permit(entry, once=once)
 
     async def close(self) -> None:
         """See `contract.Network`."""

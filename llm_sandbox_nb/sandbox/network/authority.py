@@ -14,7 +14,7 @@ _LIFE = 365 * _DAY
 
 
 class Authority:
-    """Makes certificates for some hosts. Its key is in memory only, and its certificate is good for these hosts only."""
+    """Makes certificates for some hosts. Its key is in memory only; its certificate is good for these hosts only."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
         from cryptography import x509

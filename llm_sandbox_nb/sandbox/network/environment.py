@@ -28,7 +28,8 @@ _SSH_TO_PROXY = (
     "s.sendall((c+chr(32)+h+chr(58)+p+chr(32)+v+n+n).encode());"
     "l=f.readline();[*iter(lambda:f.readline().strip(),z)];"
     "int(l.split()[1])==200 or sys.exit(l.decode());"
-    "t.Thread(target=lambda:[s.sendall(x) for x in iter(lambda:os.read(0,65536),z)]+[s.shutdown(1)],daemon=True).start();"
+    "u=lambda:[s.sendall(x) for x in iter(lambda:os.read(0,65536),z)]+[s.shutdown(1)];"
+    "t.Thread(target=u,daemon=True).start();"
     "[os.write(1,x) for x in iter(lambda:f.read(65536),z)]"
 )
 _SSH = f"ssh -o 'ProxyCommand=python3 -c \"{_SSH_TO_PROXY}\" %h %p {_HOST} {DOOR_PORT} CONNECT HTTP/1.0'"

@@ -31,7 +31,7 @@ NAMED_SETS: dict[str, tuple[str, ...]] = {
 }
 """What a word in the list stands for."""
 USUAL_PORTS = (80, 443)
-"""What may be reached where no port is named. On these, plain HTTP and TLS only; a port that is named carries anything."""
+"""What may be reached where no port is named: by plain HTTP and TLS only. Another port that is named carries all."""
 METADATA = tuple(
     ipaddress.ip_address(one)
     for one in ("169.254.169.254", "100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254")
@@ -103,15 +103,16 @@ class Policy:
     def __init__(self, entries: Iterable[str]) -> None:
         """`entries` as `checked_entries` takes them. Raises ValueError."""
         self.entries = checked_entries(entries)
-        self.rules = [Rule.parse(one) for entry in self.entries for one in NAMED_SETS.get(entry, (entry,))]
-        self._once: list[tuple[str, int]] = []
+        self.rules = rules_of(self.entries)
+        self._once: list[Rule] = []
 
-    def permit(self, host: str, port: int, *, once: bool = False) -> None:
-        """Let a host through too: its next connection, or all from now on. A denied one stays denied."""
-        if once:
-            self._once.append((host, port))
-        else:
-            self.rules.append(Rule(host, port=port))
+    def permit(self, entry: str, *, once: bool = False) -> None:
+        """Let a further entry through: its next connection, or all from now on. A denied host stays denied.
+
+        Raises:
+            ValueError: the entry is invalid.
+        """
+        (self._once if once else self.rules).extend(rules_of([entry]))
 
     def check(self, host: str, port: int) -> Rule:
         """The entry that lets a connection through.
@@ -125,9 +126,10 @@ class Policy:
             raise PolicyRefusalError(f"the list denies it ({denied})")
         if matching:
             return next((rule for rule in matching if rule.port is not None), matching[0])
-        if (host, port) in self._once:
-            self._once.remove((host, port))
-            return Rule(host, port=port)
+        for rule in self._once:
+            if rule.matches(host, port):
+                self._once.remove(rule)
+                return rule
         named = any(rule.matches(host, rule.port or 443) for rule in self.rules)
         raise PolicyRefusalError(f"port {port} is not in the list" if named else "it is not in the list")
 
@@ -153,6 +155,11 @@ def checked_entries(entries: Iterable[str]) -> tuple[str, ...]:
         if one not in NAMED_SETS:
             Rule.parse(one)
     return found
+
+
+def rules_of(entries: Iterable[str]) -> list[Rule]:
+    """The entries with the hosts of their words. Raises ValueError."""
+    return [Rule.parse(one) for entry in entries for one in NAMED_SETS.get(entry, (entry,))]
 
 
 def read_port(text: str) -> int:

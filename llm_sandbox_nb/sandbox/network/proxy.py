@@ -55,7 +55,7 @@ _CONNECTION_WORDS = frozenset(
 )
 
 
-class _Refused(Exception):
+class _RefusalError(Exception):
     """A request is answered by the proxy itself."""
 
     def __init__(self, status: int, reason: str, decision: Literal["refused", "failed"] = "refused") -> None:
@@ -63,10 +63,6 @@ class _Refused(Exception):
         self.status = status
         self.reason = reason
         self.decision = decision
-
-
-Ask = Callable[[str, int, str], Awaitable[bool]]
-"""Asks a person about a host and port that the list does not have, with the reason; whether it may be tried again."""
 
 
 class Proxy:
@@ -79,12 +75,10 @@ class Proxy:
         *,
         internet: Internet | None = None,
         report: Callable[[Connection], None] = lambda connection: None,
-        ask: Ask | None = None,
     ) -> None:
         self.policy = policy
         self.internet = internet or Internet()
         self.report = report
-        self.ask = ask
         self._secrets = secrets
         hosts = dict.fromkeys(host for secret in secrets for host in secret.hosts)
         self.authority = Authority(list(hosts)) if secrets else None
@@ -108,7 +102,7 @@ class Proxy:
                 await self._tunnel(record, tunnel, upstream, rule, mine)
             else:
                 await _exchange(speaker, client, request, path, upstream)
-        except _Refused as refusal:
+        except _RefusalError as refusal:
             record.decision, record.reason = refusal.decision, refusal.reason
             with contextlib.suppress(ConnectionError):
                 await _answer(speaker, client, refusal, record)
@@ -131,12 +125,15 @@ class Proxy:
         self, record: Connection, host: str, port: int, tls: bool
     ) -> tuple[SocketStream, Rule]:
         """Check, look up once, check, dial."""
-        rule = await self._permitted(host, port)
+        try:
+            rule = self.policy.check(host, port)
+        except PolicyRefusalError as refusal:
+            raise _RefusalError(403, str(refusal)) from None
         record.rule = str(rule)
         try:
             found = [host] if is_literal(host) else await self.internet.addresses(host, port)
         except OSError:
-            raise _Refused(502, "the name has no address", "failed") from None
+            raise _RefusalError(502, "the name has no address", "failed") from None
         refusals, usable = [], []
         for text in found:
             address = ipaddress.ip_address(text.partition("%")[0])
@@ -149,7 +146,7 @@ class Proxy:
                 record.address = str(address)
                 refusals.append(str(error))
         if not usable:
-            raise _Refused(403, refusals[0] if refusals else "the name has no address")
+            raise _RefusalError(403, refusals[0] if refusals else "the name has no address")
         problem = ""
         for one in usable[:4]:
             record.address = one
@@ -160,16 +157,7 @@ class Proxy:
                 problem = f"its certificate cannot be trusted ({error.reason})"
             except (OSError, TimeoutError) as error:
                 problem = f"it does not answer ({getattr(error, 'strerror', '') or 'no answer in time'})"
-        raise _Refused(502, problem, "failed")
-
-    async def _permitted(self, host: str, port: int) -> Rule:
-        try:
-            return self.policy.check(host, port)
-        except PolicyRefusalError as refusal:
-            if self.ask is not None and await self.ask(host, port, str(refusal)):
-                with contextlib.suppress(PolicyRefusalError):
-                    return self.policy.check(host, port)
-            raise _Refused(403, str(refusal)) from None
+        raise _RefusalError(502, problem, "failed")
 
     async def _tunnel(
         self, record: Connection, client: Stream, upstream: SocketStream, rule: Rule, secrets: list[Secret]
@@ -199,7 +187,7 @@ class Proxy:
             await _exchange(
                 speaker, tls, request, request.target, upstream, Scrubber(hidden) if hidden else None
             )
-        except _Refused as refusal:
+        except _RefusalError as refusal:
             record.decision, record.reason = refusal.decision, refusal.reason
             await _answer(speaker, tls, refusal, record)
         await tls.end_writing()
@@ -209,7 +197,7 @@ class Proxy:
 
 
 async def _read_head(speaker: h11.Connection, client: Stream) -> h11.Request:
-    """The head of the first request. Raises ConnectionError, _Refused."""
+    """The head of the first request. Raises ConnectionError, _RefusalError."""
     import h11
 
     try:
@@ -222,12 +210,12 @@ async def _read_head(speaker: h11.Connection, client: Stream) -> h11.Request:
                     raise ConnectionError("the client has sent nothing")
                 speaker.receive_data(await client.read())
     except h11.RemoteProtocolError as error:
-        raise _Refused(400, f"it is no proper request ({error})") from error
+        raise _RefusalError(400, f"it is no proper request ({error})") from error
     except TimeoutError:
-        raise _Refused(408, "its head did not come in time", "failed") from None
+        raise _RefusalError(408, "its head did not come in time", "failed") from None
     _check_framing(event)
     if event.method == b"CONNECT" and not isinstance(speaker.next_event(), h11.EndOfMessage):
-        raise _Refused(400, "a CONNECT has no body")
+        raise _RefusalError(400, "a CONNECT has no body")
     return event
 
 
@@ -239,13 +227,13 @@ def _check_framing(request: h11.Request) -> None:
     words = {word.strip().lower() for value in named.get(b"connection", []) for word in value.split(b",")}
     length, coding = named.get(b"content-length", []), named.get(b"transfer-encoding", [])
     if len(named.get(b"host", [])) > 1 or len(length) > 1 or len(coding) > 1 or (length and coding):
-        raise _Refused(400, "its headers contradict each other")
+        raise _RefusalError(400, "its headers contradict each other")
     if coding and coding[0].lower() != b"chunked":
-        raise _Refused(400, "its transfer coding is not chunked")
+        raise _RefusalError(400, "its transfer coding is not chunked")
     if not words <= _CONNECTION_WORDS:
-        raise _Refused(400, "its Connection header names other headers")
+        raise _RefusalError(400, "its Connection header names other headers")
     if request.method == b"TRACE":
-        raise _Refused(405, "TRACE is not passed on")
+        raise _RefusalError(405, "TRACE is not passed on")
 
 
 def _target(request: h11.Request) -> tuple[str, int, bool, bytes]:
@@ -256,7 +244,7 @@ def _target(request: h11.Request) -> tuple[str, int, bool, bytes]:
     else:
         scheme, separator, rest = text.partition("://")
         if scheme.lower() != "http" or not separator:
-            raise _Refused(400, "it is neither CONNECT nor a request for http://")
+            raise _RefusalError(400, "it is neither CONNECT nor a request for http://")
         end = min((at for at in map(rest.find, "/?#") if at >= 0), default=len(rest))
         authority, tail = rest[:end], rest[end:].partition("#")[0]
         path = (tail if tail.startswith("/") else f"/{tail}").encode("latin-1")
@@ -265,7 +253,7 @@ def _target(request: h11.Request) -> tuple[str, int, bool, bytes]:
     if request.method != b"CONNECT" or header:
         usual = 80 if request.method != b"CONNECT" else 443
         if header is None or _authority(header.decode("latin-1"), usual) != (host, port):
-            raise _Refused(400, "its address and its Host header differ")
+            raise _RefusalError(400, "its address and its Host header differ")
     return host, port, request.method == b"CONNECT", path
 
 
@@ -283,16 +271,16 @@ def _authority(text: str, usual: int | None) -> tuple[str, int]:
             raise ValueError("a port is needed")
         return checked_host(host), read_port(port) if port else usual or 0
     except ValueError:
-        raise _Refused(400, f"{text[:80]!r} is no host that can be checked") from None
+        raise _RefusalError(400, f"{text[:80]!r} is no host that can be checked") from None
 
 
 def _check_inner(request: h11.Request, record: Connection) -> None:
     """Refuse a request inside of TLS that is for another host than the TLS."""
     header = next((value for name, value in request.headers if name == b"host"), b"")
     if _authority(header.decode("latin-1"), 443) != (record.host, record.port):
-        raise _Refused(421, "its Host header is not the host of its TLS")
+        raise _RefusalError(421, "its Host header is not the host of its TLS")
     if not request.target.startswith(b"/"):
-        raise _Refused(400, "its target is no path")
+        raise _RefusalError(400, "its target is no path")
 
 
 def _with_secrets(request: h11.Request, secrets: list[Secret]) -> tuple[h11.Request, list[bytes], list[str]]:
@@ -407,14 +395,18 @@ def _passed_on(response: h11.Response, scrubber: Scrubber | None) -> h11.Respons
     headers = [(name, value) for name, value in response.headers if name not in left_out]
     if scrubber:
         if any(name == b"content-encoding" and value.lower() != b"identity" for name, value in headers):
-            raise _Refused(502, "its reply is compressed, so it cannot be searched for the secret", "failed")
+            raise _RefusalError(
+                502, "its reply is compressed, so it cannot be searched for the secret", "failed"
+            )
         headers = [(name, scrubber.clean(value)) for name, value in headers]
     headers.append((b"connection", b"close"))
     reason = scrubber.clean(bytes(response.reason)) if scrubber else bytes(response.reason)
     return h11.Response(status_code=response.status_code, headers=headers, reason=reason)
 
 
-async def _answer(speaker: h11.Connection, client: Stream, refusal: _Refused, record: Connection) -> None:
+async def _answer(
+    speaker: h11.Connection, client: Stream, refusal: _RefusalError, record: Connection
+) -> None:
     """Say no, in words that a model understands, where an answer is still possible."""
     import h11
 
@@ -461,7 +453,7 @@ async def _join(client: Stream, upstream: Stream) -> None:
         await target.end_writing()
 
     async def watch() -> None:
-        while (left := heard + IDLE_TIME - time.monotonic()) > 0:
+        while (left := heard + IDLE_TIME - time.monotonic()) > 0:  # noqa: ASYNC110 - what is heard is no event
             await asyncio.sleep(left)
         raise TimeoutError("it was silent for too long")
 

@@ -1,4 +1,4 @@
-"""The network `allow`, from inside of real sandboxes: nothing leaves but through the proxy, and what shall work works."""
+"""The network `allow`, from inside of real sandboxes: nothing leaves but through the proxy."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ async def test_no_route_but_the_door(box: Any) -> None:
     host = address_of_this_machine() or "127.0.0.1"
     with listening() as (port, udp):
         argv = ["python3", "-I", "-S", "-c", PROBE, json.dumps([host, port, udp])]
-        here = json.loads(subprocess.run([sys.executable, *argv[1:]], capture_output=True, check=True).stdout)
+        here = json.loads(await asyncio.to_thread(subprocess.check_output, [sys.executable, *argv[1:]]))
         assert all(here.values()), (
             here
         )  # the canary: each of these ways leads somewhere where there is a network
@@ -174,20 +174,16 @@ async def test_no_route_but_the_door(box: Any) -> None:
 
 async def test_usual_programs(box: Any, tmp_path: Path) -> None:
     repository = tmp_path / "repository"
-    for command in (
-        ["init", "-q", "-b", "main", str(repository)],
-        ["-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-q", "--allow-empty", "-m", "first"],
-        ["-C", str(repository), "update-server-info"],
-    ):  # fmt: skip
-        subprocess.run(["git", *command], check=True)
+    await asyncio.to_thread(make_repository, repository)
     heard: list[str] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         heard.append(head)
-        path = repository / ".git" / head.split()[1].split("?")[0].removeprefix("/repository.git/")
+        words = [*head.split(), ""]
+        path = repository / ".git" / words[1].split("?")[0].removeprefix("/repository.git/")
         if head.startswith("SSH"):
-            body = b""
+            body = b"hello"
         elif path.is_file():
             body = path.read_bytes()
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body))
@@ -200,7 +196,7 @@ async def test_usual_programs(box: Any, tmp_path: Path) -> None:
             body = b""
             writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
         else:
-            body = wheel if head.split()[1].endswith(".whl") else b"hello"
+            body = wheel if words[1].endswith(".whl") else b"hello"
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body))
         writer.write(body)
         await writer.drain()
@@ -220,12 +216,23 @@ async def test_usual_programs(box: Any, tmp_path: Path) -> None:
         ):
             done = await box.run(command)
             assert done.exit_code == 0, (command, done.text)
-        sshed = await box.run(
-            '$(echo true); sh -c "$GIT_SSH_COMMAND -V"; sh -c \'eval "${GIT_SSH_COMMAND#ssh}"\' ; true'
-        )
-        assert sshed.exit_code == 0
-    assert f"Bearer {SECRET}" in heard[-1]
+        # ssh itself is replaced: what matters is the command that it starts to reach the proxy.
+        ssh = 'ssh() { command=${2#ProxyCommand=}; command=${command/\\%h/raw.example}; eval "${command/\\%p/22}"; }'
+        sshed = await box.run(f"{ssh}; printf "SSH-2.0-x\\r\\n\\r\\n" | eval "$GIT_SSH_COMMAND"")
+        assert "hello" in sshed.text, sshed.text
+    assert any(f"Bearer {SECRET}" in head for head in heard)
     assert (await box.run("echo $API_TOKEN")).text.strip() == placeholder("API_TOKEN")
+
+
+def make_repository(folder: Path) -> None:
+    """A repository of one commit that any server of files can serve."""
+    for command in (
+        ["init", "-q", "-b", "main", str(folder)],
+        ["-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-q", "--allow-empty", "-m", "first"],
+        ["update-server-info"],
+    ):
+        place = ["-C", str(folder)] if folder.exists() else []
+        subprocess.run(["git", *place, *command], check=True)
 
 
 def make_wheel(folder: Path) -> bytes:
@@ -278,7 +285,8 @@ async def test_a_secret_is_nowhere_but_at_its_host(box: Any, tmp_path: Path) -> 
             'curl -sS -H "X-Key: $API_TOKEN" http://api.example/; curl -sS -d "$API_TOKEN" https://api.example/'
         )
         arrived = b"".join(outside.arrived)
-    assert SECRET.encode() in arrived and holds(arrived, SECRET)
+    assert SECRET.encode() in arrived
+    assert holds(arrived, SECRET)
     checkpoint = await box.checkpoint()
     fork = await box.fork(checkpoint)
     async with fork, Outside() as outside:

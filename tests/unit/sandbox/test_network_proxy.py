@@ -127,7 +127,8 @@ def test_a_secret_goes_to_its_host_and_never_comes_back(header: str, arrives: by
     outcome, reported = one(inner(header))
     assert arrives in b"".join(outcome.arrived)
     assert "ALPN http/1.1" in outcome.said  # h2 was offered
-    assert "ECHO" in outcome.said and "(secret)" in outcome.said
+    assert "ECHO" in outcome.said
+    assert "(secret)" in outcome.said
     for form in (SECRET, arrives.decode().removeprefix("Basic ")):
         assert form not in outcome.said
     assert reported[0].secrets == ["API_TOKEN"]
