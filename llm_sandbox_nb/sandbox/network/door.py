@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from llm_sandbox_nb.sandbox.errors import SandboxLostError
 from llm_sandbox_nb.sandbox.protocol.channel import Channel
-from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
+from llm_sandbox_nb.sandbox.protocol.frames import MAX_PAYLOAD, Kind, ProtocolError
 
 DOOR_PORT = 3128
 """Where the door listens, on the sandbox's own loopback."""
@@ -23,7 +23,9 @@ AT_ONCE = 256
 AT_ONCE_RELAYED = 48
 """The same where the connection to the sandbox goes through a server, which bounds requests."""
 _RECORD = struct.Struct(">cI")
-_PIECE = 60 * 1024
+_PIECE = MAX_PAYLOAD - _RECORD.size
+_AHEAD = 8
+"""Pieces for a program that may wait to be sent."""
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +36,7 @@ class DoorConnection:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._arrived: asyncio.Queue[bytes] = asyncio.Queue()
-        self._leaving: asyncio.Queue[bytes | None] = asyncio.Queue(2)
+        self._leaving: asyncio.Queue[bytes | None] = asyncio.Queue(_AHEAD)
         self._unread = 0
         self._used = AHEAD
         self._over = False
@@ -100,6 +102,9 @@ class DoorConnection:
             await self._put(_RECORD.pack(b"d", len(piece)) + piece)
 
     async def _put(self, piece: bytes | None) -> None:
+        if not self._leaving.full() and not self._call.done():
+            self._leaving.put_nowait(piece)
+            return
         putting = asyncio.ensure_future(self._leaving.put(piece))
         try:
             await asyncio.wait({putting, self._call}, return_when=asyncio.FIRST_COMPLETED)

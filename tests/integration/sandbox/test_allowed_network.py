@@ -218,7 +218,8 @@ async def test_usual_programs(box: Any, tmp_path: Path) -> None:
             assert done.exit_code == 0, (command, done.text)
         # ssh itself is replaced: what matters is the command that it starts to reach the proxy.
         ssh = 'ssh() { command=${2#ProxyCommand=}; command=${command/\\%h/raw.example}; eval "${command/\\%p/22}"; }'
-        sshed = await box.run(f"{ssh}; printf "SSH-2.0-x\\r\\n\\r\\n" | eval "$GIT_SSH_COMMAND"")
+        greeting = 'printf "SSH-2.0-x\\r\\n\\r\\n" | eval "$GIT_SSH_COMMAND"'
+        sshed = await box.run(f"{ssh}; {greeting}")
         assert "hello" in sshed.text, sshed.text
     assert any(f"Bearer {SECRET}" in head for head in heard)
     assert (await box.run("echo $API_TOKEN")).text.strip() == placeholder("API_TOKEN")
