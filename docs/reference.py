@@ -349,6 +349,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "options": options,
     "subcommands": subcommands,
     "isolations": isolations,
+    "allowed_sets": allowed_sets,
     "training": training,
     "commands": commands,
     "routes": routes,

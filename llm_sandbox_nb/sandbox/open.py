@@ -17,6 +17,7 @@ from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError
 from llm_sandbox_nb.sandbox.history.checkpointing import remove_stale
 from llm_sandbox_nb.sandbox.isolations import ISOLATIONS, automatic_isolations
 from llm_sandbox_nb.sandbox.leftover_folders import remove_temporary_folders
+from llm_sandbox_nb.sandbox.network.secrets import parse_secrets
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 from llm_sandbox_nb.windows import NO_SANDBOX, is_windows
 
@@ -172,8 +173,8 @@ def open_sandbox(
         index_url,
         proxy,
         dict(env or {}),
-        allow=cast(tuple[str, ...], allow),
-        secrets=cast(Mapping[str, tuple[str, ...]], secrets),
+        allow=(allow,) if isinstance(allow, str) else tuple(allow),
+        secrets=parse_secrets([secrets] if isinstance(secrets, str) else secrets),
     )
     options.check_files()
     return OpeningSandbox(options)

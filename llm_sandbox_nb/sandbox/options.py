@@ -83,8 +83,7 @@ class SandboxOptions:
         _check_environment(self.env)
 
     def _check_allowed(self) -> None:
-        allow = checked_entries([self.allow] if isinstance(self.allow, str) else self.allow)
-        secrets = parse_secrets([self.secrets] if isinstance(self.secrets, str) else self.secrets)
+        allow, secrets = checked_entries(self.allow), parse_secrets(self.secrets)
         network = self.network or (_ALLOW if allow or secrets else None)
         if network != _ALLOW and (allow or secrets):
             raise ValueError(

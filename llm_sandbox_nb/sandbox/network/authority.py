@@ -8,6 +8,12 @@ import tempfile
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
 
 _DAY = datetime.timedelta(days=1)
 _LIFE = 365 * _DAY
@@ -19,12 +25,11 @@ class Authority:
     def __init__(self, hosts: Sequence[str]) -> None:
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography.x509.oid import NameOID
 
         self.hosts = tuple(hosts)
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name(
-            [x509.NameAttribute(x509.NameOID.COMMON_NAME, "llm-sandbox-nb, of one sandbox")]
-        )
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "llm-sandbox-nb, of one sandbox")])
         builder = self._builder(self._name, self._key.public_key(), x509.BasicConstraints(True, 0))
         permitted = [x509.DNSName(host) for host in self.hosts]
         builder = builder.add_extension(x509.NameConstraints(permitted, None), critical=True)
@@ -48,14 +53,15 @@ class Authority:
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+        from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
         if host not in self.hosts:
             raise ValueError(f"{host} is no host of a secret.")
         key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, host[:64])])
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
         builder = self._builder(name, key.public_key(), x509.BasicConstraints(False, None))
         builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
-        usage = x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.SERVER_AUTH])
+        usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
         certificate = builder.add_extension(usage, critical=False).sign(self._key, self._hash())
         chain = certificate.public_bytes(Encoding.PEM)
         private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -69,7 +75,9 @@ class Authority:
             context.load_cert_chain(path)
         return context
 
-    def _builder(self, subject, public_key, constraints):  # type: ignore[no-untyped-def]
+    def _builder(
+        self, subject: x509.Name, public_key: ec.EllipticCurvePublicKey, constraints: x509.BasicConstraints
+    ) -> x509.CertificateBuilder:
         from cryptography import x509
 
         now = datetime.datetime.now(datetime.UTC)
@@ -103,7 +111,7 @@ class Authority:
         )
 
     @staticmethod
-    def _hash():  # type: ignore[no-untyped-def]
+    def _hash() -> hashes.SHA256:
         from cryptography.hazmat.primitives import hashes
 
         return hashes.SHA256()

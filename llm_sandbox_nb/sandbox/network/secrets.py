@@ -10,8 +10,9 @@ import base64
 import binascii
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from llm_sandbox_nb.sandbox.network.policy import checked_host, is_literal
 
@@ -26,7 +27,7 @@ _CREDENTIALS = frozenset(
 """Headers that say who asks. With a key of the attacker's own, an allowed host would take the data to the attacker."""
 
 
-def parse_secrets(entries: Iterable[str] | Mapping[str, str | Iterable[str]]) -> dict[str, tuple[str, ...]]:
+def parse_secrets(entries: Sequence[str] | Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     """The hosts of each secret, from `NAME=host[,host]` or a mapping.
 
     Raises:
