@@ -46,7 +46,7 @@ class SandboxOptions:
     ca_bundle_pem: str | None = None
     """The certificates themselves, from a client whose files are not here."""
     allow: tuple[str, ...] = ()
-    """With the network `allow`: the hosts that may be reached, see `network.policy.Rule`."""
+    """With the network `allow`: the hosts that may be reached, see `network.policy.HostRule`."""
     secrets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """With the network `allow`: environment variables of the owner, each with the hosts that get its value."""
 

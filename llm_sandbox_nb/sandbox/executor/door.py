@@ -30,7 +30,7 @@ PATIENCE, BUSY_PATIENCE = 2.0, 30.0
 """Seconds for which a connection waits for the host to ask for it: while none is served, and while some are."""
 
 
-class Door:
+class DoorListener:
     """The listener, and the requests that wait for a connection."""
 
     def __init__(self, executor: EventLoop) -> None:
@@ -67,7 +67,7 @@ class Door:
             self.executor.watch(self.listener.fileno(), IN, lambda _: self.knocked())
 
     def knocked(self) -> None:
-        """Somebody connects. Without a request that waits for it, it waits a little itself."""
+        """A program connects. Without a request that waits for it, it waits a little itself."""
         assert self.listener is not None
         if not self.waiting:
             self.executor.watch(self.listener.fileno(), 0, lambda _: None)
@@ -110,7 +110,7 @@ def widen(fd: int) -> None:
 class ConnectionRequest(Request):
     """One connection of a program inside, passed on to the host."""
 
-    door: Door
+    door: DoorListener
 
     def begin(self) -> None:
         """Wait for a program that connects."""

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from typing import Any, NoReturn
 
-    from .door import Door
+    from .door import DoorListener
     from .history import HistoryService
 
 VERSION = 1
@@ -88,7 +88,7 @@ class Executor(HostPipe):
 
             NameServer(self)
         self.disk_watch = DiskWatch(self, self.shell, self.epoch)
-        self.door: Door | None = None
+        self.door: DoorListener | None = None
         self.history: HistoryService | None = None
 
     def set_up_process(self) -> None:
@@ -168,11 +168,11 @@ class Executor(HostPipe):
 
         return TerminalRequest(self, number, params)
 
-    def open_door(self, port: int) -> Door:
+    def open_door(self, port: int) -> DoorListener:
         """The only way out of the sandbox, which listens at `port`; 0 is for one that listens already."""
-        from .door import Door
+        from .door import DoorListener
 
-        self.door = self.door or Door(self)
+        self.door = self.door or DoorListener(self)
         if port and not self.door.open(port):
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), str(port))
         return self.door

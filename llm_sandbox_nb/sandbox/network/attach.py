@@ -95,7 +95,7 @@ async def serve_network(
 
     Args:
         sandbox: opened with `network="allow"`.
-        allow: see `policy.Rule`; the hosts of the secrets count too.
+        allow: see `policy.HostRule`; the hosts of the secrets count too.
         secrets: names of environment variables of this process, each with the hosts that get its value.
         ca_bundle: certificates of a site, for servers to which the proxy speaks TLS itself.
         at_once: the most connections at one time.

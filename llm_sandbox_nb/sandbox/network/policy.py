@@ -50,7 +50,7 @@ class PolicyRefusalError(Exception):
 
 
 @dataclass(frozen=True)
-class Rule:
+class HostRule:
     """One entry of the list: a host, or with `*.` before it every name below it, and its port if one is named."""
 
     host: str
@@ -59,7 +59,7 @@ class Rule:
     denies: bool = False
 
     @classmethod
-    def parse(cls, text: str) -> Rule:
+    def parse(cls, text: str) -> HostRule:
         """Read `example.org`, `*.example.org`, `example.org:22`, `10.0.0.5:5432`, or one of them after `!`.
 
         Raises:
@@ -104,7 +104,7 @@ class Policy:
         """`entries` as `checked_entries` takes them. Raises ValueError."""
         self.entries = checked_entries(entries)
         self.rules = rules_of(self.entries)
-        self._once: list[Rule] = []
+        self._once: list[HostRule] = []
 
     def permit(self, entry: str, *, once: bool = False) -> None:
         """Let a further entry through: its next connection, or all from now on. A denied host stays denied.
@@ -114,7 +114,7 @@ class Policy:
         """
         (self._once if once else self.rules).extend(rules_of([entry]))
 
-    def check(self, host: str, port: int) -> Rule:
+    def check(self, host: str, port: int) -> HostRule:
         """The entry that lets a connection through.
 
         Raises:
@@ -153,13 +153,13 @@ def checked_entries(entries: Iterable[str]) -> tuple[str, ...]:
     found = tuple(one.strip() for entry in entries for one in entry.split(",") if one.strip())
     for one in found:
         if one not in NAMED_SETS:
-            Rule.parse(one)
+            HostRule.parse(one)
     return found
 
 
-def rules_of(entries: Iterable[str]) -> list[Rule]:
+def rules_of(entries: Iterable[str]) -> list[HostRule]:
     """The entries with the hosts of their words. Raises ValueError."""
-    return [Rule.parse(one) for entry in entries for one in NAMED_SETS.get(entry, (entry,))]
+    return [HostRule.parse(one) for entry in entries for one in NAMED_SETS.get(entry, (entry,))]
 
 
 def read_port(text: str) -> int:

@@ -22,7 +22,7 @@ from llm_sandbox_nb.sandbox.network.policy import (
     USUAL_PORTS,
     Policy,
     PolicyRefusalError,
-    Rule,
+    HostRule,
     checked_host,
     is_literal,
     read_port,
@@ -123,7 +123,7 @@ class Proxy:
 
     async def _connected(
         self, record: Connection, host: str, port: int, tls: bool
-    ) -> tuple[SocketStream, Rule]:
+    ) -> tuple[SocketStream, HostRule]:
         """Check, look up once, check, dial."""
         try:
             rule = self.policy.check(host, port)
@@ -160,7 +160,7 @@ class Proxy:
         raise _RefusalError(502, problem, "failed")
 
     async def _tunnel(
-        self, record: Connection, client: Stream, upstream: SocketStream, rule: Rule, secrets: list[Secret]
+        self, record: Connection, client: Stream, upstream: SocketStream, rule: HostRule, secrets: list[Secret]
     ) -> None:
         """Pass a CONNECT on: TLS for the same name, or anything where the list names this port."""
         import h11

@@ -12,7 +12,7 @@ from llm_sandbox_nb.sandbox.network.policy import (
     NAMED_SETS,
     Policy,
     PolicyRefusalError,
-    Rule,
+    HostRule,
     is_own_address,
     what_is_wrong_with,
 )
@@ -57,7 +57,7 @@ def test_entries(entries: str, yes: list[str], no: list[str]) -> None:
 def test_an_entry_that_means_nothing_is_refused_in_one_sentence(entry: str) -> None:
     with pytest.raises(ValueError, match=r"is nothing that can be allowed: write a host"):
         Policy([entry])
-    assert all(Rule.parse(host) for hosts in NAMED_SETS.values() for host in hosts)
+    assert all(HostRule.parse(host) for hosts in NAMED_SETS.values() for host in hosts)
 
 
 @pytest.mark.parametrize(
