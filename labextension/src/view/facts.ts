@@ -96,7 +96,7 @@ export class Facts {
     const open = steps.length && !steps[steps.length - 1].replied ? 1 : 0;
     const parts = [plural(steps.length - open, trans('step'), trans('steps'))];
     if (tokens) {
-      parts.push(trans('%1 tokens', formatShort(tokens)));
+      parts.push(trans('%1 tokens in all', formatShort(tokens)));
     }
     if (finish?.wall_time) {
       parts.push(formatDuration(finish.wall_time));

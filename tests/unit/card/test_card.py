@@ -17,7 +17,7 @@ from support import record_of
 
 from llm_sandbox_nb.card.bundle import MIME, Caps
 from llm_sandbox_nb.card.card import Bundle, Card
-from llm_sandbox_nb.card.page import STYLE
+from llm_sandbox_nb.card.page import style
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
@@ -295,7 +295,7 @@ def test_the_card_says_what_was_spent_of_the_budget_while_the_run_executes() -> 
 def test_the_style_is_for_what_is_in_a_card_alone() -> None:
     """The live view beside a card has classes of the same names."""
     outer, depth = [""], 0
-    for letter in STYLE.removeprefix("<style>").removesuffix("</style>"):
+    for letter in style().removeprefix("<style>").removesuffix("</style>"):
         depth += (letter == "{") - (letter == "}")
         if letter == "}" and depth == 0:
             outer.append("")
