@@ -121,7 +121,9 @@ export class MimeHost implements IHost {
     } catch {
       // no server, or one without this package
     }
-    const problem = this.trans('This file is no journal, and other trajectories need the server part of llm_sandbox_nb.');
+    const problem = this.trans(
+      'This file is no journal, and other trajectories need the server part of llm_sandbox_nb.'
+    );
     return { events: [], problem };
   }
 

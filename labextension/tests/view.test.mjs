@@ -77,9 +77,11 @@ test('the end of a long output is visible, with its errors and its exit code', (
   assert.equal(place.querySelector('.lsn-cut'), null);
 });
 
-test('an older card, which holds nothing but the observation, shows it as it is', () => {
-  show(ending(1, { ...failing, stdout: undefined, stderr: undefined }));
-  assert.match(place.querySelector('.lsn-stream').textContent, /^Exit code: 2[^]*FATAL: no such column[^]*99\]$/);
+test('an older card, which holds nothing but the observation, shows it without the steps that remained', () => {
+  show(ending(1, { ...failing, stdout: undefined, stderr: undefined, before: undefined, after: undefined }));
+  const shown = place.querySelector('.lsn-stream').textContent;
+  assert.match(shown, /^Exit code: 2[^]*FATAL: no such column/);
+  assert.doesNotMatch(shown, /Steps remaining/);
 });
 
 test('cuts are at line ends, and few lines are not hidden', () => {
@@ -199,7 +201,7 @@ test('answer, files, facts and the first error come before the steps', async () 
   );
   assert.equal(place.querySelector('.lsn-answer').textContent.trim(), 'It is 3.');
   assert.equal(place.querySelector('.lsn-task-line').textContent, 'Count. …');
-  assert.match(place.querySelector('.lsn-figures').textContent, /^3 steps · 45 tokens · 3\.0 s$/);
+  assert.match(place.querySelector('.lsn-figures').textContent, /^3 steps · 45 tokens in all · 3\.0 s$/);
   assert.match(place.querySelector('.lsn-model').textContent, /scripted: free/);
   assert.match(place.querySelector('.lsn-out').textContent, /poster\.png/);
   let gone = null;

@@ -15,11 +15,12 @@ from llm_sandbox_nb.agent.run_record import RunRecord
 from llm_sandbox_nb.card import page
 from llm_sandbox_nb.card.artifacts import Artifact, artifact_html, holds_all, load_artifacts, relative_path
 from llm_sandbox_nb.card.bundle import MIME, Caps, packed, trajectory_json
-from llm_sandbox_nb.card.page import card_html, figures, findings, listed_steps
+from llm_sandbox_nb.card.page import card_html, figures, findings, listed_rows
 from llm_sandbox_nb.encoded_text import text_of
 from llm_sandbox_nb.formatting import clip, format_size, plural
 from llm_sandbox_nb.plain_text import plain
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.calm_steps import CalmSteps
 from llm_sandbox_nb.trajectory.protection import protection_chip
 from llm_sandbox_nb.trajectory.run_folder import RunFile
 from llm_sandbox_nb.trajectory.step_line import one_line
@@ -127,20 +128,22 @@ def card_text(trajectory: Trajectory, *, live: bool) -> str:
         lines += ["", f"Files: {named}{more}"]
     where = [protection_chip(trajectory.sandbox.protection)] if trajectory.sandbox else []
     lines += ["", " · ".join([*figures(trajectory), *where, *(said for _, said in findings(trajectory))]), ""]
-    steps, hidden = listed_steps(trajectory, live=live)
+    rows, hidden = listed_rows(trajectory, live=live)
     if hidden:
         lines.append(f"... {plural(hidden, 'step')} before ...")
-    lines += [step_text(trajectory, step, live=live) for step in steps]
+    lines += [_row_text(trajectory, row, live=live) for row in rows]
     return "\n".join(lines).rstrip()
 
 
-def step_text(trajectory: Trajectory, step: Step, *, live: bool) -> str:
-    """A step in one line."""
-    line = page.shown_line(trajectory, step, live=live)
+def _row_text(trajectory: Trajectory, row: Step | CalmSteps, *, live: bool) -> str:
+    """A step, or calm steps, in one line."""
+    if isinstance(row, CalmSteps):
+        return "   ".join(filter(None, [f"{row.numbers:>3}  {row.words}", row.figures]))
+    line = page.shown_line(trajectory, row, live=live)
     what = f"{_SIGNS.get(line.tool, '')}{line.what}{_counts(line.added, line.removed)}" if line.what else ""
     chips = [f"{chip.text}{_counts(chip.added, chip.removed)}" for chip in line.chips]
     words = "   ".join(filter(None, [line.thought, what, *chips, line.figures]))
-    return f"{step.number:>3}  {words}"
+    return f"{row.number:>3}  {words}"
 
 
 def _counts(added: int, removed: int) -> str:

@@ -13,6 +13,7 @@ from llm_sandbox_nb.formatting import TAIL, clip, format_duration, format_short,
 from llm_sandbox_nb.plain_text import first_line, plain
 from llm_sandbox_nb.sandbox.isolations import isolates
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.calm_steps import CalmSteps, step_rows
 from llm_sandbox_nb.trajectory.protection import protection_chip, protection_text
 from llm_sandbox_nb.trajectory.step_line import step_failed, step_line
 from llm_sandbox_nb.trajectory.trajectory import Step, Trajectory
@@ -22,7 +23,7 @@ _SIGNS = {"ok": "#2da44e", "bad": "#e5534b", "wait": "#bf8700", "run": "#3b78c4"
 _TINTS = {"bad": " lsn-r", "human": " lsn-y"}
 _ICONS = {"bash": "$", "edit": "✎", "submit": "✓"}
 _STEPS = 200
-"""Steps listed; the ones before are counted, and are in the record."""
+"""Rows of steps; the steps before are counted, and are in the record."""
 _LIVE_STEPS = 15
 _SHOWN = 12
 """Files that are shown at once; the others are folded."""
@@ -30,7 +31,7 @@ _SHOWN = 12
 
 def run_html(trajectory: Trajectory, files: list[str], notes: list[str], *, limit: int, live: bool) -> str:
     """The whole card; `files` are figures, each text has about `limit` characters at most."""
-    steps, hidden = listed_steps(trajectory, live=live)
+    rows, hidden = listed_rows(trajectory, live=live)
     before = f"<div class='lsn-row lsn-quiet'>{plural(hidden, 'step')} before</div>" if hidden else ""
     said = "".join(f"<div class='lsn-quiet'>{escape(clip(note, 500))}</div>" for note in notes)
     parts = [
@@ -39,7 +40,7 @@ def run_html(trajectory: Trajectory, files: list[str], notes: list[str], *, limi
         files_html(files),
         facts_html(trajectory, live=live),
         before,
-        *(step_row(trajectory, step, live=live) for step in steps),
+        *(_row_html(trajectory, row, live=live) for row in rows),
         _output_html(trajectory, limit) if live else "",
         f"<div class='lsn-notes'>{said}</div>" if said else "",
     ]
@@ -149,10 +150,11 @@ def _protection_html(protection: dict[str, Any]) -> str:
     return f"<details>{chip}{body}</details>"
 
 
-def listed_steps(trajectory: Trajectory, *, live: bool) -> tuple[list[Step], int]:
-    """The steps that are listed, and how many there are before them."""
-    steps = trajectory.steps[-_LIVE_STEPS if live else -_STEPS :]
-    return steps, len(trajectory.steps) - len(steps)
+def listed_rows(trajectory: Trajectory, *, live: bool) -> tuple[list[Step | CalmSteps], int]:
+    """The steps that are listed, calm ones as one row, and how many steps there are before them."""
+    rows = step_rows(trajectory, live=live)[-_LIVE_STEPS if live else -_STEPS :]
+    shown = sum(len(row.steps) if isinstance(row, CalmSteps) else 1 for row in rows)
+    return rows, len(trajectory.steps) - shown
 
 
 def shown_line(trajectory: Trajectory, step: Step, *, live: bool) -> ev.StepLine:
@@ -161,7 +163,17 @@ def shown_line(trajectory: Trajectory, step: Step, *, live: bool) -> ev.StepLine
     return step_line(step, trajectory.root, running=running)
 
 
-def step_row(trajectory: Trajectory, step: Step, *, live: bool) -> str:
+def _row_html(trajectory: Trajectory, row: Step | CalmSteps, *, live: bool) -> str:
+    """A step, or calm steps as a line that unfolds to theirs."""
+    if not isinstance(row, CalmSteps):
+        return _step_html(trajectory, row, live=live)
+    inside = "".join(_step_html(trajectory, step, live=live) for step in row.steps)
+    line = f"{row.numbers} <span class='lsn-what'>{escape(row.words)}</span>"
+    figures = f"<span class='lsn-fig'>{escape(row.figures)}</span>"
+    return f"<details><summary class='lsn-row lsn-quiet'>{line} {figures}</summary>{inside}</details>"
+
+
+def _step_html(trajectory: Trajectory, step: Step, *, live: bool) -> str:
     """A step in one line. Spaces stand between all parts, for where a style sheet is not allowed."""
     line = shown_line(trajectory, step, live=live)
     tint = " lsn-x" if step_failed(step) else "" if line.tool == "bash" else f" lsn-{line.tool}"

@@ -292,7 +292,7 @@ def print_result(run: Run, problem: str, flags: Mapping[str, Any]) -> None:
     if run.files:
         print("\nFiles")
         for file in run.files.values():
-            print(f"  {harmless(str(file.path))} ({format_size(file.size)})")
+            print(f"  {harmless(f'{FILES}/{file.name}')} ({format_size(file.size)})")
     print(f"\n{run.folder}", flush=True)
     said = [problem or run.error or ""]
     if run.stop_reason in _RESUMABLE:

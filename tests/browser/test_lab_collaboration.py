@@ -114,7 +114,8 @@ def test_three_people_see_one_card(server: FrontEnd, page: Page, others: tuple[P
         """async () => {
           const { kernel } = jupyterapp.shell.currentWidget.context.sessionContext.session;
           let said = '';
-          const asked = kernel.requestExecute({ code: '%load_ext llm_sandbox_nb\\n%sandbox runs', store_history: false });
+          const code = '%load_ext llm_sandbox_nb\\n%sandbox runs';
+          const asked = kernel.requestExecute({ code, store_history: false });
           asked.onIOPub = message => (said += JSON.stringify(message.content));
           await asked.done;
           return said;

@@ -7,7 +7,8 @@ import { h, setText } from './dom';
 import { IStep } from '../trajectory/fold';
 import { formatClock, formatDuration } from '../formatting';
 import { IHost } from './host';
-import { IChip, lineOf, stepDecided, stepFailed } from './step-line';
+import { saysAll } from './one-line';
+import { IChip, IStepLine, lineOf, stepDecided, stepFailed } from './step-line';
 
 const HEIGHT_GUESS = 160;
 /** Characters of a step that is open in a short run. */
@@ -126,6 +127,15 @@ export class StepView {
     this._chosen = true;
     this.setNear(true);
     this._updateBody();
+  }
+
+  /** Whether a row of calm steps stands in its place. */
+  get folded(): boolean {
+    return this.node.classList.contains('lsn-folded');
+  }
+
+  setFolded(folded: boolean): void {
+    this.node.classList.toggle('lsn-folded', folded);
   }
 
   /** Whether it is open as long as nobody chooses. */
@@ -318,7 +328,7 @@ class StepBody {
       this._failures.append(h('div', { class: 'lsn-error' }, `${failure.message}${wait}`));
     }
     for (const call of calls.slice(this._views.length)) {
-      const view = new CallView(call, host, this._context.root());
+      const view = new CallView(call, host, this._context.root(), calls.length === 1);
       this._views.push(view);
       this._calls.append(view.node);
     }
@@ -333,6 +343,11 @@ class StepBody {
     }
   }
 
+  private _line(): IStepLine {
+    const { host, root, running } = this._context;
+    return lineOf(this._step, root(), host, !!running?.(this._step));
+  }
+
   private _showReasoning(text: string): void {
     if (!this._reasoning) {
       this._reasoning = h('div', { class: 'lsn-reasoning' });
@@ -345,7 +360,7 @@ class StepBody {
   private _updateThought(): void {
     const { host } = this._context;
     const { thought, replied } = this._step;
-    this._thought.hidden = !thought;
+    this._thought.hidden = !thought || saysAll(this._line().thought, thought);
     if (this._rendered) {
       return;
     }

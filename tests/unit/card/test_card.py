@@ -39,7 +39,7 @@ def test_the_final_card_holds_the_whole_run() -> None:
     text = shown(bundle)
     for part in (
         "Submitted",
-        "3 steps · 45 tokens · 3.0 s · scripted/x · scripted: free",
+        "3 steps · 45 tokens in all · 3.0 s · scripted/x · scripted: free",
         "Docker, network: open",
         "Count the letters.",
         "echo 2",

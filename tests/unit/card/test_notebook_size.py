@@ -141,7 +141,7 @@ def test_without_packing_the_bar_is_missed(tmp_path: Path, monkeypatch: pytest.M
     saved = [saved_file(tmp_path, name, data) for name, data in FILES["all kinds"].items()]
     events = [*run(8, 400), *saved]
     monkeypatch.setattr(card_module, "packed", lambda bundle: bundle)
-    monkeypatch.setattr(card_module, "held_by", lambda figure: None)
+    monkeypatch.setattr(card_module, "holds_all", lambda artifact: False)
     raw = sum(map(len, FILES["all kinds"].values()))
     assert added_to_a_notebook(card_of(events, folder=tmp_path)) > 1.3 * (journal_size(events) + raw * 4 / 3)
 
