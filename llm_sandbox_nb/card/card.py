@@ -32,11 +32,13 @@ Bundle = dict[str, Any]
 class Card:
     """Collects a run's events and renders them as a bundle; sending it is the display's task."""
 
-    def __init__(self, caps: Caps | None = None, folder: Path | None = None) -> None:
+    def __init__(
+        self, caps: Caps | None = None, folder: Path | None = None, trajectory: Trajectory | None = None
+    ) -> None:
         self.caps = caps or Caps()
         self.folder = folder
         """The run's folder, once it is known: where the files are."""
-        self.trajectory = Trajectory()
+        self.trajectory = trajectory or Trajectory()
         self._files: dict[tuple[str, str], str] = {}
 
     def add(self, event: ev.Event) -> None:
@@ -160,9 +162,7 @@ _BITMAPS = ("image/png", "image/jpeg", "image/gif")
 
 def run_display(run: RunRecord) -> Display:
     """The card of a run, as its cell shows it."""
-    card = Card(folder=run.folder)
-    for event in run.trajectory.events:
-        card.add(event)
+    card = Card(folder=run.folder, trajectory=run.trajectory)
     return (card.final() if run.context.session is None else card.live()), card.metadata
 
 

@@ -76,9 +76,7 @@ def page(run: RunRecord, caps: Caps = CAPS) -> str:
     # It loads and sends nothing. Frames with HTML of the model inherit the policy, and have one of their own as well.
     head = {"policy": html.escape(POLICY), "title": html.escape(title)}
     if not has_view():
-        card = Card(caps, run.folder)
-        for event in trajectory.events:
-            card.add(event)
+        card = Card(caps, run.folder, trajectory)
         return card_file("exported.html").format(
             **head, style=_CARD_STYLE, body=f"<main>{card.final()['text/html']}</main>"
         )

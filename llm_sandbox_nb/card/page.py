@@ -23,7 +23,7 @@ _SIGNS = {"ok": "#2da44e", "bad": "#e5534b", "wait": "#bf8700", "run": "#3b78c4"
 _TINTS = {"bad": " lsn-r", "human": " lsn-y"}
 _ICONS = {"bash": "$", "edit": "✎", "submit": "✓"}
 _STEPS = 200
-"""Rows of steps; the steps before are counted, and are in the record."""
+"""Rows, and steps of a row; those before are in the record."""
 _LIVE_STEPS = 15
 _SHOWN = 12
 """Files that are shown at once; the others are folded."""
@@ -32,14 +32,13 @@ _SHOWN = 12
 def run_html(trajectory: Trajectory, files: list[str], notes: list[str], *, limit: int, live: bool) -> str:
     """The whole card; `files` are figures, each text has about `limit` characters at most."""
     rows, hidden = listed_rows(trajectory, live=live)
-    before = f"<div class='lsn-row lsn-quiet'>{plural(hidden, 'step')} before</div>" if hidden else ""
     said = "".join(f"<div class='lsn-quiet'>{escape(clip(note, 500))}</div>" for note in notes)
     parts = [
         header_html(trajectory, limit, live=live),
         result_html(trajectory, limit),
         files_html(files),
         facts_html(trajectory, live=live),
-        before,
+        _before(hidden),
         *(_row_html(trajectory, row, live=live) for row in rows),
         _output_html(trajectory, limit) if live else "",
         f"<div class='lsn-notes'>{said}</div>" if said else "",
@@ -152,7 +151,9 @@ def _protection_html(protection: dict[str, Any]) -> str:
 
 def listed_rows(trajectory: Trajectory, *, live: bool) -> tuple[list[Step | CalmSteps], int]:
     """The steps that are listed, calm ones as one row, and how many steps there are before them."""
-    rows = step_rows(trajectory, live=live)[-_LIVE_STEPS if live else -_STEPS :]
+    if live:  # an update costs the same at any step
+        return [*trajectory.steps[-_LIVE_STEPS:]], max(0, len(trajectory.steps) - _LIVE_STEPS)
+    rows = step_rows(trajectory, live=live)[-_STEPS:]
     shown = sum(len(row.steps) if isinstance(row, CalmSteps) else 1 for row in rows)
     return rows, len(trajectory.steps) - shown
 
@@ -163,11 +164,16 @@ def shown_line(trajectory: Trajectory, step: Step, *, live: bool) -> ev.StepLine
     return step_line(step, trajectory.root, running=running)
 
 
+def _before(count: int) -> str:
+    return f"<div class='lsn-row lsn-quiet'>{plural(count, 'step')} before</div>" if count > 0 else ""
+
+
 def _row_html(trajectory: Trajectory, row: Step | CalmSteps, *, live: bool) -> str:
     """A step, or calm steps as a line that unfolds to theirs."""
     if not isinstance(row, CalmSteps):
         return _step_html(trajectory, row, live=live)
-    inside = "".join(_step_html(trajectory, step, live=live) for step in row.steps)
+    lines = (_step_html(trajectory, step, live=live) for step in row.steps[-_STEPS:])
+    inside = _before(len(row.steps) - _STEPS) + "".join(lines)
     line = f"{row.numbers} <span class='lsn-what'>{escape(row.words)}</span>"
     figures = f"<span class='lsn-fig'>{escape(row.figures)}</span>"
     return f"<details><summary class='lsn-row lsn-quiet'>{line} {figures}</summary>{inside}</details>"

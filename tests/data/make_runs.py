@@ -612,7 +612,7 @@ def long_runs() -> Iterator[tuple[str, Events, bool]]:
     def one(step: int, kind: str) -> Events:
         match kind:
             case "change":
-                return bash(step, f"sed -i s/a/b/ f{step}", changes=[change(f"/work/src/f{step % 5}.py")])
+                return bash(step, f"touch f{step}", changes=[change(f"/work/src/f{step}.py", "added")])
             case "edit":
                 return edit(
                     step, {"command": "create", "path": f"/work/e{step}.md", "file_text": "a\n"}, said="ok"

@@ -59,11 +59,8 @@ export class Outcome {
 
   private _showAnswer(answer: string | null): void {
     this._answer.hidden = this._head.hidden = !answer;
-    const chain = answer ? this._origins.answerChain() : null;
-    this._head.replaceChildren(
-      h('span', { class: 'lsn-label' }, this._host.trans('Answer')),
-      ...(chain ? [chain] : [])
-    );
+    const label = h('span', { class: 'lsn-label' }, this._host.trans('Answer'));
+    this._head.replaceChildren(...(answer ? [label, this._origins.answerChain() ?? ''] : []));
     this._answer.replaceChildren();
     if (answer && this._host.renderMarkdown) {
       this._host.renderMarkdown(answer, this._answer);

@@ -107,7 +107,7 @@ def test_the_card_in_html_and_in_text(row: dict[str, Any]) -> None:
         for line in row["facts"]["lines"][-1 if row["facts"]["calm"] else -3 :]:
             for word in said(line):
                 assert word in text, word
-        for calm in row["facts"]["calm"]:
+        for calm in row["facts"]["calm"] if not row["live"] else ():
             assert all(word in text for word in calm), calm
 
 
