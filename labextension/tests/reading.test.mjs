@@ -246,7 +246,7 @@ test('the answer has its chain, and an output that a later step replaced says so
     event('artifact', { step: 3, path: 'answer.txt', mime: 'text/plain', size: 3, sha256: '0' }),
     ...long().slice(-1)
   ]);
-  assert.equal(place.querySelector('.lsn-answer-head').textContent, 'Answeranswer.txt(3)← wind.csv(1)');
+  assert.equal(place.querySelector('.lsn-answer-head').textContent, 'Answeranswer.txt (3)← wind.csv (1)');
   assert.equal(place.querySelector('.lsn-was-replaced .lsn-replaced').textContent, 'replaced in step 3');
   within(place).getByRole('button', { name: 'wind.csv in step 1' }).click();
   assert.equal(current(), '1');

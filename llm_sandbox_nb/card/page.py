@@ -68,7 +68,8 @@ def result_html(trajectory: Trajectory, limit: int) -> str:
         f"<div class='lsn-bad'>{escape(clip(finish.error, 2_000))}</div>" if finish and finish.error else ""
     )
     answer = trajectory.answer
-    shown = f"<div class='lsn-answer'>{markdown_html(clip(answer, limit))}</div>" if answer else ""
+    label = "<div class='lsn-quiet'>Answer</div>"
+    shown = f"{label}<div class='lsn-answer'>{markdown_html(clip(answer, limit))}</div>" if answer else ""
     return f"<div class='lsn-out'>{error}{shown}</div>" if error or shown else ""
 
 

@@ -53,7 +53,7 @@ export function renderChain(chain: readonly ILink[], host: IHost, goTo: (step: n
     const link =
       step !== null &&
       h('button', { type: 'button', class: 'lsn-step-link', 'aria-label': label, onclick: open }, `(${step})`);
-    return h('span', {}, at ? '← ' : '', name, link);
+    return h('span', {}, at ? '← ' : '', name, ' ', link);
   });
   return h('span', { class: 'lsn-chain' }, ...parts);
 }

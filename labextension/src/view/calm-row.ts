@@ -15,8 +15,15 @@ export class CalmRow {
   private _open = false;
 
   constructor(private _host: IHost) {
+    const sign = h('span', { class: 'lsn-calm-sign', 'aria-hidden': 'true' });
     const toggle = () => this.setOpen(!this._open);
-    this._head = h('button', { class: 'lsn-calm-head', type: 'button', onclick: toggle }, this._numbers, this._words);
+    this._head = h(
+      'button',
+      { class: 'lsn-calm-head', type: 'button', onclick: toggle },
+      this._numbers,
+      sign,
+      this._words
+    );
     this.node = h('div', { class: 'lsn-calm', role: 'listitem' }, this._head, this._figures);
     this.setOpen(false);
   }

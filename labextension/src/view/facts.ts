@@ -50,6 +50,11 @@ export class Facts {
     this.update();
   }
 
+  /** The number of the first step that failed; null when none did. */
+  get firstError(): number | null {
+    return this._firstError;
+  }
+
   /** What is shown is of another branch now. */
   reset(): void {
     this._notes.replaceChildren();

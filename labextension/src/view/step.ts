@@ -37,6 +37,7 @@ export class StepView {
   private _place = h('div', { class: 'lsn-step-body', hidden: true });
   private _body: StepBody | null = null;
   private _near = false;
+  private _keepsLine = false;
   private _height = 0;
   private _text: string | null = null;
   private _chosen: boolean | null = null;
@@ -154,6 +155,14 @@ export class StepView {
     }
   }
 
+  /** Keep its line also where it is far away: who jumps there sees it at once. */
+  keepLine(): void {
+    if (!this._keepsLine) {
+      this._keepsLine = true;
+      this._render();
+    }
+  }
+
   /** The step came near the visible part of the page, or left it. */
   setNear(near: boolean): void {
     this._near = near;
@@ -185,17 +194,18 @@ export class StepView {
 
   private _render(): void {
     const open = this.open;
-    if (this._near && !this._row) {
+    const drawn = this._near || this._keepsLine;
+    if (drawn && !this._row) {
       this._row = new StepRow(this.step, this._context, () => this.fold(this.open));
       this.node.prepend(...this._row.nodes, this._place);
-      this.node.style.minHeight = '';
       this.tick();
-    } else if (!this._near) {
+    } else if (!drawn) {
       this._row?.nodes.forEach(node => node.remove());
       this._row = null;
       this._place.remove();
-      this.node.style.minHeight = open || this._height ? `${this._height || HEIGHT_GUESS}px` : '';
     }
+    const height = open || this._height ? `${this._height || HEIGHT_GUESS}px` : '';
+    this.node.style.minHeight = this._near ? '' : height;
     this._row?.setOpen(open);
     this._place.hidden = !open;
     if (open && this._near && !this._body) {

@@ -33,6 +33,8 @@ const FEW = 3;
 
 /** Steps of a run in which all small ones are open; in a longer one only those that a reader looks for. */
 const SHORT_RUN = 8;
+/** Lines that a run keeps which are far away. */
+const KEPT_LINES = 20;
 /** The newest steps of a live run that are open. */
 const NEWEST = 2;
 
@@ -204,9 +206,9 @@ export class TrajectoryView {
     const before = this._views.size;
     steps.forEach(step => this._drawStep(step, follows));
     this._foldCalm(steps);
+    this._facts.touch(steps);
     this._suggest(steps, before);
     this._timeline.touch(steps);
-    this._facts.touch(steps);
     if (steps.length && this._bar.active) {
       this._bar.setCount(this._shown, this._views.size);
     }
@@ -317,7 +319,8 @@ export class TrajectoryView {
     const affected = all ? steps : new Set([...changed, ...steps.slice(-NEWEST - FEW - 1)]);
     for (const step of affected) {
       const view = this._views.get(step.number);
-      view?.suggest(view.failed || view.decided || last.includes(step) || (!crowded(steps.length) && view.small));
+      const wrong = view?.failed && (!crowded(steps.length) || step.number === this._facts.firstError);
+      view?.suggest(wrong || view.decided || last.includes(step) || (!crowded(steps.length) && view.small));
     }
   }
 
@@ -458,6 +461,10 @@ export class TrajectoryView {
     const groups = calmGroups(kinds, this._live && !finish);
     const calm = groups.map(([from, to]) => calmSteps(kinds[from], steps.slice(from, to), this._host));
     this._list.foldCalm(calm, this._views, this._host);
+    const alone = steps.length - calm.reduce((sum, one) => sum + one.steps.length, 0);
+    if (alone <= KEPT_LINES) {
+      changed.map(step => this._views.get(step.number)!).forEach(view => view.folded || view.keepLine());
+    }
   }
 
   /** Whether a step is open that is not filtered out; the newest are looked at first, for they are open in a live run. */
