@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import runpy
 import select
@@ -153,7 +154,7 @@ def run_to_end(work: Callable[[], Awaitable[None]], started: list[Run]) -> tuple
     from llm_sandbox_nb.sandbox.errors import SandboxError
 
     try:
-        asyncio.run(_until_signal(work))
+        asyncio.run(_until_signal(work, started))
     except RunError as error:
         return str(error), SANDBOX_ERROR if isinstance(error.__cause__, SandboxError) else None
     except ModelError as error:
@@ -171,11 +172,24 @@ def run_to_end(work: Callable[[], Awaitable[None]], started: list[Run]) -> tuple
     return "", None
 
 
-async def _until_signal(work: Callable[[], Awaitable[None]]) -> None:
-    """Await `work`; SIGTERM and SIGHUP end the run in good order, as Ctrl-C does."""
-    if task := asyncio.current_task():
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+async def _until_signal(work: Callable[[], Awaitable[None]], started: list[Run]) -> None:
+    """Await `work`. Ctrl-C is a person's stop; a second one, SIGTERM and SIGHUP interrupt it, whoever sent them."""
+    from llm_sandbox_nb.agent.errors import ControlError
+
+    task = asyncio.current_task()
+    assert task is not None
+
+    def stop() -> None:
+        if started and not started[-1].control.stopped:
+            with contextlib.suppress(ControlError):  # it does not run yet, or is over
+                started[-1].control.stop(source="terminal")
+                return
+        task.cancel()
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, stop)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, task.cancel)
     await work()
 
 
@@ -278,7 +292,7 @@ def print_result(run: Run, problem: str, flags: Mapping[str, Any]) -> None:
     if run.files:
         print("\nFiles")
         for file in run.files.values():
-            print(f"  {harmless(str(file.path))} ({format_size(file.size)})")
+            print(f"  {harmless(f'{FILES}/{file.name}')} ({format_size(file.size)})")
     print(f"\n{run.folder}", flush=True)
     said = [problem or run.error or ""]
     if run.stop_reason in _RESUMABLE:

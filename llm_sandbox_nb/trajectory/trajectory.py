@@ -159,6 +159,10 @@ class Trajectory:
         What such a call did to the files is not kept. A run whose sandbox is gone resumes from that event, so that
         conversation and files agree.
         """
+        self.first_failure: int | None = None
+        """The number of the first step in which a call failed."""
+        self.changed_paths: set[str] = set()
+        """Files that calls have changed, as far as the record says."""
         self.changed: list[ev.SettingsChanged] = []
         self.usage = ev.Usage(cost=0.0)
         self._calls: dict[str, Call] = {}
@@ -494,6 +498,9 @@ class Trajectory:
                 call.live_output = (call.live_output + event.text)[-Call.LIVE_LIMIT :]
             case ev.CallFinished():
                 call.result, call.live_output = event, ""
+                self.changed_paths.update(change.path for change in event.changes)
+                if event.failed and self.first_failure is None:
+                    self.first_failure = event.step
 
     def _add_decision(self, event: ev.CallDecided | ev.SettingsChanged) -> None:
         match event:

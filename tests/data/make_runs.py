@@ -16,6 +16,7 @@ from typing import Any
 
 from llm_sandbox_nb.runs.checkpoint_files import end_of_step
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.calm_steps import CalmSteps, step_rows
 from llm_sandbox_nb.trajectory.journal import read_journal
 from llm_sandbox_nb.trajectory.step_line import step_line
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
@@ -601,6 +602,69 @@ def lines() -> Iterator[tuple[str, Events]]:
     yield "saved after the next step began", [*bash(1), *bash(2), *saved(1, "later.txt"), *bash(3)]
 
 
+def long_runs() -> Iterator[tuple[str, Events, bool]]:
+    """Runs that do not fit a screen, and what of them is calm."""
+
+    def many(*kinds: str) -> Events:
+        made = [step for number, kind in enumerate(kinds, 1) for step in one(number, kind)]
+        return [*start(), *made]
+
+    def one(step: int, kind: str) -> Events:
+        match kind:
+            case "change":
+                return bash(step, f"touch f{step}", changes=[change(f"/work/src/f{step}.py", "added")])
+            case "edit":
+                return edit(
+                    step, {"command": "create", "path": f"/work/e{step}.md", "file_text": "a\n"}, said="ok"
+                )
+            case "fails":
+                return bash(step, "make", exit_code=2, stdout="", stderr="no rule\n", said="Exit code: 2")
+            case "fails so":
+                return bash(step, "make", exit_code=2, stdout="", stderr=f"no {step}\n", said="Exit code: 2")
+            case "saves":
+                return [*bash(step, "draw"), *saved(step, f"plot{step}.png")]
+            case "denied":
+                return [*bash(step, "rm a"), *decided(step, "skip", text="No.")]
+            case "asks again":
+                failed = ev.ModelFailed(
+                    step=step, attempt=1, error="rate_limit", message="Slowly.", retry_in=1.0
+                )
+                return [*asked(step), failed, *bash(step)[1:]]
+            case "submits":
+                return [*reply(step), *called(step, "submit", {}, said="")]
+        return bash(step, f"cat part{step}.txt")
+
+    yield "reads of a run that fits a screen", many(*["read"] * 11, "submits"), False
+    yield "reads, and the end", many(*["read"] * 29, "submits"), False
+    yield "reads of a long run that runs", many(*["read"] * 29), True
+    yield "reads around a failure", many(*["read"] * 20, "fails", *["read"] * 20, "submits"), False
+    yield "the same failure again and again", many("read", *["fails"] * 28, "submits"), False
+    yield "other failures of the same command", many("read", *["fails so"] * 13, "submits"), False
+    yield "two reads are no fold", many(*["read", "read", "fails so"] * 5, "submits"), False
+    yield (
+        "reads alone are folded where the rest fits",
+        many("change", "edit", *["read"] * 12, "saves", "submits"),
+        False,
+    )
+    yield "changes are folded where it does not", many(*["read", "change", "edit"] * 20, "submits"), False
+    yield (
+        "saved files stay where the rest fits",
+        many(*(["read"] * 3 + ["change"]) * 6, "saves", "edit", "submits"),
+        False,
+    )
+    yield "many files", many(*["change", "saves"] * 10, "denied", *["edit"] * 4, "submits"), False
+    yield (
+        "a person and a second request",
+        many(*["read"] * 5, "denied", *["read"] * 5, "asks again", *["read"] * 5),
+        False,
+    )
+    yield (
+        "sixty steps and one failure",
+        many(*(["read"] * 4 + ["change"]) * 6, "fails", *["read", "edit", "read"] * 10, "submits"),
+        False,
+    )
+
+
 def recorded() -> Iterator[tuple[str, Events]]:
     """The journals of earlier versions, and of this one."""
     for path in sorted((FOLDER / "journals").glob("*/*/journal.jsonl")):
@@ -621,12 +685,17 @@ def facts(trajectory: Trajectory, *, live: bool) -> dict[str, Any]:
         "steps": [step.number for step in trajectory.steps],
         "branches": [[branch.step, branch.steps, branch.head] for branch in trajectory.branches],
         "lines": [line.model_dump(exclude_defaults=True) for line in found],
+        "calm": [
+            [row.numbers, row.words, row.figures]
+            for row in step_rows(trajectory, live=live)
+            if isinstance(row, CalmSteps)
+        ],
     }
 
 
 def rows() -> Iterator[dict[str, Any]]:
     """All rows of the table."""
-    named = [*states(), *((name, [*start(), *events], False) for name, events in lines())]
+    named = [*states(), *long_runs(), *((name, [*start(), *events], False) for name, events in lines())]
     named += [(name, events, False) for name, events in recorded()]
     for name, events, live in named:
         events = events if name.startswith("recorded") else numbered(events)

@@ -115,3 +115,11 @@ export const LIMITS = {
   changes: 100,
   arguments: 8
 };
+
+/** Rows that fit a screen, steps that are worth a fold, steps at the end of a live run that stay, files named. */
+export const CALM = {
+  fits: 12,
+  least: 3,
+  newest: 3,
+  names: 2
+};

@@ -30,6 +30,7 @@ import {
   IUsage
 } from '../generated/events';
 import { LIMITS } from '../generated/words';
+import { upgraded } from './older';
 import { Status } from './status';
 import { IBranch, Tree } from './tree';
 
@@ -201,7 +202,8 @@ export class Trajectory {
   }
 
   /** Take one more event into account; says what it changed. */
-  add(event: IEvent): IChange {
+  add(given: IEvent): IChange {
+    const event = upgraded(given);
     if (TRANSIENT.has(event.kind)) {
       return this._apply(event);
     }

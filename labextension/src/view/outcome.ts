@@ -13,22 +13,33 @@ const SHOWN = 12;
 /** Bytes of a picture that is also shown small. */
 const LARGEST_PICTURE = 8 * 2 ** 20;
 
+/** What the files of the run tell of its outcome. */
+export interface IOrigins {
+  /** Where the answer comes from, each file with its step. */
+  answerChain(): HTMLElement | null;
+  /** The step that replaced a file that another one had made. */
+  replacedIn(path: string): number | null;
+}
+
 export class Outcome {
   readonly node = h('div', { class: 'lsn-outcome' });
+  private _head: HTMLElement;
   private _answer = h('div', { class: 'lsn-answer' });
   private _error = h('div', { class: 'lsn-error' });
   private _outputs = h('div', { class: 'lsn-outs', role: 'group' });
-  private _shown = new Map<string, { sha256: string; node: HTMLElement }>();
+  private _shown = new Map<string, { key: string; node: HTMLElement }>();
   private _told: string | null = null;
   private _rest: { path: string; count: number; node: HTMLElement } | null = null;
 
   constructor(
     private _trajectory: Trajectory,
     private _host: IHost,
-    private _open: (path: string) => void
+    private _open: (path: string) => void,
+    private _origins: IOrigins
   ) {
+    this._head = h('div', { class: 'lsn-answer-head' });
     this._outputs.setAttribute('aria-label', _host.trans('Files it made'));
-    this.node.append(this._error, this._answer, this._outputs);
+    this.node.append(this._error, this._head, this._answer, this._outputs);
     this.update();
   }
 
@@ -47,7 +58,9 @@ export class Outcome {
   }
 
   private _showAnswer(answer: string | null): void {
-    this._answer.hidden = !answer;
+    this._answer.hidden = this._head.hidden = !answer;
+    const label = h('span', { class: 'lsn-label' }, this._host.trans('Answer'));
+    this._head.replaceChildren(...(answer ? [label, this._origins.answerChain() ?? ''] : []));
     this._answer.replaceChildren();
     if (answer && this._host.renderMarkdown) {
       this._host.renderMarkdown(answer, this._answer);
@@ -62,11 +75,13 @@ export class Outcome {
     const shown = all.slice(0, SHOWN);
     const nodes = shown.map(artifact => {
       const known = this._shown.get(artifact.path);
-      if (known?.sha256 === artifact.sha256) {
+      const replaced = this._origins.replacedIn(artifact.path);
+      const key = `${artifact.sha256} ${replaced}`;
+      if (known?.key === key) {
         return known.node;
       }
-      const node = renderThumbnail(artifact, this._host, () => this._open(artifact.path));
-      this._shown.set(artifact.path, { sha256: artifact.sha256, node });
+      const node = renderThumbnail(artifact, replaced, this._host, () => this._open(artifact.path));
+      this._shown.set(artifact.path, { key, node });
       return node;
     });
     const rest = all.length - shown.length;
@@ -99,7 +114,7 @@ function rank(artifact: IArtifact): number {
   return place < 0 ? order.length : place;
 }
 
-function renderThumbnail(artifact: IArtifact, host: IHost, open: () => void): HTMLElement {
+function renderThumbnail(artifact: IArtifact, replaced: number | null, host: IHost, open: () => void): HTMLElement {
   const name = visibleName(artifact.path);
   const { shown } = kindOf(artifact);
   const picture = h('span', { class: 'lsn-pic', 'data-shown': shown, 'aria-hidden': 'true' });
@@ -107,8 +122,10 @@ function renderThumbnail(artifact: IArtifact, host: IHost, open: () => void): HT
     'button',
     { class: 'lsn-out', type: 'button', title: host.trans('Show %1', name), onclick: open },
     picture,
-    h('span', { class: 'lsn-cap' }, h('b', { dir: 'auto' }, name), h('span', {}, formatSize(artifact.size)))
+    h('span', { class: 'lsn-cap' }, h('b', { dir: 'auto' }, name), h('span', {}, formatSize(artifact.size))),
+    replaced !== null && h('span', { class: 'lsn-replaced' }, host.trans('replaced in step %1', replaced))
   );
+  node.classList.toggle('lsn-was-replaced', replaced !== null);
   if (shown === 'image' && artifact.size <= LARGEST_PICTURE) {
     void showPicture(artifact, host, picture);
   }

@@ -15,6 +15,7 @@ import pytest
 from card_checks import read
 from card_runs import card_of, written
 
+from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.cli.printer import Printer
 from llm_sandbox_nb.runs.catalog import list_runs
 from llm_sandbox_nb.runs.run import Run
@@ -103,9 +104,11 @@ def test_the_card_in_html_and_in_text(row: dict[str, Any]) -> None:
     bundle = card.live() if row["live"] else card.final()
     for text in (text_of(bundle["text/html"]), bundle["text/plain"]):
         assert row["facts"]["words"] in text
-        for line in row["facts"]["lines"][-3:]:
+        for line in row["facts"]["lines"][-1 if row["facts"]["calm"] else -3 :]:
             for word in said(line):
                 assert word in text, word
+        for calm in row["facts"]["calm"] if not row["live"] else ():
+            assert all(word in text for word in calm), calm
 
 
 @pytest.mark.parametrize("row", ENDED, ids=[row["name"] for row in ENDED])
@@ -133,6 +136,26 @@ def test_the_terminal(row: dict[str, Any]) -> None:
     if isinstance(events[-1], ev.RunFinished):
         assert out.getvalue().splitlines()[-1].startswith(f"{row['facts']['words']} after ")
     assert "Steps remaining: 7" not in out.getvalue()
+
+
+@pytest.mark.parametrize("row", [row for row in ENDED if row["facts"]["calm"]], ids=lambda row: row["name"])
+def test_show_folds_the_same_steps(
+    row: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = written(tmp_path / "run", events_of(row))
+    main(["show", str(folder)])
+    text = capsys.readouterr().out
+    shown = [
+        line.split(" · ")[0].removeprefix("Step") for line in text.splitlines() if line.startswith("Step")
+    ]
+    calm = [one[0] for one in row["facts"]["calm"]]
+    within = {step for one in calm for step in range(int(one.split("-")[0]), int(one.split("-")[1]) + 1)}
+    alone = [f" {step}" for step in row["facts"]["steps"] if step not in within]
+    assert sorted(shown) == sorted([f"s {one}" for one in calm] + alone)
+    for numbers, words, figures in row["facts"]["calm"]:
+        assert f"Steps {numbers} · {words} · {figures}" in text
+    main(["show", "--all", str(folder)])
+    assert capsys.readouterr().out.count("\nStep ") == len(row["facts"]["steps"])
 
 
 def test_a_changed_word_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
