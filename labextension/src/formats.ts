@@ -206,7 +206,8 @@ function addEnd(log: EventLog, steps: number, answer: string | null): void {
     usage,
     steps,
     wall_time: 0,
-    without_answer: false
+    without_answer: false,
+    check: null
   });
 }
 

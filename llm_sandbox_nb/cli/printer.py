@@ -24,7 +24,7 @@ from llm_sandbox_nb.trajectory.journal import load_text
 from llm_sandbox_nb.trajectory.messages import message_text
 from llm_sandbox_nb.trajectory.protection import protection_text
 from llm_sandbox_nb.trajectory.replay_outcome import replay_finding, replayed_run
-from llm_sandbox_nb.trajectory.state import Status
+from llm_sandbox_nb.trajectory.state import CHECK_LABELS, UNPROTECTED, Status
 from llm_sandbox_nb.trajectory.step_line import ending
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
@@ -133,12 +133,32 @@ class Printer:
                 self._say(f"  left out: {event.reason}")
             case ev.Noted():
                 self._say(f"  note: {event.text}")
+            case ev.CheckStarted():
+                again = f" {event.number}" if event.number > 1 else ""
+                self._say(f"\nCheck{again}: {_first_line(event.what)}")
+            case ev.Checked():
+                self._checked(event)
             case ev.ArtifactRemoved():
                 self._say(f"  removed {event.path}")
             case ev.Rewound():
                 self._rewound(event)
             case ev.RunFinished():
                 self._finish(event)
+
+    def _checked(self, event: ev.Checked) -> None:
+        """The end of the check's output, all of it that is kept of a loaded run, and its verdict."""
+        lines = self._text(event.output).rstrip().split("\n")
+        shown = lines if self._lines is None else lines[-self._lines :]
+        if len(shown) < len(lines):
+            self._say(f"  | ... {plural(len(lines) - len(shown), 'line')} hidden ...")
+        self._block("\n".join(shown), "  | ")
+        verdict = event.verdict
+        took = f", {format_duration(event.duration)}" if event.duration else ""
+        self._say(f"  {CHECK_LABELS.get(verdict.outcome, 'Check')}: {verdict.summary}{took}")
+        if not verdict.protected:
+            self._say(f"  note: {UNPROTECTED}")
+        for reason in event.left_out:
+            self._say(f"  left out: {reason}")
 
     def _rewound(self, event: ev.Rewound) -> None:
         """Name a rewind where it leads, and what becomes of the steps after that."""

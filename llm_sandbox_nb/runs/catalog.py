@@ -111,7 +111,7 @@ def _entry(folder: Path, short_id: str, names: Mapping[str, str]) -> RunEntry:
             found = trajectory.state(live=running)
             said = found.words
             if other and found.state == State.REPLAYED.label:
-                said = f"Replay of {names[other]}" if other in names else said
+                said = f"Replay of {names[other]}" if other in names and not found.check else said
                 said = ": ".join(filter(None, (said, replay_finding(folder))))
             steps, usage = trajectory.steps_done, trajectory.usage
     except (OSError, JournalError) as error:
