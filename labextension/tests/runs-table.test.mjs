@@ -20,7 +20,7 @@ function complete(value, fields) {
   const whole = { ...value };
   for (const [name, type] of Object.entries(fields)) {
     if (!(name in whole)) {
-      whole[name] = defaultOf(type);
+      whole[name] = name === 'protected' ? true : defaultOf(type);
     } else if (type.endsWith('[]') && type.slice(0, -2) in PARTS) {
       whole[name] = whole[name].map(one => complete(one, PARTS[type.slice(0, -2)]));
     } else if (whole[name] !== null && type.replace(' | null', '') in PARTS) {

@@ -26,7 +26,7 @@ from llm_sandbox_nb.agent.inputs import InputFiles, Inputs, check_inputs
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.daemon_threads import in_daemon_thread
-from llm_sandbox_nb.formatting import format_duration, format_number, shorten
+from llm_sandbox_nb.formatting import format_duration, format_number
 from llm_sandbox_nb.plain_text import first_line
 from llm_sandbox_nb.sandbox.contract import CommandResult, Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
@@ -195,7 +195,7 @@ class ResultCheck:
         return count
 
     def may_try_again(self, found: ev.Checked) -> bool:
-        """Whether the model may correct what a check has found. A check that could not run is no matter of the model."""
+        """Whether the model may correct what a check has found; one that could not run is not the model's fault."""
         return found.verdict.outcome == "failed" and found.number < self.check.tries
 
     async def run(self, box: Sandbox, answer: str | None) -> ev.Checked:
@@ -228,12 +228,11 @@ class ResultCheck:
         output = load_text(self._recorder.folder, found.output).strip()
         output = output if len(output) <= _SHOWN else f"[...]\n{output[-_SHOWN:]}"
         count = f"check {found.number} of {self.check.tries}"
-        parts = [
-            f"Not accepted yet: a check of your result failed ({count}): {found.verdict.summary}.",
-            output,
-        ]
-        parts.append("Correct the result, then call submit again. The check works on copies of your files.")
-        return "\n\n".join(filter(None, parts))
+        said = (
+            f"Not accepted yet: a check of your result failed ({count}): {found.verdict.summary}.\n"
+            "Correct the result, then call submit again. The check works on copies of your files."
+        )
+        return f"{said}\n\n{output}" if output else said
 
     # --- a command ---
 
@@ -304,7 +303,7 @@ class ResultCheck:
         except TimeoutError:
             said = f"{self.check.name} took longer than {format_duration(self.check.timeout)}"
             found.verdict = ev.Verdict(outcome="failed", summary=said)
-        except Exception as error:  # noqa: BLE001 - a person's function may raise anything
+        except Exception as error:
             raise ValueError(f"{self.check.name} raised {type(error).__name__}: {error}") from error
         else:
             found.verdict, found.score, found.output = verdict_of(self.check.name, value)

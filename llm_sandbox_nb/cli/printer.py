@@ -257,7 +257,7 @@ class Printer:
             parts.append(self._spent(usage.cost))
         if event.wall_time:
             parts.append(format_duration(event.wall_time))
-        self._say(f"\n{words} after {', '.join(parts)}")
+        self._say(f"\n{words} · {', '.join(parts)}")
 
     def _block(self, text: str, indent: str) -> None:
         block = _Block(self._say, indent, self._lines)

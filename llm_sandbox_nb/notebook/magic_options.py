@@ -77,8 +77,8 @@ OPTIONS = [
     ),
     _shared(
         "--check",
-        help="a command that checks the result after the model has submitted, where the model can neither see nor change "
-        "it: exit code 0 passes; or the name of your function of the run",
+        help="a command that checks the result after the model has submitted, where the model can neither see nor "
+        "change it: exit code 0 passes; or the name of your function of the run",
     ),
     _shared("--check-files", action="append", default=[]),
     _shared("--check-tries"),

@@ -124,7 +124,7 @@ export class Status {
         return this.rewind(null);
       case 'run.finished':
         this.finish = event;
-        this.check = event.check ?? null;
+        this.check = isVerdict(event.check) ? event.check : null;
         return this.rewind(null);
     }
   }
@@ -212,6 +212,12 @@ export class Status {
 
 function said(state: string, detail: string | number, trans: Translate): IRunState {
   return { state, words: formatState(state, detail, trans), meaning: STATES.get(state)?.[2] ?? 'bad', check: '' };
+}
+
+/** Whether the end of a record has a verdict; those of earlier versions have no such field. */
+function isVerdict(check: unknown): check is IVerdict {
+  const { outcome, summary } = (check ?? {}) as Record<string, unknown>;
+  return typeof outcome === 'string' && typeof summary === 'string';
 }
 
 /** An end with what its check found. */

@@ -92,7 +92,7 @@ def test_the_list_of_a_server(row: dict[str, Any]) -> None:
         run.add(event)
     listed = run.to_json(live=row["live"], away=False)
     facts = row["facts"]
-    assert listed["status"] == {name: facts[name] for name in ("state", "words", "meaning")}
+    assert listed["status"] == {name: facts[name] for name in ("state", "words", "meaning", "check")}
     assert (listed["held"] or {}).get("call_id") == facts["held"]
     assert listed["paused"] == (facts["paused"] and row["live"])
 
@@ -118,7 +118,7 @@ def test_the_lists_of_runs_and_the_repr(row: dict[str, Any], tmp_path: Path) -> 
     summary = summarize(folder)
     assert summary is not None
     assert summary.run_state(live=False).to_json() == {
-        name: facts[name] for name in ("state", "words", "meaning")
+        name: facts[name] for name in ("state", "words", "meaning", "check")
     }
     assert facts["words"] in repr(Run.load(folder))
 
@@ -131,7 +131,7 @@ def test_the_terminal(row: dict[str, Any]) -> None:
     for event in events:
         printer(event)
     if isinstance(events[-1], ev.RunFinished):
-        assert out.getvalue().splitlines()[-1].startswith(f"{row['facts']['words']} after ")
+        assert out.getvalue().splitlines()[-1].startswith(f"{row['facts']['words']} · ")
     assert "Steps remaining: 7" not in out.getvalue()
 
 
