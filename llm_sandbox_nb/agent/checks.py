@@ -248,11 +248,14 @@ class ResultCheck:
                     left_out += await self.check.files.upload(own, folder)
                 found.left_out = [str(ev.clean_text(one)) for one in left_out[:_LEFT_OUT]]
                 workspace = self._prompts.under(own.directories.root).working_dir
+                places = {"CHECK": folder, "WORKSPACE": workspace}
+                if self.check.files.found:
+                    places["PYTHONPATH"] = folder
                 result = await own.exec(
                     ["/bin/bash", "--noprofile", "--norc", "-c", command],
                     stdin=answer.encode("utf-8", "replace"),
                     cwd=folder if self.check.files.found else workspace,
-                    env={**ENVIRONMENT, "CHECK": folder, "WORKSPACE": workspace},
+                    env={**ENVIRONMENT, **places},
                     timeout=self.check.timeout,
                     output_limit=OUTPUT_KEPT,
                 )
