@@ -142,12 +142,15 @@ def _ends(folder: Path) -> tuple[ev.RunStarted | None, ev.RunFinished | None]:
         first = file.readline(LINE_MOST)
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - _TAIL))
-        last = file.read().splitlines(keepends=True)[-1:]
+        last = file.read().splitlines(keepends=True)[-2:]
     with contextlib.suppress(ValueError):
         start = ev.parse_event(first)
-        finish = ev.parse_event(last[0]) if last and last[0].endswith(b"\n") else None
-        if isinstance(start, ev.RunStarted) and isinstance(finish, ev.RunFinished):
-            return start, finish
+        ends = [ev.parse_event(line) for line in last if line.endswith(b"\n")]
+        match start, *ends:
+            case ev.RunStarted(), *_, ev.RunFinished() as finish:
+                return start, finish
+            case ev.RunStarted(), ev.RunFinished() as finish, ev.Checked() as scored:
+                return start, finish.model_copy(update={"check": scored.verdict})
     return None, None
 
 

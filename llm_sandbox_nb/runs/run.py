@@ -477,7 +477,7 @@ class Run(RunRecord, Awaitable):
         answer = f", answer {_short(self.answer)!r}" if self.answer else ""
         files = f", {plural(len(self.files), 'file')}" if len(self.files) else ""
         if self.trajectory.finish is not None:
-            state = f"{state} after {plural(self.trajectory.steps_done, 'step')}"
+            state = f"{state} · {plural(self.trajectory.steps_done, 'step')}"
         state = f"{state}{answer}{files}"
         if self.trajectory.ready_at is not None and not live:
             state = f"{ready_text(self.trajectory.ready_at)}{files}"

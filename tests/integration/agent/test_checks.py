@@ -171,7 +171,11 @@ def test_a_check_belongs_to_the_branch_and_to_what_is_made_of_the_run(tmp_path: 
         fork = await loaded.fork(1, isolation="process")
         assert (fork.checks, (fork.folder / "check" / "test_total.py").is_file()) == ([], True)
         replay = (await one.replay(isolation="process")).run
-        assert words(replay).endswith("checked without protection: unittest 2 passed")
+        said = replay.trajectory.state(live=False)
+        assert (said.words.endswith("checked without protection: unittest 2 passed"), said.meaning) == (
+            True,
+            "ok",
+        )
         await fork.close()
         await loaded.close()
 
