@@ -219,7 +219,9 @@ class Session:
     # --- loop ---
 
     def _make_loop(self, setup: asyncio.Future[Workspace]) -> Loop:
-        spec = self.spec
+        spec, check = self.spec, None
+        if spec.check is not None:
+            check = ResultCheck(spec.check, self.recorder, self.record, spec.prompts)
         return Loop(
             spec.model,
             spec.settings,
@@ -230,7 +232,7 @@ class Session:
             self.control,
             spec.pause_rules,
             given=spec.given,
-            check=spec.check and ResultCheck(spec.check, self.recorder, self.record, spec.prompts),
+            check=check,
             replies=spec.replies,
             nudges=spec.nudges,
             tool_calls=spec.tool_calls,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from llm_sandbox_nb.benchmark.results import Result
 from llm_sandbox_nb.benchmark.text_scorers import Score
@@ -15,6 +16,11 @@ from llm_sandbox_nb.trajectory.run_folder import JOURNAL
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 _SUMMARY = 160
+_OUTCOMES: dict[float | None, Literal["passed", "failed", "error"]] = {
+    None: "error",
+    0.0: "failed",
+    1.0: "passed",
+}
 
 
 def record_score(folder: Path, trajectory: Trajectory, scorer: str, score: Score) -> None:
@@ -29,8 +35,9 @@ def record_score(folder: Path, trajectory: Trajectory, scorer: str, score: Score
         return
     name = Path(scorer).name
     detail = first_line(str(ev.clean_text(score.detail)), _SUMMARY)
-    outcomes = {None: "error", 0.0: "failed", 1.0: "passed"}
-    outcome = outcomes.get(score.value, "score")
+    outcome: Literal["passed", "failed", "score", "error"] = "score"
+    if score.value in _OUTCOMES:
+        outcome = _OUTCOMES[score.value]
     number = format_number(score.value) if outcome == "score" and score.value is not None else ""
     protection = trajectory.sandbox.protection if trajectory.sandbox else {}
     verdict = ev.Verdict(

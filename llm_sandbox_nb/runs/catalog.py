@@ -137,7 +137,7 @@ def _entry(folder: Path, short_id: str, names: Mapping[str, str]) -> RunEntry:
 
 
 def _ends(folder: Path) -> tuple[ev.RunStarted | None, ev.RunFinished | None]:
-    """The first event, and the last one if it ends the run: all that a list needs of most runs."""
+    """The first event, and the last one if it ends the run, with its score: all that a list needs of most runs."""
     with os.fdopen(open_file(folder, JOURNAL), "rb") as file:
         first = file.readline(LINE_MOST)
         end = file.seek(0, os.SEEK_END)
@@ -146,11 +146,11 @@ def _ends(folder: Path) -> tuple[ev.RunStarted | None, ev.RunFinished | None]:
     with contextlib.suppress(ValueError):
         start = ev.parse_event(first)
         ends = [ev.parse_event(line) for line in last if line.endswith(b"\n")]
-        match start, *ends:
-            case ev.RunStarted(), *_, ev.RunFinished() as finish:
-                return start, finish
-            case ev.RunStarted(), ev.RunFinished() as finish, ev.Checked() as scored:
-                return start, finish.model_copy(update={"check": scored.verdict})
+        score = ends.pop() if ends and isinstance(ends[-1], ev.Checked) else None
+        finish = ends[-1] if ends else None
+        if isinstance(start, ev.RunStarted) and isinstance(finish, ev.RunFinished):
+            scored = {"check": score.verdict} if isinstance(score, ev.Checked) else {}
+            return start, finish.model_copy(update=scored)
     return None, None
 
 
