@@ -116,7 +116,9 @@ test('every row of the table: what stands on the page', () => {
     const { view } = lsn.show(bundle(eventsOf(row)));
     view.setLive(row.live);
     view.flush();
-    assert.equal(place.querySelector('.lsn-header .lsn-badge').textContent, row.facts.words, row.name);
+    const badge = place.querySelector('.lsn-header .lsn-badge');
+    assert.equal(badge.textContent, row.facts.words, row.name);
+    assert.equal(badge.dataset.state === 'done', row.facts.check === 'passed', `${row.name}: green only when checked`);
     const shown = [...place.querySelectorAll('.lsn-step-head .lsn-what')].map(one => one.textContent);
     row.facts.lines.slice(-shown.length).forEach((line, place) => {
       const counts = `${line.added ? ` +${line.added}` : ''}${line.removed ? ` −${line.removed}` : ''}`;

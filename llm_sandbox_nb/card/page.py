@@ -218,7 +218,8 @@ _RULES = """
   &.lsn pre,&.lsn code{font:12px/1.5 var(--jp-code-font-family,monospace);color:inherit;background:none;padding:0}
   &.lsn pre{white-space:pre-wrap;margin:0;padding:6px 10px;border:1px solid var(--l);background:var(--b)}
   .lsn-bad{border-left:3px solid var(--r);padding:2px 10px;margin:4px 0}
-  .lsn-add{color:var(--g)}
+  .lsn-add,b.lsn-g{color:var(--g)}
+  b.lsn-r{color:var(--r)}
   .lsn-del{color:var(--r)}
   .lsn-head{background:var(--c);border-bottom:1px solid var(--l)}
   .lsn-head,.lsn-out,.lsn-notes,.lsn-facts,.lsn-outs{padding:8px 14px}
@@ -237,7 +238,7 @@ _RULES = """
   .lsn-n,.lsn-i{min-width:18px;text-align:center;white-space:nowrap}
   .lsn-i{border-radius:4px;color:#fff;background:#3b78c4}
   .lsn-edit{background:#8250df}
-  .lsn-submit{background:#1a7f37}
+  .lsn-submit{background:#6a737d}
   .lsn-x{background:#cf222e}
   &.lsn .lsn-artifact{margin:0;border:1px solid var(--l);border-radius:6px;overflow:hidden;width:150px;
     background:var(--c)}

@@ -231,7 +231,11 @@ class Printer:
         else:
             for stream in (event.stdout, event.stderr):
                 self._block(self._text(stream), "  | ")
-            if not (event.stdout or event.stderr) and event.exit_code is None:
+            # What a check has found stands above already.
+            if (
+                not (event.stdout or event.stderr or event.error == "check_failed")
+                and event.exit_code is None
+            ):
                 self._block(event.body, "  | ")
         took = f", {format_duration(event.duration)}" if event.duration else ""
         self._say(f"  {ending(event)}{took}")
