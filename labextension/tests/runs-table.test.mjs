@@ -21,7 +21,7 @@ function complete(value, fields) {
   const whole = { ...value };
   for (const [name, type] of Object.entries(fields)) {
     if (!(name in whole)) {
-      whole[name] = defaultOf(type);
+      whole[name] = name === 'protected' ? true : defaultOf(type);
     } else if (type.endsWith('[]') && type.slice(0, -2) in PARTS) {
       whole[name] = whole[name].map(one => complete(one, PARTS[type.slice(0, -2)]));
     } else if (whole[name] !== null && type.replace(' | null', '') in PARTS) {
@@ -126,7 +126,9 @@ test('every row of the table: what stands on the page', () => {
     const { view } = lsn.show(bundle(eventsOf(row)));
     view.setLive(row.live);
     view.flush();
-    assert.equal(place.querySelector('.lsn-header .lsn-badge').textContent, row.facts.words, row.name);
+    const badge = place.querySelector('.lsn-header .lsn-badge');
+    assert.equal(badge.textContent, row.facts.words, row.name);
+    assert.equal(badge.dataset.state === 'done', row.facts.check === 'passed', `${row.name}: green only when checked`);
     const calm = [...place.querySelectorAll('.lsn-calm')].map(one => one.textContent);
     const wanted = row.facts.calm.map(([numbers, ...words]) => numbers.replace('-', '–') + words.join(''));
     assert.deepEqual(calm, wanted, row.name);

@@ -156,8 +156,8 @@ test('the state and the reason of a failure in words', () => {
   const limited = started('x');
   limited.settings = { limits: { steps: 5, tokens: 65536, cost: 0.5, time: 600 } };
   for (const [reason, words] of [
-    ['submitted', 'Submitted'],
-    ['answered', 'Answered'],
+    ['submitted', 'Submitted, not checked'],
+    ['answered', 'Answered, not checked'],
     ['steps', 'Step limit reached (5)'],
     ['tokens', 'Conversation limit reached (65,536 tokens)'],
     ['cost', 'Budget reached ($0.5000)'],

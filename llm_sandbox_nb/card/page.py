@@ -15,10 +15,18 @@ from llm_sandbox_nb.sandbox.isolations import isolates
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.calm_steps import CalmSteps, step_rows
 from llm_sandbox_nb.trajectory.protection import protection_chip, protection_text
-from llm_sandbox_nb.trajectory.step_line import step_failed, step_line
+from llm_sandbox_nb.trajectory.state import CHECK_LABELS, UNPROTECTED
+from llm_sandbox_nb.trajectory.step_line import shown_text, step_failed, step_line
 from llm_sandbox_nb.trajectory.trajectory import Step, Trajectory
 
-_SIGNS = {"ok": "#2da44e", "bad": "#e5534b", "wait": "#bf8700", "run": "#3b78c4", "away": "#e5534b"}
+_SIGNS = {
+    "ok": "#2da44e",
+    "bad": "#e5534b",
+    "plain": "#7d8590",
+    "wait": "#bf8700",
+    "run": "#3b78c4",
+    "away": "#e5534b",
+}
 """Of the sign before the state: seen on a light page and on a dark one, also where no style sheet is allowed."""
 _TINTS = {"bad": " lsn-r", "human": " lsn-y"}
 _ICONS = {"bash": "$", "edit": "✎", "submit": "✓"}
@@ -67,10 +75,30 @@ def result_html(trajectory: Trajectory, limit: int) -> str:
     error = (
         f"<div class='lsn-bad'>{escape(clip(finish.error, 2_000))}</div>" if finish and finish.error else ""
     )
-    answer = trajectory.answer
+    answer, check = trajectory.answer, check_html(trajectory)
     label = "<div class='lsn-quiet'>Answer</div>"
     shown = f"{label}<div class='lsn-answer'>{markdown_html(clip(answer, limit))}</div>" if answer else ""
-    return f"<div class='lsn-out'>{error}{shown}</div>" if error or shown else ""
+    return f"<div class='lsn-out'>{error}{shown}{check}</div>" if error or shown or check else ""
+
+
+def check_html(trajectory: Trajectory) -> str:
+    """The newest check of the result: its verdict, and, unfolded when it did not pass, its command and output."""
+    if not trajectory.checks:
+        return ""
+    check = trajectory.checks[-1]
+    verdict = check.verdict
+    label = CHECK_LABELS.get(verdict.outcome, "Checked")
+    tint = {"passed": " class='lsn-g'", "failed": " class='lsn-r'", "error": " class='lsn-r'"}
+    summary = (
+        f"<b{tint.get(verdict.outcome, '')}>{label}:</b> {escape(first_line(plain(verdict.summary), 200))}"
+    )
+    notes = [*([] if verdict.protected else [UNPROTECTED]), *check.left_out]
+    said = "".join(f"<div class='lsn-quiet'>{escape(clip(plain(note), 300))}</div>" for note in notes)
+    code = f"<code>{escape(clip(plain(check.what), 1_000))}</code>"
+    output = clip("\n".join(plain(shown_text(check.output)).rstrip().split("\n")[-TAIL:]), 4_000)
+    text = f"<pre class='lsn-text'>{escape(output)}</pre>" if output else ""
+    unfolded = " open" if verdict.outcome != "passed" else ""
+    return f"<details{unfolded}><summary>{summary}</summary>{code}{text}{said}</details>"
 
 
 def files_html(files: list[str]) -> str:

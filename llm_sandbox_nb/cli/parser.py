@@ -65,7 +65,9 @@ def _add_resume(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parse
         help="what the model is told first; needed when it has submitted; quote a text of several words",
     )
     resume.add_option(resume, SETTINGS)
-    _add_run_options(resume, ("model", "limits", "context", "sandbox", "resources", "tools", "pauses"))
+    _add_run_options(
+        resume, ("model", "limits", "context", "sandbox", "resources", "tools", "checks", "pauses")
+    )
     return {"resume": resume}
 
 

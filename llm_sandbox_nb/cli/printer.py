@@ -25,7 +25,7 @@ from llm_sandbox_nb.trajectory.journal import load_text
 from llm_sandbox_nb.trajectory.messages import message_text
 from llm_sandbox_nb.trajectory.protection import protection_text
 from llm_sandbox_nb.trajectory.replay_outcome import replay_finding, replayed_run
-from llm_sandbox_nb.trajectory.state import Status
+from llm_sandbox_nb.trajectory.state import CHECK_LABELS, UNPROTECTED, Status
 from llm_sandbox_nb.trajectory.step_line import ending
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
@@ -159,6 +159,11 @@ class Printer:
                 self._say(f"  left out: {event.reason}")
             case ev.Noted():
                 self._say(f"  note: {event.text}")
+            case ev.CheckStarted():
+                again = f" {event.number}" if event.number > 1 else ""
+                self._say(f"\nCheck{again}: {_first_line(event.what)}")
+            case ev.Checked():
+                self._checked(event)
             case ev.ArtifactRemoved():
                 self._say(f"  removed {event.path}")
             case ev.Rewound():
@@ -174,6 +179,21 @@ class Printer:
             self._own_figures()
             self._step = row.steps[-1].number
             self._say(f"\nSteps {row.numbers} · {' · '.join(filter(None, (row.words, row.figures)))}")
+
+    def _checked(self, event: ev.Checked) -> None:
+        """The end of the check's output, all of it that is kept of a loaded run, and its verdict."""
+        lines = self._text(event.output).rstrip().split("\n")
+        shown = lines if self._lines is None else lines[-self._lines :]
+        if len(shown) < len(lines):
+            self._say(f"  | ... {plural(len(lines) - len(shown), 'line')} hidden ...")
+        self._block("\n".join(shown), "  | ")
+        verdict = event.verdict
+        took = f", {format_duration(event.duration)}" if event.duration else ""
+        self._say(f"  {CHECK_LABELS.get(verdict.outcome, 'Check')}: {verdict.summary}{took}")
+        if not verdict.protected:
+            self._say(f"  note: {UNPROTECTED}")
+        for reason in event.left_out:
+            self._say(f"  left out: {reason}")
 
     def _rewound(self, event: ev.Rewound) -> None:
         """Name a rewind where it leads, and what becomes of the steps after that."""
@@ -253,7 +273,11 @@ class Printer:
         else:
             for stream in (event.stdout, event.stderr):
                 self._block(self._text(stream), "  | ")
-            if not (event.stdout or event.stderr) and event.exit_code is None:
+            # What a check has found stands above already.
+            if (
+                not (event.stdout or event.stderr or event.error == "check_failed")
+                and event.exit_code is None
+            ):
                 self._block(event.body, "  | ")
         took = f", {format_duration(event.duration)}" if event.duration else ""
         own, self._own = self._own, ""
@@ -281,7 +305,7 @@ class Printer:
             parts.append(self._spent(usage.cost))
         if event.wall_time:
             parts.append(format_duration(event.wall_time))
-        self._say(f"\n{words} after {', '.join(parts)}")
+        self._say(f"\n{words} · {', '.join(parts)}")
 
     def _block(self, text: str, indent: str) -> None:
         block = _Block(self._say, indent, self._lines)

@@ -104,7 +104,12 @@ def run_task(flags: dict[str, Any]) -> tuple[int, Run | None]:
     if values["save_litellm_response"]:
         save_responses(run.trajectory, run.folder / RESPONSES)
     print_result(run, problem, flags)
-    return exit_code(run.stop_reason) if code is None else code, run
+    return exit_code_of(run) if code is None else code, run
+
+
+def exit_code_of(run: Run) -> int:
+    """The exit code that the end of a run and its check give."""
+    return exit_code(run.stop_reason, run.trajectory.state(live=False).check)
 
 
 class NotStartedError(Exception):
@@ -137,6 +142,13 @@ def _check(values: dict[str, Any]) -> None:
         check_function_name("break_when", name)
     for name in values["tool"]:
         check_function_name("tool", name)
+    if values["check_files"] and not values["check"]:
+        raise UsageError(
+            "--check_files are the files of a check: name its command too, as in --check 'pytest'."
+        )
+    for name in values["check_files"]:
+        if not Path(name).expanduser().exists():
+            raise UsageError(f"--check_files: there is no {name}; check the path.")
     if values["input_dir"] and not Path(values["input_dir"]).expanduser().exists():
         raise UsageError(f"--input_dir: there is no {values['input_dir']}; check the path.")
 
@@ -219,6 +231,10 @@ async def _solve(values: dict[str, Any], started: list[Run]) -> None:
         same_failures=values["same_failures"],
         tool_calls=values["tool_calls"],
         context=values["context"],
+        check=values["check"],
+        check_files=values["check_files"],
+        check_tries=values["check_tries"],
+        check_timeout=values["check_timeout"],
         tools=[function_of("tool", name) for name in values["tool"]],
         api_base=values["api_base"],
         api_key=values["api_key"],

@@ -144,6 +144,8 @@ class Trajectory:
         """How the branch stands."""
         self.reward: ev.Rewarded | None = None
         """What training made of it, when it is a rollout."""
+        self.checks: list[ev.Checked] = []
+        """The checks of its result, the newest last."""
         self.steps: list[Step] = []
         self.artifacts: dict[str, ev.ArtifactSaved] = {}
         self.skipped: list[str] = []
@@ -244,7 +246,7 @@ class Trajectory:
     def seen_by_model(self) -> bool:
         """Whether the model has got all of the branch, or gets nothing more: nothing can be shown to it instead."""
         last = next((event for event in reversed(self.path) if not isinstance(event, ev.StepFacts)), None)
-        return isinstance(last, ev.ModelRequested | ev.ModelReplied | ev.RunFinished)
+        return isinstance(last, ev.ModelRequested | ev.ModelReplied | ev.RunFinished | ev.Checked)
 
     @property
     def model(self) -> str:
@@ -428,6 +430,8 @@ class Trajectory:
                 self.controls.append(event)
             case ev.Rewarded():
                 self.reward = event
+            case ev.Checked():
+                self.checks.append(event)
 
     def messages(self, *, answer_open: bool = False) -> Iterator[dict[str, Any]]:
         """The conversation exactly as the model saw it, rebuilt from the events.

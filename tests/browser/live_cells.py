@@ -169,7 +169,7 @@ def pause_and_say(server: FrontEnd, page: Page, kernel: str = "python3") -> None
     go.touch()
     wait_until_held(server, page, name)
     going_on(page).click()
-    expect(page.locator(BADGE)).to_have_text("Submitted")
+    expect(page.locator(BADGE)).to_have_text("Submitted, not checked")
     wait_for_idle(page)
     (record,) = bundles(page)
     assert "Count in French." in str(record["events"])
@@ -190,7 +190,7 @@ def delays_of_steps(server: FrontEnd, page: Page, kernel: str = "python3") -> di
     """
     page.add_init_script(f"addEventListener('DOMContentLoaded', {OBSERVE})")
     begin(server, page, f"many{kernel}", MANY + "\n  - calls: [{tool: submit}]\n", kernel=kernel)
-    expect(page.locator(BADGE)).to_have_text("Submitted")
+    expect(page.locator(BADGE)).to_have_text("Submitted, not checked")
     wait_for_idle(page)
     seen = page.evaluate("() => window.seen")
     (record,) = bundles(page)

@@ -102,7 +102,7 @@ def test_three_people_see_one_card(server: FrontEnd, page: Page, others: tuple[P
         expect(one.get_by_role("button", name="Stop", exact=True)).to_have_count(1)
     go.touch()
     for one in everybody:
-        expect(one.locator(BADGE)).to_have_text("Submitted")
+        expect(one.locator(BADGE)).to_have_text("Submitted, not checked")
     wait_for_idle(page)
     assert_one_card(server, everybody, "shared", "Submitted")
 

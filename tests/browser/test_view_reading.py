@@ -48,7 +48,7 @@ def test_answer_outcome_and_first_error_are_in_sight_at_once(
         ".lsn-step",
     ):
         wait_until_in_sight(page, part)
-    expect(page.locator(".lsn-header .lsn-badge")).to_have_text("Submitted")
+    expect(page.locator(".lsn-header .lsn-badge")).to_have_text("Submitted, not checked")
     expect(page.locator(".lsn-answer")).to_have_text("The mean price is 12.50.")
     page.get_by_role("button", name="First error: step 9 →").click()
     step = page.locator(".lsn-step[data-step='9']")

@@ -237,6 +237,7 @@ def states() -> Iterator[tuple[str, Events, bool]]:
         yield f"ended: {reason}", [*start(), *bash(1), *end(reason)], False
     yield "ended while a page shows it", [*start(), *bash(1), *end("submitted")], True
     yield "ended: submitted with nothing", [*start(), *bash(1), *end("submitted", without_answer=True)], False
+    yield from checked_runs()
     yield "ended: steps, no limit known", [*start(), *bash(1), *end("steps")], False
     yield "ended: steps", [*start(steps=100), *bash(1), *end("steps")], False
     yield (
@@ -307,6 +308,67 @@ def states() -> Iterator[tuple[str, Events, bool]]:
     yield (
         "a rollout with a reward",
         [*two, *end("submitted"), ev.Rewarded(training_step=3, group="g", reward=0.5)],
+        False,
+    )
+
+
+def check(outcome: Any, summary: str = "pytest 12 passed", **more: Any) -> Events:
+    """A check of the result, from its beginning to its verdict."""
+    verdict = ev.Verdict(outcome=outcome, summary=summary, **more)
+    what = {"number": 1, "what": "pytest -q"}
+    return [ev.CheckStarted(**what), ev.Checked(**what, verdict=verdict, output="12 passed in 0.1s\n")]
+
+
+def checked(
+    outcome: Any, summary: str = "pytest 12 passed", reason: str = "submitted", **more: Any
+) -> Events:
+    """A run that ended with a check."""
+    found = check(outcome, summary, **more)
+    assert isinstance(found[-1], ev.Checked)
+    submit = called(2, "submit", {}, said="Submitted.")
+    return [
+        *start(),
+        *bash(1),
+        *asked(2),
+        *submit[:2],
+        *found,
+        submit[2],
+        *end(reason, check=found[-1].verdict),
+    ]
+
+
+def checked_runs() -> Iterator[tuple[str, Events, bool]]:
+    """Runs whose result was checked."""
+    running = [*start(), *bash(1), *check("passed")[:1]]
+    yield "a check runs", running, True
+    yield "killed in a check", running, False
+    yield "stopped in a check", [*running, *control("stop"), *end("interrupted")], False
+    for outcome, summary in (
+        ("passed", "pytest 12 passed"), ("failed", "pytest 1 failed, 11 passed"), ("score", "0.83"),
+        ("text", "The map lacks a legend."), ("error", "No engine answers."),
+    ):  # fmt: skip
+        yield f"checked: {outcome}", checked(outcome, summary), False
+        yield f"checked without protection: {outcome}", checked(outcome, summary, protected=False), False
+    yield "a text, checked", checked("passed", reason="answered"), False
+    nothing = checked("passed")
+    nothing[-1] = nothing[-1].model_copy(update={"without_answer": True})
+    yield "submitted with nothing, and the check passed", nothing, False
+    yield "a replay, checked", [*replays("20-ffb9"), *checked("passed")[2:]], False
+    again = [*checked("failed", "pytest 1 failed")[:-1], *asked(3)]
+    yield "a check failed, and the model tries again", again, True
+    yield "a check passed, then resumed", [*checked("passed"), ev.Continued(), *bash(3)], True
+    yield (
+        "a check passed, then resumed, not checked",
+        [*checked("passed"), ev.Continued(), *end("submitted")],
+        False,
+    )
+    yield "a check passed, then a limit", [*again, *check("passed"), *end("steps")], False
+    yield "a check passed, then rewound", back(checked("passed"), 1), False
+    yield "a check passed, rewound and undone", undone(back(checked("passed"), 1)), False
+    yield "scored after its end", [*start(), *bash(1), *end("submitted"), *check("score", "0.5")], False
+    yield (
+        "passed after its end",
+        [*start(), *bash(1), *end("submitted"), *check("passed", "exact")[1:]],
         False,
     )
 
@@ -538,6 +600,8 @@ def lines() -> Iterator[tuple[str, Events]]:
         ],
     )
     yield "the end", [*reply(1, "Done."), *called(1, "submit", {}, said="Submitted.")]
+    refused = "Not accepted yet: a check of your result failed.\n\nE   assert 41 == 42\n1 failed in 0.1s"
+    yield "a check failed", [*reply(1, "Done."), *called(1, "submit", {}, said=refused, error="check_failed")]
     yield (
         "the end in another program",
         [*reply(1, "Done."), *called(1, "finish", {"message": "x"}, said="ok")],

@@ -19,6 +19,7 @@ import {
   IModelReplied,
   IModelRequested,
   IRewindStarted,
+  IChecked,
   IRewarded,
   IRewound,
   IRunFinished,
@@ -121,6 +122,8 @@ export class Trajectory {
   status = new Status();
   /** What training made of it, when it is a rollout. */
   reward: IRewarded | null = null;
+  /** The checks of its result, the newest last. */
+  checks: IChecked[] = [];
   steps: IStep[] = [];
   artifacts = new Map<string, IArtifactSaved>();
   skipped: string[] = [];
@@ -258,6 +261,7 @@ export class Trajectory {
   private _goTo(event: string | null): void {
     this.status = new Status();
     this.reward = null;
+    this.checks = [];
     this.steps = [];
     this.artifacts = new Map();
     this.skipped = [];
@@ -335,6 +339,11 @@ export class Trajectory {
         return this._addFiles(event);
       case 'forked':
         return { header: true };
+      case 'check.started':
+        return { header: true };
+      case 'checked':
+        this.checks.push(event);
+        return { header: true, artifacts: true };
       case 'rewarded':
         this.reward = event;
         return { header: true };

@@ -6,10 +6,14 @@ import { visibleName } from '../artifacts/names';
 import { h, plainText, setText } from './dom';
 import { Trajectory } from '../trajectory/fold';
 import { formatSize } from '../formatting';
+import { IChecked } from '../generated/events';
+import { CHECK_LABELS, UNPROTECTED } from '../generated/words';
 import { IHost } from './host';
 
 /** Files that have a picture of their own here; the others are counted. */
 const SHOWN = 12;
+/** Lines of the end of a check's output. */
+const CHECK_LINES = 20;
 /** Bytes of a picture that is also shown small. */
 const LARGEST_PICTURE = 8 * 2 ** 20;
 
@@ -26,9 +30,11 @@ export class Outcome {
   private _head: HTMLElement;
   private _answer = h('div', { class: 'lsn-answer' });
   private _error = h('div', { class: 'lsn-error' });
+  private _check = h('div', { class: 'lsn-check' });
   private _outputs = h('div', { class: 'lsn-outs', role: 'group' });
   private _shown = new Map<string, { key: string; node: HTMLElement }>();
   private _told: string | null = null;
+  private _checked: IChecked | null = null;
   private _rest: { path: string; count: number; node: HTMLElement } | null = null;
 
   constructor(
@@ -39,7 +45,7 @@ export class Outcome {
   ) {
     this._head = h('div', { class: 'lsn-answer-head' });
     this._outputs.setAttribute('aria-label', _host.trans('Files it made'));
-    this.node.append(this._error, this._head, this._answer, this._outputs);
+    this.node.append(this._error, this._head, this._answer, this._check, this._outputs);
     this.update();
   }
 
@@ -53,8 +59,9 @@ export class Outcome {
       this._showAnswer(finish?.answer ?? null);
     }
     this._error.hidden = !finish?.error;
+    this._showCheck(this._trajectory.checks.at(-1) ?? null);
     this._drawFiles();
-    this.node.hidden = !finish?.error && !finish?.answer && this._outputs.hidden;
+    this.node.hidden = !finish?.error && !finish?.answer && this._check.hidden && this._outputs.hidden;
   }
 
   private _showAnswer(answer: string | null): void {
@@ -67,6 +74,17 @@ export class Outcome {
     } else {
       setText(this._answer, plainText(answer ?? ''));
     }
+  }
+
+  /** The newest check: its verdict, its command, and the end of its output, unfolded when it failed. */
+  private _showCheck(check: IChecked | null): void {
+    this._check.hidden = !check;
+    if (check === this._checked) {
+      return;
+    }
+    this._checked = check;
+    this._check.replaceChildren(...(check ? renderCheck(check, this._host) : []));
+    this._check.dataset.state = check?.verdict.outcome ?? '';
   }
 
   private _drawFiles(): void {
@@ -105,6 +123,29 @@ export class Outcome {
     }
     return this._rest.node;
   }
+}
+
+function renderCheck(check: IChecked, host: IHost): HTMLElement[] {
+  const { trans } = host;
+  const { outcome, summary, protected: isProtected } = check.verdict;
+  const words = trans(CHECK_LABELS.get(outcome) ?? 'Check');
+  const number = check.number > 1 ? ` (${trans('check %1', check.number)})` : '';
+  const line = h('summary', {}, h('b', {}, `${words}${number}: `), plainText(summary));
+  const output = typeof check.output === 'string' ? check.output : check.output.preview;
+  const lines = plainText(output).trimEnd().split('\n');
+  const end = lines.slice(-CHECK_LINES).join('\n');
+  const more = lines.length > CHECK_LINES ? `${trans('and %1 lines before', lines.length - CHECK_LINES)}\n` : '';
+  const notes = [...(isProtected ? [] : [trans(UNPROTECTED)]), ...check.left_out.map(plainText)];
+  const box = h(
+    'details',
+    {},
+    line,
+    h('code', {}, plainText(check.what)),
+    h('pre', {}, `${more}${end}`),
+    ...notes.map(note => h('div', { class: 'lsn-check-note' }, note))
+  );
+  box.open = outcome !== 'passed' && (end !== '' || notes.length > 0);
+  return [box];
 }
 
 /** What can be seen comes first. */

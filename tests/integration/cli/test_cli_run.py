@@ -47,7 +47,7 @@ def test_the_quick_start(command_line: CommandLine, tmp_path: Path, some_isolati
     )
     assert (done.code, done.err) == (0, "")
     assert done.left == []
-    after(done.out, "Task ", QUESTION, "scripted", "Step 1", "count.py", "3 r's in", "Submitted after",
+    after(done.out, "Task ", QUESTION, "scripted", "Step 1", "count.py", "3 r's in", "Submitted, not checked · ",
           "Answer", "There are 3", "Files", "answer.txt")  # fmt: skip
     assert done.out.count(f"Isolation  {some_isolation}") == 1
     folder = tmp_path / done.folder

@@ -63,7 +63,7 @@ def test_a_run_reads_from_top_to_bottom() -> None:
         "Step 1", "Too many requests.; trying again in 2.0 s", "  . Hm.", "  I count.",
         "  > echo 3", "  | 3", "  exit 0, 0.5 s", "added a.txt (2.0 KB)", "A new shell.",
         "Copied to the run's folder: answer.txt (3 B)",
-        "left out: link", "near the limit", "Submitted after 1 step, scripted: free, 1.5 s",
+        "left out: link", "near the limit", "Submitted, not checked · 1 step, scripted: free, 1.5 s",
     ]  # fmt: skip
     places = [text.index(part) for part in wanted]
     assert places == sorted(places)
