@@ -19,9 +19,7 @@ ISOLATIONS = pytest.mark.parametrize(
     "isolation",
     [
         pytest.param("docker", marks=pytest.mark.docker),
-        pytest.param(
-            "bubblewrap", marks=pytest.mark.bubblewrap
-        ),
+        pytest.param("bubblewrap", marks=pytest.mark.bubblewrap),
     ],
 )
 SIZE = 200 * 2**20

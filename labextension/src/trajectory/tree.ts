@@ -13,7 +13,9 @@ const MARKS = new Set<string>([
   'note',
   'call.held',
   'rewarded',
-  'connection'
+  'connection',
+  'check.started',
+  'checked'
 ]);
 
 /** One line of events, from the first to `tip`. */

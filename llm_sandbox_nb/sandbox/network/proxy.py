@@ -20,9 +20,9 @@ from llm_sandbox_nb.sandbox.network.authority import Authority
 from llm_sandbox_nb.sandbox.network.internet import Internet
 from llm_sandbox_nb.sandbox.network.policy import (
     USUAL_PORTS,
+    HostRule,
     Policy,
     PolicyRefusalError,
-    HostRule,
     checked_host,
     is_literal,
     read_port,
@@ -160,7 +160,12 @@ class Proxy:
         raise _RefusalError(502, problem, "failed")
 
     async def _tunnel(
-        self, record: Connection, client: Stream, upstream: SocketStream, rule: HostRule, secrets: list[Secret]
+        self,
+        record: Connection,
+        client: Stream,
+        upstream: SocketStream,
+        rule: HostRule,
+        secrets: list[Secret],
     ) -> None:
         """Pass a CONNECT on: TLS for the same name, or anything where the list names this port."""
         import h11

@@ -58,7 +58,15 @@ def test_connections_are_recorded_and_a_person_allows_hosts(
     done = run(whole())
     assert held == [("later.example:80",), ("later.example:80",)]
     fetched = ["ECHO" in text for text in outputs(done)]
-    assert fetched == [True, False, True, False, True, True, False]  # allowed once, refused again, then for the run
+    assert fetched == [
+        True,
+        False,
+        True,
+        False,
+        True,
+        True,
+        False,
+    ]  # allowed once, refused again, then for the run
     lines = [one.line for one in done.connections]
     assert lines[0].startswith("api.example:443 · ")
     assert lines[0].endswith(" · with API_TOKEN")
@@ -80,7 +88,9 @@ def test_connections_are_recorded_and_a_person_allows_hosts(
 
     with pytest.raises(InputError, match="network='none' takes no list"):
         run(solve("x", model="scripted/strawberry", network="none", allow=["pypi"], isolation="bubblewrap"))
-    loaded = Run.load(done.folder)  # of somebody else: its record may open no host, and name no secret of mine
+    loaded = Run.load(
+        done.folder
+    )  # of somebody else: its record may open no host, and name no secret of mine
     from llm_sandbox_nb.runs.recorded_spec import sandbox_options
 
     options = sandbox_options(loaded, {})

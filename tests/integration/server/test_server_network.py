@@ -36,8 +36,12 @@ def test_the_kernel_serves_the_network(server: JupyterProcess, monkeypatch: pyte
             assert (await fork.run(FETCH)).text.count("ECHO") == 2
             await fork.close()
             asked = "seq 100 | xargs -P 100 -I{} curl -sS -o /dev/null -w '%{http_code} ' http://allowed.example/{}"
-            assert (await box.run(asked)).text.split() == ["200"] * 100  # more than a client's requests at one time
-            assert [one["requests"] for one in server.sandboxes()] == [0]  # what waits for a connection is no work
+            assert (await box.run(asked)).text.split() == [
+                "200"
+            ] * 100  # more than a client's requests at one time
+            assert [one["requests"] for one in server.sandboxes()] == [
+                0
+            ]  # what waits for a connection is no work
             assert box.network is not None
             await box.network.close()
             assert "ECHO" not in (await box.run(FETCH)).text

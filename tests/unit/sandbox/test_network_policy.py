@@ -10,9 +10,9 @@ from network_attacks import address_of_this_machine
 
 from llm_sandbox_nb.sandbox.network.policy import (
     NAMED_SETS,
+    HostRule,
     Policy,
     PolicyRefusalError,
-    HostRule,
     is_own_address,
     what_is_wrong_with,
 )
