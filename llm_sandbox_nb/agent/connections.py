@@ -31,8 +31,6 @@ class ConnectionRecord:
         network.on_connection = self._record
 
     def _record(self, connection: Connection) -> None:
-        if connection.decision == "refused" and connection.host and not connection.rule:
-            self._refused(f"{_bracketed(connection.host)}:{connection.port}")
         step, count = self._step(), 0
         if self._counted[0] == step:
             count = self._counted[1]
@@ -41,6 +39,8 @@ class ConnectionRecord:
         self._counted = (step, count + 1)
         if count < MOST:
             self._emit(connection_event(connection, step))
+            if connection.decision == "refused" and connection.host and not connection.rule:
+                self._refused(f"{_bracketed(connection.host)}:{connection.port}")
 
     def _tell_others(self) -> None:
         """Record how many connections of the step have no event."""

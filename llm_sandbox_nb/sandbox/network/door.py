@@ -14,7 +14,7 @@ from llm_sandbox_nb.sandbox.protocol.frames import MAX_PAYLOAD, Kind, ProtocolEr
 
 DOOR_PORT = 3128
 """Where the door listens, on the sandbox's own loopback."""
-AHEAD = 1024 * 1024
+AHEAD = 256 * 1024
 """Bytes of a program that may be unread here; it waits then."""
 WAITING = 8
 """Connections that are asked for ahead."""

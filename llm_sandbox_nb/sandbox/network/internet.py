@@ -11,6 +11,8 @@ from llm_sandbox_nb.sandbox.network.streams import SocketStream
 
 CONNECT_TIMEOUT = 20.0
 """Seconds for one address."""
+LOOKUPS = 4
+"""Names that are looked up at one time: each takes a thread that others of this process wait for too."""
 
 
 class Internet:
@@ -20,11 +22,12 @@ class Internet:
         """`ca_bundle` holds the certificates of a site, which count beside the usual ones."""
         self._ca_bundle = ca_bundle
         self._context: ssl.SSLContext | None = None
+        self._lookups = asyncio.Semaphore(LOOKUPS)
 
     async def addresses(self, host: str, port: int) -> list[str]:
         """The addresses of a checked name, looked up once. Raises OSError."""
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        async with self._lookups:
+            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         return list(dict.fromkeys(str(one[4][0]) for one in found))
 
     async def connect(self, address: str, port: int, tls: ssl.SSLContext | None, host: str) -> SocketStream:

@@ -312,7 +312,9 @@ async def _exchange(
     """One request and its reply; then both ends close. What else the client sends is never passed on."""
     import h11
 
-    websocket = any(name == b"upgrade" and value.lower() == b"websocket" for name, value in request.headers)
+    # What comes over a WebSocket could not be searched for a secret.
+    upgrades = [] if scrubber else [value.lower() for name, value in request.headers if name == b"upgrade"]
+    websocket = upgrades == [b"websocket"]
     headers = [(name, value) for name, value in request.headers if name not in _HOP]
     headers += (
         [(b"connection", b"upgrade"), (b"upgrade", b"websocket")]

@@ -132,6 +132,8 @@ def test_a_secret_goes_to_its_host_and_never_comes_back(header: str, arrives: by
     for form in (SECRET, arrives.decode().removeprefix("Basic ")):
         assert form not in outcome.said
     assert reported[0].secrets == ["API_TOKEN"]
+    upgrade = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: x")
+    assert b"\nupgrade:" not in b"".join(one(inner(header, *upgrade))[0].arrived)
     assert SECRET not in repr(reported)
 
 
