@@ -165,7 +165,7 @@ def test_how_long_a_server_is_waited_for_is_an_option_of_a_resume(command_line: 
 def test_a_check_decides_the_exit_code_and_a_resume_keeps_or_changes_it(
     command_line: CommandLine, tmp_path: Path
 ) -> None:
-    (tmp_path / "script.yaml").write_text(turns("echo 41 > output/answer.txt") * 1)
+    (tmp_path / "script.yaml").write_text(turns("echo 41 > output/answer.txt"))
     (tmp_path / "wanted").mkdir()
     (tmp_path / "wanted" / "expected.txt").write_text("42")
     words = ("-m", "scripted/script.yaml", *PROCESS)
