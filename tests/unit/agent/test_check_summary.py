@@ -26,7 +26,7 @@ LINE = "=" * 20
         ("pytest -q > log; cat log", "", 0, (True, "pytest -q > log; cat log")),
         ("echo pytest", "pytest", 0, (True, "echo pytest")),
         ("make", "...\n-----\nRan 12 tests in 0.001s\n\nOK\n", 0, (True, "unittest 12 passed")),
-        ("make", "Ran 1 test in 0.001s\n\nOK (skipped=1)\n", 0, (False, "unittest 0 passed, 1 skipped: no test passed")),
+        ("make", "Ran 1 test in 0.1s\n\nOK (skipped=1)\n", 0, (False, "unittest 0 passed, 1 skipped: no test passed")),
         ("make", "Ran 0 tests in 0.000s\n\nOK\n", 0, (False, "unittest 0 passed: no test passed")),
         (
             "make", "Ran 12 tests in 0.1s\n\nFAILED (failures=1, errors=2, skipped=3)\n", 1,
