@@ -224,7 +224,7 @@ SANDBOX_OPTIONS = (
            one_of(*PROFILES), "standard", ("LLM_SANDBOX_PROFILE",), "NAME"),
     Option("image", "container image (docker)", environment=("LLM_SANDBOX_IMAGE",), metavar="IMAGE",
            aliases=("docker_image",), short="d"),
-    Option("network", "open or none; the profile decides when not given", one_of(*NETWORKS),
+    Option("network", "none, public (the internet, no private address) or open (not safe); else the profile decides", one_of(*NETWORKS),
            metavar="KIND"),
     Option("ca_bundle", "PEM file of your site's certificate authorities", metavar="FILE"),
     Option("index_url", "your site's Python package index, for pip inside", metavar="URL"),

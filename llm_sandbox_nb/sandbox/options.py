@@ -62,7 +62,7 @@ class SandboxOptions:
         if isolation and self.network is not None and self.network not in isolation.networks:
             possible = " or ".join(f"network={name!r}" for name in isolation.networks)
             raise ValueError(
-                f"isolation {isolation.name!r} cannot take the network away; use another, or {possible}."
+                f"isolation {isolation.name!r} has no network {self.network!r}: use another isolation, or {possible}."
             )
         _check_limits(self.resources)
         _check_environment(self.env)
