@@ -117,14 +117,16 @@ def gateways(name: str) -> list[str]:
 @pytest.fixture
 def listener() -> Iterator[tuple[int, list[socket.socket]]]:
     """A port of this machine on which it listens at all its addresses, as a server does, and the sockets."""
-    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as tcp:
-        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as udp:
-            port = tcp.getsockname()[1]
-            udp.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            udp.bind(("::", port))
-            for one in (tcp, udp):
-                one.setblocking(False)
-            yield port, [tcp, udp]
+    with (
+        socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as tcp,
+        socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as udp,
+    ):
+        port = tcp.getsockname()[1]
+        udp.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        udp.bind(("::", port))
+        for one in (tcp, udp):
+            one.setblocking(False)
+        yield port, [tcp, udp]
 
 
 @pytest.fixture(scope="module")
@@ -270,7 +272,7 @@ async def test_a_sandbox_reaches_itself_and_names_are_looked_up(bridge: str) -> 
         assert own == looked_up
 
 
-RESOLVER = """
+RESOLVER = r"""
 import socket, struct, sys
 zone = {b"public": ["93.184.216.34"], b"mixed": ["93.184.216.34", "10.0.0.5"], b"private": ["10.0.0.5"],
         b"host": [sys.argv[1]], b"metadata": ["169.254.169.254"]}
@@ -313,7 +315,6 @@ async def test_names_that_lead_to_closed_addresses_are_not_known(
         ["python3", "-u", "-c", RESOLVER, server],
         network_mode="host",
         detach=True,
-        auto_remove=True,
     )
     try:
         assert next(resolver.logs(stream=True)).startswith(b"ready")
