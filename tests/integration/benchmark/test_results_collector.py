@@ -1,0 +1,43 @@
+"""The collector of test results in a sandbox: the tested code, of the same user, cannot look into it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from llm_sandbox_nb.benchmark import results_collector
+from llm_sandbox_nb.sandbox.open import open_sandbox
+
+LOOK = """
+import os, sys
+found = [name for name in filter(str.isdigit, os.listdir("/proc"))
+         if sys.argv[1] in open("/proc/%s/cmdline" % name).read() and int(name) != os.getpid()]
+for path in ("fd/1", "mem"):
+    try:
+        os.close(os.open("/proc/%s/%s" % (found[0], path), os.O_RDWR if path == "mem" else os.O_WRONLY))
+        print("open")
+    except OSError:
+        print("closed")
+"""
+
+
+@pytest.mark.bubblewrap
+@pytest.mark.parametrize("profile", ["standard", "strict"])
+async def test_another_process_cannot_write_what_it_hands_on(profile: str, bubblewrap_engine: str) -> None:
+    source = Path(results_collector.__file__).read_text()
+    unprotected = source.replace("ctypes.CDLL(None).prctl", "(lambda *_: None)")
+    assert unprotected != source
+    async with open_sandbox("bubblewrap", profile=profile) as box:
+        for number, (text, expected) in enumerate([(unprotected, "open"), (source, "closed")]):
+            path = f"/tmp/results{number}"
+            collecting = asyncio.ensure_future(
+                box.exec(
+                    ["python3", "-I", "-S", "-c", text, f"mark{number}"], stdin=f"{path}\nlast\n".encode()
+                )
+            )
+            await box.run(f"until [ -S {path} ]; do sleep 0.05; done")
+            found = await box.exec(["python3", "-c", LOOK, f"mark{number}"])
+            collecting.cancel()
+            assert found.stdout.decode().split() == [expected] * 2, "the canary is the first"
