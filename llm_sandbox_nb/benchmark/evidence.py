@@ -173,15 +173,15 @@ async def run_tests(
     names = " ".join(map(shlex.quote, [*tests, *controls]))
     tree = await kept_tree(box)
     try:
-        if own:
-            filled = command.replace(REPORT, f"{folder}/report.xml").replace("{test}", names)
-            result = await box.exec(["bash", "-c", filled], cwd=box.directories.root, timeout=timeout)
-            report = await asyncio.to_thread(read_report, await _read(box, f"{folder}/report.xml"))
-        else:
+        if beside and not own:
             result, said = await _collected(box, folder, command, names, timeout)
             report = await asyncio.to_thread(
                 read_results, said, controls, stops_early=bool(_STOPS_EARLY.search(command))
             )
+        else:
+            filled = command.replace(REPORT, f"{folder}/report.xml").replace("{test}", names)
+            result = await box.exec(["bash", "-c", filled], cwd=box.directories.root, timeout=timeout)
+            report = await asyncio.to_thread(read_report, await _read(box, f"{folder}/report.xml"))
     finally:
         await box.exec(["rm", "-rf", folder])
     changed = await steering_changes(box, tree, [*tests, *controls]) if tree and controls else set()

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from support import run
 
 from llm_sandbox_nb.benchmark import results_collector
 from llm_sandbox_nb.sandbox.open import open_sandbox
@@ -25,19 +26,21 @@ for path in ("fd/1", "mem"):
 
 @pytest.mark.bubblewrap
 @pytest.mark.parametrize("profile", ["standard", "strict"])
-async def test_another_process_cannot_write_what_it_hands_on(profile: str, bubblewrap_engine: str) -> None:
+def test_another_process_cannot_write_what_it_hands_on(profile: str, bubblewrap_engine: str) -> None:
     source = Path(results_collector.__file__).read_text()
     unprotected = source.replace("ctypes.CDLL(None).prctl", "(lambda *_: None)")
     assert unprotected != source
-    async with open_sandbox("bubblewrap", profile=profile) as box:
-        for number, (text, expected) in enumerate([(unprotected, "open"), (source, "closed")]):
-            path = f"/tmp/results{number}"
-            collecting = asyncio.ensure_future(
-                box.exec(
-                    ["python3", "-I", "-S", "-c", text, f"mark{number}"], stdin=f"{path}\nlast\n".encode()
-                )
-            )
-            await box.run(f"until [ -S {path} ]; do sleep 0.05; done")
-            found = await box.exec(["python3", "-c", LOOK, f"mark{number}"])
-            collecting.cancel()
-            assert found.stdout.decode().split() == [expected] * 2, "the canary is the first"
+
+    async def body() -> list[list[str]]:
+        found = []
+        async with open_sandbox("bubblewrap", profile=profile) as box:
+            for number, text in enumerate([unprotected, source]):
+                path, mark = f"/tmp/results{number}", f"mark{number}"
+                collector = ["python3", "-I", "-S", "-c", text, mark]
+                collecting = asyncio.ensure_future(box.exec(collector, stdin=f"{path}\nlast\n".encode()))
+                await box.run(f"until [ -S {path} ]; do sleep 0.05; done")
+                found.append((await box.exec(["python3", "-c", LOOK, mark])).stdout.decode().split())
+                collecting.cancel()
+        return found
+
+    assert run(body()) == [["open", "open"], ["closed", "closed"]], "the canary is the first"

@@ -239,16 +239,7 @@ def test_unittest_and_pytest_send_every_outcome(tmp_path: Path) -> None:
     names = ["good", "bad", "error", "parts", "skipped", "expected", "unexpected"]
     runners = {
         "cases.Case.test_": ["sender.py", "-q", "cases", "missing"],
-        "cases.py::Case::test_": [
-            "-m",
-            "pytest",
-            "-p",
-            "sender",
-            "-p",
-            "no:cacheprovider",
-            "cases.py",
-            "missing.py",
-        ],
+        "cases.py::Case::test_": ["-m", "pytest", "-p", "sender", "-p", "no:cacheprovider", "cases.py"],
     }
     for prefix, arguments in runners.items():
         with subprocess.Popen(
