@@ -15,6 +15,8 @@ from llm_sandbox_nb.sandbox.contract import Directories, Limits, Protection
 from llm_sandbox_nb.sandbox.isolations import ISOLATIONS, NETWORKS, PROFILES, isolation_choices
 
 _TEXTS = ("isolation", "profile", "image", "network", "index_url", "proxy")
+GIT_EMAIL = "sandbox@localhost"
+"""Variable EMAIL inside: git commits with it and the user's name, unless a setting names somebody else."""
 _LONGEST_TEXT = 4096
 _LONGEST_PEM = 4 * 1024 * 1024
 

@@ -10,6 +10,7 @@ from llm_sandbox_nb.sandbox.capabilities import ROOT_INSIDE, TO_BECOME, become_u
 from llm_sandbox_nb.sandbox.contract import Directories, Limits
 from llm_sandbox_nb.sandbox.docker.network import network_arguments
 from llm_sandbox_nb.sandbox.docker.ownership import LABEL_ID
+from llm_sandbox_nb.sandbox.options import GIT_EMAIL
 from llm_sandbox_nb.sandbox.seccomp import load_filter
 
 if TYPE_CHECKING:
@@ -135,6 +136,7 @@ def container_environment(settings: ContainerSettings) -> dict[str, str]:
     profile = settings.profile_values
     return {
         "HOME": profile.home,
+        "EMAIL": GIT_EMAIL,
         "LANG": "C.UTF-8",
         "TERM": "dumb",
         "DEBIAN_FRONTEND": "noninteractive",
@@ -174,6 +176,8 @@ def _host_config(
         ],
         log_config=LogConfig(type=LogConfig.types.NONE),
         ipc_mode="private",
+        # In memory, so the limit of that holds; the engine's own 64 MB are too few for data loaders.
+        shm_size=limits.memory_bytes or FILE_BYTES,
         storage_opt={"size": str(limits.disk_bytes)} if quota and limits.disk_bytes else None,
         init=False,
     )
