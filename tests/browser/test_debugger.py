@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
 from live_cells import BADGE
 from playwright.sync_api import Locator, Page, expect
 from servers import FrontEnd, bundles, open_notebook
@@ -141,6 +142,7 @@ def test_keys_edits_a_denial_and_words_at_a_run_that_is_stopped(server: FrontEnd
     expect(page.get_by_text("Denied by you; the model read your answer")).to_be_visible()
 
 
+@pytest.mark.campaign
 def test_files_and_a_fork_at_a_breakpoint_where_the_run_is_ended(server: FrontEnd, page: Page) -> None:
     """By buttons, although the kernel is busy with the run; the files of a step are there after its end too."""
     begin(server, page, "break", "--break \"'rm ' in command\"", SCRIPT)
@@ -180,6 +182,7 @@ def look_at_files(page: Page) -> None:
     timeline.get_by_role("option", name="Step 2", exact=False).click()
 
 
+@pytest.mark.campaign
 def test_all_commands_of_a_run_are_approved_at_the_first(server: FrontEnd, page: Page) -> None:
     begin(server, page, "approve", "--approve ask", SCRIPT)
     stopped(page, 1).get_by_role("button", name="Approve all commands of this run").click()
@@ -236,6 +239,7 @@ def test_a_rewound_run_continues_in_its_card(server: FrontEnd, page: Page) -> No
     expect(badge).to_have_text("Submitted")
 
 
+@pytest.mark.campaign
 def test_keys_reach_all_and_a_rewind_shows_what_another_cell_made(server: FrontEnd, page: Page) -> None:
     """Labels are seen, not icons, and each is one click or a few keys from the card."""
     begin(server, page, "others", "", COUNTS, OTHER)

@@ -27,6 +27,7 @@ def run_cells(page: Page, *places: int) -> None:
         command(page, "notebook:run-cell")
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("server", ["lab"], indirect=True)
 def test_the_card_opens_ten_examples_that_run(server: FrontEnd, page: Page) -> None:
     open_notebook(page, server, server.notebook("before.ipynb", "1 + 1"))

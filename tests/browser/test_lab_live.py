@@ -104,6 +104,7 @@ def test_after_a_reload_the_card_of_a_live_run_comes_back(server: FrontEnd, page
     assert "three" in "".join(output["data"]["text/html"]), "what is saved is the whole card"
 
 
+@pytest.mark.campaign
 def test_the_card_of_a_run_that_ended_meanwhile_comes_back_until_it_is_cleared(
     server: FrontEnd, page: Page
 ) -> None:

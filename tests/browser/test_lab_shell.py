@@ -46,6 +46,7 @@ def finished(server: FrontEnd, page: Page, name: str, options: str = "") -> None
     wait_for_idle(page)
 
 
+@pytest.mark.campaign
 @LAB
 def test_the_status_bar_tells_what_the_run_does(server: FrontEnd, page: Page) -> None:
     go = server.root / "go"
@@ -103,6 +104,7 @@ def test_stop_all_idle(server: FrontEnd, page: Page) -> None:
     assert eventually(page, lambda: [box["notebook"] for box in server.jupyter.sandboxes()] == left)
 
 
+@pytest.mark.campaign
 @LAB
 def test_a_run_opens_in_a_tab_where_keys_go_from_step_to_step(server: FrontEnd, page: Page) -> None:
     finished(server, page, "tab")

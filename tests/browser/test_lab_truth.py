@@ -168,6 +168,7 @@ def kernel_pid(server: FrontEnd, page: Page) -> int:
     return pid
 
 
+@pytest.mark.campaign
 def test_a_server_that_goes_with_its_kernel(server: FrontEnd, page: Page) -> None:
     begin(server, page, "gone", ENDLESS)
     expect(page.locator(".lsn-output", has_text="begun")).to_be_visible()

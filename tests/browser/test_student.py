@@ -97,8 +97,8 @@ PRESSED: dict[str, tuple[Callable[[Page], None], ...]] = {
     "07-what-can-go-wrong": (run_the_hostile_page,),
 }
 """The notebooks whose buttons a student presses, and how."""
-CAMPAIGN = {"05-why-agents-fail": pytest.mark.campaign}
-"""Its buttons are those of test_debugger.py."""
+CAMPAIGN = {name: pytest.mark.campaign for name in PRESSED if name != "01-first-task"}
+"""Each takes a minute; their buttons are also those of test_debugger.py, test_artifacts.py and test_hostile.py."""
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,7 @@ def actions_needed(page: Page, fault: Fault) -> tuple[int | None, list[int]]:
     return None, way
 
 
+@pytest.mark.campaign
 def test_the_faulty_step_is_reached_in_four_actions(blank: Page, cards: dict[str, dict[str, Any]]) -> None:
     reached: dict[str, list[bool]] = {}
     print(f"\n{'fault':24}{'step':>5}{'actions':>9}  way")
