@@ -85,7 +85,7 @@ class _Result(unittest.TextTestResult):
 
 
 class _Runner(unittest.TextTestRunner):
-    resultclass = _Result
+    resultclass: Any = _Result
 
 
 def main() -> None:
