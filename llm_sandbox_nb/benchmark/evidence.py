@@ -2,7 +2,7 @@
 
 An exit code is no evidence: `os._exit(0)` in the tested code gives 0 without any test. So pytest and unittest send the
 outcome of each test to another process as soon as it is known, see `results_collector`, and a test counts as passed
-when nothing worse was sent. What was sent cannot be taken back, not when the tests end either. Tested code runs in
+when nothing worse was sent. Nothing changes what was sent, not when the tests end either. Tested code runs in
 the runner's own process and can send, too, or change the runner. Against that stand the controls: tests among those
 that are asked for which have to be reported as failed. Who reports success for all tests, or switches failing off,
 reports it for these. And the tests and their settings have to be after the run what they were before it.

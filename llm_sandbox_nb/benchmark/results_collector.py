@@ -1,8 +1,8 @@
 """Collect the outcomes of tests in a process of its own, which hands on each line at once.
 
-This runs inside of sandboxes: it needs Python 3.6 and the standard library only. What `results_sender` sent stands in a
-socket, or went on to this process's output, and there no other process can change it, also not of the same user: this
-one cannot be traced. Another process can end this one. Then nothing counts as reported.
+This runs inside of sandboxes: it needs Python 3.6 and the standard library only. What `results_sender` sent is in a
+socket, or in this process's output, and there no other process can change it, also not of the same user: this one
+cannot be traced. Another process can end this one. Then nothing counts as reported.
 
 Standard input has two lines: where to listen, and the word that ends it, sent as a line over a connection.
 """

@@ -1,7 +1,7 @@
 """Send the outcome of each test to the collector when it is known: a plug-in of pytest, and a runner of unittest.
 
-This runs inside of sandboxes, with whatever Python the tests have: it needs 3.6 and the standard library only. What
-was sent cannot be taken back: the collector is a process of its own, see `results_collector`.
+This runs inside of sandboxes, with whatever Python the tests have: it needs 3.6 and the standard library only. Nothing
+changes what was sent: the collector is a process of its own, see `results_collector`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from llm_sandbox_nb.sandbox.isolations import ISOLATIONS, NETWORKS, PROFILES, is
 
 _TEXTS = ("isolation", "profile", "image", "network", "index_url", "proxy")
 GIT_EMAIL = "sandbox@localhost"
-"""Variable EMAIL inside: git commits with it and the user's name, unless a setting names somebody else."""
+"""Variable EMAIL inside: git commits with it and the user's name, unless a setting names another."""
 _LONGEST_TEXT = 4096
 _LONGEST_PEM = 4 * 1024 * 1024
 
