@@ -55,7 +55,7 @@ def _unittest(text: str) -> TestCount | None:
     )
     if not found:
         return None
-    named = {name: int(number) for name, number in re.findall(r"([a-z ]+)=(\d+)", found[3] or "")}
+    named = {name: int(number) for name, number in re.findall(r"([a-z][a-z ]*)=(\d+)", found[3] or "")}
     failed = named.get("failures", 0) + named.get("errors", 0) + named.get("unexpected successes", 0)
     skipped = named.get("skipped", 0)
     passed = max(0, int(found[1]) - failed - skipped)

@@ -97,7 +97,7 @@ def check_html(trajectory: Trajectory) -> str:
     code = f"<code>{escape(clip(plain(check.what), 1_000))}</code>"
     output = clip("\n".join(plain(shown_text(check.output)).rstrip().split("\n")[-TAIL:]), 4_000)
     text = f"<pre class='lsn-text'>{escape(output)}</pre>" if output else ""
-    unfolded = " open" if verdict.outcome != "passed" else ""
+    unfolded = " open" if verdict.outcome != "passed" or notes else ""
     return f"<details{unfolded}><summary>{summary}</summary>{code}{text}{said}</details>"
 
 

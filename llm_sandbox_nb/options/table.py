@@ -224,8 +224,8 @@ SANDBOX_OPTIONS = (
            one_of(*PROFILES), "standard", ("LLM_SANDBOX_PROFILE",), "NAME"),
     Option("image", "container image (docker)", environment=("LLM_SANDBOX_IMAGE",), metavar="IMAGE",
            aliases=("docker_image",), short="d"),
-    Option("network", "none, allow (the hosts of --allow only) or open; the profile decides when not given",
-           one_of(*NETWORKS), metavar="KIND"),
+    Option("network", "none, allow (the hosts of --allow only), public (the internet, no private address) or open (not "
+           "safe); else the profile decides", one_of(*NETWORKS), metavar="KIND"),
     Option("allow", "hosts that the sandbox may reach, such as pypi,github.com:443,*.example.org; several are possible",
            texts, [], metavar="HOSTS", many=True),
     Option("secret", "environment variable whose value is put into requests to these hosts only, outside the sandbox; "

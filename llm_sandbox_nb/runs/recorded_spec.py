@@ -24,7 +24,7 @@ from llm_sandbox_nb.sandbox.isolations import (
     ISOLATION_VARIABLE,
     ISOLATIONS,
     PROFILES,
-    is_open_by_default,
+    default_network,
     isolates,
 )
 
@@ -168,11 +168,12 @@ def sandbox_options(run: RunRecord, changed: Mapping[str, Any]) -> dict[str, Any
             'isolation, as in isolation="docker", or isolation="process" if you trust them.'
         )
     found = options | named
-    wider = options.get("network") == "open" and not is_open_by_default(
-        found.get("isolation"), found.get("profile", PROFILES[0])
-    )
+    usual = default_network(found.get("isolation"), found.get("profile", PROFILES[0]))
+    wider = options.get("network") == "open" and usual != "open"
     chosen = "network" in named or run.context.network_setting == "open"
     if run.context.spec is None and wider and not chosen:
+        if usual == "public":
+            return found | {"network": usual}
         raise InputError(
             "This run was recorded with an open network, which may reach what listens on this machine: name the "
             'network, as in network="none", or network="open" if you trust its commands.'

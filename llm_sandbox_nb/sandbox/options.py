@@ -19,6 +19,8 @@ from llm_sandbox_nb.sandbox.network.secrets import parse_secrets
 
 _ALLOW = "allow"
 _TEXTS = ("isolation", "profile", "image", "network", "index_url", "proxy")
+GIT_EMAIL = "sandbox@localhost"
+"""Variable EMAIL inside: git commits with it and the user's name, unless a setting names another."""
 _LONGEST_TEXT = 4096
 _MOST_ENTRIES = 1000
 _LONGEST_PEM = 4 * 1024 * 1024
@@ -77,7 +79,7 @@ class SandboxOptions:
                     "from this machine's network; use another isolation."
                 )
             raise ValueError(
-                f"isolation {isolation.name!r} cannot take the network away; use another, or {possible}."
+                f"isolation {isolation.name!r} has no network {self.network!r}: use another isolation, or {possible}."
             )
         _check_limits(self.resources)
         _check_environment(self.env)

@@ -144,7 +144,7 @@ function renderCheck(check: IChecked, host: IHost): HTMLElement[] {
     h('pre', {}, `${more}${end}`),
     ...notes.map(note => h('div', { class: 'lsn-check-note' }, note))
   );
-  box.open = outcome !== 'passed' && (end !== '' || notes.length > 0);
+  box.open = (outcome !== 'passed' && end !== '') || notes.length > 0;
   return [box];
 }
 

@@ -132,7 +132,7 @@ def test_no_style_makes_something_else_green() -> None:
         for path in (Path(__file__).parents[3] / "labextension" / "style").glob("*.css")
     }
     sheets.pop("ansi.css")  # what programs print
-    sheets["page.py"] = card_page.STYLE
+    sheets["card.css"] = card_page.style()
     green = re.compile(r"--lsn-good|--jp-success|--lsn-panel-ok|var\(--g\)|#1a7f37|#3fb950|#2da44e|\bgreen\b")
     found = [
         (name, selector.strip())
