@@ -25,6 +25,7 @@ from llm_sandbox_nb.benchmark.item_pipeline import (
 from llm_sandbox_nb.benchmark.judge import Judge
 from llm_sandbox_nb.benchmark.results import Key, Result, read_results, write_result
 from llm_sandbox_nb.benchmark.rows import Row
+from llm_sandbox_nb.benchmark.score_event import record_result
 from llm_sandbox_nb.benchmark.scoring_pool import Scoring
 from llm_sandbox_nb.benchmark.task import Task
 from llm_sandbox_nb.model.contract import ModelSettings
@@ -37,7 +38,17 @@ MODEL_VALUES = (
     "max_tokens_per_call", "model_timeout", "model_wait", "extra_body", "command_timeout", "max_response_len",
     "save_litellm_response", "same_failures", "tool_calls",
 )  # fmt: skip
-SANDBOX_VALUES = ("isolation", "profile", "image", "network", "ca_bundle", "index_url", "proxy")
+SANDBOX_VALUES = (
+    "isolation",
+    "profile",
+    "image",
+    "network",
+    "allow",
+    "secret",
+    "ca_bundle",
+    "index_url",
+    "proxy",
+)
 
 
 @dataclass(frozen=True)
@@ -149,6 +160,7 @@ class Runner:
                 item = waiting.pop()
                 scored = await scored_again(scoring, self.judge, item, before[item.key], self.options.out)
                 if scored is not None:
+                    await asyncio.to_thread(record_result, self.options.out, scored, item.task.scorer)
                     done.add(item.key)
                     self.on_begin(item)
                     self._keep(scored)
@@ -165,6 +177,8 @@ class Runner:
         except (FatalError, asyncio.CancelledError) as error:  # the answer was paid for: keep it
             self._keep(unjudged(result, answer, str(error) or "the judge was interrupted"))
             raise
+        if item.task.scorer == "judge":
+            await asyncio.to_thread(record_result, self.options.out, result, item.task.scorer)
         self._keep(result)
         return result
 
@@ -242,7 +256,8 @@ def how_of(values: Mapping[str, Any]) -> HowToAsk:
 
 def opener_of(values: Mapping[str, Any]) -> Opener:
     """Opens the sandboxes that the values of `SANDBOX_VALUES` ask for."""
-    site = {name: values[name] for name in ("ca_bundle", "index_url", "proxy") if values[name]}
+    site = {name: values[name] for name in ("allow", "ca_bundle", "index_url", "proxy") if values.get(name)}
+    site |= {"secrets": values["secret"]} if values.get("secret") else {}
     return make_opener(
         values["isolation"],
         profile=values["profile"],

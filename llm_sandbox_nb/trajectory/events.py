@@ -111,6 +111,19 @@ class StepLine(EventModel):
     figures: str = ""
 
 
+class Verdict(EventModel):
+    """The verdict of a check, as the state of a run shows it.
+
+    `passed` and `failed` are a command's or a function's yes and no, `score` is a number, `text` a remark; `error`: the
+    check could not run.
+    """
+
+    outcome: Literal["passed", "failed", "score", "text", "error"]
+    summary: str
+    protected: bool = True
+    """False: the model's programs could have changed the check, as in the isolation `process`."""
+
+
 class ForkedFrom(EventModel):
     """Where a fork comes from: the parent run, its folder's name, and the step and event it shares last."""
 
@@ -391,6 +404,32 @@ class ArtifactRemoved(EventBase):
     path: str
 
 
+class ConnectionMade(EventBase):
+    """A connection of a sandbox whose network is an allow-list has ended, was refused, or failed.
+
+    `line` says it in a few words. A step has so many at most; of the others the last one of the step has the number.
+    """
+
+    kind: Literal["connection"] = "connection"
+    step: int | None = None
+    line: str
+    host: str = ""
+    port: int = 0
+    decision: Literal["allowed", "refused", "failed"] = "allowed"
+    """`refused`: by the list. `failed`: the server does not answer, or one side broke off."""
+    reason: str = ""
+    rule: str = ""
+    """The entry of the list that let it through."""
+    address: str = ""
+    secrets: list[str] = Field(default_factory=list)
+    """The names of the secrets that were put in; never a value."""
+    sent: int = 0
+    received: int = 0
+    duration: float = 0.0
+    more: int = 0
+    """So many further connections of the step that have no event."""
+
+
 class Noted(EventBase):
     """A note for the reader that changed nothing: a warning of the loop, a limit that is near."""
 
@@ -424,6 +463,8 @@ class CallHeld(EventBase):
     at: Literal["call", "observation"]
     reason: Literal["step", "breakpoint", "approval", "pause"]
     text: str = ""
+    hosts: list[str] = Field(default_factory=list)
+    """What the list of allowed hosts has refused to the call, as HOST:PORT, so that a person can allow it."""
 
 
 class CallDecided(EventBase):
@@ -448,7 +489,7 @@ class CallDecided(EventBase):
 
 
 class SettingsChanged(EventBase):
-    """The model, sampling settings, limits or pause rules change for what follows.
+    """The model, sampling settings, limits, pause rules or allowed hosts change for what follows.
 
     `settings`, `limits` and `halts` hold what was changed and nothing else; never a key.
     """
@@ -459,6 +500,8 @@ class SettingsChanged(EventBase):
     limits: dict[str, Any] = Field(default_factory=dict)
     halts: dict[str, Any] = Field(default_factory=dict)
     """`breakpoints`: list of expressions; `approve`: ask, edits or auto."""
+    network: dict[str, Any] = Field(default_factory=dict)
+    """`allow`: hosts that the sandbox may reach too; `allow_once`: hosts to each of which one connection may go."""
     source: str = ""
 
 
@@ -525,6 +568,34 @@ class Continued(EventBase):
     source: str = ""
 
 
+class CheckStarted(EventBase):
+    """A check of the result begins."""
+
+    kind: Literal["check.started"] = "check.started"
+    number: int
+    """Which check it is since the run began or was continued, from 1."""
+    what: str
+    """The command, or the name of the function."""
+
+
+class Checked(EventBase):
+    """A check of the result has ended. One that follows the end of the run is the score of a benchmark."""
+
+    kind: Literal["checked"] = "checked"
+    number: int
+    what: str
+    verdict: Verdict
+    score: float | None = None
+    """The number that a function or a scorer gave."""
+    exit_code: int | None = None
+    timed_out: bool = False
+    duration: float = 0.0
+    output: Text = ""
+    """Both streams of the command in one, or why the function failed."""
+    left_out: list[str] = Field(default_factory=list)
+    """A sentence for each file of the model that the check did not get."""
+
+
 class Rewarded(EventBase):
     """What training made of the run. It follows the end, when the other runs of its group have ended too."""
 
@@ -552,6 +623,8 @@ class RunFinished(EventBase):
     wall_time: float = 0.0
     without_answer: bool = False
     """Whether the model submitted with nothing saved and nothing said, also when it was reminded."""
+    check: Verdict | None = None
+    """The verdict on this end; None when nothing was checked."""
 
 
 class UnknownEvent(EventBase):
@@ -564,8 +637,8 @@ _EVENTS = (
     RunStarted, SandboxReady, MessageAdded, ModelRequested, ModelDelta, ModelFailed, ModelReplied,
     ContextKnown, ContextReduced,
     CallProposed, CallStarted, CallOutput, CallFinished, StepFacts, ArtifactSaved, ArtifactSkipped, ArtifactRemoved,
-    Noted, Controlled, CallHeld, CallDecided, SettingsChanged, Checkpointed, RewindStarted, Rewound, Forked,
-    Continued, Rewarded, RunFinished,
+    ConnectionMade, Noted, Controlled, CallHeld, CallDecided, SettingsChanged, Checkpointed, RewindStarted, Rewound,
+    Forked, Continued, CheckStarted, Checked, Rewarded, RunFinished,
 )  # fmt: skip
 _KINDS = {cls.model_fields["kind"].default for cls in _EVENTS}
 TRANSIENT = frozenset({"model.delta", "call.output"})
@@ -600,6 +673,7 @@ Event = Annotated[
     | Annotated[ArtifactSaved, Tag("artifact")]
     | Annotated[ArtifactSkipped, Tag("artifact.skipped")]
     | Annotated[ArtifactRemoved, Tag("artifact.removed")]
+    | Annotated[ConnectionMade, Tag("connection")]
     | Annotated[Noted, Tag("note")]
     | Annotated[Controlled, Tag("control")]
     | Annotated[CallHeld, Tag("call.held")]
@@ -610,6 +684,8 @@ Event = Annotated[
     | Annotated[Rewound, Tag("rewound")]
     | Annotated[Forked, Tag("forked")]
     | Annotated[Continued, Tag("continued")]
+    | Annotated[CheckStarted, Tag("check.started")]
+    | Annotated[Checked, Tag("checked")]
     | Annotated[Rewarded, Tag("rewarded")]
     | Annotated[RunFinished, Tag("run.finished")]
     | Annotated[UnknownEvent, Tag("unknown")],

@@ -91,6 +91,7 @@ class Step:
     artifacts: list[ev.ArtifactSaved] = field(default_factory=list)
     checkpoint: ev.Checkpointed | None = None
     """The files after it; None when it changed none, or they are not kept."""
+    connections: list[ev.ConnectionMade] = field(default_factory=list)
     line: ev.StepLine | None = None
     """What was recorded of it when it ended; None while nothing was, or when it has changed since."""
 
@@ -144,10 +145,14 @@ class Trajectory:
         """How the branch stands."""
         self.reward: ev.Rewarded | None = None
         """What training made of it, when it is a rollout."""
+        self.checks: list[ev.Checked] = []
+        """The checks of its result, the newest last."""
         self.steps: list[Step] = []
         self.artifacts: dict[str, ev.ArtifactSaved] = {}
         self.skipped: list[str] = []
         self.notes: list[str] = []
+        self.connections: list[ev.ConnectionMade] = []
+        """What left the sandbox, or tried to, where its network is an allow-list."""
         self.controls: list[ev.Controlled] = []
         self.checkpoints: dict[int, ev.Checkpointed] = {}
         """The kept files by step; 0 is before the first call."""
@@ -159,6 +164,10 @@ class Trajectory:
         What such a call did to the files is not kept. A run whose sandbox is gone resumes from that event, so that
         conversation and files agree.
         """
+        self.first_failure: int | None = None
+        """The number of the first step in which a call failed."""
+        self.changed_paths: set[str] = set()
+        """Files that calls have changed, as far as the record says."""
         self.changed: list[ev.SettingsChanged] = []
         self.usage = ev.Usage(cost=0.0)
         self._calls: dict[str, Call] = {}
@@ -240,7 +249,7 @@ class Trajectory:
     def seen_by_model(self) -> bool:
         """Whether the model has got all of the branch, or gets nothing more: nothing can be shown to it instead."""
         last = next((event for event in reversed(self.path) if not isinstance(event, ev.StepFacts)), None)
-        return isinstance(last, ev.ModelRequested | ev.ModelReplied | ev.RunFinished)
+        return isinstance(last, ev.ModelRequested | ev.ModelReplied | ev.RunFinished | ev.Checked)
 
     @property
     def model(self) -> str:
@@ -416,6 +425,10 @@ class Trajectory:
                 self.skipped.append(event.reason)
             case ev.ContextReduced(usage=ev.Usage() as used):
                 self.usage = self.usage + used
+            case ev.ConnectionMade():
+                self.connections.append(event)
+                if event.step in self._by_number:
+                    self._by_number[event.step].connections.append(event)
             case ev.Noted():
                 self.notes.append(event.text)
             case ev.StepFacts() if event.step in self._by_number:
@@ -424,6 +437,8 @@ class Trajectory:
                 self.controls.append(event)
             case ev.Rewarded():
                 self.reward = event
+            case ev.Checked():
+                self.checks.append(event)
 
     def messages(self, *, answer_open: bool = False) -> Iterator[dict[str, Any]]:
         """The conversation exactly as the model saw it, rebuilt from the events.
@@ -494,6 +509,9 @@ class Trajectory:
                 call.live_output = (call.live_output + event.text)[-Call.LIVE_LIMIT :]
             case ev.CallFinished():
                 call.result, call.live_output = event, ""
+                self.changed_paths.update(change.path for change in event.changes)
+                if event.failed and self.first_failure is None:
+                    self.first_failure = event.step
 
     def _add_decision(self, event: ev.CallDecided | ev.SettingsChanged) -> None:
         match event:

@@ -57,6 +57,13 @@ export interface IStepLine {
   figures?: string;
 }
 
+/** The verdict of a check, as the state of a run shows it. */
+export interface IVerdict {
+  outcome: 'passed' | 'failed' | 'score' | 'text' | 'error';
+  summary: string;
+  protected: boolean;
+}
+
 /** Where a fork comes from: the parent run, its folder's name, and the step and event it shares last. */
 export interface IForkedFrom {
   run_id: string;
@@ -247,6 +254,24 @@ export interface IArtifactRemoved extends IEventBase {
   path: string;
 }
 
+/** A connection of a sandbox whose network is an allow-list has ended, was refused, or failed. */
+export interface IConnectionMade extends IEventBase {
+  kind: 'connection';
+  step: number | null;
+  line: string;
+  host: string;
+  port: number;
+  decision: 'allowed' | 'refused' | 'failed';
+  reason: string;
+  rule: string;
+  address: string;
+  secrets: string[];
+  sent: number;
+  received: number;
+  duration: number;
+  more: number;
+}
+
 /** A note for the reader that changed nothing: a warning of the loop, a limit that is near. */
 export interface INoted extends IEventBase {
   kind: 'note';
@@ -269,6 +294,7 @@ export interface ICallHeld extends IEventBase {
   at: 'call' | 'observation';
   reason: 'step' | 'breakpoint' | 'approval' | 'pause';
   text: string;
+  hosts: string[];
 }
 
 /** What a person decided on a call that was held; it was proposed in `call.proposed`. */
@@ -285,13 +311,14 @@ export interface ICallDecided extends IEventBase {
   source: string;
 }
 
-/** The model, sampling settings, limits or pause rules change for what follows. */
+/** The model, sampling settings, limits, pause rules or allowed hosts change for what follows. */
 export interface ISettingsChanged extends IEventBase {
   kind: 'settings.changed';
   model: string | null;
   settings: Record<string, unknown>;
   limits: Record<string, unknown>;
   halts: Record<string, unknown>;
+  network: Record<string, unknown>;
   source: string;
 }
 
@@ -344,6 +371,27 @@ export interface IContinued extends IEventBase {
   source: string;
 }
 
+/** A check of the result begins. */
+export interface ICheckStarted extends IEventBase {
+  kind: 'check.started';
+  number: number;
+  what: string;
+}
+
+/** A check of the result has ended. One that follows the end of the run is the score of a benchmark. */
+export interface IChecked extends IEventBase {
+  kind: 'checked';
+  number: number;
+  what: string;
+  verdict: IVerdict;
+  score: number | null;
+  exit_code: number | null;
+  timed_out: boolean;
+  duration: number;
+  output: Text;
+  left_out: string[];
+}
+
 /** What training made of the run. It follows the end, when the other runs of its group have ended too. */
 export interface IRewarded extends IEventBase {
   kind: 'rewarded';
@@ -364,6 +412,7 @@ export interface IRunFinished extends IEventBase {
   steps: number;
   wall_time: number;
   without_answer: boolean;
+  check: IVerdict | null;
 }
 
 /** All kinds that this version knows. Others are kept and passed over. */
@@ -385,6 +434,7 @@ export type IEvent =
   | IArtifactSaved
   | IArtifactSkipped
   | IArtifactRemoved
+  | IConnectionMade
   | INoted
   | IControlled
   | ICallHeld
@@ -395,6 +445,8 @@ export type IEvent =
   | IRewound
   | IForked
   | IContinued
+  | ICheckStarted
+  | IChecked
   | IRewarded
   | IRunFinished;
 
@@ -433,6 +485,7 @@ export const PARTS: Record<string, Record<string, string>> = {
     chips: 'IChip[] | undefined',
     figures: 'string | undefined'
   },
+  IVerdict: { outcome: 'string', summary: 'string', protected: 'boolean' },
   IForkedFrom: { run_id: 'string', folder: 'string', step: 'number', event: 'string' },
   IShownInstead: { at: 'number', content: 'string' }
 };
@@ -524,9 +577,31 @@ export const EVENTS: Record<string, Record<string, string>> = {
   artifact: { step: 'number | null', path: 'string', mime: 'string', size: 'number', sha256: 'string' },
   'artifact.skipped': { reason: 'string' },
   'artifact.removed': { step: 'number | null', path: 'string' },
+  connection: {
+    step: 'number | null',
+    line: 'string',
+    host: 'string',
+    port: 'number',
+    decision: 'string',
+    reason: 'string',
+    rule: 'string',
+    address: 'string',
+    secrets: 'string[]',
+    sent: 'number',
+    received: 'number',
+    duration: 'number',
+    more: 'number'
+  },
   note: { text: 'string' },
   control: { action: 'string', text: 'string | null', source: 'string' },
-  'call.held': { step: 'number', call_id: 'string', at: 'string', reason: 'string', text: 'string' },
+  'call.held': {
+    step: 'number',
+    call_id: 'string',
+    at: 'string',
+    reason: 'string',
+    text: 'string',
+    hosts: 'string[]'
+  },
   'call.decided': {
     step: 'number',
     call_id: 'string',
@@ -543,6 +618,7 @@ export const EVENTS: Record<string, Record<string, string>> = {
     settings: 'Record<string, unknown>',
     limits: 'Record<string, unknown>',
     halts: 'Record<string, unknown>',
+    network: 'Record<string, unknown>',
     source: 'string'
   },
   checkpoint: {
@@ -572,6 +648,18 @@ export const EVENTS: Record<string, Record<string, string>> = {
   },
   forked: { run_id: 'string', folder: 'string', step: 'number', checkpoint: 'string | null' },
   continued: { source: 'string' },
+  'check.started': { number: 'number', what: 'string' },
+  checked: {
+    number: 'number',
+    what: 'string',
+    verdict: 'IVerdict',
+    score: 'number | null',
+    exit_code: 'number | null',
+    timed_out: 'boolean',
+    duration: 'number',
+    output: 'Text',
+    left_out: 'string[]'
+  },
   rewarded: {
     training_step: 'number',
     group: 'string',
@@ -586,6 +674,7 @@ export const EVENTS: Record<string, Record<string, string>> = {
     usage: 'IUsage',
     steps: 'number',
     wall_time: 'number',
-    without_answer: 'boolean'
+    without_answer: 'boolean',
+    check: 'IVerdict | null'
   }
 };

@@ -12,6 +12,7 @@ import {
   ICallProposed,
   ICallStarted,
   ICheckpointed,
+  IConnectionMade,
   IEvent,
   IForked,
   IModelDelta,
@@ -19,6 +20,7 @@ import {
   IModelReplied,
   IModelRequested,
   IRewindStarted,
+  IChecked,
   IRewarded,
   IRewound,
   IRunFinished,
@@ -30,6 +32,7 @@ import {
   IUsage
 } from '../generated/events';
 import { LIMITS } from '../generated/words';
+import { upgraded } from './older';
 import { Status } from './status';
 import { IBranch, Tree } from './tree';
 
@@ -63,6 +66,8 @@ export interface IStep {
   finishReason: string | null;
   /** What a reply without any call was answered with. */
   nudge: string;
+  /** What left the sandbox in this step, or tried to, where its network is an allow-list. */
+  connections: IConnectionMade[];
   replied: boolean;
   failures: IModelFailed[];
   artifacts: IArtifactSaved[];
@@ -120,10 +125,13 @@ export class Trajectory {
   status = new Status();
   /** What training made of it, when it is a rollout. */
   reward: IRewarded | null = null;
+  /** The checks of its result, the newest last. */
+  checks: IChecked[] = [];
   steps: IStep[] = [];
   artifacts = new Map<string, IArtifactSaved>();
   skipped: string[] = [];
   notes: string[] = [];
+  connections: IConnectionMade[] = [];
   controls: IControlled[] = [];
   /** The files as they are kept, by step; 0 is before the first call. */
   checkpoints = new Map<number, ICheckpointed>();
@@ -201,7 +209,8 @@ export class Trajectory {
   }
 
   /** Take one more event into account; says what it changed. */
-  add(event: IEvent): IChange {
+  add(given: IEvent): IChange {
+    const event = upgraded(given);
     if (TRANSIENT.has(event.kind)) {
       return this._apply(event);
     }
@@ -256,10 +265,12 @@ export class Trajectory {
   private _goTo(event: string | null): void {
     this.status = new Status();
     this.reward = null;
+    this.checks = [];
     this.steps = [];
     this.artifacts = new Map();
     this.skipped = [];
     this.notes = [];
+    this.connections = [];
     this.controls = [];
     this.checkpoints = new Map();
     this.files = null;
@@ -318,6 +329,12 @@ export class Trajectory {
       case 'artifact.skipped':
         this.skipped.push(event.reason);
         return { artifacts: true };
+      case 'connection': {
+        const step = event.step === null ? undefined : this._byNumber.get(event.step);
+        this.connections.push(event);
+        step?.connections.push(event);
+        return step ? { step } : {};
+      }
       case 'note':
         this.notes.push(event.text);
         return { header: true };
@@ -333,6 +350,11 @@ export class Trajectory {
         return this._addFiles(event);
       case 'forked':
         return { header: true };
+      case 'check.started':
+        return { header: true };
+      case 'checked':
+        this.checks.push(event);
+        return { header: true, artifacts: true };
       case 'rewarded':
         this.reward = event;
         return { header: true };
@@ -362,6 +384,7 @@ export class Trajectory {
         contextWindow: null,
         finishReason: null,
         nudge: '',
+        connections: [],
         replied: false,
         failures: [],
         artifacts: [],

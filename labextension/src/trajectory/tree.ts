@@ -12,7 +12,10 @@ const MARKS = new Set<string>([
   'control',
   'note',
   'call.held',
-  'rewarded'
+  'rewarded',
+  'connection',
+  'check.started',
+  'checked'
 ]);
 
 /** One line of events, from the first to `tip`. */
