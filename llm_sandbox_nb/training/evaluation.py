@@ -11,11 +11,12 @@ from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.analysis.load import load_runs
 from llm_sandbox_nb.benchmark.attempt import HowToAsk
 from llm_sandbox_nb.benchmark.data import load_rows
-from llm_sandbox_nb.benchmark.report import Interval, bootstrap, item_scores
+from llm_sandbox_nb.benchmark.report import item_scores
 from llm_sandbox_nb.benchmark.results import Result, cell_folder, read_results
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, make_opener
 from llm_sandbox_nb.benchmark.runner import plan as plan_items
+from llm_sandbox_nb.benchmark.statistics import Interval, bootstrap, score_interval
 from llm_sandbox_nb.benchmark.task import Task, load_task
 from llm_sandbox_nb.formatting import format_percent
 from llm_sandbox_nb.model.contract import ModelSettings
@@ -193,7 +194,7 @@ def _cell(plan: EvaluationPlan, policy: str, mode: str, results: Sequence[Result
     return Cell(
         policy,
         mode,
-        bootstrap(list(item_scores(results).values())),
+        score_interval(list(item_scores(results).values())),
         len(results),
         len(results) - len(good),
         _mean([one.turns for one in good]),
@@ -243,7 +244,11 @@ _WIDTHS = (6, 14, 22, 5, 5, 6, 8, 6, 11, 12, 9, 6)
 
 
 def _interval(found: Interval | None) -> str:
-    return "none" if found is None else f"{found.mean:.3f} [{found.low:.3f}, {found.high:.3f}]"
+    if found is None:
+        return "none"
+    if found.low is None or found.high is None:
+        return f"{found.mean:.3f} [-]"
+    return f"{found.mean:.3f} [{found.low:.3f}, {found.high:.3f}]"
 
 
 def _mean(values: Sequence[float]) -> float:

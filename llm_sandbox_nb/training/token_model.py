@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -180,15 +181,16 @@ def conversation_ids(
     found.prompt = chat.first(messages[:first], tools)
     calls: tuple[ToolCall, ...] = ()
     waiting: list[dict[str, Any]] = []
-    for message in messages[first:]:
+    for place, message in enumerate(messages[first:], first + 1):
         if message["role"] != "assistant":
             waiting.append(message)
             continue
         if waiting:
             found.add_environment(chat.between(_named(waiting, calls), calls=calls))
             waiting = []
-        found.add_reply(tuple(chat.reply(message)), None)
         calls = _calls_of(message)
+        after = itertools.takewhile(lambda one: one["role"] != "assistant", messages[place:])
+        found.add_reply(tuple(chat.reply(message, _named(list(after), calls))), None)
     return found
 
 
