@@ -142,9 +142,13 @@ class ChatTokens:
             (call["name"], _parsed(call["arguments"])) for call in meant
         ]:
             raise TemplateError(
-                f"The chat template ({self.family}) writes calls of a reply in a form that is not read back to the same "
-                "calls: use a model whose template writes the calls of its replies, such as Qwen3."
+                f"The chat template ({self.family}) writes calls of a reply in a form that is not read back to the "
+                "same calls: use a model whose template writes the calls of its replies, such as Qwen3."
             )
+
+    def harmless(self, text: str) -> str:
+        """A text that holds no control token, for those who turn it into ids themselves."""
+        return self._control.sub(lambda found: found[0] + "\u200b", text)
 
     # --- texts ---
 
@@ -166,7 +170,7 @@ class ChatTokens:
         return rest.partition(end)[2]
 
     def _asked(self, mark: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
-        """A reply whose last part, in every template, holds the mark: the arguments of its last call, else its text."""
+        """A reply whose last part holds the mark: the arguments of its last call, else its text."""
         if not calls:
             return {"role": "assistant", "content": mark}
         written = [
@@ -193,8 +197,8 @@ class ChatTokens:
         except Exception as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
             raise TemplateError(
-                f"The chat template ({self.family}) cannot write calls of tools ({reason.rstrip('.')}): use a model that "
-                "was trained with tools."
+                f"The chat template ({self.family}) cannot write calls of tools ({reason.rstrip('.')}): use a model "
+                "that was trained with tools."
             ) from error
 
     def _text(
@@ -214,7 +218,7 @@ class ChatTokens:
         rendered: Callable[[list[dict[str, Any]]], str],
         control: re.Pattern[str] | None = None,
     ) -> list[int]:
-        """The ids of what is rendered of messages. Whatever stands in these becomes ids of text, never a control token."""
+        """The ids of what is rendered of messages. What stands in these becomes ids of text, never a control token."""
         cut, control = _unused(_CUT, messages), control or self._control
 
         def guard(value: Any) -> Any:
@@ -244,8 +248,8 @@ class ChatTokens:
         except Exception as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
             raise TemplateError(
-                f"The chat template ({self.family}) cannot write calls of tools ({reason.rstrip('.')}): use a model that "
-                "was trained with tools."
+                f"The chat template ({self.family}) cannot write calls of tools ({reason.rstrip('.')}): use a model "
+                "that was trained with tools."
             ) from error
         if "probe_tool" not in shown:
             raise TemplateError(
@@ -264,7 +268,7 @@ class ChatTokens:
         self.check_reply({"role": "assistant", "content": "", "tool_calls": calls}, [_PROBE_TOOL])
 
     def _check_after(self, count: int) -> None:
-        """Raise TemplateError unless after a reply with `count` calls their results follow, each once, and nothing else."""
+        """Raise TemplateError unless after a reply with `count` calls their results follow, once, and nothing else."""
         calls = [ToolCall(f"call_0_{place}", "probe_tool", "{}") for place in range(count)]
         results = [
             {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": f"{_RESULT} {place}"}
@@ -284,8 +288,8 @@ class ChatTokens:
         once = all(after.count(result["content"]) == 1 for result in results)
         if not once or _QUESTION in after:
             raise TemplateError(
-                f"The chat template ({self.family}) does not write the results of tools after a reply, each once: use a "
-                "model that was trained with tools, such as Qwen3."
+                f"The chat template ({self.family}) does not write the results of tools after a reply, each once: use "
+                "a model that was trained with tools, such as Qwen3."
             )
 
 

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.analysis.load import load_runs
 from llm_sandbox_nb.benchmark.attempt import HowToAsk
 from llm_sandbox_nb.benchmark.data import load_rows
+from llm_sandbox_nb.benchmark.digests import check_prompts, check_questions, check_version
 from llm_sandbox_nb.benchmark.report import item_scores
-from llm_sandbox_nb.benchmark.results import Result, cell_folder, read_results
+from llm_sandbox_nb.benchmark.results import Result, ResultsError, cell_folder, read_results
+from llm_sandbox_nb.benchmark.results_folder import (
+    FolderLock,
+    PlannedCell,
+    add_to_plan,
+    check_config,
+    counted_results,
+)
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, make_opener
 from llm_sandbox_nb.benchmark.runner import plan as plan_items
@@ -23,7 +31,13 @@ from llm_sandbox_nb.model.contract import ModelSettings
 from llm_sandbox_nb.training import grpo, tiny
 from llm_sandbox_nb.training.chat_tokens import ChatTokens
 from llm_sandbox_nb.training.config import ConfigError, TrainingConfig
-from llm_sandbox_nb.training.policy import LocalGenerator, PolicyModel, Sampling, load_policy
+from llm_sandbox_nb.training.policy import (
+    LocalGenerator,
+    PolicyModel,
+    Sampling,
+    load_policy,
+    weights_digest,
+)
 from llm_sandbox_nb.training.record import START, TrainingRecord
 from llm_sandbox_nb.training.training_run import NOTES, task_and_rows
 
@@ -134,22 +148,54 @@ def evaluate(plan: EvaluationPlan, say: Callable[[str], None] = lambda text: Non
     Raises:
         ConfigError, TemplateError: a policy cannot be loaded.
         FatalError: no sandbox can be opened, or a scorer does not load.
+
+    Results of another policy, sampling or data are refused with a ConfigError too.
     """
     grpo.require_packages(TrainingConfig())
     for name, path in plan.policies.items():
         say(f"{name}: {path}")
-        _evaluate_one(plan, name, path)
+        out = plan.out / name
+        out.mkdir(parents=True, exist_ok=True)
+        try:
+            with FolderLock(out):
+                check_evaluation(plan, path, out)
+                _evaluate_one(plan, name, path)
+        except ResultsError as error:
+            raise ConfigError(str(error)) from error
     return list(cells(plan))
+
+
+def check_evaluation(plan: EvaluationPlan, path: str, out: Path) -> None:
+    """Compare policy, sampling, rows and prompts with those that the results in `out` were made with, and plan them.
+
+    Raises:
+        ResultsError: one has changed since.
+    """
+    check_config(
+        out,
+        {"policy": path, "weights": weights_digest(path), "seed": plan.config.seed, **asdict(plan.sampling)},
+    )
+    task, before, rows = _limited(plan), read_results(out), {row.id: row for row in plan.rows}
+    check_questions(out, before, {task.name: (task, rows)})
+    check_prompts(out, before, [task])
+    kept = {result.key for result in before if not result.error_kind}
+    planned = {(task.name, mode, row, n) for mode in plan.modes for row in rows for n in range(plan.repeats)}
+    check_version(out, before, planned - kept)
+    cells = [PlannedCell(task.name, mode, rows=dict.fromkeys(rows, plan.repeats)) for mode in plan.modes]
+    add_to_plan(out, cells, {task.name: list(rows)})
+
+
+def _limited(plan: EvaluationPlan) -> Task:
+    """The task with the limits of the training's rollouts."""
+    rollouts = plan.config.rollouts
+    tokens = rollouts.prompt_tokens + rollouts.completion_tokens
+    return replace(plan.task, limits=RunLimits(rollouts.turns, tokens, None, rollouts.time))
 
 
 def _evaluate_one(plan: EvaluationPlan, name: str, path: str) -> None:
     rollouts = plan.config.rollouts
     options = RunnerOptions(plan.out / name, plan.workers)
-    limits = RunLimits(
-        rollouts.turns, rollouts.prompt_tokens + rollouts.completion_tokens, None, rollouts.time
-    )
-    task = replace(plan.task, limits=limits)
-    items = plan_items([(task, list(plan.rows))], plan.modes, plan.repeats)
+    items = plan_items([(_limited(plan), list(plan.rows))], plan.modes, plan.repeats)
     model, tokenizer = load_policy(path, plan.config.model.dtype)
     with LocalGenerator(model, tokenizer, plan.sampling, plan.config.seed) as generator:
         policy = PolicyModel(
@@ -176,7 +222,7 @@ def _evaluate_one(plan: EvaluationPlan, name: str, path: str) -> None:
 def cells(plan: EvaluationPlan) -> Iterator[Cell]:
     """The cells that have results."""
     for policy in plan.policies:
-        results = read_results(plan.out / policy)
+        results = counted_results(plan.out / policy)
         for mode in plan.modes:
             found = [one for one in results if one.mode == mode and one.task == plan.task.name]
             if found:
@@ -209,7 +255,7 @@ def _cell(plan: EvaluationPlan, policy: str, mode: str, results: Sequence[Result
 def differences(plan: EvaluationPlan) -> Iterator[tuple[str, Interval]]:
     """After less before in each mode, over the rows that both have scores for."""
     scores = {
-        (policy, mode): item_scores(one for one in read_results(plan.out / policy) if one.mode == mode)
+        (policy, mode): item_scores(one for one in counted_results(plan.out / policy) if one.mode == mode)
         for policy in plan.policies
         for mode in plan.modes
     }

@@ -32,7 +32,7 @@ def test_steps_have_reward_spread_use_and_stops(
     assert main(["train", "watch", str(record.folder), "--once"]) == 0
     title, head, first, second = capsys.readouterr().out.splitlines()
     assert title == "tiny-cpu: 2 of 3 steps, 32 rollouts each"
-    assert " ".join(head.split()) == "step reward turns tokens read external files computation seconds stops"
+    assert " ".join(head.split()) == "step reward alike turns tokens read external files computation seconds stops"
     assert first.split()[:4] == ["1", "0.500", "±", "0.25"]
     assert "█" * 6 in first
     assert first.endswith("3 submitted, 1 steps")
