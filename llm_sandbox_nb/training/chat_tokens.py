@@ -307,6 +307,7 @@ FAMILIES = (
     ("[INST]", "Mistral"),
     ("<|im_middle|>", "Kimi K2"),
     ("<SPECIAL_", "Nemotron"),
+    ("truncate_history_thinking", "Nemotron"),
     ("<|end|>", "Phi"),
     ("<function=", "Qwen3-Coder"),
     ("<tool_call>", "Qwen"),

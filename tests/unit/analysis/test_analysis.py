@@ -383,7 +383,9 @@ def test_the_command_says_how_runs_ended_and_nothing_that_is_not_known(
     journal(tmp_path / "math" / "r2", run_events(2))
     journal(tmp_path / "math" / "r3", [*run_events(2)[:-1], ev.RunFinished(stop_reason="steps", steps=2)])
     journal(tmp_path / "math" / "r4", run_events(2)[:-1])
-    journal(tmp_path / "math" / "copy-of-r1", events[:-1])  # the same run, before it ended: the whole one counts
+    journal(
+        tmp_path / "math" / "copy-of-r1", events[:-1]
+    )  # the same run, before it ended: the whole one counts
     journal(tmp_path / "math" / "no-turn", [one for one in events if not isinstance(one, ev.ModelReplied)])
     (tmp_path / "paper").mkdir()
     (tmp_path / "paper" / "trajectory.json").write_text(dump_seed(Trajectory(events)))
