@@ -49,7 +49,7 @@ const UNREAD: Record<string, string[]> = {
   'call.finished': ['step', 'stdout', 'stderr', 'truncated', 'before', 'after', 'background'],
   'call.decided': ['after'],
   checkpoint: ['duration'],
-  'run.finished': ['without_answer']
+  'run.finished': ['without_answer', 'check']
 };
 
 /** Whether it is the number of a version of records; the first ones have none. */

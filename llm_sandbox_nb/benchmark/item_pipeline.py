@@ -18,6 +18,7 @@ from llm_sandbox_nb.benchmark.digests import same_question, signed
 from llm_sandbox_nb.benchmark.judge import FATAL_KINDS, Judge
 from llm_sandbox_nb.benchmark.results import Result, cell_folder
 from llm_sandbox_nb.benchmark.rows import DataError, Row
+from llm_sandbox_nb.benchmark.score_event import record_score
 from llm_sandbox_nb.benchmark.scoring_pool import Scoring
 from llm_sandbox_nb.benchmark.swe import score_patch
 from llm_sandbox_nb.benchmark.task import Task
@@ -151,6 +152,7 @@ class LocalBackend:
         score = Score(None) if attempt.error_kind else await self._score(item, attempt)
         unscored = score.value is None and not attempt.error_kind and item.task.scorer != "judge"
         trajectory = attempt.run.trajectory
+        record_score(attempt.run.folder, trajectory, item.task.scorer, score)
         tokens = tokens_of(trajectory)
         times = times_of(Loaded("", "", "journal", attempt.run.journal, trajectory))
         return Result(

@@ -111,7 +111,7 @@ def _entry(folder: Path, short_id: str, names: Mapping[str, str]) -> RunEntry:
             found = trajectory.state(live=running)
             said = found.words
             if other and found.state == State.REPLAYED.label:
-                said = f"Replay of {names[other]}" if other in names else said
+                said = f"Replay of {names[other]}" if other in names and not found.check else said
                 said = ": ".join(filter(None, (said, replay_finding(folder))))
             steps, usage = trajectory.steps_done, trajectory.usage
     except (OSError, JournalError) as error:
@@ -137,17 +137,20 @@ def _entry(folder: Path, short_id: str, names: Mapping[str, str]) -> RunEntry:
 
 
 def _ends(folder: Path) -> tuple[ev.RunStarted | None, ev.RunFinished | None]:
-    """The first event, and the last one if it ends the run: all that a list needs of most runs."""
+    """The first event, and the last one if it ends the run, with its score: all that a list needs of most runs."""
     with os.fdopen(open_file(folder, JOURNAL), "rb") as file:
         first = file.readline(LINE_MOST)
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - _TAIL))
-        last = file.read().splitlines(keepends=True)[-1:]
+        last = file.read().splitlines(keepends=True)[-2:]
     with contextlib.suppress(ValueError):
         start = ev.parse_event(first)
-        finish = ev.parse_event(last[0]) if last and last[0].endswith(b"\n") else None
+        ends = [ev.parse_event(line) for line in last if line.endswith(b"\n")]
+        score = ends.pop() if ends and isinstance(ends[-1], ev.Checked) else None
+        finish = ends[-1] if ends else None
         if isinstance(start, ev.RunStarted) and isinstance(finish, ev.RunFinished):
-            return start, finish
+            scored = {"check": score.verdict} if isinstance(score, ev.Checked) else {}
+            return start, finish.model_copy(update=scored)
     return None, None
 
 

@@ -77,7 +77,7 @@ def rewind_and_undo(page: Page) -> None:
     badge = card.locator(".lsn-header .lsn-badge").first
     expect(badge).to_have_text("Ready to continue from step 4")
     card.get_by_role("button", name="Undo", exact=True).first.click()
-    expect(badge).to_have_text("Submitted")
+    expect(badge).to_have_text("Submitted, not checked")
 
 
 def run_the_hostile_page(page: Page) -> None:

@@ -57,6 +57,13 @@ export interface IStepLine {
   figures?: string;
 }
 
+/** The verdict of a check, as the state of a run shows it. */
+export interface IVerdict {
+  outcome: 'passed' | 'failed' | 'score' | 'text' | 'error';
+  summary: string;
+  protected: boolean;
+}
+
 /** Where a fork comes from: the parent run, its folder's name, and the step and event it shares last. */
 export interface IForkedFrom {
   run_id: string;
@@ -344,6 +351,27 @@ export interface IContinued extends IEventBase {
   source: string;
 }
 
+/** A check of the result begins. */
+export interface ICheckStarted extends IEventBase {
+  kind: 'check.started';
+  number: number;
+  what: string;
+}
+
+/** A check of the result has ended. One that follows the end of the run is the score of a benchmark. */
+export interface IChecked extends IEventBase {
+  kind: 'checked';
+  number: number;
+  what: string;
+  verdict: IVerdict;
+  score: number | null;
+  exit_code: number | null;
+  timed_out: boolean;
+  duration: number;
+  output: Text;
+  left_out: string[];
+}
+
 /** What training made of the run. It follows the end, when the other runs of its group have ended too. */
 export interface IRewarded extends IEventBase {
   kind: 'rewarded';
@@ -364,6 +392,7 @@ export interface IRunFinished extends IEventBase {
   steps: number;
   wall_time: number;
   without_answer: boolean;
+  check: IVerdict | null;
 }
 
 /** All kinds that this version knows. Others are kept and passed over. */
@@ -395,6 +424,8 @@ export type IEvent =
   | IRewound
   | IForked
   | IContinued
+  | ICheckStarted
+  | IChecked
   | IRewarded
   | IRunFinished;
 
@@ -433,6 +464,7 @@ export const PARTS: Record<string, Record<string, string>> = {
     chips: 'IChip[] | undefined',
     figures: 'string | undefined'
   },
+  IVerdict: { outcome: 'string', summary: 'string', protected: 'boolean' },
   IForkedFrom: { run_id: 'string', folder: 'string', step: 'number', event: 'string' },
   IShownInstead: { at: 'number', content: 'string' }
 };
@@ -572,6 +604,18 @@ export const EVENTS: Record<string, Record<string, string>> = {
   },
   forked: { run_id: 'string', folder: 'string', step: 'number', checkpoint: 'string | null' },
   continued: { source: 'string' },
+  'check.started': { number: 'number', what: 'string' },
+  checked: {
+    number: 'number',
+    what: 'string',
+    verdict: 'IVerdict',
+    score: 'number | null',
+    exit_code: 'number | null',
+    timed_out: 'boolean',
+    duration: 'number',
+    output: 'Text',
+    left_out: 'string[]'
+  },
   rewarded: {
     training_step: 'number',
     group: 'string',
@@ -586,6 +630,7 @@ export const EVENTS: Record<string, Record<string, string>> = {
     usage: 'IUsage',
     steps: 'number',
     wall_time: 'number',
-    without_answer: 'boolean'
+    without_answer: 'boolean',
+    check: 'IVerdict | null'
   }
 };

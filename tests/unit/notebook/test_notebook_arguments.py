@@ -44,6 +44,7 @@ def test_all_options() -> None:
 
 
 SAID_OTHERWISE = {
+    "check",
     *(
         "input",
         "out",
@@ -55,7 +56,7 @@ SAID_OTHERWISE = {
         "break_when",
         "tool",
         "on_pause",
-    )
+    ),
 }
 """Options that only a cell has, or that mean something else there."""
 
