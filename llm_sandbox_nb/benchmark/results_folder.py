@@ -85,12 +85,9 @@ def read_config(out: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        content = json.loads(path.read_text("utf-8"))
-        if not isinstance(content, dict):
-            raise ValueError("it holds no keys")
-    except (OSError, ValueError) as error:
+        return dict(json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError, TypeError) as error:
         raise ResultsError(f"{path} cannot be read ({error}): remove it, or choose another --out.") from error
-    return content
 
 
 def check_config(out: Path, config: dict[str, Any]) -> None:

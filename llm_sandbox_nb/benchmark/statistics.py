@@ -96,7 +96,7 @@ def mcnemar(better: int, worse: int) -> float:
     """The chance of a split at least so uneven when both are equally good: the exact binomial test."""
     number = better + worse
     tail = sum(math.comb(number, k) for k in range(min(better, worse) + 1))
-    return min(1.0, 2 * tail / 2**number)
+    return min(1.0, float(2 * tail / 2**number))
 
 
 @dataclass(frozen=True)
