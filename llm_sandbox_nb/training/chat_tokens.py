@@ -174,7 +174,7 @@ class ChatTokens:
         if not calls:
             return {"role": "assistant", "content": mark}
         written = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": "{}"}}
+            {"id": call.id, "type": "function", "function": {"name": _name(call), "arguments": "{}"}}
             for call in calls[: self._most_calls]
         ]
         written[-1]["function"]["arguments"] = json.dumps({"text": mark}, ensure_ascii=False)  # type: ignore[index]
@@ -335,6 +335,11 @@ def _control_tokens(tokenizer: Tokenizer) -> tuple[re.Pattern[str], re.Pattern[s
         return re.compile(first or r"(?!)")
 
     return pattern(special), pattern(control)
+
+
+def _name(call: ToolCall) -> str:
+    """The name of a call, which templates may write beside its result; a word for what is no name."""
+    return call.name if re.fullmatch(r"[\w.-]{1,100}", call.name) else "unknown"
 
 
 def _unused(text: str, messages: Sequence[dict[str, Any]]) -> str:

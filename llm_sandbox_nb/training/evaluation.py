@@ -70,6 +70,8 @@ class Cell:
     score: Interval | None
     results: int
     errors: int
+    scored: int
+    planned: int
     turns: float
     tokens: float
     calls: float
@@ -243,6 +245,8 @@ def _cell(plan: EvaluationPlan, policy: str, mode: str, results: Sequence[Result
         score_interval(list(item_scores(results).values())),
         len(results),
         len(results) - len(good),
+        sum(one.score is not None for one in good),
+        len(plan.rows) * plan.repeats,
         _mean([one.turns for one in good]),
         _mean([one.model_tokens for one in good]),
         _mean([row["calls"] for row in rows]),
@@ -269,7 +273,7 @@ def differences(plan: EvaluationPlan) -> Iterator[tuple[str, Interval]]:
 def evaluation_text(plan: EvaluationPlan) -> Iterator[str]:
     """The table of cells, and what the training changed."""
     heads = ("policy", "mode", "score (95 %)", "turns", "calls", "tokens", "external", "files", "computation",
-             "verification", "structure", "errors")  # fmt: skip
+             "verification", "structure", "errors", "scored")  # fmt: skip
     yield "  ".join(head.ljust(width) for head, width in zip(heads, _WIDTHS, strict=True)).rstrip()
     for cell in cells(plan):
         shown = (
@@ -280,13 +284,14 @@ def evaluation_text(plan: EvaluationPlan) -> Iterator[str]:
             *(f"{format_percent(value)}%" for value in cell.capabilities.values()),
             *(f"{value:.2f}" for value in (cell.verification, cell.structure)),
             str(cell.errors),
+            f"{cell.scored} of {cell.planned}",
         )
         yield "  ".join(text.ljust(width) for text, width in zip(shown, _WIDTHS, strict=True)).rstrip()
     for mode, change in differences(plan):
         yield f"after - before, {mode}: {_interval(change)} over {len(plan.rows)} rows"
 
 
-_WIDTHS = (6, 14, 22, 5, 5, 6, 8, 6, 11, 12, 9, 6)
+_WIDTHS = (6, 14, 22, 5, 5, 6, 8, 6, 11, 12, 9, 6, 0)
 
 
 def _interval(found: Interval | None) -> str:

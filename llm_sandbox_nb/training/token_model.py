@@ -17,7 +17,7 @@ from llm_sandbox_nb.model.contract import (
 )
 from llm_sandbox_nb.model.request import assistant_message
 from llm_sandbox_nb.model.stream import Assembly
-from llm_sandbox_nb.training.chat_tokens import ChatTokens
+from llm_sandbox_nb.training.chat_tokens import ChatTokens, TemplateError
 from llm_sandbox_nb.training.generation import Generator
 from llm_sandbox_nb.trajectory.events import Usage
 
@@ -143,7 +143,10 @@ class TokenModel:
                 "The conversation was changed, so its tokens are not those that were sampled: begin a new one.",
                 kind="bad_request",
             )
-        ids = self.chat.between(_named(rest[1:], self._calls), calls=self._calls)
+        try:
+            ids = self.chat.between(_named(rest[1:], self._calls), calls=self._calls)
+        except TemplateError as error:
+            raise ModelError(str(error), kind="bad_request") from error
         return [self.chat.end, *ids] if self.cut else ids
 
     def _read(self, ids: tuple[int, ...], tools: list[dict[str, Any]], prompt: int) -> Reply:

@@ -94,6 +94,18 @@ def begin(seen: list[str]) -> Any:
     return lambda item: seen.append(item.row.id)
 
 
+def test_another_number_of_verdicts_judges_the_kept_answers_again(tmp_path: Path) -> None:
+    model, judge = FunctionModel(answers), judging()
+    run(benchmark(tmp_path, model, judge).run(items()), 60)
+    again = benchmark(tmp_path, model, judge)
+    assert again.open_items(items()) == []
+    assert again.judge is not None
+    again.judge.options = replace(again.judge.options, repeats=3)
+    run(again.run(items()), 60)
+    assert {result.detail for result in read_results(tmp_path)} == {"correct: 3 correct, 0 incorrect"}
+    assert (len(model.asked), len(judge.asked)) == (4, 4 * 3), "each judgement that is kept is not asked again"
+
+
 def test_a_verdict_beside_a_failure_is_a_score(tmp_path: Path) -> None:
     said = iter([fails_later("server"), lambda: says("CORRECT")] * 4)
     judge = FunctionModel(lambda messages: next(said)(), "test/judge")

@@ -215,6 +215,9 @@ def test_a_limit_is_no_error_and_its_answer_counts(tmp_path: Path) -> None:
     run(runner(tmp_path, FunctionModel(endless)).run(items(rows=ROWS[:1])), 60)
     (result,) = read_results(tmp_path)
     assert (result.stop_reason, result.error_kind, result.score, result.turns) == ("steps", "", 1.0, 20)
+    (cell,) = summary(tmp_path)["cells"]
+    assert (cell["at_limit"], cell["score_low"]) == (1, None), "one item has no interval"
+    assert "stopped at a limit" in as_text(summary(tmp_path))
 
 
 def test_cancelling_leaves_nothing_behind(tmp_path: Path) -> None:
