@@ -16,7 +16,7 @@ from llm_sandbox_nb.analysis.usage import times_of, tokens_of
 from llm_sandbox_nb.benchmark.attempt import Attempt, HowToAsk, Opener, in_sandbox, with_one_reply
 from llm_sandbox_nb.benchmark.digests import same_question, signed
 from llm_sandbox_nb.benchmark.judge import FATAL_KINDS, Judge
-from llm_sandbox_nb.benchmark.results import Result, cell_folder
+from llm_sandbox_nb.benchmark.results import ANSWERED, JUDGE, SCORER, Result, cell_folder
 from llm_sandbox_nb.benchmark.rows import DataError, Row
 from llm_sandbox_nb.benchmark.score_event import record_score
 from llm_sandbox_nb.benchmark.scoring_pool import Scoring
@@ -32,10 +32,6 @@ logger = logging.getLogger(__name__)
 _UNSAFE = re.compile(r"[^\w.-]+")
 _ONCE_CUT = 20_000
 """Earlier versions kept so many characters of an answer that had a score."""
-SCORER = "scorer"
-"""The error kind of an item that has an answer and no score: its scorer failed, did not end, or gave none."""
-JUDGE = "judge"
-"""The error kind of an item that has an answer and whose judge could not be asked."""
 _NO_JUDGE = "no judge: name one with --judge_model"
 _FINAL_KINDS = ("data", "content_policy", "bad_request", SCORER)
 """Errors that another attempt would meet again, and other items would not."""
@@ -217,7 +213,7 @@ class Rescoring:
         """
         answer = before.answer
         cut = answer is not None and len(answer) == _ONCE_CUT and not before.error_kind
-        if before.error_kind not in ("", SCORER, JUDGE) or cut:
+        if before.error_kind not in ANSWERED or cut:
             return None
         if not same_question(before, item.task, item.row):
             return None

@@ -14,7 +14,7 @@ from typing import Any
 
 from llm_sandbox_nb.analysis.usage import Times, throughput
 from llm_sandbox_nb.benchmark.judge import agreement, read_judgements
-from llm_sandbox_nb.benchmark.results import Result, ResultsError, count_errors
+from llm_sandbox_nb.benchmark.results import ANSWERED, Result, ResultsError, count_errors
 from llm_sandbox_nb.benchmark.results_folder import counted_results, read_plan
 from llm_sandbox_nb.benchmark.spent import Spent, spent_in
 from llm_sandbox_nb.benchmark.statistics import paired, passes, score_interval
@@ -62,6 +62,7 @@ def cell_row(
         "unparsable": sum(result.detail == "unparsable" for result in good),
         "unscored": sum(result.score is None for result in good),
         "errors": len(results) - len(good),
+        "answered": sum(result.error_kind in ANSWERED for result in results),
         "at_limit": sum(result.stop_reason in LIMITS for result in good),
         "cut_off": sum(result.cut_replies > 0 for result in good),
         "turns_mean": _mean([result.turns for result in good]),
@@ -298,7 +299,7 @@ def _passes(cells: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _spent(row: Mapping[str, Any]) -> str:
     """What one task and mode has spent, lost attempts included."""
-    lost = row["spent_attempts"] - (row["results"] - row["errors"])
+    lost = row["spent_attempts"] - row["answered"]
     more = f", {lost} of them lost or failed" if lost > 0 else ""
     cost = "cost unknown" if row["spent_cost"] is None else format_cost(row["spent_cost"])
     return (

@@ -12,6 +12,12 @@ from typing import Any
 
 FILE = "results.jsonl"
 CONFIG = "config.json"
+SCORER = "scorer"
+"""The error kind of an item that has an answer and no score: its scorer failed, did not end, or gave none."""
+JUDGE = "judge"
+"""The error kind of an item that has an answer and whose judge could not be asked."""
+ANSWERED = ("", SCORER, JUDGE)
+"""The kinds of results whose answer is kept."""
 Key = tuple[str, str, str, int]
 
 

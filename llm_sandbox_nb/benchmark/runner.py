@@ -13,8 +13,6 @@ from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.benchmark.attempt import HowToAsk, Opener
 from llm_sandbox_nb.benchmark.digests import scorer_digest, signed
 from llm_sandbox_nb.benchmark.item_pipeline import (
-    JUDGE,
-    SCORER,
     Backend,
     FatalError,
     Item,
@@ -26,7 +24,7 @@ from llm_sandbox_nb.benchmark.item_pipeline import (
     unjudged,
 )
 from llm_sandbox_nb.benchmark.judge import Judge
-from llm_sandbox_nb.benchmark.results import Key, Result, read_results, write_result
+from llm_sandbox_nb.benchmark.results import ANSWERED, Key, Result, read_results, write_result
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.score_event import record_result
 from llm_sandbox_nb.benchmark.scoring_pool import Scoring
@@ -97,7 +95,7 @@ class Runner:
 
     def unanswered(self, items: Iterable[Item]) -> list[Item]:
         """The open items for which the model must be asked."""
-        kept = {one.key for one in read_results(self.options.out) if one.error_kind in ("", SCORER, JUDGE)}
+        kept = {one.key for one in read_results(self.options.out) if one.error_kind in ANSWERED}
         return [item for item in self.open_items(items) if item.key not in kept]
 
     def _is_open(self, item: Item, result: Result | None) -> bool:

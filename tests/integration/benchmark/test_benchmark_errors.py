@@ -103,7 +103,9 @@ def test_another_number_of_verdicts_judges_the_kept_answers_again(tmp_path: Path
     again.judge.options = replace(again.judge.options, repeats=3)
     run(again.run(items()), 60)
     assert {result.detail for result in read_results(tmp_path)} == {"correct: 3 correct, 0 incorrect"}
-    assert (len(model.asked), len(judge.asked)) == (4, 4 * 3), "each judgement that is kept is not asked again"
+    assert (len(model.asked), len(judge.asked)) == (4, 4 * 3), (
+        "each judgement that is kept is not asked again"
+    )
 
 
 def test_a_verdict_beside_a_failure_is_a_score(tmp_path: Path) -> None:
