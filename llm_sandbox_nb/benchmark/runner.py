@@ -39,7 +39,17 @@ MODEL_VALUES = (
     "max_tokens_per_call", "model_timeout", "model_wait", "extra_body", "command_timeout", "max_response_len",
     "save_litellm_response", "same_failures", "tool_calls",
 )  # fmt: skip
-SANDBOX_VALUES = ("isolation", "profile", "image", "network", "ca_bundle", "index_url", "proxy")
+SANDBOX_VALUES = (
+    "isolation",
+    "profile",
+    "image",
+    "network",
+    "allow",
+    "secret",
+    "ca_bundle",
+    "index_url",
+    "proxy",
+)
 
 
 @dataclass(frozen=True)
@@ -263,7 +273,8 @@ def how_of(values: Mapping[str, Any]) -> HowToAsk:
 
 def opener_of(values: Mapping[str, Any]) -> Opener:
     """Opens the sandboxes that the values of `SANDBOX_VALUES` ask for."""
-    site = {name: values[name] for name in ("ca_bundle", "index_url", "proxy") if values[name]}
+    site = {name: values[name] for name in ("allow", "ca_bundle", "index_url", "proxy") if values.get(name)}
+    site |= {"secrets": values["secret"]} if values.get("secret") else {}
     return make_opener(
         values["isolation"],
         profile=values["profile"],

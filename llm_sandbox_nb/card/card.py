@@ -74,7 +74,10 @@ class Card:
         held = {one.path: place for place, one in enumerate(shown) if holds_all(one)}
         bundle = trajectory_json(trajectory, artifacts, caps, held)
         left_out = [f"Left out: {reason}" for reason in trajectory.skipped]
-        notes = [*[*trajectory.notes, *left_out][:50], *self._where(artifacts, bundle["text_limit"])]
+        notes = [
+            *[*trajectory.notes, *_network(trajectory), *left_out][:50],
+            *self._where(artifacts, bundle["text_limit"]),
+        ]
         return {
             MIME: packed(bundle),
             "text/html": page.run_html(
@@ -111,8 +114,16 @@ class Card:
         return [note] if note else []
 
 
+_CONNECTIONS = 20
 _FILES = 20
 _SIGNS = {"bash": "$ ", "edit": "edit "}
+
+
+def _network(trajectory: Trajectory) -> list[str]:
+    """What left the sandbox, or tried to, each line once."""
+    lines = list(dict.fromkeys(one.line for one in trajectory.connections if one.line))
+    more = f"; and {len(lines) - _CONNECTIONS} more" if len(lines) > _CONNECTIONS else ""
+    return [f"Network: {plain('; '.join(lines[:_CONNECTIONS]))}{more}"] if lines else []
 
 
 def card_text(trajectory: Trajectory, *, live: bool) -> str:
@@ -129,7 +140,12 @@ def card_text(trajectory: Trajectory, *, live: bool) -> str:
         more = f" and {len(files) - _FILES} more" if len(files) > _FILES else ""
         lines += ["", f"Files: {named}{more}"]
     where = [protection_chip(trajectory.sandbox.protection)] if trajectory.sandbox else []
-    lines += ["", " · ".join([*figures(trajectory), *where, *(said for _, said in findings(trajectory))]), ""]
+    lines += [
+        "",
+        *_network(trajectory),
+        " · ".join([*figures(trajectory), *where, *(said for _, said in findings(trajectory))]),
+        "",
+    ]
     rows, hidden = listed_rows(trajectory, live=live)
     if hidden:
         lines.append(f"... {plural(hidden, 'step')} before ...")

@@ -41,7 +41,8 @@ CLOSING = 120.0
 _INTERVAL = 1.0
 """Seconds between two updates of the table while nothing changes."""
 _SETTINGS = (
-    "model", "api_base", "api_key_env", "isolation", "profile", "image", "network", "ca_bundle", "index_url", "proxy",
+    "model", "api_base", "api_key_env", "isolation", "profile", "image", "network", "allow", "secret",
+    "ca_bundle", "index_url", "proxy",
 )  # fmt: skip
 """Options that `%config SandboxMagics` may set."""
 _Work = Callable[[list[Item]], Coroutine[Any, Any, object]]

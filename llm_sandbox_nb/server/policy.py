@@ -141,6 +141,8 @@ class SandboxPolicy(Configurable):
             limits=self._limits(request.limits or self._default_limits()),
             index_url=_sites("package index", request.index_url, self.index_url),
             proxy=_sites("proxy", request.proxy, self.proxy),
+            allow=request.allow,
+            secrets=request.secrets,
             ca_bundle=Path(self.ca_bundle) if self.ca_bundle else None,
             ca_bundle_pem=request.ca_bundle_pem
             and _sites("CA bundle", request.ca_bundle_pem, self.ca_bundle),

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.analysis.load import load_runs
@@ -216,7 +217,12 @@ def _evaluate_one(plan: EvaluationPlan, name: str, path: str) -> None:
             same_failures=0,
             remind=False,
         )
-        named = {"profile": rollouts.profile, "image": rollouts.image, "network": rollouts.network}
+        named: dict[str, Any] = {
+            "profile": rollouts.profile,
+            "image": rollouts.image,
+            "network": rollouts.network,
+        }
+        named |= {"allow": rollouts.allow, "secrets": rollouts.secrets}
         opener = make_opener(rollouts.isolation, **{key: value for key, value in named.items() if value})
         asyncio.run(Runner(how, opener, options).run(items))
 

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.limits import RunLimits
@@ -89,11 +89,12 @@ class RolloutSetting:
 
 def open_sandboxes(config: RolloutConfig) -> OpenSandbox:
     """Opens a sandbox with the options of the configuration."""
-    named = {"profile": config.profile, "image": config.image, "network": config.network}
+    named: dict[str, Any] = {"profile": config.profile, "image": config.image, "network": config.network}
+    named |= {"allow": config.allow, "secrets": config.secrets}
     options = {name: value for name, value in named.items() if value}
 
     async def opened() -> Sandbox:
-        return await open_sandbox(config.isolation, **options)  # type: ignore[arg-type]
+        return await open_sandbox(config.isolation, **options)
 
     return opened
 

@@ -312,6 +312,7 @@ class StepBody {
   private _thought = h('div', { class: 'lsn-thought' });
   private _failures = h('div', { class: 'lsn-failures' });
   private _calls = h('div');
+  private _connections = h('div', { class: 'lsn-connections' });
   private _nudge: HTMLElement | null = null;
   private _cause: HTMLElement | null = null;
   private _views: CallView[] = [];
@@ -321,13 +322,13 @@ class StepBody {
     private _step: IStep,
     private _context: IStepContext
   ) {
-    this.node = h('div', {}, this._thought, this._failures, this._calls);
+    this.node = h('div', {}, this._thought, this._failures, this._calls, this._connections);
   }
 
   /** Show the step as it is now; `causes`: also what led to it. */
   update(causes: boolean): void {
     const { host } = this._context;
-    const { reasoning, failures, calls, nudge } = this._step;
+    const { reasoning, failures, calls, nudge, connections } = this._step;
     if (reasoning) {
       this._showReasoning(reasoning);
     }
@@ -343,6 +344,10 @@ class StepBody {
       this._calls.append(view.node);
     }
     this._views.forEach(view => view.update());
+    for (const one of connections.slice(this._connections.childElementCount)) {
+      const kind = one.decision === 'allowed' ? 'lsn-note' : 'lsn-error';
+      this._connections.append(h('div', { class: kind }, host.trans('Network: %1', one.line)));
+    }
     if (nudge && !this._nudge) {
       this._nudge = h('div', { class: 'lsn-note' }, nudge);
       this._calls.after(this._nudge);

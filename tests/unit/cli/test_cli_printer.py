@@ -176,7 +176,8 @@ def test_each_step_says_its_own_tokens_and_what_was_spent_of_the_budget() -> Non
     end = ev.RunFinished(stop_reason="answered", steps=3, usage=used + used + used)
     free = printed(start.model_copy(update={"scripted": True}), *steps, end)
     assert (
-        "\nStep 3\n  .\n  4.1k tokens\n\nAnswered after 3 steps, 12,300 tokens in all, scripted: free" in free
+        "\nStep 3\n  .\n  4.1k tokens\n\nAnswered, not checked · 3 steps, 12,300 tokens in all, scripted: free"
+        in free
     )
 
 
