@@ -92,6 +92,7 @@ class Session:
         start = (
             ev.Continued(source="python") if self.past else self.spec.start_event(self.recorder.folder.name)
         )
+        self.recorder.use_rules(self.spec.doubts)
         try:
             self.recorder.emit(start)
         except OSError as error:
