@@ -1,4 +1,4 @@
-"""Plays the runs of a table of planted runs (tests/data/planted_doubts.yaml) with a scripted model in a `process` sandbox."""
+"""Plays planted runs (tests/data/planted_doubts.yaml) with a scripted model in a `process` sandbox."""
 
 from __future__ import annotations
 
@@ -44,7 +44,12 @@ def _call(what: Any) -> dict[str, Any]:
     if "create" in what:
         arguments = {"command": "create", "path": what["create"], "file_text": what["text"]}
     else:
-        arguments = {"command": "str_replace", "path": what["replace"], "old_str": what["old"], "new_str": what["new"]}
+        arguments = {
+            "command": "str_replace",
+            "path": what["replace"],
+            "old_str": what["old"],
+            "new_str": what["new"],
+        }
     return {"tool": "str_replace_editor", "arguments": arguments}
 
 

@@ -12,6 +12,7 @@ from llm_sandbox_nb.formatting import TAIL, clip, plural
 from llm_sandbox_nb.plain_text import first_line, plain
 from llm_sandbox_nb.sandbox.isolations import isolates
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.doubts.rules import doubts_of
 from llm_sandbox_nb.trajectory.protection import protection_chip, protection_text
 from llm_sandbox_nb.trajectory.step_line import step_failed, step_line
 from llm_sandbox_nb.trajectory.trajectory import Step, Trajectory
@@ -37,6 +38,7 @@ def run_html(
     parts = [
         header_html(trajectory, limit, live=live),
         result_html(trajectory, limit),
+        doubts_html(trajectory, live=live),
         files_html(files),
         facts_html(trajectory, tally, live=live),
         before,
@@ -71,6 +73,16 @@ def result_html(trajectory: Trajectory, limit: int) -> str:
     answer = trajectory.answer
     shown = f"<div class='lsn-answer'>{markdown_html(clip(answer, limit))}</div>" if answer else ""
     return f"<div class='lsn-out'>{error}{shown}</div>" if error or shown else ""
+
+
+def doubts_html(trajectory: Trajectory, *, live: bool) -> str:
+    """Doubts in one line, each a link to its step."""
+    parts = []
+    for doubt in doubts_of(trajectory):
+        said = escape(doubt.line)
+        linked = doubt.step is not None and not live and trajectory.step(doubt.step) is not None
+        parts.append(f"<a href='#{step_anchor(trajectory, doubt.step or 0)}'>{said}</a>" if linked else said)
+    return f"<div class='lsn-doubts'>Doubts: {' · '.join(parts)}</div>" if parts else ""
 
 
 def files_html(files: list[str]) -> str:
@@ -195,6 +207,8 @@ _RULES = """
   .lsn-head{background:var(--c);border-bottom:1px solid var(--l)}
   .lsn-head,.lsn-out,.lsn-notes,.lsn-facts,.lsn-outs{padding:8px 14px}
   .lsn-answer{font-size:15px}
+  .lsn-doubts{padding:4px 14px;border-left:3px solid #bf8700;overflow-wrap:anywhere}
+  .lsn-doubts a{color:inherit}
   .lsn-bad,.lsn-text{white-space:pre-wrap}
   .lsn-answer,.lsn-bad,.lsn-text,.lsn-chip,&.lsn pre{overflow-wrap:anywhere}
   .lsn-facts,.lsn-outs{display:flex;flex-wrap:wrap;gap:6px 12px}

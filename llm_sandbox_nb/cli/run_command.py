@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from llm_sandbox_nb.cli import ENDED_WELL, FAILED, INTERRUPTED, MODEL_ERROR, SANDBOX_ERROR, exit_code
-from llm_sandbox_nb.cli.printer import Printer, harmless
+from llm_sandbox_nb.cli.printer import Printer, doubts_text, harmless
 from llm_sandbox_nb.formats.llm_in_sandbox import RESPONSES, save_responses
 from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.options.parser import did_you_mean
@@ -275,6 +275,8 @@ def print_result(run: Run, problem: str, flags: Mapping[str, Any]) -> None:
     """Print answer, files and folder; then on stderr what went wrong, and the command that continues the run."""
     if run.answer:
         print(f"\nAnswer\n{harmless(run.answer)}")
+    if said := doubts_text(run.doubts):
+        print(f"\n{said}")
     if run.files:
         print("\nFiles")
         for file in run.files.values():

@@ -387,7 +387,7 @@ class Doubt(EventModel):
 
 
 class DoubtsFound(EventBase):
-    """Doubts that a call gave rise to; or, with `final`, all doubts of the run, the worst first, in place of the others.
+    """Doubts that a call gave rise to; or, with `final`, all of the run, the worst first, in place of the others.
 
     As `step.facts`, it belongs to the event that it follows, and no event follows it.
     """
@@ -597,8 +597,9 @@ class UnknownEvent(EventBase):
 _EVENTS = (
     RunStarted, SandboxReady, MessageAdded, ModelRequested, ModelDelta, ModelFailed, ModelReplied,
     ContextKnown, ContextReduced,
-    CallProposed, CallStarted, CallOutput, CallFinished, StepFacts, DoubtsFound, ArtifactSaved, ArtifactSkipped, ArtifactRemoved,
-    Noted, Controlled, CallHeld, CallDecided, SettingsChanged, Checkpointed, RewindStarted, Rewound, Forked,
+    CallProposed, CallStarted, CallOutput, CallFinished, StepFacts, DoubtsFound,
+    ArtifactSaved, ArtifactSkipped, ArtifactRemoved, Noted,
+    Controlled, CallHeld, CallDecided, SettingsChanged, Checkpointed, RewindStarted, Rewound, Forked,
     Continued, Rewarded, RunFinished,
 )  # fmt: skip
 _KINDS = {cls.model_fields["kind"].default for cls in _EVENTS}

@@ -1,8 +1,8 @@
-"""What is said of steps that have ended, and doubts, as events: a recorder writes them, a reader adds those that are missing.
+"""What is said of steps that have ended, and doubts, as events: a recorder writes them, a reader adds missing ones.
 
 Files that a step made are saved while the model thinks about the next one: so a step's facts come before the first call
-of the next step that does something, or before the end of the run. Doubts follow the call that gave rise to them, and all
-of them stand before the end of the run.
+of the next step that does something, or before the end of the run. Doubts follow the call that gave rise to them,
+and all of them stand before the end of the run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class FactFinder:
         return found
 
     def after(self, event: ev.Event) -> list[ev.Facts]:
-        """What is to be said because of `event`: doubts about a call, or anew of a step of which a file was saved late."""
+        """What is to be said because of `event`: doubts about a call; anew of a step of which a file was saved late."""
         trajectory = self._trajectory
         if isinstance(event, ev.CallFinished):
             doubts = self._doubts.newest(trajectory, event)
@@ -59,7 +59,9 @@ def with_facts(events: Iterable[ev.Event], *, live: bool = False) -> Iterator[ev
             yield _added(trajectory, facts, f"{facts.step}")
         if isinstance(event, ev.RunFinished) and not trajectory.doubts_final:
             doubts = DoubtFinder().all(trajectory, event)
-            yield _added(trajectory, ev.DoubtsFound(doubts=doubts, final=True, parent=trajectory.head), "doubts")
+            yield _added(
+                trajectory, ev.DoubtsFound(doubts=doubts, final=True, parent=trajectory.head), "doubts"
+            )
         trajectory.add(event)
         yield event
         for facts in _steps_after(trajectory, event):

@@ -51,24 +51,38 @@ _WITH_VERB: dict[str, dict[str, Family]] = {
     "ng": {"test": "test", "build": "build", "lint": "lint"},
     "R": {"check": "test"},
 }  # fmt: skip
-_RUNNERS = frozenset({"npm", "yarn", "pnpm", "make", "gmake", "just", "task", "poe", "invoke", "composer", "hatch"})
+_RUNNERS = frozenset(
+    {"npm", "yarn", "pnpm", "make", "gmake", "just", "task", "poe", "invoke", "composer", "hatch"}
+)
 _RUN_WORDS = frozenset({"run", "run-script", "exec", "-s", "--silent", "--prefix"})
 _TARGETS: tuple[tuple[re.Pattern[str], Family], ...] = (
-    (re.compile(r"^(?:unit[-_:]?|e2e[-_:]?)?tests?(?:$|[-_:.])|[-_:]tests?$|^check$|^ci$|^verify$|^spec$"), "test"),
+    (
+        re.compile(r"^(?:unit[-_:]?|e2e[-_:]?)?tests?(?:$|[-_:.])|[-_:]tests?$|^check$|^ci$|^verify$|^spec$"),
+        "test",
+    ),
     (re.compile(r"^(?:build|compile|all|tsc|dist)(?:$|[-_:])"), "build"),
-    (re.compile(r"^(?:lint|typecheck|type-check|types|mypy|ruff|eslint|format-check|validate)(?:$|[-_:])"), "lint"),
+    (
+        re.compile(r"^(?:lint|typecheck|type-check|types|mypy|ruff|eslint|format-check|validate)(?:$|[-_:])"),
+        "lint",
+    ),
 )
 _PROGRAM = re.compile(
-    r"(?:^|/)(?:(?:run[-_]?)?(?:all[-_]?)?tests?(?:[-_]\w+)?|test[-_]\w+|\w+[-_.](?:test|spec|tests)|verify(?:[-_]\w+)?|"
+    r"(?:^|/)(?:(?:run[-_]?)?(?:all[-_]?)?tests?(?:[-_]\w+)?|test[-_]\w+|\w+[-_.](?:test|spec|tests)|"
+    r"verify(?:[-_]\w+)?|"
     r"(?:self[-_]?)?check(?:[-_]\w+|er)?|validate(?:[-_]\w+)?|validator|smoke(?:[-_]\w+)?|sanity(?:[-_]\w+)?|"
     r"grade(?:r|[-_]\w+)?|evaluate)\.(?:py|sh|js|mjs|ts|rb|pl|R|r|php|lua)$"
 )
-_INTERPRETERS = re.compile(r"^(?:python[\d.]*|bash|sh|node|deno|ruby|perl|Rscript|php|tsx|ts-node|bun|lua|zsh|dash)$")
+_INTERPRETERS = re.compile(
+    r"^(?:python[\d.]*|bash|sh|node|deno|ruby|perl|Rscript|php|tsx|ts-node|bun|lua|zsh|dash)$"
+)
 _WRAPPERS = frozenset({"sudo", "env", "time", "nice", "xvfb-run", "command", "exec", "stdbuf", "unbuffer", "nohup",
                        "npx", "pnpx", "bunx", "uvx", "catchsegv", "coverage", "valgrind"})  # fmt: skip
 _ENV_RUN = frozenset({"poetry", "uv", "pipenv", "pdm", "rye", "hatch", "conda", "micromamba", "bundle"})
 
-_COUNT = re.compile(r"\b([1-9]\d*) (?:tests? |specs? |examples? |assertions? )?(?:failed|failures?|failing)\b(?! to )", re.IGNORECASE)
+_COUNT = re.compile(
+    r"\b([1-9]\d*) (?:tests? |specs? |examples? |assertions? )?(?:failed|failures?|failing)\b(?! to )",
+    re.IGNORECASE,
+)
 _FAILED = re.compile(
     r"^FAILED\b|^FAIL\b|^FAIL:|\bFAILED \((?:failures|errors)=|^--- FAIL|test result: FAILED|^not ok \d|npm ERR!|"
     r"npm error code|^make(?:\[\d+\])?: \*\*\* |^error(?:\[E\d+\])?: |: (?:fatal )?error: |error TS\d+|"
@@ -84,14 +98,20 @@ _PASSED = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 _MISSING = re.compile(
-    r"No module named '?(?:pytest|tox|nose2?|mypy|ruff|flake8|pylint|unittest2|coverage|nox)\b|command not found|: not found$|"
+    r"No module named '?(?:pytest|tox|nose2?|mypy|ruff|flake8|pylint|unittest2|coverage|nox)\b|"
+    r"command not found|: not found$|"
     r"[Mm]issing script|Unknown command|No rule to make target|no test specified|could not determine executable|"
     r"No targets specified|no configuration file provided|can't open file|No such file or directory\s*$",
     re.MULTILINE,
 )
-_EMPTY = re.compile(r"\bno tests ran\b|collected 0 items|^Ran 0 tests|No tests found|no test files|running 0 tests\n\n?test result", re.MULTILINE)
-_LEFT_OUT = re.compile(r"--ignore[= ]|--deselect\b|-k\s+[\"']?not\b|--skip\b|--exclude[= ]|testPathIgnorePatterns|--no-verify\b|"
-                       r"-m\s+[\"']not\b|--grep\s+\S+\s+--invert|\bSKIP=")  # fmt: skip
+_EMPTY = re.compile(
+    r"\bno tests ran\b|collected 0 items|^Ran 0 tests|No tests found|no test files|running 0 tests\n\n?test result",
+    re.MULTILINE,
+)
+_LEFT_OUT = re.compile(
+    r"--ignore[= ]|--deselect\b|-k\s+[\"']?not\b|--skip\b|--exclude[= ]|testPathIgnorePatterns|--no-verify\b|"
+    r"-m\s+[\"']not\b|--grep\s+\S+\s+--invert|\bSKIP="
+)
 
 
 @dataclass(frozen=True)
@@ -122,7 +142,7 @@ class Check:
         if not self.targets:
             return True
         if other.targets:
-            return all(any(one == mine or one.startswith(f"{mine.rstrip('/')}/") or one.startswith(f"{mine}::")
+            return all(any(one == mine or one.startswith((f"{mine.rstrip('/')}/", f"{mine}::"))
                            for mine in self.targets) for one in other.targets)  # fmt: skip
         failing = set(re.findall(r"FAILED ([\w./-]+)", other.action.output))
         mine = {target.partition("::")[0] for target in self.targets}
@@ -137,7 +157,11 @@ def checks_of(action: Action) -> list[Check]:
     for command in action.commands:
         if (known := family_of(command.words)) is not None:
             family, targets = known
-            found[family] = targets if family not in found else ((*found[family], *targets) if targets and found[family] else ())
+            found[family] = (
+                targets
+                if family not in found
+                else ((*found[family], *targets) if targets and found[family] else ())
+            )
     if not found:
         return []
     output = action.output
@@ -148,7 +172,9 @@ def checks_of(action: Action) -> list[Check]:
     bad = says_bad or (bool(action.result.exit_code) and not passes) or action.result.timed_out
     if action.result.exit_code and passes and not says_bad:
         bad = len(action.commands) == 1
-    number = re.search(r"\b(\d+) (?:tests? )?(?:passed|passing)\b", output) or re.search(r"^Ran (\d+) tests?", output, re.MULTILINE)
+    number = re.search(r"\b(\d+) (?:tests? )?(?:passed|passing)\b", output) or re.search(
+        r"^Ran (\d+) tests?", output, re.MULTILINE
+    )
     empty = bool(_EMPTY.search(output))
     return [
         Check(action, family, targets, bad, int(number[1]) if number else None, empty and family == "test",
@@ -167,7 +193,11 @@ def family_of(words: list[str]) -> tuple[Family, tuple[str, ...]] | None:
         return _of_interpreter(name, rest)
     if name == "manage.py":
         return _with_verb(name, rest)
-    if name in ("tsc", "gcc", "g++", "cc", "clang", "clang++", "mypy", "ruff") and {"--version", "-v", "--help"} & set(rest):
+    if name in ("tsc", "gcc", "g++", "cc", "clang", "clang++", "mypy", "ruff") and {
+        "--version",
+        "-v",
+        "--help",
+    } & set(rest):
         return None
     if name in _ALONE and not {"--version", "--help", "--collect-only"} & set(rest):
         return _ALONE[name], _targets(rest) if _ALONE[name] == "test" else ()
@@ -181,7 +211,9 @@ def family_of(words: list[str]) -> tuple[Family, tuple[str, ...]] | None:
         return found
     if name in _RUNNERS:
         return _of_runner(name, rest)
-    if _PROGRAM.search(words[0]) or (words[0].startswith("./") and re.match(r"\./(?:run[-_]?)?tests?$", words[0])):
+    if _PROGRAM.search(words[0]) or (
+        words[0].startswith("./") and re.match(r"\./(?:run[-_]?)?tests?$", words[0])
+    ):
         return "test", ()
     return None
 
@@ -282,9 +314,30 @@ def _targets(words: list[str]) -> tuple[str, ...]:
             skip = False
         elif word in ("-k", "-t", "--testNamePattern", "-run", "--filter", "-p"):
             skip = word in ("-p",)
-        elif word in ("-n", "-m", "-c", "--maxfail", "--tb", "--timeout", "-W", "-s", "--rootdir", "-o", "--reporter"):
+        elif word in (
+            "-n",
+            "-m",
+            "-c",
+            "--maxfail",
+            "--tb",
+            "--timeout",
+            "-W",
+            "-s",
+            "--rootdir",
+            "-o",
+            "--reporter",
+        ):
             skip = word not in ("-s",)
-        elif not word.startswith("-") and word not in (".", "./", "tests", "test", "tests/", "test/", "./...", "discover"):
+        elif not word.startswith("-") and word not in (
+            ".",
+            "./",
+            "tests",
+            "test",
+            "tests/",
+            "test/",
+            "./...",
+            "discover",
+        ):
             found.append(word.removeprefix("./"))
     return tuple(found)
 

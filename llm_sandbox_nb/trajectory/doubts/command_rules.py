@@ -14,13 +14,19 @@ from llm_sandbox_nb.trajectory.doubts.evidence import PROGRAMS, Action, Evidence
 from llm_sandbox_nb.trajectory.events import Doubt
 
 FAILURE_SAID = re.compile(
-    r"\b(?:fail(?:s|ed|ing|ure|ures)?|could not|couldn't|cannot|can't|unable|did(?: not|n't) (?:pass|work|build|compile)|"
-    r"do(?:es)?(?: not|n't) (?:pass|work|build|compile)|not passing|broken|still (?:red|errors?)|errors? remain\w*|unresolved|"
+    r"\b(?:fail(?:s|ed|ing|ure|ures)?|could not|couldn't|cannot|can't|unable|did(?: not|n't) (?:pass|work|"
+    r"build|compile)|"
+    r"do(?:es)?(?: not|n't) (?:pass|work|build|compile)|not passing|broken|still (?:red|errors?)|"
+    r"errors? remain\w*|unresolved|"
     r"without (?:running|testing)|not (?:tested|verified|run)|untested|unverified)\b",
     re.IGNORECASE,
 )
-_NO_FAILURE = re.compile(r"\b(?:no|0|zero|without(?: any)?|not? longer|never|fix\w*(?: the| all| a)?(?: \w+)?) (?:\w+ )?fail\w*|\bfail\w* (?:test\w* )?(?:now|is fixed|are fixed)\b|"
-                         r"\bpreviously fail\w*|\bcannot fail", re.IGNORECASE)  # fmt: skip
+_NO_FAILURE = re.compile(
+    r"\b(?:no|0|zero|without(?: any)?|not? longer|never|fix\w*(?: the| all| a)?(?: \w+)?) (?:\w+ )?fail\w*|"
+    r"\bfail\w* (?:test\w* )?(?:now|is fixed|are fixed)\b|"
+    r"\bpreviously fail\w*|\bcannot fail",
+    re.IGNORECASE,
+)
 
 
 def says_failure(text: str) -> bool:
@@ -29,14 +35,18 @@ def says_failure(text: str) -> bool:
 
 
 def failed_check(evidence: Evidence) -> Iterator[Doubt]:
-    """The last test, build or check before the answer failed, or was not run again after the last change of a program."""
+    """The last test, build or check before the answer failed, or was not run after the last change of a program."""
     checks = [check for action in evidence.actions for check in checks_of_action(evidence, action)]
     if not checks:
         return
     told = says_failure(f"{evidence.answer or ''}\n{evidence.last_words}")
     failing = [] if told else list(_failing(checks))
     for check in failing:
-        later = [one for one in checks if one.action.number > check.action.number and one.family == check.family and not one.failed]
+        later = [
+            one
+            for one in checks
+            if one.action.number > check.action.number and one.family == check.family and not one.failed
+        ]
         if later and later[-1].targets:
             text = f"a {check.word} failed, and only {name_of(later[-1].targets[0])} was run again"
         elif check.family == "build":
@@ -46,9 +56,19 @@ def failed_check(evidence: Evidence) -> Iterator[Doubt]:
         yield Doubt(rule="failed check", step=check.action.step, text=text, severity="high")
     last = checks[-1]
     if last.empty and not failing:
-        yield Doubt(rule="failed check", step=last.action.step, text="the last test run executed no test", severity="medium")
+        yield Doubt(
+            rule="failed check",
+            step=last.action.step,
+            text="the last test run executed no test",
+            severity="medium",
+        )
     elif last.left_out and not last.failed and not failing and any(one.failed for one in checks[:-1]):
-        yield Doubt(rule="tests or checks changed", step=last.action.step, text="the last test run left tests out", severity="high")
+        yield Doubt(
+            rule="tests or checks changed",
+            step=last.action.step,
+            text="the last test run left tests out",
+            severity="high",
+        )
     elif not failing and not told and (changed := _changed_after(evidence, last)):
         path, step = changed
         text = f"{name_of(path)} was changed after the last {last.word}, which was at step {last.action.step}"
@@ -82,11 +102,19 @@ def _failing(checks: list[Check]) -> Iterator[Check]:
 def _changed_after(evidence: Evidence, last: Check) -> tuple[str, int] | None:
     """A program that was there at the last check and was changed later."""
     for action in reversed(evidence.actions[last.action.number + 1 :]):
-        if re.search(r"\b(?:ruff format|black|prettier|gofmt|go fmt|cargo fmt|isort|clang-format|autopep8|ruff check --fix)\b", action.command):
+        if re.search(
+            r"\b(?:ruff format|black|prettier|gofmt|go fmt|cargo fmt|isort|clang-format|autopep8|ruff check --fix)\b",
+            action.command,
+        ):
             continue
         for version in action.writes:
             code = ending_of(version.path) in PROGRAMS and not is_aside(version.path)
-            if code and version.change and version.change.kind == "modified" and not evidence.is_result(version.path):
+            if (
+                code
+                and version.change
+                and version.change.kind == "modified"
+                and not evidence.is_result(version.path)
+            ):
                 if _only_comments(version.change.diff or ""):
                     continue
                 return version.path, action.step
@@ -94,17 +122,24 @@ def _changed_after(evidence: Evidence, last: Check) -> tuple[str, int] | None:
 
 
 def _only_comments(diff: str) -> bool:
-    rows = [row[1:].strip() for row in diff.split("\n") if row[:1] in "+-" and row[:4] not in ("+++ ", "--- ") and row]
+    rows = [
+        row[1:].strip()
+        for row in diff.split("\n")
+        if row[:1] in "+-" and row[:4] not in ("+++ ", "--- ") and row
+    ]
     return bool(rows) and all(not row or row.startswith(("#", "//", "/*", "*", '"""', "'''")) for row in rows)
 
 
 _FAILURES_SAME = 3
 _RESULTS_SAME = 4
-_TIMES = re.compile(r"\b\d+(?:\.\d+)?\s?(?:ms|µs|us|s|sec|secs|seconds)\b|\b\d\d:\d\d:\d\d(?:\.\d+)?\b|\b0x[0-9a-f]+\b|/tmp/[\w.-]+|\bpid \d+")
+_TIMES = re.compile(
+    r"\b\d+(?:\.\d+)?\s?(?:ms|µs|us|s|sec|secs|seconds)\b|\b\d\d:\d\d:\d\d(?:\.\d+)?\b|\b0x[0-9a-f]+\b|"
+    r"/tmp/[\w.-]+|\bpid \d+"
+)
 
 
 def loop(evidence: Evidence) -> Iterator[Doubt]:
-    """The same command with the same result, three times after an error, four times otherwise, with no file changed between."""
+    """The same command with the same result: three times with an error, or four times, with no file changed between."""
     streak: list[list[Action]] = []
     for action in [*evidence.actions, None]:
         if action is not None and action.kind == "submit":
@@ -113,7 +148,12 @@ def loop(evidence: Evidence) -> Iterator[Doubt]:
         if known is not None and action is not None:
             known.append(action)
             continue
-        if action is not None and len(streak) < 3 and not action.writes and (not streak or all(len(one) == 1 for one in streak)):
+        if (
+            action is not None
+            and len(streak) < 3
+            and not action.writes
+            and (not streak or all(len(one) == 1 for one in streak))
+        ):
             streak.append([action])
             continue
         yield from _looped(streak)
@@ -121,9 +161,15 @@ def loop(evidence: Evidence) -> Iterator[Doubt]:
 
 
 def _same(one: Action, other: Action) -> bool:
-    if one.call.tool != other.call.tool or one.failed != other.failed or one.result.exit_code != other.result.exit_code:
+    if (
+        one.call.tool != other.call.tool
+        or one.failed != other.failed
+        or one.result.exit_code != other.result.exit_code
+    ):
         return False
-    if one.call.arguments != other.call.arguments or (one.call.arguments is None and one.call.raw_arguments != other.call.raw_arguments):
+    if one.call.arguments != other.call.arguments or (
+        one.call.arguments is None and one.call.raw_arguments != other.call.raw_arguments
+    ):
         return False
     first, second = one.result.body, other.result.body
     return first == second or (len(first) < 20_000 and _TIMES.sub("", first) == _TIMES.sub("", second))
@@ -136,39 +182,116 @@ def _looped(streak: list[list[Action]]) -> Iterator[Doubt]:
     times = max(len(one) for one in same)
     first = min(one[0].step for one in same)
     last = max(one[-1].step for one in same)
-    what = "same command" if len(same) == 1 and same[0][0].kind == "bash" else "same call" if len(same) == 1 else "same commands"
+    what = (
+        "same command"
+        if len(same) == 1 and same[0][0].kind == "bash"
+        else "same call"
+        if len(same) == 1
+        else "same commands"
+    )
     result = "same error" if any(one[0].failed for one in same) else "same result"
-    yield Doubt(rule="loop", step=first, until=last, text=f"{what}, {result}, {format_count(times)} times", severity="medium")
+    yield Doubt(
+        rule="loop",
+        step=first,
+        until=last,
+        text=f"{what}, {result}, {format_count(times)} times",
+        severity="medium",
+    )
 
 
 _TRACEBACK = re.compile(
-    r"^Traceback \(most recent call last\)|^(?:\w+\.)*\w*(?:Error|Exception): |^panic: |^thread '.*' panicked|^Uncaught |^Unhandled|"
-    r"^Exception in thread|^(?:fatal|FATAL|ERROR|Error|error)\b ?[:\[]|Segmentation fault|core dumped|: command not found$|"
-    r": No such file or directory$|^npm ERR!|^\s+at [\w.$<>]+ \(.*:\d+:\d+\)$|^Caused by: |: Permission denied$|^awk: .*error|"
+    r"^Traceback \(most recent call last\)|^(?:\w+\.)*\w*(?:Error|Exception): |^panic: |^thread '.*' panicked|"
+    r"^Uncaught |^Unhandled|"
+    r"^Exception in thread|^(?:fatal|FATAL|ERROR|Error|error)\b ?[:\[]|Segmentation fault|core dumped|"
+    r": command not found$|"
+    r": No such file or directory$|^npm ERR!|^\s+at [\w.$<>]+ \(.*:\d+:\d+\)$|^Caused by: |"
+    r": Permission denied$|^awk: .*error|"
     r"^sqlite3?: |^Parse error|^Runtime error|^\S+: line \d+: ",
     re.MULTILINE,
 )
-_WARNING = re.compile(r"^.*\b(?:warn(?:ing)?|skip(?:ped|ping)|ignor(?:ed|ing)|could not|couldn't|failed to|unable to|cannot|invalid|malformed|corrupt\w*|"
-                      r"dropp(?:ed|ing)|truncat\w+|overflow|divide by zero|bad (?:line|row|record)|not found|missing)\b.*$", re.IGNORECASE | re.MULTILINE)  # fmt: skip
-_NO_WARNING = re.compile(r"Deprecat|FutureWarning|UserWarning: Matplotlib|\bpip\b|notice|npm warn|\b0 (?:\w+ )?(?:skipped|warnings?|missing|invalid|ignored|dropped)|"
-                         r"\bno (?:\w+ )?(?:missing|invalid|warnings?|bad)|font|(?:skipped|warnings?|missing|invalid|dropped|ignored|malformed)\W+0\b|\bpassed\b|root user|"
-                         r"debconf|grep:|find:|xpassed|collected|"
-                         r"(?:missing|invalid|bad)[^\n]{0,20}: ?\[\]|nothing", re.IGNORECASE)  # fmt: skip
+_WARNING = re.compile(
+    r"^.*\b(?:warn(?:ing)?|skip(?:ped|ping)|ignor(?:ed|ing)|could not|couldn't|failed to|unable to|cannot|"
+    r"invalid|malformed|corrupt\w*|"
+    r"dropp(?:ed|ing)|truncat\w+|overflow|divide by zero|bad (?:line|row|record)|not found|missing)\b.*$",
+    re.IGNORECASE | re.MULTILINE,
+)
+_NO_WARNING = re.compile(
+    r"Deprecat|FutureWarning|UserWarning: Matplotlib|\bpip\b|notice|npm warn|\b0 (?:\w+ )?(?:skipped|"
+    r"warnings?|missing|invalid|ignored|dropped)|"
+    r"\bno (?:\w+ )?(?:missing|invalid|warnings?|bad)|font|(?:skipped|warnings?|missing|invalid|dropped|"
+    r"ignored|malformed)\W+0\b|\bpassed\b|root user|"
+    r"debconf|grep:|find:|xpassed|collected|"
+    r"(?:missing|invalid|bad)[^\n]{0,20}: ?\[\]|nothing",
+    re.IGNORECASE,
+)
 _DIGITS = re.compile(r"\d+")
-_WEAK = frozenset({"rm", "mkdir", "kill", "pkill", "pip", "pip3", "apt", "apt-get", "which", "command", "type", "test", "[", "ls", "cd", "rmdir",
-                   "touch", "chmod", "git", "killall", "diff", "cmp", "npm", "true", "echo", "printf", "hash", "stat", "file", "conda", "ln",
-                   "unset", "source", ".", "set", "export", "wait", "sleep", "du", "df", "nproc", "free", "uname", "id", "locale"})  # fmt: skip
+_WEAK = frozenset(
+    {
+        "rm",
+        "mkdir",
+        "kill",
+        "pkill",
+        "pip",
+        "pip3",
+        "apt",
+        "apt-get",
+        "which",
+        "command",
+        "type",
+        "test",
+        "[",
+        "ls",
+        "cd",
+        "rmdir",
+        "touch",
+        "chmod",
+        "git",
+        "killall",
+        "diff",
+        "cmp",
+        "npm",
+        "true",
+        "echo",
+        "printf",
+        "hash",
+        "stat",
+        "file",
+        "conda",
+        "ln",
+        "unset",
+        "source",
+        ".",
+        "set",
+        "export",
+        "wait",
+        "sleep",
+        "du",
+        "df",
+        "nproc",
+        "free",
+        "uname",
+        "id",
+        "locale",
+    }
+)
 _LOOKS = frozenset({"grep", "egrep", "fgrep", "find", "rg", "head", "tail", "cat", "wc", "sort"})
-_QUIET = re.compile(r"(?P<before>[^\n;]*?)(?P<mark>2>\s*/dev/null|&>\s*/dev/null|\|\|\s*(?:true|:)(?=\s|$|;|\))|\|\|\s*echo\s+[\"']?(?:0|none|null|nan|\[\]|\{\})?[\"']?\s*(?:>|$))(?P<after>[^\n;]*)")
+_QUIET = re.compile(
+    r"(?P<before>[^\n;]*?)(?P<mark>2>\s*/dev/null|&>\s*/dev/null|\|\|\s*(?:true|:)(?=\s|$|;|\))|"
+    r"\|\|\s*echo\s+[\"']?(?:0|none|null|nan|\[\]|\{\})?[\"']?\s*(?:>|$))(?P<after>(?:\s*\|\|\s*)?[^\n;]*)"
+)
 _SWALLOWS = re.compile(
-    r"except(?:\s+(?:Exception|BaseException))?(?:\s+as\s+\w+)?\s*:\s*(?:#[^\n]*)?\n?\s*(?:pass|continue|return(?:\s+(?:None|0|0\.0|\[\]|\{\}|''|\"\"|False))?|\w+\s*=\s*(?:0|None|0\.0))\s*(?:#[^\n]*)?(?:\n|$|;)"
-    r"|on_bad_lines\s*=\s*[\"']skip[\"']|error_bad_lines\s*=\s*False|catch\s*(?:\(\s*\w*\s*\))?\s*\{\s*(?://[^\n]*)?\s*\}|"
-    r"contextlib\.suppress\(Exception\)|\bsuppress\((?:Base)?Exception\)|rescue\s*(?:=>\s*\w+)?\s*\n\s*(?:nil|next)|\bset \+e\b"
+    r"except(?:\s+(?:Exception|BaseException))?(?:\s+as\s+\w+)?\s*:\s*(?:#[^\n]*)?\n?\s*(?:pass|continue|"
+    r"return(?:\s+(?:None|0|0\.0|\[\]|\{\}|''|\"\"|False))?|\w+\s*=\s*(?:0|None|0\.0))\s*(?:#[^\n]*)?(?:\n|$|"
+    r";)"
+    r"|on_bad_lines\s*=\s*[\"']skip[\"']|error_bad_lines\s*=\s*False|"
+    r"catch\s*(?:\(\s*\w*\s*\))?\s*\{\s*(?://[^\n]*)?\s*\}|"
+    r"contextlib\.suppress\(Exception\)|\bsuppress\((?:Base)?Exception\)|rescue\s*(?:=>\s*\w+)?\s*\n\s*(?:nil|"
+    r"next)|\bset \+e\b"
 )
 
 
 def error_swallowed(evidence: Evidence) -> Iterator[Doubt]:
-    """Exit code 0 with a traceback or error, warnings of lost data, or an error that was hidden before a result that is used."""
+    """Exit code 0 with an error, warnings of lost data, or an error that was hidden before a result that is used."""
     for action in evidence.actions:
         yield from swallowed(evidence, action)
 
@@ -197,7 +320,9 @@ def swallowed(evidence: Evidence, action: Action) -> Iterator[Doubt]:
 
 
 def _doubt(action: Action, text: str, severity: str) -> Doubt:
-    return Doubt.model_validate({"rule": "error swallowed", "step": action.step, "text": text, "severity": severity})
+    return Doubt.model_validate(
+        {"rule": "error swallowed", "step": action.step, "text": text, "severity": severity}
+    )
 
 
 def _printed(action: Action) -> str:
@@ -206,10 +331,19 @@ def _printed(action: Action) -> str:
         found = list(_TRACEBACK.finditer(text))
         if not found:
             continue
-        if text is action.stdout and not text.startswith("Traceback") and not re.search(r"^Traceback", text, re.MULTILINE) and "2>&1" not in action.command:
+        if (
+            text is action.stdout
+            and not text.startswith("Traceback")
+            and not re.search(r"^Traceback", text, re.MULTILINE)
+            and "2>&1" not in action.command
+        ):
             continue  # data may hold such words
         if "Traceback" in found[0][0]:
-            last = [line for line in text[found[0].start() :].splitlines() if re.match(r"^(?:\w+\.)*\w*(?:Error|Exception|Warning|Exit)\b", line)]
+            last = [
+                line
+                for line in text[found[0].start() :].splitlines()
+                if re.match(r"^(?:\w+\.)*\w*(?:Error|Exception|Warning|Exit)\b", line)
+            ]
             return f"a traceback: {last[0][:60]}" if last else "a traceback"
         line = text[text.rfind("\n", 0, found[0].start()) + 1 :].partition("\n")[0]
         return f"an error: {line.strip()[:70]}"
@@ -253,7 +387,11 @@ def _noisy(action: Action) -> bool:
 
 def _left_broken(evidence: Evidence, action: Action) -> bool:
     """Whether files that a failed command wrote are in the results."""
-    paths = {version.path for version in action.writes if ending_of(version.path) not in PROGRAMS and version.change and version.change.size}
+    paths = {
+        version.path
+        for version in action.writes
+        if ending_of(version.path) not in PROGRAMS and version.change and version.change.size
+    }
     if not paths or checks_of_action(evidence, action):
         return False
     used = {version.path for version in evidence.results if version.action is action}
@@ -282,11 +420,18 @@ def _hidden(evidence: Evidence, action: Action) -> str:
             if not made:
                 return f"`{mark}` hides whether {name} did anything"
             continue
-        if name in _LOOKS and not (made and mark == "2>/dev/null" and name in ("cat", "wc", "sort", "head", "tail")):
+        if name in _LOOKS and not (
+            made and mark == "2>/dev/null" and name in ("cat", "wc", "sort", "head", "tail")
+        ):
             continue
         if made:
             return f"`{mark}` hides errors of {name}, and {name_of(made[0].path)} is made with it"
-        if evidence.stop_reason and name not in _LOOKS and _runs_program(segment) and not action.output.strip():
+        if (
+            evidence.stop_reason
+            and name not in _LOOKS
+            and _runs_program(segment)
+            and not action.output.strip()
+        ):
             return f"`{mark}` hides errors of {name}, which printed nothing"
     return ""
 
@@ -301,8 +446,14 @@ def _without_here(action: Action) -> str:
 
 
 def _first_program(segment: str) -> str:
-    words = re.findall(r"[^\s|()<>$`\"']+", segment.split("|")[0].replace("$(", " ").replace("if ", " ").replace("do ", " "))
-    words = [word for word in words if "=" not in word and word not in ("sudo", "then", "!", "{", "time", "for", "in", "done", "else")]
+    words = re.findall(
+        r"[^\s|()<>$`\"']+", segment.split("|")[0].replace("$(", " ").replace("if ", " ").replace("do ", " ")
+    )
+    words = [
+        word
+        for word in words
+        if "=" not in word and word not in ("sudo", "then", "!", "{", "time", "for", "in", "done", "else")
+    ]
     while words and words[0] in ("timeout", "nohup", "env"):
         words = [word for word in words[1:] if not re.match(r"[\d.]+[smh]?$", word)]
     return posixpath.basename(words[0]) if words else ""
@@ -316,9 +467,14 @@ def _in_program(evidence: Evidence, action: Action) -> str:
     """A program of the run that passes over every error, and made a file or printed a result."""
     if not (action.writes or evidence.stop_reason):
         return ""
-    texts: list[tuple[str, str]] = [("the program", command.here) for command in action.commands if _runs_here(command)]
-    texts += [(name_of(read.path), read.text or "") for read in action.reads
-              if read.action is not None and ending_of(read.path) in PROGRAMS and _executes(action, read.path)]  # fmt: skip
+    texts: list[tuple[str, str]] = [
+        ("the program", command.here) for command in action.commands if _runs_here(command)
+    ]
+    texts += [
+        (name_of(read.path), read.text or "")
+        for read in action.reads
+        if read.action is not None and ending_of(read.path) in PROGRAMS and _executes(action, read.path)
+    ]
     for name, text in texts:
         if text and (found := _SWALLOWS.search(text[:32_000])):
             made = [version for version in action.writes if ending_of(version.path) not in PROGRAMS]
@@ -330,12 +486,19 @@ def _in_program(evidence: Evidence, action: Action) -> str:
 
 
 def _runs_here(command: Command) -> bool:
-    return bool(command.here and command.words and re.match(r"(?:python|node|ruby|perl|bash|sh)", posixpath.basename(command.words[0])))
+    return bool(
+        command.here
+        and command.words
+        and re.match(r"(?:python|node|ruby|perl|bash|sh)", posixpath.basename(command.words[0]))
+    )
 
 
 def _executes(action: Action, path: str) -> bool:
     name = name_of(path)
-    return any(any(word == name or word.endswith(f"/{name}") for word in command.words[:4]) for command in action.commands)
+    return any(
+        any(word == name or word.endswith(f"/{name}") for word in command.words[:4])
+        for command in action.commands
+    )
 
 
 def _warnings(evidence: Evidence, action: Action) -> Iterator[Doubt]:
@@ -344,8 +507,16 @@ def _warnings(evidence: Evidence, action: Action) -> Iterator[Doubt]:
         return
     source = action.stderr if "2>&1" not in action.command else f"{action.stderr}\n{action.stdout}"
     lines = [found[0].strip() for found in _WARNING.finditer(source)]
-    lines += [line for line in (found[0].strip() for found in _WARNING.finditer(action.stdout)) if re.match(r"(?:warn|skip|could not|failed|error|invalid)", line, re.IGNORECASE)]
-    lines = [line for line in dict.fromkeys(lines) if not _NO_WARNING.search(line)] if len(lines) < 2 else [line for line in lines if not _NO_WARNING.search(line)]
+    lines += [
+        line
+        for line in (found[0].strip() for found in _WARNING.finditer(action.stdout))
+        if re.match(r"(?:warn|skip|could not|failed|error|invalid)", line, re.IGNORECASE)
+    ]
+    lines = (
+        [line for line in dict.fromkeys(lines) if not _NO_WARNING.search(line)]
+        if len(lines) < 2
+        else [line for line in lines if not _NO_WARNING.search(line)]
+    )
     if not lines or _admitted(evidence, action):
         return
     counts = Counter(_DIGITS.sub("#", line)[:80] for line in lines)
@@ -358,6 +529,17 @@ def _warnings(evidence: Evidence, action: Action) -> Iterator[Doubt]:
 
 def _admitted(evidence: Evidence, action: Action) -> bool:
     """Whether a later step, or the answer, speaks of what was passed over."""
-    words = re.compile(r"\bwarn\w*|\bskip\w*|\bignor\w*|\binvalid|\bmalformed|\bmissing|\bbad\b|\bbroken|\bcould not|\bdropp\w*|\berrors?\b|\bcorrupt\w*", re.IGNORECASE)
-    later = [other.said for other in evidence.actions[action.number + 1 : action.number + 3] if other.step != action.step]
-    return any(words.search(text) for text in (*later, evidence.answer or "", *([evidence.last_words] if evidence.stop_reason else [])))
+    words = re.compile(
+        r"\bwarn\w*|\bskip\w*|\bignor\w*|\binvalid|\bmalformed|\bmissing|\bbad\b|\bbroken|\bcould not|"
+        r"\bdropp\w*|\berrors?\b|\bcorrupt\w*",
+        re.IGNORECASE,
+    )
+    later = [
+        other.said
+        for other in evidence.actions[action.number + 1 : action.number + 3]
+        if other.step != action.step
+    ]
+    return any(
+        words.search(text)
+        for text in (*later, evidence.answer or "", *([evidence.last_words] if evidence.stop_reason else []))
+    )

@@ -112,7 +112,11 @@ class Version:
             return None
         if change.size == 0:
             return ""
-        if self.action and (whole := self.action.written.get(self.path)) is not None and not self.action.failed:
+        if (
+            self.action
+            and (whole := self.action.written.get(self.path)) is not None
+            and not self.action.failed
+        ):
             return whole
         if change.diff is None or change.note:
             return None
@@ -415,7 +419,7 @@ class Evidence:
             for change in action.result.changes[:_CHANGES_MOST]
             if not is_aside(change.path)
         ]
-        changed = {path: change for path, change in changes}
+        changed = dict(changes)
         action.reads = self._reads(action, changed)
         for path, change in changes:
             versions = self.files.get(path)

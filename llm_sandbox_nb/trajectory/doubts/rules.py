@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from llm_sandbox_nb.trajectory.doubts.answer_rules import (
-    answer_too_early,
-    claim_against_evidence,
-    stale_read,
-    units_and_numbers,
-)
+from llm_sandbox_nb.trajectory.doubts.claims import claim_against_evidence
 from llm_sandbox_nb.trajectory.doubts.command_rules import error_swallowed, failed_check, loop, swallowed
+from llm_sandbox_nb.trajectory.doubts.data_lost import data_lost, losses
+from llm_sandbox_nb.trajectory.doubts.empty_result import empty_result
 from llm_sandbox_nb.trajectory.doubts.evidence import Action, Evidence
-from llm_sandbox_nb.trajectory.doubts.file_rules import (
-    data_lost,
-    empty_result,
-    losses,
-    measure_changes,
-    tests_changed,
-)
+from llm_sandbox_nb.trajectory.doubts.numbers_and_units import units_and_numbers
+from llm_sandbox_nb.trajectory.doubts.stale_read import stale_read
+from llm_sandbox_nb.trajectory.doubts.tests_changed import measure_changes, tests_changed
+from llm_sandbox_nb.trajectory.doubts.too_early import answer_too_early
 from llm_sandbox_nb.trajectory.events import CallFinished, Doubt, RunFinished
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
@@ -79,7 +73,11 @@ class DoubtFinder:
             if other.call.arguments != action.call.arguments or other.result.body != action.result.body:
                 break
             same += 1
-        return list(loop(self.evidence))[-1:] if same in (3, 6, 12, 24, 48) and (action.failed or same > 3) else []
+        return (
+            list(loop(self.evidence))[-1:]
+            if same in (3, 6, 12, 24, 48) and (action.failed or same > 3)
+            else []
+        )
 
     def all(self, trajectory: Trajectory, finish: RunFinished) -> list[Doubt]:
         """All doubts of a run that ends, the worst first."""
@@ -98,7 +96,7 @@ def own_doubts(rule: Rule, evidence: Evidence) -> list[Doubt]:
         given = rule(evidence)
         listed = [given] if isinstance(given, str) else list(given or ())
         return [_own(name, one) for one in listed[:MOST]]
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 (of a user's function)
         text = f"the rule could not be applied ({type(error).__name__}: {error})"
         return [Doubt(rule=name, text=text[:LONGEST], severity="low")]
 
@@ -122,7 +120,21 @@ def ranked(doubts: Iterable[Doubt]) -> list[Doubt]:
 
 def _short(doubt: Doubt) -> Doubt:
     text = " ".join(doubt.text.split())
-    return doubt if text == doubt.text and len(text) <= LONGEST else doubt.model_copy(update={"text": text[:LONGEST]})
+    return (
+        doubt
+        if text == doubt.text and len(text) <= LONGEST
+        else doubt.model_copy(update={"text": text[:LONGEST]})
+    )
+
+
+def doubts_line(doubts: Iterable[Doubt]) -> str:
+    """Doubts in one line, each with its step."""
+    return " · ".join(doubt.line for doubt in doubts)
+
+
+def doubts_json(doubts: Iterable[Doubt]) -> list[dict[str, Any]]:
+    """Doubts as REST and other programs get them; `line` is each with its step, as a person reads it."""
+    return [{**doubt.model_dump(mode="json"), "line": doubt.line} for doubt in doubts]
 
 
 def doubts_of(trajectory: Trajectory) -> list[Doubt]:
