@@ -136,6 +136,8 @@ def _check(values: dict[str, Any]) -> None:
         check_function_name("break_when", name)
     for name in values["tool"]:
         check_function_name("tool", name)
+    for name in values["doubt"]:
+        check_function_name("doubt", name)
     if values["input_dir"] and not Path(values["input_dir"]).expanduser().exists():
         raise UsageError(f"--input_dir: there is no {values['input_dir']}; check the path.")
 
@@ -206,6 +208,7 @@ async def _solve(values: dict[str, Any], started: list[Run]) -> None:
         tool_calls=values["tool_calls"],
         context=values["context"],
         tools=[function_of("tool", name) for name in values["tool"]],
+        doubts=[function_of("doubt", name) for name in values["doubt"]],
         api_base=values["api_base"],
         api_key=values["api_key"],
         listeners=(Printer(sys.stdout), prompt.listen),

@@ -132,6 +132,7 @@ class CellRun:
                 tool_calls=task.tool_calls,
                 context=task.context,
                 tools=task.tools,
+                doubts=task.doubts,
                 api_base=task.api_base,
                 api_key=task.api_key,
                 listeners=[listener, watchers.listen],

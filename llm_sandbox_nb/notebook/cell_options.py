@@ -65,6 +65,7 @@ class CellTask:
     pauses: PauseOptions
     files_of: tuple[Run, int] | None
     tools: tuple[Callable[..., Any], ...]
+    doubts: tuple[Callable[..., Any], ...]
 
 
 def cell_task(
@@ -108,6 +109,7 @@ def cell_task(
         pauses=pause_options(options, namespace),
         files_of=original_files(options.from_files_of, runs_folder(settings, namespace), namespace),
         tools=tuple(_function("--tool", name, namespace) for name in options.tools),
+        doubts=tuple(_function("--doubt", name, namespace) for name in options.doubts),
     )
 
 

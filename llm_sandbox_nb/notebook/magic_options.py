@@ -75,6 +75,14 @@ OPTIONS = [
         metavar="NAME",
         help="your function of this name, which the model can call too; several are possible",
     ),
+    _shared(
+        "--doubt",
+        dest="doubts",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="your function of this name, which says why the result may be wrong; several are possible",
+    ),
     _shared("--step"),
     _shared("--break", dest="breakpoints", action="append", default=[]),
     _shared(

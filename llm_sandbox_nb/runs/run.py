@@ -36,6 +36,7 @@ from llm_sandbox_nb.runs.rewind import (
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.branches import Branch
+from llm_sandbox_nb.trajectory.doubts.rules import Rule
 from llm_sandbox_nb.trajectory.run_folder import FILES, RunFiles
 from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 
@@ -182,6 +183,7 @@ class Run(RunRecord, Awaitable):
         context: Any = None,
         command_timeout: float | None = None,
         retries: Any = None,
+        doubts: Iterable[Rule] | None = None,
         **more: Any,
     ) -> Run:
         """Resume: after a pause, or, when the run has ended, from where it stands to its new end.
@@ -195,7 +197,7 @@ class Run(RunRecord, Awaitable):
             isolation, network: for a new sandbox; else as it was. `"process"`, and an open network where it is not
                 the default, must be named for a run that was loaded from its folder.
             api_base, api_key: of the model, where the run was loaded from its folder.
-            tools: the run's own tools, where the run was loaded from its folder: see `solve`.
+            tools, doubts: the run's own tools and rules, where the run was loaded from its folder: see `solve`.
             tool_calls, same_failures, context, command_timeout, retries: of an ended run, see `solve`.
             listeners, control, more: see `solve`.
             others: undo what other runs have changed in the run's sandbox since; `undo` brings it back.
@@ -225,7 +227,7 @@ class Run(RunRecord, Awaitable):
             options = ResumeOptions(
                 text, model, settings, limits, sandbox, {"isolation": isolation, "network": network}, api_base,
                 api_key, listeners, control, more, tools, others, tool_calls, same_failures, context, command_timeout,
-                retries,
+                retries, doubts,
             )  # fmt: skip
             return resume(self, options)
 
