@@ -294,6 +294,26 @@ def error_swallowed(evidence: Evidence) -> Iterator[Doubt]:
     """Exit code 0 with an error, warnings of lost data, or an error that was hidden before a result that is used."""
     for action in evidence.actions:
         yield from swallowed(evidence, action)
+        if text := _without_effect(evidence, action):
+            yield _doubt(action, text, "medium")
+
+
+def _without_effect(evidence: Evidence, action: Action) -> str:
+    """An edit that was refused, or `sed -i` that found nothing, and no later action changed the file."""
+    later = {version.path for other in evidence.actions[action.number + 1 :] for version in other.writes}
+    if action.kind == "edit":
+        command = (action.call.arguments or {}).get("command")
+        refused = action.failed and command != "view" and action.edited and action.edited not in later
+        same = any(name_of(path) == name_of(action.edited) for path in later)
+        return f"the edit of {name_of(action.edited)} was refused, and none was made later" if refused and not same else ""
+    if action.failed or action.writes or not re.search(r"\bsed\b[^\n;&|]*\s-i", action.command):
+        return ""
+    if action.result.changes_incomplete or re.search(r"\bsed\b[^\n;&|]*/(?:tmp|etc|usr|home|root)/", action.command):
+        return ""
+    files = [read.path for read in action.reads if not evidence.is_result(read.path) or read.action is not None]
+    if not files or any(path in later for path in files):
+        return ""
+    return f"`sed -i` changed nothing in {name_of(files[0])}"
 
 
 def swallowed(evidence: Evidence, action: Action) -> Iterator[Doubt]:

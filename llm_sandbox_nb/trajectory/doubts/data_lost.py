@@ -194,13 +194,19 @@ def _is_loss(evidence: Evidence, action: Action, version: Version, lost: int, ol
     return lost >= 10 or lost >= old * 0.03
 
 
+_LOOKS_AT = re.compile(r"\s*(?:wc|head|tail|cat|ls|grep|du|stat|file|less|jq|column)\b")
+
+
 def _made_anew(action: Action, version: Version) -> bool:
     """Whether the file was written from its sources, and not from itself."""
     name = re.escape(name_of(version.path))
     if action.edited:
         return True
+    command = "\n".join(
+        part for part in re.split(r"[;\n]|&&", action.command) if not _LOOKS_AT.match(part) or ">" in part or "|" in part
+    )
     moved = re.search(rf"\b(?:mv|cp)\b[^\n;&|]*{name}\s*(?:$|[;&|\n)])", action.command, re.MULTILINE)
-    return not moved and len(re.findall(name, action.command)) < 2 and "-i" not in action.command.split()
+    return not moved and len(re.findall(name, command)) < 2 and "-i" not in action.command.split()
 
 
 def _unsaid(evidence: Evidence, action: Action, version: Version, lost: int, old: int) -> str | None:
