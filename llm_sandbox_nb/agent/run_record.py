@@ -251,7 +251,7 @@ class RunRecord:
 
     @property
     def doubts(self) -> list[ev.Doubt]:
-        """Why the result may be wrong, the worst first, each with `.step`, `.rule`, `.text`; of a live run those so far."""
+        """Why the result may be wrong, the worst first; each has `.step`, `.rule` and `.text`. While it runs: so far."""
         return doubts_of(self.trajectory)
 
     @property

@@ -233,7 +233,7 @@ export interface IStepFacts extends IEventBase {
   line: IStepLine;
 }
 
-/** Doubts that a call gave rise to; or, with `final`, all doubts of the run, the worst first, in place of the others. */
+/** Doubts that a call gave rise to; or, with `final`, all of the run, the worst first, in place of the others. */
 export interface IDoubtsFound extends IEventBase {
   kind: 'doubts';
   doubts: IDoubt[];

@@ -305,12 +305,20 @@ def _without_effect(evidence: Evidence, action: Action) -> str:
         command = (action.call.arguments or {}).get("command")
         refused = action.failed and command != "view" and action.edited and action.edited not in later
         same = any(name_of(path) == name_of(action.edited) for path in later)
-        return f"the edit of {name_of(action.edited)} was refused, and none was made later" if refused and not same else ""
+        return (
+            f"the edit of {name_of(action.edited)} was refused, and none was made later"
+            if refused and not same
+            else ""
+        )
     if action.failed or action.writes or not re.search(r"\bsed\b[^\n;&|]*\s-i", action.command):
         return ""
-    if action.result.changes_incomplete or re.search(r"\bsed\b[^\n;&|]*/(?:tmp|etc|usr|home|root)/", action.command):
+    if action.result.changes_incomplete or re.search(
+        r"\bsed\b[^\n;&|]*/(?:tmp|etc|usr|home|root)/", action.command
+    ):
         return ""
-    files = [read.path for read in action.reads if not evidence.is_result(read.path) or read.action is not None]
+    files = [
+        read.path for read in action.reads if not evidence.is_result(read.path) or read.action is not None
+    ]
     if not files or any(path in later for path in files):
         return ""
     return f"`sed -i` changed nothing in {name_of(files[0])}"

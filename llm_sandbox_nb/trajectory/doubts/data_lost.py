@@ -61,6 +61,7 @@ _SAYS_BLANK = re.compile(r"\b(?:blank|empty)\s+(?:lines?|rows?|records?|ones)\b"
 _SAYS_COMMENTS = re.compile(r"\bcomments?\b", re.IGNORECASE)
 _BLANK_LINE = re.compile(r"^[\s,;|\"']*$")
 _COMMENT_LINE = re.compile(r"^\s*(?:#|//|;|--|%|\")")
+_WRITES_MOST = 60
 _ARCHIVE = frozenset({"gz", "zip", "tar", "tgz", "bz2", "xz", "zst", "7z", "parquet"})
 _REPORT = frozenset({"md", "html", "svg", "log", "pdf"})
 _DELETES_ROWS = re.compile(r"\bDELETE\s+FROM\b|\bDROP\s+TABLE\b|\bTRUNCATE\s+TABLE\b", re.IGNORECASE)
@@ -77,7 +78,7 @@ def losses(evidence: Evidence, action: Action) -> Iterator[Doubt]:
     if action.kind == "submit" or not action.writes:
         return
     moved = _moved(action)
-    for version in action.writes:
+    for version in action.writes[:_WRITES_MOST]:
         path = version.path
         if ending_of(path) in PROGRAMS or is_aside(path) or version.change is None:
             continue
@@ -203,7 +204,9 @@ def _made_anew(action: Action, version: Version) -> bool:
     if action.edited:
         return True
     command = "\n".join(
-        part for part in re.split(r"[;\n]|&&", action.command) if not _LOOKS_AT.match(part) or ">" in part or "|" in part
+        part
+        for part in re.split(r"[;\n]|&&", action.command)
+        if not _LOOKS_AT.match(part) or ">" in part or "|" in part
     )
     moved = re.search(rf"\b(?:mv|cp)\b[^\n;&|]*{name}\s*(?:$|[;&|\n)])", action.command, re.MULTILINE)
     return not moved and len(re.findall(name, command)) < 2 and "-i" not in action.command.split()
@@ -296,7 +299,7 @@ def _other_content(evidence: Evidence, action: Action, version: Version) -> str:
         or not version.change.diff
     ):
         return ""
-    rows = version.change.diff.split("\n", 2 * _ROWS_COMPARED)[: 2 * _ROWS_COMPARED]
+    rows = version.change.diff[:64_000].split("\n", 2 * _ROWS_COMPARED)[: 2 * _ROWS_COMPARED]
     gone = [_bare(row) for row in rows if row.startswith("-") and not row.startswith("--- ")]
     new = {_bare(row) for row in rows if row.startswith("+") and not row.startswith("+++ ")}
     old = version.change.lines_before or 0
@@ -318,4 +321,4 @@ def _other_content(evidence: Evidence, action: Action, version: Version) -> str:
 
 
 def _bare(row: str) -> str:
-    return " ".join(re.findall(r"\w+", row[1:].lower()))
+    return " ".join(re.findall(r"\w+", row[1:300].lower()))

@@ -27,6 +27,9 @@ _CHANGES_MOST = 200
 _READS_MOST = 40
 _FILES_MOST = 5_000
 _PATTERNS_MOST = 12
+_COMMANDS_MOST = 300
+_WORD_MOST = 200
+_LONG_WORD = re.compile(r"\S{201,}")
 _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+\d+(?:,\d+)? @@")
 _NAME = re.compile(r"[\w.*?$%{}\[\]~/-]*\w[\w.*?$%{}\[\]~/-]*")
 _IMPORT = re.compile(r"^[ \t+]*(?:from[ \t]+([\w.]+)[ \t]+import|import[ \t]+([\w.]+))", re.MULTILINE)
@@ -125,7 +128,7 @@ class Version:
     @cached_property
     def names(self) -> list[str]:
         """What may be names of files in its text."""
-        return names_in(self.text[:_COMMAND_READ]) if self.text else []
+        return names_in(_LONG_WORD.sub(_cut, self.text[:_COMMAND_READ])) if self.text else []
 
 
 def patched(before: str | None, diff: str) -> str | None:
@@ -199,12 +202,16 @@ class Action:
     def command(self) -> str:
         """The shell command; empty for other tools."""
         value = (self.call.arguments or {}).get("command")
-        return value[:_COMMAND_READ] if self.kind == "bash" and isinstance(value, str) else ""
+        return (
+            _LONG_WORD.sub(_cut, value[:_COMMAND_READ])
+            if self.kind == "bash" and isinstance(value, str)
+            else ""
+        )
 
     @cached_property
     def commands(self) -> list[Command]:
         """The simple commands of its shell command."""
-        return shell_commands(self.command) if self.command else []
+        return shell_commands(self.command)[:_COMMANDS_MOST] if self.command else []
 
     @cached_property
     def stdout(self) -> str:
@@ -241,12 +248,17 @@ class Action:
         if self.command:
             return self.command
         values = self.call.arguments or {}
-        return " ".join(value[:_COMMAND_READ] for value in values.values() if isinstance(value, str))
+        return " ".join(ends_of(value) for value in values.values() if isinstance(value, str))
 
 
 def ends_of(text: str) -> str:
-    """The beginning and the end of a text."""
-    return text if len(text) <= 2 * _OUTPUT_READ else f"{text[:_OUTPUT_READ]}\n{text[-_OUTPUT_READ:]}"
+    """The beginning and the end of a text, with its longest words cut, so that patterns end soon."""
+    text = text if len(text) <= 2 * _OUTPUT_READ else f"{text[:_OUTPUT_READ]}\n{text[-_OUTPUT_READ:]}"
+    return _LONG_WORD.sub(_cut, text)
+
+
+def _cut(found: re.Match[str]) -> str:
+    return f"{found[0][:_WORD_MOST]} "
 
 
 class Evidence:
@@ -289,13 +301,14 @@ class Evidence:
         other = copy.copy(self)
         for name in ("results", "answer_version", "chain", "_checks"):
             other.__dict__.pop(name, None)
-        other.answer, other.stop_reason = finish.answer, finish.stop_reason
+        other.answer = None if finish.answer is None else ends_of(finish.answer)
+        other.stop_reason = finish.stop_reason
         return other
 
     @property
     def task(self) -> str:
         """What the model was asked."""
-        return self.trajectory.start.task if self.trajectory.start else ""
+        return ends_of(self.trajectory.start.task) if self.trajectory.start else ""
 
     @property
     def last_step(self) -> int:
@@ -305,7 +318,7 @@ class Evidence:
     @property
     def last_words(self) -> str:
         """What the model said in its last step."""
-        return self.trajectory.steps[-1].thought if self.trajectory.steps else ""
+        return ends_of(self.trajectory.steps[-1].thought) if self.trajectory.steps else ""
 
     def newest(self, path: str) -> Version | None:
         """The newest version of a file; None when there is none, or it was removed."""
@@ -411,7 +424,7 @@ class Evidence:
 
     def _add(self, step: Step, call: Call) -> Action:
         root = self.trajectory.root
-        said = f"{step.thought}\n{step.reasoning[-2_000:]}" if step.reasoning else step.thought
+        said = ends_of(f"{step.thought}\n{step.reasoning[-2_000:]}" if step.reasoning else step.thought)
         action = Action(len(self.actions), step.number, tool_kind(call.tool), call, said, root)
         self.actions.append(action)
         changes = [

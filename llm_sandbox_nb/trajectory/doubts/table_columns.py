@@ -26,11 +26,11 @@ TABLES = frozenset({"csv", "tsv", "tab", "psv"})
 
 def says(evidence: Evidence, action: Action, words: re.Pattern[str]) -> bool:
     """Whether what the model said in a step, or a comment of its command, has one of these words."""
-    return bool(words.search(action.said) or _comments(action, words))
-
-
-def _comments(action: Action, words: re.Pattern[str]) -> bool:
-    return any(words.search(line) for line in action.command.splitlines() if line.lstrip().startswith("# "))
+    known: dict[re.Pattern[str], bool] = action.__dict__.setdefault("_says", {})
+    if words not in known:
+        comments = (line for line in action.command.splitlines() if line.lstrip().startswith("# "))
+        known[words] = bool(words.search(action.said) or any(words.search(line) for line in comments))
+    return known[words]
 
 
 def version_before(version: Version) -> Version | None:
