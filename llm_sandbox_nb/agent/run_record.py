@@ -251,7 +251,7 @@ class RunRecord:
 
     @property
     def doubts(self) -> list[ev.Doubt]:
-        """Why the result may be wrong, the worst first; each has `.step`, `.rule` and `.text`. While it runs: so far."""
+        """Why the result may be wrong, the worst first; each has `.step`, `.rule` and `.text`."""
         return doubts_of(self.trajectory)
 
     @property

@@ -278,8 +278,8 @@ def print_result(run: Run, problem: str, flags: Mapping[str, Any]) -> None:
     """Print answer, files and folder; then on stderr what went wrong, and the command that continues the run."""
     if run.answer:
         print(f"\nAnswer\n{harmless(run.answer)}")
-    if said := doubts_text(run.doubts):
-        print(f"\n{said}")
+    if doubts := doubts_text(run.doubts):
+        print(f"\n{doubts}")
     if run.files:
         print("\nFiles")
         for file in run.files.values():

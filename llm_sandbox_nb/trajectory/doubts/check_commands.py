@@ -114,6 +114,17 @@ _LEFT_OUT = re.compile(
 )
 
 
+_FAILED_HINTS = ("ail", "FAIL", "rror", "ERR", "not ok", "***", "problem", "MISMATCH", "raceback", "fault", "not found",
+                 "issing", "No ", "no test", "Unknown", "could not", "can't")  # fmt: skip
+_PASSED_HINTS = ("pass", "Pass", "PASS", "ok", "OK", "Success", " 0 ")
+_EMPTY_HINTS = ("no test", "No test", "collected 0", "Ran 0", "running 0")
+"""Parts of which one is in each text that the patterns above find: a text without them is not searched."""
+
+
+def _has_hint(text: str, hints: tuple[str, ...]) -> bool:
+    return any(hint in text for hint in hints)
+
+
 @dataclass(frozen=True)
 class Check:
     """A test, build or other check that an action executed."""
@@ -165,9 +176,10 @@ def checks_of(action: Action) -> list[Check]:
     if not found:
         return []
     output = action.output
-    says_bad = bool(_FAILED.search(output) or _COUNT.search(output))
-    passes = _PASSED.search(output)
-    if not passes and _MISSING.search(output[:3_000]) and not _COUNT.search(output):
+    failures = _has_hint(output, _FAILED_HINTS)
+    says_bad = failures and bool(_FAILED.search(output) or _COUNT.search(output))
+    passes = _PASSED.search(output) if _has_hint(output, _PASSED_HINTS) else None
+    if failures and not passes and _MISSING.search(output[:3_000]) and not _COUNT.search(output):
         return []
     bad = says_bad or (bool(action.result.exit_code) and not passes) or action.result.timed_out
     if action.result.exit_code and passes and not says_bad:
@@ -175,7 +187,7 @@ def checks_of(action: Action) -> list[Check]:
     number = re.search(r"\b(\d+) (?:tests? )?(?:passed|passing)\b", output) or re.search(
         r"^Ran (\d+) tests?", output, re.MULTILINE
     )
-    empty = bool(_EMPTY.search(output))
+    empty = _has_hint(output, _EMPTY_HINTS) and bool(_EMPTY.search(output))
     return [
         Check(action, family, targets, bad, int(number[1]) if number else None, empty and family == "test",
               bool(_LEFT_OUT.search(action.command)))

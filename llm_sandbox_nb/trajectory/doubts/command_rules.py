@@ -326,7 +326,13 @@ def _without_effect(evidence: Evidence, action: Action) -> str:
 
 def swallowed(evidence: Evidence, action: Action) -> Iterator[Doubt]:
     """What one action hid, unless the same program ran well later."""
-    if action.kind != "bash" or action.result.exit_code is None or _recovered(evidence, action):
+    found = list(_hid(evidence, action))
+    if found and not _recovered(evidence, action):
+        yield from found
+
+
+def _hid(evidence: Evidence, action: Action) -> Iterator[Doubt]:
+    if action.kind != "bash" or action.result.exit_code is None:
         return
     if action.result.exit_code != 0 or action.result.timed_out:
         if evidence.stop_reason and action.writes and _left_broken(evidence, action):
@@ -353,19 +359,30 @@ def _doubt(action: Action, text: str, severity: str) -> Doubt:
     )
 
 
+_ERROR_HINTS = ("rror", "xception", "raceback", "panic", "fatal", "FATAL", "ERR", "fault", "dumped", "not found",
+                "No such", "denied", "Unhandled", "Uncaught", "Caused by", ": line ", "   at ")  # fmt: skip
+"""Parts of which one is in each error that is known: a text without them is not searched."""
+_WARNING_HINTS = ("warn", "skip", "ignor", "could", "failed", "unable", "cannot", "invalid", "malform", "corrupt",
+                  "dropp", "truncat", "overflow", "divide", "bad ", "not found", "missing")  # fmt: skip
+
+
 def _printed(action: Action) -> str:
     """The error that a command printed though it says that all went well."""
+    known: str | None = action.__dict__.get("_printed")
+    if known is None:
+        known = action.__dict__["_printed"] = _error_in(action)
+    return known
+
+
+def _error_in(action: Action) -> str:
     for text in (action.stderr, action.stdout):
+        if text is action.stdout and "2>&1" not in action.command and "Traceback" not in text:
+            continue  # data may hold such words
+        if not any(hint in text for hint in _ERROR_HINTS):
+            continue
         found = list(_TRACEBACK.finditer(text))
         if not found:
             continue
-        if (
-            text is action.stdout
-            and not text.startswith("Traceback")
-            and not re.search(r"^Traceback", text, re.MULTILINE)
-            and "2>&1" not in action.command
-        ):
-            continue  # data may hold such words
         if "Traceback" in found[0][0]:
             last = [
                 line
@@ -496,7 +513,7 @@ def _in_program(evidence: Evidence, action: Action) -> str:
     if not (action.writes or evidence.stop_reason):
         return ""
     texts: list[tuple[str, str]] = [
-        ("the program", command.here) for command in action.commands if _runs_here(command)
+        ("the program", command.here or "") for command in action.commands if _runs_here(command)
     ]
     texts += [
         (name_of(read.path), read.text or "")
@@ -533,6 +550,9 @@ def _warnings(evidence: Evidence, action: Action) -> Iterator[Doubt]:
     """Warnings that data was passed over; equal ones count once."""
     if _only_looks(action) or not (_runs_program(action.command) or action.writes):
         return
+    output = action.output.lower()
+    if not any(hint in output for hint in _WARNING_HINTS):
+        return
     source = action.stderr if "2>&1" not in action.command else f"{action.stderr}\n{action.stdout}"
     lines = [found[0].strip() for found in _WARNING.finditer(source)]
     lines += [
@@ -540,11 +560,7 @@ def _warnings(evidence: Evidence, action: Action) -> Iterator[Doubt]:
         for line in (found[0].strip() for found in _WARNING.finditer(action.stdout))
         if re.match(r"(?:warn|skip|could not|failed|error|invalid)", line, re.IGNORECASE)
     ]
-    lines = (
-        [line for line in dict.fromkeys(lines) if not _NO_WARNING.search(line)]
-        if len(lines) < 2
-        else [line for line in lines if not _NO_WARNING.search(line)]
-    )
+    lines = [line for line in lines if not _NO_WARNING.search(line)]
     if not lines or _admitted(evidence, action):
         return
     counts = Counter(_DIGITS.sub("#", line)[:80] for line in lines)

@@ -19,7 +19,7 @@ from llm_sandbox_nb.trajectory.step_line import ToolKind, path_below, shown_text
 from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 
 _COMMAND_READ = 32 * 1024
-_OUTPUT_READ = 8 * 1024
+_OUTPUT_READ = 3 * 1024
 """Characters looked at of a command, and of each end of an output."""
 _TEXT_MOST = 512 * 1024
 _CHANGES_MOST = 200
@@ -29,7 +29,7 @@ _FILES_MOST = 5_000
 _PATTERNS_MOST = 12
 _COMMANDS_MOST = 300
 _WORD_MOST = 200
-_LONG_WORD = re.compile(r"\S{201,}")
+_LONG_WORD = re.compile(r"(?<!\S)\S{201,}")
 _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+\d+(?:,\d+)? @@")
 _NAME = re.compile(r"[\w.*?$%{}\[\]~/-]*\w[\w.*?$%{}\[\]~/-]*")
 _IMPORT = re.compile(r"^[ \t+]*(?:from[ \t]+([\w.]+)[ \t]+import|import[ \t]+([\w.]+))", re.MULTILINE)
@@ -299,7 +299,7 @@ class Evidence:
     def ended(self, finish: ev.RunFinished) -> Evidence:
         """The same record with its end, for the rules that ask about the answer."""
         other = copy.copy(self)
-        for name in ("results", "answer_version", "chain", "_checks"):
+        for name in ("results", "answer_version", "chain"):
             other.__dict__.pop(name, None)
         other.answer = None if finish.answer is None else ends_of(finish.answer)
         other.stop_reason = finish.stop_reason

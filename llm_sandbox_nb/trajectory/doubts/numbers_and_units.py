@@ -11,6 +11,7 @@ from llm_sandbox_nb.trajectory.doubts.evidence import (
     Version,
 )
 from llm_sandbox_nb.trajectory.events import Doubt
+from llm_sandbox_nb.trajectory.step_line import shown_text
 
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
@@ -144,7 +145,8 @@ def _appears(evidence: Evidence, number: str) -> bool:
     for action in reversed(evidence.actions):
         if action.kind == "submit":
             continue
-        text = action.output
+        text = f"{shown_text(action.result.stdout)}\n{shown_text(action.result.stderr)}"
+        text = text if action.kind == "bash" else action.output
         if any(_has(text, form) for form in forms):
             return True
         texts.append(text)

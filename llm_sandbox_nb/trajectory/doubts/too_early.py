@@ -34,14 +34,14 @@ def answer_too_early(evidence: Evidence) -> Iterator[Doubt]:
         elif text := _source_changed(evidence, version, action):
             reported.add(action.step)
             yield Doubt(rule="answer too early", step=action.step, text=text, severity="high")
-    version = evidence.answer_version
+    answer = evidence.answer_version
     if (
-        version is not None
-        and version.action is not None
-        and version.action.step not in reported
-        and (text := _later_result(evidence, version))
+        answer is not None
+        and answer.action is not None
+        and answer.action.step not in reported
+        and (text := _later_result(evidence, answer))
     ):
-        yield Doubt(rule="answer too early", step=version.action.step, text=text, severity="high")
+        yield Doubt(rule="answer too early", step=answer.action.step, text=text, severity="high")
     elif evidence.answer is not None and not reported and (found := _other_output(evidence)):
         step, text = found
         yield Doubt(rule="answer too early", step=step, text=text, severity="high")
