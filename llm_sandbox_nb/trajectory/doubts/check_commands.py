@@ -116,9 +116,13 @@ _LEFT_OUT = re.compile(
 
 _FAILED_HINTS = ("ail", "FAIL", "rror", "ERR", "not ok", "***", "problem", "MISMATCH", "raceback", "fault", "not found",
                  "issing", "No ", "no test", "Unknown", "could not", "can't")  # fmt: skip
-_PASSED_HINTS = ("pass", "Pass", "PASS", "ok", "OK", "Success", " 0 ")
+_PASSED_HINTS = ("pass", "Pass", "PASS", "ok", "OK", "Success", " 0 fail")
 _EMPTY_HINTS = ("no test", "No test", "collected 0", "Ran 0", "running 0")
 """Parts of which one is in each text that the patterns above find: a text without them is not searched."""
+
+
+_LOOKED_AT = 1_000
+"""Characters of each end of an output in which a check says how it went."""
 
 
 def _has_hint(text: str, hints: tuple[str, ...]) -> bool:
@@ -175,7 +179,11 @@ def checks_of(action: Action) -> list[Check]:
             )
     if not found:
         return []
-    output = action.output
+    output = (
+        f"{action.output[:_LOOKED_AT]}\n{action.output[-_LOOKED_AT:]}"
+        if len(action.output) > 2 * _LOOKED_AT
+        else action.output
+    )
     failures = _has_hint(output, _FAILED_HINTS)
     says_bad = failures and bool(_FAILED.search(output) or _COUNT.search(output))
     passes = _PASSED.search(output) if _has_hint(output, _PASSED_HINTS) else None

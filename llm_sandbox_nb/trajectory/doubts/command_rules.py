@@ -275,8 +275,9 @@ _WEAK = frozenset(
     }
 )
 _LOOKS = frozenset({"grep", "egrep", "fgrep", "find", "rg", "head", "tail", "cat", "wc", "sort"})
+_READ_ONLY = _LOOKS | _WEAK
 _QUIET = re.compile(
-    r"(?P<before>[^\n;]*?)(?P<mark>2>\s*/dev/null|&>\s*/dev/null|\|\|\s*(?:true|:)(?=\s|$|;|\))|"
+    r"(?P<before>[^\n;]{0,400}?)(?P<mark>2>\s*/dev/null|&>\s*/dev/null|\|\|\s*(?:true|:)(?=\s|$|;|\))|"
     r"\|\|\s*echo\s+[\"']?(?:0|none|null|nan|\[\]|\{\})?[\"']?\s*(?:>|$))(?P<after>(?:\s*\|\|\s*)?[^\n;]*)"
 )
 _SWALLOWS = re.compile(
@@ -300,6 +301,8 @@ def error_swallowed(evidence: Evidence) -> Iterator[Doubt]:
 
 def _without_effect(evidence: Evidence, action: Action) -> str:
     """An edit that was refused, or `sed -i` that found nothing, and no later action changed the file."""
+    if action.kind != "edit" and "sed" not in action.command:
+        return ""
     later = {version.path for other in evidence.actions[action.number + 1 :] for version in other.writes}
     if action.kind == "edit":
         command = (action.call.arguments or {}).get("command")
@@ -366,6 +369,9 @@ _WARNING_HINTS = ("warn", "skip", "ignor", "could", "failed", "unable", "cannot"
                   "dropp", "truncat", "overflow", "divide", "bad ", "not found", "missing")  # fmt: skip
 
 
+_BEGINNING_HINTS = ("arn", "kip", "ould not", "ailed", "rror", "nvalid")
+
+
 def _printed(action: Action) -> str:
     """The error that a command printed though it says that all went well."""
     known: str | None = action.__dict__.get("_printed")
@@ -397,8 +403,10 @@ def _error_in(action: Action) -> str:
 
 def _only_looks(action: Action) -> bool:
     """Whether the command only reads: an error that `cat` prints is in sight of the model."""
+    if action.writes:
+        return False
     names = {posixpath.basename(command.words[0]) for command in action.commands if command.words}
-    return bool(names) and names <= (_LOOKS | _WEAK) and not action.writes
+    return bool(names) and names <= _READ_ONLY
 
 
 def _program_of(action: Action) -> str:
@@ -451,6 +459,8 @@ def _made(evidence: Evidence, action: Action) -> str:
 
 def _hidden(evidence: Evidence, action: Action) -> str:
     """A command whose errors are hidden, and whose result a file or a later step has."""
+    if "||" not in action.command and "/dev/null" not in action.command:
+        return ""
     made = [version for version in action.writes if ending_of(version.path) not in PROGRAMS]
     for found in _QUIET.finditer(_without_here(action)):
         mark = " ".join(found["mark"].split()).rstrip("> ").strip()
@@ -546,12 +556,22 @@ def _executes(action: Action, path: str) -> bool:
     )
 
 
+def _may_warn(action: Action) -> bool:
+    known: bool | None = action.__dict__.get("_may_warn")
+    if known is None:
+        merged = "2>&1" in action.command
+        text = (action.output if merged else action.stderr).lower()
+        known = any(hint in text for hint in _WARNING_HINTS)
+        known = known or (not merged and any(hint in action.stdout for hint in _BEGINNING_HINTS))
+        action.__dict__["_may_warn"] = known
+    return known
+
+
 def _warnings(evidence: Evidence, action: Action) -> Iterator[Doubt]:
     """Warnings that data was passed over; equal ones count once."""
     if _only_looks(action) or not (_runs_program(action.command) or action.writes):
         return
-    output = action.output.lower()
-    if not any(hint in output for hint in _WARNING_HINTS):
+    if not _may_warn(action):
         return
     source = action.stderr if "2>&1" not in action.command else f"{action.stderr}\n{action.stdout}"
     lines = [found[0].strip() for found in _WARNING.finditer(source)]

@@ -19,7 +19,7 @@ from llm_sandbox_nb.trajectory.step_line import ToolKind, path_below, shown_text
 from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 
 _COMMAND_READ = 32 * 1024
-_OUTPUT_READ = 3 * 1024
+_OUTPUT_READ = 2 * 1024
 """Characters looked at of a command, and of each end of an output."""
 _TEXT_MOST = 512 * 1024
 _CHANGES_MOST = 200
@@ -128,7 +128,7 @@ class Version:
     @cached_property
     def names(self) -> list[str]:
         """What may be names of files in its text."""
-        return names_in(_LONG_WORD.sub(_cut, self.text[:_COMMAND_READ])) if self.text else []
+        return names_in(without_long_words(self.text[:_COMMAND_READ])) if self.text else []
 
 
 def patched(before: str | None, diff: str) -> str | None:
@@ -203,7 +203,7 @@ class Action:
         """The shell command; empty for other tools."""
         value = (self.call.arguments or {}).get("command")
         return (
-            _LONG_WORD.sub(_cut, value[:_COMMAND_READ])
+            without_long_words(value[:_COMMAND_READ])
             if self.kind == "bash" and isinstance(value, str)
             else ""
         )
@@ -254,6 +254,14 @@ class Action:
 def ends_of(text: str) -> str:
     """The beginning and the end of a text, with its longest words cut, so that patterns end soon."""
     text = text if len(text) <= 2 * _OUTPUT_READ else f"{text[:_OUTPUT_READ]}\n{text[-_OUTPUT_READ:]}"
+    return without_long_words(text)
+
+
+def without_long_words(text: str) -> str:
+    """The text with words cut that are very long. A long word covers a whole piece, which is quick to see."""
+    pieces = (text[start : start + _WORD_MOST] for start in range(0, len(text) - _WORD_MOST, _WORD_MOST))
+    if all(" " in piece or "\n" in piece for piece in pieces):
+        return text
     return _LONG_WORD.sub(_cut, text)
 
 

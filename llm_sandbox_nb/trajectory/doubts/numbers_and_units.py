@@ -67,7 +67,7 @@ _ASKED_UNIT = re.compile(
     rf"\b(?:in|as)\s+(?:whole\s+|full\s+)?({'|'.join(map(re.escape, filter(_is_long, _UNIT_WORDS)))})\b",
     re.IGNORECASE,
 )
-_SEARCHED = 3_000_000
+_SEARCHED = 1_500_000
 """Characters of outputs that are searched for numbers of the answer."""
 _NUMBERS_MOST = 8
 
