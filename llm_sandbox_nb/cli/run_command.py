@@ -25,6 +25,7 @@ from llm_sandbox_nb.options.parser import did_you_mean
 from llm_sandbox_nb.options.table import QUERY, UsageError
 from llm_sandbox_nb.options.values import resolve, sandbox_limits
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.doubts.command_rules import MORE_STEPS
 from llm_sandbox_nb.trajectory.run_folder import FILES
 
 if TYPE_CHECKING:
@@ -259,7 +260,9 @@ def resume_line(run: Run, flags: Mapping[str, Any]) -> str:
         values = [one[reason] for one in set_limits if isinstance(one, dict) and reason in one]
         if run.stop_reason == reason and values and isinstance(values[-1], int | float):
             words += [flag, f"{values[-1] * 2:.10g}"]
-    return f"`{shlex.join(words)}` continues this run."
+    loop = next((one for one in run.doubts if one.text.endswith(MORE_STEPS)), None)
+    warning = f"More steps will not help: {loop.line.removesuffix(MORE_STEPS)}. " if loop else ""
+    return f"{warning}`{shlex.join(words)}` continues this run."
 
 
 def _model_settings(values: dict[str, Any]) -> ModelSettings:

@@ -132,6 +132,10 @@ def _only_comments(diff: str) -> bool:
 
 _FAILURES_SAME = 3
 _RESULTS_SAME = 4
+_WAITS_SAME = 10
+MORE_STEPS = "; more steps will not help"
+"""The end of a loop's words when a limit has ended the run."""
+_LIMITS = ("steps", "tokens", "total_tokens", "cost", "time", "repeated")
 _TIMES = re.compile(
     r"\b\d+(?:\.\d+)?\s?(?:ms|µs|us|s|sec|secs|seconds)\b|\b\d\d:\d\d:\d\d(?:\.\d+)?\b|\b0x[0-9a-f]+\b|"
     r"/tmp/[\w.-]+|\bpid \d+"
@@ -145,7 +149,7 @@ def loop(evidence: Evidence) -> Iterator[Doubt]:
         if action is not None and action.kind == "submit":
             continue
         known = next((one for one in streak if action is not None and _same(one[-1], action)), None)
-        if known is not None and action is not None:
+        if known is not None and action is not None and (action.failed or not action.writes):
             known.append(action)
             continue
         if (
@@ -156,7 +160,7 @@ def loop(evidence: Evidence) -> Iterator[Doubt]:
         ):
             streak.append([action])
             continue
-        yield from _looped(streak)
+        yield from _looped(evidence, streak)
         streak = [[action]] if action is not None else []
 
 
@@ -175,8 +179,8 @@ def _same(one: Action, other: Action) -> bool:
     return first == second or (len(first) < 20_000 and _TIMES.sub("", first) == _TIMES.sub("", second))
 
 
-def _looped(streak: list[list[Action]]) -> Iterator[Doubt]:
-    same = [one for one in streak if len(one) >= (_FAILURES_SAME if one[0].failed else _RESULTS_SAME)]
+def _looped(evidence: Evidence, streak: list[list[Action]]) -> Iterator[Doubt]:
+    same = [one for one in streak if len(one) >= _enough(one[0])]
     if not same:
         return
     times = max(len(one) for one in same)
@@ -190,13 +194,17 @@ def _looped(streak: list[list[Action]]) -> Iterator[Doubt]:
         else "same commands"
     )
     result = "same error" if any(one[0].failed for one in same) else "same result"
-    yield Doubt(
-        rule="loop",
-        step=first,
-        until=last,
-        text=f"{what}, {result}, {format_count(times)} times",
-        severity="medium",
-    )
+    text = f"{what}, {result}, {format_count(times)} times"
+    if evidence.stop_reason in _LIMITS and last >= evidence.last_step - 1:
+        text = f"{text}{MORE_STEPS}"
+    yield Doubt(rule="loop", step=first, until=last, text=text, severity="medium")
+
+
+def _enough(action: Action) -> int:
+    """How often a call makes a loop; one that waits may be made more often."""
+    if re.search(r"\bsleep\b|\bwait\b", action.command):
+        return _WAITS_SAME
+    return _FAILURES_SAME if action.failed else _RESULTS_SAME
 
 
 _TRACEBACK = re.compile(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from card_checks import read
-from card_runs import card_of, run_events, written
+from card_runs import card_of, run_events, start_event, step_events, written
 
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.analysis.frames import run_row
@@ -166,6 +166,21 @@ def test_a_continued_run_gets_new_doubts(recorded: Path) -> None:
     recorder.emit(ev.RunFinished(stop_reason="submitted", answer="All tests pass.", steps=last + 1))
     recorder.close()
     assert "claim against evidence" in {one.rule for one in Run.load(recorded).doubts}
+
+
+def test_a_loop_that_a_limit_ended_says_that_more_steps_will_not_help() -> None:
+    failing = [event for number in range(1, 31) for event in step_events(1, exit_code=1)]
+    step = 0
+    for event in failing:
+        step += isinstance(event, ev.ModelRequested)
+        if hasattr(event, "step"):
+            event.step = step
+        if hasattr(event, "call_id"):
+            event.call_id = f"c{step}"
+    (found,) = doubts([start_event(), *failing, ev.RunFinished(stop_reason="steps", steps=30)])
+    assert found.line == "1-30: same command, same error, 30 times; more steps will not help"
+    waiting = [ev.RunFinished(stop_reason="submitted", answer="x", steps=30)]
+    assert doubts([start_event(), *failing, *waiting])[0].text == "same command, same error, 30 times"
 
 
 def mentions_water(record: Evidence) -> Iterator[Any]:
