@@ -84,7 +84,7 @@ def checks_of_action(evidence: Evidence, action: Action) -> list[Check]:
 
 
 def _failing(checks: list[Check]) -> Iterator[Check]:
-    """The last failed check of each family that no later check of the family takes back."""
+    """The last failed check of each family that no later check of the family covers."""
     for family in dict.fromkeys(check.family for check in checks):
         mine = [check for check in checks if check.family == family]
         for place in range(len(mine) - 1, -1, -1):
@@ -100,7 +100,7 @@ def _failing(checks: list[Check]) -> Iterator[Check]:
 
 
 def _changed_after(evidence: Evidence, last: Check) -> tuple[str, int] | None:
-    """A program that was there at the last check and was changed later."""
+    """A program that existed at the last check and was changed later."""
     for action in reversed(evidence.actions[last.action.number + 1 :]):
         if re.search(
             r"\b(?:ruff format|black|prettier|gofmt|go fmt|cargo fmt|isort|clang-format|autopep8|ruff check --fix)\b",

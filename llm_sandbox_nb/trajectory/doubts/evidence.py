@@ -450,7 +450,7 @@ class Evidence:
         return action
 
     def _reads(self, action: Action, changed: dict[str, ev.FileDiff]) -> list[Version]:
-        """Files that were there before, and that the command or the programs it runs name."""
+        """Earlier files that the command, or a program that it runs, names."""
         if action.kind == "submit":
             return []
         todo = list(self.find([action.edited] if action.edited else names_in(action.text)))

@@ -1,4 +1,4 @@
-"""The rules, by name, and their doubts: those of each action while the run goes on, and all of them at its end."""
+"""The rules, by name, and their doubts: those of each action while it runs, and all of them at its end."""
 
 from __future__ import annotations
 

@@ -54,6 +54,7 @@ SAID_OTHERWISE = {
         "help",
         "break_when",
         "tool",
+        "doubt",
         "on_pause",
     )
 }
