@@ -30,7 +30,8 @@ export class Doubts {
     }
     this._drawn = doubts;
     this._steps = steps.length;
-    const parts = doubts.slice(0, SHOWN).map(doubt => this._render(doubt));
+    const shown = doubts.slice(0, SHOWN).map(doubt => this._render(doubt));
+    const parts = shown.flatMap((node, at) => (at ? [' · ', node] : [node]));
     this.node.hidden = !parts.length;
     this.node.replaceChildren(h('b', {}, this._host.trans('Doubts')), ...parts);
   }
