@@ -25,6 +25,10 @@ PYTHON ?=
 
 LOOPS ?= 6
 
+# Compiled files are kept, whatever the environment says: without them pytest rewrites each test in each worker, and each of
+# the many kernels, servers and commands that tests start compiles the package.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 PIP := $(PY) -m pip --quiet --disable-pip-version-check

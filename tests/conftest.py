@@ -27,8 +27,8 @@ ENGINE_FOLDERS = ("browser", "conformance", "contract", "integration", "performa
 ENGINE_FIXTURES = {
     "isolation", "some_isolation", "strong_isolation", "docker_engine", "bubblewrap_engine", "browser", "page",
 }  # fmt: skip
-LONG = ("test_packaging.py", "test_litellm_range.py", "test_binder.py")
-"""Files that install much: they start first, so that nobody waits for them alone when tests run in parallel."""
+LONG = ("test_packaging.py", "test_litellm_range.py", "test_binder.py", "test_labextension.py")
+"""Files that take long: they start first, so that nobody waits for them alone when tests run in parallel."""
 LOCKS = TESTS.parent / ".cache"
 SEED_PACKAGES = ("llm-in-sandbox==0.2.0", "litellm<1.106", "tqdm")
 # What a change is judged by is the same each time; `make test-all` looks for new examples.

@@ -394,8 +394,10 @@ class OutputRenderer extends RunRenderer {
   }
 }
 
-/** The run of a journal or of a `trajectory.json` in the paper's form; anything else is shown as the text it is. */
+/** The run of a journal or, read by the server, of another project's record; anything else is shown as the text it is. */
 class FileRenderer extends RunRenderer {
+  private _shown = '';
+
   protected get inTab(): boolean {
     return true;
   }
@@ -407,14 +409,18 @@ class FileRenderer extends RunRenderer {
   }
 
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
-    const text = model.data[RECORD_MIME];
+    const text = String(model.data[RECORD_MIME] ?? '');
     const { trans } = this.host;
-    const record = readRecord(typeof text === 'string' ? text : '');
+    this._shown = text;
+    const record = readRecord(text) ?? (await this.host.foreignRecord(text));
+    if (this.isDisposed || this._shown !== text) {
+      return;
+    }
     this.node.querySelector(':scope > .lsn-other')?.remove();
-    if (!record) {
+    if (!record.events.length) {
       this.clear();
-      this.tell(trans('This file is no trajectory; it is shown as text.'));
-      this.node.append(h('pre', { class: 'lsn-other', tabindex: 0 }, String(text ?? '')));
+      this.tell(record.problem, trans('It is shown as text.'));
+      this.node.append(h('pre', { class: 'lsn-other', tabindex: 0 }, text));
       return;
     }
     // The file is opened by hand from the person's own disk, and frames keep what is in it apart from the page.

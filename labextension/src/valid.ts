@@ -50,7 +50,7 @@ const UNREAD: Record<string, string[]> = {
   'call.decided': ['after'],
   artifact: ['blank'],
   checkpoint: ['duration'],
-  'run.finished': ['without_answer']
+  'run.finished': ['without_answer', 'check']
 };
 
 /** Whether it is the number of a version of records; the first ones have none. */

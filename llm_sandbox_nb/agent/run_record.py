@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 from weakref import WeakKeyDictionary
 
+from llm_sandbox_nb.agent.checks import Check
 from llm_sandbox_nb.agent.control.decisions import Held
 from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.errors import ControlError, InputError
@@ -79,6 +80,8 @@ class RunContext:
     """What executes the run now; None while nothing does."""
     spec: RunSpec | None = None
     """The latest specification: it holds the model, whose key is in no record."""
+    checks: dict[str, Check] = field(default_factory=dict)
+    """Checks of the run in this process, by `Check.key`: a function is in no record."""
     models: dict[str, Model] = field(default_factory=dict)
     """Models of the run in this process, by their names: some cannot be made from a name."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -91,6 +94,8 @@ class RunContext:
     """Shows what the run does when it resumes."""
     on_fork: Callable[[Any], None] | None = None
     """Called with each fork, also with one that was asked for over REST, so that a variable can keep it."""
+    answer: str | None = None
+    """The answer of a run that has submitted, while a function checks it."""
     shown: bool = False
     """Whether the cell that runs now shows the run's card already."""
     _dead: Sandbox | None = None
@@ -232,7 +237,12 @@ class RunRecord:
     @property
     def answer(self) -> str | None:
         """The final answer: the answer file if the model wrote one, else what it said last."""
-        return self.trajectory.answer
+        return self.trajectory.answer or self.context.answer
+
+    @property
+    def checks(self) -> list[ev.Checked]:
+        """The checks of its result, the newest last: `run.checks[-1].verdict.outcome` is `"passed"`, `"failed"`, ..."""
+        return self.trajectory.checks
 
     @property
     def stop_reason(self) -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from llm_sandbox_nb.agent.checks import Check
 from llm_sandbox_nb.agent.context_window import CONTEXT_MODES, ContextMode
 from llm_sandbox_nb.agent.control.pause_rules import PauseRules, Predicate, pause_rules
 from llm_sandbox_nb.agent.control.settings_change import MakeModel, unknown_model, with_changes
@@ -68,6 +69,8 @@ class RunSpec:
     """What is sent of a conversation that nearly fills the model's context."""
     doubts: tuple[Rule, ...] = ()
     """The user's own rules about doubts."""
+    check: Check | None = None
+    """How the result is checked after the model has submitted."""
     provenance: Mapping[str, str] = field(default_factory=dict)
     """For the record: which run it replays, or whose files it begins with."""
     isolation: str | None = None
@@ -114,6 +117,8 @@ class RunSpec:
             for name in ("tool_calls", "same_failures", "nudges", "isolation")
             if (value := getattr(self, name)) != usual[name]
         }
+        if self.check is not None:
+            settings["check"] = self.check.as_json()
         if self.pause_rules.any:
             settings["halts"] = self.pause_rules.as_json()
         return ev.RunStarted(

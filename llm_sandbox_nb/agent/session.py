@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from llm_sandbox_nb.agent.artifacts import AnswerFiles, Collector, collected_names
 from llm_sandbox_nb.agent.checkpoints import Checkpoints
+from llm_sandbox_nb.agent.checks import ResultCheck
 from llm_sandbox_nb.agent.control.run_control import Move, RunControl, T
 from llm_sandbox_nb.agent.control.settings_change import Changer
 from llm_sandbox_nb.agent.conversation import ConversationState, conversation_state, tokens_so_far
@@ -37,6 +38,7 @@ from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import JournalNotWrittenError
 from llm_sandbox_nb.trajectory.run_folder import HISTORY
+from llm_sandbox_nb.trajectory.state import CHECKED_ENDS
 
 logger = logging.getLogger(__name__)
 _COLLECTING = 300.0
@@ -94,6 +96,10 @@ class Session:
         )
         self.recorder.use_rules(self.spec.doubts)
         try:
+            if self.spec.check is not None:
+                kept = await asyncio.to_thread(self.spec.check.kept_in, self.recorder.folder)
+                self.spec = self.record.context.spec = dataclasses.replace(self.spec, check=kept)
+                self.record.context.checks[kept.key] = kept
             self.recorder.emit(start)
         except OSError as error:
             self.recorder.close()
@@ -214,7 +220,9 @@ class Session:
     # --- loop ---
 
     def _make_loop(self, setup: asyncio.Future[Workspace]) -> Loop:
-        spec = self.spec
+        spec, check = self.spec, None
+        if spec.check is not None:
+            check = ResultCheck(spec.check, self.recorder, self.record, spec.prompts)
         return Loop(
             spec.model,
             spec.settings,
@@ -225,6 +233,7 @@ class Session:
             self.control,
             spec.pause_rules,
             given=spec.given,
+            check=check,
             replies=spec.replies,
             nudges=spec.nudges,
             tool_calls=spec.tool_calls,
@@ -292,7 +301,8 @@ class Session:
             spoken = not silent and (ending.reason in ("submitted", "answered") or loop.only_talked)
             without = ending.reason == "submitted" and loop.without_answer and not answer
             said = loop.last_text if spoken and not without else None
-            self._record_end(ending, answer or said or None, without)
+            verdict = loop.verdict if ending.reason in CHECKED_ENDS else None
+            self._record_end(ending, answer or said or None, without, verdict)
         try:
             write_seed(self.recorder.trajectory, self.recorder.folder)
         except OSError as error:  # the journal, which is the record, is whole
@@ -334,7 +344,9 @@ class Session:
         reason = ev.clean_text(f"The last files could not be taken: {reason.rstrip('.')}.")
         self.recorder.emit(ev.ArtifactSkipped(reason=reason))
 
-    def _record_end(self, ending: Ending, answer: str | None, without_answer: bool) -> None:
+    def _record_end(
+        self, ending: Ending, answer: str | None, without_answer: bool, verdict: ev.Verdict | None
+    ) -> None:
         event = ev.RunFinished(
             stop_reason=ending.reason,
             answer=ev.clean_text(answer),
@@ -343,6 +355,7 @@ class Session:
             steps=self.recorder.trajectory.steps_done,
             wall_time=self.meter.elapsed,
             without_answer=without_answer,
+            check=verdict,
         )
         try:
             self.recorder.emit(event)

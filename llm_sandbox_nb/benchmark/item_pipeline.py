@@ -17,6 +17,7 @@ from llm_sandbox_nb.benchmark.attempt import Attempt, HowToAsk, Opener, in_sandb
 from llm_sandbox_nb.benchmark.judge import FATAL_KINDS, Judge
 from llm_sandbox_nb.benchmark.results import Result, cell_folder
 from llm_sandbox_nb.benchmark.rows import DataError, Row
+from llm_sandbox_nb.benchmark.score_event import record_score
 from llm_sandbox_nb.benchmark.scoring_pool import Scoring
 from llm_sandbox_nb.benchmark.swe import score_patch
 from llm_sandbox_nb.benchmark.task import Task
@@ -148,6 +149,7 @@ class LocalBackend:
     async def _scored(self, item: Item, attempt: Attempt, started: float, out: Path) -> Result:
         score = Score(None) if attempt.error_kind else await self._score(item, attempt)
         trajectory = attempt.run.trajectory
+        record_score(attempt.run.folder, trajectory, item.task.scorer, score)
         tokens = tokens_of(trajectory)
         failed = {"error_kind": SCORER, "error": score.detail} if score.failed else {}
         times = times_of(Loaded("", "", "journal", attempt.run.journal, trajectory))

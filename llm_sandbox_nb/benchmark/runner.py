@@ -25,6 +25,7 @@ from llm_sandbox_nb.benchmark.item_pipeline import (
 from llm_sandbox_nb.benchmark.judge import Judge
 from llm_sandbox_nb.benchmark.results import Key, Result, read_results, write_result
 from llm_sandbox_nb.benchmark.rows import Row
+from llm_sandbox_nb.benchmark.score_event import record_result
 from llm_sandbox_nb.benchmark.scoring_pool import Scoring
 from llm_sandbox_nb.benchmark.task import Task
 from llm_sandbox_nb.model.contract import ModelSettings
@@ -149,6 +150,7 @@ class Runner:
                 item = waiting.pop()
                 scored = await scored_again(scoring, self.judge, item, before[item.key], self.options.out)
                 if scored is not None:
+                    await asyncio.to_thread(record_result, self.options.out, scored, item.task.scorer)
                     done.add(item.key)
                     self.on_begin(item)
                     self._keep(scored)
@@ -165,6 +167,8 @@ class Runner:
         except (FatalError, asyncio.CancelledError) as error:  # the answer was paid for: keep it
             self._keep(unjudged(result, answer, str(error) or "the judge was interrupted"))
             raise
+        if item.task.scorer == "judge":
+            await asyncio.to_thread(record_result, self.options.out, result, item.task.scorer)
         self._keep(result)
         return result
 

@@ -19,6 +19,7 @@ from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.options.values import resolve
 from llm_sandbox_nb.runs.catalog import is_running, list_runs, plan_prune, prune, runs_json, runs_text
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.calm_steps import CalmSteps, step_rows
 from llm_sandbox_nb.trajectory.doubts.rules import doubts_of
 from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
 from llm_sandbox_nb.trajectory.run_folder import JOURNAL, RunNotFoundError, find_run_folder
@@ -66,7 +67,9 @@ def _confirmed() -> bool:
 
 
 def show_command(arguments: argparse.Namespace) -> int:
-    """Print the current attempt of a run, or with `--all` every event; of a killed run all up to its last event.
+    """Print the current attempt of a run, calm steps in one line, or with `--all` every event.
+
+    Of a killed run it prints all up to its last event.
 
     Raises:
         UsageError: there is no run, or it cannot be read.
@@ -78,6 +81,7 @@ def show_command(arguments: argparse.Namespace) -> int:
     folder, foreign = journal.parent, journal.suffix == ".json"
     events: list[ev.Event] = []
     broken: Exception | None = None
+    calm: list[CalmSteps] = []
     try:
         events.extend(read_seed(journal).events if foreign else read_journal(journal))
     except (JournalError, ValueError, OSError) as error:
@@ -85,13 +89,18 @@ def show_command(arguments: argparse.Namespace) -> int:
     try:
         trajectory = Trajectory(events)
         lines = LIVE_LINES if arguments.brief else None
-        printer = Printer(sys.stdout, lines=lines, folder=folder, trajectory=trajectory)
+        rows = [] if arguments.all else step_rows(trajectory, live=False)
+        calm = [row for row in rows if isinstance(row, CalmSteps)]
+        printer = Printer(sys.stdout, lines=lines, folder=folder, trajectory=trajectory, calm=calm)
         for event in events if arguments.all else _current_attempt(trajectory):
             printer(event)
+        printer.end()
     except FileNotFoundError as error:
         raise UsageError(f"Outputs of the run are missing; {folder}/blobs was left behind.") from error
     except (JournalError, OSError) as error:
         broken = broken or error
+    if calm:
+        print("\n(`show --all` prints the steps that are one line here.)")
     if broken is not None:
         raise UsageError(f"The run cannot be read to its end: {str(broken).rstrip('.')}.") from broken
     if not events:

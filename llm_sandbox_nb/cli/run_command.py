@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import runpy
 import select
@@ -104,7 +105,12 @@ def run_task(flags: dict[str, Any]) -> tuple[int, Run | None]:
     if values["save_litellm_response"]:
         save_responses(run.trajectory, run.folder / RESPONSES)
     print_result(run, problem, flags)
-    return exit_code(run.stop_reason) if code is None else code, run
+    return exit_code_of(run) if code is None else code, run
+
+
+def exit_code_of(run: Run) -> int:
+    """The exit code that the end of a run and its check give."""
+    return exit_code(run.stop_reason, run.trajectory.state(live=False).check)
 
 
 class NotStartedError(Exception):
@@ -139,6 +145,13 @@ def _check(values: dict[str, Any]) -> None:
         check_function_name("tool", name)
     for name in values["doubt"]:
         check_function_name("doubt", name)
+    if values["check_files"] and not values["check"]:
+        raise UsageError(
+            "--check_files are the files of a check: name its command too, as in --check 'pytest'."
+        )
+    for name in values["check_files"]:
+        if not Path(name).expanduser().exists():
+            raise UsageError(f"--check_files: there is no {name}; check the path.")
     if values["input_dir"] and not Path(values["input_dir"]).expanduser().exists():
         raise UsageError(f"--input_dir: there is no {values['input_dir']}; check the path.")
 
@@ -156,7 +169,7 @@ def run_to_end(work: Callable[[], Awaitable[None]], started: list[Run]) -> tuple
     from llm_sandbox_nb.sandbox.errors import SandboxError
 
     try:
-        asyncio.run(_until_signal(work))
+        asyncio.run(_until_signal(work, started))
     except RunError as error:
         return str(error), SANDBOX_ERROR if isinstance(error.__cause__, SandboxError) else None
     except ModelError as error:
@@ -174,11 +187,24 @@ def run_to_end(work: Callable[[], Awaitable[None]], started: list[Run]) -> tuple
     return "", None
 
 
-async def _until_signal(work: Callable[[], Awaitable[None]]) -> None:
-    """Await `work`; SIGTERM and SIGHUP end the run in good order, as Ctrl-C does."""
-    if task := asyncio.current_task():
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+async def _until_signal(work: Callable[[], Awaitable[None]], started: list[Run]) -> None:
+    """Await `work`. Ctrl-C is a person's stop; a second one, SIGTERM and SIGHUP interrupt it, whoever sent them."""
+    from llm_sandbox_nb.agent.errors import ControlError
+
+    task = asyncio.current_task()
+    assert task is not None
+
+    def stop() -> None:
+        if started and not started[-1].control.stopped:
+            with contextlib.suppress(ControlError):  # it does not run yet, or is over
+                started[-1].control.stop(source="terminal")
+                return
+        task.cancel()
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, stop)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, task.cancel)
     await work()
 
 
@@ -208,6 +234,10 @@ async def _solve(values: dict[str, Any], started: list[Run]) -> None:
         same_failures=values["same_failures"],
         tool_calls=values["tool_calls"],
         context=values["context"],
+        check=values["check"],
+        check_files=values["check_files"],
+        check_tries=values["check_tries"],
+        check_timeout=values["check_timeout"],
         tools=[function_of("tool", name) for name in values["tool"]],
         doubts=[function_of("doubt", name) for name in values["doubt"]],
         api_base=values["api_base"],
@@ -286,7 +316,7 @@ def print_result(run: Run, problem: str, flags: Mapping[str, Any]) -> None:
     if run.files:
         print("\nFiles")
         for file in run.files.values():
-            print(f"  {harmless(str(file.path))} ({format_size(file.size)})")
+            print(f"  {harmless(f'{FILES}/{file.name}')} ({format_size(file.size)})")
     print(f"\n{run.folder}", flush=True)
     said = [problem or run.error or ""]
     if run.stop_reason in _RESUMABLE:

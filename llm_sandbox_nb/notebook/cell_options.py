@@ -66,6 +66,10 @@ class CellTask:
     files_of: tuple[Run, int] | None
     tools: tuple[Callable[..., Any], ...]
     doubts: tuple[Callable[..., Any], ...]
+    check: str | Callable[..., Any] | None
+    check_files: list[str]
+    check_tries: int
+    check_timeout: float
 
 
 def cell_task(
@@ -110,6 +114,10 @@ def cell_task(
         files_of=original_files(options.from_files_of, runs_folder(settings, namespace), namespace),
         tools=tuple(_function("--tool", name, namespace) for name in options.tools),
         doubts=tuple(_function("--doubt", name, namespace) for name in options.doubts),
+        check=_check(options.check or settings.check, namespace),
+        check_files=options.check_files or ([] if options.check else list(settings.check_files)),
+        check_tries=_given(options, settings, "check_tries"),
+        check_timeout=_given(options, settings, "check_timeout"),
     )
 
 
@@ -194,6 +202,12 @@ def _function(option: str, name: str, namespace: Mapping[str, Any]) -> Callable[
         what = "is not a function" if name in namespace else "is not defined"
         raise SandboxUsageError(f"{option} takes the name of your own function, and {name!r} {what}.")
     return function  # type: ignore[no-any-return]
+
+
+def _check(text: str, namespace: Mapping[str, Any]) -> str | Callable[..., Any] | None:
+    """The function of this name, else the command; None when nothing is checked."""
+    function = namespace.get(text) if text.isidentifier() else None
+    return function if callable(function) else text or None
 
 
 def original_files(text: str | None, folder: Path, namespace: dict[str, Any]) -> tuple[Run, int] | None:

@@ -117,7 +117,7 @@ def _entry(folder: Path, short_id: str, names: Mapping[str, str]) -> RunEntry:
             found = trajectory.state(live=running)
             said = found.words
             if other and found.state == State.REPLAYED.label:
-                said = f"Replay of {names[other]}" if other in names else said
+                said = f"Replay of {names[other]}" if other in names and not found.check else said
                 said = ": ".join(filter(None, (said, replay_finding(folder))))
             steps, usage, doubts = trajectory.steps_done, trajectory.usage, doubts_of(trajectory)
     except (OSError, JournalError) as error:
@@ -145,18 +145,21 @@ def _entry(folder: Path, short_id: str, names: Mapping[str, str]) -> RunEntry:
 
 
 def _ends(folder: Path) -> tuple[ev.RunStarted | None, ev.RunFinished | None, list[ev.Doubt] | None]:
-    """The first event, the last one if it ends the run, and the doubts before it: what a list needs of most runs."""
+    """The first event, the last one if it ends the run, with its score, and its doubts: all that most rows need."""
     with os.fdopen(open_file(folder, JOURNAL), "rb") as file:
         first = file.readline(LINE_MOST)
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - _TAIL))
-        ends = file.read().splitlines(keepends=True)
-    last = ends[-1:]
+        lines = file.read().splitlines(keepends=True)
+    last = lines[-2:]
     with contextlib.suppress(ValueError):
         start = ev.parse_event(first)
-        finish = ev.parse_event(last[0]) if last and last[0].endswith(b"\n") else None
+        ends = [ev.parse_event(line) for line in last if line.endswith(b"\n")]
+        score = ends.pop() if ends and isinstance(ends[-1], ev.Checked) else None
+        finish = ends[-1] if ends else None
         if isinstance(start, ev.RunStarted) and isinstance(finish, ev.RunFinished):
-            return start, finish, recorded_doubts(ends[-_LAST:])
+            scored = {"check": score.verdict} if isinstance(score, ev.Checked) else {}
+            return start, finish.model_copy(update=scored), recorded_doubts(lines[-_LAST:])
     return None, None, None
 
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
+from llm_sandbox_nb.agent.checks import Check, check_key, recorded_check
 from llm_sandbox_nb.agent.context_window import CONTEXT_MODES
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.limits import RunLimits
@@ -23,7 +24,7 @@ from llm_sandbox_nb.sandbox.isolations import (
     ISOLATION_VARIABLE,
     ISOLATIONS,
     PROFILES,
-    is_open_by_default,
+    default_network,
     isolates,
 )
 
@@ -62,6 +63,7 @@ def recorded_spec(run: RunRecord, model: Model, tools: Iterable[Callable[..., An
         remind=spec.remind,
         doubts=spec.doubts,
         context=_one_of(CONTEXT_MODES, changed.get("context"), spec.context),
+        check=_check(run, changed),
         toolbox=_same_tools(run, tools),
         pause_rules=dataclasses.replace(spec.pause_rules, step=False),
         make_model=spec.make_model,
@@ -90,6 +92,19 @@ def _same_tools(run: RunRecord, given: Iterable[Callable[..., Any]] | None) -> T
             f"This run had no tool {new[0]}: start the task again with solve(..., tools=[{new[0]}])."
         )
     return toolbox
+
+
+def named_check(run: RunRecord, changed: Mapping[str, Any]) -> object:
+    """The check that the branch of HEAD records; `changed` are its settings that changed since the start."""
+    start = run.trajectory.start
+    return changed.get("check", start.settings.get("check") if start else None)
+
+
+def _check(run: RunRecord, changed: Mapping[str, Any]) -> Check | None:
+    named = named_check(run, changed)
+    if (known := run.context.checks.get(check_key(named))) is not None:
+        return known
+    return recorded_check(named, run.folder) if run.has_journal else None
 
 
 def _from_journal(run: RunRecord, model: Model) -> RunSpec:
@@ -154,11 +169,12 @@ def sandbox_options(run: RunRecord, changed: Mapping[str, Any]) -> dict[str, Any
             'isolation, as in isolation="docker", or isolation="process" if you trust them.'
         )
     found = options | named
-    wider = options.get("network") == "open" and not is_open_by_default(
-        found.get("isolation"), found.get("profile", PROFILES[0])
-    )
+    usual = default_network(found.get("isolation"), found.get("profile", PROFILES[0]))
+    wider = options.get("network") == "open" and usual != "open"
     chosen = "network" in named or run.context.network_setting == "open"
     if run.context.spec is None and wider and not chosen:
+        if usual == "public":
+            return found | {"network": usual}
         raise InputError(
             "This run was recorded with an open network, which may reach what listens on this machine: name the "
             'network, as in network="none", or network="open" if you trust its commands.'

@@ -184,6 +184,10 @@ class Run(RunRecord, Awaitable):
         command_timeout: float | None = None,
         retries: Any = None,
         doubts: Iterable[Rule] | None = None,
+        check: Any = None,
+        check_files: Any = None,
+        check_tries: int | None = None,
+        check_timeout: float | None = None,
         **more: Any,
     ) -> Run:
         """Resume: after a pause, or, when the run has ended, from where it stands to its new end.
@@ -199,6 +203,7 @@ class Run(RunRecord, Awaitable):
             api_base, api_key: of the model, where the run was loaded from its folder.
             tools, doubts: the run's own tools and rules, where the run was loaded from its folder: see `solve`.
             tool_calls, same_failures, context, command_timeout, retries: of an ended run, see `solve`.
+            check, check_files, check_tries, check_timeout: of an ended run, see `solve`; else its check stays.
             listeners, control, more: see `solve`.
             others: undo what other runs have changed in the run's sandbox since; `undo` brings it back.
 
@@ -211,8 +216,11 @@ class Run(RunRecord, Awaitable):
             raise InputError(
                 f"resume takes a text for the model first, not {text!r:.80}: name what else you give."
             )
+        given_check = {"check": check, "check_files": check_files, "check_tries": check_tries,
+                       "check_timeout": check_timeout}  # fmt: skip
+        given_check = {name: value for name, value in given_check.items() if value is not None}
         if self.context.session is not None:
-            lasting = {"tool_calls": tool_calls, "same_failures": same_failures, "context": context,
+            lasting = {**given_check, "tool_calls": tool_calls, "same_failures": same_failures, "context": context,
                        "command_timeout": command_timeout, "retries": retries}  # fmt: skip
             if given := [name for name, value in lasting.items() if value is not None]:
                 raise InputError(f"{given[0]} cannot change before the run has ended: resume it without.")
@@ -227,7 +235,7 @@ class Run(RunRecord, Awaitable):
             options = ResumeOptions(
                 text, model, settings, limits, sandbox, {"isolation": isolation, "network": network}, api_base,
                 api_key, listeners, control, more, tools, others, tool_calls, same_failures, context, command_timeout,
-                retries, doubts,
+                retries, doubts, given_check,
             )  # fmt: skip
             return resume(self, options)
 
@@ -471,7 +479,7 @@ class Run(RunRecord, Awaitable):
         answer = f", answer {_short(self.answer)!r}" if self.answer else ""
         files = f", {plural(len(self.files), 'file')}" if len(self.files) else ""
         if self.trajectory.finish is not None:
-            state = f"{state} after {plural(self.trajectory.steps_done, 'step')}"
+            state = f"{state} · {plural(self.trajectory.steps_done, 'step')}"
         state = f"{state}{answer}{files}"
         if self.trajectory.ready_at is not None and not live:
             state = f"{ready_text(self.trajectory.ready_at)}{files}"

@@ -7,6 +7,7 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+from llm_sandbox_nb.agent.checks import CHECK_TIMEOUT, CheckFunction, checked_check
 from llm_sandbox_nb.agent.context_window import ContextMode
 from llm_sandbox_nb.agent.control.on_pause import OnPause, checked_on_pause, pause_handler
 from llm_sandbox_nb.agent.control.pause_rules import Predicate
@@ -95,6 +96,10 @@ async def solve(
     same_failures: int = 8,
     remind: bool = True,
     context: ContextMode = "mask",
+    check: str | CheckFunction | None = None,
+    check_files: InputFiles = None,
+    check_tries: int = 1,
+    check_timeout: float = CHECK_TIMEOUT,
     tools: Iterable[Callable[..., Any]] = (),
     doubts: Iterable[Rule] = (),
     api_base: str | None = None,
@@ -133,6 +138,13 @@ async def solve(
         remind: tell a model that submits with nothing saved and nothing said, once, how to save its result.
         context: what is sent when a conversation fills three quarters of the model's context: `"mask"` (old outputs
             as one line each), `"summary"` (of the old steps, by the model) or `"full"` (all, until it no longer fits).
+        check: a command that checks the result after the model has submitted, or a function of the run that returns
+            true or false, a number or a text. The command runs in a sandbox of its own, with a copy of the model's
+            folders: the model can neither see nor change it. Exit code 0 passes. `run.checks` has the verdicts.
+        check_files: files that only the check has, as `inputs`: its command runs in their folder.
+        check_tries: how often the result is checked: after a check that failed, but the last, the model reads its
+            output and continues in its sandbox.
+        check_timeout: seconds for one check.
         tools: your own functions that the model can call too. Name, docstring and types tell the model what they do.
             They run in this process, with your rights, and not in the sandbox.
         doubts: your own rules: functions that get the record at the end, and return doubts about the result.
@@ -181,6 +193,7 @@ async def solve(
         same_failures=same_failures,
         remind=remind,
         context=context,
+        check=checked_check(check, check_files, check_tries, check_timeout),
         toolbox=with_own_tools(tools),
         doubts=tuple(doubts),
         pause_rules=checked_pause_rules(step, breakpoints, break_when, approve),

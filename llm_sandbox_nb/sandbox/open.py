@@ -142,7 +142,8 @@ def open_sandbox(
             engine answers and has the image, else bubblewrap when it works here; never `"process"`.
         profile: `"standard"` (root inside) or `"strict"` (an ordinary user, no capability, no network).
         image: Docker image; the project's own when None.
-        network: `"none"` or `"open"`; None leaves it to the isolation and profile.
+        network: `"none"`; `"public"`, the internet, but no private address and none of the host (Docker); or `"open"`,
+            which is not safe: all that the host reaches. None leaves it to the isolation and profile.
         limits: memory, processes, processors.
         directories: where things are inside; the defaults are `/testbed` and below.
         ca_bundle: PEM file of this machine that programs inside shall trust.
@@ -216,17 +217,22 @@ async def choose_isolation(options: SandboxOptions) -> str:
         IsolationUnavailableError: none does; says why.
     """
     problems: dict[str, str] = {}
-    for name in automatic_isolations():
-        if options.image is not None and not ISOLATIONS[name].takes_images:
-            continue
-        problem = await load_isolation(name).why_unavailable(options.image)
+    usable = [
+        row
+        for row in map(ISOLATIONS.__getitem__, automatic_isolations())
+        if (options.image is None or row.takes_images)
+        and (options.network is None or options.network in row.networks)
+    ]
+    for row in usable:
+        problem = await load_isolation(row.name).why_unavailable(options.image)
         if not problem:
-            return name
-        problems[name] = problem
-    if options.image is not None:
+            return row.name
+        problems[row.name] = problem
+    if len(usable) < len(automatic_isolations()):
+        what = f"network {options.network!r}" if options.image is None else f"image {options.image!r}"
         needed = " or ".join(name.capitalize() for name in problems)
         raise IsolationUnavailableError(
-            f"The image {options.image!r} needs {needed}. {' '.join(f'{one}.' for one in problems.values())}"
+            f"The {what} needs {needed}. {' '.join(f'{one}.' for one in problems.values())}"
         )
     unprotected = " or ".join(repr(row.name) for row in ISOLATIONS.values() if not row.isolates)
     raise IsolationUnavailableError(

@@ -15,6 +15,8 @@ from llm_sandbox_nb.sandbox.contract import Directories, Limits, Protection
 from llm_sandbox_nb.sandbox.isolations import ISOLATIONS, NETWORKS, PROFILES, isolation_choices
 
 _TEXTS = ("isolation", "profile", "image", "network", "index_url", "proxy")
+GIT_EMAIL = "sandbox@localhost"
+"""Variable EMAIL inside: git commits with it and the user's name, unless a setting names another."""
 _LONGEST_TEXT = 4096
 _LONGEST_PEM = 4 * 1024 * 1024
 
@@ -62,7 +64,7 @@ class SandboxOptions:
         if isolation and self.network is not None and self.network not in isolation.networks:
             possible = " or ".join(f"network={name!r}" for name in isolation.networks)
             raise ValueError(
-                f"isolation {isolation.name!r} cannot take the network away; use another, or {possible}."
+                f"isolation {isolation.name!r} has no network {self.network!r}: use another isolation, or {possible}."
             )
         _check_limits(self.resources)
         _check_environment(self.env)

@@ -113,7 +113,7 @@ class RolloutConfig:
     isolation: str = key("auto", "`docker`, `bubblewrap`, `process`, or `auto`")
     profile: str = key("standard", "protection profile of the sandbox")
     image: str = key("", "image of the sandbox; empty: ours")
-    network: str = key("none", "`none`, `open`, or empty for the profile's own")
+    network: str = key("none", "`none`, `public`, `open` (not safe), or empty for the profile's own")
     ray: str = key(
         "", "`auto` or HOST:PORT of a Ray cluster whose machines own the sandboxes; empty: this machine"
     )

@@ -8,9 +8,22 @@ from llm_sandbox_nb.trajectory import events as ev
 
 _NAMED = "checkpoint"
 _MARKS = frozenset(
-    {_NAMED, "rewind.started", "rewound", "forked", "continued", "control", "note", "call.held", "rewarded"}
+    {
+        *(
+            _NAMED,
+            "rewind.started",
+            "rewound",
+            "forked",
+            "continued",
+            "control",
+            "note",
+            "call.held",
+            "rewarded",
+        ),
+        *("check.started", "checked"),
+    }
 )
-"""Kinds that alone make no branch: they record what a person did with a run, not what the run did."""
+"""Kinds that alone make no branch: they record what was done with a run, not what the run did."""
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,19 @@ class StepLine(EventModel):
     figures: str = ""
 
 
+class Verdict(EventModel):
+    """The verdict of a check, as the state of a run shows it.
+
+    `passed` and `failed` are a command's or a function's yes and no, `score` is a number, `text` a remark; `error`: the
+    check could not run.
+    """
+
+    outcome: Literal["passed", "failed", "score", "text", "error"]
+    summary: str
+    protected: bool = True
+    """False: the model's programs could have changed the check, as in the isolation `process`."""
+
+
 class ForkedFrom(EventModel):
     """Where a fork comes from: the parent run, its folder's name, and the step and event it shares last."""
 
@@ -559,6 +572,34 @@ class Continued(EventBase):
     source: str = ""
 
 
+class CheckStarted(EventBase):
+    """A check of the result begins."""
+
+    kind: Literal["check.started"] = "check.started"
+    number: int
+    """Which check it is since the run began or was continued, from 1."""
+    what: str
+    """The command, or the name of the function."""
+
+
+class Checked(EventBase):
+    """A check of the result has ended. One that follows the end of the run is the score of a benchmark."""
+
+    kind: Literal["checked"] = "checked"
+    number: int
+    what: str
+    verdict: Verdict
+    score: float | None = None
+    """The number that a function or a scorer gave."""
+    exit_code: int | None = None
+    timed_out: bool = False
+    duration: float = 0.0
+    output: Text = ""
+    """Both streams of the command in one, or why the function failed."""
+    left_out: list[str] = Field(default_factory=list)
+    """A sentence for each file of the model that the check did not get."""
+
+
 class Rewarded(EventBase):
     """What training made of the run. It follows the end, when the other runs of its group have ended too."""
 
@@ -586,6 +627,8 @@ class RunFinished(EventBase):
     wall_time: float = 0.0
     without_answer: bool = False
     """Whether the model submitted with nothing saved and nothing said, also when it was reminded."""
+    check: Verdict | None = None
+    """The verdict on this end; None when nothing was checked."""
 
 
 class UnknownEvent(EventBase):
@@ -600,7 +643,7 @@ _EVENTS = (
     CallProposed, CallStarted, CallOutput, CallFinished, StepFacts, DoubtsFound,
     ArtifactSaved, ArtifactSkipped, ArtifactRemoved, Noted,
     Controlled, CallHeld, CallDecided, SettingsChanged, Checkpointed, RewindStarted, Rewound, Forked,
-    Continued, Rewarded, RunFinished,
+    Continued, CheckStarted, Checked, Rewarded, RunFinished,
 )  # fmt: skip
 _KINDS = {cls.model_fields["kind"].default for cls in _EVENTS}
 TRANSIENT = frozenset({"model.delta", "call.output"})
@@ -650,6 +693,8 @@ Event = Annotated[
     | Annotated[Rewound, Tag("rewound")]
     | Annotated[Forked, Tag("forked")]
     | Annotated[Continued, Tag("continued")]
+    | Annotated[CheckStarted, Tag("check.started")]
+    | Annotated[Checked, Tag("checked")]
     | Annotated[Rewarded, Tag("rewarded")]
     | Annotated[RunFinished, Tag("run.finished")]
     | Annotated[UnknownEvent, Tag("unknown")],

@@ -150,10 +150,17 @@ def _end(newest_first: Iterator[dict[str, Any]]) -> tuple[str, int]:
     return state or "open", -1
 
 
-_OF_END = (b'"settings.changed"', b'"model.failed"', b'"stop"', b'"continued"')
-"""What the words of an end need beside the start and the end: limits that were changed, why the model failed, who
-stopped the run since it was continued."""
-_ALWAYS = ("settings.changed", "control", "continued")
+_OF_END = (
+    b'"settings.changed"',
+    b'"model.failed"',
+    b'"stop"',
+    b'"continued"',
+    b'"run.finished"',
+    b'"checked"',
+)
+"""What the words of an end need beside the start: limits that were changed, why the model failed, who stopped the run
+since it was continued, and the score that followed the end."""
+_ALWAYS = ("settings.changed", "control", "continued", "run.finished", "checked")
 
 
 def _status(first: dict[str, Any], lines: list[bytes], state: str, steps: int) -> Status:
@@ -165,8 +172,6 @@ def _status(first: dict[str, Any], lines: list[bytes], state: str, steps: int) -
         last = next((_event(line) for line in reversed(lines) if b'"model.requested"' in line), {})
         said += [last] + [_event(line) for line in lines if any(kind in line for kind in _OF_END)]
         said = [one for one in said if one.get("step") == last.get("step") or one.get("kind") in _ALWAYS]
-        ends = (_event(line) for line in reversed(lines) if b'"run.finished"' in line)
-        said += [next(event for event in ends if event.get("kind") == "run.finished")]
     elif steps > 0:
         said.append({"kind": "model.requested", "step": steps})
     for value in (first, *said):

@@ -150,6 +150,8 @@ class Trajectory:
         """How the branch stands."""
         self.reward: ev.Rewarded | None = None
         """What training made of it, when it is a rollout."""
+        self.checks: list[ev.Checked] = []
+        """The checks of its result, the newest last."""
         self.steps: list[Step] = []
         self.artifacts: dict[str, ev.ArtifactSaved] = {}
         self.skipped: list[str] = []
@@ -165,6 +167,10 @@ class Trajectory:
         What such a call did to the files is not kept. A run whose sandbox is gone resumes from that event, so that
         conversation and files agree.
         """
+        self.first_failure: int | None = None
+        """The number of the first step in which a call failed."""
+        self.changed_paths: set[str] = set()
+        """Files that calls have changed, as far as the record says."""
         self.changed: list[ev.SettingsChanged] = []
         self.doubts: list[ev.Doubt] = []
         """Doubts that were recorded: those so far, or all when `doubts_final`."""
@@ -250,7 +256,7 @@ class Trajectory:
     def seen_by_model(self) -> bool:
         """Whether the model has got all of the branch, or gets nothing more: nothing can be shown to it instead."""
         last = next((event for event in reversed(self.path) if not isinstance(event, ev.Facts)), None)
-        return isinstance(last, ev.ModelRequested | ev.ModelReplied | ev.RunFinished)
+        return isinstance(last, ev.ModelRequested | ev.ModelReplied | ev.RunFinished | ev.Checked)
 
     @property
     def model(self) -> str:
@@ -439,6 +445,8 @@ class Trajectory:
                 self.controls.append(event)
             case ev.Rewarded():
                 self.reward = event
+            case ev.Checked():
+                self.checks.append(event)
 
     def messages(self, *, answer_open: bool = False) -> Iterator[dict[str, Any]]:
         """The conversation exactly as the model saw it, rebuilt from the events.
@@ -509,6 +517,9 @@ class Trajectory:
                 call.live_output = (call.live_output + event.text)[-Call.LIVE_LIMIT :]
             case ev.CallFinished():
                 call.result, call.live_output = event, ""
+                self.changed_paths.update(change.path for change in event.changes)
+                if event.failed and self.first_failure is None:
+                    self.first_failure = event.step
 
     def _add_decision(self, event: ev.CallDecided | ev.SettingsChanged) -> None:
         match event:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
 from live_cells import BADGE
 from playwright.sync_api import Locator, Page, expect
 from servers import FrontEnd, bundles, open_notebook
@@ -79,7 +80,7 @@ def step_panel(page: Page, step: int) -> Locator:
     return page.get_by_role("region", name=f"Step {step}: rewind, fork, files")
 
 
-def wait_for_the_end(page: Page, reason: str = "Submitted") -> list[dict[str, Any]]:
+def wait_for_the_end(page: Page, reason: str = "Submitted, not checked") -> list[dict[str, Any]]:
     """The events of the one run, when it is over and its last word is in the notebook."""
     expect(page.locator(BADGE)).to_have_text(reason)
     events: list[dict[str, Any]] = []
@@ -117,9 +118,9 @@ def test_keys_edits_a_denial_and_words_at_a_run_that_is_stopped(server: FrontEnd
     third.get_by_label("Reason; the model reads it in place of a result").fill("This is not needed.")
     press(third.get_by_role("button", name="Deny", exact=True))
     stopped(page, 3)
-    page.get_by_label("Say something to the model").fill("Be quick.")
+    page.get_by_label("Message to the model").fill("Be quick.")
     page.get_by_role("button", name="Send").click()
-    expect(page.get_by_label("Say something to the model")).to_have_value("")
+    expect(page.get_by_label("Message to the model")).to_have_value("")
     page.locator(".lsn-view").click(position={"x": 5, "y": 5})
     page.keyboard.press("F10")
     stopped(page, 3, before_the_model(3))
@@ -141,6 +142,7 @@ def test_keys_edits_a_denial_and_words_at_a_run_that_is_stopped(server: FrontEnd
     expect(page.get_by_text("Denied by you; the model read your answer")).to_be_visible()
 
 
+@pytest.mark.campaign
 def test_files_and_a_fork_at_a_breakpoint_where_the_run_is_ended(server: FrontEnd, page: Page) -> None:
     """By buttons, although the kernel is busy with the run; the files of a step are there after its end too."""
     begin(server, page, "break", "--break \"'rm ' in command\"", SCRIPT)
@@ -180,6 +182,7 @@ def look_at_files(page: Page) -> None:
     timeline.get_by_role("option", name="Step 2", exact=False).click()
 
 
+@pytest.mark.campaign
 def test_all_commands_of_a_run_are_approved_at_the_first(server: FrontEnd, page: Page) -> None:
     begin(server, page, "approve", "--approve ask", SCRIPT)
     stopped(page, 1).get_by_role("button", name="Approve all commands of this run").click()
@@ -203,24 +206,24 @@ def test_a_rewound_run_continues_in_its_card(server: FrontEnd, page: Page) -> No
     begin(server, page, "continue", "", COUNTS)
     card = page.locator(".lsn-view").first
     badge = card.locator(BADGE).first
-    expect(badge).to_have_text("Submitted")
+    expect(badge).to_have_text("Submitted, not checked")
     ready = card.get_by_role("group", name="After the rewind")
     rewind_to(card, 1)
     expect(badge).to_have_text("Ready to continue from step 1")
     expect(ready).to_contain_text("Steps 2 to 3 are kept as an earlier attempt. 1 file was restored.")
     ready.get_by_role("button", name="Continue", exact=True).click()
-    expect(badge).to_have_text("Submitted")
+    expect(badge).to_have_text("Submitted, not checked")
     expect(ready).to_have_count(0)
     rewind_to(card, 1)
     ready.get_by_role("button", name="Say and continue…").click()
-    card.get_by_label("Say something to the model").fill('It\'s {not} "two".')
+    card.get_by_label("Message to the model").fill('It\'s {not} "two".')
     card.get_by_role("button", name="Say and continue", exact=True).click()
-    expect(badge).to_have_text("Submitted")
+    expect(badge).to_have_text("Submitted, not checked")
     rewind_to(card, 1)
     ready.get_by_role("button", name="Edit next call…").click()
     card.get_by_label("Argument command").fill("echo 'thr''ee' {x} > two.txt; cat two.txt")
     press(card.get_by_role("button", name="Run the edited call and continue"))
-    expect(badge).to_have_text("Submitted")
+    expect(badge).to_have_text("Submitted, not checked")
     expect(card.get_by_text("edited by you").first).to_be_visible()
 
     def text() -> str:
@@ -233,13 +236,14 @@ def test_a_rewound_run_continues_in_its_card(server: FrontEnd, page: Page) -> No
     expect(table.get_by_text("edited by you")).to_be_visible()
     rewind_to(card, 1)
     ready.get_by_role("button", name="Undo").click()
-    expect(badge).to_have_text("Submitted")
+    expect(badge).to_have_text("Submitted, not checked")
 
 
+@pytest.mark.campaign
 def test_keys_reach_all_and_a_rewind_shows_what_another_cell_made(server: FrontEnd, page: Page) -> None:
     """Labels are seen, not icons, and each is one click or a few keys from the card."""
     begin(server, page, "others", "", COUNTS, OTHER)
-    expect(page.locator(BADGE)).to_have_text(["Submitted"] * 2)
+    expect(page.locator(BADGE)).to_have_text(["Submitted, not checked"] * 2)
     card = page.locator(".lsn-view").first
     line = card.locator(".lsn-step[data-step='1']")
     line.hover()
@@ -263,7 +267,7 @@ def test_keys_reach_all_and_a_rewind_shows_what_another_cell_made(server: FrontE
     badge = card.locator(BADGE).first
     expect(badge).to_have_text("Ready to continue from step 1")
     card.get_by_role("button", name="Continue", exact=True).click()
-    expect(badge).to_have_text("Submitted")
+    expect(badge).to_have_text("Submitted, not checked")
     card.focus()
     tab_to(page, "Compare attempts")
     page.keyboard.press("Enter")

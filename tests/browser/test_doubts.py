@@ -1,4 +1,4 @@
-"""Doubts on the page: one click on the first one opens the faulty step of a planted run, and the line is on the first screen."""
+"""One click on the first doubt opens the faulty step of a planted run, and the line is on the first screen."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ HEIGHT = 900
 def test_one_click_opens_the_faulty_step(browser: Browser, assets: tuple[str, str], tmp_path: Path) -> None:
     path = tmp_path / "card.html"
     path.write_text(page_html(*assets), "utf-8")
-    wrong = {name: row for name, row in json.loads(gzip.decompress(RUNS.read_bytes())).items() if row["guilty"]}
+    wrong = {
+        name: row for name, row in json.loads(gzip.decompress(RUNS.read_bytes())).items() if row["guilty"]
+    }
     missed, below = [], []
     with new_window(browser, viewport={"width": 1200, "height": HEIGHT}) as window:
         page = window.new_page()

@@ -67,9 +67,10 @@ def test_the_button_inserts_a_cell_as_the_settings_say(server: FrontEnd, page: P
     page.keyboard.press("Shift+S")
     wait_for_cells(page, *before, f"{line}\nSay hello", f"{line}\n{TASK}")  # the extension is loaded once
     command(page, "notebook:run-all-cells")
-    expect(page.locator(".lsn-header .lsn-badge").first).to_have_text("Submitted")
+    expect(page.locator(".lsn-header .lsn-badge").first).to_have_text("Submitted, not checked")
 
 
+@pytest.mark.campaign
 def test_a_model_is_chosen_in_the_panel(server: FrontEnd, page: Page) -> None:
     cell = "%%sandbox\nHow many?"
     open_notebook(page, server, server.notebook("choose.ipynb", "%load_ext llm_sandbox_nb", cell))
@@ -93,7 +94,7 @@ def test_a_model_is_chosen_in_the_panel(server: FrontEnd, page: Page) -> None:
     )
     expect(picker.locator("summary")).to_have_text("Model: scripted/strawberry")
     command(page, "notebook:run-all-cells")
-    expect(page.locator(".lsn-header .lsn-badge").first).to_have_text("Submitted")
+    expect(page.locator(".lsn-header .lsn-badge").first).to_have_text("Submitted, not checked")
 
 
 def test_the_panel_shows_the_sandbox_and_its_files(server: FrontEnd, page: Page, tmp_path: Path) -> None:
@@ -181,9 +182,9 @@ turns:
   - calls: [{{tool: submit}}]
 """
 ISOLATIONS = (
-    pytest.param("process", marks=pytest.mark.campaign),
+    pytest.param("process"),
     pytest.param("docker", marks=pytest.mark.docker),
-    pytest.param("bubblewrap", marks=[pytest.mark.bubblewrap, pytest.mark.campaign]),
+    pytest.param("bubblewrap", marks=pytest.mark.bubblewrap),
 )
 
 
@@ -199,6 +200,7 @@ def wait_until(page: Page, section: Locator, name: str, unit: str, low: float, h
     assert there, f"{name} is {number(section, name, unit)} {unit}, not {low} to {high}"
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("server", ["lab"], indirect=True)
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_the_graphs_tell_what_a_sandbox_uses(server: FrontEnd, page: Page, isolation: str) -> None:

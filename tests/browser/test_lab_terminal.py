@@ -98,6 +98,7 @@ def test_a_person_works_in_it(page: Page, section: Locator) -> None:
     sees(page, "[The shell has ended with exit code 3.]")
 
 
+@pytest.mark.campaign
 def test_closing_the_tab_ends_what_runs_in_it(page: Page, section: Locator) -> None:
     open_terminal(page, section)
     mark = own_mark()
@@ -180,6 +181,7 @@ def test_what_it_asks_types_nothing(page: Page, section: Locator) -> None:
     sees(page, "command not found")
 
 
+@pytest.mark.campaign
 def test_what_it_leaves_behind_hides_nothing(server: FrontEnd, page: Page, section: Locator) -> None:
     """Another screen, concealed text, line characters, mouse reports, white on white, half a sequence."""
     open_terminal(page, section)
@@ -204,6 +206,7 @@ def test_what_it_leaves_behind_hides_nothing(server: FrontEnd, page: Page, secti
     assert not cell
 
 
+@pytest.mark.campaign
 def test_endless_output_leaves_page_and_sandbox_usable(page: Page, section: Locator) -> None:
     open_terminal(page, section)
     enter(page, "yes 0123456789012345678901234567890123456789")

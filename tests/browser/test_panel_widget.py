@@ -108,6 +108,7 @@ def one_shell(server: FrontEnd) -> Iterator[None]:
     server.jupyter.set(SUBSHELLS, None)
 
 
+@pytest.mark.campaign
 @pytest.mark.usefixtures("one_shell")
 def test_a_kernel_that_hears_nothing_shows_no_buttons_and_says_how_to_stop(
     server: FrontEnd, page: Page

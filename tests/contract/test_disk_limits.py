@@ -132,7 +132,11 @@ with open('held', 'wb') as file:
 " """
 
 
-@pytest.mark.parametrize("command", [BYTES, FILES, HELD], ids=["bytes", "files", "held"])
+@pytest.mark.parametrize(
+    "command",
+    [BYTES, *(pytest.param(one, marks=pytest.mark.campaign) for one in (FILES, HELD))],
+    ids=["bytes", "files", "held"],
+)
 async def test_others_who_delete_do_not_hide_what_commands_write(isolation: str, command: str) -> None:
     limits = Limits(disk_bytes=2 * MEGABYTE, files=200)
     async with open_sandbox(isolation) as others, open_sandbox(isolation, limits=limits) as box:

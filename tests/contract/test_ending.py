@@ -108,7 +108,6 @@ async def test_every_way_ends_all_that_a_command_started(box: Any, way: str) -> 
     assert (await box.run("echo fine")).stdout == b"fine\n"
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize("way", ["time-out", "cancelled task"])
 @pytest.mark.parametrize(
     "script",

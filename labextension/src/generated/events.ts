@@ -57,6 +57,13 @@ export interface IStepLine {
   figures?: string;
 }
 
+/** The verdict of a check, as the state of a run shows it. */
+export interface IVerdict {
+  outcome: 'passed' | 'failed' | 'score' | 'text' | 'error';
+  summary: string;
+  protected: boolean;
+}
+
 /** A reason to think that the result is wrong, and the step to look at. */
 export interface IDoubt {
   rule: string;
@@ -361,6 +368,27 @@ export interface IContinued extends IEventBase {
   source: string;
 }
 
+/** A check of the result begins. */
+export interface ICheckStarted extends IEventBase {
+  kind: 'check.started';
+  number: number;
+  what: string;
+}
+
+/** A check of the result has ended. One that follows the end of the run is the score of a benchmark. */
+export interface IChecked extends IEventBase {
+  kind: 'checked';
+  number: number;
+  what: string;
+  verdict: IVerdict;
+  score: number | null;
+  exit_code: number | null;
+  timed_out: boolean;
+  duration: number;
+  output: Text;
+  left_out: string[];
+}
+
 /** What training made of the run. It follows the end, when the other runs of its group have ended too. */
 export interface IRewarded extends IEventBase {
   kind: 'rewarded';
@@ -381,6 +409,7 @@ export interface IRunFinished extends IEventBase {
   steps: number;
   wall_time: number;
   without_answer: boolean;
+  check: IVerdict | null;
 }
 
 /** All kinds that this version knows. Others are kept and passed over. */
@@ -413,6 +442,8 @@ export type IEvent =
   | IRewound
   | IForked
   | IContinued
+  | ICheckStarted
+  | IChecked
   | IRewarded
   | IRunFinished;
 
@@ -451,6 +482,7 @@ export const PARTS: Record<string, Record<string, string>> = {
     chips: 'IChip[] | undefined',
     figures: 'string | undefined'
   },
+  IVerdict: { outcome: 'string', summary: 'string', protected: 'boolean' },
   IDoubt: {
     rule: 'string',
     step: 'number | null',
@@ -605,6 +637,18 @@ export const EVENTS: Record<string, Record<string, string>> = {
   },
   forked: { run_id: 'string', folder: 'string', step: 'number', checkpoint: 'string | null' },
   continued: { source: 'string' },
+  'check.started': { number: 'number', what: 'string' },
+  checked: {
+    number: 'number',
+    what: 'string',
+    verdict: 'IVerdict',
+    score: 'number | null',
+    exit_code: 'number | null',
+    timed_out: 'boolean',
+    duration: 'number',
+    output: 'Text',
+    left_out: 'string[]'
+  },
   rewarded: {
     training_step: 'number',
     group: 'string',
@@ -619,6 +663,7 @@ export const EVENTS: Record<string, Record<string, string>> = {
     usage: 'IUsage',
     steps: 'number',
     wall_time: 'number',
-    without_answer: 'boolean'
+    without_answer: 'boolean',
+    check: 'IVerdict | null'
   }
 };

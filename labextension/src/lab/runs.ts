@@ -23,6 +23,7 @@ const SIGNS: Record<string, [sign: string, kind: string]> = {
 };
 const OF_MEANING: Record<string, [sign: string, kind: string]> = {
   ok: ['✓', 'done'],
+  plain: ['•', 'plain'],
   run: ['●', 'live'],
   wait: ['●', 'wait'],
   away: ['●', 'live'],

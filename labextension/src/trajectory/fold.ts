@@ -19,6 +19,7 @@ import {
   IModelReplied,
   IModelRequested,
   IRewindStarted,
+  IChecked,
   IRewarded,
   IRewound,
   IRunFinished,
@@ -32,6 +33,7 @@ import {
   IUsage
 } from '../generated/events';
 import { LIMITS } from '../generated/words';
+import { upgraded } from './older';
 import { Status } from './status';
 import { IBranch, Tree } from './tree';
 
@@ -133,6 +135,8 @@ export class Trajectory {
   status = new Status();
   /** What training made of it, when it is a rollout. */
   reward: IRewarded | null = null;
+  /** The checks of its result, the newest last. */
+  checks: IChecked[] = [];
   steps: IStep[] = [];
   artifacts = new Map<string, IArtifactSaved>();
   skipped: string[] = [];
@@ -217,7 +221,8 @@ export class Trajectory {
   }
 
   /** Take one more event into account; says what it changed. */
-  add(event: IEvent): IChange {
+  add(given: IEvent): IChange {
+    const event = upgraded(given);
     if (TRANSIENT.has(event.kind)) {
       return this._apply(event);
     }
@@ -272,6 +277,7 @@ export class Trajectory {
   private _goTo(event: string | null): void {
     this.status = new Status();
     this.reward = null;
+    this.checks = [];
     this.steps = [];
     this.artifacts = new Map();
     this.skipped = [];
@@ -358,6 +364,11 @@ export class Trajectory {
         return this._addFiles(event);
       case 'forked':
         return { header: true };
+      case 'check.started':
+        return { header: true };
+      case 'checked':
+        this.checks.push(event);
+        return { header: true, artifacts: true };
       case 'rewarded':
         this.reward = event;
         return { header: true };

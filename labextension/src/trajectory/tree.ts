@@ -12,7 +12,9 @@ const MARKS = new Set<string>([
   'control',
   'note',
   'call.held',
-  'rewarded'
+  'rewarded',
+  'check.started',
+  'checked'
 ]);
 
 /** One line of events, from the first to `tip`. */

@@ -7,7 +7,8 @@ import { h, setText } from './dom';
 import { IStep } from '../trajectory/fold';
 import { formatClock, formatDuration } from '../formatting';
 import { IHost } from './host';
-import { IChip, lineOf, stepDecided, stepFailed } from './step-line';
+import { saysAll } from './one-line';
+import { IChip, IStepLine, lineOf, stepDecided, stepFailed } from './step-line';
 
 const HEIGHT_GUESS = 160;
 /** Characters of a step that is open in a short run. */
@@ -36,6 +37,7 @@ export class StepView {
   private _place = h('div', { class: 'lsn-step-body', hidden: true });
   private _body: StepBody | null = null;
   private _near = false;
+  private _keepsLine = false;
   private _height = 0;
   private _text: string | null = null;
   private _chosen: boolean | null = null;
@@ -128,6 +130,15 @@ export class StepView {
     this._updateBody();
   }
 
+  /** Whether a row of calm steps stands in its place. */
+  get folded(): boolean {
+    return this.node.classList.contains('lsn-folded');
+  }
+
+  setFolded(folded: boolean): void {
+    this.node.classList.toggle('lsn-folded', folded);
+  }
+
   /** Whether it is open as long as nobody chooses. */
   suggest(open: boolean): void {
     if (open !== this._suggested) {
@@ -140,6 +151,14 @@ export class StepView {
   setFound(found: boolean): void {
     if (found !== this._found) {
       this._found = found;
+      this._render();
+    }
+  }
+
+  /** Keep its line also where it is far away: who jumps there sees it at once. */
+  keepLine(): void {
+    if (!this._keepsLine) {
+      this._keepsLine = true;
       this._render();
     }
   }
@@ -175,17 +194,18 @@ export class StepView {
 
   private _render(): void {
     const open = this.open;
-    if (this._near && !this._row) {
+    const drawn = this._near || this._keepsLine;
+    if (drawn && !this._row) {
       this._row = new StepRow(this.step, this._context, () => this.fold(this.open));
       this.node.prepend(...this._row.nodes, this._place);
-      this.node.style.minHeight = '';
       this.tick();
-    } else if (!this._near) {
+    } else if (!drawn) {
       this._row?.nodes.forEach(node => node.remove());
       this._row = null;
       this._place.remove();
-      this.node.style.minHeight = open || this._height ? `${this._height || HEIGHT_GUESS}px` : '';
     }
+    const height = open || this._height ? `${this._height || HEIGHT_GUESS}px` : '';
+    this.node.style.minHeight = this._near ? '' : height;
     this._row?.setOpen(open);
     this._place.hidden = !open;
     if (open && this._near && !this._body) {
@@ -318,7 +338,7 @@ class StepBody {
       this._failures.append(h('div', { class: 'lsn-error' }, `${failure.message}${wait}`));
     }
     for (const call of calls.slice(this._views.length)) {
-      const view = new CallView(call, host, this._context.root());
+      const view = new CallView(call, host, this._context.root(), calls.length === 1);
       this._views.push(view);
       this._calls.append(view.node);
     }
@@ -333,6 +353,11 @@ class StepBody {
     }
   }
 
+  private _line(): IStepLine {
+    const { host, root, running } = this._context;
+    return lineOf(this._step, root(), host, !!running?.(this._step));
+  }
+
   private _showReasoning(text: string): void {
     if (!this._reasoning) {
       this._reasoning = h('div', { class: 'lsn-reasoning' });
@@ -345,7 +370,7 @@ class StepBody {
   private _updateThought(): void {
     const { host } = this._context;
     const { thought, replied } = this._step;
-    this._thought.hidden = !thought;
+    this._thought.hidden = !thought || saysAll(this._line().thought, thought);
     if (this._rendered) {
       return;
     }

@@ -52,7 +52,7 @@ from llm_sandbox_nb.sandbox.cgroups import memory_peak
 from llm_sandbox_nb.sandbox.client import AdministeredSandbox, ChannelSandbox
 from llm_sandbox_nb.sandbox.contract import Directories, Limits, Protection, ResourceUsage, Sandbox
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError, SandboxError, SandboxLostError
-from llm_sandbox_nb.sandbox.options import SandboxOptions, site_environment
+from llm_sandbox_nb.sandbox.options import GIT_EMAIL, SandboxOptions, site_environment
 from llm_sandbox_nb.sandbox.protocol.channel import Channel
 from llm_sandbox_nb.sandbox.seccomp import filter_program
 
@@ -251,6 +251,7 @@ class _Start:
             "USER": user.name,
             "LOGNAME": user.name,
             "SHELL": "/bin/bash",
+            "EMAIL": GIT_EMAIL,
             "LANG": "C.UTF-8",
             "TERM": "dumb",
             "PIP_ROOT_USER_ACTION": "ignore",

@@ -125,7 +125,7 @@ async def _start_once(settings: ContainerSettings, ca_bundle: Path | None, lease
         await asyncio.shield(in_thread(remove_container, container.id))
         raise
     try:
-        await _start_and_greet(sandbox, container, settings.image)
+        await _start_and_greet(sandbox, container, settings)
     except BaseException:
         await asyncio.shield(sandbox.close())
         raise
@@ -229,14 +229,21 @@ async def _attached(
     )
 
 
-async def _start_and_greet(sandbox: ChannelSandbox, container: Container, image: str) -> None:
+async def _start_and_greet(
+    sandbox: ChannelSandbox, container: Container, settings: ContainerSettings
+) -> None:
     """Start the container; the program in it answers before the engine has reported that it runs."""
-    greeting = asyncio.ensure_future(_greet(sandbox, image))
+    greeting = asyncio.ensure_future(_greet(sandbox, settings.image))
     try:
-        await in_thread(start_container, container.id, image)
+        await in_thread(start_container, container.id, settings.image)
         inspected = await in_thread(inspect_container, container.id)
         await greeting
         sandbox.protection = _protection(sandbox, inspected, container.profile)
+        if settings.chosen_network == "public" and sandbox.protection.network != "public":
+            raise IsolationUnavailableError(
+                "This engine cannot keep a sandbox away from its machine and the private network around it: use "
+                "network='none', or network='open' if the model may reach them."
+            )
     finally:
         greeting.cancel()
         await asyncio.wait({greeting})

@@ -9,6 +9,7 @@ import secrets
 import sqlite3
 import subprocess
 import sys
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,9 +41,11 @@ BENCHMARK = (
     "%sandbox benchmark run ./counted --model openai/gpt-5 --api_base {url} --isolation {isolation} --workers 1 "
     "--out measured-{isolation}"
 )
+BEGAN = int(time.time())
+"""What the image brought is older, also when the image was built a minute ago."""
 INSIDE = (
-    "%sandbox sh (find / \\( -path /proc -o -path /sys -o -path /dev \\) -prune -o -type f -mmin -15 -size -1000k "
-    "-writable -print0 | xargs -0 -r cat | base64 -w0; echo; "
+    "%sandbox sh (find / \\( -path /proc -o -path /sys -o -path /dev \\) -prune -o -type f "
+    f"-newermt @{BEGAN} -size -1000k -writable -print0 | xargs -0 -r cat | base64 -w0; echo; "
     "(env; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline) | base64 -w0) 2>/dev/null"
 )
 
@@ -206,6 +209,7 @@ def test_the_search_finds_a_key_wherever_one_is_planted(tmp_path: Path) -> None:
     assert found == {("environ", first.pid), ("cmdline", second.pid)}
 
 
+@pytest.mark.alike
 def test_the_search_finds_a_key_that_a_person_puts_into_the_sandbox(
     isolation: str, server: JupyterProcess, notebook: Notebook
 ) -> None:

@@ -354,13 +354,13 @@ def test_a_late_step_calls_as_many_functions_as_an_early_one(tmp_path: Path) -> 
 
     try:
         _, stop = played(
-            tmp_path, Counting(told=10**8, files=400), limits=RunLimits(steps=500, tokens=None), size=10
+            tmp_path, Counting(told=10**8, files=230), limits=RunLimits(steps=250, tokens=None), size=10
         )
     finally:
         sys.setprofile(None)
     assert stop.reason == "submitted"
     early, late = (
-        statistics.median(calls[step] for step in steps) for steps in (range(20, 60), range(340, 380))
+        statistics.median(calls[step] for step in steps) for steps in (range(20, 60), range(180, 220))
     )
     assert late <= 1.05 * early
 

@@ -120,8 +120,8 @@ class Endless(httpx.AsyncByteStream):
     [
         (b"x" * 2**20, "a line of more than 32 MB", 34),
         (b'data: {"choices": [], "x": ' + b'"' + b"y" * 2**20, "a line of more than 32 MB", 34),
-        (b'data: {"a": [1,\n' + b"data: 2,\n" * 2**17, "a line of more than 32 MB", 180),
-        (b": nothing\n" * 2**17, "a reply of more than 256 MB", 260),
+        (b'data: {"a": [1,\n' + b"data: 2" + b" " * 1000 + b",\n", "a line of more than 32 MB", 180),
+        (b": nothing" * 2**17 + b"\n", "a reply of more than 256 MB", 260),
     ],
     ids=["no line", "one event", "one text on many lines", "comments"],
 )

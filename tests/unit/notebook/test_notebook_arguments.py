@@ -44,6 +44,7 @@ def test_all_options() -> None:
 
 
 SAID_OTHERWISE = {
+    "check",
     *(
         "input",
         "out",
@@ -56,7 +57,7 @@ SAID_OTHERWISE = {
         "tool",
         "doubt",
         "on_pause",
-    )
+    ),
 }
 """Options that only a cell has, or that mean something else there."""
 
