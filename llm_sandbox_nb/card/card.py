@@ -21,6 +21,7 @@ from llm_sandbox_nb.formatting import clip, format_size, plural
 from llm_sandbox_nb.plain_text import plain
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.calm_steps import CalmSteps
+from llm_sandbox_nb.trajectory.doubts.rules import doubts_line, doubts_of
 from llm_sandbox_nb.trajectory.protection import protection_chip
 from llm_sandbox_nb.trajectory.run_folder import RunFile
 from llm_sandbox_nb.trajectory.step_line import one_line
@@ -135,6 +136,8 @@ def card_text(trajectory: Trajectory, *, live: bool) -> str:
         lines += ["", plain(clip(trajectory.finish.error, 500)).strip()]
     if trajectory.answer:
         lines += ["", plain(clip(trajectory.answer, 4_000)).strip()]
+    if doubts := doubts_of(trajectory):
+        lines += ["", plain(f"Doubts: {doubts_line(doubts)}")]
     if files := list(trajectory.artifacts.values()):
         named = ", ".join(f"{one_line(one.path)} ({format_size(one.size)})" for one in files[:_FILES])
         more = f" and {len(files) - _FILES} more" if len(files) > _FILES else ""
