@@ -8,6 +8,7 @@ import { ServerConnection } from '@jupyterlab/services';
 import { cleanHtml } from './clean';
 import { embeddedArtifact, ITrajectoryBundle } from './embedded';
 import { pagesRun } from './live';
+import { isHeavyMarkdown } from './markdown-cost';
 import { isBelow, within } from './paths';
 import { IArtifactContent, IControls, IDecisions, IHistory, IHost, ITimeTravel } from './view/host';
 import { Trajectory } from './trajectory/fold';
@@ -62,7 +63,7 @@ export class MimeHost implements IHost {
   renderMarkdown(text: string, node: HTMLElement): void {
     node.textContent = text;
     const { markdownParser, latexTypesetter } = this._options;
-    if (!markdownParser) {
+    if (!markdownParser || isHeavyMarkdown(text)) {
       return;
     }
     const parts = removeMath(text);
