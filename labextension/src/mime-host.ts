@@ -57,7 +57,13 @@ export class MimeHost implements IHost {
     if (embedded?.data) {
       return embedded;
     }
-    return (await this.live?.(path)) ?? (await this._beside(path)) ?? embedded;
+    const live = await this.live?.(path);
+    if (live || this.trusted) {
+      return live ?? (await this._beside(path)) ?? embedded;
+    }
+    // An untrusted notebook makes no request: it could name any file of the server.
+    const mime = this.trajectory?.artifacts.get(path)?.mime ?? '';
+    return { mime, omitted: this.trans('Not loaded: this notebook is not trusted, and does not hold the file.') };
   }
 
   renderMarkdown(text: string, node: HTMLElement): void {

@@ -16,6 +16,8 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
 from llm_sandbox_nb.card.frame import sandboxed_frame
+from llm_sandbox_nb.card.page_cost import page_warning
+from llm_sandbox_nb.card.picture_size import BOUND, picture_size
 from llm_sandbox_nb.card.tables import delimited_table, parquet_table
 from llm_sandbox_nb.card.text import escape, markdown_html
 from llm_sandbox_nb.encoded_text import text_of
@@ -86,15 +88,37 @@ def artifact_html(artifact: Artifact, unfolded: bool = False) -> str:
 
 
 def _unfolding(artifact: Artifact, body: str, unfolded: bool) -> str:
-    """A picture or a page is small until it is unfolded; texts and tables are hidden until then."""
+    """A picture or a page is small until it is unfolded; texts and tables are hidden until then.
+
+    What takes much memory is hidden, too, behind a sentence that says so: browsers load nothing of it until a click.
+    """
+    if body.startswith("<iframe "):
+        body = body.replace(" loading=", f" title='{escape(artifact.path)}' loading=", 1)
+    if warning := decoding_warning(artifact):
+        return f"<details><summary>{escape(warning)} Show it anyway</summary>{body}</details>"
     if artifact.suffix in _IMAGES:
         return body if unfolded else f"<details><summary>{body}</summary></details>"
     if body.startswith("<iframe "):
-        named = body.replace(" loading=", f" title='{escape(artifact.path)}' loading=", 1)
-        return named if unfolded else f"<details><summary>{named}</summary></details>"
+        return body if unfolded else f"<details><summary>{body}</summary></details>"
     if body.startswith(("<audio ", "<video ", "<p")) and not body.startswith("<pre"):
         return body
     return body if unfolded else f"<details><summary>Show</summary>{body}</details>"
+
+
+def decoding_warning(artifact: Artifact) -> str:
+    """Why the file is shown only after a click: it takes more memory than a page should. Empty when it does not."""
+    if artifact.data is None:
+        return ""
+    if artifact.suffix in _RENDERERS and _RENDERERS[artifact.suffix] in _FRAMED:
+        return page_warning(text_of(artifact.data))
+    if artifact.suffix not in _IMAGES:
+        return ""
+    if artifact.data[4:8] == b"ftyp":
+        return "Named as another kind of picture, but it is AVIF."
+    size = picture_size(artifact.data)
+    if size is None or size.decoded <= BOUND:
+        return ""
+    return f"This picture decodes to {format_size(size.decoded)} ({size.width} × {size.height} pixels)."
 
 
 def _caption(artifact: Artifact) -> str:
@@ -109,11 +133,11 @@ def _caption(artifact: Artifact) -> str:
 def _body(artifact: Artifact, data: bytes) -> str:
     suffix, name = artifact.suffix, escape(artifact.path)
     if suffix in _IMAGES:
-        return f"<img alt='{name}' src='{_uri(_IMAGES[suffix], data)}' style='max-width:100%'>"
+        return f"<img alt='{name}' loading='lazy' src='{_uri(_IMAGES[suffix], data)}' style='max-width:100%'>"
     if suffix in _AUDIO:
         return f"<audio controls preload='metadata' src='{_uri(_AUDIO[suffix], data)}'></audio>"
     if suffix in _VIDEO:
-        return f"<video controls style='max-width:100%' src='{_uri(_VIDEO[suffix], data)}'></video>"
+        return f"<video controls preload='none' style='max-width:100%' src='{_uri(_VIDEO[suffix], data)}'></video>"
     if suffix in _DOWNLOADS:
         return _download(artifact, _DOWNLOADS[suffix], data)
     if suffix == ".pdf":
@@ -154,10 +178,15 @@ def _markdown(data: bytes) -> str:
     return f"<div class='lsn-markdown'>{markdown_html(clip(text_of(data), TEXT_LIMIT * 5))}</div>"
 
 
+def _drawing(data: bytes) -> str:
+    return sandboxed_frame(data, height=360)
+
+
+_FRAMED: tuple[Callable[[bytes], str], ...] = (sandboxed_frame, _drawing)
 _RENDERERS: dict[str, Callable[[bytes], str]] = {
     ".html": sandboxed_frame,
     ".htm": sandboxed_frame,
-    ".svg": lambda data: sandboxed_frame(data, height=360),
+    ".svg": _drawing,
     ".csv": lambda data: delimited_table(text_of(data), ","),
     ".tsv": lambda data: delimited_table(text_of(data), "\t"),
     ".parquet": parquet_table,
