@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
 from llm_sandbox_nb.card.frame import sandboxed_frame
-from llm_sandbox_nb.card.page_cost import page_warning
+from llm_sandbox_nb.card.page_cost import decoded_warning, unfolding_warning
 from llm_sandbox_nb.card.picture_size import BOUND, picture_size
 from llm_sandbox_nb.card.tables import delimited_table, parquet_table
 from llm_sandbox_nb.card.text import escape, markdown_html
@@ -109,8 +109,8 @@ def decoding_warning(artifact: Artifact) -> str:
     """Why the file is shown only after a click: it takes more memory than a page should. Empty when it does not."""
     if artifact.data is None:
         return ""
-    if artifact.suffix in _RENDERERS and _RENDERERS[artifact.suffix] in _FRAMED:
-        return page_warning(text_of(artifact.data))
+    if artifact.suffix in _FRAMED:
+        return decoded_warning(text_of(artifact.data))
     if artifact.suffix not in _IMAGES:
         return ""
     if artifact.data[4:8] == b"ftyp":
@@ -142,6 +142,8 @@ def _body(artifact: Artifact, data: bytes) -> str:
         return _download(artifact, _DOWNLOADS[suffix], data)
     if suffix == ".pdf":
         return _pdf(artifact, data)
+    if suffix in _FRAMED and (unfolds := unfolding_warning(text_of(data))):
+        return _download(artifact, "application/octet-stream", data, f"{unfolds} It is not shown here.")
     if suffix in _RENDERERS:
         return _RENDERERS[suffix](data)
     if suffix in _TEXTS or artifact.mime.startswith("text/"):
@@ -153,9 +155,10 @@ def _uri(mime: str, data: bytes) -> str:
     return f"data:{mime};base64,{base64.b64encode(data).decode('ascii')}"
 
 
-def _download(artifact: Artifact, mime: str, data: bytes) -> str:
+def _download(artifact: Artifact, mime: str, data: bytes, note: str = "") -> str:
     name = escape(PurePosixPath(artifact.path).name)
-    return f"<p><a download='{name}' href='{_uri(mime, data)}'>Download {name}</a></p>"
+    note = f"<span class='lsn-quiet'>{escape(note)}</span> " if note else ""
+    return f"<p>{note}<a download='{name}' href='{_uri(mime, data)}'>Download {name}</a></p>"
 
 
 def _pdf(artifact: Artifact, data: bytes) -> str:
@@ -182,7 +185,7 @@ def _drawing(data: bytes) -> str:
     return sandboxed_frame(data, height=360)
 
 
-_FRAMED: tuple[Callable[[bytes], str], ...] = (sandboxed_frame, _drawing)
+_FRAMED = (".html", ".htm", ".svg")
 _RENDERERS: dict[str, Callable[[bytes], str]] = {
     ".html": sandboxed_frame,
     ".htm": sandboxed_frame,

@@ -31,12 +31,20 @@ _DEEPEST = 3
 """Drawings within drawings that are looked into."""
 
 
-def page_warning(text: str) -> str:
-    """Why a page waits for a click, in one sentence; empty when it does not."""
+def unfolding_warning(text: str) -> str:
+    """Why a page is not even sanitised, in one sentence: it has too many elements. Empty when it has not."""
+    elements, _ = page_cost(text)
+    return f"This page unfolds to {format_count(elements)} elements." if elements > ELEMENTS else ""
+
+
+def decoded_warning(text: str) -> str:
+    """Why a page waits for a click, in one sentence: what it holds decodes to much. Empty when it does not."""
     elements, decoded = page_cost(text)
-    if elements > ELEMENTS:
-        return f"This page unfolds to {format_count(elements)} elements."
-    return f"What this page holds decodes to {format_size(decoded)}." if decoded > BOUND else ""
+    return (
+        f"What this page holds decodes to {format_size(decoded)}."
+        if elements <= ELEMENTS and decoded > BOUND
+        else ""
+    )
 
 
 def page_cost(text: str, depth: int = 0) -> tuple[int, int]:
@@ -53,7 +61,7 @@ def page_cost(text: str, depth: int = 0) -> tuple[int, int]:
     if elements > ELEMENTS:
         return min(elements, _MANY), 0
     count = _Count(depth)
-    count.feed(text)
+    count.feed(f"{text}>")  # else each tag that nobody ends is looked for to the end of the text
     count.close()
     copied = sum(count.copied(name, 0) for name in count.uses)
     return min(count.elements + copied, _MANY), count.decoded

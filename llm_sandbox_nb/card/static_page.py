@@ -83,7 +83,7 @@ def static_page(text: str) -> StaticPage:
         link_rel=None,
     )
     found = _Scan()
-    found.feed(text)
+    found.feed(f"{text}>")  # else each tag that nobody ends is looked for to the end of the text
     for name in reversed(_ROOTS):
         attributes = (f" {key}='{html.escape(value)}'" for key, value in found.roots.get(name, []))
         cleaned = f"<{name}{''.join(attributes)}>{cleaned}"

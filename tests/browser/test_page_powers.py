@@ -28,7 +28,8 @@ AT_A_CLICK = {
     "return document.execCommand('copy')",
     "fills the screen": "await document.body.requestFullscreen(); return !!document.fullscreenElement",
     "holds the pointer": "await document.body.requestPointerLock(); return true",
-    "shows notifications": "return await Notification.requestPermission() === 'granted'",
+    "shows notifications": "await Notification.requestPermission(); const n = new Notification('x');"
+    "return await new Promise(done => { n.onshow = () => done(true); n.onerror = () => done(false) })",
     "alert": "alert('power'); return false",
     "confirm": "return confirm('power')",
     "prompt": "return prompt('power') !== null",

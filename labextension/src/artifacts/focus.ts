@@ -34,6 +34,7 @@ function enter(frame: HTMLIFrameElement): void {
     guarded.cover.hidden = true;
     frame.removeAttribute('tabindex');
     frame.focus();
+    frame.contentWindow?.[0]?.focus(); // the page itself, in the inner frame: Tab leads to what is in it
   }
 }
 

@@ -236,7 +236,7 @@ function streamOf(head: Uint8Array): IStream | null {
 
 /** RFC 6716, 3.1: the length of the frames in a packet, and their number. */
 function opusSamples(packet: Uint8Array): number {
-  if (!packet.length) {
+  if (!packet.length || String.fromCharCode(...packet.subarray(0, 8)) === 'OpusTags') {
     return 0;
   }
   const kind = packet[0] >> 3;

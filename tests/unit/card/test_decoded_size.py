@@ -34,9 +34,9 @@ def test_a_card_shows_no_file_that_unfolds_to_much_before_a_click() -> None:
         if name.rpartition(".")[2] in IN_CARD:
             for unfolded in (True, False):
                 shown = artifact_html(Artifact(name, "", len(data), data), unfolded)
-                assert "<details><summary>" in shown, name
-                assert "Show it anyway</summary>" in shown, name
-                assert "loading=" in shown, name
+                assert ("Show it anyway</summary>" in shown and "loading=" in shown) or (
+                    "elements. It is not shown here." in shown and "<iframe" not in shown
+                ), name
 
 
 @pytest.mark.parametrize(
