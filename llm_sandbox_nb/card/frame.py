@@ -57,15 +57,14 @@ PRELUDE = (
 )
 """As in `labextension/src/artifacts/frame.ts`."""
 _POWERS = """
-accelerometer ambient-light-sensor aria-notify autoplay bluetooth browsing-topics camera captured-surface-control
-clipboard-read clipboard-write compute-pressure deferred-fetch deferred-fetch-minimal digital-credentials-create
-digital-credentials-get display-capture encrypted-media focus-without-user-activation fullscreen gamepad
-geolocation gyroscope hid identity-credentials-get idle-detection interest-cohort keyboard-map language-detector
-language-model local-fonts local-network local-network-access loopback-network magnetometer
-media-playback-while-not-visible microphone midi on-device-speech-recognition otp-credentials payment picture-in-picture
-private-state-token-issuance private-state-token-redemption publickey-credentials-create publickey-credentials-get
-screen-wake-lock serial speaker-selection storage-access summarizer sync-xhr translator unload usb web-share
-window-management xr-spatial-tracking
+accelerometer aria-notify autoplay browsing-topics camera captured-surface-control clipboard-read clipboard-write
+compute-pressure deferred-fetch deferred-fetch-minimal digital-credentials-create digital-credentials-get
+display-capture encrypted-media fullscreen gamepad geolocation gyroscope hid identity-credentials-get
+idle-detection interest-cohort keyboard-map language-detector language-model local-fonts local-network
+local-network-access loopback-network magnetometer media-playback-while-not-visible microphone midi
+on-device-speech-recognition otp-credentials payment picture-in-picture private-state-token-issuance
+private-state-token-redemption publickey-credentials-create publickey-credentials-get screen-wake-lock serial
+speaker-selection storage-access summarizer sync-xhr translator unload usb window-management xr-spatial-tracking
 """
 DENIED = "; ".join(f"{power} 'none'" for power in _POWERS.split())
 """The permissions policy of both frames: what a browser could let a page do, and no artifact may."""

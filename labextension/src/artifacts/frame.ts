@@ -34,15 +34,14 @@ export function policy({ scripts, network }: IFrameRights): string {
 
 /** What a browser could let a page do, and no artifact may: `docs/reference/running-pages.md` has the table. */
 const POWERS =
-  'accelerometer ambient-light-sensor aria-notify autoplay bluetooth browsing-topics camera captured-surface-control ' +
-  'clipboard-read clipboard-write compute-pressure deferred-fetch deferred-fetch-minimal digital-credentials-create ' +
-  'digital-credentials-get display-capture encrypted-media focus-without-user-activation fullscreen gamepad ' +
-  'geolocation gyroscope hid identity-credentials-get idle-detection interest-cohort keyboard-map language-detector ' +
-  'language-model local-fonts local-network local-network-access loopback-network magnetometer ' +
-  'media-playback-while-not-visible microphone midi on-device-speech-recognition otp-credentials payment picture-in-picture ' +
-  'private-state-token-issuance private-state-token-redemption publickey-credentials-create publickey-credentials-get ' +
-  'screen-wake-lock serial speaker-selection storage-access summarizer sync-xhr translator unload usb web-share ' +
-  'window-management xr-spatial-tracking';
+  'accelerometer aria-notify autoplay browsing-topics camera captured-surface-control clipboard-read clipboard-write ' +
+  'compute-pressure deferred-fetch deferred-fetch-minimal digital-credentials-create digital-credentials-get ' +
+  'display-capture encrypted-media fullscreen gamepad geolocation gyroscope hid identity-credentials-get ' +
+  'idle-detection interest-cohort keyboard-map language-detector language-model local-fonts local-network ' +
+  'local-network-access loopback-network magnetometer media-playback-while-not-visible microphone midi ' +
+  'on-device-speech-recognition otp-credentials payment picture-in-picture private-state-token-issuance ' +
+  'private-state-token-redemption publickey-credentials-create publickey-credentials-get screen-wake-lock serial ' +
+  'speaker-selection storage-access summarizer sync-xhr translator unload usb window-management xr-spatial-tracking';
 
 /** The permissions policy of both frames: none of them. */
 export const DENIED = POWERS.split(' ')
