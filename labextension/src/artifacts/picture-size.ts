@@ -33,6 +33,7 @@ export function pictureBytes({ width, height, frames, depth }: IPictureSize): nu
 
 const start = (bytes: Uint8Array) => String.fromCharCode(...bytes.subarray(0, 16));
 
+/* eslint-disable no-control-regex */
 const READERS: { begins: RegExp; read: (view: DataView) => IPictureSize | null }[] = [
   { begins: /^\x89PNG\r\n\x1a\n/, read: readPng },
   { begins: /^\xff\xd8\xff/, read: readJpeg },
@@ -42,6 +43,7 @@ const READERS: { begins: RegExp; read: (view: DataView) => IPictureSize | null }
   { begins: /^\0\0[\x01\x02]\0/, read: readIcon },
   { begins: /^[^]{4}ftyp/, read: readAvif }
 ];
+/* eslint-enable no-control-regex */
 
 const ascii = (view: DataView, at: number, length: number) =>
   String.fromCharCode(...new Uint8Array(view.buffer, view.byteOffset + at, length));
@@ -85,7 +87,9 @@ function readGif(view: DataView): IPictureSize {
       } else {
         at += 2;
       }
-      for (; view.getUint8(at); at += 1 + view.getUint8(at));
+      while (view.getUint8(at)) {
+        at += 1 + view.getUint8(at);
+      }
       at += 1;
     }
   } catch {

@@ -36,6 +36,7 @@ const READERS: [RegExp, (view: DataView) => ISoundSize | null][] = [
   [/^fLaC/, readFlac],
   [/^OggS/, readOgg],
   [/^[^]{4}ftyp/, readIso],
+  // eslint-disable-next-line no-control-regex
   [/^\x1a\x45\xdf\xa3/, readMatroska]
 ];
 
