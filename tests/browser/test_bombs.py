@@ -145,7 +145,7 @@ def test_a_file_that_unfolds_to_gigabytes_waits_for_a_click(
     with opened(browser, page_html(*assets)) as page:
         show(page, "silence.wav", bombs.flac())
         expect(page.locator(".lsn-waits")).to_contain_text(
-            "decodes to 2.9 GB (8.5 min at 192,000 Hz, 8 channels)"
+            "decodes to 2.9 GB (8 min 32 s at 192,000 Hz, 8 channels)"
         )
         page.click("text=Play it anyway")
         page.wait_for_function("document.querySelector('audio').duration > 500")

@@ -1,4 +1,7 @@
-"""A notebook that nobody trusts makes no request before a click: not to this server, and to no other."""
+"""The runs in a notebook that nobody trusts make no request before a click: not to this server, and to no other.
+
+Lab itself loads pictures that HTML outputs name, with or without our extension: the card's own page names none.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,13 @@ from waiting import eventually
 from llm_sandbox_nb.card.bundle import MIME, live_json
 from llm_sandbox_nb.trajectory import events as ev
 
+WORDS = ("beside.txt", "-over", "-live", "folder", "/outside/")
+"""In requests that are made for what the notebook holds."""
+
 
 def hostile_outputs(mark: str) -> list[dict[str, Any]]:
     """What a stranger would put into cells so that the page asks for things: each address has the mark in it."""
-    outside = f"http://127.0.0.1:9/{mark}"
+    outside = f"http://127.0.0.1:9/outside/{mark}"
     page = f"<img src='{outside}/page.png'><script src='{outside}/page.js'></script>"
     run = bundle(
         [
@@ -34,7 +40,7 @@ def hostile_outputs(mark: str) -> list[dict[str, Any]]:
     run["artifacts"]["beside.txt"] = {"mime": "text/plain", "size": 5, "href": f"{mark}/beside.txt"}
     live = live_json(f"{mark}-live", f"{mark}/folder")
     return [
-        {"output_type": "display_data", "metadata": {}, "data": {MIME: data, "text/html": page}}
+        {"output_type": "display_data", "metadata": {}, "data": {MIME: data, "text/html": "<p>card</p>"}}
         for data in (run, live)
     ]
 
@@ -52,12 +58,7 @@ def test_an_untrusted_notebook_makes_no_request_before_a_click(server: FrontEnd,
     page.on("websocket", lambda socket: sent.append(socket.url))
 
     def marked() -> set[str]:
-        return {
-            word
-            for word in ("beside.txt", "-over", "-live", "folder", "9/")
-            for one in sent
-            if mark in one and word in one
-        }
+        return {word for word in WORDS if any(mark in one and word in one for one in sent)}
 
     page.set_viewport_size({"width": 1200, "height": 2000})
     open_notebook(page, server, path)
@@ -67,11 +68,11 @@ def test_an_untrusted_notebook_makes_no_request_before_a_click(server: FrontEnd,
     asks = page.get_by_role("button", name="Ask the server")
     expect(asks).to_be_visible()
     page.wait_for_timeout(3_000)  # on purpose: nothing may happen meanwhile
-    assert marked() == set()
+    assert marked() == set(), [one[:300] for one in sent if mark in one]
 
     asks.click()  # the canaries: after a click, and in a notebook that is trusted, requests are seen here
     assert eventually(page, lambda: marked() >= {"-live", "folder"})
     page.evaluate("() => { jupyterapp.commands.execute('notebook:trust') }")
     page.get_by_role("dialog").get_by_role("button", name="Trust").click()
     assert eventually(page, lambda: marked() >= {"beside.txt", "-over"}), sent
-    assert "9/" not in marked(), "other hosts are asked for nothing, trusted or not"
+    assert "/outside/" not in marked(), "other hosts are asked for nothing, trusted or not"
