@@ -79,7 +79,7 @@ REMAINDER = {
 """What still leaves a page that a person runs; the tooltip of the button says so."""
 
 ONLY_NAMED = {"dns-prefetch"}
-"""Look up a name and connect to nothing."""
+"""Look up a name and connect to nothing: the log has the name only if it is not mapped."""
 SHOWN = ("view", "untrusted", "card")
 """By the view, by the view of a notebook that nobody trusts, and by a saved card."""
 AROUND = {
@@ -165,9 +165,8 @@ def run_with_pages(files: dict[str, bytes]) -> dict[str, Any]:
 def observed(playwright: Playwright, log: Path) -> Iterator[BrowserContext]:
     """A window of a browser that finds the zone on this machine and writes all that its network does to `log`."""
     # Windows that open without a click are for the page without protection, the canary.
-    switches = (
-        f"--host-resolver-rules=MAP *.{ZONE} {HERE}", f"--log-net-log={log}", "--disable-popup-blocking",
-    )  # fmt: skip
+    rules = f"--host-resolver-rules=MAP *.{ZONE} {HERE}, EXCLUDE dns-prefetch.*"
+    switches = (rules, f"--log-net-log={log}", "--disable-popup-blocking")
     profile = log.with_name("profile")
     with personal_window(
         playwright, profile, *switches, viewport={"width": 1000, "height": 16_000}

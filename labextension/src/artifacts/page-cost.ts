@@ -139,7 +139,7 @@ function addressed(type: string, data: string): Uint8Array {
   }
 }
 
-/** Cells that a cell of a table takes; rows beyond those that are there take none. */
+/** Cells that a cell of a table takes; rows beyond the last take none. */
 function cells(element: Element): number {
   return ['colspan', 'span'].reduce(
     (sum, name) => sum + Math.min(1000, Math.max(0, Number(element.getAttribute(name)) || 0)),
