@@ -6,6 +6,7 @@ What grows is measured as the peak of resident memory of all processes that draw
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -132,6 +133,10 @@ def shown_in_view(browser: Browser, assets: tuple[str, str], names: list[str]) -
     return grown
 
 
+def outgrown(memory: Memory) -> bool:
+    return memory.growth() > GROWTH
+
+
 def check(browser: Browser, assets: tuple[str, str], names: list[str]) -> None:
     grown = shown_in_view(browser, assets, names)
     print(json.dumps(grown))
@@ -155,7 +160,7 @@ def test_a_file_that_unfolds_to_gigabytes_waits_for_a_click(
             memory.begin()
             with contextlib.suppress(Error):  # the page may end of it
                 show(page, name, make())
-            assert eventually(page, lambda memory=memory: memory.growth() > GROWTH), (
+            assert eventually(page, functools.partial(outgrown, memory)), (
                 f"{name} does not grow without the bounds"
             )
 

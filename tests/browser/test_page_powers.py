@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from chromium import personal_window
-from playwright.sync_api import BrowserContext, Frame, Locator, Page, Playwright, expect
+from playwright.sync_api import BrowserContext, Dialog, Frame, Locator, Page, Playwright, expect
 from view_page import bundle, page_html
 from waiting import eventually
 
@@ -128,8 +128,14 @@ def around(page: Page) -> None:
 
 def tried(page: Page, frame: Frame, enter: Locator | None) -> set[str]:
     """The powers that work in the page in `frame`, which is entered by a click on `enter`, or has no protection."""
-    worked, told = set(), frame.locator("#told")
-    page.on("dialog", lambda dialog: (worked.add(dialog.type), dialog.accept()))
+    worked: set[str] = set()
+    told = frame.locator("#told")
+
+    def accept(dialog: Dialog) -> None:
+        worked.add(dialog.type)
+        dialog.accept()
+
+    page.on("dialog", accept)
     page.on("popup", lambda opened: opened.close())
     page.on("download", lambda _: worked.add("downloads"))
     page.on("filechooser", lambda _: worked.add("asks for a file"))
