@@ -120,7 +120,7 @@ def png(side: int = SIDE, bits: int = 1, colour: int = 0, *, whole: bool = True,
 def picture(format: str, **options: object) -> bytes:
     """A small real picture."""
     out = io.BytesIO()
-    Image.new("RGB", (64, 64), (9, 9, 9)).save(out, format, **options)  # type: ignore[arg-type]
+    Image.new("RGB", (64, 64), (9, 9, 9)).save(out, format, **options)
     return out.getvalue()
 
 

@@ -19,7 +19,7 @@ def rows() -> list[dict[str, Any]]:
     avif = bombs.picture("AVIF")
     place = avif.index(b"ispe") + 8
     lie = avif[:place] + (4).to_bytes(4, "big") * 2 + avif[place + 8 :]
-    pictures = {
+    pictures: dict[str, tuple[bytes, Any]] = {
         "png": (bombs.png(9, bits=8, colour=6), [9, 9, 1, 4]),
         "cut png": (bombs.png(bits=16, colour=2, whole=False), [30_000, 30_000, 1, 8]),
         "png film": (bombs.png(64, frames=3), [64, 64, 3, 4]),
@@ -42,7 +42,7 @@ def rows() -> list[dict[str, Any]]:
     wav = b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0\1\0\2\0\x80\xbb\0\0\0\0\0\0\4\0\x10\0data\xff\xff\xff\xff" + bytes(
         400
     )
-    sounds = {
+    sounds: dict[str, tuple[bytes, Any]] = {
         "flac": (bombs.flac(3), 3 * frame),
         "flac that lies": (bombs.flac(200, claimed=1), 200 * frame),
         "flac that claims": (bombs.flac(1, claimed=10**9), 8 * 10**9),
@@ -55,12 +55,12 @@ def rows() -> list[dict[str, Any]]:
         "no sound": (b"nothing at all", None),
         "half a flac": (bombs.flac(1)[:10], None),
     }
-    films = {
+    films: dict[str, tuple[bytes, Any]] = {
         "mp4": (bombs.film_mp4(), [16_000, 16_000]),
         "webm": (bombs.film_webm(), [16_000, 16_000]),
         "no film": (b"nothing at all", None),
     }
-    kinds = {"picture": pictures, "sound": sounds, "film": films}
+    kinds: dict[str, dict[str, tuple[bytes, Any]]] = {"picture": pictures, "sound": sounds, "film": films}
     return [
         {"name": name, "kind": kind, "data": base64.b64encode(data).decode(), "is": size}
         for kind, files in kinds.items()
