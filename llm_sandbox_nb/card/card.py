@@ -13,7 +13,14 @@ from typing import Any
 
 from llm_sandbox_nb.agent.run_record import RunRecord
 from llm_sandbox_nb.card import page
-from llm_sandbox_nb.card.artifacts import Artifact, artifact_html, holds_all, load_artifacts, relative_path
+from llm_sandbox_nb.card.artifacts import (
+    Artifact,
+    artifact_html,
+    decoding_warning,
+    holds_all,
+    load_artifacts,
+    relative_path,
+)
 from llm_sandbox_nb.card.bundle import MIME, Caps, packed, trajectory_json
 from llm_sandbox_nb.card.page import card_html, figures, findings, listed_rows
 from llm_sandbox_nb.encoded_text import text_of
@@ -194,7 +201,7 @@ class ShownFile(RunFile):
             files = files.parent
         saved = ev.ArtifactSaved(path=self.name, mime=self.mime, size=self.size, sha256="")
         (artifact,) = load_artifacts([saved], files.parent, each=_LARGEST, together=_LARGEST)
-        if artifact.data is not None and self.mime in _BITMAPS:
+        if artifact.data is not None and self.mime in _BITMAPS and not decoding_warning(artifact):
             shown = {self.mime: base64.b64encode(artifact.data).decode("ascii")}
         else:
             shown = {"text/html": card_html(artifact_html(artifact, unfolded=True))}
