@@ -8,9 +8,9 @@ more. While nobody asks, connections are closed at once: without its host the do
 
 from __future__ import annotations
 
+import _socket as socket  # the module in Python takes ten times as long to import
 import fcntl
 import os
-import socket
 import struct
 
 from .event_loop import IN, OUT
@@ -76,10 +76,15 @@ class DoorListener:
                 self.timer = self.executor.after(PATIENCE, self.close_waiting)
             return
         try:
-            connection, _ = self.listener.accept()
+            connection = self.accept()
         except OSError:
             return
         self.waiting.pop(0).begun(connection)
+
+    def accept(self) -> socket.socket:
+        """The next connection. Raises OSError when none waits."""
+        assert self.listener is not None
+        return socket.socket(fileno=self.listener._accept()[0])  # type: ignore[attr-defined] # not in the stubs
 
     def close_waiting(self) -> None:
         """Close what has waited, if still nobody asks for it."""
@@ -93,7 +98,7 @@ class DoorListener:
             return
         try:
             while True:
-                self.listener.accept()[0].close()
+                self.accept().close()
         except OSError:
             pass
         self.executor.watch(self.listener.fileno(), IN, lambda _: self.knocked())

@@ -92,7 +92,7 @@ def test_the_source_needs_the_standard_library_only_and_little_of_it() -> None:
         rare = {
             "executor.disk_watch": {"resource"},
             "executor.filesystem_scan": {"hashlib"},
-            "executor.door": {"socket"},
+            "executor.door": {"_socket"},
             "executor.firewall": {"socket"},
             "executor.name_server": {"ipaddress", "socket"},
         }

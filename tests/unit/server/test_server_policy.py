@@ -108,6 +108,7 @@ def test_malformed_requests_name_the_field(body: dict[str, object]) -> None:
     ("allowed", "asked", "network"),
     [
         (["none", "open"], {"network": "public"}, "public"),
+        (["none", "open"], {"network": "allow", "allow": ["pypi"]}, "allow"),
         (["none", "open"], {"isolation": "docker"}, None),
         (["none"], {"isolation": "docker"}, "none"),
         (["public"], {"isolation": "docker", "profile": "strict"}, "public"),
