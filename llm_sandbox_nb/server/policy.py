@@ -55,7 +55,7 @@ class SandboxPolicy(Configurable):
         Enum(NETWORKS),
         default_value=list(NETWORKS),
         help="Networks a sandbox may have. `open` is not safe: it reaches what listens on this machine and around it; "
-        "where it is allowed, `public` is too.",
+        "where it is allowed, `allow` and `public` are too.",
     ).tag(config=True)
     default_network = Enum(
         (None, *NETWORKS),
@@ -184,8 +184,8 @@ class SandboxPolicy(Configurable):
 
     @property
     def _networks(self) -> list[str]:
-        """Where `open` is allowed, `public` is too: it reaches less."""
-        return [*self.allowed_networks, *(["public"] if "open" in self.allowed_networks else [])]
+        """Where `open` is allowed, `allow` and `public` are too: they reach less."""
+        return [*self.allowed_networks, *(["allow", "public"] if "open" in self.allowed_networks else [])]
 
     def _network(self, request: SandboxOptions, isolation: str) -> str | None:
         network = request.network or self.default_network
