@@ -27,6 +27,7 @@ from llm_sandbox_nb.cli.parser import make_parser
 from llm_sandbox_nb.notebook.magics import SandboxMagics
 from llm_sandbox_nb.notebook.settings import SandboxSettings
 from llm_sandbox_nb.sandbox.isolations import ISOLATIONS
+from llm_sandbox_nb.sandbox.network.policy import NAMED_SETS
 from llm_sandbox_nb.server.manager import SandboxManager
 from llm_sandbox_nb.server.policy import SandboxPolicy
 from llm_sandbox_nb.server.runs import RunRegistry
@@ -70,6 +71,15 @@ def isolations() -> str:
     lines = ["| isolation | what to do so that it works | checkpoints |", "|---|---|---|"]
     for one in ISOLATIONS.values():
         lines.append(f"| `{one.name}` | {_cell(one.install_hint)} | {_cell(one.checkpoints)} |")
+    return "\n".join(lines)
+
+
+def allowed_sets() -> str:
+    """The words of a list of allowed hosts, with their hosts."""
+    lines = ["| word | hosts |", "|---|---|"]
+    lines += [
+        f"| `{name}` | {', '.join(f'`{host}`' for host in hosts)} |" for name, hosts in NAMED_SETS.items()
+    ]
     return "\n".join(lines)
 
 
@@ -346,6 +356,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "options": options,
     "subcommands": subcommands,
     "isolations": isolations,
+    "allowed_sets": allowed_sets,
     "training": training,
     "commands": commands,
     "routes": routes,

@@ -14,6 +14,7 @@ from typing import NoReturn
 from llm_sandbox_nb.agent.artifacts import AnswerFiles, Collector, collected_names
 from llm_sandbox_nb.agent.checkpoints import Checkpoints
 from llm_sandbox_nb.agent.checks import ResultCheck
+from llm_sandbox_nb.agent.connections import ConnectionRecord
 from llm_sandbox_nb.agent.control.run_control import Move, RunControl, T
 from llm_sandbox_nb.agent.control.settings_change import Changer
 from llm_sandbox_nb.agent.conversation import ConversationState, conversation_state, tokens_so_far
@@ -79,6 +80,8 @@ class Session:
         self.collector: Collector | None = None
         self.answers: AnswerFiles | None = None
         self.checkpoints: Checkpoints | None = None
+        self.connections: ConnectionRecord | None = None
+        self.changer: Changer | None = None
         context = record.context
         context.loop, context.spec = asyncio.get_running_loop(), spec
         context.models[spec.model.name] = spec.model
@@ -109,7 +112,7 @@ class Session:
         if isinstance(self.spec.model, SlowToBegin):
             self.spec.model.prepare()
         loop = self._make_loop(setup)
-        changer = Changer(loop, self.spec.make_model, self.record.context.models)
+        changer = self.changer = Changer(loop, self.spec.make_model, self.record.context.models)
         cause: BaseException
         try:
             self.control.begin(self.recorder.emit, changer)
@@ -161,6 +164,15 @@ class Session:
                 root=root,
             )
         )
+        if box.network is not None:
+            self.connections = ConnectionRecord(
+                box.network,
+                self.recorder,
+                lambda: self.meter.step,
+                lambda host: self.control.refused.append(host),
+            )
+            if self.changer is not None:
+                self.changer.network = box.network
         if opening.root not in (None, root):
             raise SandboxError(f"The sandbox works in {root}: say isolation='process' to use it.")
         prompts = self.spec.prompts.under(root)
@@ -358,6 +370,8 @@ class Session:
             check=verdict,
         )
         try:
+            if self.connections is not None:
+                self.connections.close()
             self.recorder.emit(event)
         finally:
             self.recorder.close()

@@ -13,7 +13,14 @@ from typing import Any
 
 from llm_sandbox_nb.agent.run_record import RunRecord
 from llm_sandbox_nb.card import page
-from llm_sandbox_nb.card.artifacts import Artifact, artifact_html, holds_all, load_artifacts, relative_path
+from llm_sandbox_nb.card.artifacts import (
+    Artifact,
+    artifact_html,
+    decoding_warning,
+    holds_all,
+    load_artifacts,
+    relative_path,
+)
 from llm_sandbox_nb.card.bundle import MIME, Caps, packed, trajectory_json
 from llm_sandbox_nb.card.page import card_html, figures, findings, listed_rows
 from llm_sandbox_nb.encoded_text import text_of
@@ -75,7 +82,10 @@ class Card:
         held = {one.path: place for place, one in enumerate(shown) if holds_all(one)}
         bundle = trajectory_json(trajectory, artifacts, caps, held)
         left_out = [f"Left out: {reason}" for reason in trajectory.skipped]
-        notes = [*[*trajectory.notes, *left_out][:50], *self._where(artifacts, bundle["text_limit"])]
+        notes = [
+            *[*trajectory.notes, *_network(trajectory), *left_out][:50],
+            *self._where(artifacts, bundle["text_limit"]),
+        ]
         return {
             MIME: packed(bundle),
             "text/html": page.run_html(
@@ -112,8 +122,16 @@ class Card:
         return [note] if note else []
 
 
+_CONNECTIONS = 20
 _FILES = 20
 _SIGNS = {"bash": "$ ", "edit": "edit "}
+
+
+def _network(trajectory: Trajectory) -> list[str]:
+    """What left the sandbox, or tried to, each line once."""
+    lines = list(dict.fromkeys(one.line for one in trajectory.connections if one.line))
+    more = f"; and {len(lines) - _CONNECTIONS} more" if len(lines) > _CONNECTIONS else ""
+    return [f"Network: {plain('; '.join(lines[:_CONNECTIONS]))}{more}"] if lines else []
 
 
 def card_text(trajectory: Trajectory, *, live: bool) -> str:
@@ -132,7 +150,12 @@ def card_text(trajectory: Trajectory, *, live: bool) -> str:
         more = f" and {len(files) - _FILES} more" if len(files) > _FILES else ""
         lines += ["", f"Files: {named}{more}"]
     where = [protection_chip(trajectory.sandbox.protection)] if trajectory.sandbox else []
-    lines += ["", " · ".join([*figures(trajectory), *where, *(said for _, said in findings(trajectory))]), ""]
+    lines += [
+        "",
+        *_network(trajectory),
+        " · ".join([*figures(trajectory), *where, *(said for _, said in findings(trajectory))]),
+        "",
+    ]
     rows, hidden = listed_rows(trajectory, live=live)
     if hidden:
         lines.append(f"... {plural(hidden, 'step')} before ...")
@@ -178,7 +201,7 @@ class ShownFile(RunFile):
             files = files.parent
         saved = ev.ArtifactSaved(path=self.name, mime=self.mime, size=self.size, sha256="")
         (artifact,) = load_artifacts([saved], files.parent, each=_LARGEST, together=_LARGEST)
-        if artifact.data is not None and self.mime in _BITMAPS:
+        if artifact.data is not None and self.mime in _BITMAPS and not decoding_warning(artifact):
             shown = {self.mime: base64.b64encode(artifact.data).decode("ascii")}
         else:
             shown = {"text/html": card_html(artifact_html(artifact, unfolded=True))}

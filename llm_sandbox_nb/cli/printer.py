@@ -161,6 +161,8 @@ class Printer:
                 self._say(f"  Copied to the run's folder: {event.path} ({format_size(event.size)})")
             case ev.ArtifactSkipped():
                 self._say(f"  left out: {event.reason}")
+            case ev.ConnectionMade():
+                self._say(f"  network: {event.line}")
             case ev.Noted():
                 self._say(f"  note: {event.text}")
             case ev.CheckStarted():

@@ -182,6 +182,13 @@ def analyze_command(arguments: argparse.Namespace) -> int:
         print(harmless(problem), file=sys.stderr)
     if reading.replays:
         print(f"{plural(reading.replays, 'replay')} left out: the same work a second time.", file=sys.stderr)
+    if reading.copies:
+        print(f"{plural(reading.copies, 'copy', 'copies')} of a run left out.", file=sys.stderr)
+    if reading.without_turns:
+        print(
+            f"{plural(reading.without_turns, 'record')} without a reply of a model left out: no run.",
+            file=sys.stderr,
+        )
     if not reading.runs:
         raise UsageError(
             f"There is no run in {', '.join(arguments.paths)}: a run is a folder with a {JOURNAL}."

@@ -38,7 +38,14 @@ _POLL = 0.05
 _LONGEST_LINE = 1_000_000
 _SHOWN = 20_000
 """Characters of a call or an observation that are printed."""
-_PRINTED = (ev.SandboxReady, ev.ArtifactSaved, ev.ArtifactRemoved, ev.ArtifactSkipped, ev.Noted)
+_PRINTED = (
+    ev.SandboxReady,
+    ev.ArtifactSaved,
+    ev.ArtifactRemoved,
+    ev.ArtifactSkipped,
+    ev.ConnectionMade,
+    ev.Noted,
+)
 """Events that are printed while a question waits for its answer."""
 
 
@@ -254,7 +261,8 @@ async def _solve(values: dict[str, Any], started: list[Run]) -> None:
 
 def _sandbox_options(values: Mapping[str, Any]) -> dict[str, Any]:
     """Options of `open_sandbox` that have no argument of their own in `solve`."""
-    given = {name: values[name] for name in ("ca_bundle", "index_url", "proxy") if values[name]}
+    given = {name: values[name] for name in ("allow", "ca_bundle", "index_url", "proxy") if values[name]}
+    given |= {"secrets": values["secret"]} if values["secret"] else {}
     limits = sandbox_limits(values)
     return given | ({"limits": limits} if limits else {})
 

@@ -127,10 +127,15 @@ def sandbox_options(settings: SandboxSettings, options: argparse.Namespace | Non
     Raises:
         SandboxUsageError: there is no such isolation, profile, ...
     """
-    names = ("isolation", "profile", "image", "network")
+    names = ("isolation", "profile", "image", "network", "allow", "secret")
     asked: dict[str, Any] = {
         name: getattr(options, name, None) or getattr(settings, name) or None for name in names
     }
+    allow, secrets = asked.pop("allow"), asked.pop("secret")
+    if asked["network"] in (None, "allow"):  # the lists of the settings are for this network only
+        asked |= {"allow": allow or (), "secrets": secrets or ()}
+    elif getattr(options, "allow", None) or getattr(options, "secret", None):
+        raise SandboxUsageError("--allow and --secret go with --network allow only.")
     try:
         wanted = SandboxOptions(
             limits=settings.limits(),

@@ -59,6 +59,8 @@ OPTIONS = [
     _shared("--isolation"),
     _shared("--profile"),
     _shared("--network"),
+    _shared("--allow", action="append", default=[]),
+    _shared("--secret", action="append", default=[]),
     _option(
         "--fresh", action="store_true", help="replace the notebook's sandbox with a new, empty one first"
     ),

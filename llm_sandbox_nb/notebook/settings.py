@@ -69,6 +69,8 @@ class SandboxSettings(Configurable):
     profile = Unicode(help=_help("profile")).tag(config=True)
     image = Unicode(help=_help("image")).tag(config=True)
     network = Unicode(help=_help("network")).tag(config=True)
+    allow: Any = List(Unicode(), help=_help("allow")).tag(config=True)
+    secret: Any = List(Unicode(), help=_help("secret")).tag(config=True)
     memory_mb = Int(None, allow_none=True, help=_help("memory_mb")).tag(config=True)
     pids = Int(None, allow_none=True, help=_help("pids")).tag(config=True)
     disk_mb = Int(None, allow_none=True, help=_help("disk_mb")).tag(config=True)

@@ -224,8 +224,12 @@ SANDBOX_OPTIONS = (
            one_of(*PROFILES), "standard", ("LLM_SANDBOX_PROFILE",), "NAME"),
     Option("image", "container image (docker)", environment=("LLM_SANDBOX_IMAGE",), metavar="IMAGE",
            aliases=("docker_image",), short="d"),
-    Option("network", "none, public (the internet, no private address) or open (not safe); else the profile decides",
-           one_of(*NETWORKS), metavar="KIND"),
+    Option("network", "none, allow (the hosts of --allow only), public (the internet, no private address) or open (not "
+           "safe); else the profile decides", one_of(*NETWORKS), metavar="KIND"),
+    Option("allow", "hosts that the sandbox may reach, such as pypi,github.com:443,*.example.org; several are possible",
+           texts, [], metavar="HOSTS", many=True),
+    Option("secret", "environment variable whose value is put into requests to these hosts only, outside the sandbox; "
+           "several are possible", texts, [], metavar="NAME=HOSTS", many=True),
     Option("ca_bundle", "PEM file of your site's certificate authorities", metavar="FILE"),
     Option("index_url", "your site's Python package index, for pip inside", metavar="URL"),
     Option("proxy", "your site's HTTP proxy, for programs inside", metavar="URL"),

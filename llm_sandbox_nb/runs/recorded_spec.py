@@ -159,7 +159,7 @@ def sandbox_options(run: RunRecord, changed: Mapping[str, Any]) -> dict[str, Any
     """
     named = {name: value for name, value in changed.items() if value is not None}
     if run.context.options:
-        return {**run.context.options, **named}
+        return {**_without_lists(run.context.options, named), **named}
     options = _recorded_options(run)
     settings = (run.context.isolation_setting, os.environ.get(ISOLATION_VARIABLE))
     received = run.context.spec is None and all(map(isolates, settings))
@@ -220,7 +220,14 @@ def _address(value: object) -> str:
     return ""
 
 
+def _without_lists(options: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """The options without the hosts and secrets of the network `allow`, where another one is named."""
+    other = named.get("network", "allow") != "allow"
+    return {name: value for name, value in options.items() if not (other and name in ("allow", "secrets"))}
+
+
 def _recorded_options(run: RunRecord) -> dict[str, Any]:
+    """What the record says. It opens no network, and names no secret: a list of allowed hosts has to be given again."""
     protection = run.trajectory.sandbox.protection if run.trajectory.sandbox else {}
     names = ("isolation", "profile")
     options = {name: protection[name] for name in names if isinstance(protection.get(name), str)}

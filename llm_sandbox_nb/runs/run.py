@@ -172,6 +172,8 @@ class Run(RunRecord, Awaitable):
         sandbox: Any = None,
         isolation: str | None = None,
         network: str | None = None,
+        allow: Any = None,
+        secrets: Any = None,
         api_base: str | None = None,
         api_key: str | None = None,
         listeners: Iterable[Listener] = (),
@@ -198,8 +200,8 @@ class Run(RunRecord, Awaitable):
             settings, limits: a `ModelSettings` and `RunLimits`, or the values that change.
             sandbox: an open sandbox to work in; else the run's own, or a new one with the run's files. When a
                 notebook's cell opened it with `await`, await this call too: it works in the cell's event loop.
-            isolation, network: for a new sandbox; else as it was. `"process"`, and an open network where it is not
-                the default, must be named for a run that was loaded from its folder.
+            isolation, network, allow, secrets: for a new sandbox; else as it was. `"process"`, an open network where it
+                is not the default, allowed hosts and secrets must be named for a run that was loaded from its folder.
             api_base, api_key: of the model, where the run was loaded from its folder.
             tools, doubts: the run's own tools and rules, where the run was loaded from its folder: see `solve`.
             tool_calls, same_failures, context, command_timeout, retries: of an ended run, see `solve`.
@@ -233,8 +235,9 @@ class Run(RunRecord, Awaitable):
 
         def work(listeners: Iterable[Listener] = listeners) -> Coroutine[Any, Any, Run]:
             options = ResumeOptions(
-                text, model, settings, limits, sandbox, {"isolation": isolation, "network": network}, api_base,
-                api_key, listeners, control, more, tools, others, tool_calls, same_failures, context, command_timeout,
+                text, model, settings, limits, sandbox,
+                {"isolation": isolation, "network": network, "allow": allow, "secrets": secrets}, api_base, api_key,
+                listeners, control, more, tools, others, tool_calls, same_failures, context, command_timeout,
                 retries, doubts, given_check,
             )  # fmt: skip
             return resume(self, options)
@@ -463,6 +466,11 @@ class Run(RunRecord, Awaitable):
             raise ImportError("to_dataframe needs pandas: run `pip install pandas`.") from error
         rows = [row for step in self.steps for row in _rows(step)]
         return pandas.DataFrame(rows, columns=_COLUMNS)
+
+    @property
+    def connections(self) -> list[ev.ConnectionMade]:
+        """What left the sandbox, or tried to, where its network is an allow-list: see `open_sandbox`."""
+        return list(self.trajectory.connections)
 
     @property
     def files(self) -> RunFiles:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -80,6 +80,8 @@ async def solve(
     profile: str = "standard",
     image: str | None = None,
     network: str | None = None,
+    allow: str | Sequence[str] = (),
+    secrets: Mapping[str, str | Sequence[str]] | Sequence[str] = (),
     sandbox_options: Mapping[str, Any] | None = None,
     sandbox: Sandbox | Awaitable[Sandbox] | None = None,
     inputs: InputFiles = None,
@@ -119,7 +121,8 @@ async def solve(
     Args:
         task: what to do, taken literally.
         model: a LiteLLM name such as `"openai/gpt-5"`, `"scripted/strawberry"`, or any `Model`.
-        isolation, profile, image, network, sandbox_options: see `open_sandbox`; the last has the others.
+        isolation, profile, image, network, allow, secrets, sandbox_options: see `open_sandbox`; the last has the
+            others.
         sandbox: an open sandbox to work in, or something to await for one; it stays open afterwards. Its
             isolation must be named in `isolation` when that is `"process"`.
         inputs: files, folders (their content), or a mapping of names to contents, for the input folder: paths, bytes
@@ -206,7 +209,15 @@ async def solve(
         await spec.model.check()
     card = await LiveCards.open(show)
     require_decider(spec.pause_rules, decided=decided or (card is not None and card.can_decide))
-    opening = _opening(sandbox, isolation, profile, image, network, sandbox_options or {})
+    opening = _opening(
+        sandbox,
+        isolation,
+        profile,
+        image,
+        network,
+        {"allow": allow, "secrets": secrets},
+        sandbox_options or {},
+    )
     listeners = listeners if card is None else [*listeners, card.listen]
     recorder = Recorder(new_run_folder(Path(output_dir), name), listeners)
     run = Run(recorder.folder, recorder.trajectory, control)
@@ -273,13 +284,15 @@ def _opening(
     profile: str,
     image: str | None,
     network: str | None,
+    lists: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> SandboxOpening:
     if not isinstance(options, Mapping):
         raise InputError(f"sandbox_options is a mapping, as in {{'env': {{...}}}}, not {options!r:.80}.")
     if sandbox is None:
         named = {"isolation": isolation, "profile": profile, "image": image, "network": network}
-        given = {name: value for name, value in {**options, **named}.items() if value is not None}
+        named |= {name: value or None for name, value in lists.items()}
+        given = dict(options) | {name: value for name, value in named.items() if value is not None}
         return SandboxOpening.new(given)
     if isinstance(sandbox, Sandbox):
         return SandboxOpening(sandbox, owned=False, root=sandbox.directories.root)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PROFILES = ("standard", "strict")
-NETWORKS = ("none", "public", "open")
+NETWORKS = ("none", "allow", "public", "open")
 """From the safest to the one that is not safe: `open` reaches what listens on this machine and around it."""
 
 
@@ -55,7 +55,7 @@ ISOLATIONS: dict[str, Isolation] = {
             "llm_sandbox_nb.sandbox.bubblewrap.sandbox",
             "on Linux, install the package bubblewrap and allow unprivileged user namespaces",
             "It covers every folder that can be written in the sandbox, but not running processes.",
-            networks=("none", "open"),
+            networks=("none", "allow", "open"),
         ),
         Isolation(
             "process",

@@ -141,6 +141,8 @@ class SandboxPolicy(Configurable):
             limits=self._limits(request.limits or self._default_limits()),
             index_url=_sites("package index", request.index_url, self.index_url),
             proxy=_sites("proxy", request.proxy, self.proxy),
+            allow=request.allow,
+            secrets=request.secrets,
             ca_bundle=Path(self.ca_bundle) if self.ca_bundle else None,
             ca_bundle_pem=request.ca_bundle_pem
             and _sites("CA bundle", request.ca_bundle_pem, self.ca_bundle),
@@ -182,8 +184,8 @@ class SandboxPolicy(Configurable):
 
     @property
     def _networks(self) -> list[str]:
-        """Where `open` is allowed, `public` is too: it reaches less."""
-        return [*self.allowed_networks, *(["public"] if "open" in self.allowed_networks else [])]
+        """Where `open` is allowed, `allow` and `public` are too: they reach less."""
+        return [*self.allowed_networks, *(["allow", "public"] if "open" in self.allowed_networks else [])]
 
     def _network(self, request: SandboxOptions, isolation: str) -> str | None:
         network = request.network or self.default_network

@@ -20,7 +20,7 @@ _MARKS = frozenset(
             "call.held",
             "rewarded",
         ),
-        *("check.started", "checked"),
+        *("check.started", "checked", "connection"),
     }
 )
 """Kinds that alone make no branch: they record what was done with a run, not what the run did."""

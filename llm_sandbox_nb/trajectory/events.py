@@ -438,6 +438,32 @@ class ArtifactRemoved(EventBase):
     path: str
 
 
+class ConnectionMade(EventBase):
+    """A connection of a sandbox whose network is an allow-list has ended, was refused, or failed.
+
+    `line` says it in a few words. A step has so many at most; of the others the last one of the step has the number.
+    """
+
+    kind: Literal["connection"] = "connection"
+    step: int | None = None
+    line: str
+    host: str = ""
+    port: int = 0
+    decision: Literal["allowed", "refused", "failed"] = "allowed"
+    """`refused`: by the list. `failed`: the server does not answer, or one side broke off."""
+    reason: str = ""
+    rule: str = ""
+    """The entry of the list that let it through."""
+    address: str = ""
+    secrets: list[str] = Field(default_factory=list)
+    """The names of the secrets that were put in; never a value."""
+    sent: int = 0
+    received: int = 0
+    duration: float = 0.0
+    more: int = 0
+    """So many further connections of the step that have no event."""
+
+
 class Noted(EventBase):
     """A note for the reader that changed nothing: a warning of the loop, a limit that is near."""
 
@@ -471,6 +497,8 @@ class CallHeld(EventBase):
     at: Literal["call", "observation"]
     reason: Literal["step", "breakpoint", "approval", "pause"]
     text: str = ""
+    hosts: list[str] = Field(default_factory=list)
+    """What the list of allowed hosts has refused to the call, as HOST:PORT, so that a person can allow it."""
 
 
 class CallDecided(EventBase):
@@ -495,7 +523,7 @@ class CallDecided(EventBase):
 
 
 class SettingsChanged(EventBase):
-    """The model, sampling settings, limits or pause rules change for what follows.
+    """The model, sampling settings, limits, pause rules or allowed hosts change for what follows.
 
     `settings`, `limits` and `halts` hold what was changed and nothing else; never a key.
     """
@@ -506,6 +534,8 @@ class SettingsChanged(EventBase):
     limits: dict[str, Any] = Field(default_factory=dict)
     halts: dict[str, Any] = Field(default_factory=dict)
     """`breakpoints`: list of expressions; `approve`: ask, edits or auto."""
+    network: dict[str, Any] = Field(default_factory=dict)
+    """`allow`: hosts that the sandbox may reach too; `allow_once`: hosts to each of which one connection may go."""
     source: str = ""
 
 
@@ -639,11 +669,9 @@ class UnknownEvent(EventBase):
 
 _EVENTS = (
     RunStarted, SandboxReady, MessageAdded, ModelRequested, ModelDelta, ModelFailed, ModelReplied,
-    ContextKnown, ContextReduced,
-    CallProposed, CallStarted, CallOutput, CallFinished, StepFacts, DoubtsFound,
-    ArtifactSaved, ArtifactSkipped, ArtifactRemoved, Noted,
-    Controlled, CallHeld, CallDecided, SettingsChanged, Checkpointed, RewindStarted, Rewound, Forked,
-    Continued, CheckStarted, Checked, Rewarded, RunFinished,
+    ContextKnown, ContextReduced, CallProposed, CallStarted, CallOutput, CallFinished, StepFacts, DoubtsFound,
+    ArtifactSaved, ArtifactSkipped, ArtifactRemoved, ConnectionMade, Noted, Controlled, CallHeld, CallDecided, SettingsChanged, Checkpointed, RewindStarted, Rewound,
+    Forked, Continued, CheckStarted, Checked, Rewarded, RunFinished,
 )  # fmt: skip
 _KINDS = {cls.model_fields["kind"].default for cls in _EVENTS}
 TRANSIENT = frozenset({"model.delta", "call.output"})
@@ -683,6 +711,7 @@ Event = Annotated[
     | Annotated[ArtifactSaved, Tag("artifact")]
     | Annotated[ArtifactSkipped, Tag("artifact.skipped")]
     | Annotated[ArtifactRemoved, Tag("artifact.removed")]
+    | Annotated[ConnectionMade, Tag("connection")]
     | Annotated[Noted, Tag("note")]
     | Annotated[Controlled, Tag("control")]
     | Annotated[CallHeld, Tag("call.held")]

@@ -97,6 +97,7 @@ class Step:
     artifacts: list[ev.ArtifactSaved] = field(default_factory=list)
     checkpoint: ev.Checkpointed | None = None
     """The files after it; None when it changed none, or they are not kept."""
+    connections: list[ev.ConnectionMade] = field(default_factory=list)
     line: ev.StepLine | None = None
     """What was recorded of it when it ended; None while nothing was, or when it has changed since."""
 
@@ -156,6 +157,8 @@ class Trajectory:
         self.artifacts: dict[str, ev.ArtifactSaved] = {}
         self.skipped: list[str] = []
         self.notes: list[str] = []
+        self.connections: list[ev.ConnectionMade] = []
+        """What left the sandbox, or tried to, where its network is an allow-list."""
         self.controls: list[ev.Controlled] = []
         self.checkpoints: dict[int, ev.Checkpointed] = {}
         """The kept files by step; 0 is before the first call."""
@@ -434,6 +437,10 @@ class Trajectory:
                 self.skipped.append(event.reason)
             case ev.ContextReduced(usage=ev.Usage() as used):
                 self.usage = self.usage + used
+            case ev.ConnectionMade():
+                self.connections.append(event)
+                if event.step in self._by_number:
+                    self._by_number[event.step].connections.append(event)
             case ev.Noted():
                 self.notes.append(event.text)
             case ev.StepFacts() if event.step in self._by_number:

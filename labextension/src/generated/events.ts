@@ -271,6 +271,24 @@ export interface IArtifactRemoved extends IEventBase {
   path: string;
 }
 
+/** A connection of a sandbox whose network is an allow-list has ended, was refused, or failed. */
+export interface IConnectionMade extends IEventBase {
+  kind: 'connection';
+  step: number | null;
+  line: string;
+  host: string;
+  port: number;
+  decision: 'allowed' | 'refused' | 'failed';
+  reason: string;
+  rule: string;
+  address: string;
+  secrets: string[];
+  sent: number;
+  received: number;
+  duration: number;
+  more: number;
+}
+
 /** A note for the reader that changed nothing: a warning of the loop, a limit that is near. */
 export interface INoted extends IEventBase {
   kind: 'note';
@@ -293,6 +311,7 @@ export interface ICallHeld extends IEventBase {
   at: 'call' | 'observation';
   reason: 'step' | 'breakpoint' | 'approval' | 'pause';
   text: string;
+  hosts: string[];
 }
 
 /** What a person decided on a call that was held; it was proposed in `call.proposed`. */
@@ -309,13 +328,14 @@ export interface ICallDecided extends IEventBase {
   source: string;
 }
 
-/** The model, sampling settings, limits or pause rules change for what follows. */
+/** The model, sampling settings, limits, pause rules or allowed hosts change for what follows. */
 export interface ISettingsChanged extends IEventBase {
   kind: 'settings.changed';
   model: string | null;
   settings: Record<string, unknown>;
   limits: Record<string, unknown>;
   halts: Record<string, unknown>;
+  network: Record<string, unknown>;
   source: string;
 }
 
@@ -432,6 +452,7 @@ export type IEvent =
   | IArtifactSaved
   | IArtifactSkipped
   | IArtifactRemoved
+  | IConnectionMade
   | INoted
   | IControlled
   | ICallHeld
@@ -589,9 +610,31 @@ export const EVENTS: Record<string, Record<string, string>> = {
   },
   'artifact.skipped': { reason: 'string' },
   'artifact.removed': { step: 'number | null', path: 'string' },
+  connection: {
+    step: 'number | null',
+    line: 'string',
+    host: 'string',
+    port: 'number',
+    decision: 'string',
+    reason: 'string',
+    rule: 'string',
+    address: 'string',
+    secrets: 'string[]',
+    sent: 'number',
+    received: 'number',
+    duration: 'number',
+    more: 'number'
+  },
   note: { text: 'string' },
   control: { action: 'string', text: 'string | null', source: 'string' },
-  'call.held': { step: 'number', call_id: 'string', at: 'string', reason: 'string', text: 'string' },
+  'call.held': {
+    step: 'number',
+    call_id: 'string',
+    at: 'string',
+    reason: 'string',
+    text: 'string',
+    hosts: 'string[]'
+  },
   'call.decided': {
     step: 'number',
     call_id: 'string',
@@ -608,6 +651,7 @@ export const EVENTS: Record<string, Record<string, string>> = {
     settings: 'Record<string, unknown>',
     limits: 'Record<string, unknown>',
     halts: 'Record<string, unknown>',
+    network: 'Record<string, unknown>',
     source: 'string'
   },
   checkpoint: {

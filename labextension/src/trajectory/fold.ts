@@ -12,6 +12,7 @@ import {
   ICallProposed,
   ICallStarted,
   ICheckpointed,
+  IConnectionMade,
   IEvent,
   IForked,
   IModelDelta,
@@ -67,6 +68,8 @@ export interface IStep {
   finishReason: string | null;
   /** What a reply without any call was answered with. */
   nudge: string;
+  /** What left the sandbox in this step, or tried to, where its network is an allow-list. */
+  connections: IConnectionMade[];
   replied: boolean;
   failures: IModelFailed[];
   artifacts: IArtifactSaved[];
@@ -141,6 +144,7 @@ export class Trajectory {
   artifacts = new Map<string, IArtifactSaved>();
   skipped: string[] = [];
   notes: string[] = [];
+  connections: IConnectionMade[] = [];
   controls: IControlled[] = [];
   /** The files as they are kept, by step; 0 is before the first call. */
   checkpoints = new Map<number, ICheckpointed>();
@@ -282,6 +286,7 @@ export class Trajectory {
     this.artifacts = new Map();
     this.skipped = [];
     this.notes = [];
+    this.connections = [];
     this.controls = [];
     this.checkpoints = new Map();
     this.files = null;
@@ -349,6 +354,12 @@ export class Trajectory {
       case 'artifact.skipped':
         this.skipped.push(event.reason);
         return { artifacts: true };
+      case 'connection': {
+        const step = event.step === null ? undefined : this._byNumber.get(event.step);
+        this.connections.push(event);
+        step?.connections.push(event);
+        return step ? { step } : {};
+      }
       case 'note':
         this.notes.push(event.text);
         return { header: true };
@@ -398,6 +409,7 @@ export class Trajectory {
         contextWindow: null,
         finishReason: null,
         nudge: '',
+        connections: [],
         replied: false,
         failures: [],
         artifacts: [],

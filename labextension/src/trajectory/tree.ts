@@ -13,6 +13,7 @@ const MARKS = new Set<string>([
   'note',
   'call.held',
   'rewarded',
+  'connection',
   'check.started',
   'checked'
 ]);

@@ -231,6 +231,7 @@ class StepRow {
   private _clock: HTMLElement | null = null;
   private _figures = h('span', { class: 'lsn-fig' });
   private _drawnChips = '';
+  private _open = false;
   /** Where buttons for this step stand. */
   readonly actions = h('span', { class: 'lsn-acts' });
 
@@ -252,19 +253,35 @@ class StepRow {
   }
 
   update(): void {
-    const line = lineOf(this._step, this._context.root(), this._context.host, !!this._context.running?.(this._step));
+    const line = this._line();
     setText(this._icon, SIGNS[line.tool]);
     this._icon.dataset.tool = stepFailed(this._step) ? 'failed' : line.tool;
     setText(this._thought, line.thought);
     setText(this._what, line.what);
-    this._what.hidden = !line.what;
+    this._showOnce(line);
     this._counts.replaceChildren(...countsOf(line));
     this._drawChips(this._context.cause?.chips(this._step, line.chips) ?? line.chips);
     setText(this._figures, line.figures);
   }
 
   setOpen(open: boolean): void {
-    this._toggle.setAttribute('aria-expanded', String(open));
+    if (open !== this._open) {
+      this._open = open;
+      this._toggle.setAttribute('aria-expanded', String(open));
+      this._showOnce(this._line());
+    }
+  }
+
+  private _line(): IStepLine {
+    return lineOf(this._step, this._context.root(), this._context.host, !!this._context.running?.(this._step));
+  }
+
+  /** Leave out what the open step says in full below. */
+  private _showOnce({ thought, what, tool }: IStepLine): void {
+    const { calls, thought: said } = this._step;
+    const whole = calls.length === 1 && callText(calls[0]).trim() === what;
+    this._thought.hidden = this._open && !!said && !saysAll(thought, said);
+    this._what.hidden = !what || (this._open && tool === 'bash' && !whole);
   }
 
   tick(now: number, ended: boolean): void {
@@ -312,6 +329,7 @@ class StepBody {
   private _thought = h('div', { class: 'lsn-thought' });
   private _failures = h('div', { class: 'lsn-failures' });
   private _calls = h('div');
+  private _connections = h('div', { class: 'lsn-connections' });
   private _nudge: HTMLElement | null = null;
   private _cause: HTMLElement | null = null;
   private _views: CallView[] = [];
@@ -321,13 +339,13 @@ class StepBody {
     private _step: IStep,
     private _context: IStepContext
   ) {
-    this.node = h('div', {}, this._thought, this._failures, this._calls);
+    this.node = h('div', {}, this._thought, this._failures, this._calls, this._connections);
   }
 
   /** Show the step as it is now; `causes`: also what led to it. */
   update(causes: boolean): void {
     const { host } = this._context;
-    const { reasoning, failures, calls, nudge } = this._step;
+    const { reasoning, failures, calls, nudge, connections } = this._step;
     if (reasoning) {
       this._showReasoning(reasoning);
     }
@@ -343,6 +361,10 @@ class StepBody {
       this._calls.append(view.node);
     }
     this._views.forEach(view => view.update());
+    for (const one of connections.slice(this._connections.childElementCount)) {
+      const kind = one.decision === 'allowed' ? 'lsn-note' : 'lsn-error';
+      this._connections.append(h('div', { class: kind }, host.trans('Network: %1', one.line)));
+    }
     if (nudge && !this._nudge) {
       this._nudge = h('div', { class: 'lsn-note' }, nudge);
       this._calls.after(this._nudge);

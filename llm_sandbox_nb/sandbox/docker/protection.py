@@ -54,7 +54,7 @@ def describe_protection(
     closed, reached = closed_and_open(tried.get("reach"))
     network = "open" if reached or "private addresses" not in closed else "public"
     if probe.get("interfaces") == "lo" and joined == {"none"}:
-        network = "none"
+        network = "allow" if tried.get("door") else "none"
     read_only = bool(config.get("ReadonlyRootfs"))
     return Protection(
         isolation="docker",
@@ -119,6 +119,7 @@ def stated(details: Mapping[str, str]) -> dict[str, str]:
 def _protects(network: str) -> str:
     reach = {
         "none": ", the network",
+        "allow": ", the network but for the allowed hosts",
         "public": ", network addresses, other private addresses and other sandboxes",
     }.get(network, " and other sandboxes")
     return (
@@ -146,6 +147,8 @@ def _does_not_protect(
         gaps.append("it can send what it knows to any place on the internet")
         if "the host's other addresses" not in closed:
             gaps.append("public addresses of the engine's machine are not known here, and not closed")
+    if network == "allow":
+        gaps.append("what it sends to an allowed host is not looked at")
     if network == "open":
         gaps.append(
             "the network is not safe: the internet and the local network can be reached, and what this machine serves"

@@ -50,6 +50,7 @@ from llm_sandbox_nb.sandbox.errors import (
     SandboxError,
     SandboxLostError,
 )
+from llm_sandbox_nb.sandbox.network.door import DOOR_PORT
 from llm_sandbox_nb.sandbox.options import SandboxOptions, site_environment, stated_addresses
 from llm_sandbox_nb.sandbox.protocol.channel import LEASE, PING_EVERY, Channel, StreamTransport
 from llm_sandbox_nb.sandbox.protocol.frames import ProtocolError
@@ -120,7 +121,8 @@ async def start(
 async def _start_once(settings: ContainerSettings, ca_bundle: Path | None, lease: float) -> ChannelSandbox:
     container = await _created(settings, ca_bundle, lease)
     try:
-        sandbox = await _attached(container, lease, hello={"disk": settings.limits.disk})
+        hello = {"disk": settings.limits.disk} | ({"door": settings.door} if settings.door else {})
+        sandbox = await _attached(container, lease, hello=hello)
     except BaseException:
         await asyncio.shield(in_thread(remove_container, container.id))
         raise
@@ -158,7 +160,8 @@ def _settings(options: SandboxOptions, labels: Mapping[str, str]) -> ContainerSe
     return ContainerSettings(
         image=options.image or DEFAULT_IMAGE,
         profile=options.chosen_profile,
-        network=cast(Network | None, options.network),
+        network="none" if options.network == "allow" else cast(Network | None, options.network),
+        door=DOOR_PORT if options.network == "allow" else 0,
         limits=options.resources,
         directories=directories,
         environment={**site, **options.env},

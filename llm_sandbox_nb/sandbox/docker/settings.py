@@ -58,6 +58,8 @@ class ContainerSettings:
     image: str
     profile: str = "standard"
     network: Network | None = None
+    door: int = 0
+    """Where its door listens inside, if it has one: see `executor/door.py`."""
     limits: Limits = field(default_factory=Limits)
     directories: Directories = field(default_factory=Directories)
     environment: Mapping[str, str] = field(default_factory=dict)
