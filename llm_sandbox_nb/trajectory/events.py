@@ -670,7 +670,8 @@ class UnknownEvent(EventBase):
 _EVENTS = (
     RunStarted, SandboxReady, MessageAdded, ModelRequested, ModelDelta, ModelFailed, ModelReplied,
     ContextKnown, ContextReduced, CallProposed, CallStarted, CallOutput, CallFinished, StepFacts, DoubtsFound,
-    ArtifactSaved, ArtifactSkipped, ArtifactRemoved, ConnectionMade, Noted, Controlled, CallHeld, CallDecided, SettingsChanged, Checkpointed, RewindStarted, Rewound,
+    ArtifactSaved, ArtifactSkipped, ArtifactRemoved, ConnectionMade, Noted, Controlled, CallHeld, CallDecided,
+    SettingsChanged, Checkpointed, RewindStarted, Rewound,
     Forked, Continued, CheckStarted, Checked, Rewarded, RunFinished,
 )  # fmt: skip
 _KINDS = {cls.model_fields["kind"].default for cls in _EVENTS}
