@@ -130,7 +130,7 @@ def _has_hint(text: str, hints: tuple[str, ...]) -> bool:
 
 
 @dataclass(frozen=True)
-class Check:
+class CheckRun:
     """A test, build or other check that an action executed."""
 
     action: Action
@@ -150,7 +150,7 @@ class Check:
         """What it is to a person."""
         return _WORDS[self.family]
 
-    def covers(self, other: Check) -> bool:
+    def covers(self, other: CheckRun) -> bool:
         """Whether it looks at all that another check looked at."""
         if self.family != other.family or self.empty:
             return False
@@ -164,7 +164,7 @@ class Check:
         return bool(failing) and all(any(one.startswith(target) for target in mine) for one in failing)
 
 
-def checks_of(action: Action) -> list[Check]:
+def checks_of(action: Action) -> list[CheckRun]:
     """The checks of an action; those whose program is missing are left out."""
     if action.kind != "bash" or action.result.error or action.result.exit_code is None:
         return []
@@ -197,7 +197,7 @@ def checks_of(action: Action) -> list[Check]:
     )
     empty = _has_hint(output, _EMPTY_HINTS) and bool(_EMPTY.search(output))
     return [
-        Check(action, family, targets, bad, int(number[1]) if number else None, empty and family == "test",
+        CheckRun(action, family, targets, bad, int(number[1]) if number else None, empty and family == "test",
               bool(_LEFT_OUT.search(action.command)))
         for family, targets in found.items()
     ]  # fmt: skip

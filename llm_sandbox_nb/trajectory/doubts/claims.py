@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from llm_sandbox_nb.formatting import format_count
-from llm_sandbox_nb.trajectory.doubts.check_commands import Check
+from llm_sandbox_nb.trajectory.doubts.check_commands import CheckRun
 from llm_sandbox_nb.trajectory.doubts.command_rules import checks_of_action
 from llm_sandbox_nb.trajectory.doubts.evidence import (
     DATA,
@@ -43,7 +43,7 @@ _NOT = re.compile(
 )
 _FILE = re.compile(r"(?<![\w/.@:-])((?:[\w.-]+/)*[\w-]+(?:\.[\w-]+)*\.(?:[a-zA-Z][a-zA-Z0-9]{0,7}))(?![\w/])")
 _WROTE = re.compile(
-    r"\b(?:wrote|written|writ(?:es|ing)|sav(?:ed|es|ing)|creat(?:ed|es)|generat(?:ed|es)|export(?:ed|s)|"
+    r"\b(?:wrote|written|writ(?:es|ing)|(?:saved|saves|saving)|creat(?:ed|es)|generated|generates|export(?:ed|s)|"
     r"stor(?:ed|es)|produc(?:ed|es)|put|added|drew|plotted|"
     r"render(?:ed)?|dumped|output to|is in|are in|can be found|find|see|in the (?:file|output)|contains?|"
     r"holds?|has been (?:made|placed)|attached|delivered)\b",
@@ -83,7 +83,7 @@ def claim_against_evidence(evidence: Evidence) -> Iterator[Doubt]:
                 yield doubt
 
 
-def _claims(evidence: Evidence, sentence: str, checks: list[Check]) -> Iterator[tuple[str, Doubt]]:
+def _claims(evidence: Evidence, sentence: str, checks: list[CheckRun]) -> Iterator[tuple[str, Doubt]]:
     step = _said_at(evidence, sentence)
     if _TESTS_PASS.search(sentence) and not _NOT.search(sentence):
         if doubt := _tests(evidence, sentence, [one for one in checks if one.family == "test"], checks, step):
@@ -127,7 +127,7 @@ def _claim(step: int, text: str) -> Doubt:
 
 
 def _tests(
-    evidence: Evidence, sentence: str, tests: list[Check], checks: list[Check], step: int
+    evidence: Evidence, sentence: str, tests: list[CheckRun], checks: list[CheckRun], step: int
 ) -> Doubt | None:
     if not tests:
         if (
@@ -291,7 +291,7 @@ def _rows(version: Version, name: str, sentence: str, names: int) -> Iterator[tu
         return
     said = int(counts[0][0].replace(",", ""))
     if said in (lines, lines - 1) or re.search(
-        r"\b(?:from|of the|out of|removed|dropped|skipped|duplicat\w+|input|original|first|about|"
+        r"\b(?:from|of the|out of|removed|dropped|skipped|duplicate\w+|input|original|first|about|"
         r"approximately|each|per|lost)\b",
         sentence,
         re.IGNORECASE,

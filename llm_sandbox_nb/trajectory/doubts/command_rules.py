@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 from llm_sandbox_nb.formatting import format_count, plural
 from llm_sandbox_nb.shell_parser import Command
-from llm_sandbox_nb.trajectory.doubts.check_commands import Check, checks_of
+from llm_sandbox_nb.trajectory.doubts.check_commands import CheckRun, checks_of
 from llm_sandbox_nb.trajectory.doubts.evidence import PROGRAMS, Action, Evidence, ending_of, is_aside, name_of
 from llm_sandbox_nb.trajectory.events import Doubt
 
 FAILURE_SAID = re.compile(
-    r"\b(?:fail(?:s|ed|ing|ure|ures)?|could not|couldn't|cannot|can't|unable|did(?: not|n't) (?:pass|work|"
+    r"\b(?:fail(?:s|ed|ing)?|failures?|could not|couldn't|cannot|can't|unable|did(?: not|n't) (?:pass|work|"
     r"build|compile)|"
     r"do(?:es)?(?: not|n't) (?:pass|work|build|compile)|not passing|broken|still (?:red|errors?)|"
     r"errors? remain\w*|unresolved|"
@@ -75,15 +75,15 @@ def failed_check(evidence: Evidence) -> Iterator[Doubt]:
         yield Doubt(rule="failed check", step=step, text=text, severity="medium")
 
 
-def checks_of_action(evidence: Evidence, action: Action) -> list[Check]:
+def checks_of_action(evidence: Evidence, action: Action) -> list[CheckRun]:
     """The checks of an action, each found once."""
-    known: dict[int, list[Check]] = evidence.__dict__.setdefault("_checks", {})
+    known: dict[int, list[CheckRun]] = evidence.__dict__.setdefault("_checks", {})
     if action.number not in known:
         known[action.number] = checks_of(action)
     return known[action.number]
 
 
-def _failing(checks: list[Check]) -> Iterator[Check]:
+def _failing(checks: list[CheckRun]) -> Iterator[CheckRun]:
     """The last failed check of each family that no later check of the family covers."""
     for family in dict.fromkeys(check.family for check in checks):
         mine = [check for check in checks if check.family == family]
@@ -99,7 +99,7 @@ def _failing(checks: list[Check]) -> Iterator[Check]:
             break
 
 
-def _changed_after(evidence: Evidence, last: Check) -> tuple[str, int] | None:
+def _changed_after(evidence: Evidence, last: CheckRun) -> tuple[str, int] | None:
     """A program that existed at the last check and was changed later."""
     for action in reversed(evidence.actions[last.action.number + 1 :]):
         if re.search(
@@ -220,7 +220,8 @@ _TRACEBACK = re.compile(
 _WARNING = re.compile(
     r"^.*\b(?:warn(?:ing)?|skip(?:ped|ping)|ignor(?:ed|ing)|could not|couldn't|failed to|unable to|cannot|"
     r"invalid|malformed|corrupt\w*|"
-    r"dropp(?:ed|ing)|truncat\w+|overflow|divide by zero|bad (?:line|row|record)|not found|missing)\b.*$",
+    r"dropp(?:ed|ing)|(?:truncated|truncating|truncates)|overflow|divide by zero|bad (?:line|row|record)|"
+    r"not found|missing)\b.*$",
     re.IGNORECASE | re.MULTILINE,
 )
 _NO_WARNING = re.compile(
@@ -374,7 +375,7 @@ _ERROR_HINTS = ("rror", "xception", "raceback", "panic", "fatal", "FATAL", "ERR"
                 "No such", "denied", "Unhandled", "Uncaught", "Caused by", ": line ", "   at ")  # fmt: skip
 """Parts of which one is in each error that is known: a text without them is not searched."""
 _WARNING_HINTS = ("warn", "skip", "ignor", "could", "failed", "unable", "cannot", "invalid", "malform", "corrupt",
-                  "dropp", "truncat", "overflow", "divide", "bad ", "not found", "missing")  # fmt: skip
+                  "dropp", "truncate", "overflow", "divide", "bad ", "not found", "missing")  # fmt: skip
 
 
 _BEGINNING_HINTS = ("arn", "kip", "ould not", "ailed", "rror", "nvalid")

@@ -21,8 +21,9 @@ from llm_sandbox_nb.trajectory.doubts.table_columns import other_columns, says, 
 from llm_sandbox_nb.trajectory.events import Doubt
 
 _SAYS_LESS = re.compile(
-    r"\b(?:remov|delet|drop|dedup|de-dup|discard|filter|exclud|trim|truncat|shorten|subset|sampl|aggregat|summar|"
-    r"collaps|uniq|reduc|prun|purg|condens|downsampl)\w*|\bduplicat\w+|\bkeep(?:s|ing)?\b|\bkept\b|"
+    r"\b(?:remov|delete|deleting|deletion|drop|dedup|de-dup|discard|filter|exclud|trim|truncate|truncating|shorten|"
+    r"subset|sampl|aggregat|summary|summaris|summariz|"
+    r"collapse|collapsing|uniq|reduc|prun|purg|condens|downsampl)\w*|\bduplicate\w*|\bkeep(?:s|ing)?\b|\bkept\b|"
     r"\bleav\w+\b[^.\n]{0,40}\bout\b|\bskip\w*|\bgroup(?:s|ed|ing)?\b|"
     r"\bselect\w*|\bwithout\b|\bleav\w+ out\b|\bleft out\b|\bignor\w+|\bonly the\b|\bonly (?:rows|lines|those|"
     r"one|valid|entries)\b|"
@@ -34,7 +35,8 @@ _SAYS_LESS = re.compile(
     re.IGNORECASE,
 )
 _SAYS_GONE = re.compile(
-    r"\b(?:remov|delet|drop|discard|purg|renam|mov|unpack|extract|archiv|compress|clear|split|merg|combin|"
+    r"\b(?:remov|delete|deleting|deletion|drop|discard|purg|renam|mov|unpack|extract|archive|archiving|compress|clear|"
+    r"split|merg|combine|combining|"
     r"consolidat|replac)\w*|\bthrow\w* away\b",
     re.IGNORECASE,
 )
@@ -47,7 +49,7 @@ _SAID_COUNT = re.compile(
     re.IGNORECASE,
 )
 _SAYS_DUPLICATES = re.compile(
-    r"\bdedup\w*|\bde-dup\w*|\bduplicat\w+|\buniq\w*|\btwice\b|\bone (?:row|line|entry|record) of each\b",
+    r"\bdedup\w*|\bde-dup\w*|\bduplicate\w*|\buniq\w*|\btwice\b|\bone (?:row|line|entry|record) of each\b",
     re.IGNORECASE,
 )
 _ONE_OF_EACH = re.compile(
@@ -283,7 +285,8 @@ def _came_back(evidence: Evidence, version: Version) -> bool:
 
 
 _SAYS_OTHER = re.compile(
-    r"\b(?:overwrit|replac|restor|swap|convert|translat|encod|decod|encrypt|generat|updat|rewrit|normali|"
+    r"\b(?:overwrit|replac|restore|restoring|swap|convert|translat|encod|decod|encrypt|generate|generating|"
+    r"update|updating|rewrit|normali|"
     r"format|refresh)\w*",
     re.IGNORECASE,
 )
