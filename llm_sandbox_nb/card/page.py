@@ -68,8 +68,8 @@ def result_html(trajectory: Trajectory, limit: int) -> str:
         f"<div class='lsn-bad'>{escape(clip(finish.error, 2_000))}</div>" if finish and finish.error else ""
     )
     answer = trajectory.answer
-    label = "<div class='lsn-quiet'>Answer</div>"
-    shown = f"{label}<div class='lsn-answer'>{markdown_html(clip(answer, limit))}</div>" if answer else ""
+    told = markdown_html(clip(answer, limit)) if answer else ""
+    shown = f"<div class='lsn-quiet'>Answer</div><div class='lsn-answer'>{told}</div>" if answer else ""
     return f"<div class='lsn-out'>{error}{shown}</div>" if error or shown else ""
 
 
@@ -175,9 +175,8 @@ def _row_html(trajectory: Trajectory, row: Step | CalmSteps, *, live: bool) -> s
         return _step_html(trajectory, row, live=live)
     lines = (_step_html(trajectory, step, live=live) for step in row.steps[-_STEPS:])
     inside = _before(len(row.steps) - _STEPS) + "".join(lines)
-    line = f"{row.numbers} <span class='lsn-what'>{escape(row.words)}</span>"
-    figures = f"<span class='lsn-fig'>{escape(row.figures)}</span>"
-    return f"<details><summary class='lsn-row lsn-quiet'>{line} {figures}</summary>{inside}</details>"
+    line = f"{row.numbers} <span class='lsn-what'>{escape(row.words)}</span> <span class='lsn-fig'>{row.figures}</span>"
+    return f"<details><summary class='lsn-row lsn-quiet'>{line}</summary>{inside}</details>"
 
 
 def _step_html(trajectory: Trajectory, step: Step, *, live: bool) -> str:
