@@ -458,7 +458,7 @@ test('after a rewind the run is ready to continue, in four ways', async () => {
   await until(() => done.length === 1);
   await until(() => !place.querySelector('.lsn-ready').hasAttribute('aria-busy'));
   ready.getByRole('button', { name: 'Say and continue…' }).click();
-  fill(ready.getByLabelText('Say something to the model'), `  ${EVIL}  `);
+  fill(ready.getByLabelText('Message to the model'), `  ${EVIL}  `);
   ready.getByRole('button', { name: 'Say and continue' }).click();
   await until(() => done.length === 2);
   await until(() => !place.querySelector('.lsn-ready').hasAttribute('aria-busy'));

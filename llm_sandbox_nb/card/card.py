@@ -118,8 +118,7 @@ class Card:
         if text_limit is not None:
             said.append(f"texts in the saved record are clipped to {plural(text_limit, 'character')}")
         where = f"Run folder: {relative_path(self.folder) or self.folder}" if self.folder else ""
-        note = ". ".join(filter(None, ["; ".join(said).capitalize(), where]))
-        return [note] if note else []
+        return [note] if (note := ". ".join(filter(None, ["; ".join(said).capitalize(), where]))) else []
 
 
 _CONNECTIONS = 20
@@ -189,7 +188,7 @@ _BITMAPS = ("image/png", "image/jpeg", "image/gif")
 def run_display(run: RunRecord) -> Display:
     """The card of a run, as its cell shows it."""
     card = Card(folder=run.folder, trajectory=run.trajectory)
-    return (card.final() if run.context.session is None else card.live()), card.metadata
+    return card.final() if run.context.session is None else card.live(), card.metadata
 
 
 class ShownFile(RunFile):

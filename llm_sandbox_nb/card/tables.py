@@ -23,8 +23,6 @@ from llm_sandbox_nb.plain_text import first_line
 ROWS = 30
 COLUMNS = 20
 _CELL = 80
-
-
 MEMORY = 2 * 1024**3
 """Bytes of address space of the reading process."""
 TIMEOUT = 30.0

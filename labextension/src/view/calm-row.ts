@@ -20,8 +20,7 @@ export class CalmRow {
     this._head = h(
       'button',
       { class: 'lsn-calm-head', type: 'button', onclick: toggle },
-      this._numbers,
-      sign,
+      h('span', { class: 'lsn-n' }, this._numbers, sign),
       this._words
     );
     this.node = h('div', { class: 'lsn-calm', role: 'listitem' }, this._head, this._figures);
