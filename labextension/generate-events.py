@@ -17,8 +17,8 @@ from pydantic import BaseModel
 from llm_sandbox_nb import formatting
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory import step_line
-from llm_sandbox_nb.trajectory.events import EventBase
 from llm_sandbox_nb.trajectory.calm_steps import CALM
+from llm_sandbox_nb.trajectory.events import EventBase
 from llm_sandbox_nb.trajectory.protection import ISOLATION_WORDS
 from llm_sandbox_nb.trajectory.state import (
     CHECK_LABELS,
@@ -221,7 +221,7 @@ def words() -> str:
             "/** Bounds of what is read and shown. */",
             record("LIMITS", limits),
             "",
-            "/** Rows that fit a screen, steps that are worth a fold, steps at the end of a live run that stay, files named. */",
+            "/** Rows that fit a screen, steps worth a fold, last steps of a live run that stay, files named. */",
             record("CALM", CALM),
             "",
         ]

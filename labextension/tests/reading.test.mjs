@@ -232,6 +232,15 @@ test('an open step says nothing twice', () => {
   assert.deepEqual([hidden(1, '.lsn-thought'), hidden(2, '.lsn-thought')], [true, false]);
   assert.equal(hidden(1, '.lsn-code'), true, 'the command is in the line');
   assert.match(body(1).textContent, /out/);
+  const said = number => [...at(number).querySelectorAll('.lsn-what > :not([hidden])')].map(one => one.textContent);
+  assert.deepEqual(
+    [said(1), said(2)],
+    [
+      ['I look.', 'echo 1', ''],
+      ['echo 2', '']
+    ],
+    'a longer thought is below alone'
+  );
 });
 
 test('the answer has its chain, and an output that a later step replaced says so', () => {

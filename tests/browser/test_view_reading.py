@@ -45,7 +45,7 @@ def test_answer_outcome_and_first_error_are_in_sight_at_once(
         ".lsn-answer",
         ".lsn-facts button.lsn-chip",
         ".lsn-bars",
-        ".lsn-step",
+        ".lsn-calm",
     ):
         wait_until_in_sight(page, part)
     expect(page.locator(".lsn-header .lsn-badge")).to_have_text("Submitted, not checked")
@@ -102,6 +102,7 @@ def test_the_card_in_a_notebook_scrolls_by_itself_and_its_timeline_stays(
 ) -> None:
     page = open_page()
     show(page, long_run(60), capped=True)
+    page.get_by_role("button", name="Open all").click()
     view = page.locator(".lsn-view")
     box = view.bounding_box()
     assert box is not None
@@ -175,7 +176,7 @@ def test_actions_that_are_hidden_take_no_room_from_the_line(
 ) -> None:
     page = open_page(screen)
     assert page.evaluate("matchMedia('(hover: hover)').matches")
-    show(page, long_run(20, (5,)), live=True)
+    show(page, long_run(8, (5,)), live=True)
     line = page.locator(".lsn-step[data-step='2']")
     head, figures = line.locator(".lsn-step-head").bounding_box(), line.locator(".lsn-fig").bounding_box()
     assert head is not None

@@ -145,7 +145,7 @@ export const LIMITS = {
   arguments: 8
 };
 
-/** Rows that fit a screen, steps that are worth a fold, steps at the end of a live run that stay, files named. */
+/** Rows that fit a screen, steps worth a fold, last steps of a live run that stay, files named. */
 export const CALM = {
   fits: 12,
   least: 3,

@@ -39,9 +39,11 @@ function next(link: ILink, chain: readonly ILink[], steps: readonly IStep[], his
   const step = steps.find(one => one.number === link.step);
   const seen = new Set(chain.map(one => one.path));
   const used = (step ? madeWith(step, history) : []).filter(one => !seen.has(one.path) && one.mark !== 'bad');
-  const found =
-    used.find(one => one.event && !isProgram(one.path)) ?? used.find(one => !isProgram(one.path)) ?? used[0];
-  return found ? { path: found.path, step: found.event?.step ?? null } : null;
+  const data = used.find(one => one.event && !isProgram(one.path)) ?? used.find(one => !isProgram(one.path));
+  // A step that only changed the file: where that was made before.
+  const before = data ? null : written(link.path, history, link.step ?? 0);
+  const found = data ?? used[0];
+  return before ?? (found ? { path: found.path, step: found.event?.step ?? null } : null);
 }
 
 /** "answer.txt (9) ← wind_ms.csv (7) ← weather.csv", each number a link to its step. */

@@ -119,7 +119,7 @@ export class CallView {
         h('div', { class: 'lsn-note' }, trans('Output of background jobs')),
         this._stream('text', background)
       ],
-      this._saysMore(result) && this._stream('stdout', stdout),
+      this._saysMore(result) && this._stream('stdout', stdout, !!stderr && failed(this._call)),
       stderr && this._stream('stderr', stderr),
       this._ending(result)
     ];
@@ -140,9 +140,9 @@ export class CallView {
     return !repeats || failed(this._call);
   }
 
-  private _stream(kind: 'stdout' | 'stderr' | 'text', text: string): HTMLElement {
+  private _stream(kind: 'stdout' | 'stderr' | 'text', text: string, brief = false): HTMLElement {
     const { trans } = this._host;
-    const box = new OutputBox(kind, this._host, kind === 'stderr' ? trans('Errors') : trans('Output'));
+    const box = new OutputBox(kind, this._host, kind === 'stderr' ? trans('Errors') : trans('Output'), brief);
     box.show(text);
     box.node.classList.toggle('lsn-stderr', kind === 'stderr');
     return box.node;

@@ -8,7 +8,7 @@ import { StepView } from './step';
 export class CalmRow {
   readonly node: HTMLElement;
   private _head: HTMLButtonElement;
-  private _numbers = h('span', { class: 'lsn-n' });
+  private _numbers = h('span', {});
   private _words = h('span', { class: 'lsn-what' });
   private _figures = h('span', { class: 'lsn-fig' });
   private _views: StepView[] = [];

@@ -231,6 +231,7 @@ class StepRow {
   private _clock: HTMLElement | null = null;
   private _figures = h('span', { class: 'lsn-fig' });
   private _drawnChips = '';
+  private _open = false;
   /** Where buttons for this step stand. */
   readonly actions = h('span', { class: 'lsn-acts' });
 
@@ -252,19 +253,35 @@ class StepRow {
   }
 
   update(): void {
-    const line = lineOf(this._step, this._context.root(), this._context.host, !!this._context.running?.(this._step));
+    const line = this._line();
     setText(this._icon, SIGNS[line.tool]);
     this._icon.dataset.tool = stepFailed(this._step) ? 'failed' : line.tool;
     setText(this._thought, line.thought);
     setText(this._what, line.what);
-    this._what.hidden = !line.what;
+    this._showOnce(line);
     this._counts.replaceChildren(...countsOf(line));
     this._drawChips(this._context.cause?.chips(this._step, line.chips) ?? line.chips);
     setText(this._figures, line.figures);
   }
 
   setOpen(open: boolean): void {
-    this._toggle.setAttribute('aria-expanded', String(open));
+    if (open !== this._open) {
+      this._open = open;
+      this._toggle.setAttribute('aria-expanded', String(open));
+      this._showOnce(this._line());
+    }
+  }
+
+  private _line(): IStepLine {
+    return lineOf(this._step, this._context.root(), this._context.host, !!this._context.running?.(this._step));
+  }
+
+  /** Leave out what the open step says in full below. */
+  private _showOnce({ thought, what, tool }: IStepLine): void {
+    const { calls, thought: said } = this._step;
+    const whole = calls.length === 1 && callText(calls[0]).trim() === what;
+    this._thought.hidden = this._open && !!said && !saysAll(thought, said);
+    this._what.hidden = !what || (this._open && tool === 'bash' && !whole);
   }
 
   tick(now: number, ended: boolean): void {

@@ -310,17 +310,18 @@ export class TrajectoryView {
     }
   }
 
-  /** Open what a reader looks for: what failed, what a person decided, the end; in a short run all that is small. */
+  /** Open what a reader looks for: the first failure, what a person decided, what runs; in a short run all that is small. */
   private _suggest(changed: IStep[], before: number): void {
     const { steps, finish } = this.trajectory;
-    const crowded = (count: number) => count > SHORT_RUN;
-    const all = crowded(steps.length) !== crowded(before);
-    const last = steps.slice(this._live && !finish ? -NEWEST : -1);
+    const live = this._live && !finish;
+    const long = steps.length > SHORT_RUN;
+    const newest = steps.slice(live ? -NEWEST : -1);
+    const all = long !== before > SHORT_RUN;
     const affected = all ? steps : new Set([...changed, ...steps.slice(-NEWEST - FEW - 1)]);
     for (const step of affected) {
       const view = this._views.get(step.number);
-      const wrong = view?.failed && (!crowded(steps.length) || step.number === this._facts.firstError);
-      view?.suggest(wrong || view.decided || last.includes(step) || (!crowded(steps.length) && view.small));
+      const looked = view?.decided || (live && newest.includes(step)) || step.number === this._facts.firstError;
+      view?.suggest(looked || (!long && (view.failed || view.small || newest.includes(step))));
     }
   }
 
