@@ -33,6 +33,7 @@ from llm_sandbox_nb.server.policy import SandboxPolicy
 from llm_sandbox_nb.server.runs import RunRegistry
 from llm_sandbox_nb.training.config import documented_keys
 from llm_sandbox_nb.trajectory import events
+from llm_sandbox_nb.trajectory.doubts.rules import RULES
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -291,6 +292,12 @@ def _fields(event: type[events.EventModel], without: tuple[str, ...]) -> list[st
     return ["| field | type | default | |", "|---|---|---|---|", *lines, ""] if lines else []
 
 
+def doubt_rules() -> str:
+    """The rules about doubts, with when they fire."""
+    rows = [f"| {one.name} | {_cell((inspect.getdoc(one.rule) or '').rstrip('.'))} |" for one in RULES]
+    return "\n".join(["| rule | fires when |", "|---|---|", *rows])
+
+
 def prompt_commands() -> str:
     """The commands at the prompt of a pause."""
     return f"```text\n{debug_commands.HELP}\n```"
@@ -355,6 +362,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "routes": routes,
     "schemas": schemas,
     "events": event_kinds,
+    "doubts": doubt_rules,
     "prompt": prompt_commands,
     "first_errors": lambda: errors(first=True),
     "errors": lambda: errors(first=False),

@@ -43,7 +43,7 @@ WORDS_HEADER = """/**
 """
 WIDTH = 110
 PARTS: list[type[BaseModel]] = [
-    ev.Usage, ev.Blob, ev.FileDiff, ev.Chip, ev.StepLine, ev.Verdict, ev.ForkedFrom, ev.ShownInstead,
+    ev.Usage, ev.Blob, ev.FileDiff, ev.Chip, ev.StepLine, ev.Verdict, ev.Doubt, ev.ForkedFrom, ev.ShownInstead,
 ]  # fmt: skip
 """What events hold."""
 SPARSE = {ev.Chip, ev.StepLine}

@@ -9,6 +9,7 @@ import { cleanHtml } from './clean';
 import { embeddedArtifact, ITrajectoryBundle } from './embedded';
 import { pagesRun } from './live';
 import { IRecord } from './formats';
+import { isHeavyMarkdown } from './markdown-cost';
 import { isBelow, within } from './paths';
 import { IArtifactContent, IControls, IDecisions, IHistory, IHost, ITimeTravel } from './view/host';
 import { Trajectory } from './trajectory/fold';
@@ -58,13 +59,19 @@ export class MimeHost implements IHost {
     if (embedded?.data) {
       return embedded;
     }
-    return (await this.live?.(path)) ?? (await this._beside(path)) ?? embedded;
+    const live = await this.live?.(path);
+    if (live || this.trusted) {
+      return live ?? (await this._beside(path)) ?? embedded;
+    }
+    // An untrusted notebook makes no request: it could name any file of the server.
+    const mime = this.trajectory?.artifacts.get(path)?.mime ?? '';
+    return { mime, omitted: this.trans('Not loaded: this notebook is not trusted, and does not hold the file.') };
   }
 
   renderMarkdown(text: string, node: HTMLElement): void {
     node.textContent = text;
     const { markdownParser, latexTypesetter } = this._options;
-    if (!markdownParser) {
+    if (!markdownParser || isHeavyMarkdown(text)) {
       return;
     }
     const parts = removeMath(text);

@@ -48,6 +48,7 @@ const UNREAD: Record<string, string[]> = {
   'call.output': ['stream'],
   'call.finished': ['step', 'stdout', 'stderr', 'truncated', 'before', 'after', 'background'],
   'call.decided': ['after'],
+  artifact: ['blank'],
   checkpoint: ['duration'],
   'run.finished': ['without_answer', 'check']
 };

@@ -22,6 +22,7 @@ from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.sandbox.history.sandbox import CheckpointingSandbox
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.doubts.rules import doubts_of
 from llm_sandbox_nb.trajectory.journal import read_journal
 from llm_sandbox_nb.trajectory.run_folder import (
     FILES,
@@ -257,6 +258,11 @@ class RunRecord:
     def steps(self) -> list[Step]:
         """The steps in order: `steps[0]` is the first."""
         return self.trajectory.steps
+
+    @property
+    def doubts(self) -> list[ev.Doubt]:
+        """Why the result may be wrong, the worst first; each has `.step`, `.rule` and `.text`."""
+        return doubts_of(self.trajectory)
 
     @property
     def usage(self) -> ev.Usage:

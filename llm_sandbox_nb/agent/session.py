@@ -97,6 +97,7 @@ class Session:
         start = (
             ev.Continued(source="python") if self.past else self.spec.start_event(self.recorder.folder.name)
         )
+        self.recorder.use_rules(self.spec.doubts)
         try:
             if self.spec.check is not None:
                 kept = await asyncio.to_thread(self.spec.check.kept_in, self.recorder.folder)

@@ -13,7 +13,14 @@ from typing import Any
 
 from llm_sandbox_nb.agent.run_record import RunRecord
 from llm_sandbox_nb.card import page
-from llm_sandbox_nb.card.artifacts import Artifact, artifact_html, holds_all, load_artifacts, relative_path
+from llm_sandbox_nb.card.artifacts import (
+    Artifact,
+    artifact_html,
+    decoding_warning,
+    holds_all,
+    load_artifacts,
+    relative_path,
+)
 from llm_sandbox_nb.card.bundle import MIME, Caps, packed, trajectory_json
 from llm_sandbox_nb.card.page import card_html, figures, findings, listed_rows
 from llm_sandbox_nb.encoded_text import text_of
@@ -21,6 +28,7 @@ from llm_sandbox_nb.formatting import clip, format_size, plural
 from llm_sandbox_nb.plain_text import plain
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.calm_steps import CalmSteps
+from llm_sandbox_nb.trajectory.doubts.rules import doubts_line, doubts_of
 from llm_sandbox_nb.trajectory.protection import protection_chip
 from llm_sandbox_nb.trajectory.run_folder import RunFile
 from llm_sandbox_nb.trajectory.step_line import one_line
@@ -135,6 +143,8 @@ def card_text(trajectory: Trajectory, *, live: bool) -> str:
         lines += ["", plain(clip(trajectory.finish.error, 500)).strip()]
     if trajectory.answer:
         lines += ["", plain(clip(trajectory.answer, 4_000)).strip()]
+    if doubts := doubts_of(trajectory):
+        lines += ["", plain(f"Doubts: {doubts_line(doubts)}")]
     if files := list(trajectory.artifacts.values()):
         named = ", ".join(f"{one_line(one.path)} ({format_size(one.size)})" for one in files[:_FILES])
         more = f" and {len(files) - _FILES} more" if len(files) > _FILES else ""
@@ -191,7 +201,7 @@ class ShownFile(RunFile):
             files = files.parent
         saved = ev.ArtifactSaved(path=self.name, mime=self.mime, size=self.size, sha256="")
         (artifact,) = load_artifacts([saved], files.parent, each=_LARGEST, together=_LARGEST)
-        if artifact.data is not None and self.mime in _BITMAPS:
+        if artifact.data is not None and self.mime in _BITMAPS and not decoding_warning(artifact):
             shown = {self.mime: base64.b64encode(artifact.data).decode("ascii")}
         else:
             shown = {"text/html": card_html(artifact_html(artifact, unfolded=True))}

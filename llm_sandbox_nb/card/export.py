@@ -8,9 +8,10 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from llm_sandbox_nb.agent.run_record import RunRecord
-from llm_sandbox_nb.card.artifacts import POLICY, load_artifacts
+from llm_sandbox_nb.card.artifacts import load_artifacts
 from llm_sandbox_nb.card.bundle import Caps, trajectory_json
 from llm_sandbox_nb.card.card import Card
+from llm_sandbox_nb.card.frame import POLICY
 from llm_sandbox_nb.card.text import card_file, json_for_script
 from llm_sandbox_nb.one_sentence import OneSentence
 from llm_sandbox_nb.plain_text import first_line, plain

@@ -14,6 +14,7 @@ from llm_sandbox_nb.plain_text import first_line, plain
 from llm_sandbox_nb.sandbox.isolations import isolates
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.calm_steps import CalmSteps, step_rows
+from llm_sandbox_nb.trajectory.doubts.rules import doubts_of
 from llm_sandbox_nb.trajectory.protection import protection_chip, protection_text
 from llm_sandbox_nb.trajectory.state import CHECK_LABELS, UNPROTECTED
 from llm_sandbox_nb.trajectory.step_line import shown_text, step_failed, step_line
@@ -44,6 +45,7 @@ def run_html(trajectory: Trajectory, files: list[str], notes: list[str], *, limi
     parts = [
         header_html(trajectory, limit, live=live),
         result_html(trajectory, limit),
+        doubts_html(trajectory, live=live),
         files_html(files),
         facts_html(trajectory, live=live),
         _before(hidden),
@@ -99,6 +101,16 @@ def check_html(trajectory: Trajectory) -> str:
     text = f"<pre class='lsn-text'>{escape(output)}</pre>" if output else ""
     unfolded = " open" if verdict.outcome != "passed" or notes else ""
     return f"<details{unfolded}><summary>{summary}</summary>{code}{text}{said}</details>"
+
+
+def doubts_html(trajectory: Trajectory, *, live: bool) -> str:
+    """Doubts in one line, each a link to its step."""
+    parts = []
+    for doubt in doubts_of(trajectory):
+        said = escape(doubt.line)
+        linked = doubt.step is not None and not live and trajectory.step(doubt.step) is not None
+        parts.append(f"<a href='#{step_anchor(trajectory, doubt.step or 0)}'>{said}</a>" if linked else said)
+    return f"<div class='lsn-doubts'>Doubts: {' · '.join(parts)}</div>" if parts else ""
 
 
 def files_html(files: list[str]) -> str:

@@ -21,6 +21,7 @@ from llm_sandbox_nb.known_keys import without_keys
 from llm_sandbox_nb.plain_text import visible
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.calm_steps import CalmSteps
+from llm_sandbox_nb.trajectory.doubts.rules import doubts_line
 from llm_sandbox_nb.trajectory.journal import load_text
 from llm_sandbox_nb.trajectory.messages import message_text
 from llm_sandbox_nb.trajectory.protection import protection_text
@@ -148,6 +149,9 @@ class Printer:
                 )
             case ev.CallStarted() | ev.CallOutput() | ev.CallFinished():
                 self._call(event)
+            case ev.DoubtsFound() if not event.final:
+                for doubt in event.doubts:
+                    self._say(f"  doubt: {doubt.line}")
             case ev.CallDecided() if event.action != "run":
                 if event.action == "skip":
                     self._denied.add(event.call_id)
@@ -372,6 +376,11 @@ class _Block:
             return
         for name in ("all", stream) if stream == "stderr" else ("all",):
             self._last.setdefault(name, deque(maxlen=self._lines)).append((self._count, line))
+
+
+def doubts_text(doubts: list[ev.Doubt]) -> str:
+    """Doubts in one line with a title, as it stands under the answer; empty without any."""
+    return f"Doubts     {harmless(doubts_line(doubts))}" if doubts else ""
 
 
 def _place(step: int) -> str:

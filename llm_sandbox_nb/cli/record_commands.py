@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from llm_sandbox_nb.cli import ENDED_WELL, FAILED
-from llm_sandbox_nb.cli.printer import LIVE_LINES, Printer, harmless
+from llm_sandbox_nb.cli.printer import LIVE_LINES, Printer, doubts_text, harmless
 from llm_sandbox_nb.formats.llm_in_sandbox import read_seed
 from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.options.parser import prune_rule
@@ -20,6 +20,7 @@ from llm_sandbox_nb.options.values import resolve
 from llm_sandbox_nb.runs.catalog import is_running, list_runs, plan_prune, prune, runs_json, runs_text
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.calm_steps import CalmSteps, step_rows
+from llm_sandbox_nb.trajectory.doubts.rules import doubts_of
 from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
 from llm_sandbox_nb.trajectory.run_folder import JOURNAL, RunNotFoundError, find_run_folder
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
@@ -104,13 +105,18 @@ def show_command(arguments: argparse.Namespace) -> int:
         raise UsageError(f"The run cannot be read to its end: {str(broken).rstrip('.')}.") from broken
     if not events:
         raise UsageError(f"There is nothing to show: no run has begun in {folder}.")
+    doubts = doubts_text(doubts_of(trajectory))
     if trajectory.finish is None:
+        if doubts:
+            print(f"\n{doubts}")
         print(f"\n{harmless(_open_end(trajectory, folder, live=not foreign and is_running(folder)))}")
         return ENDED_WELL
     if trajectory.finish.error:
         print(harmless(trajectory.finish.error))
     if trajectory.answer:
         print(f"\nAnswer\n{harmless(trajectory.answer)}")
+    if doubts:
+        print(f"\n{doubts}")
     return ENDED_WELL
 
 

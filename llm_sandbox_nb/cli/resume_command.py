@@ -78,6 +78,8 @@ def resume_command(arguments: argparse.Namespace) -> int:
         check_function_name("break_when", name)
     for name in values["tool"]:
         check_function_name("tool", name)
+    for name in values["doubt"]:
+        check_function_name("doubt", name)
     print(harmless(f"Resumes    {run.folder}"), flush=True)
     try:
         problem, code = run_to_end(lambda: _resume(run, text, values, given), [run])
@@ -121,6 +123,7 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
         listeners=(Printer(sys.stdout), prompt.listen),
         pause=_pauses(values, given, prompt),
         tools=[function_of("tool", name) for name in values["tool"]] or None,
+        doubts=[function_of("doubt", name) for name in values["doubt"]] or None,
         retries=RetryPolicy(loading_wait=values["model_wait"]) if "model_wait" in given else None,
         check={name: values[name] for name in _CHECK if name in given},
         **{name: values[name] for name in RECORDED_BY_NAME if name in given},

@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from llm_sandbox_nb.cli import ENDED_WELL, FAILED, INTERRUPTED, MODEL_ERROR, SANDBOX_ERROR, exit_code
-from llm_sandbox_nb.cli.printer import Printer, harmless
+from llm_sandbox_nb.cli.printer import Printer, doubts_text, harmless
 from llm_sandbox_nb.formats.llm_in_sandbox import RESPONSES, save_responses
 from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.options.parser import did_you_mean
 from llm_sandbox_nb.options.table import QUERY, UsageError
 from llm_sandbox_nb.options.values import resolve, sandbox_limits
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.doubts.command_rules import MORE_STEPS
 from llm_sandbox_nb.trajectory.run_folder import FILES
 
 if TYPE_CHECKING:
@@ -149,6 +150,8 @@ def _check(values: dict[str, Any]) -> None:
         check_function_name("break_when", name)
     for name in values["tool"]:
         check_function_name("tool", name)
+    for name in values["doubt"]:
+        check_function_name("doubt", name)
     if values["check_files"] and not values["check"]:
         raise UsageError(
             "--check_files are the files of a check: name its command too, as in --check 'pytest'."
@@ -243,6 +246,7 @@ async def _solve(values: dict[str, Any], started: list[Run]) -> None:
         check_tries=values["check_tries"],
         check_timeout=values["check_timeout"],
         tools=[function_of("tool", name) for name in values["tool"]],
+        doubts=[function_of("doubt", name) for name in values["doubt"]],
         api_base=values["api_base"],
         api_key=values["api_key"],
         listeners=(Printer(sys.stdout), prompt.listen),
@@ -294,7 +298,9 @@ def resume_line(run: Run, flags: Mapping[str, Any]) -> str:
         values = [one[reason] for one in set_limits if isinstance(one, dict) and reason in one]
         if run.stop_reason == reason and values and isinstance(values[-1], int | float):
             words += [flag, f"{values[-1] * 2:.10g}"]
-    return f"`{shlex.join(words)}` continues this run."
+    loop = next((one for one in run.doubts if one.text.endswith(MORE_STEPS)), None)
+    warning = f"More steps will not help: {loop.line.removesuffix(MORE_STEPS)}. " if loop else ""
+    return f"{warning}`{shlex.join(words)}` continues this run."
 
 
 def _model_settings(values: dict[str, Any]) -> ModelSettings:
@@ -313,6 +319,8 @@ def print_result(run: Run, problem: str, flags: Mapping[str, Any]) -> None:
     """Print answer, files and folder; then on stderr what went wrong, and the command that continues the run."""
     if run.answer:
         print(f"\nAnswer\n{harmless(run.answer)}")
+    if doubts := doubts_text(run.doubts):
+        print(f"\n{doubts}")
     if run.files:
         print("\nFiles")
         for file in run.files.values():

@@ -145,6 +145,7 @@ class CellRun:
                 check_tries=task.check_tries,
                 check_timeout=task.check_timeout,
                 tools=task.tools,
+                doubts=task.doubts,
                 api_base=task.api_base,
                 api_key=task.api_key,
                 listeners=[listener, watchers.listen],

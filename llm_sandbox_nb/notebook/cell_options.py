@@ -65,6 +65,7 @@ class CellTask:
     pauses: PauseOptions
     files_of: tuple[Run, int] | None
     tools: tuple[Callable[..., Any], ...]
+    doubts: tuple[Callable[..., Any], ...]
     check: str | Callable[..., Any] | None
     check_files: list[str]
     check_tries: int
@@ -112,6 +113,7 @@ def cell_task(
         pauses=pause_options(options, namespace),
         files_of=original_files(options.from_files_of, runs_folder(settings, namespace), namespace),
         tools=tuple(_function("--tool", name, namespace) for name in options.tools),
+        doubts=tuple(_function("--doubt", name, namespace) for name in options.doubts),
         check=_check(options.check or settings.check, namespace),
         check_files=options.check_files or ([] if options.check else list(settings.check_files)),
         check_tries=_given(options, settings, "check_tries"),

@@ -123,6 +123,7 @@ def _values(name: str, begun: str, magics: Names) -> list[str]:
         "input": lambda: [*_files(begun), *_variables(namespace, lambda value: not callable(value))],
         "break_when": lambda: _variables(namespace, callable),
         "tools": lambda: _variables(namespace, callable),
+        "doubts": lambda: _variables(namespace, callable),
         "from_files_of": lambda: _runs(begun, magics),
         "prompt_config": lambda: _files(begun, (".yaml", ".yml")),
         "api_key_env": lambda: [name for name in os.environ if name.endswith(("KEY", "TOKEN"))],

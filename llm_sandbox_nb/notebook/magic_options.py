@@ -78,6 +78,14 @@ OPTIONS = [
         help="your function of this name, which the model can call too; several are possible",
     ),
     _shared(
+        "--doubt",
+        dest="doubts",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="your function of this name, which says why the result may be wrong; several are possible",
+    ),
+    _shared(
         "--check",
         help="a command that checks the result after the model has submitted, where the model can neither see nor "
         "change it: exit code 0 passes; or the name of your function of the run",

@@ -279,6 +279,14 @@ TOOL_OPTIONS = (
         metavar="FILE:NAME",
         many=True,
     ),
+    Option(
+        "doubt",
+        "your rule that says why a result may be wrong: FILE.py:NAME; several are possible",
+        texts,
+        [],
+        metavar="FILE:NAME",
+        many=True,
+    ),
 )
 GROUPS = {
     "model": MODEL_OPTIONS,

@@ -31,13 +31,7 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 Moment = Literal["call"]
 _EXECUTED = ev.CallHeld | ev.CallDecided | ev.CallStarted | ev.CallFinished
 _ENDINGS = (
-    ev.RunFinished
-    | ev.Continued
-    | ev.RewindStarted
-    | ev.Rewound
-    | ev.StepFacts
-    | ev.CheckStarted
-    | ev.Checked
+    ev.RunFinished | ev.Continued | ev.RewindStarted | ev.Rewound | ev.Facts | ev.CheckStarted | ev.Checked
 )
 
 

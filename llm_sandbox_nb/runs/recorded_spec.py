@@ -61,6 +61,7 @@ def recorded_spec(run: RunRecord, model: Model, tools: Iterable[Callable[..., An
         tool_calls=_one_of(get_args(ToolCalls), run.trajectory.tool_calls, spec.tool_calls),
         same_failures=_count(changed.get("same_failures"), spec.same_failures),
         remind=spec.remind,
+        doubts=spec.doubts,
         context=_one_of(CONTEXT_MODES, changed.get("context"), spec.context),
         check=_check(run, changed),
         toolbox=_same_tools(run, tools),

@@ -40,6 +40,7 @@ from llm_sandbox_nb.runs.recorded_spec import (
 from llm_sandbox_nb.runs.rewind import Destination, rewind, runs_since
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.doubts.rules import Rule
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 R = TypeVar("R", bound=RunRecord)
@@ -80,6 +81,8 @@ class ResumeOptions:
     command_timeout: float | None = None
     """Seconds for a command that names no other."""
     retries: RetryPolicy | None = None
+    doubts: Iterable[Rule] | None = None
+    """The user's own rules about doubts."""
     check: Mapping[str, Any] = field(default_factory=dict)
     """Another check: `check`, `check_files`, `check_tries` and `check_timeout` of `solve`."""
 
@@ -228,6 +231,7 @@ def _spec(run: RunRecord, options: ResumeOptions) -> RunSpec:
         limits=with_given(spec.limits, options.limits),
         settings=with_given(spec.settings, options.settings),
         retries=options.retries or spec.retries,
+        doubts=spec.doubts if options.doubts is None else tuple(options.doubts),
         make_model=known.make_model if known else lambda name: _make_model(name, options),
     )
 

@@ -36,6 +36,7 @@ from llm_sandbox_nb.runs.rewind import (
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.branches import Branch
+from llm_sandbox_nb.trajectory.doubts.rules import Rule
 from llm_sandbox_nb.trajectory.run_folder import FILES, RunFiles
 from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 
@@ -184,6 +185,7 @@ class Run(RunRecord, Awaitable):
         context: Any = None,
         command_timeout: float | None = None,
         retries: Any = None,
+        doubts: Iterable[Rule] | None = None,
         check: Any = None,
         check_files: Any = None,
         check_tries: int | None = None,
@@ -201,7 +203,7 @@ class Run(RunRecord, Awaitable):
             isolation, network, allow, secrets: for a new sandbox; else as it was. `"process"`, an open network where it
                 is not the default, allowed hosts and secrets must be named for a run that was loaded from its folder.
             api_base, api_key: of the model, where the run was loaded from its folder.
-            tools: the run's own tools, where the run was loaded from its folder: see `solve`.
+            tools, doubts: the run's own tools and rules, where the run was loaded from its folder: see `solve`.
             tool_calls, same_failures, context, command_timeout, retries: of an ended run, see `solve`.
             check, check_files, check_tries, check_timeout: of an ended run, see `solve`; else its check stays.
             listeners, control, more: see `solve`.
@@ -236,7 +238,7 @@ class Run(RunRecord, Awaitable):
                 text, model, settings, limits, sandbox,
                 {"isolation": isolation, "network": network, "allow": allow, "secrets": secrets}, api_base, api_key,
                 listeners, control, more, tools, others, tool_calls, same_failures, context, command_timeout,
-                retries, given_check,
+                retries, doubts, given_check,
             )  # fmt: skip
             return resume(self, options)
 

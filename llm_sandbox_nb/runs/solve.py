@@ -35,6 +35,7 @@ from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT, Directories, Sandbox
 from llm_sandbox_nb.sandbox.isolations import ISOLATIONS, has_own_root
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.doubts.rules import Rule
 
 
 class LiveCard(Protocol):
@@ -102,6 +103,7 @@ async def solve(
     check_tries: int = 1,
     check_timeout: float = CHECK_TIMEOUT,
     tools: Iterable[Callable[..., Any]] = (),
+    doubts: Iterable[Rule] = (),
     api_base: str | None = None,
     api_key: str | None = None,
     listeners: Iterable[Listener] = (),
@@ -148,6 +150,7 @@ async def solve(
         check_timeout: seconds for one check.
         tools: your own functions that the model can call too. Name, docstring and types tell the model what they do.
             They run in this process, with your rights, and not in the sandbox.
+        doubts: your own rules: functions that get the record at the end, and return doubts about the result.
         api_base, api_key: where the model is, and its key, which is never written anywhere.
         listeners: called with every event, also the transient ones.
         on_run: called with the run, which is returned in the end, once its folder exists.
@@ -195,6 +198,7 @@ async def solve(
         context=context,
         check=checked_check(check, check_files, check_tries, check_timeout),
         toolbox=with_own_tools(tools),
+        doubts=tuple(doubts),
         pause_rules=checked_pause_rules(step, breakpoints, break_when, approve),
         make_model=lambda name: _other_model(name, model, api_base, api_key),
         provenance=provenance,

@@ -49,7 +49,7 @@ class Tree:
         self._events: dict[str, ev.Event] = {}
         self._parents: dict[str, str | None] = {}
         self._steps: dict[str, int] = {}
-        self._facts: dict[str | None, list[ev.StepFacts]] = {}
+        self._facts: dict[str | None, list[ev.Facts]] = {}
         """What is said of steps, by the event that it follows: no node of the tree."""
 
     def __contains__(self, id: str | None) -> bool:
@@ -65,7 +65,7 @@ class Tree:
         step = getattr(event, "step", None) if event.kind.startswith(("model.", "call.")) else None
         self._steps[event.id] = step if isinstance(step, int) else before
 
-    def annotate(self, facts: ev.StepFacts, parent: str | None) -> None:
+    def annotate(self, facts: ev.Facts, parent: str | None) -> None:
         """Keep what is said of a step with `parent`."""
         self._facts.setdefault(parent, []).append(facts)
 

@@ -24,7 +24,7 @@ from pydantic_core import PydanticSerializationError
 
 SCHEMA_VERSION = 2
 """Of the events that this version writes. 1: without `before`, `after` and `background` of `call.finished`, and without
-`step.facts`; `older.py` adds what it lacks."""
+`step.facts`; `older.py` adds what it lacks. Doubts are found on reading where a record has none."""
 
 StopReason = Literal[
     "submitted", "answered", "steps", "tokens", "total_tokens", "cost", "time",
@@ -378,6 +378,38 @@ class StepFacts(EventBase):
         return line.model_dump(exclude_defaults=True)
 
 
+class Doubt(EventModel):
+    """A reason to think that the result is wrong, and the step to look at."""
+
+    rule: str
+    """The name of a rule, or of a user's function."""
+    step: int | None = None
+    """The step to look at; None when it is about the whole run."""
+    until: int | None = None
+    """The last step, when it is about several."""
+    text: str
+    severity: Literal["high", "medium", "low"] = "medium"
+
+    @property
+    def line(self) -> str:
+        """The doubt with its step, as a person reads it."""
+        if self.step is None:
+            return self.text
+        steps = f"{self.step}" if self.until in (None, self.step) else f"{self.step}-{self.until}"
+        return f"{steps}: {self.text}"
+
+
+class DoubtsFound(EventBase):
+    """Doubts that a call gave rise to; or, with `final`, all of the run, the worst first, in place of the others.
+
+    As `step.facts`, it belongs to the event that it follows, and no event follows it.
+    """
+
+    kind: Literal["doubts"] = "doubts"
+    doubts: list[Doubt] = Field(default_factory=list)
+    final: bool = False
+
+
 class ArtifactSaved(EventBase):
     """A file of the output folder was copied to the run's `files/` folder; `path` is relative to it."""
 
@@ -387,6 +419,8 @@ class ArtifactSaved(EventBase):
     mime: str
     size: int
     sha256: str
+    blank: str = ""
+    """Why the file shows nothing, where its content was looked at: a picture of one colour, silence, no text."""
 
 
 class ArtifactSkipped(EventBase):
@@ -635,14 +669,17 @@ class UnknownEvent(EventBase):
 
 _EVENTS = (
     RunStarted, SandboxReady, MessageAdded, ModelRequested, ModelDelta, ModelFailed, ModelReplied,
-    ContextKnown, ContextReduced,
-    CallProposed, CallStarted, CallOutput, CallFinished, StepFacts, ArtifactSaved, ArtifactSkipped, ArtifactRemoved,
-    ConnectionMade, Noted, Controlled, CallHeld, CallDecided, SettingsChanged, Checkpointed, RewindStarted, Rewound,
+    ContextKnown, ContextReduced, CallProposed, CallStarted, CallOutput, CallFinished, StepFacts, DoubtsFound,
+    ArtifactSaved, ArtifactSkipped, ArtifactRemoved, ConnectionMade, Noted, Controlled, CallHeld, CallDecided, SettingsChanged, Checkpointed, RewindStarted, Rewound,
     Forked, Continued, CheckStarted, Checked, Rewarded, RunFinished,
 )  # fmt: skip
 _KINDS = {cls.model_fields["kind"].default for cls in _EVENTS}
 TRANSIENT = frozenset({"model.delta", "call.output"})
 """Kinds that are shown live and not written: a later event carries the whole."""
+
+
+Facts = StepFacts | DoubtsFound
+"""Events that say something of others: no event follows them, and HEAD stays where it is."""
 
 
 def is_transient(event: Event) -> bool:
@@ -670,6 +707,7 @@ Event = Annotated[
     | Annotated[CallOutput, Tag("call.output")]
     | Annotated[CallFinished, Tag("call.finished")]
     | Annotated[StepFacts, Tag("step.facts")]
+    | Annotated[DoubtsFound, Tag("doubts")]
     | Annotated[ArtifactSaved, Tag("artifact")]
     | Annotated[ArtifactSkipped, Tag("artifact.skipped")]
     | Annotated[ArtifactRemoved, Tag("artifact.removed")]

@@ -34,6 +34,12 @@ _IN_LINE = (
 NOT_ANSWERED = "There is no result: the run ended while this call was executed."
 
 
+def with_doubts(known: list[ev.Doubt], new: list[ev.Doubt]) -> list[ev.Doubt]:
+    """Doubts so far and new ones: of the same step and rule the newer counts."""
+    said = {(one.rule, one.step) for one in new}
+    return [*(one for one in known if (one.rule, one.step) not in said), *new]
+
+
 @dataclass
 class Call:
     """One tool call: what was proposed, what was executed, what came back."""
@@ -169,6 +175,10 @@ class Trajectory:
         self.changed_paths: set[str] = set()
         """Files that calls have changed, as far as the record says."""
         self.changed: list[ev.SettingsChanged] = []
+        self.doubts: list[ev.Doubt] = []
+        """Doubts that were recorded: those so far, or all when `doubts_final`."""
+        self.doubts_final = False
+        """Whether they are those of the end of the run."""
         self.usage = ev.Usage(cost=0.0)
         self._calls: dict[str, Call] = {}
         self._by_number: dict[int, Step] = {}
@@ -222,7 +232,7 @@ class Trajectory:
             raise KeyError(event)
         other = Trajectory()
         for one in self._tree.path(event):
-            if isinstance(one, ev.StepFacts):
+            if isinstance(one, ev.Facts):
                 other._add_facts(one)
             else:
                 other._take(one, other._head)
@@ -248,7 +258,7 @@ class Trajectory:
     @property
     def seen_by_model(self) -> bool:
         """Whether the model has got all of the branch, or gets nothing more: nothing can be shown to it instead."""
-        last = next((event for event in reversed(self.path) if not isinstance(event, ev.StepFacts)), None)
+        last = next((event for event in reversed(self.path) if not isinstance(event, ev.Facts)), None)
         return isinstance(last, ev.ModelRequested | ev.ModelReplied | ev.RunFinished | ev.Checked)
 
     @property
@@ -326,7 +336,7 @@ class Trajectory:
         if event.kind in ev.TRANSIENT:
             self._apply(event)
             return
-        if isinstance(event, ev.StepFacts):
+        if isinstance(event, ev.Facts):
             self._add_facts(event)
             return
         parent = self._head if event.parent is None or event.parent not in self._tree else event.parent
@@ -350,7 +360,7 @@ class Trajectory:
                     self.files, self.uncovered = files or self.files, None
                     self.status.rewind(self.step_at(event.to))
 
-    def _add_facts(self, event: ev.StepFacts) -> None:
+    def _add_facts(self, event: ev.Facts) -> None:
         """What is said of a step is no event of the tree: HEAD stays; each branch with the event before it has it."""
         self.events.append(event)
         parent = self._head if event.parent is None or event.parent not in self._tree else event.parent
@@ -397,6 +407,8 @@ class Trajectory:
 
     def _apply(self, event: ev.Event) -> None:
         self.status.add(event)
+        if self.doubts_final and isinstance(event, ev.ModelRequested | ev.Continued):
+            self.doubts_final = False
         if isinstance(event, _IN_LINE) and event.step is not None and event.step in self._by_number:
             self._by_number[event.step].line = None
         match event:
@@ -433,6 +445,9 @@ class Trajectory:
                 self.notes.append(event.text)
             case ev.StepFacts() if event.step in self._by_number:
                 self._by_number[event.step].line = event.line
+            case ev.DoubtsFound():
+                self.doubts = list(event.doubts) if event.final else with_doubts(self.doubts, event.doubts)
+                self.doubts_final = event.final
             case ev.Controlled():
                 self.controls.append(event)
             case ev.Rewarded():

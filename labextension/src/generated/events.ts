@@ -64,6 +64,15 @@ export interface IVerdict {
   protected: boolean;
 }
 
+/** A reason to think that the result is wrong, and the step to look at. */
+export interface IDoubt {
+  rule: string;
+  step: number | null;
+  until: number | null;
+  text: string;
+  severity: 'high' | 'medium' | 'low';
+}
+
 /** Where a fork comes from: the parent run, its folder's name, and the step and event it shares last. */
 export interface IForkedFrom {
   run_id: string;
@@ -231,6 +240,13 @@ export interface IStepFacts extends IEventBase {
   line: IStepLine;
 }
 
+/** Doubts that a call gave rise to; or, with `final`, all of the run, the worst first, in place of the others. */
+export interface IDoubtsFound extends IEventBase {
+  kind: 'doubts';
+  doubts: IDoubt[];
+  final: boolean;
+}
+
 /** A file of the output folder was copied to the run's `files/` folder; `path` is relative to it. */
 export interface IArtifactSaved extends IEventBase {
   kind: 'artifact';
@@ -239,6 +255,7 @@ export interface IArtifactSaved extends IEventBase {
   mime: string;
   size: number;
   sha256: string;
+  blank: string;
 }
 
 /** Something in the output folder was not taken, and why. */
@@ -431,6 +448,7 @@ export type IEvent =
   | ICallOutput
   | ICallFinished
   | IStepFacts
+  | IDoubtsFound
   | IArtifactSaved
   | IArtifactSkipped
   | IArtifactRemoved
@@ -486,6 +504,13 @@ export const PARTS: Record<string, Record<string, string>> = {
     figures: 'string | undefined'
   },
   IVerdict: { outcome: 'string', summary: 'string', protected: 'boolean' },
+  IDoubt: {
+    rule: 'string',
+    step: 'number | null',
+    until: 'number | null',
+    text: 'string',
+    severity: 'string'
+  },
   IForkedFrom: { run_id: 'string', folder: 'string', step: 'number', event: 'string' },
   IShownInstead: { at: 'number', content: 'string' }
 };
@@ -574,7 +599,15 @@ export const EVENTS: Record<string, Record<string, string>> = {
     changes_incomplete: 'string'
   },
   'step.facts': { step: 'number', line: 'IStepLine' },
-  artifact: { step: 'number | null', path: 'string', mime: 'string', size: 'number', sha256: 'string' },
+  doubts: { doubts: 'IDoubt[]', final: 'boolean' },
+  artifact: {
+    step: 'number | null',
+    path: 'string',
+    mime: 'string',
+    size: 'number',
+    sha256: 'string',
+    blank: 'string'
+  },
   'artifact.skipped': { reason: 'string' },
   'artifact.removed': { step: 'number | null', path: 'string' },
   connection: {

@@ -27,6 +27,8 @@ import {
   IRunStarted,
   ISandboxReady,
   ISettingsChanged,
+  IDoubt,
+  IDoubtsFound,
   IStepFacts,
   IStepLine,
   IUsage
@@ -110,6 +112,17 @@ const IN_LINE = new Set<string>([
   'artifact'
 ]);
 
+/** Whether an event says something of others: no event follows it. */
+function isFacts(event: IEvent): event is IStepFacts | IDoubtsFound {
+  return event.kind === 'step.facts' || event.kind === 'doubts';
+}
+
+/** Doubts so far and new ones: of the same step and rule the newer counts. */
+function withDoubts(known: IDoubt[], found: IDoubt[]): IDoubt[] {
+  const isNew = (one: IDoubt) => found.some(other => other.rule === one.rule && other.step === one.step);
+  return [...known.filter(one => !isNew(one)), ...found];
+}
+
 /** A run as far as it has come. All but `events`, `spent`, `start` and `sandbox` is about the branch of HEAD. */
 export class Trajectory {
   /** All that were written, in their order, of every branch. */
@@ -138,6 +151,9 @@ export class Trajectory {
   /** The newest checkpoint: the files that belong to HEAD. */
   files: string | null = null;
   changed: ISettingsChanged[] = [];
+  /** Why the result may be wrong: those so far, or all at its end, the worst first. */
+  doubts: IDoubt[] = [];
+  private _doubtsFinal = false;
   usage: IUsage = noUsage();
   private _calls = new Map<string, { call: ICall; step: IStep }>();
   private _byNumber = new Map<number, IStep>();
@@ -181,7 +197,7 @@ export class Trajectory {
     }
     const other = new Trajectory();
     for (const one of this._tree.path(event)) {
-      if (one.kind === 'step.facts') {
+      if (isFacts(one)) {
         other._addFacts(one);
       } else {
         other._take(one, other._head);
@@ -214,7 +230,7 @@ export class Trajectory {
     if (TRANSIENT.has(event.kind)) {
       return this._apply(event);
     }
-    if (event.kind === 'step.facts') {
+    if (isFacts(event)) {
       return this._addFacts(event);
     }
     const parent = this._tree.has(event.parent) ? event.parent : this._head;
@@ -253,8 +269,8 @@ export class Trajectory {
     return this._apply(event);
   }
 
-  /** What is said of a step is no event of the tree: HEAD stays, and each branch with the event before it has it. */
-  private _addFacts(event: IStepFacts): IChange {
+  /** What is said of a step, and doubts, are no events of the tree: HEAD stays, and each branch with the event before it has it. */
+  private _addFacts(event: IStepFacts | IDoubtsFound): IChange {
     this.events.push(event);
     const parent = this._tree.has(event.parent) ? event.parent : this._head;
     this._tree.annotate(event, parent);
@@ -275,6 +291,8 @@ export class Trajectory {
     this.checkpoints = new Map();
     this.files = null;
     this.changed = [];
+    this.doubts = [];
+    this._doubtsFinal = false;
     this.usage = noUsage();
     this._calls = new Map();
     this._byNumber = new Map();
@@ -285,6 +303,9 @@ export class Trajectory {
 
   private _apply(event: IEvent): IChange {
     this.status.add(event);
+    if (this._doubtsFinal && (event.kind === 'model.requested' || event.kind === 'continued')) {
+      this._doubtsFinal = false;
+    }
     const touched = IN_LINE.has(event.kind) && 'step' in event ? this._byNumber.get(event.step as number) : undefined;
     if (touched) {
       touched.line = null;
@@ -321,6 +342,10 @@ export class Trajectory {
         }
         return step ? { step } : {};
       }
+      case 'doubts':
+        this.doubts = event.final ? event.doubts : withDoubts(this.doubts, event.doubts);
+        this._doubtsFinal = event.final;
+        return { header: true };
       case 'artifact':
         return this._addArtifact(event);
       case 'artifact.removed':

@@ -9,6 +9,7 @@ import { CalmKind, calmGroups, calmKind, calmSteps } from './calm-steps';
 import { Cause } from './cause';
 import { ControlBar } from './controls';
 import { h } from './dom';
+import { Doubts } from './doubts';
 import { IEvent } from '../generated/events';
 import { Bar, matches } from './filter';
 import { IChange, IStep, Trajectory } from '../trajectory/fold';
@@ -53,6 +54,7 @@ export class TrajectoryView {
   private _controls: ControlBar | null = null;
   private _list = new StepList();
   private _outcome: Outcome;
+  private _doubts: Doubts;
   private _facts: Facts;
   private _cause: Cause;
   private _sticky = h('div', { class: 'lsn-sticky' });
@@ -102,6 +104,7 @@ export class TrajectoryView {
     this._compare.textContent = trans('Compare attempts');
     this._header = new Header(this.trajectory, _host);
     this._outcome = new Outcome(this.trajectory, _host, path => this._showFile(path), this._cause);
+    this._doubts = new Doubts(this.trajectory, _host, show);
     this._facts = new Facts(this.trajectory, _host, { show }, this._cause.facts.node);
     this._stops = new PausePoints(this.trajectory, _host);
     this._timeline = new Timeline(
@@ -129,6 +132,7 @@ export class TrajectoryView {
       this._header.node,
       this._ready.node,
       this._outcome.node,
+      this._doubts.node,
       this._facts.node,
       this._cause.facts.list,
       this._sticky,
@@ -224,6 +228,7 @@ export class TrajectoryView {
       this._updateControls();
     }
     if (header || artifacts || steps.length) {
+      this._doubts.update();
       this._facts.update();
       this._cause.update();
     }

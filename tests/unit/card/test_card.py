@@ -50,7 +50,9 @@ def test_the_final_card_holds_the_whole_run() -> None:
     assert "There are **3**." in bundle["text/plain"]
     kinds = [event["kind"] for event in record_of(bundle)["events"]]
     assert kinds.count("step.facts") == 3, "what is said of a step is in the record"
-    assert len(kinds) - 3 == len(run_events(3)) - 3, "transient events are not kept"
+    assert len(kinds) - 4 == len(run_events(3)) - 3, (
+        "transient events are not kept; lines and doubts are added"
+    )
 
 
 def test_the_bundle_folds_to_the_same_run() -> None:

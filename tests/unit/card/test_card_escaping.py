@@ -131,7 +131,7 @@ def test_names_of_files_are_shown_as_they_are(name: str) -> None:
 
 
 def test_a_frame_holds_the_document_twice_wrapped() -> None:
-    from llm_sandbox_nb.card.artifacts import POLICY, sandboxed_frame
+    from llm_sandbox_nb.card.frame import POLICY, sandboxed_frame
 
     document = b"<p id='x'>&amp; <b>hi</b></p></script><script>"
     frame = sandboxed_frame(document)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from llm_sandbox_nb.card.artifacts import static_page
+from llm_sandbox_nb.card.static_page import static_page
 
 TABLE = json.loads((Path(__file__).parents[2] / "data" / "static_pages.json").read_text("utf-8"))
 

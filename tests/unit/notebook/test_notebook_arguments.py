@@ -55,6 +55,7 @@ SAID_OTHERWISE = {
         "help",
         "break_when",
         "tool",
+        "doubt",
         "on_pause",
     ),
 }

@@ -23,8 +23,8 @@ from llm_sandbox_nb.trajectory.run_folder import (
     RunNotFoundError,
     find_run_folder,
     short_ids,
-    summaries,
 )
+from llm_sandbox_nb.trajectory.run_summary import summaries
 
 DAY = 86400.0
 

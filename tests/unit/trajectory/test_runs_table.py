@@ -23,7 +23,7 @@ from llm_sandbox_nb.runs.catalog import list_runs
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.facts import with_facts
-from llm_sandbox_nb.trajectory.run_folder import summarize
+from llm_sandbox_nb.trajectory.run_summary import summarize
 from llm_sandbox_nb.trajectory.saved_events import saved_events
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 from llm_sandbox_nb.trajectory.watched_run import WatchedRun
