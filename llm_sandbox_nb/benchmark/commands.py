@@ -207,7 +207,7 @@ def _prepared_to_score(out: Path, flags: Mapping[str, Any], values: dict[str, An
     except BaseException:
         lock.release()
         raise
-    return Prepared(items, runner, out, "", False, lock)
+    return Prepared(items, runner, out, str(read_config(out).get("model", "")), False, lock)
 
 
 def _values(flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:

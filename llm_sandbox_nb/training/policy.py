@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -55,14 +55,16 @@ def _adapted_model(path: Path, dtype: str) -> Any:
     if not (path / "adapter_config.json").is_file():
         return None
     from peft import AutoPeftModelForCausalLM, get_peft_model_state_dict
-    from safetensors import safe_open
+    from peft.utils import load_peft_weights
 
     model = AutoPeftModelForCausalLM.from_pretrained(str(path), dtype=dtype)
-    file = path / "adapter_model.safetensors"
-    if file.is_file():
-        with safe_open(file, "pt") as saved:
-            check_adapter(path, set(saved.keys()), set(get_peft_model_state_dict(model)))
+    saved = load_peft_weights(str(path), device="cpu")
+    check_adapter(path, _lora_names(saved), _lora_names(get_peft_model_state_dict(model)))
     return model.merge_and_unload()
+
+
+def _lora_names(weights: Iterable[str]) -> set[str]:
+    return {name for name in weights if "lora_" in name}
 
 
 def check_adapter(path: Path, saved: set[str], wanted: set[str]) -> None:
