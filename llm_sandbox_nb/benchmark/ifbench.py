@@ -10,7 +10,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score, without_thinking
+from llm_sandbox_nb.benchmark.normalisation import without_thinking
+from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score
 
 
 def loose_variants(text: str) -> list[str]:

@@ -18,7 +18,8 @@ from typing import Literal
 
 from llm_sandbox_nb.benchmark.results import append_line, read_lines
 from llm_sandbox_nb.benchmark.rows import Row
-from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score, without_thinking
+from llm_sandbox_nb.benchmark.normalisation import without_thinking
+from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score
 from llm_sandbox_nb.model.contract import Model, ModelError, ModelSettings
 from llm_sandbox_nb.model.retries import RetryPolicy, reply_with_retries
 

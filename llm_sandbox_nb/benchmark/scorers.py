@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from llm_sandbox_nb.benchmark.ifbench import ifbench
-from llm_sandbox_nb.benchmark.math_scorer import math_equal
+from llm_sandbox_nb.benchmark.math_scorer import is_one_value, math_equal
 from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score, exact, letter, rouge_l, set_f1
 
 RowRule = Callable[[str, str, Mapping[str, Any]], Score]
@@ -34,14 +35,27 @@ def routed(answer: str, gold: str, row: Mapping[str, Any]) -> Score:
     kind = str(row.get("qa_type") or "").lower()
     if "free" in kind or "open" in kind:
         return _free(answer, gold)
-    if "," in gold or "multi" in kind or "extract" in kind:
+    if "multi" in kind or "extract" in kind or ("," in gold if kind else _is_list(gold)):
         return set_f1(answer, gold)
-    return letter(answer, gold) if "choice" in kind or len(gold.strip("() .")) == 1 else _free(answer, gold)
+    return letter(answer, gold) if "choice" in kind or _ONE_LETTER.fullmatch(gold.strip()) else _free(answer, gold)
+
+
+_ONE_LETTER = re.compile(r"[(\[]?[A-Za-z][)\].]?")
+_WORD = re.compile(r"[^\W\d_]{2,}")
+
+
+def _is_list(gold: str) -> bool:
+    """Whether a gold answer without a type is several items: "A, C", not "12,345", a date or a sentence."""
+    items = re.split(r"[,;]\s*", gold.strip())
+    return len(items) > 1 and all(0 < len(item.split()) <= 4 for item in items) and not is_one_value(gold) and gold.strip()[-1:] not in ".!?"
 
 
 def _free(answer: str, gold: str) -> Score:
+    """By equality, then by ROUGE-L; by equality alone where gold is no text: ROUGE-L finds 10.0.0.9 close to 10.0.0.7."""
     equal = math_equal(answer, gold)
-    return equal if equal.value == 1.0 else rouge_l(answer, gold)
+    if equal.value == 1.0 or (re.search(r"\d", gold) and len(_WORD.findall(gold)) <= 3 and equal.value is not None):
+        return equal
+    return rouge_l(answer, gold)
 
 
 RULES: dict[str, RowRule] = {
