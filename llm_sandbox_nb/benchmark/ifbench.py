@@ -43,7 +43,10 @@ def ifbench(answer: str, gold: str, row: Mapping[str, Any]) -> Score:
 
 
 def constraints_of(gold: str, row: Mapping[str, Any]) -> tuple[list[str], list[dict[str, Any]]]:
-    """The names of the constraints and their arguments, from the gold column or from columns of their own."""
+    """The names of the constraints and their arguments, from the gold column or from columns of their own.
+
+    None without `kwargs`: the checkers would draw the numbers at random.
+    """
     source: Any = row
     if "instruction_id_list" not in row:
         try:
@@ -53,7 +56,7 @@ def constraints_of(gold: str, row: Mapping[str, Any]) -> tuple[list[str], list[d
     if not isinstance(source, Mapping):
         return [], []
     identities = _list(source.get("instruction_id_list"))
-    arguments = _list(source.get("kwargs")) or [{} for _ in identities]
+    arguments = _list(source.get("kwargs"))
     if len(arguments) != len(identities):
         return [], []
     return [str(name) for name in identities], [dict(one or {}) for one in arguments]
@@ -61,7 +64,10 @@ def constraints_of(gold: str, row: Mapping[str, Any]) -> tuple[list[str], list[d
 
 def _list(value: Any) -> list[Any]:
     if isinstance(value, str):
-        value = json.loads(value)
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return []
     return list(value) if isinstance(value, Iterable) else []
 
 
@@ -69,7 +75,7 @@ def follows(answer: str, identity: str, arguments: Mapping[str, Any], prompt: st
     """Whether one of the variants keeps one constraint.
 
     Raises:
-        LookupError: no such constraint is known, or its checker misses data.
+        LookupError: no such constraint is known, its arguments are missing, or its checker misses data.
     """
     from if_verifiable.ifbench.instructions_registry import INSTRUCTION_DICT
 
@@ -78,6 +84,9 @@ def follows(answer: str, identity: str, arguments: Mapping[str, Any], prompt: st
         checker.build_description(**{key: value for key, value in arguments.items() if value is not None})
     except TypeError as error:
         raise LookupError(f"its checker does not take these arguments ({error})") from error
+    missing = [key for key in checker.get_instruction_args_keys() if arguments.get(key) is None]
+    if missing and "prompt_to_repeat" not in missing:
+        raise LookupError(f"its kwargs lack {', '.join(missing)}, which its checker would draw at random")
     needed = checker.get_instruction_args()
     if needed and "prompt" in needed:
         checker.build_description(prompt=prompt)

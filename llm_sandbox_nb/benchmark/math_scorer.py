@@ -25,7 +25,9 @@ _FUNCTIONS = re.compile(
     r"(?<![A-Za-z])(?:sqrt|cbrt|sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|sinh|cosh|tanh|log|ln|exp|pi|inf|infinity|min|max|gcd|lcm|mod|det)(?![A-Za-z])"
 )
 _WORD = re.compile(r"[^\W\d_]{2,}")
-_UNIT = re.compile(r"(?<=[\d})$°])\s*(?:\\(?:text|mathrm|mbox)\s*\{(?P<text>[^{}]+)\}(?P<power>\^\{?\d\}?)?|\s(?P<words>[^\W\d_]{2,}(?:[ /·*^][^\W_\d]*\d?)*))\s*\Z")
+_UNIT = re.compile(
+    r"(?<=[\d})$°])\s*(?:\\(?:text|mathrm|mbox)\s*\{(?P<text>[^{}]+)\}(?P<power>\^\{?\d\}?)?|\s(?P<words>[^\W\d_]{2,}(?:[ /·*^][^\W_\d]*\d?)*))\s*\Z"
+)
 _CONNECTIVE = re.compile(
     r"\b(?:not|to|times|plus|minus|if|when|only|too|also|but|is|are|was|were|does|do|can|cannot|fails?|seems?|would|could|might|may|must"
     r"|should|has|have|gives?|works?)\b",
@@ -33,7 +35,10 @@ _CONNECTIVE = re.compile(
 )
 _OR = re.compile(r"(?:,\s*)?\s(?:or|and|oder|und|y|ou|et|и|или)\s", re.IGNORECASE)
 _NAME = re.compile(r"\s*[A-Za-zα-ωΑ-Ω](?:_?\{?\w{1,3}\}?)?(?:\([a-z]\))?\s*=\s*(?=[^=])")
-_RANGE = re.compile(r"(?:from\s+|between\s+)?(-?\d[\d.,]*)\s*(%?)\s*(?:-|to|and|bis|至|~)\s*(-?\d[\d.,]*)\s*(.{0,20})", re.IGNORECASE)
+_RANGE = re.compile(
+    r"(?:from\s+|between\s+)?(-?\d[\d.,]*)\s*(%?)\s*(?:-|to|and|bis|至|~)\s*(-?\d[\d.,]*)\s*(.{0,20})",
+    re.IGNORECASE,
+)
 _STRICT_RANGE = re.compile(r"\d[\d.,]*%?-\d[\d.,]*\s*(?:%|[^\W\d_/]{0,12})")
 _DATE = re.compile(
     rf"(?:(?P<d>\d{{1,2}})(?:st|nd|rd|th)?\.?\s+(?:of\s+)?(?P<m>{'|'.join(MONTHS)})[a-z]*\.?,?(?:\s+(?P<y>\d{{3,4}}))?"
@@ -82,7 +87,11 @@ def _result(said: list[str], equal: bool) -> Score:
 def _without_dollars(text: str) -> str:
     """The text without the marks of a formula around it; one mark alone is a currency."""
     text = text.strip()
-    return text.strip("$").strip() if text.count("$") > 1 or text.endswith("$") and not text[-2:-1].isdigit() else text
+    return (
+        text.strip("$").strip()
+        if text.count("$") > 1 or text.endswith("$") and not text[-2:-1].isdigit()
+        else text
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -90,10 +99,15 @@ def is_mathematics(text: str) -> bool:
     """Whether a gold answer is mathematics. Dates, addresses, ranges, versions, names and sentences are not."""
     plain = cleaned(text)
     if _NO_MATHEMATICS.search(plain) or _STRICT_RANGE.fullmatch(plain) or _DATE.search(plain):
-        return bool(re.fullmatch(r"[^\n]*\\(?:begin|frac|sqrt|cdot|times)[^\n]*", text)) and not _DATE.search(plain)
+        return bool(re.fullmatch(r"[^\n]*\\(?:begin|frac|sqrt|cdot|times)[^\n]*", text)) and not _DATE.search(
+            plain
+        )
     if quantities(text):
         return True
-    if re.search(r"\\begin\{[pbvV]?matrix|\\(?:frac|dfrac|sqrt|pi|infty|cup|in\b|le|ge|pm|binom|log|ln|sin|cos|tan|emptyset)", text):
+    if re.search(
+        r"\\begin\{[pbvV]?matrix|\\(?:frac|dfrac|sqrt|pi|infty|cup|in\b|le|ge|pm|binom|log|ln|sin|cos|tan|emptyset)",
+        text,
+    ):
         return not _WORD.search(_FUNCTIONS.sub("", _COMMANDS.sub("", text))) or _splits_off_unit(text)
     bare = _OR.sub(", ", plain)
     rest = _FUNCTIONS.sub("", _COMMANDS.sub("", bare))
@@ -109,12 +123,18 @@ def is_mathematics(text: str) -> bool:
 def is_one_value(text: str) -> bool:
     """Whether a text with a comma is one number, date or bracket and no list."""
     text = normalised(text)
-    return bool(quantities(text) or _DATE.search(text) or _elements(text) is None or (_elements(text) or [""])[0])
+    return bool(
+        quantities(text) or _DATE.search(text) or _elements(text) is None or (_elements(text) or [""])[0]
+    )
 
 
 def _splits_off_unit(text: str) -> bool:
     match = _UNIT.search(text)
-    return match is not None and bool(quantities(f"1 {match['text'] or match['words']}{match['power'] or ''}")) and is_mathematics(text[: match.start()])
+    return (
+        match is not None
+        and bool(quantities(f"1 {match['text'] or match['words']}{match['power'] or ''}"))
+        and is_mathematics(text[: match.start()])
+    )
 
 
 def _words(text: str) -> str | None:
@@ -162,7 +182,11 @@ def _same(gold: str, said: str) -> bool:
     if wanted and found and any(one.agrees(other) for one in wanted for other in found):
         return True
     some, others = _elements(gold), _elements(said)
-    if some and others and (not (wanted and found) or bool(set("{([") & {gold[:1], said[:1]}) or ", " in gold + said):
+    if (
+        some
+        and others
+        and (not (wanted and found) or bool(set("{([") & {gold[:1], said[:1]}) or ", " in gold + said)
+    ):
         return _same_elements(some, others)
     if wanted and found:
         return False
@@ -176,13 +200,19 @@ def _tight(text: str) -> str:
     return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", cleaned(text))
 
 
-def _one_element(some: tuple[str, list[str]] | None, gold: str, others: tuple[str, list[str]] | None, said: str) -> bool:
+def _one_element(
+    some: tuple[str, list[str]] | None, gold: str, others: tuple[str, list[str]] | None, said: str
+) -> bool:
     """A collection of one element, `(3)`, is that element; else as expressions: intervals, relations."""
     if some and some[0] == "()" and len(some[1]) == 1:
         return _same(some[1][0], said)
     if others and others[0] == "()" and len(others[1]) == 1:
         return _same(gold, others[1][0])
-    return not (some and others) and bool(re.search(r"[<>∈≤≥]|\\(?:in|le|ge|lt|gt|cup|mathbb)", gold + said)) and _same_expressions(gold, said)
+    return (
+        not (some and others)
+        and bool(re.search(r"[<>∈≤≥]|\\(?:in|le|ge|lt|gt|cup|mathbb)", gold + said))
+        and _same_expressions(gold, said)
+    )
 
 
 def _without_name(gold: str, said: str) -> tuple[str, str]:
@@ -203,7 +233,15 @@ def _without_name(gold: str, said: str) -> tuple[str, str]:
 @lru_cache(maxsize=2048)
 def _elements(text: str) -> tuple[str, list[str]] | None:
     """The brackets and the elements of a set, a tuple, an interval, or a bare list; None when it is something else."""
-    text = text.strip().replace("\\left", "").replace("\\right", "").replace("\\{", "{").replace("\\}", "}").replace("\\lbrace", "{").replace("\\rbrace", "}")
+    text = (
+        text.strip()
+        .replace("\\left", "")
+        .replace("\\right", "")
+        .replace("\\{", "{")
+        .replace("\\}", "}")
+        .replace("\\lbrace", "{")
+        .replace("\\rbrace", "}")
+    )
     brackets = ""
     if text[:1] in _OPEN and text[-1:] in _CLOSE and _matches(text):
         brackets, text = text[0] + text[-1], text[1:-1]
@@ -235,7 +273,12 @@ def _split(text: str, *, tight: bool) -> list[str]:
         depth += (character in _OPEN) - (character in _CLOSE)
         if character == mark and depth == 0 and text[place - 1 : place] != "\\":
             following = text[place + 1 : place + 4]
-            grouped = following.isdigit() and len(following) == 3 and text[place - 1 : place].isdigit() and not text[place + 4 : place + 5].isdigit()
+            grouped = (
+                following.isdigit()
+                and len(following) == 3
+                and text[place - 1 : place].isdigit()
+                and not text[place + 4 : place + 5].isdigit()
+            )
             if tight or mark == ";" or not grouped:
                 parts.append(text[start:place])
                 start = place + 1
@@ -283,11 +326,19 @@ def _expression(text: str) -> str:
     text = re.sub(r"\\[,;: ]|\\q?quad\b|~", " ", text)
     for symbol, command in _SYMBOLS.items():
         text = text.replace(symbol, command)
-    text = re.sub(r"√\s*\(([^()]*)\)|√\s*(\d+(?:\.\d+)?|\\?[A-Za-z]+)", lambda match: f"\\sqrt{{{match[1] or match[2]}}}", text)
+    text = re.sub(
+        r"√\s*\(([^()]*)\)|√\s*(\d+(?:\.\d+)?|\\?[A-Za-z]+)",
+        lambda match: f"\\sqrt{{{match[1] or match[2]}}}",
+        text,
+    )
     text = re.sub(r"∛\s*\(?(\d+|[a-z])\)?", r"\\sqrt[3]{\1}", text)
     text = re.sub(r"(?<![\\A-Za-z])sqrt\s*\(([^()]*(?:\([^()]*\)[^()]*)*)\)", r"\\sqrt{\1}", text)
     text = re.sub(r"(?<![\\A-Za-z])(?:infinity|inf)(?![A-Za-z])", r"\\infty ", text)
-    text = re.sub(r"(?<![\\A-Za-z])(sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|log|ln|exp|pi)(?![A-Za-z])", r"\\\1 ", text)
+    text = re.sub(
+        r"(?<![\\A-Za-z])(sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|log|ln|exp|pi)(?![A-Za-z])",
+        r"\\\1 ",
+        text,
+    )
     text = re.sub(r"\^\s*\(([^()]*)\)", r"^{\1}", text)
     return re.sub(r"\^\s*(-\s*(?:\d+|[a-z]))", r"^{\1}", text)
 
@@ -299,7 +350,9 @@ def _parsed(text: str) -> Any:
 
     if not text or len(text) > 1000:
         return None
-    found = parse(f"${text}$", [LatexExtractionConfig()], fallback_mode="no_fallback", parsing_timeout=_SECONDS)
+    found = parse(
+        f"${text}$", [LatexExtractionConfig()], fallback_mode="no_fallback", parsing_timeout=_SECONDS
+    )
     return found[0] if found else None
 
 
@@ -331,7 +384,11 @@ def _without_units(gold: str, said: str) -> tuple[str, str, bool]:
         words = f"{match['text'] or match['words']}{match['power'] or ''}" if match else ""
         known = quantities(f"1 {words}") if words and not _CONNECTIVE.search(words) else ()
         read = quantities(text)
-        units.append((text[: match.start()], known[0]) if match and known else (text, read[0] if read else Quantity(_ONE)))
+        units.append(
+            (text[: match.start()], known[0])
+            if match and known
+            else (text, read[0] if read else Quantity(_ONE))
+        )
     (gold, one), (said, other) = units
     named = [quantity.unit for quantity in (one, other)]
     if all(named) and named[0] != named[1]:
@@ -356,7 +413,12 @@ def _places(text: str) -> int | None:
 def _is_number(expression: Any) -> bool:
     import sympy
 
-    return isinstance(expression, sympy.Expr) and not expression.free_symbols and bool(expression.is_number) and not expression.is_infinite
+    return (
+        isinstance(expression, sympy.Expr)
+        and not expression.free_symbols
+        and bool(expression.is_number)
+        and not expression.is_infinite
+    )
 
 
 def _close(one: Any, other: Any, places: int | None, others: int | None) -> bool:
@@ -369,7 +431,9 @@ def _close(one: Any, other: Any, places: int | None, others: int | None) -> bool
     difference, size = abs(first - second), max(abs(first), abs(second))
     if size == 0:
         return True
-    if difference <= size * sympy.Float(10, _DIGITS) ** (-30 if not one.has(sympy.Float) and not other.has(sympy.Float) else -12):
+    if difference <= size * sympy.Float(10, _DIGITS) ** (
+        -30 if not one.has(sympy.Float) and not other.has(sympy.Float) else -12
+    ):
         return True
     known = [number for number in (places, others) if number is not None]
     step = sympy.Float(10, _DIGITS) ** -min(known) if known else 0

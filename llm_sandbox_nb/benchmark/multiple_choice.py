@@ -188,7 +188,12 @@ def _again(text: str) -> str | None:
     correction = is_corrected(text, 0)
     if correction is None:
         return None
-    rest = re.sub(r"^[\s,:;.!-]*(?:(?:no|it's|it\s+is|sorry|i\s+mean|make\s+that|should\s+be|it\s+should\s+be)\b[\s,:;.!-]*)*", "", text[correction.end() :], flags=re.IGNORECASE)
+    rest = re.sub(
+        r"^[\s,:;.!-]*(?:(?:no|it's|it\s+is|sorry|i\s+mean|make\s+that|should\s+be|it\s+should\s+be)\b[\s,:;.!-]*)*",
+        "",
+        text[correction.end() :],
+        flags=re.IGNORECASE,
+    )
     return _alone(rest) or _stated(rest) or None
 
 

@@ -50,7 +50,12 @@ _WORDS = {
     "km/hour": "км/ч kmh km/std kph",
     "degC": "°c degrees_celsius degree_celsius celsius 度 grad_celsius", "degF": "°f degrees_fahrenheit degree_fahrenheit fahrenheit", "degree": "° deg",
 }  # fmt: skip
-_UNIT_OF = {alias: unit for unit, aliases in _WORDS.items() if len(unit) > 1 and unit not in ("percent", "per cent") for alias in aliases.split()}
+_UNIT_OF = {
+    alias: unit
+    for unit, aliases in _WORDS.items()
+    if len(unit) > 1 and unit not in ("percent", "per cent")
+    for alias in aliases.split()
+}
 _PERCENT = frozenset(word for word, sign in _WORDS.items() if sign == "%") | {"%", "٪"}
 _NO_UNIT = re.compile(
     r"\b(?:or|and|not|to|times|plus|minus|if|when|only|too|also|but|is|are|was|were|does|do|can|cannot|fails?|seems?|would|could|might|may"
@@ -59,7 +64,9 @@ _NO_UNIT = re.compile(
 )
 MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
 _MONTH = re.compile(rf"\b(?:{'|'.join(MONTHS)})[a-z]*\b", re.IGNORECASE)
-_TEXT = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname|rm|si|unit)\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
+_TEXT = re.compile(
+    r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname|rm|si|unit)\s*\{((?:[^{}]|\{[^{}]*\})*)\}"
+)
 _SPACING = re.compile(r"\\[,;:! ]|\\q?quad\b|~")
 _GROUPED = re.compile(r"\d{1,3}(?P<mark>[ ,'_])\d{3}(?:(?P=mark)\d{3})*(?:[.]\d+)?|\d{1,3}(?:\.\d{3}){2,}(?:,\d+)?|\d{1,3}(?:\.\d{3})+,\d+"
                       r"|\d{1,3}(?: \d{3})+,\d+|\d{1,2}(?:,\d{2})+,\d{3}(?:\.\d+)?")  # fmt: skip
@@ -100,19 +107,31 @@ class Quantity:
                 abs(plain.value) >= 1 and _same(share.value, plain.value, share.places, plain.places)
             )
         if not (self.unit and other.unit):
-            return not (self.attached or other.attached) and _same(self.value, other.value, self.places, other.places)
+            return not (self.attached or other.attached) and _same(
+                self.value, other.value, self.places, other.places
+            )
         if _plain_unit(self.unit) == _plain_unit(other.unit):
             return _same(self.value, other.value, self.places, other.places)
         converted = _converted(self.value, self.unit, other.unit)
-        return converted is not None and _same(converted, other.value, None, other.places, near=Fraction(1, 10**9))
+        return converted is not None and _same(
+            converted, other.value, None, other.places, near=Fraction(1, 10**9)
+        )
 
 
-def _same(one: Fraction, other: Fraction, places: int | None, others: int | None, near: Fraction = Fraction(1, 10**12)) -> bool:
+def _same(
+    one: Fraction,
+    other: Fraction,
+    places: int | None,
+    others: int | None,
+    near: Fraction = Fraction(1, 10**12),
+) -> bool:
     """Equal, or the shorter decimal of at least six digits is the other number rounded."""
     if one == other:
         return True
     difference = abs(one - other)
-    if difference <= near * max(abs(one), abs(other)) and (places is not None or others is not None or near > Fraction(1, 10**10)):
+    if difference <= near * max(abs(one), abs(other)) and (
+        places is not None or others is not None or near > Fraction(1, 10**10)
+    ):
         return True
     known = [number for number in (places, others) if number is not None]
     if not known:
@@ -124,8 +143,20 @@ def _same(one: Fraction, other: Fraction, places: int | None, others: int | None
 
 def cleaned(text: str) -> str:
     r"""Mathematics without spacing, `\text{}` and the marks around it."""
-    text = text.strip().replace("\\left", "").replace("\\right", "").replace("\\displaystyle", "").replace("{,}", ",")
-    text = text.replace("\\%", "%").replace("^\\circ", "°").replace("^{\\circ}", "°").replace("\\degree", "°").replace("\\$", "$")
+    text = (
+        text.strip()
+        .replace("\\left", "")
+        .replace("\\right", "")
+        .replace("\\displaystyle", "")
+        .replace("{,}", ",")
+    )
+    text = (
+        text.replace("\\%", "%")
+        .replace("^\\circ", "°")
+        .replace("^{\\circ}", "°")
+        .replace("\\degree", "°")
+        .replace("\\$", "$")
+    )
     text = _SPACING.sub(" ", text.replace("\\!", ""))
     text = _TEXT.sub(r" \1", text)
     if text.count("$") >= 2 and text.startswith("$") and text.endswith("$"):
@@ -136,7 +167,12 @@ def cleaned(text: str) -> str:
 @lru_cache(maxsize=4096)
 def quantities(text: str) -> tuple[Quantity, ...]:
     """The readings of a text that is one number with a unit or without; none when it is something else."""
-    text = re.sub(r"^(?:[≈~∼]|\\approx|\\sim|(?:about|approximately|around|roughly|circa|etwa|environ)\s)\s*", "", cleaned(text), flags=re.IGNORECASE)
+    text = re.sub(
+        r"^(?:[≈~∼]|\\approx|\\sim|(?:about|approximately|around|roughly|circa|etwa|environ)\s)\s*",
+        "",
+        cleaned(text),
+        flags=re.IGNORECASE,
+    )
     if text[:1].isalpha() and (number := _in_words(text)) is not None:
         return (number,)
     text = text.rstrip(". ") if not text.endswith(" .") else text
@@ -156,13 +192,20 @@ def quantities(text: str) -> tuple[Quantity, ...]:
             if unit and _CURRENCY_OF.get(unit.lower()) != _sign(money):
                 continue
             unit = _sign(money)
-        found.append(Quantity(value * factor, places if places is None else places - len(str(factor)) + 1, unit, attached))
+        found.append(
+            Quantity(
+                value * factor, places if places is None else places - len(str(factor)) + 1, unit, attached
+            )
+        )
     return tuple(found)
 
 
 _SMALL = {word: number for number, word in enumerate(
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split())}  # fmt: skip
-_TENS = {word: 10 * number for number, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), 2)}
+_TENS = {
+    word: 10 * number
+    for number, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), 2)
+}
 
 
 def _in_words(text: str) -> Quantity | None:
@@ -190,7 +233,11 @@ def _sign(money: str) -> str:
 
 def _value(match: re.Match[str]) -> tuple[Fraction, int | None] | None:
     sign = -1 if "-" in (match["sign"], match["sign2"]) else 1
-    for whole, top, bottom in (("whole", "top", "bottom"), ("whole2", "top2", "bottom2"), (None, "top3", "bottom3")):
+    for whole, top, bottom in (
+        ("whole", "top", "bottom"),
+        ("whole2", "top2", "bottom2"),
+        (None, "top3", "bottom3"),
+    ):
         if match[top]:
             below = match[bottom] or (match["bottom1"] if bottom == "bottom" else None)
             parts = decimal_of(match[top]), decimal_of(below or "0")
@@ -213,7 +260,11 @@ def decimal_of(text: str) -> tuple[Fraction, int | None] | None:
     if _GROUPED.fullmatch(text):
         last = max(text.rfind("."), text.rfind(","))
         mark = text[last] if last >= 0 else ""
-        decimal = bool(mark) and text.count(mark) == 1 and (len(text) - last != 4 or len(set(re.sub(r"\d", "", text))) > 1)
+        decimal = (
+            bool(mark)
+            and text.count(mark) == 1
+            and (len(text) - last != 4 or len(set(re.sub(r"\d", "", text))) > 1)
+        )
         if decimal:
             digits = re.sub(r"\D", "", text[:last]) + "." + text[last + 1 :]
         else:
@@ -239,12 +290,25 @@ def _magnitudes_and_units(rest: str, money: bool) -> list[tuple[int, str, bool]]
         first, _, more = words.partition(" ")
         first = first.lower().rstrip(".")
         if first not in _FACTORS:
-            head = next((word for word in _FACTORS if not word.isascii() and words.startswith(word) and len(word) == 1), None)
+            head = next(
+                (
+                    word
+                    for word in _FACTORS
+                    if not word.isascii() and words.startswith(word) and len(word) == 1
+                ),
+                None,
+            )
             if head is None or words.lower() in _UNIT_OF:
                 break
             first, more = head, words[len(head) :]
         factor, words = factor * _FACTORS[first], more.strip()
-    if factor == 1 and attached and words[:1] in _SHORT_FACTORS and (money or words[0] != "B") and not words[1:2].isalpha():
+    if (
+        factor == 1
+        and attached
+        and words[:1] in _SHORT_FACTORS
+        and (money or words[0] != "B")
+        and not words[1:2].isalpha()
+    ):
         unit = words[1:].strip()
         if not unit or _is_unit(unit):
             found.append((_SHORT_FACTORS[words[0]], unit, False))
@@ -258,9 +322,18 @@ def _magnitudes_and_units(rest: str, money: bool) -> list[tuple[int, str, bool]]
 
 def _is_unit(words: str) -> bool:
     """Whether the words behind a number are a unit, or what is counted: "days", "red apples", not "Baker Street"."""
-    if _plain_unit(words) in _PERCENT or words.lower() in _CURRENCY_OF or words.lower() in _UNIT_OF or _parsed(words):
+    if (
+        _plain_unit(words) in _PERCENT
+        or words.lower() in _CURRENCY_OF
+        or words.lower() in _UNIT_OF
+        or _parsed(words)
+    ):
         return True
-    if _NO_UNIT.search(words) or _MONTH.search(words) or words.lower() in ("am", "pm", "a.m", "p.m", "bc", "ad", "bce", "ce"):
+    if (
+        _NO_UNIT.search(words)
+        or _MONTH.search(words)
+        or words.lower() in ("am", "pm", "a.m", "p.m", "bc", "ad", "bce", "ce")
+    ):
         return False
     lowest = all(not word[:1].isupper() for word in words.split())
     return lowest and len(words) > 1 and bool(re.fullmatch(r"[^\W\d_]+(?:[ '-][^\W\d_]+){0,3}\.?", words))
@@ -298,7 +371,12 @@ def _parsed(unit: str) -> Any:
     unit = _plain_unit(unit)
     if not unit or unit[0] in "_.-" or unit in _CONSTANTS or re.search(r"[^\w/^*·⋅° .²³Ωμ%-]", unit):
         return None
-    text = re.sub(r"(?<=[A-Za-z])([23])(?!\d)", r"^\1", unit).replace("⋅", "*").replace("·", "*").replace("^2^", "^")
+    text = (
+        re.sub(r"(?<=[A-Za-z])([23])(?!\d)", r"^\1", unit)
+        .replace("⋅", "*")
+        .replace("·", "*")
+        .replace("^2^", "^")
+    )
     text = re.sub(r"(?<=[A-Za-z])\s+(?=-?\d)", "^", text)
     for form in dict.fromkeys((text, text.lower() if len(text) > 2 else text)):
         try:

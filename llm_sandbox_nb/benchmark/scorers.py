@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llm_sandbox_nb.benchmark.ifbench import ifbench
+from llm_sandbox_nb.benchmark.ifbench import constraints_of, ifbench
 from llm_sandbox_nb.benchmark.math_scorer import is_one_value, math_equal
+from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score, exact, letter, rouge_l, set_f1
 
 RowRule = Callable[[str, str, Mapping[str, Any]], Score]
@@ -37,7 +38,11 @@ def routed(answer: str, gold: str, row: Mapping[str, Any]) -> Score:
         return _free(answer, gold)
     if "multi" in kind or "extract" in kind or ("," in gold if kind else _is_list(gold)):
         return set_f1(answer, gold)
-    return letter(answer, gold) if "choice" in kind or _ONE_LETTER.fullmatch(gold.strip()) else _free(answer, gold)
+    return (
+        letter(answer, gold)
+        if "choice" in kind or _ONE_LETTER.fullmatch(gold.strip())
+        else _free(answer, gold)
+    )
 
 
 _ONE_LETTER = re.compile(r"[(\[]?[A-Za-z][)\].]?")
@@ -47,13 +52,20 @@ _WORD = re.compile(r"[^\W\d_]{2,}")
 def _is_list(gold: str) -> bool:
     """Whether a gold answer without a type is several items: "A, C", not "12,345", a date or a sentence."""
     items = re.split(r"[,;]\s*", gold.strip())
-    return len(items) > 1 and all(0 < len(item.split()) <= 4 for item in items) and not is_one_value(gold) and gold.strip()[-1:] not in ".!?"
+    return (
+        len(items) > 1
+        and all(0 < len(item.split()) <= 4 for item in items)
+        and not is_one_value(gold)
+        and gold.strip()[-1:] not in ".!?"
+    )
 
 
 def _free(answer: str, gold: str) -> Score:
     """By equality, then by ROUGE-L; by equality alone where gold is no text: ROUGE-L finds 10.0.0.9 close to 10.0.0.7."""
     equal = math_equal(answer, gold)
-    if equal.value == 1.0 or (re.search(r"\d", gold) and len(_WORD.findall(gold)) <= 3 and equal.value is not None):
+    if equal.value == 1.0 or (
+        re.search(r"\d", gold) and len(_WORD.findall(gold)) <= 3 and equal.value is not None
+    ):
         return equal
     return rouge_l(answer, gold)
 
@@ -95,6 +107,19 @@ def score_row(scorer: str, answer: str | None, gold: str, row: Mapping[str, Any]
     if not 0 <= value <= 1:
         raise ValueError(f"it gave {value}, which is not between 0 and 1")
     return replace(said, value=value)
+
+
+def gold_problem(scorer: str, row: Row) -> str:
+    """What a row lacks for this scorer; empty when nothing is missing. An own scorer decides itself what it needs."""
+    follows = scorer == "ifbench" or (
+        scorer == "routed" and row.domain.removesuffix("_mini") == "instruct_follow"
+    )
+    if follows:
+        identities, _ = constraints_of(row.ground_truth, row.extra)
+        return "" if identities else "has no instruction_id_list with kwargs, one for each constraint"
+    if scorer in (*RULES, "judge") and not row.ground_truth.strip():
+        return "has no ground_truth, so no answer can be scored"
+    return ""
 
 
 def load_scorer(path: Path) -> Callable[..., Any]:

@@ -17,7 +17,9 @@ from llm_sandbox_nb.benchmark.normalisation import boxes, is_corrected
 _LONGEST = 2000
 """Characters of a sentence that is looked at."""
 _DISPLAY = re.compile(r"\\\[(.{0,1000}?)\\\]|\\\((.{0,1000}?)\\\)|\$\$(.{0,1000}?)\$\$", re.DOTALL)
-_ALIGNED = re.compile(r"\\(?:begin|end)\{(?:align|aligned|equation|gather|eqnarray)\*?\}|(?<!\\)&(?=[^a-z]*=)")
+_ALIGNED = re.compile(
+    r"\\(?:begin|end)\{(?:align|aligned|equation|gather|eqnarray)\*?\}|(?<!\\)&(?=[^a-z]*=)"
+)
 _MARKUP = re.compile(r"(?<!\d)\*\*|\*\*(?!\d)|__|`|^[#> \t]+|[✅☑✔️👉→∴]", re.MULTILINE)
 _ANSWER = re.compile(
     rf"""(?:(?<![^\W_])(?:final[ _])?(?:answer|ans|result|solution)(?:_\w{{1,9}})?
@@ -34,7 +36,8 @@ _SENTENCE = re.compile(r"[.!?;](?=\s|\Z)|\n|\Z")
 _NO_SENTENCE = re.compile(r"\d[.)]\s")
 """The number of a list's entry."""
 _LEADING = re.compile(
-    r"(?:so|thus|hence|therefore|then|finally|we\s+get|in\s+total|that\s+is|exactly|precisely)\b[,:]?\s+", re.IGNORECASE
+    r"(?:so|thus|hence|therefore|then|finally|we\s+get|in\s+total|that\s+is|exactly|precisely)\b[,:]?\s+",
+    re.IGNORECASE,
 )
 _VERB = re.compile(
     r"\b(?:is|are|it's|equals?|get|got|have|obtain|gives?|yields?|be|comes?\s+to)\b"
@@ -50,7 +53,10 @@ _REASON = re.compile(
     r",?\s+(?:not|because|since|as|rather\s+than|instead\s+of|and\s+not)\s|,\s+(?:so|but|which|where)\s|\s[—–―]\s|\s-\s+(?=[a-z]{2})",
     re.IGNORECASE,
 )
-_ADDED = re.compile(r"(?<=[\w%})])\s+(?:in\s+(?:total|all)|altogether|overall|exactly|of\s+(?:the|an?|all)\s+[a-z]{2,20})\Z", re.IGNORECASE)
+_ADDED = re.compile(
+    r"(?<=[\w%})])\s+(?:in\s+(?:total|all)|altogether|overall|exactly|of\s+(?:the|an?|all)\s+[a-z]{2,20})\Z",
+    re.IGNORECASE,
+)
 _AGAIN = re.compile(
     r"[\s,:;.!-]*(?:(?:no|sorry|actually|wait|hmm|oops|i\s+mean|make\s+that|that's\s+(?:wrong|not\s+right)"
     r"|(?:it|that|this)\s+should\s+(?:have\s+been|be)|should\s+be|the\s+(?:correct|right)\s+(?:one|value|number)\s+is)\b[\s,:;.!-]*)*",
@@ -106,7 +112,11 @@ def stated_text(text: str, read: Reader) -> list[str]:
     last_line = text.rpartition("\n")[2]
     said = _said(text, read)
     if said is None:
-        said = read(last_line) if "\n" in text and len(last_line) < 100 and not _VERB.search(last_line) else _concluded(last_line, read)
+        said = (
+            read(last_line)
+            if "\n" in text and len(last_line) < 100 and not _VERB.search(last_line)
+            else _concluded(last_line, read)
+        )
     return [said] if said else []
 
 
@@ -130,7 +140,9 @@ def _of_json(text: str) -> str | None:
         return None
     if not isinstance(record, dict):
         return None
-    found = [str(value) for key, value in record.items() if key.lower() in ("answer", "final_answer", "result")]
+    found = [
+        str(value) for key, value in record.items() if key.lower() in ("answer", "final_answer", "result")
+    ]
     return found[-1] if found else None
 
 

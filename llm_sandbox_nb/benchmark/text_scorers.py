@@ -81,7 +81,9 @@ def set_f1(answer: str, gold: str) -> Score:
     found = [_f1(_items(answer, joined), _items(gold, joined)) for joined in (False, True)]
     if found[0] is None:
         return NO_GOLD
-    return Score(max(value for value in found if value is not None), "" if _items(answer, False) else "unparsable")
+    return Score(
+        max(value for value in found if value is not None), "" if _items(answer, False) else "unparsable"
+    )
 
 
 def _f1(said: set[str], wanted: set[str]) -> float | None:
@@ -117,7 +119,12 @@ def _items(text: str, joined: bool) -> set[str]:
             return {text_key(str(value)) for value in values} - {""}
     except (ValueError, RecursionError):
         pass
-    text = re.sub(r"^\s*(?:so\s+)?(?:the\s+)?(?:correct\s+|final\s+)?(?:answers?|options?|choices?)?\s*(?:is|are)?\s*:", "", text, flags=re.IGNORECASE)
+    text = re.sub(
+        r"^\s*(?:so\s+)?(?:the\s+)?(?:correct\s+|final\s+)?(?:answers?|options?|choices?)?\s*(?:is|are)?\s*:",
+        "",
+        text,
+        flags=re.IGNORECASE,
+    )
     text = _LED_IN.sub("", text.strip(), count=1)
     text = re.sub(r"^\s*(?:[-*•·–—‣]|\d{1,2}[.)])\s+", "", text, flags=re.MULTILINE)
     text = re.sub(r"^\s*(?:both|all of|options?|choices?)\s+(?=\S)", "", text, flags=re.IGNORECASE)
@@ -125,7 +132,9 @@ def _items(text: str, joined: bool) -> set[str]:
     if not joined:
         separators += r"|\s+(?:and|&|\+|und|et|y|e|и|та|と|和|및)\s+"
     text = re.sub(r"[,;]\s*(?:and|&|und|et|y|и)\s+", ", ", text)
-    items = (item.strip().strip("[]{}()\"'*`.").strip() for item in re.split(separators, text, flags=re.IGNORECASE))
+    items = (
+        item.strip().strip("[]{}()\"'*`.").strip() for item in re.split(separators, text, flags=re.IGNORECASE)
+    )
     return {item.casefold() for item in items if item}
 
 
