@@ -6,6 +6,7 @@ English has its own patterns, in `stated_answer` and `multiple_choice`.
 from __future__ import annotations
 
 import re
+import unicodedata
 
 _ANSWER = (
     "答案", "正确答案", "正確答案", "最终答案", "答", "答え", "正解", "正答", "解答", "回答", "答复",  # Chinese, Japanese
@@ -19,7 +20,7 @@ _ANSWER = (
     "ответ", "результат", "відповідь",  # Russian, Ukrainian
     "jawaban", "jawabannya", "wangsulan",  # Indonesian, Malay, Javanese
     "antwort", "lösung", "ergebnis",  # German
-    "jibu", "amsa", "ìdáhùn", "idahun",  # Swahili, Hausa, Yoruba
+    "jibu", "amsa", "ìdáhùn", "idahun", "idáhùn", "àmọ̀nà", "àdáhùn", "ànúgọ", "àṣàyàn",  # Swahili, Hausa, Yoruba
     "సమాధానం", "జవాబు",  # Telugu
     "cevap", "cevabı", "cevabınız", "yanıt", "sonuç",  # Turkish
     "விடை", "பதில்",  # Tamil
@@ -39,15 +40,21 @@ _AFTER = (
 """What stands behind an answer, where the verb is last."""
 
 
+_NOT = ("nicht", "kein", "no", "non", "pas", "não", "nao", "не", "нет", "nie", "bukan", "tidak", "không", "niet", "inte", "ikke", "नहीं", "ليست", "ليس",
+        "siyo", "değil", "নয়", "নয়", "nu")  # fmt: skip
+
+
 def _any(words: tuple[str, ...]) -> str:
-    return "|".join(sorted({re.escape(word) for word in words}, key=len, reverse=True))
+    return "|".join(sorted({re.escape(unicodedata.normalize("NFKC", word)) for word in words}, key=len, reverse=True))
 
 
 INTRODUCED = (
-    rf"(?<![^\W\d_])(?:{_any(_ANSWER)})(?:[^\W\d_]{{1,4}}(?=\s*[:=]))?(?:\s+(?![A-Z]\b)[^\W\d_]{{2,12}}){{0,2}}?\s*[*_`\"']{{0,4}}"
-    rf"(?:\s*(?:[:=\-–—→ः]|\s(?:{_any(_IS)})(?=[\s:*])|は|が|คือ|은|는|이|가|是|为|為|选|選)\s*:?|(?=\s))"
+    rf"(?<![^\W\d_])(?:{_any(_ANSWER)})(?:[^\W\d_]{{1,4}}(?=\s*[:=]))?(?:\s+(?![A-Z]\b|(?:{_any(_NOT)})\b)[^\W\d_]{{2,12}}){{0,2}}?\s*[*_`\"']{{0,4}}"
+    rf"(?:\s*(?:[:=\-–—→ःঃ]|\s(?:{_any(_IS)})(?=[\s:*])|は|が|คือ|은|는|이|가|是|为|為|选|選)\s*:?|(?=\s+(?:[*_`\"'(\[]*[A-Z]\b|[-+\d$\\√(])))"
 )
 """Matches up to where the answer begins: "Die richtige Antwort ist", "正解は", "Ответ:"."""
 BEHIND = rf"(?:\s*(?:{_any(_AFTER)}))"
+NEGATED = r"(?:\s*(?:değil|नहीं|नाही|가\s*아|이\s*아|은\s*아|는\s*아|ではな|じゃな|でな|নয়|নয়|نہیں|نیست|ไม่))"
+"""What says behind an answer that it is none."""
 OTHER_SCRIPT = "\u0900-\u0dff\u0e00-\u0eff\u1100-\u11ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 """Characters of scripts that put no blank behind a Latin letter."""

@@ -33,6 +33,7 @@ def ifbench(answer: str, gold: str, row: Mapping[str, Any]) -> Score:
     failed = []
     for identity, given in zip(identities, arguments, strict=True):
         try:
+            _check_arguments(identity, given)
             holds = follows(answer, identity, given, prompt)
         except LookupError as error:
             lines = [line.strip(" *") for line in str(error).splitlines() if line.strip(" *")]
@@ -71,11 +72,21 @@ def _list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, Iterable) else []
 
 
+def _check_arguments(identity: str, arguments: Mapping[str, Any]) -> None:
+    """Raises LookupError when a number is missing that the checker would draw at random."""
+    from if_verifiable.ifbench.instructions_registry import INSTRUCTION_DICT
+
+    keys = INSTRUCTION_DICT[identity](identity).get_instruction_args_keys()
+    missing = [key for key in keys if arguments.get(key) is None and key != "prompt_to_repeat"]
+    if missing:
+        raise LookupError(f"its kwargs lack {', '.join(missing)}, which its checker would draw at random")
+
+
 def follows(answer: str, identity: str, arguments: Mapping[str, Any], prompt: str) -> bool:
     """Whether one of the variants keeps one constraint.
 
     Raises:
-        LookupError: no such constraint is known, its arguments are missing, or its checker misses data.
+        LookupError: no such constraint is known, or its checker misses data.
     """
     from if_verifiable.ifbench.instructions_registry import INSTRUCTION_DICT
 
@@ -84,9 +95,6 @@ def follows(answer: str, identity: str, arguments: Mapping[str, Any], prompt: st
         checker.build_description(**{key: value for key, value in arguments.items() if value is not None})
     except TypeError as error:
         raise LookupError(f"its checker does not take these arguments ({error})") from error
-    missing = [key for key in checker.get_instruction_args_keys() if arguments.get(key) is None]
-    if missing and "prompt_to_repeat" not in missing:
-        raise LookupError(f"its kwargs lack {', '.join(missing)}, which its checker would draw at random")
     needed = checker.get_instruction_args()
     if needed and "prompt" in needed:
         checker.build_description(prompt=prompt)

@@ -34,7 +34,7 @@ _CONNECTIVE = re.compile(
     re.IGNORECASE,
 )
 _OR = re.compile(r"(?:,\s*)?\s(?:or|and|oder|und|y|ou|et|и|или)\s", re.IGNORECASE)
-_NAME = re.compile(r"\s*[A-Za-zα-ωΑ-Ω](?:_?\{?\w{1,3}\}?)?(?:\([a-z]\))?\s*=\s*(?=[^=])")
+_NAME = re.compile(r"\s*(?!\d)[^=+\-*^<>\d]*(?:_\{?\w{1,4}\}?)?[^=+\-*^<>\d]*=\s*(?=[^=]+\Z)")
 _RANGE = re.compile(
     r"(?:from\s+|between\s+)?(-?\d[\d.,]*)\s*(%?)\s*(?:-|to|and|bis|至|~)\s*(-?\d[\d.,]*)\s*(.{0,20})",
     re.IGNORECASE,
@@ -54,7 +54,7 @@ _NO_MATHEMATICS = re.compile(
 _OPEN, _CLOSE = {"(": ")", "[": "]", "{": "}"}, {")", "]", "}"}
 _SYMBOLS = {
     "**": "^", "π": "\\pi ", "∞": "\\infty ", "×": "\\times ", "·": "\\cdot ", "⋅": "\\cdot ", "÷": "/", "≤": "\\le ", "≥": "\\ge ",
-    "≠": "\\ne ", "±": "\\pm ", "∪": "\\cup ", "∩": "\\cap ", "∈": "\\in ", "∅": "\\emptyset ", "ℝ": "\\mathbb{R}", "∖": "\\setminus ",
+    "≠": "\\ne ", "!=": "\\ne ", "±": "\\pm ", "∪": "\\cup ", "∩": "\\cap ", "∈": "\\in ", "∅": "\\emptyset ", "ℝ": "\\mathbb{R}", "∖": "\\setminus ",
     "<=": "\\le ", ">=": "\\ge ", "θ": "\\theta ", "α": "\\alpha ", "β": "\\beta ", "φ": "\\phi ", "λ": "\\lambda ",
 }  # fmt: skip
 
@@ -62,7 +62,7 @@ _SYMBOLS = {
 def math_equal(answer: str, gold: str) -> Score:
     """Whether what the answer states equals gold: as mathematics, or as text where gold is no mathematics."""
     gold, answer = normalised(gold), normalised(answer)
-    wanted = _without_dollars((boxes(gold) or [gold])[-1])
+    wanted = _without_dollars(", ".join(boxes(gold)) or gold)
     if not wanted:
         return Score(None, "the gold answer is empty")
     if is_mathematics(wanted):
@@ -70,6 +70,8 @@ def math_equal(answer: str, gold: str) -> Score:
             return Score(None, f"the gold answer {gold[:50]!r} cannot be parsed")
         said = stated_values(answer, _mathematics)
         said = said or ([answer] if text_key(answer) == text_key(wanted) else [])
+        if len(said) > 1 and (elements := _elements(wanted)) and len(elements[1]) == len(said):
+            said = [", ".join(said)]  # a box for each of several values
         return _result(said, bool(said) and all(_same(wanted, one) for one in said))
     given = given_answers(answer)
     said = given if given is not None else [answer]
@@ -87,11 +89,7 @@ def _result(said: list[str], equal: bool) -> Score:
 def _without_dollars(text: str) -> str:
     """The text without the marks of a formula around it; one mark alone is a currency."""
     text = text.strip()
-    return (
-        text.strip("$").strip()
-        if text.count("$") > 1 or text.endswith("$") and not text[-2:-1].isdigit()
-        else text
-    )
+    return text.strip("$").strip() if text.startswith("$") and text.endswith("$") else text
 
 
 @lru_cache(maxsize=1024)
@@ -226,7 +224,7 @@ def _without_name(gold: str, said: str) -> tuple[str, str]:
     for mark in ("\\approx", "≈", "\\thickapprox"):
         if mark in said and mark not in gold:
             before, _, after = said.partition(mark)
-            said = before.strip() or after.strip()
+            said = after.strip() if not before.strip() or re.fullmatch(r"\s*[a-zA-Z]\s*", before) else before.strip()
     return gold.strip(), said.strip()
 
 
@@ -292,13 +290,9 @@ def _same_elements(gold: tuple[str, list[str]], said: tuple[str, list[str]]) -> 
         return False
     if brackets not in ("", "{}") or others not in ("", "{}"):
         return len(wanted) == len(found) and all(map(_same, wanted, found))
-    left = list(dict.fromkeys(found))
-    for one in dict.fromkeys(wanted):
-        match = next((other for other in left if _same(one, other)), None)
-        if match is None:
-            return False
-        left.remove(match)
-    return not left
+    return all(any(_same(one, other) for other in found) for one in wanted) and all(
+        any(_same(one, other) for one in wanted) for other in found
+    )
 
 
 def _same_text(gold: str, said: str) -> bool:
@@ -323,7 +317,7 @@ def _date(match: re.Match[str]) -> tuple[int, int, int]:
 def _expression(text: str) -> str:
     """The LaTeX of a text that may be written without it: `√5`, `2**3`, `sqrt(2)`, `10^-4`."""
     text = text.strip().strip("$").replace("\\!", "").replace("{,}", "")
-    text = re.sub(r"\\[,;: ]|\\q?quad\b|~", " ", text)
+    text = re.sub(r"\\mathrm\s*\{([a-z])\}", r"\1", re.sub(r"\\[,;: ]|\\q?quad\b|~", " ", text))
     for symbol, command in _SYMBOLS.items():
         text = text.replace(symbol, command)
     text = re.sub(

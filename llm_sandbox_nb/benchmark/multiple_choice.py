@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 
-from llm_sandbox_nb.benchmark.answer_words import BEHIND, INTRODUCED, OTHER_SCRIPT
+from llm_sandbox_nb.benchmark.answer_words import BEHIND, INTRODUCED, NEGATED, OTHER_SCRIPT
 from llm_sandbox_nb.benchmark.normalisation import boxes, is_corrected, normalised
 
 _TAG = re.compile(
@@ -76,7 +76,7 @@ _STATED = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _STATED_ELSEWHERE = re.compile(
-    rf"""(?i:{INTRODUCED}){_MARKS}(?P<letter>[A-Za-z]){_WHOLE}(?!/|-[A-Za-z]|\+|\#)
+    rf"""(?i:{INTRODUCED}){_MARKS}(?P<letter>[A-Za-z]){_WHOLE}(?!/|-[A-Za-z]|\+|\#|{NEGATED})
         (?=[\s*_`)\]}}"'$]*(?:[.!,;(\n]|:\s|\Z|-\s|{BEHIND}(?![A-Za-z])|[{OTHER_SCRIPT}]))""",
     re.VERBOSE,
 )
@@ -163,7 +163,7 @@ _GO_ON = frozenset(
 )
 
 
-_SMALL = re.compile(r"^(\W*)([a-j])(?=[.)]\s)|(?<![\w)])\(([a-j])\)(?=\s|\Z)", re.MULTILINE)
+_SMALL = re.compile(r"^([^\w\n]{0,8})([a-j])(?=[.)]\s)|(?<![\w)])\(([a-j])\)(?=\s|\Z)", re.MULTILINE)
 """Small letters of options: "b) ethanol"."""
 _SHORT = re.compile(r"A\s*[:=]\s*(\(?[A-J]\)?)\s*[.]?")
 """A for answer: "A: D"."""
@@ -276,7 +276,7 @@ def _said(match: re.Match[str], text: str) -> str | None:
 def _is_a_word(letter: str, text: str, end: int) -> bool:
     """Whether it is the article or the pronoun."""
     word = _NEXT_WORD.match(text, end) if letter in "AI" else None
-    return word is not None and word[1].lower() not in _GO_ON
+    return word is not None and word[1].isascii() and word[1].lower() not in _GO_ON
 
 
 def _several(letter: str, text: str, place: int) -> bool:

@@ -33,7 +33,7 @@ _CURRENCIES = {
 }  # fmt: skip
 _CURRENCY_OF = {word: sign for sign, words in _CURRENCIES.items() for word in [sign.lower(), *words.split()]}
 _WORDS = {
-    "percent": "%", "per cent": "%", "prozent": "%", "pour cent": "%", "por ciento": "%", "por cento": "%", "процентов": "%", "процента": "%", "yüzde": "%",
+    "percent": "%", "pct": "%", "percentage": "%", "per cent": "%", "prozent": "%", "pour cent": "%", "por ciento": "%", "por cento": "%", "процентов": "%", "процента": "%", "yüzde": "%",
     "hour": "stunde stunden heure heures hora horas час часа часов ora ore jam giờ saat 時間 小时 시간 घंटे uur godzin",
     "minute": "minuten minuto minutos minuti минут минуты минута menit phút dakika 分 分钟 分間 분 मिनट minuut minut",
     "second": "sekunde sekunden segundo segundos seconde secondes secondi secondo секунд секунды секунда detik giây saniye 秒 초 सेकंड sekund",
@@ -68,7 +68,7 @@ _TEXT = re.compile(
     r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname|rm|si|unit)\s*\{((?:[^{}]|\{[^{}]*\})*)\}"
 )
 _SPACING = re.compile(r"\\[,;:! ]|\\q?quad\b|~")
-_GROUPED = re.compile(r"\d{1,3}(?P<mark>[ ,'_])\d{3}(?:(?P=mark)\d{3})*(?:[.]\d+)?|\d{1,3}(?:\.\d{3}){2,}(?:,\d+)?|\d{1,3}(?:\.\d{3})+,\d+"
+_GROUPED = re.compile(r"[1-9]\d{0,2}(?P<mark>[ ,'_])\d{3}(?:(?P=mark)\d{3})*(?:[.]\d+)?|\d{1,3}(?:\.\d{3}){2,}(?:,\d+)?|\d{1,3}(?:\.\d{3})+,\d+"
                       r"|\d{1,3}(?: \d{3})+,\d+|\d{1,2}(?:,\d{2})+,\d{3}(?:\.\d+)?")  # fmt: skip
 _NUMBER = rf"(?:{_GROUPED.pattern.replace('(?P<mark>', '(?P<mark_N>').replace('(?P=mark)', '(?P=mark_N)')}|\d+[.,]\d+|[.,]\d+|\d+[.]?(?!\d))"
 _TIMES = r"\s*(?:[x×*·⋅]|\\times|\\cdot)\s*"
@@ -157,7 +157,7 @@ def cleaned(text: str) -> str:
         .replace("\\degree", "°")
         .replace("\\$", "$")
     )
-    text = _SPACING.sub(" ", text.replace("\\!", ""))
+    text = _SPACING.sub(" ", re.sub(r"(?<=,)\s*\\!\s*|\\!", "", text))
     text = _TEXT.sub(r" \1", text)
     if text.count("$") >= 2 and text.startswith("$") and text.endswith("$"):
         text = text.strip("$")
@@ -192,11 +192,9 @@ def quantities(text: str) -> tuple[Quantity, ...]:
             if unit and _CURRENCY_OF.get(unit.lower()) != _sign(money):
                 continue
             unit = _sign(money)
-        found.append(
-            Quantity(
-                value * factor, places if places is None else places - len(str(factor)) + 1, unit, attached
-            )
-        )
+        unit = "%" if _plain_unit(unit) == "%" else unit
+        decimals = None if places is None else places - len(str(factor)) + 1
+        found.append(Quantity(value * factor, decimals, unit, attached))
     return tuple(found)
 
 

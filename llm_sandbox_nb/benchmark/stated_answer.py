@@ -20,17 +20,18 @@ _DISPLAY = re.compile(r"\\\[(.{0,1000}?)\\\]|\\\((.{0,1000}?)\\\)|\$\$(.{0,1000}
 _ALIGNED = re.compile(
     r"\\(?:begin|end)\{(?:align|aligned|equation|gather|eqnarray)\*?\}|(?<!\\)&(?=[^a-z]*=)"
 )
+_CLOSING = re.compile(r"(?:\s*(?:<\|\w{1,20}\|>(?:user|assistant)?|I\s+hope\s+(?:it|this)\s+(?:is\s+correct|helps)[.!]?))+\s*\Z", re.IGNORECASE)
 _MARKUP = re.compile(r"(?<!\d)\*\*|\*\*(?!\d)|__|`|^[#> \t]+|[✅☑✔️👉→∴]", re.MULTILINE)
 _ANSWER = re.compile(
     rf"""(?:(?<![^\W_])(?:final[ _])?(?:answer|ans|result|solution)(?:_\w{{1,9}})?
         (?:\s+(?:here|(?:to|for|of)\s[^.:=?\n]{{0,60}}?))?)["']?\s*
         (?:(?:is|comes\s+(?:out\s+)?to|must\s+be|should\s+be|has\s+to\s+be|would\s+be|will\s+be|becomes)\b
-          (?:\s+(?:therefore|thus|hence|then|indeed|clearly|simply|just))?\s*:?|[:=])\s*
+          (?:\s+(?:therefore|thus|hence|then|indeed|clearly|simply|just))?\s*:?|[:=]|(?=\s\$))\s*
         |{INTRODUCED}\s*""",
     re.IGNORECASE | re.VERBOSE,
 )
 _IS_THE_ANSWER = re.compile(
-    r"\s+is\s+(?:therefore\s+)?(?:the|our|my)\s+(?:final\s+|correct\s+|right\s+)?answer\b", re.IGNORECASE
+    r"\s+is\s+(?:therefore\s+)?(?:the|our|my)\s+(?:final\s+|correct\s+|right\s+)?(?:answer|solution)\b", re.IGNORECASE
 )
 _SENTENCE = re.compile(r"[.!?;](?=\s|\Z)|\n|\Z")
 _NO_SENTENCE = re.compile(r"\d[.)]\s")
@@ -40,7 +41,7 @@ _LEADING = re.compile(
     re.IGNORECASE,
 )
 _VERB = re.compile(
-    r"\b(?:is|are|it's|equals?|get|got|have|obtain|gives?|yields?|be|comes?\s+to)\b"
+    r"\b(?:is|are|it's|equals?|get|got|have|(?:find|conclude|see)\s+that|obtain|gives?|yields?|be|comes?\s+to)\b"
     r"(?:\s+(?:therefore|thus|then|exactly|simply|just|about|approximately))?\s*:?\s+",
     re.IGNORECASE,
 )
@@ -86,7 +87,7 @@ def stated_values(text: str, read: Reader) -> list[str]:
     if given is not None:
         return given
     text = _DISPLAY.sub(lambda match: f"${' '.join((match[1] or match[2] or match[3] or '').split())}$", text)
-    text = _MARKUP.sub("", _ALIGNED.sub("", text)).strip()
+    text = _CLOSING.sub("", _MARKUP.sub("", _ALIGNED.sub("", text))).strip()
     correction = is_corrected(text, 0)
     if correction is not None and (again := _said_again(text, correction.end(), read)):
         return [again]
@@ -153,7 +154,8 @@ def _said(text: str, read: Reader) -> str | None:
         end = _SENTENCE.search(text, match.end(), match.end() + _LONGEST)
         assert end is not None
         if end[0] != "?" and not is_supposed(text, match.start()):
-            found, place = read(text[match.end() : end.start()]) or "", end.end()
+            part = text[match.end() : end.start()]
+            found, place = read(part) or _concluded(part, read) or "", end.end()
             if not found and end[0] in ".!":  # "1.5 and so on. " ends a sentence, "St. " does not
                 found = read(text[match.end() : _line_end(text, match.end())]) or ""
             if not found and end[0] == "!":
