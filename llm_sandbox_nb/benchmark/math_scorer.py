@@ -34,6 +34,7 @@ _CONNECTIVE = re.compile(
     re.IGNORECASE,
 )
 _OR = re.compile(r"(?:,\s*)?\s(?:or|and|oder|und|y|ou|et|и|или)\s", re.IGNORECASE)
+_TEXT_OR = re.compile(r"\\(?:text|mathrm)\s*\{\s*(and|or)\s*\}")
 _NAME = re.compile(r"\s*(?!\d)[^=+\-*^<>\d]*(?:_\{?\w{1,4}\}?)?[^=+\-*^<>\d]*=\s*(?=[^=]+\Z)")
 _RANGE = re.compile(
     r"(?:from\s+|between\s+)?(-?\d[\d.,]*)\s*(%?)\s*(?:-|to|and|bis|至|~)\s*(-?\d[\d.,]*)\s*(.{0,20})",
@@ -172,6 +173,7 @@ def _same(gold: str, said: str) -> bool:
         return True
     if said.endswith("!") and not gold.endswith("!") and quantities(said.rstrip("!")):
         return _same(gold, said.rstrip("!"))
+    gold, said = (text.replace("!=", "\\ne ").replace(">=", "\\ge ").replace("<=", "\\le ") for text in (gold, said))
     some, others = _elements(gold), _elements(said)
     if some and others and "=" in gold + said and _same_elements(some, others):
         return True
@@ -247,6 +249,7 @@ def _elements(text: str) -> tuple[str, list[str]] | None:
             return None
     if "\\begin" in text or "|" in text:
         return None
+    text = _TEXT_OR.sub(r" \1 ", text)
     parts = _split(text if brackets else _OR.sub(", ", text), tight=bool(brackets))
     if len(parts) < 2 and not brackets:
         return None

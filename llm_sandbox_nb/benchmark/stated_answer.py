@@ -18,9 +18,12 @@ _LONGEST = 2000
 """Characters of a sentence that is looked at."""
 _DISPLAY = re.compile(r"\\\[(.{0,1000}?)\\\]|\\\((.{0,1000}?)\\\)|\$\$(.{0,1000}?)\$\$", re.DOTALL)
 _ALIGNED = re.compile(
-    r"\\(?:begin|end)\{(?:align|aligned|equation|gather|eqnarray)\*?\}|(?<!\\)&(?=[^a-z]*=)"
+    r"\\(?:begin|end)\{(?:align|aligned|equation|gather|eqnarray)\*?\}|(?<!\\)&(?=[^a-z]{0,40}=)"
 )
-_CLOSING = re.compile(r"(?:\s*(?:<\|\w{1,20}\|>(?:user|assistant)?|I\s+hope\s+(?:it|this)\s+(?:is\s+correct|helps)[.!]?))+\s*\Z", re.IGNORECASE)
+_CLOSING = re.compile(
+    r"(?:<\|\w{1,20}\|>(?:user|assistant)?|I\s{1,3}hope\s{1,3}(?:it|this)\s{1,3}(?:is\s{1,3}correct|helps)[.!]?)\Z", re.IGNORECASE
+)
+"""What models write behind their answer."""
 _MARKUP = re.compile(r"(?<!\d)\*\*|\*\*(?!\d)|__|`|^[#> \t]+|[✅☑✔️👉→∴]", re.MULTILINE)
 _ANSWER = re.compile(
     rf"""(?:(?<![^\W_])(?:final[ _])?(?:answer|ans|result|solution)(?:_\w{{1,9}})?
@@ -87,7 +90,9 @@ def stated_values(text: str, read: Reader) -> list[str]:
     if given is not None:
         return given
     text = _DISPLAY.sub(lambda match: f"${' '.join((match[1] or match[2] or match[3] or '').split())}$", text)
-    text = _CLOSING.sub("", _MARKUP.sub("", _ALIGNED.sub("", text))).strip()
+    text = _MARKUP.sub("", _ALIGNED.sub("", text)).strip()
+    for _ in range(2):
+        text = text[:-100] + _CLOSING.sub("", text[-100:]).rstrip()
     correction = is_corrected(text, 0)
     if correction is not None and (again := _said_again(text, correction.end(), read)):
         return [again]
