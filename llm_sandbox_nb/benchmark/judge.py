@@ -24,6 +24,7 @@ from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score
 from llm_sandbox_nb.benchmark.verdicts import Opinion, opinion_of
 from llm_sandbox_nb.model.contract import Model, ModelError, ModelSettings
 from llm_sandbox_nb.model.retries import RetryPolicy, reply_with_retries
+from llm_sandbox_nb.trajectory.events import Usage
 
 PROMPT_VERSION = "2"
 _PROMPT = """You grade an answer to a question by comparing it with the official answer. Grade only whether the \

@@ -124,7 +124,7 @@ _LISTED = re.compile(
 )
 _REJECTED = re.compile(
     r"[\W_]*+(?:(?:is|was)\s+(?:\w+ly\s+)?(?:not|wrong|incorrect|false|excluded|eliminated|impossible|unlikely|ruled\s+out)"
-    r"|isn['’]t|can\s+be\s+(?:excluded|eliminated|ruled\s+out)|cannot\s+be\s+(?:right|correct|true|the))\b",
+    r"|(?:is|looks?|seems?)\s+(?:tempting|possible|plausible|close|a\s+guess)|isn['’]t|can\s+be\s+(?:excluded|eliminated|ruled\s+out)|cannot\s+be\s+(?:right|correct|true|the))\b",
     re.IGNORECASE,
 )
 _ONLY_MARKS = re.compile(r"[\s*_`$#>\"'“”‘’.)]*+\Z")

@@ -91,7 +91,8 @@ def without_thinking(text: str) -> str:
     """The text without thoughts, which are no answer: in tags, or in a channel of their own. One without end has no answer."""
     if "think" not in text.lower() and "<" not in text:
         return text.strip()
-    kept, place, depth = [], 0, 0
+    kept: list[str] = []
+    place = depth = 0
     for match in _THOUGHT_MARK.finditer(text):
         ends = match["final"] or match["end"] or match["end2"] or match["end3"]
         if ends:

@@ -22,6 +22,7 @@ _MAGNITUDES = {
     10**8: "億 亿 억",
     10**9: "billion billions bn milliard milliards milliarde milliarden mrd миллиард миллиарда миллиардов млрд miliar tỷ milyar miljard miliardi",
     10**12: "trillion trillions tn 兆 조",
+    100: "hundred",
     12: "dozen",
 }  # fmt: skip
 _FACTORS = {word: factor for factor, words in _MAGNITUDES.items() for word in words.split()}
@@ -68,7 +69,7 @@ _TEXT = re.compile(
     r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname|rm|si|unit)\s*\{((?:[^{}]|\{[^{}]*\})*)\}"
 )
 _SPACING = re.compile(r"\\[,;:! ]|\\q?quad\b|~")
-_GROUPED = re.compile(r"[1-9]\d{0,2}(?P<mark>[ ,'_])\d{3}(?:(?P=mark)\d{3})*(?:[.]\d+)?|\d{1,3}(?:\.\d{3}){2,}(?:,\d+)?|\d{1,3}(?:\.\d{3})+,\d+"
+_GROUPED = re.compile(r"[1-9]\d{0,2}(?P<mark>[ '_])\d{3}(?:(?P=mark)\d{3})*(?:[.,]\d+)?|[1-9]\d{0,2}(?:,\d{3})+(?:[.]\d+)?|\d{1,3}(?:\.\d{3}){2,}(?:,\d+)?|\d{1,3}(?:\.\d{3})+,\d+"
                       r"|\d{1,3}(?: \d{3})+,\d+|\d{1,2}(?:,\d{2})+,\d{3}(?:\.\d+)?")  # fmt: skip
 _NUMBER = rf"(?:{_GROUPED.pattern.replace('(?P<mark>', '(?P<mark_N>').replace('(?P=mark)', '(?P=mark_N)')}|\d+[.,]\d+|[.,]\d+|\d+[.]?(?!\d))"
 _TIMES = r"\s*(?:[x×*·⋅]|\\times|\\cdot)\s*"

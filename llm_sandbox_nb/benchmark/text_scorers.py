@@ -178,7 +178,7 @@ class _AnyScript:
 
     def tokenize(self, text: str) -> list[str]:
         """The words, as rouge-score asks for them."""
-        words = []
+        words: list[str] = []
         for word in self._words.findall(text.casefold()):
             words += self._english.tokenize(word) if word.isascii() else [word]
         return words
