@@ -33,7 +33,28 @@ def written(right: bool) -> list[Case]:
     return [Case(row["rule"], row["answer"], row["gold"], "by hand") for row in rows if row["right"] is right]
 
 
-_UNITS = ["km", "m", "kg", "g", "hours", "days", "minutes", "seconds", "liters", "°C", "km/h", "m/s", "€", "$", "%", "people", "apples", "N", "J", "W"]
+_UNITS = [
+    "km",
+    "m",
+    "kg",
+    "g",
+    "hours",
+    "days",
+    "minutes",
+    "seconds",
+    "liters",
+    "°C",
+    "km/h",
+    "m/s",
+    "€",
+    "$",
+    "%",
+    "people",
+    "apples",
+    "N",
+    "J",
+    "W",
+]
 _STREETS = ["Baker Street", "Rue de Rivoli", "Main Road", "Downing Street", "Lake View"]
 _MONTHS = ["January", "March", "May", "June", "August", "October", "December"]
 
@@ -44,7 +65,7 @@ def wrong(number: int, seed: int) -> list[Case]:
     return [_wrong(chance, turn) for turn in range(number)]
 
 
-def _wrong(chance: random.Random, turn: int) -> Case:  # noqa: PLR0911 - one return for each kind
+def _wrong(chance: random.Random, turn: int) -> Case:
     n, k = chance.randint(2, 900), chance.randint(1, 9)
     led_in = chance.choice([*LED_IN.values(), "{}", "{}", "\\boxed{{{}}}"])
     if turn % 12 == 0:
@@ -73,7 +94,14 @@ def _wrong(chance: random.Random, turn: int) -> Case:  # noqa: PLR0911 - one ret
                                       (f"{n}.{k}", f"{n}{k}"), (f"{n}/{n + k}", f"{n + k}/{n}")])  # fmt: skip
         return Case("math", answer, gold, "cut parse")
     if turn % 12 == 8:
-        answer = chance.choice([f"\\boxed{{{n}}} or \\boxed{{{n + k}}}", f"{n} or {n + k}", f"<think>\\boxed{{{n + k}}}", f"It is not {n + k}."])
+        answer = chance.choice(
+            [
+                f"\\boxed{{{n}}} or \\boxed{{{n + k}}}",
+                f"{n} or {n + k}",
+                f"<think>\\boxed{{{n + k}}}",
+                f"It is not {n + k}.",
+            ]
+        )
         return Case("math", answer, str(n + k), "several or none")
     if turn % 12 == 9:
         inner = f"{n},{n + k}"
@@ -92,18 +120,30 @@ def right(number: int, seed: int) -> list[Case]:
     return [_right(chance, turn) for turn in range(number)]
 
 
-def _right(chance: random.Random, turn: int) -> Case:  # noqa: PLR0911 - one return for each kind
+def _right(chance: random.Random, turn: int) -> Case:
     led_in = list(LED_IN.values())[turn % len(LED_IN)]
     n, k = chance.randint(1000, 900_000), chance.randint(1, 9)
     if turn % 8 == 0:
         return Case("letter", led_in.format("ABCDE"[k % 5]), "ABCDE"[k % 5], "letter in a language")
     if turn % 8 == 1:
-        form = chance.choice([f"{n:,}", f"{n:_}".replace("_", "\u202f"), f"{n:_}".replace("_", "\\,"), str(n), f"{n}.0"])
+        form = chance.choice(
+            [f"{n:,}", f"{n:_}".replace("_", "\u202f"), f"{n:_}".replace("_", "\\,"), str(n), f"{n}.0"]
+        )
         return Case("math", form, str(n), "grouped number")
     if turn % 8 == 2:
         return Case("math", led_in.format(n), str(n), "number in a language")
     if turn % 8 == 3:
-        form = chance.choice([f"{k},25", f"{k}.25", f"{4 * k + 1}/4", f"{k} 1/4", f"{k}¼", f"\\frac{{{4 * k + 1}}}{{4}}", f"{k}{'.25'.translate(WIDE)}"])
+        form = chance.choice(
+            [
+                f"{k},25",
+                f"{k}.25",
+                f"{4 * k + 1}/4",
+                f"{k} 1/4",
+                f"{k}¼",
+                f"\\frac{{{4 * k + 1}}}{{4}}",
+                f"{k}{'.25'.translate(WIDE)}",
+            ]
+        )
         return Case("math", form, f"{k}.25", "fraction")
     if turn % 8 == 4:
         unit = chance.choice(["km/h", "kg", "hours", "€", "m²", "°C", "apples"])
@@ -114,9 +154,22 @@ def _right(chance: random.Random, turn: int) -> Case:  # noqa: PLR0911 - one ret
         return Case("math", form, f"0.{'0' * (k - 1)}{k}", "power of ten")
     if turn % 8 == 6:
         letters = sorted(chance.sample("ABCDE", 2))
-        form = chance.choice(["{} and {}", "- {}\n- {}", "{}, {}", "{} – {}", "\\boxed{{{}, {}}}", "[{}, {}]"])
+        form = chance.choice(
+            ["{} and {}", "- {}\n- {}", "{}, {}", "{} – {}", "\\boxed{{{}, {}}}", "[{}, {}]"]
+        )
         return Case("set_f1", form.format(*letters), ", ".join(letters), "set")
-    wrapped = chance.choice(["**{}**", "\u200b{}\u200b", "<think>No?</think>{}", "\\boxed{{{}}}", "It is 3. Wait, no: it is {}", "{}!", "${}$", "\u2212{}"])
+    wrapped = chance.choice(
+        [
+            "**{}**",
+            "\u200b{}\u200b",
+            "<think>No?</think>{}",
+            "\\boxed{{{}}}",
+            "It is 3. Wait, no: it is {}",
+            "{}!",
+            "${}$",
+            "\u2212{}",
+        ]
+    )
     return Case("math", wrapped.format(n), f"-{n}" if "\u2212" in wrapped else str(n), "wrapped")
 
 

@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from llm_sandbox_nb.benchmark.normalisation import without_thinking
 from llm_sandbox_nb.benchmark.results import append_line, read_lines
 from llm_sandbox_nb.benchmark.rows import Row
-from llm_sandbox_nb.benchmark.normalisation import without_thinking
 from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score
 from llm_sandbox_nb.benchmark.verdicts import Opinion, opinion_of
 from llm_sandbox_nb.model.contract import Model, ModelError, ModelSettings

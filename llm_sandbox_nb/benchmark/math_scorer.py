@@ -14,8 +14,8 @@ from typing import Any
 
 from llm_sandbox_nb.benchmark.normalisation import boxes, normalised, text_key
 from llm_sandbox_nb.benchmark.quantities import MONTHS, Quantity, cleaned, quantities
-from llm_sandbox_nb.benchmark.text_scorers import Score
 from llm_sandbox_nb.benchmark.stated_answer import given_answers, stated_text, stated_values, without_remarks
+from llm_sandbox_nb.benchmark.text_scorers import Score
 
 _ONE = Fraction(1)
 _SECONDS = 5
@@ -112,7 +112,7 @@ def is_mathematics(text: str) -> bool:
     rest = _FUNCTIONS.sub("", _COMMANDS.sub("", bare))
     words = _WORD.findall(rest)
     if words:
-        return not any(len(word) > 2 for word in words) and bool(re.search(r"[\d+*/^=<>()-]", rest)) and " " not in plain.strip() and not plain[:1].isupper() \
+        return (not any(len(word) > 2 for word in words) and bool(re.search(r"[\d+*/^=<>()-]", rest)) and " " not in plain.strip() and not plain[:1].isupper()) \
             or _splits_off_unit(text)  # fmt: skip
     if re.fullmatch(r"[A-Za-z]", plain) or re.fullmatch(r"\(?[A-Z]\)?[.)]?", plain):
         return plain.islower() or plain in "CERNQZ"
@@ -173,7 +173,9 @@ def _same(gold: str, said: str) -> bool:
         return True
     if said.endswith("!") and not gold.endswith("!") and quantities(said.rstrip("!")):
         return _same(gold, said.rstrip("!"))
-    gold, said = (text.replace("!=", "\\ne ").replace(">=", "\\ge ").replace("<=", "\\le ") for text in (gold, said))
+    gold, said = (
+        text.replace("!=", "\\ne ").replace(">=", "\\ge ").replace("<=", "\\le ") for text in (gold, said)
+    )
     some, others = _elements(gold), _elements(said)
     if some and others and "=" in gold + said and _same_elements(some, others):
         return True
@@ -190,7 +192,7 @@ def _same(gold: str, said: str) -> bool:
         return _same_elements(some, others)
     if wanted and found:
         return False
-    if some and some[0] in ("()", "[]", "(]", "[)") or others and others[0] in ("()", "[]", "(]", "[)"):
+    if (some and some[0] in ("()", "[]", "(]", "[)")) or (others and others[0] in ("()", "[]", "(]", "[)")):
         return _one_element(some, gold, others, said)
     return _same_expressions(gold, said)
 
@@ -226,7 +228,11 @@ def _without_name(gold: str, said: str) -> tuple[str, str]:
     for mark in ("\\approx", "≈", "\\thickapprox"):
         if mark in said and mark not in gold:
             before, _, after = said.partition(mark)
-            said = after.strip() if not before.strip() or re.fullmatch(r"\s*[a-zA-Z]\s*", before) else before.strip()
+            said = (
+                after.strip()
+                if not before.strip() or re.fullmatch(r"\s*[a-zA-Z]\s*", before)
+                else before.strip()
+            )
     return gold.strip(), said.strip()
 
 

@@ -12,58 +12,21 @@ from fractions import Fraction
 from functools import cache, lru_cache
 from typing import Any
 
-_MAGNITUDES = {
-    10**3: "thousand thousands tsd tausend mil mille mila тысяча тысячи тысяч тыс ribu nghìn bin elfu duizend tysięcy tys हज़ार हजार 千 천",
-    10**4: "万 萬 만",
-    10**5: "lakh lakhs लाख",
-    10**6: "million millions mio mn mln millón millones milhão milhões milione milioni millionen миллион миллиона миллионов млн juta triệu milyon"
-           " miljoen milion milionów मिलियन 百万",
-    10**7: "crore crores करोड़",
-    10**8: "億 亿 억",
-    10**9: "billion billions bn milliard milliards milliarde milliarden mrd миллиард миллиарда миллиардов млрд miliar tỷ milyar miljard miliardi",
-    10**12: "trillion trillions tn 兆 조",
-    100: "hundred",
-    12: "dozen",
-}  # fmt: skip
-_FACTORS = {word: factor for factor, words in _MAGNITUDES.items() for word in words.split()}
+from llm_sandbox_nb.benchmark.answer_words import words
+
+_FACTORS = {word: factor for factor, aliases in words()["magnitudes"].items() for word in aliases}
 _SHORT_FACTORS = {"k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9}
-_CURRENCIES = {
-    "$": "usd dollar dollars us$", "€": "eur euro euros", "£": "gbp pound_sterling", "¥": "jpy cny yen yuan 円 元 日元", "₹": "inr rupee rupees rs rs. रुपये",
-    "₩": "krw won 원", "₽": "rub ruble rubles rouble roubles рублей рубля рубль руб", "₫": "vnd dong đồng", "₺": "try lira", "฿": "thb baht บาท",
-    "¢": "cent cents", "CHF": "chf francs franken", "R$": "brl reais real",
-}  # fmt: skip
-_CURRENCY_OF = {word: sign for sign, words in _CURRENCIES.items() for word in [sign.lower(), *words.split()]}
-_WORDS = {
-    "percent": "%", "pct": "%", "percentage": "%", "per cent": "%", "prozent": "%", "pour cent": "%", "por ciento": "%", "por cento": "%", "процентов": "%", "процента": "%", "yüzde": "%",
-    "hour": "stunde stunden heure heures hora horas час часа часов ora ore jam giờ saat 時間 小时 시간 घंटे uur godzin",
-    "minute": "minuten minuto minutos minuti минут минуты минута menit phút dakika 分 分钟 分間 분 मिनट minuut minut",
-    "second": "sekunde sekunden segundo segundos seconde secondes secondi secondo секунд секунды секунда detik giây saniye 秒 초 सेकंड sekund",
-    "day": "tag tage tagen jour jours día días dia dias giorno giorni день дня дней hari ngày gün 日 天 일 दिन dagen dni",
-    "week": "woche wochen semaine semaines semana semanas settimana settimane неделя недели недель minggu tuần hafta 週間 周 주 सप्ताह",
-    "month": "monat monate monaten mois mes meses mês mese mesi месяц месяца месяцев bulan tháng 个月 ヶ月 か月 개월 महीने",
-    "year": "jahr jahre jahren an ans année années año años ano anos anno anni год года лет tahun năm yıl 年 년 वर्ष साल jaar lat",
-    "meter": "метр метра метров metro metros metri mètre mètres मीटर 米 미터 メートル м",
-    "kilometer": "километр километра километров км kilómetro kilómetros quilômetros chilometri kilomètre kilomètres किमी किलोमीटर 公里 킬로미터 キロメートル"
-                 " キロ",
-    "kilogram": "килограмм килограмма килограммов кг kilogramm kilogrammes kilogramos quilogramas chilogrammi किलो किग्रा 公斤 千克 킬로그램 キログラム",
-    "gram": "грамм грамма граммов г gramm grammes gramos gramas grammi ग्राम 克 그램 グラム",
-    "centimeter": "см сантиметров сантиметра 厘米 センチ",
-    "km/hour": "км/ч kmh km/std kph",
-    "degC": "°c degrees_celsius degree_celsius celsius 度 grad_celsius", "degF": "°f degrees_fahrenheit degree_fahrenheit fahrenheit", "degree": "° deg",
-}  # fmt: skip
-_UNIT_OF = {
-    alias: unit
-    for unit, aliases in _WORDS.items()
-    if len(unit) > 1 and unit not in ("percent", "per cent")
-    for alias in aliases.split()
+_CURRENCY_OF = {
+    word: sign for sign, aliases in words()["currencies"].items() for word in [sign.lower(), *aliases]
 }
-_PERCENT = frozenset(word for word, sign in _WORDS.items() if sign == "%") | {"%", "٪"}
+_UNIT_OF = {alias: unit for unit, aliases in words()["units"].items() for alias in aliases}
+_PERCENT = frozenset(words()["percent"])
 _NO_UNIT = re.compile(
     r"\b(?:or|and|not|to|times|plus|minus|if|when|only|too|also|but|is|are|was|were|does|do|can|cannot|fails?|seems?|would|could|might|may"
     r"|must|should|has|have|gives?|works?|of|out|in|from|than|as|mod|at|on|by|through|until|less|more|x)\b",
     re.IGNORECASE,
 )
-MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
+MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 _MONTH = re.compile(rf"\b(?:{'|'.join(MONTHS)})[a-z]*\b", re.IGNORECASE)
 _TEXT = re.compile(
     r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname|rm|si|unit)\s*\{((?:[^{}]|\{[^{}]*\})*)\}"
@@ -200,10 +163,12 @@ def quantities(text: str) -> tuple[Quantity, ...]:
 
 
 _SMALL = {word: number for number, word in enumerate(
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split())}  # fmt: skip
+    ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"])}  # fmt: skip
 _TENS = {
     word: 10 * number
-    for number, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), 2)
+    for number, word in enumerate(
+        ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"], 2
+    )
 }
 
 

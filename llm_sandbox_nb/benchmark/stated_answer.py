@@ -21,7 +21,8 @@ _ALIGNED = re.compile(
     r"\\(?:begin|end)\{(?:align|aligned|equation|gather|eqnarray)\*?\}|(?<!\\)&(?=[^a-z]{0,40}=)"
 )
 _CLOSING = re.compile(
-    r"(?:<\|\w{1,20}\|>(?:user|assistant)?|I\s{1,3}hope\s{1,3}(?:it|this)\s{1,3}(?:is\s{1,3}correct|helps)[.!]?)\Z", re.IGNORECASE
+    r"(?:<\|\w{1,20}\|>(?:user|assistant)?|I\s{1,3}hope\s{1,3}(?:it|this)\s{1,3}(?:is\s{1,3}correct|helps)[.!]?)\Z",
+    re.IGNORECASE,
 )
 """What models write behind their answer."""
 _MARKUP = re.compile(r"(?<!\d)\*\*|\*\*(?!\d)|__|`|^[#> \t]+|[✅☑✔️👉→∴]", re.MULTILINE)
@@ -34,7 +35,8 @@ _ANSWER = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _IS_THE_ANSWER = re.compile(
-    r"\s+is\s+(?:therefore\s+)?(?:the|our|my)\s+(?:final\s+|correct\s+|right\s+)?(?:answer|solution)\b", re.IGNORECASE
+    r"\s+is\s+(?:therefore\s+)?(?:the|our|my)\s+(?:final\s+|correct\s+|right\s+)?(?:answer|solution)\b",
+    re.IGNORECASE,
 )
 _SENTENCE = re.compile(r"[.!?;](?=\s|\Z)|\n|\Z")
 _NO_SENTENCE = re.compile(r"\d[.)]\s")

@@ -54,11 +54,18 @@ def test_the_agreement_with_other_projects_is_the_published_one_and_each_disagre
         assert agrees or f"**{row['why']}**" in docs, row
     for source, rule in {(source, rule) for source, rule, _ in counts}:
         agreed, differs = counts[source, rule, True], counts[source, rule, False]
-        assert f"| {source} | `{rule}` | {agreed + differs} | {agreed} |" in docs, (source, rule, agreed, differs)
+        assert f"| {source} | `{rule}` | {agreed + differs} | {agreed} |" in docs, (
+            source,
+            rule,
+            agreed,
+            differs,
+        )
 
 
 @pytest.mark.parametrize(("sentence", "before", "after"), STEPS)
-def test_the_steps_of_normalisation_are_those_that_are_published(sentence: str, before: str, after: str) -> None:
+def test_the_steps_of_normalisation_are_those_that_are_published(
+    sentence: str, before: str, after: str
+) -> None:
     assert normalised(before) == after
     assert f"| {sentence} | " in DOCS.read_text("utf-8")
 

@@ -62,7 +62,10 @@ def test_the_usual_forms_of_a_verdict_are_read_and_none_is_made_up() -> None:
     assert len(VERDICTS) >= 43
     assert len(NO_VERDICTS) >= 20
     assert [reply for reply in VERDICTS if opinion_of(reply) != "correct"] == []
-    opposite = [re.sub("ＣＯ", "ＩＮＣＯ", re.sub(r"\bCORRECT|\bCorrect|\bcorrect(?=\.)", "INCORRECT", one)) for one in VERDICTS]
+    opposite = [
+        re.sub("ＣＯ", "ＩＮＣＯ", re.sub(r"\bCORRECT|\bCorrect|\bcorrect(?=\.)", "INCORRECT", one))
+        for one in VERDICTS
+    ]
     opposite = [one.replace("true", "false") for one in opposite]
     assert [reply for reply in opposite if opinion_of(reply) != "incorrect"] == []
     assert [reply for reply in NO_VERDICTS if opinion_of(reply) != "unknown"] == []
