@@ -10,9 +10,12 @@ from pathlib import Path
 DATA = Path(__file__).parent / "data"
 LED_IN = {
     "English": "The answer is {}.", "German": "Die richtige Antwort ist {}.", "Spanish": "La respuesta correcta es {}.",
-    "French": "La réponse est {}.", "Portuguese": "A resposta é {}.", "Russian": "Правильный ответ: {}", "Chinese": "答案是{}。",
-    "Japanese": "答えは{}です。", "Korean": "정답은 {}입니다.", "Arabic": "الإجابة الصحيحة هي {}", "Hindi": "सही उत्तर {} है।", "Turkish": "Doğru cevap: {}",
-    "Vietnamese": "Đáp án là {}.", "Indonesian": "Jawabannya adalah {}.", "Italian": "La risposta è {}.", "Bengali": "উত্তর: {}",
+    "French": "La réponse est {}.", "Portuguese": "A resposta é {}.",
+    "Russian": "Правильный ответ: {}", "Chinese": "答案是{}。",
+    "Japanese": "答えは{}です。", "Korean": "정답은 {}입니다.", "Arabic": "الإجابة الصحيحة هي {}",
+    "Hindi": "सही उत्तर {} है।", "Turkish": "Doğru cevap: {}",
+    "Vietnamese": "Đáp án là {}.", "Indonesian": "Jawabannya adalah {}.",
+    "Italian": "La risposta è {}.", "Bengali": "উত্তর: {}",
 }  # fmt: skip
 """How an answer is given in sixteen languages."""
 
@@ -90,7 +93,8 @@ def _wrong(chance: random.Random, turn: int) -> Case:
         gold = chance.choice([f"1/{n}!", f"10^{{-{n}}}", f"e^{{-{n}}}"])
         return Case("math", led_in.format(gold.replace(str(n), str(n + 1))), gold, "tiny value")
     if turn % 12 == 7:
-        gold, answer = chance.choice([(f"{k}+{n}/e", f"{k}-{n}/e"), (f"{n}{k}", f"{n}**{k}"), (f"\\sqrt{{{n}}}", str(n)),
+        gold, answer = chance.choice([(f"{k}+{n}/e", f"{k}-{n}/e"), (f"{n}{k}", f"{n}**{k}"),
+                                      (f"\\sqrt{{{n}}}", str(n)),
                                       (f"{n}.{k}", f"{n}{k}"), (f"{n}/{n + k}", f"{n + k}/{n}")])  # fmt: skip
         return Case("math", answer, gold, "cut parse")
     if turn % 12 == 8:

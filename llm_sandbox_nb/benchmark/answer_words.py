@@ -30,10 +30,12 @@ def _any(table: str) -> str:
 OTHER_SCRIPT = "\u0900-\u0dff\u0e00-\u0eff\u1100-\u11ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 """Characters of scripts that put no blank behind a Latin letter."""
 INTRODUCED = (
-    rf"(?<![^\W\d_{OTHER_SCRIPT}])(?:{_any('answer')})(?:[^\W\d_]{{1,4}}(?=\s*[:=]))?(?:\s+(?![A-Z]\b|(?:{_any('not')})\b)[^\W\d_]{{2,12}}){{0,2}}?\s*[*_`\"']{{0,4}}"
-    rf"(?:\s*(?:[:=\-–—→ःঃ]|\s(?:{_any('is')})(?=[\s:*])|は|が|คือ|은|는|이|가|是|为|為|选|選)\s*:?|(?=\s+(?:[*_`\"'(\[]*[A-Z]\b|[-+\d$\\√(])))"
+    rf"(?<![^\W\d_{OTHER_SCRIPT}])(?:{_any('answer')})(?:[^\W\d_]{{1,4}}(?=\s*[:=]))?"
+    rf"(?:\s+(?![A-Z]\b|(?:{_any('not')})\b)[^\W\d_]{{2,12}}){{0,2}}?\s*[*_`\"']{{0,4}}"
+    rf"(?:\s*(?:[:=\-–—→ःঃ]|\s(?:{_any('is')})(?=[\s:*])|は|が|คือ|은|는|이|가|是|为|為|选|選)\s*:?"
+    r"|(?=\s+(?:[*_`\"'(\[]*[A-Z]\b|[-+\d$\\√(])))"
 )
 """Matches up to where the answer begins: "Die richtige Antwort ist", "正解は", "Ответ:"."""
 BEHIND = rf"(?:\s*(?:{_any('behind')}))"
-NEGATED = r"(?:\s*(?:değil|नहीं|नाही|가\s*아|이\s*아|은\s*아|는\s*아|ではな|じゃな|でな|নয়|নয়|نہیں|نیست|ไม่))"
+NEGATED = r"(?:\s*(?:değil|नहीं|नाही|가\s*아|이\s*아|은\s*아|는\s*아|では|じゃな|でな|নয়|নয়|نہیں|نیست|ไม่))"
 """What says behind an answer that it is none."""

@@ -22,8 +22,8 @@ def load_rows(task: Task, source: str | None = None) -> list[Row]:
     """The rows of a task: of the file `source`, else of the task's folder, else of its Hugging Face data set.
 
     Raises:
-        DataError: there are none, two have the same id, one has nothing to score answers with, or they are not in the published
-            schema.
+        DataError: there are none, two have the same id, one has nothing to score answers with, or
+            they are not in the published schema.
     """
     records = _records(task, source)
     rows = [make_row(record, number, task.data.columns) for number, record in enumerate(records)]

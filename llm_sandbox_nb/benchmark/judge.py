@@ -149,7 +149,8 @@ class Judge:
             if self._silent >= _SILENT_ANSWERS:
                 last = " ".join(made[-1].reply.split())[-80:]
                 raise ModelError(
-                    f"The judge {self.model.name} gave no verdict on its first {self._silent} answers; its last reply ends with {last!r}: "
+                    f"The judge {self.model.name} gave no verdict on its first {self._silent} answers; "
+                    f"its last reply ends with {last!r}: "
                     "choose another judge with --judge_model, or let it write more tokens.",
                     kind="setup",
                 )

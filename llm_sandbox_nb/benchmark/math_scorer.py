@@ -26,7 +26,8 @@ _FUNCTIONS = re.compile(
 )
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _UNIT = re.compile(
-    r"(?<=[\d})$°])\s*(?:\\(?:text|mathrm|mbox)\s*\{(?P<text>[^{}]+)\}(?P<power>\^\{?\d\}?)?|\s(?P<words>[^\W\d_]{2,}(?:[ /·*^][^\W_\d]*\d?)*))\s*\Z"
+    r"(?<=[\d})$°])\s*(?:\\(?:text|mathrm|mbox)\s*\{(?P<text>[^{}]+)\}(?P<power>\^\{?\d\}?)?"
+    r"|\s(?P<words>[^\W\d_]{2,}(?:[ /·*^][^\W_\d]*\d?)*))\s*\Z"
 )
 _CONNECTIVE = re.compile(
     r"\b(?:not|to|times|plus|minus|if|when|only|too|also|but|is|are|was|were|does|do|can|cannot|fails?|seems?|would|could|might|may|must"
@@ -54,8 +55,11 @@ _NO_MATHEMATICS = re.compile(
 )
 _OPEN, _CLOSE = {"(": ")", "[": "]", "{": "}"}, {")", "]", "}"}
 _SYMBOLS = {
-    "**": "^", "π": "\\pi ", "∞": "\\infty ", "×": "\\times ", "·": "\\cdot ", "⋅": "\\cdot ", "÷": "/", "≤": "\\le ", "≥": "\\ge ",
-    "≠": "\\ne ", "!=": "\\ne ", "±": "\\pm ", "∪": "\\cup ", "∩": "\\cap ", "∈": "\\in ", "∅": "\\emptyset ", "ℝ": "\\mathbb{R}", "∖": "\\setminus ",
+    "**": "^", "π": "\\pi ", "∞": "\\infty ", "×": "\\times ", "·": "\\cdot ",
+    "⋅": "\\cdot ", "÷": "/", "≤": "\\le ", "≥": "\\ge ",
+    "≠": "\\ne ", "!=": "\\ne ", "±": "\\pm ",
+    "∪": "\\cup ", "∩": "\\cap ", "∈": "\\in ", "∅": "\\emptyset ", "ℝ": "\\mathbb{R}",
+    "∖": "\\setminus ",
     "<=": "\\le ", ">=": "\\ge ", "θ": "\\theta ", "α": "\\alpha ", "β": "\\beta ", "φ": "\\phi ", "λ": "\\lambda ",
 }  # fmt: skip
 
@@ -112,8 +116,8 @@ def is_mathematics(text: str) -> bool:
     rest = _FUNCTIONS.sub("", _COMMANDS.sub("", bare))
     words = _WORD.findall(rest)
     if words:
-        return (not any(len(word) > 2 for word in words) and bool(re.search(r"[\d+*/^=<>()-]", rest)) and " " not in plain.strip() and not plain[:1].isupper()) \
-            or _splits_off_unit(text)  # fmt: skip
+        short = all(len(word) <= 2 for word in words) and " " not in plain and not plain[:1].isupper()
+        return (short and bool(re.search(r"[\d+*/^=<>()-]", rest))) or _splits_off_unit(text)
     if re.fullmatch(r"[A-Za-z]", plain) or re.fullmatch(r"\(?[A-Z]\)?[.)]?", plain):
         return plain.islower() or plain in "CERNQZ"
     return bool(re.search(r"[\dA-Za-zα-ωπ∞∅]", plain)) and not re.search(r"[?!]\s|[.]\s", plain)
@@ -273,7 +277,10 @@ def _matches(text: str) -> bool:
 
 
 def _split(text: str, *, tight: bool) -> list[str]:
-    """The parts between commas and semicolons outside of brackets. In a bare list a comma has a blank behind it, or is no mark of a number."""
+    """The parts between commas and semicolons outside of brackets.
+
+    In a bare list a comma has a blank behind it, or is no mark of a number.
+    """
     mark = ";" if ";" in text else ","
     parts, depth, start = [], 0, 0
     for place, character in enumerate(text):

@@ -220,7 +220,7 @@ def _alone(text: str) -> str | None:
 
 
 def _boxed(text: str) -> str | None:
-    """The letter in the boxes. One that holds something else, or several different ones, say that there is no letter."""
+    """The letter in the boxes. One that holds something else, or several different ones, say that there is none."""
     letters = {_alone(inner) or _at_the_beginning(inner) or "" for inner in boxes(text)}
     return None if not letters else letters.pop() if len(letters) == 1 else ""
 

@@ -88,7 +88,7 @@ def _written_out(match: re.Match[str]) -> str:
 
 
 def without_thinking(text: str) -> str:
-    """The text without thoughts, which are no answer: in tags, or in a channel of their own. One without end has no answer."""
+    """The text without thoughts, in tags or in a channel of their own. What follows a thought without end is none."""
     if "think" not in text.lower() and "<" not in text:
         return text.strip()
     kept: list[str] = []

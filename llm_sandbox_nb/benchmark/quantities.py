@@ -32,9 +32,14 @@ _TEXT = re.compile(
     r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname|rm|si|unit)\s*\{((?:[^{}]|\{[^{}]*\})*)\}"
 )
 _SPACING = re.compile(r"\\[,;:! ]|\\q?quad\b|~")
-_GROUPED = re.compile(r"[1-9]\d{0,2}(?P<mark>[ '_])\d{3}(?:(?P=mark)\d{3})*(?:[.,]\d+)?|[1-9]\d{0,2}(?:,\d{3})+(?:[.]\d+)?|\d{1,3}(?:\.\d{3}){2,}(?:,\d+)?|\d{1,3}(?:\.\d{3})+,\d+"
+_GROUPED = re.compile(r"[1-9]\d{0,2}(?P<mark>[ '_])\d{3}(?:(?P=mark)\d{3})*(?:[.,]\d+)?"
+                      r"|[1-9]\d{0,2}(?:,\d{3})+(?:[.]\d+)?"
+                      r"|\d{1,3}(?:\.\d{3}){2,}(?:,\d+)?|\d{1,3}(?:\.\d{3})+,\d+"
                       r"|\d{1,3}(?: \d{3})+,\d+|\d{1,2}(?:,\d{2})+,\d{3}(?:\.\d+)?")  # fmt: skip
-_NUMBER = rf"(?:{_GROUPED.pattern.replace('(?P<mark>', '(?P<mark_N>').replace('(?P=mark)', '(?P=mark_N)')}|\d+[.,]\d+|[.,]\d+|\d+[.]?(?!\d))"
+_NUMBER = (
+    rf"(?:{_GROUPED.pattern.replace('(?P<mark>', '(?P<mark_N>').replace('(?P=mark)', '(?P=mark_N)')}"
+    r"|\d+[.,]\d+|[.,]\d+|\d+[.]?(?!\d))"
+)
 _TIMES = r"\s*(?:[x×*·⋅]|\\times|\\cdot)\s*"
 _POWER_OF_TEN = r"10\s*(?:\^|\*\*)\s*[({]?\s*(?P<power>[-+]?\d{1,4})\s*[)}]?"
 _FRACTION = r"\\[dtc]?frac\s*\{?\s*(?P<top>\d+)\s*\}?\s*(?:\{\s*(?P<bottom>\d+)\s*\}|(?P<bottom1>\d))"
@@ -44,7 +49,8 @@ _VALUE = re.compile(
       |(?P<whole2>\d+)\ +(?P<top2>\d+)\s*/\s*(?P<bottom2>\d+)
       |(?P<top3>{_NUMBER.replace('mark_N', 'mark_a')})\s*/\s*(?P<bottom3>\d+(?:\.\d+)?)(?![.,/]?\d)
       |{_POWER_OF_TEN.replace('power', 'power2')}(?!\d)
-      |(?P<number>{_NUMBER.replace('mark_N', 'mark_b')})(?:[eE](?P<exponent>[-+]?\d{{1,4}})(?!\d)|{_TIMES}{_POWER_OF_TEN}(?!\d))?)
+      |(?P<number>{_NUMBER.replace('mark_N', 'mark_b')})
+        (?:[eE](?P<exponent>[-+]?\d{{1,4}})(?!\d)|{_TIMES}{_POWER_OF_TEN}(?!\d))?)
     """,
     re.VERBOSE,
 )  # fmt: skip
@@ -59,7 +65,7 @@ class Quantity:
     places: int | None = None
     unit: str = ""
     attached: bool = False
-    """Whether the unit is a letter behind the number, `2m`: it may be a variable and counts only beside another unit."""
+    """Whether the unit is a letter behind the number, `2m`: it may be a variable, and counts if both name a unit."""
 
     def agrees(self, other: Quantity) -> bool:
         """Whether both are the same: units that both name agree, and the numbers, as far as they are rounded."""
@@ -162,8 +168,10 @@ def quantities(text: str) -> tuple[Quantity, ...]:
     return tuple(found)
 
 
-_SMALL = {word: number for number, word in enumerate(
-    ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"])}  # fmt: skip
+_ONES = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
+)
+_SMALL = {word: number for number, word in enumerate(f"{_ONES} seventeen eighteen nineteen".split())}
 _TENS = {
     word: 10 * number
     for number, word in enumerate(
@@ -229,10 +237,8 @@ def decimal_of(text: str) -> tuple[Fraction, int | None] | None:
             and text.count(mark) == 1
             and (len(text) - last != 4 or len(set(re.sub(r"\d", "", text))) > 1)
         )
-        if decimal:
-            digits = re.sub(r"\D", "", text[:last]) + "." + text[last + 1 :]
-        else:
-            digits = re.sub(r"\D", "", text)
+        whole, decimals = (text[:last], text[last + 1 :]) if decimal else (text, "")
+        digits = re.sub(r"\D", "", whole) + "." + decimals
     else:
         digits = text.replace(",", ".")
     if not re.fullmatch(r"\d*\.?\d*", digits) or not digits.strip("."):

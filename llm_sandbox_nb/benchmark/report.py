@@ -220,7 +220,8 @@ def _judge(judge: Mapping[str, Any]) -> str:
     agree = _shown("share", judge["pairs_agree"])
     return (
         f"{judge['answers']} answers judged more than once, {agree} of pairs of verdicts agree, Fleiss' kappa "
-        f"{_shown('kappa', judge['kappa'])}, {judge['ties']} ties, {judge['no_verdict']} replies without a verdict; {judge['requests']} requests, "
+        f"{_shown('kappa', judge['kappa'])}, {judge['ties']} ties, {judge['no_verdict']} replies without a verdict; "
+        f"{judge['requests']} requests, "
         f"{judge['prompt_tokens'] + judge['completion_tokens']} tokens, ${judge['cost']:.2f}"
     )
 

@@ -61,7 +61,7 @@ def _is_list(gold: str) -> bool:
 
 
 def _free(answer: str, gold: str) -> Score:
-    """By equality, then by ROUGE-L; by equality alone where gold is no text: ROUGE-L finds 10.0.0.9 close to 10.0.0.7."""
+    """By equality, then ROUGE-L; by equality alone where gold is no text: for ROUGE-L 10.0.0.9 is close to 10.0.0.7."""
     equal = math_equal(answer, gold)
     if equal.value == 1.0 or (
         re.search(r"\d", gold) and len(_WORD.findall(gold)) <= 3 and equal.value is not None

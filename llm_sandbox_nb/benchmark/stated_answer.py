@@ -111,7 +111,7 @@ def stated_values(text: str, read: Reader) -> list[str]:
 
 
 def stated_text(text: str, read: Reader) -> list[str]:
-    """What a text gives as its answer in words: behind a correction, behind "the answer is", behind its last verb, or as its last line."""
+    """The answer in words: behind a correction, "the answer is" or the last verb, or the last line."""
     text = _MARKUP.sub("", text).strip()
     correction = is_corrected(text, 0)
     if correction is not None:
@@ -193,7 +193,7 @@ def _concluded(line: str, read: Reader) -> str | None:
 
 
 def without_remarks(text: str) -> str | None:
-    """A part of a sentence without lead-in, remarks, reasons and closing words; None where it is too long to be an answer."""
+    """A part of a sentence without lead-in, remarks, reasons and closing words; None where it is too long."""
     if len(text) > _LONGEST or _NO_SENTENCE.match(text):
         return None
     text = _LEADING.sub("", text.strip(), count=1)

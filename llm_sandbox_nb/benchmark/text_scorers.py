@@ -36,7 +36,7 @@ _LED_IN = re.compile(
 
 
 def given_text(text: str) -> str:
-    """The normalised text, or what is in its boxes, its `<answer>` or its JSON; several different ones are no answer."""
+    """The normalised text, or what is in its boxes, `<answer>` or JSON; several different ones are no answer."""
     text = normalised(text)
     given = given_answers(text)
     if given is None:
@@ -141,7 +141,8 @@ def _items(text: str, joined: bool) -> set[str]:
 def rouge_l(answer: str, gold: str) -> Score:
     """ROUGE-L F-measure with stemming, by Google's own package; equal texts score 1 whatever their script.
 
-    Texts in other letters than the 26 of English are cut into words by their script; Chinese, Japanese and Thai into characters.
+    Texts in other letters than the 26 of English are cut into words by their script; Chinese, Japanese and Thai into
+    characters.
     """
     answer, gold = normalised(answer), normalised(gold)
     if boxed := boxes(answer):

@@ -14,14 +14,18 @@ from llm_sandbox_nb.benchmark.normalisation import normalised
 
 Opinion = Literal["correct", "incorrect", "unknown", "error"]
 _DECORATION = " \t*_`#.\"'>|~!-=•✅❌✔✗☑🟢🔴✓✘\\"
-_NAMES = r"verdict|judge?ment|grade|grading|result|answer|decision|conclusion|evaluation|assessment|rating|label|output|classification|correctness"
+_NAMES = (
+    r"verdict|judge?ment|grade|grading|result|answer|decision|conclusion"
+    r"|evaluation|assessment|rating|label|output|classification|correctness"
+)
 _AFTERTHOUGHT = re.compile(
     r"\W*(?:confidence|certainty|score|probability|reason(?:ing)?|explanation|justification|rationale|note|tokens?)\b.{0,500}",
     re.IGNORECASE,
 )
 _WORD = r"(?P<word>(?:IN)?CORRECT)"
 _WRAPPED = re.compile(
-    rf"(?:\[\[\s*{_WORD}\s*\]\]|\\(?:boxed|text|textbf)\s*\{{\s*(?:\\text\w*\s*\{{)?\s*{_WORD.replace('word', 'word2')}\s*\}}?\s*\}}"
+    rf"(?:\[\[\s*{_WORD}\s*\]\]"
+    rf"|\\(?:boxed|text|textbf)\s*\{{\s*(?:\\text\w*\s*\{{)?\s*{_WORD.replace('word', 'word2')}\s*\}}?\s*\}}"
     rf"|<(?P<tag>\w{{1,20}})>\s*{_WORD.replace('word', 'word3')}\s*</(?P=tag)>)",
     re.IGNORECASE,
 )

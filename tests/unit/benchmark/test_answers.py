@@ -44,7 +44,7 @@ def public_cases() -> list[dict[str, Any]]:
 
 
 def test_the_agreement_with_other_projects_is_the_published_one_and_each_disagreement_is_explained() -> None:
-    """The table of docs/explanation/scores.md, counted again; `why` names the paragraph that explains a disagreement."""
+    """The table of docs/explanation/scores.md, counted again; `why` names the reason of a disagreement."""
     counts: Counter[tuple[str, str, bool]] = Counter()
     docs = DOCS.read_text("utf-8")
     for row in public_cases():
@@ -71,7 +71,7 @@ def test_the_steps_of_normalisation_are_those_that_are_published(
 
 
 def task_of(tmp_path: Path, scorer: str, records: str) -> Task:
-    (tmp_path / "task.yaml").write_text(f"name: one\nscorer: {scorer}\nprompt: '{{problem_statement}}'\n")
+    (tmp_path / "task.yaml").write_text(f"name: one\nscorer: {scorer}\n")
     (tmp_path / "data.jsonl").write_text(records, "utf-8")
     return load_task(str(tmp_path))
 
