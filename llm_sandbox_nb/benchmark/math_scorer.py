@@ -29,6 +29,10 @@ _UNIT = re.compile(
     r"(?<=[\d})$°])\s*(?:\\(?:text|mathrm|mbox)\s*\{(?P<text>[^{}]+)\}(?P<power>\^\{?\d\}?)?"
     r"|\s(?P<words>[^\W\d_]{2,}(?:[ /·*^][^\W_\d]*\d?)*))\s*\Z"
 )
+_PRODUCT = re.compile(
+    r"(?<![A-Za-z])(?!(?:is|of|or|at|as|to|in|it|we|so|if|no|on|by|be|an|do|he|my|up|us|go|me)\b)[a-z]{2}(?![A-Za-z])"
+)
+"""Two variables, `xy`."""
 _CONNECTIVE = re.compile(
     r"\b(?:not|to|times|plus|minus|if|when|only|too|also|but|is|are|was|were|does|do|can|cannot|fails?|seems?|would|could|might|may|must"
     r"|should|has|have|gives?|works?)\b",
@@ -43,13 +47,13 @@ _RANGE = re.compile(
 )
 _STRICT_RANGE = re.compile(r"\d[\d.,]*%?-\d[\d.,]*\s*(?:%|[^\W\d_/]{0,12})")
 _DATE = re.compile(
-    rf"(?:(?P<d>\d{{1,2}})(?:st|nd|rd|th)?\.?\s+(?:of\s+)?(?P<m>{'|'.join(MONTHS)})[a-z]*\.?,?(?:\s+(?P<y>\d{{3,4}}))?"
-    rf"|(?P<m2>{'|'.join(MONTHS)})[a-z]*\.?\s+(?P<d2>\d{{1,2}})(?:st|nd|rd|th)?(?:,?\s+(?P<y2>\d{{3,4}}))?"
+    rf"(?:(?P<d>\d{{1,2}})(?:[snrt][tdh])?\.?\s+(?:of\s+)?(?P<m>{'|'.join(MONTHS)})[a-z]*\.?,?(?:\s+(?P<y>\d{{3,4}}))?"
+    rf"|(?P<m2>{'|'.join(MONTHS)})[a-z]*\.?\s+(?P<d2>\d{{1,2}})(?:[snrt][tdh])?(?:,?\s+(?P<y2>\d{{3,4}}))?"
     r"|(?P<y3>\d{4})[-/.](?P<m3>\d{1,2})[-/.](?P<d3>\d{1,2}))",
     re.IGNORECASE,
 )
 _NO_MATHEMATICS = re.compile(
-    r"\d+\.\d+\.\d+|\d+(?:-\d+){2,}|\d+/\d+/\d+|\d:\d\d\b|(?:^|\s)v\d|@|://|\b(?:[0-9a-f]{2}:){3}|#\d|\d{3}-\d{4}\b|\b\d{1,2}(?:st|nd|rd|th)\s+\D"
+    r"\d+\.\d+\.\d+|\d+(?:-\d+){2,}|\d+/\d+/\d+|\d:\d\d\b|(?:^|\s)v\d|@|://|\b(?:[0-9a-f]{2}:){3}|#\d|\d{3}-\d{4}\b|\b\d{1,2}(?:[snrt][tdh])\s+\D"
     r"|\d+\s*['′]\s*\d+|\b[a-z]+\d+[a-z]+\b(?<!\d[xyz])",
     re.IGNORECASE,
 )
@@ -167,6 +171,8 @@ def _mathematics(text: str) -> str | None:
         if not _CONNECTIVE.search(unit) and quantities(f"1 {unit}{match['power'] or ''}"):
             return found if _mathematics(found[: match.start()]) else None
     rest = _FUNCTIONS.sub("", _COMMANDS.sub("", found))
+    if re.search(r"[+^=*]", rest):
+        rest = _PRODUCT.sub("", rest)
     return found if not _WORD.search(rest) and re.search(r"[\w∞∅π]", found) else None
 
 
@@ -333,7 +339,7 @@ def _date(match: re.Match[str]) -> tuple[int, int, int]:
 def _expression(text: str) -> str:
     """The LaTeX of a text that may be written without it: `√5`, `2**3`, `sqrt(2)`, `10^-4`."""
     text = text.strip().strip("$").replace("\\!", "").replace("{,}", "")
-    text = re.sub(r"\\mathrm\s*\{([a-z])\}", r"\1", re.sub(r"\\[,;: ]|\\q?quad\b|~", " ", text))
+    text = re.sub(r"\\mathrm\s*\{([a-z])\}", r"\1", re.sub(r"(?<!\\)\\[,;: ]|\\q?quad\b|~", " ", text))
     for symbol, command in _SYMBOLS.items():
         text = text.replace(symbol, command)
     text = re.sub(

@@ -70,10 +70,13 @@ def normalised(text: str) -> str:
 def _plain_character(character: str) -> str:
     if character.isascii():
         return character
-    category = unicodedata.category(character)
-    if category == "Nd":
+    if character.isdecimal():
         return str(unicodedata.decimal(character))
-    return "" if category == "Cf" or character in "\ufe0e\ufe0f\u3164\u115f\u1160" else character
+    return (
+        ""
+        if unicodedata.category(character) == "Cf" or character in "\ufe0e\ufe0f\u3164\u115f\u1160"
+        else character
+    )
 
 
 def _power(match: re.Match[str]) -> str:

@@ -31,7 +31,7 @@ _MONTH = re.compile(rf"\b(?:{'|'.join(MONTHS)})[a-z]*\b", re.IGNORECASE)
 _TEXT = re.compile(
     r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname|rm|si|unit)\s*\{((?:[^{}]|\{[^{}]*\})*)\}"
 )
-_SPACING = re.compile(r"\\[,;:! ]|\\q?quad\b|~")
+_SPACING = re.compile(r"(?<!\\)\\[,;:! ]|\\q?quad\b|~")
 _GROUPED = re.compile(r"[1-9]\d{0,2}(?P<mark>[ '_])\d{3}(?:(?P=mark)\d{3})*(?:[.,]\d+)?"
                       r"|[1-9]\d{0,2}(?:,\d{3})+(?:[.]\d+)?"
                       r"|\d{1,3}(?:\.\d{3}){2,}(?:,\d+)?|\d{1,3}(?:\.\d{3})+,\d+"

@@ -13,7 +13,7 @@ from typing import Any
 from llm_sandbox_nb.benchmark.ifbench import constraints_of, ifbench
 from llm_sandbox_nb.benchmark.math_scorer import is_one_value, math_equal
 from llm_sandbox_nb.benchmark.rows import Row
-from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score, exact, letter, rouge_l, set_f1
+from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, NO_GOLD, Score, exact, letter, rouge_l, set_f1
 
 RowRule = Callable[[str, str, Mapping[str, Any]], Score]
 REWARDED_BY_DOMAIN = ("math", "physics", "chem", "biomed", "instruct_follow")
@@ -94,9 +94,13 @@ def score_row(scorer: str, answer: str | None, gold: str, row: Mapping[str, Any]
     """
     function = None if scorer in RULES else load_scorer(Path(scorer))
     by_files = function is not None and "output_files" in inspect.signature(function).parameters
+    if gold is None or gold != gold:  # NaN, of a table: some callers pass a column as it is
+        gold = ""
     if not by_files and (answer is None or not answer.strip()):
         return NO_ANSWER
     answer = answer or ""
+    if function is None and not gold.strip() and scorer not in ("ifbench", "routed"):
+        return NO_GOLD
     if function is None:
         return RULES[scorer](answer, gold, row)
     found = function(answer, gold, **row)

@@ -15,7 +15,7 @@ from llm_sandbox_nb.benchmark.normalisation import normalised
 Opinion = Literal["correct", "incorrect", "unknown", "error"]
 _DECORATION = " \t*_`#.\"'>|~!-=•✅❌✔✗☑🟢🔴✓✘\\"
 _NAMES = (
-    r"verdict|judge?ment|grade|grading|result|answer|decision|conclusion"
+    r"verdict|judgment|judgement|grade|grading|result|answer|decision|conclusion"
     r"|evaluation|assessment|rating|label|output|classification|correctness"
 )
 _AFTERTHOUGHT = re.compile(
