@@ -27,18 +27,16 @@ def load_rows(task: Task, source: str | None = None) -> list[Row]:
     """
     records = _records(task, source)
     rows = [make_row(record, number, task.data.columns) for number, record in enumerate(records)]
-    for number, row in enumerate(rows):
-        if problem := gold_problem(task.scorer, row):
-            raise DataError(
-                f"Row {number} ({row.id!r}) of the task {task.name} {problem}: fill it in or leave the row out."
-            )
     if not rows:
         raise DataError(f"There are no rows for the task {task.name}.")
     seen: set[str] = set()
-    for row in rows:
+    for number, row in enumerate(rows):
         if row.id in seen:
             raise DataError(f"Two rows of the task {task.name} have the id {row.id!r}: ids have to differ.")
         seen.add(row.id)
+        if problem := gold_problem(task.scorer, row):
+            where = f"Row {number} ({row.id!r}) of the task {task.name}"
+            raise DataError(f"{where} {problem}: fill it in or leave the row out.")
         if task.scorer == "swe":
             tests_of(row)  # a model is not asked for what could not be scored
     return rows

@@ -14,12 +14,14 @@ from typing import Any
 
 from llm_sandbox_nb.benchmark.answer_words import words
 
-_FACTORS = {word: factor for factor, aliases in words()["magnitudes"].items() for word in aliases}
+_FACTORS: dict[str, int] = {
+    word: factor for factor, aliases in words()["magnitudes"].items() for word in aliases
+}
 _SHORT_FACTORS = {"k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9}
-_CURRENCY_OF = {
+_CURRENCY_OF: dict[str, str] = {
     word: sign for sign, aliases in words()["currencies"].items() for word in [sign.lower(), *aliases]
 }
-_UNIT_OF = {alias: unit for unit, aliases in words()["units"].items() for alias in aliases}
+_UNIT_OF: dict[str, str] = {alias: unit for unit, aliases in words()["units"].items() for alias in aliases}
 _PERCENT = frozenset(words()["percent"])
 _NO_UNIT = re.compile(
     r"\b(?:or|and|not|to|times|plus|minus|if|when|only|too|also|but|is|are|was|were|does|do|can|cannot|fails?|seems?|would|could|might|may"
