@@ -77,7 +77,7 @@ def math_equal(answer: str, gold: str) -> Score:
     if is_mathematics(wanted):
         if not quantities(wanted) and not _elements(wanted) and _parsed(_expression(wanted)) is None:
             return Score(None, f"the gold answer {gold[:50]!r} cannot be parsed")
-        said = stated_values(answer, _mathematics)
+        said = stated_mathematics(answer)
         said = said or ([answer] if text_key(answer) == text_key(wanted) else [])
         if len(said) > 1 and (elements := _elements(wanted)) and len(elements[1]) == len(said):
             said = [", ".join(said)]  # a box for each of several values
@@ -89,6 +89,11 @@ def math_equal(answer: str, gold: str) -> Score:
     if given is None:
         said = stated_text(answer, _words)
     return _result(said, bool(said) and all(_same_text(wanted, one) for one in said))
+
+
+def stated_mathematics(text: str) -> list[str]:
+    """The mathematics that a text states as its answer; see `stated_answer.stated_values`."""
+    return stated_values(text, _mathematics)
 
 
 def _result(said: list[str], equal: bool) -> Score:
