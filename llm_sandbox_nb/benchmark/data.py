@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_sandbox_nb.benchmark.rows import DataError, Row, make_row
+from llm_sandbox_nb.benchmark.scorers import gold_problem
 from llm_sandbox_nb.benchmark.swe import tests_of
 from llm_sandbox_nb.benchmark.task import Task
 from llm_sandbox_nb.encoded_text import text_of
@@ -21,17 +22,21 @@ def load_rows(task: Task, source: str | None = None) -> list[Row]:
     """The rows of a task: of the file `source`, else of the task's folder, else of its Hugging Face data set.
 
     Raises:
-        DataError: there are none, two have the same id, or they are not in the published schema.
+        DataError: there are none, two have the same id, one has nothing to score answers with, or
+            they are not in the published schema.
     """
     records = _records(task, source)
     rows = [make_row(record, number, task.data.columns) for number, record in enumerate(records)]
     if not rows:
         raise DataError(f"There are no rows for the task {task.name}.")
     seen: set[str] = set()
-    for row in rows:
+    for number, row in enumerate(rows):
         if row.id in seen:
             raise DataError(f"Two rows of the task {task.name} have the id {row.id!r}: ids have to differ.")
         seen.add(row.id)
+        if problem := gold_problem(task.scorer, row):
+            where = f"Row {number} ({row.id!r}) of the task {task.name}"
+            raise DataError(f"{where} {problem}: fill it in or leave the row out.")
         if task.scorer == "swe":
             tests_of(row)  # a model is not asked for what could not be scored
     return rows
@@ -70,6 +75,7 @@ def _named(task: Task, source: str) -> Path:
 def _json_lines(text: str) -> Iterator[Any]:
     """The records of JSON lines. Raises ValueError that names the line."""
     for number, line in enumerate(text.split("\n"), 1):  # a text may hold other line ends
+        line = line.removeprefix("\ufeff")  # files of Windows that were joined
         if line.strip():
             try:
                 yield json.loads(line)

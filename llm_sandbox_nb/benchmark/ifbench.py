@@ -10,7 +10,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score, without_thinking
+from llm_sandbox_nb.benchmark.normalisation import without_thinking
+from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score
 
 
 def loose_variants(text: str) -> list[str]:
@@ -32,6 +33,7 @@ def ifbench(answer: str, gold: str, row: Mapping[str, Any]) -> Score:
     failed = []
     for identity, given in zip(identities, arguments, strict=True):
         try:
+            _check_arguments(identity, given)
             holds = follows(answer, identity, given, prompt)
         except LookupError as error:
             lines = [line.strip(" *") for line in str(error).splitlines() if line.strip(" *")]
@@ -42,7 +44,10 @@ def ifbench(answer: str, gold: str, row: Mapping[str, Any]) -> Score:
 
 
 def constraints_of(gold: str, row: Mapping[str, Any]) -> tuple[list[str], list[dict[str, Any]]]:
-    """The names of the constraints and their arguments, from the gold column or from columns of their own."""
+    """The names of the constraints and their arguments, from the gold column or from columns of their own.
+
+    None without `kwargs`: the checkers would draw the numbers at random.
+    """
     source: Any = row
     if "instruction_id_list" not in row:
         try:
@@ -52,7 +57,7 @@ def constraints_of(gold: str, row: Mapping[str, Any]) -> tuple[list[str], list[d
     if not isinstance(source, Mapping):
         return [], []
     identities = _list(source.get("instruction_id_list"))
-    arguments = _list(source.get("kwargs")) or [{} for _ in identities]
+    arguments = _list(source.get("kwargs"))
     if len(arguments) != len(identities):
         return [], []
     return [str(name) for name in identities], [dict(one or {}) for one in arguments]
@@ -60,8 +65,21 @@ def constraints_of(gold: str, row: Mapping[str, Any]) -> tuple[list[str], list[d
 
 def _list(value: Any) -> list[Any]:
     if isinstance(value, str):
-        value = json.loads(value)
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return []
     return list(value) if isinstance(value, Iterable) else []
+
+
+def _check_arguments(identity: str, arguments: Mapping[str, Any]) -> None:
+    """Raises LookupError when a number is missing that the checker would draw at random."""
+    from if_verifiable.ifbench.instructions_registry import INSTRUCTION_DICT
+
+    keys = INSTRUCTION_DICT[identity](identity).get_instruction_args_keys()
+    missing = [key for key in keys if arguments.get(key) is None and key != "prompt_to_repeat"]
+    if missing:
+        raise LookupError(f"its kwargs lack {', '.join(missing)}, which its checker would draw at random")
 
 
 def follows(answer: str, identity: str, arguments: Mapping[str, Any], prompt: str) -> bool:

@@ -1,8 +1,9 @@
 """A language model as judge of answers, through the same model protocol as everything else.
 
-Each answer is judged several times. A verdict counts only when the reply's last line is one word; anything else
-is asked again and then counted as unknown, never as right or wrong. A tie is a tie. Every judgement is a line in
-a file, so that an interrupted judge resumes where it was, and agreement can be computed.
+Each answer is judged several times. A reply without a verdict (see `verdicts`) is asked for again and then counted as
+unknown, never as right or wrong. A tie is a tie. Every judgement is a line in a file, with its tokens and cost, so that
+an interrupted judge resumes where it was, and agreement can be computed. A judge whose first answers all get no verdict
+stops the run.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from llm_sandbox_nb.benchmark.normalisation import without_thinking
 from llm_sandbox_nb.benchmark.results import append_line, read_lines
 from llm_sandbox_nb.benchmark.rows import Row
-from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score, without_thinking
+from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score
+from llm_sandbox_nb.benchmark.verdicts import Opinion, opinion_of
 from llm_sandbox_nb.model.contract import Model, ModelError, ModelSettings
 from llm_sandbox_nb.model.retries import RetryPolicy, reply_with_retries
+from llm_sandbox_nb.trajectory.events import Usage
 
 PROMPT_VERSION = "2"
 _PROMPT = """You grade an answer to a question by comparing it with the official answer. Grade only whether the \
@@ -48,7 +52,6 @@ _LONGEST_HEAD = 4_000
 """Of a longer answer: the rest is for its end, where the final answer stands."""
 
 Verdict = Literal["correct", "incorrect", "tie", "unknown"]
-Opinion = Literal["correct", "incorrect", "unknown", "error"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,11 @@ class Judgement:
     repeat: int
     opinion: Opinion
     reply: str = ""
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float = 0.0
+    """Of all its requests, those included that gave no verdict; 0 where the server does not say it."""
 
 
 @dataclass(frozen=True)
@@ -69,16 +77,6 @@ class JudgeOptions:
     attempts: int = 2
     temperature: float | None = 0.7
     max_tokens: int = 16_384
-
-
-def opinion_of(reply: str) -> Opinion:
-    """The verdict of a reply: its last line, when that is one of the two words and nothing else."""
-    lines = [line for line in without_thinking(reply).splitlines() if line.strip(" \t*_`#.\"'")]
-    if not lines:
-        return "unknown"
-    word = re.sub(r"^(?:final\s+)?verdict\s*:", "", lines[-1].strip(" \t*_`#.\"'"), flags=re.IGNORECASE)
-    word = word.strip(" \t*_`.\"'")
-    return {"CORRECT": "correct", "INCORRECT": "incorrect"}.get(word.upper(), "unknown")  # type: ignore[return-value]
 
 
 def verdict_of(opinions: Iterable[Opinion]) -> Verdict:
@@ -114,25 +112,48 @@ class Judge:
         self.model, self.options, self.retries = model, options or JudgeOptions(), retries or RetryPolicy()
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / "judgements.jsonl"
-        self._known = {(one.key, one.repeat): one for one in read_judgements(self.path)}
+        known = [one for one in read_judgements(self.path) if one.opinion in ("correct", "incorrect")]
+        self._known = {(one.key, one.repeat): one for one in known}
+        self._silent: int | None = None if known else 0
 
     async def score(self, answer: str | None, row: Row) -> Score:
         """The score of one answer: the share of the verdicts that find it correct.
 
         It has failed when there is no verdict and the judge could not be asked: then it can be asked again.
 
+        A row without an official answer is unscored: there is nothing to compare with.
+
         Raises:
-            ModelError: the judge cannot be asked at all.
+            ModelError: the judge cannot be asked at all, or its first answers all gave no verdict.
         """
+        if not row.ground_truth.strip():
+            return Score(None, "the row has no official answer")
         if answer is None or not without_thinking(answer):
             return NO_ANSWER
         key = self._key(answer, row)
         made = await asyncio.gather(*(self._judge(key, n, answer, row) for n in range(self.options.repeats)))
         score = score_of([judgement.opinion for judgement in made])
+        self._notice_silence(made)
         failures = [judgement.reply for judgement in made if judgement.opinion == "error"]
         if score.value is None and failures:
             return Score(None, f"the judge could not be asked: {failures[0]}", failed=True)
         return score
+
+    def _notice_silence(self, made: list[Judgement]) -> None:
+        """Stop a run whose judge gives no verdict on its first answers: all scores would be missing."""
+        opinions = {judgement.opinion for judgement in made}
+        if opinions & {"correct", "incorrect"}:
+            self._silent = None
+        elif self._silent is not None and opinions == {"unknown"}:
+            self._silent += 1
+            if self._silent >= _SILENT_ANSWERS:
+                last = " ".join(made[-1].reply.split())[-80:]
+                raise ModelError(
+                    f"The judge {self.model.name} gave no verdict on its first {self._silent} answers; "
+                    f"its last reply ends with {last!r}: "
+                    "choose another judge with --judge_model, or let it write more tokens.",
+                    kind="setup",
+                )
 
     def _key(self, answer: str, row: Row) -> str:
         parts = [
@@ -147,31 +168,41 @@ class Judge:
 
     async def _judge(self, key: str, repeat: int, answer: str, row: Row) -> Judgement:
         known = self._known.get((key, repeat))
-        if known is not None and known.opinion != "error":
+        if known is not None:
             return known
-        opinion: Opinion = "unknown"
-        text = ""
+        made = Judgement(key, repeat, "unknown")
         for _ in range(self.options.attempts):
-            opinion, text = await self._ask(judge_prompt(answer, row))
-            if opinion != "unknown":
+            made = await self._ask(judge_prompt(answer, row), made)
+            if made.opinion != "unknown":
                 break
-        made = Judgement(key, repeat, opinion, text)
-        self._known[key, repeat] = made
+        if made.opinion in ("correct", "incorrect"):
+            self._known[key, repeat] = made
         append_line(self.path, asdict(made))
         return made
 
-    async def _ask(self, prompt: str) -> tuple[Opinion, str]:
+    async def _ask(self, prompt: str, before: Judgement) -> Judgement:
         settings = ModelSettings(temperature=self.options.temperature, max_tokens=self.options.max_tokens)
         messages = [{"role": "user", "content": prompt}]
+        asked = replace(before, requests=before.requests + 1)
         try:
             reply = await reply_with_retries(self.model, messages, [], settings, policy=self.retries)
         except ModelError as error:
             if error.kind in FATAL_KINDS:
                 raise
-            return "error", str(error)
-        return opinion_of(reply.text), reply.text
+            return replace(asked, opinion="error", reply=str(error))
+        usage = reply.usage or Usage()
+        return replace(
+            asked,
+            opinion=opinion_of(reply.text),
+            reply=reply.text,
+            prompt_tokens=asked.prompt_tokens + (usage.prompt_tokens or 0),
+            completion_tokens=asked.completion_tokens + (usage.completion_tokens or 0),
+            cost=asked.cost + (usage.cost or 0.0),
+        )
 
 
+_SILENT_ANSWERS = 3
+"""Answers without any verdict at the beginning, after which a judge is of no use."""
 FATAL_KINDS = frozenset({"authentication", "not_found", "quota", "setup", "unreachable"})
 """Failures of a model that no other request will be spared."""
 
@@ -214,10 +245,22 @@ class Agreement:
     ties: int
     no_verdict: int
     """Replies without a verdict, and requests that failed."""
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float = 0.0
+    """What the judge used, of all judgements, also of those that were made again."""
 
 
 def agreement(judgements: Iterable[Judgement]) -> Agreement:
     """Agreement by the newest judgement of each repeat."""
+    judgements = list(judgements)
+    spent = (
+        sum(one.requests for one in judgements),
+        sum(one.prompt_tokens for one in judgements),
+        sum(one.completion_tokens for one in judgements),
+        sum(one.cost for one in judgements),
+    )
     newest = {(one.key, one.repeat): one for one in judgements}
     by_answer: dict[str, list[str]] = {}
     for one in newest.values():
@@ -229,13 +272,13 @@ def agreement(judgements: Iterable[Judgement]) -> Agreement:
     ties = sum(right == wrong > 0 for right, wrong in counts)
     counts = [(right, wrong) for right, wrong in counts if right + wrong >= 2]
     if not counts:
-        return Agreement(0, None, None, ties, no_verdict)
+        return Agreement(0, None, None, ties, no_verdict, *spent)
     pairs = sum(_pairs(right + wrong) for right, wrong in counts)
     same = sum(_pairs(right) + _pairs(wrong) for right, wrong in counts) / pairs
     share = sum(right for right, _ in counts) / sum(right + wrong for right, wrong in counts)
     chance = share**2 + (1 - share) ** 2
     kappa = (same - chance) / (1 - chance) if chance < 1 else None
-    return Agreement(len(counts), same, kappa, ties, no_verdict)
+    return Agreement(len(counts), same, kappa, ties, no_verdict, *spent)
 
 
 def _pairs(number: int) -> int:

@@ -1,165 +1,461 @@
-"""Scores mathematical answers: what a text states as its answer, and whether that equals gold, by math-verify.
+r"""Scores mathematical answers: whether what a text states equals gold.
 
-What stands in a box, behind "the answer is", or alone is stated. A number that merely occurs is no answer: not the one
-of "see step 204", of "203, not 204", of "at least 204". A text that is neither mathematics nor a sentence in a usual
-form states nothing. To be run in a process of its own: see `scoring_worker`.
+Numbers and quantities are compared exactly (`quantities`), everything else that is mathematics by math-verify, if it
+reads the whole text. A gold answer that is no mathematics, such as a date, an address, a range, a version, a name or a
+sentence, is compared as text. To be run in a process of its own: see `scoring_worker`.
 """
 
 from __future__ import annotations
 
-import json
 import re
+from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
-from llm_sandbox_nb.benchmark.multiple_choice import WIDE, closing_brace, is_retracted, is_supposed, tagged
-from llm_sandbox_nb.benchmark.text_scorers import Score, without_thinking
+from llm_sandbox_nb.benchmark.normalisation import boxes, normalised, text_key
+from llm_sandbox_nb.benchmark.quantities import MONTHS, Quantity, cleaned, quantities
+from llm_sandbox_nb.benchmark.stated_answer import given_answers, stated_text, stated_values, without_remarks
+from llm_sandbox_nb.benchmark.text_scorers import Score
 
-_LONGEST = 2000
-"""Characters of a sentence that is looked at."""
-_DISPLAY = re.compile(r"\\\[(.{0,1000}?)\\\]|\\\((.{0,1000}?)\\\)|\$\$(.{0,1000}?)\$\$", re.DOTALL)
-_MARKUP = re.compile(r"\*\*|__|`|^[#> \t]+|[✅☑✔️👉→]", re.MULTILINE)
-_ANSWER = re.compile(
-    r"""(?:(?<![^\W_])(?:final[ _])?(?:answer|ans|result|solution)(?:_\w{1,9})?
-        (?:\s+(?:here|(?:to|for|of)\s[^.:=?\n]{0,60}?))?|答案)["']?\s*
-        (?:(?:is|must\s+be|should\s+be|has\s+to\s+be)\b(?:\s+(?:therefore|thus|hence|then|indeed|clearly|simply|just))?\s*:?|[:=是])\s*""",
-    re.IGNORECASE | re.VERBOSE,
+_ONE = Fraction(1)
+_SECONDS = 5
+_DIGITS = 40
+_COMMANDS = re.compile(r"\\(?:text|mathrm|textbf|mathbf|operatorname|begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+")
+_FUNCTIONS = re.compile(
+    r"(?<![A-Za-z])(?:sqrt|cbrt|sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|sinh|cosh|tanh|log|ln|exp|pi|inf|infinity|min|max|gcd|lcm|mod|det)(?![A-Za-z])"
 )
-_IS_THE_ANSWER = re.compile(
-    r"\s+is\s+(?:therefore\s+)?(?:the|our|my)\s+(?:final\s+|correct\s+|right\s+)?answer\b", re.IGNORECASE
-)
-_SENTENCE = re.compile(r"[.!?;](?=\s|\Z)|\n|\Z")
-_NO_SENTENCE = re.compile(r"\d[.)]\s")
-"""The number of a list's entry."""
-_LEADING = re.compile(
-    r"(?:so|thus|hence|therefore|then|finally|we\s+get|in\s+total)\b[,:]?\s+", re.IGNORECASE
-)
-_VERB = re.compile(
-    r"\b(?:is|are|it['’]s|equals?|get|have|obtain|gives?|yields?|be)\b(?:\s+(?:therefore|thus|then|exactly|simply|just))?\s*:?\s+",
-    re.IGNORECASE,
-)
-_NO_CONCLUSION = re.compile(
-    r"\b(?:not|never|no|none|nor|neither|cannot|assume|suppose|let|if|unless|whether|might|may|could|would)\b|n['’]t\b",
-    re.IGNORECASE,
-)
-_REMARK = re.compile(r"\s+\((?=[^()]*[A-Za-z]{2})[^()\\$]*\)\s*\Z")
-_REASON = re.compile(
-    r",?\s+(?:not|because|since|as|rather\s+than|instead\s+of|and\s+not)\s|,\s+(?:so|but|which|where)\s|\s[—–]\s",
-    re.IGNORECASE,
-)
-_UNITS = re.compile(
-    r"(?<=[\d})$°])(?:\s+(?!(?:or|and|not|to|times|plus|minus|if|when|only|too|also|but|is|are|was|were|does|do|can|cannot|fails?|seems?|would"
-    r"|could|might|may|must|should|has|have|gives?|works?)\b)[A-Za-z]{2,}(?:\^\{?\d\}?|[²³])?){1,4}\Z"
-)
-_OR = re.compile(r"\s+or\s+", re.IGNORECASE)
-_COMMANDS = re.compile(r"\\(?:text|mathrm|textbf|mathbf|operatorname)\s*\{[^{}]*\}|\\[A-Za-z]+")
-_FUNCTIONS = re.compile(r"\b(?:sqrt|sin|cos|tan|log|ln|exp|pi)\b")
 _WORD = re.compile(r"[^\W\d_]{2,}")
+_UNIT = re.compile(
+    r"(?<=[\d})$°])\s*(?:\\(?:text|mathrm|mbox)\s*\{(?P<text>[^{}]+)\}(?P<power>\^\{?\d\}?)?"
+    r"|\s(?P<words>[^\W\d_]{2,}(?:[ /·*^][^\W_\d]*\d?)*))\s*\Z"
+)
+_PRODUCT = re.compile(
+    r"(?<![A-Za-z])(?!(?:is|of|or|at|as|to|in|it|we|so|if|no|on|by|be|an|do|he|my|up|us|go|me)\b)[a-z]{2}(?![A-Za-z])"
+)
+"""Two variables, `xy`."""
+_CONNECTIVE = re.compile(
+    r"\b(?:not|to|times|plus|minus|if|when|only|too|also|but|is|are|was|were|does|do|can|cannot|fails?|seems?|would|could|might|may|must"
+    r"|should|has|have|gives?|works?)\b",
+    re.IGNORECASE,
+)
+_OR = re.compile(r"(?:,\s*)?\s(?:or|and|oder|und|y|ou|et|и|или)\s", re.IGNORECASE)
+_TEXT_OR = re.compile(r"\\(?:text|mathrm)\s*\{\s*(and|or)\s*\}")
+_NAME = re.compile(r"\s*(?!\d)[^=+\-*^<>\d]*(?:_\{?\w{1,4}\}?)?[^=+\-*^<>\d]*=\s*(?=[^=]+\Z)")
+_RANGE = re.compile(
+    r"(?:from\s+|between\s+)?(-?\d[\d.,]*)\s*(%?)\s*(?:-|to|and|bis|至|~)\s*(-?\d[\d.,]*)\s*(.{0,20})",
+    re.IGNORECASE,
+)
+_STRICT_RANGE = re.compile(r"\d[\d.,]*%?-\d[\d.,]*\s*(?:%|[^\W\d_/]{0,12})")
+_DATE = re.compile(
+    rf"(?:(?P<d>\d{{1,2}})(?:[snrt][tdh])?\.?\s+(?:of\s+)?(?P<m>{'|'.join(MONTHS)})[a-z]*\.?,?(?:\s+(?P<y>\d{{3,4}}))?"
+    rf"|(?P<m2>{'|'.join(MONTHS)})[a-z]*\.?\s+(?P<d2>\d{{1,2}})(?:[snrt][tdh])?(?:,?\s+(?P<y2>\d{{3,4}}))?"
+    r"|(?P<y3>\d{4})[-/.](?P<m3>\d{1,2})[-/.](?P<d3>\d{1,2}))",
+    re.IGNORECASE,
+)
+_NO_MATHEMATICS = re.compile(
+    r"\d+\.\d+\.\d+|\d+(?:-\d+){2,}|\d+/\d+/\d+|\d:\d\d\b|(?:^|\s)v\d|@|://|\b(?:[0-9a-f]{2}:){3}|#\d|\d{3}-\d{4}\b|\b\d{1,2}(?:[snrt][tdh])\s+\D"
+    r"|\d+\s*['′]\s*\d+|\b[a-z]+\d+[a-z]+\b(?<!\d[xyz])",
+    re.IGNORECASE,
+)
+_OPEN, _CLOSE = {"(": ")", "[": "]", "{": "}"}, {")", "]", "}"}
+_SYMBOLS = {
+    "**": "^", "π": "\\pi ", "∞": "\\infty ", "×": "\\times ", "·": "\\cdot ",
+    "⋅": "\\cdot ", "÷": "/", "≤": "\\le ", "≥": "\\ge ",
+    "≠": "\\ne ", "!=": "\\ne ", "±": "\\pm ",
+    "∪": "\\cup ", "∩": "\\cap ", "∈": "\\in ", "∅": "\\emptyset ", "ℝ": "\\mathbb{R}",
+    "∖": "\\setminus ",
+    "<=": "\\le ", ">=": "\\ge ", "θ": "\\theta ", "α": "\\alpha ", "β": "\\beta ", "φ": "\\phi ", "λ": "\\lambda ",
+}  # fmt: skip
 
 
 def math_equal(answer: str, gold: str) -> Score:
-    """Whether what the answer states equals gold as mathematics; see `stated_values`."""
-    wanted = _parsed(last_boxed(gold) or gold)
+    """Whether what the answer states equals gold: as mathematics, or as text where gold is no mathematics."""
+    gold, answer = normalised(gold), normalised(answer)
+    wanted = _without_dollars(", ".join(boxes(gold)) or gold)
     if not wanted:
-        return Score(None, f"the gold answer {gold[:50]!r} cannot be parsed")
-    said = stated_values(without_thinking(answer))
-    found = [_parsed(one) for one in said]
-    if not all(found) or not found:
-        return Score(0.0, "unparsable")
-    from math_verify import verify
-
-    equal = all(verify(wanted, one, timeout_seconds=5) for one in found)
-    return Score(float(equal), said[-1].strip()[:200])
-
-
-def _parsed(text: str) -> list[Any]:
-    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
-
-    text = text.strip().strip("$").strip()
-    if not text:
-        return []
-    configs = [LatexExtractionConfig(), ExprExtractionConfig()]
-    found: list[Any] = parse(f"${text}$", extraction_config=configs, parsing_timeout=5)
-    return found or parse(text, extraction_config=configs, parsing_timeout=5)
+        return Score(None, "the gold answer is empty")
+    if is_mathematics(wanted):
+        if not quantities(wanted) and not _elements(wanted) and _parsed(_expression(wanted)) is None:
+            return Score(None, f"the gold answer {gold[:50]!r} cannot be parsed")
+        said = stated_mathematics(answer)
+        said = said or ([answer] if text_key(answer) == text_key(wanted) else [])
+        if len(said) > 1 and (elements := _elements(wanted)) and len(elements[1]) == len(said):
+            said = [", ".join(said)]  # a box for each of several values
+        return _result(said, bool(said) and all(_same(wanted, one) for one in said))
+    given = given_answers(answer)
+    said = given if given is not None else [answer]
+    if said and all(_same_text(wanted, one) for one in said):
+        return _result(said, True)
+    if given is None:
+        said = stated_text(answer, _words)
+    return _result(said, bool(said) and all(_same_text(wanted, one) for one in said))
 
 
-def last_boxed(text: str) -> str | None:
-    r"""What stands in the last `\boxed{...}`, braces matched; None when there is none."""
-    start = text.rfind("\\boxed{")
-    if start < 0:
-        return None
-    start += len("\\boxed{")
-    return text[start : closing_brace(text, start)]
+def stated_mathematics(text: str) -> list[str]:
+    """The mathematics that a text states as its answer; see `stated_answer.stated_values`."""
+    return stated_values(text, _mathematics)
 
 
-def stated_values(text: str) -> list[str]:
-    """What a text gives as its answer: several where it says it twice and they have to agree, or nothing."""
-    for inner in (last_boxed(text), tagged(text), _of_json(text)):
-        if inner is not None:
-            return [inner] if inner.strip() else []
-    text = _DISPLAY.sub(lambda match: f"${' '.join((match[1] or match[2] or match[3] or '').split())}$", text)
-    text = _MARKUP.sub("", text.translate(WIDE)).strip()
-    last_line = text.rpartition("\n")[2]
-    if alone := _mathematics(last_line):
-        said = _said(text[: len(text) - len(last_line)])
-        return [said, alone] if said else [alone]
-    said = _said(text)
-    if said is None:
-        said = _concluded(last_line)
-    if said is None and "\n\n" in text and not is_retracted(text, 0):
-        said = _mathematics(text.partition("\n\n")[0])
-    return [said] if said else []
+def _result(said: list[str], equal: bool) -> Score:
+    return Score(float(equal), said[-1].strip()[:200]) if said else Score(0.0, "unparsable")
 
 
-def _of_json(text: str) -> str | None:
-    if not text.lstrip().startswith("{"):
-        return None
-    try:
-        record = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    found = [
-        str(value) for key, value in record.items() if key.lower() in ("answer", "final_answer", "result")
-    ]
-    return found[-1] if found else None
+def _without_dollars(text: str) -> str:
+    """The text without the marks of a formula around it; one mark alone is a currency."""
+    text = text.strip()
+    return text.strip("$").strip() if text.startswith("$") and text.endswith("$") else text
 
 
-def _said(text: str) -> str | None:
-    """The value that "the answer is" gives, the last time; empty when it is none, None where it is not said."""
-    found, place = None, 0
-    for match in reversed(list(_ANSWER.finditer(text))):
-        end = _SENTENCE.search(text, match.end(), match.end() + _LONGEST)
-        assert end is not None
-        if end[0] != "?" and not is_supposed(text, match.start()):
-            found, place = _mathematics(text[match.end() : end.start()]) or "", end.end()
-            break
-    for match in _IS_THE_ANSWER.finditer(text, place):
-        before = text[max(place, match.start() - _LONGEST) : match.start()]
-        found = _mathematics(re.split(r"[.!?;,:]\s|\n", before)[-1]) or ""
-        place = match.end()
-    return None if found is not None and is_retracted(text, place) else found
+@lru_cache(maxsize=1024)
+def is_mathematics(text: str) -> bool:
+    """Whether a gold answer is mathematics. Dates, addresses, ranges, versions, names and sentences are not."""
+    plain = cleaned(text)
+    if _NO_MATHEMATICS.search(plain) or _STRICT_RANGE.fullmatch(plain) or _DATE.search(plain):
+        return bool(re.fullmatch(r"[^\n]*\\(?:begin|frac|sqrt|cdot|times)[^\n]*", text)) and not _DATE.search(
+            plain
+        )
+    if quantities(text):
+        return True
+    if re.search(
+        r"\\begin\{[pbvV]?matrix|\\(?:frac|dfrac|sqrt|pi|infty|cup|in\b|le|ge|pm|binom|log|ln|sin|cos|tan|emptyset)",
+        text,
+    ):
+        return not _WORD.search(_FUNCTIONS.sub("", _COMMANDS.sub("", text))) or _splits_off_unit(text)
+    bare = _OR.sub(", ", plain)
+    rest = _FUNCTIONS.sub("", _COMMANDS.sub("", bare))
+    words = _WORD.findall(rest)
+    if words:
+        short = all(len(word) <= 2 for word in words) and " " not in plain and not plain[:1].isupper()
+        return (short and bool(re.search(r"[\d+*/^=<>()-]", rest))) or _splits_off_unit(text)
+    if re.fullmatch(r"[A-Za-z]", plain) or re.fullmatch(r"\(?[A-Z]\)?[.)]?", plain):
+        return plain.islower() or plain in "CERNQZ"
+    return bool(re.search(r"[\dA-Za-zα-ωπ∞∅]", plain)) and not re.search(r"[?!]\s|[.]\s", plain)
 
 
-def _concluded(line: str) -> str | None:
-    """What stands behind the last verb of the last sentence: "there are 204 ways". A question concludes nothing."""
-    line = line[-_LONGEST:].strip()
-    if line.endswith("?"):
-        return None
-    sentence = re.split(r"[.!?;]\s+", line.rstrip(".!"))[-1]
-    places = [match.end() for match in _VERB.finditer(sentence)]
-    if not places or _NO_CONCLUSION.search(sentence[: places[-1]]):
-        return None
-    return _mathematics(sentence[places[-1] :])
+def is_one_value(text: str) -> bool:
+    """Whether a text with a comma is one number, date or bracket and no list."""
+    text = normalised(text)
+    return bool(
+        quantities(text) or _DATE.search(text) or _elements(text) is None or (_elements(text) or [""])[0]
+    )
+
+
+def _splits_off_unit(text: str) -> bool:
+    match = _UNIT.search(text)
+    return (
+        match is not None
+        and bool(quantities(f"1 {match['text'] or match['words']}{match['power'] or ''}"))
+        and is_mathematics(text[: match.start()])
+    )
+
+
+def _words(text: str) -> str | None:
+    """A part of a sentence as an answer in words."""
+    found = without_remarks(text)
+    return found if found and len(found) <= 300 else None
 
 
 def _mathematics(text: str) -> str | None:
-    """A text that is mathematics but for remarks, reasons and units, without these; else None."""
-    if len(text) > _LONGEST or _NO_SENTENCE.match(text):
+    """A text that is mathematics but for remarks and reasons, without these; else None."""
+    found = without_remarks(text)
+    if not found or "?" in found:
         return None
-    text = _LEADING.sub("", text.strip(), count=1)
-    text = _REASON.split(_REMARK.sub("", text.rstrip(".,;: ")), maxsplit=1)[0]
-    text = _REMARK.sub("", text).strip(" \t\"'“”,;:")
-    text = _UNITS.sub("", _OR.sub(", ", text)).rstrip(".")
-    if text.count("$") > 1:
-        text = text.replace("$", "")
-    rest = _FUNCTIONS.sub("", _COMMANDS.sub("", text))
-    return text.strip() if text.strip() and "?" not in rest and not _WORD.search(rest) else None
+    if found.count("$") > 1:
+        found = found.replace("$", "")
+    found = found.rstrip(".").strip()
+    if not found:
+        return None
+    if quantities(found.rstrip("!")):
+        return found
+    if _elements(found):
+        inner = _elements(found)
+        return found if inner and all(_mathematics(one) for one in inner[1]) else None
+    match = _UNIT.search(found)
+    if match is not None and match.start() > 0:
+        unit = match["text"] or match["words"]
+        if not _CONNECTIVE.search(unit) and quantities(f"1 {unit}{match['power'] or ''}"):
+            return found if _mathematics(found[: match.start()]) else None
+    rest = _FUNCTIONS.sub("", _COMMANDS.sub("", found))
+    if re.search(r"[+^=*]", rest):
+        rest = _PRODUCT.sub("", rest)
+    return found if not _WORD.search(rest) and re.search(r"[\w∞∅π]", found) else None
+
+
+def _same(gold: str, said: str) -> bool:
+    """Whether two texts are the same mathematics: as quantities, as collections, else as expressions."""
+    said = _without_dollars(said).rstrip(".")
+    if _tight(gold) == _tight(said):
+        return True
+    if said.endswith("!") and not gold.endswith("!") and quantities(said.rstrip("!")):
+        return _same(gold, said.rstrip("!"))
+    gold, said = (
+        text.replace("!=", "\\ne ").replace(">=", "\\ge ").replace("<=", "\\le ") for text in (gold, said)
+    )
+    some, others = _elements(gold), _elements(said)
+    if some and others and "=" in gold + said and _same_elements(some, others):
+        return True
+    gold, said = _without_name(gold, said)
+    wanted, found = quantities(gold), quantities(said)
+    if wanted and found and any(one.agrees(other) for one in wanted for other in found):
+        return True
+    some, others = _elements(gold), _elements(said)
+    if (
+        some
+        and others
+        and (not (wanted and found) or bool(set("{([") & {gold[:1], said[:1]}) or ", " in gold + said)
+    ):
+        return _same_elements(some, others)
+    if wanted and found:
+        return False
+    if (some and some[0] in ("()", "[]", "(]", "[)")) or (others and others[0] in ("()", "[]", "(]", "[)")):
+        return _one_element(some, gold, others, said)
+    return _same_expressions(gold, said)
+
+
+def _tight(text: str) -> str:
+    """A formula without blanks, but for those between numbers."""
+    return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", cleaned(text))
+
+
+def _one_element(
+    some: tuple[str, list[str]] | None, gold: str, others: tuple[str, list[str]] | None, said: str
+) -> bool:
+    """A collection of one element, `(3)`, is that element; else as expressions: intervals, relations."""
+    if some and some[0] == "()" and len(some[1]) == 1:
+        return _same(some[1][0], said)
+    if others and others[0] == "()" and len(others[1]) == 1:
+        return _same(gold, others[1][0])
+    return (
+        not (some and others)
+        and bool(re.search(r"[<>∈≤≥]|\\(?:in|le|ge|lt|gt|cup|mathbb)", gold + said))
+        and _same_expressions(gold, said)
+    )
+
+
+def _without_name(gold: str, said: str) -> tuple[str, str]:
+    """Without `x =`, where only one of the two has it."""
+    if ("=" in gold) != ("=" in said) and not re.search(r"[<>≤≥]", gold + said):
+        if "=" in said:
+            parts = said.split("=")
+            said = parts[-1].strip() or said
+        elif match := _NAME.match(gold):
+            gold = gold[match.end() :]
+    for mark in ("\\approx", "≈", "\\thickapprox"):
+        if mark in said and mark not in gold:
+            before, _, after = said.partition(mark)
+            said = (
+                after.strip()
+                if not before.strip() or re.fullmatch(r"\s*[a-zA-Z]\s*", before)
+                else before.strip()
+            )
+    return gold.strip(), said.strip()
+
+
+@lru_cache(maxsize=2048)
+def _elements(text: str) -> tuple[str, list[str]] | None:
+    """The brackets and the elements of a set, a tuple, an interval, or a bare list; None when it is something else."""
+    text = (
+        text.strip()
+        .replace("\\left", "")
+        .replace("\\right", "")
+        .replace("\\{", "{")
+        .replace("\\}", "}")
+        .replace("\\lbrace", "{")
+        .replace("\\rbrace", "}")
+    )
+    brackets = ""
+    if text[:1] in _OPEN and text[-1:] in _CLOSE and _matches(text):
+        brackets, text = text[0] + text[-1], text[1:-1]
+        if brackets in ("{)", "(}", "[}", "{]"):
+            return None
+    if "\\begin" in text or "|" in text:
+        return None
+    text = _TEXT_OR.sub(r" \1 ", text)
+    parts = _split(text if brackets else _OR.sub(", ", text), tight=bool(brackets))
+    if len(parts) < 2 and not brackets:
+        return None
+    return (brackets, [part.strip() for part in parts]) if all(part.strip() for part in parts) else None
+
+
+def _matches(text: str) -> bool:
+    """Whether the last bracket closes the first one."""
+    depth = 0
+    for place, character in enumerate(text):
+        depth += (character in _OPEN) - (character in _CLOSE)
+        if depth == 0:
+            return place == len(text) - 1
+    return False
+
+
+def _split(text: str, *, tight: bool) -> list[str]:
+    """The parts between commas and semicolons outside of brackets.
+
+    In a bare list a comma has a blank behind it, or is no mark of a number.
+    """
+    mark = ";" if ";" in text else ","
+    parts, depth, start = [], 0, 0
+    for place, character in enumerate(text):
+        depth += (character in _OPEN) - (character in _CLOSE)
+        if character == mark and depth == 0 and text[place - 1 : place] != "\\":
+            following = text[place + 1 : place + 4]
+            grouped = (
+                following.isdigit()
+                and len(following) == 3
+                and text[place - 1 : place].isdigit()
+                and not text[place + 4 : place + 5].isdigit()
+            )
+            if tight or mark == ";" or not grouped:
+                parts.append(text[start:place])
+                start = place + 1
+    return [*parts, text[start:]]
+
+
+def _same_elements(gold: tuple[str, list[str]], said: tuple[str, list[str]]) -> bool:
+    brackets, wanted = gold
+    others, found = said
+    if brackets and others and brackets != others:
+        return False
+    if brackets not in ("", "{}") or others not in ("", "{}"):
+        return len(wanted) == len(found) and all(map(_same, wanted, found))
+    return all(any(_same(one, other) for other in found) for one in wanted) and all(
+        any(_same(one, other) for one in wanted) for other in found
+    )
+
+
+def _same_text(gold: str, said: str) -> bool:
+    """The same words, the same date, or the same range."""
+    if text_key(gold) == text_key(said):
+        return True
+    wanted, found = text_key(gold), text_key(said)
+    date, other = _DATE.fullmatch(wanted), _DATE.fullmatch(found)
+    if date and other:
+        return _date(date) == _date(other)
+    some, others = _RANGE.fullmatch(wanted), _RANGE.fullmatch(found)
+    if some and others and _STRICT_RANGE.fullmatch(re.sub(r"\s*-\s*", "-", wanted)):
+        return [one.strip() for one in some.groups()] == [one.strip() for one in others.groups()]
+    return re.sub(r"^(?:the|a|an)\s|[\"'`]", "", wanted) == re.sub(r"^(?:the|a|an)\s|[\"'`]", "", found)
+
+
+def _date(match: re.Match[str]) -> tuple[int, int, int]:
+    day, month, year = (match[name] or match[f"{name}2"] or match[f"{name}3"] for name in "dmy")
+    return int(year or 0), int(month) if month.isdigit() else MONTHS.index(month[:3].lower()) + 1, int(day)
+
+
+def _expression(text: str) -> str:
+    """The LaTeX of a text that may be written without it: `√5`, `2**3`, `sqrt(2)`, `10^-4`."""
+    text = text.strip().strip("$").replace("\\!", "").replace("{,}", "")
+    text = re.sub(r"\\mathrm\s*\{([a-z])\}", r"\1", re.sub(r"(?<!\\)\\[,;: ]|\\q?quad\b|~", " ", text))
+    for symbol, command in _SYMBOLS.items():
+        text = text.replace(symbol, command)
+    text = re.sub(
+        r"√\s*\(([^()]*)\)|√\s*(\d+(?:\.\d+)?|\\?[A-Za-z]+)",
+        lambda match: f"\\sqrt{{{match[1] or match[2]}}}",
+        text,
+    )
+    text = re.sub(r"∛\s*\(?(\d+|[a-z])\)?", r"\\sqrt[3]{\1}", text)
+    text = re.sub(r"(?<![\\A-Za-z])sqrt\s*\(([^()]*(?:\([^()]*\)[^()]*)*)\)", r"\\sqrt{\1}", text)
+    text = re.sub(r"(?<![\\A-Za-z])(?:infinity|inf)(?![A-Za-z])", r"\\infty ", text)
+    text = re.sub(
+        r"(?<![\\A-Za-z])(sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|log|ln|exp|pi)(?![A-Za-z])",
+        r"\\\1 ",
+        text,
+    )
+    text = re.sub(r"\^\s*\(([^()]*)\)", r"^{\1}", text)
+    return re.sub(r"\^\s*(-\s*(?:\d+|[a-z]))", r"^{\1}", text)
+
+
+@lru_cache(maxsize=2048)
+def _parsed(text: str) -> Any:
+    """The expression by math-verify, which has to read the whole text; None when it does not."""
+    from math_verify import LatexExtractionConfig, parse
+
+    if not text or len(text) > 1000:
+        return None
+    found = parse(
+        f"${text}$", [LatexExtractionConfig()], fallback_mode="no_fallback", parsing_timeout=_SECONDS
+    )
+    return found[0] if found else None
+
+
+def _same_expressions(gold: str, said: str) -> bool:
+    """Whether two expressions are equal: numbers by their value, relative to it; others by math-verify."""
+    gold, said, agree = _without_units(gold, said)
+    if not agree:
+        return False
+    wanted, found = _value(gold), _value(said)
+    if wanted is None or found is None:
+        return False
+    from math_verify import verify
+    from math_verify.errors import TimeoutException
+    from math_verify.utils import timeout
+
+    if _is_number(wanted) and _is_number(found):
+        try:
+            return bool(timeout(_SECONDS)(_close)(wanted, found, _places(gold), _places(said)))
+        except TimeoutException:
+            return False
+    return bool(verify(wanted, found, timeout_seconds=_SECONDS))
+
+
+def _without_units(gold: str, said: str) -> tuple[str, str, bool]:
+    """Both without units, and whether these agree."""
+    units = []
+    for text in (gold, said):
+        match = _UNIT.search(text)
+        words = f"{match['text'] or match['words']}{match['power'] or ''}" if match else ""
+        known = quantities(f"1 {words}") if words and not _CONNECTIVE.search(words) else ()
+        read = quantities(text)
+        units.append(
+            (text[: match.start()], known[0])
+            if match and known
+            else (text, read[0] if read else Quantity(_ONE))
+        )
+    (gold, one), (said, other) = units
+    named = [quantity.unit for quantity in (one, other)]
+    if all(named) and named[0] != named[1]:
+        return gold, said, Quantity(_ONE, unit=named[0]).agrees(Quantity(_ONE, unit=named[1]))
+    return gold, said, True
+
+
+def _value(text: str) -> Any:
+    """The number or the expression of a text."""
+    if read := quantities(text):
+        import sympy
+
+        return sympy.Rational(read[0].value.numerator, read[0].value.denominator)
+    return _parsed(_expression(text))
+
+
+def _places(text: str) -> int | None:
+    read = quantities(text)
+    return read[0].places if read else None
+
+
+def _is_number(expression: Any) -> bool:
+    import sympy
+
+    return (
+        isinstance(expression, sympy.Expr)
+        and not expression.free_symbols
+        and bool(expression.is_number)
+        and not expression.is_infinite
+    )
+
+
+def _close(one: Any, other: Any, places: int | None, others: int | None) -> bool:
+    """Equal to 30 digits, or to the digits of a decimal of at least six. Tiny numbers differ as large ones do."""
+    import sympy
+
+    first, second = sympy.N(one, _DIGITS), sympy.N(other, _DIGITS)
+    if not (first.is_number and second.is_number):
+        return False
+    difference, size = abs(first - second), max(abs(first), abs(second))
+    if size == 0:
+        return True
+    if difference <= size * sympy.Float(10, _DIGITS) ** (
+        -30 if not one.has(sympy.Float) and not other.has(sympy.Float) else -12
+    ):
+        return True
+    known = [number for number in (places, others) if number is not None]
+    step = sympy.Float(10, _DIGITS) ** -min(known) if known else 0
+    return bool(known and difference <= step / 2 and size / step >= 10**5)

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import re
 
-WIDE = str.maketrans("：（）。，；！？＝", ":().,;!?=")
-"""Marks as they are written in Chinese, and as everywhere else."""
+from llm_sandbox_nb.benchmark.answer_words import BEHIND, INTRODUCED, NEGATED, OTHER_SCRIPT
+from llm_sandbox_nb.benchmark.normalisation import boxes, is_corrected, normalised
+
 _TAG = re.compile(
     r"<(?:(?:final_)?answer|choice)>([^<]{0,2000})</(?:(?:final_)?answer|choice)>?", re.IGNORECASE
 )
@@ -42,16 +43,6 @@ def tagged(text: str) -> str | None:
     return inner
 
 
-def closing_brace(text: str, start: int) -> int:
-    """Where the brace that was opened before `start` is closed; the end when it is not."""
-    depth = 1
-    for place in range(start, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[place], 0)
-        if depth == 0:
-            return place
-    return len(text)
-
-
 def is_supposed(text: str, place: int) -> bool:
     """Whether what stands at a place is a condition or a doubt: "if the answer is B"."""
     before = text[max(0, place - _LOOKED_BACK) : place]
@@ -67,7 +58,7 @@ def is_retracted(text: str, place: int) -> bool:
 _DECORATION = " \t\r\n*_`$#>\"'“”‘’✅☑✔️👉→"
 _MARKS = r"[\s:*_`\"'“‘(\[{$>#✅☑✔️👉]*+"
 _OPENING, _CLOSING = frozenset("*_`\"'“‘([{$"), frozenset(")]}*_`\"'”’$")
-_WHOLE = r"(?![^\W_]|['’][^\W_])"
+_WHOLE = rf"(?![^\W_{OTHER_SCRIPT}]|['’](?!d[iı]r)[^\W_])"
 """Behind a letter that is no part of a word."""
 _ADVERBS = (
     r"(?:\s+(?:(?:most\s+)?likely|therefore|thus|hence|then|indeed|clearly|definitely|probably|simply|just))?"
@@ -84,9 +75,16 @@ _STATED = re.compile(
         (?P<letter>[A-Za-z]){_WHOLE}(?!/|-[A-Za-z]|\+|\#)""",
     re.IGNORECASE | re.VERBOSE,
 )
+_STATED_ELSEWHERE = re.compile(
+    rf"""(?i:{INTRODUCED}){_MARKS}(?P<letter>[A-Za-z]){_WHOLE}(?!/|-[A-Za-z]|\+|\#|{NEGATED})
+        (?=[\s*_`)\]}}"'$]*(?:[.!,;(\n]|:\s|\Z|-\s|{BEHIND}(?![A-Za-z])|[{OTHER_SCRIPT}]))""",
+    re.VERBOSE,
+)
+"""In other languages than English; there a letter before another word is often the article."""
 _CHOSEN = re.compile(
-    rf"""\b(?:I(?:['’]ll|\s+(?:would|will))?\s+(?:choose|pick|select|go\s+with)|I['’]d\s+(?:choose|pick|select|go\s+with)
-        |(?:I['’]m|I\s+am)\s+(?:choosing|picking|selecting|going\s+with)){_MARKS}
+    rf"""\b(?:I(?:['’](?:ll|d)|\s+(?:would|will))?\s+(?:choose|pick|select|go\s+(?:with|for)|say|answer|opt\s+for|vote\s+for)(?:\s+it(?:['’]s|\s+is))?
+        |(?:I['’]m|I\s+am)\s+(?:choosing|picking|selecting|going\s+(?:with|for))|(?i:my\s+(?:pick|vote|guess|choice)\s+(?:is|would\s+be))
+        |(?:\A|(?<=[.!:;,\n]\s)|(?<=\n))(?:[Cc]hoose|[Pp]ick|[Ss]elect|[Gg]o\s+with|[Gg]oing\s+with|[Mm]ark|[Cc]ircle|(?:T|t)ake)){_MARKS}
         (?:(?:option|choice|answer|letter)\b{_MARKS})?
         (?P<letter>[A-J]){_WHOLE}(?!/|-[A-Za-z]|\+|\#)""",
     re.VERBOSE,
@@ -104,13 +102,12 @@ _CONCLUDED = re.compile(
         (?:(?i:option|choice)\s+)?[*_`(\[]*(?P<letter>[A-J]){_WHOLE}(?=[*_`)\]]*[.!]?[*_`]*(?:\s*\Z|\n|(?<=[.!])\s))""",
     re.VERBOSE,
 )
-_BOXED = re.compile(r"\\boxed\s*\{")
 _STYLE = re.compile(r"\\(?:text|textbf|mathrm|mathbf|rm|bf)\s*\{([^{}]*)\}")
 _MATHEMATICS = re.compile(r"\\[()\[\]]")
 _BEGINS = re.compile(
     r"(?:\(([A-Za-z])\)|\[([A-Za-z])\]|([A-Z])\s*[.):]|([A-Z])\s*(?:\n|[-–—]\s)"
     r"|([A-HJ])(?:\s+\(|[,;]\s|\s+(?:because|since)\b)"
-    r"|(?i:option|choice)\s+\(?([A-Z])(?:\)|\s*[.:]|\s*\n|\s*\Z))"
+    r"|(?i:option|choice|letter)\s+\(?([A-Za-z])(?:\)|\s*[.:,]|\s*\n|\s*\Z))"
 )
 _NEXT = re.compile(
     rf"(?P<between>[\W_]*+(?:(?:or|and)\b(?:\s+(?:maybe|possibly|perhaps)\b)?[\W_]*+)?)(?P<letter>[A-Z]){_WHOLE}"
@@ -127,7 +124,7 @@ _LISTED = re.compile(
 )
 _REJECTED = re.compile(
     r"[\W_]*+(?:(?:is|was)\s+(?:\w+ly\s+)?(?:not|wrong|incorrect|false|excluded|eliminated|impossible|unlikely|ruled\s+out)"
-    r"|isn['’]t|can\s+be\s+(?:excluded|eliminated|ruled\s+out)|cannot\s+be\s+(?:right|correct|true|the))\b",
+    r"|(?:is|looks?|seems?)\s+(?:tempting|possible|plausible|close|a\s+guess)|isn['’]t|can\s+be\s+(?:excluded|eliminated|ruled\s+out)|cannot\s+be\s+(?:right|correct|true|the))\b",
     re.IGNORECASE,
 )
 _ONLY_MARKS = re.compile(r"[\s*_`$#>\"'“”‘’.)]*+\Z")
@@ -166,14 +163,38 @@ _GO_ON = frozenset(
 )
 
 
+_SMALL = re.compile(r"^([^\w\n]{0,8})([a-j])(?=[.)]\s)|(?<![\w)])\(([a-j])\)(?=\s|\Z)", re.MULTILINE)
+"""Small letters of options: "b) ethanol"."""
+_SHORT = re.compile(r"A\s*[:=]\s*(\(?[A-J]\)?)\s*[.]?")
+"""A for answer: "A: D"."""
+
+
 def find_letter(text: str, options: int = 10) -> str | None:
     """The chosen letter in capitals, or None when the text does not state one of the first `options`."""
-    whole = _plain(text.rpartition("</think>")[2].translate(WIDE))
+    whole = _plain(normalised(text))
     text = whole.strip(_DECORATION)
-    for found in (_alone(whole), _boxed(text), _tagged(text), _in_words(text)):
+    if short := _SHORT.fullmatch(text):
+        whole = text = short[1]
+    boxed, tag = _boxed(text), _tagged(text)
+    capitals = _SMALL.sub(lambda match: match[0].upper(), text)
+    for found in (_alone(whole), boxed, tag, _again(capitals), _in_words(capitals)):
         if found is not None:
             return found if found and ord(found) - ord("A") < options else None
     return None
+
+
+def _again(text: str) -> str | None:
+    """The letter behind a correction: "B. Wait, no: it is C"."""
+    correction = is_corrected(text, 0)
+    if correction is None:
+        return None
+    rest = re.sub(
+        r"^[\s,:;.!-]*(?:(?:no|it's|it\s+is|sorry|i\s+mean|make\s+that|should\s+be|it\s+should\s+be)\b[\s,:;.!-]*)*",
+        "",
+        text[correction.end() :],
+        flags=re.IGNORECASE,
+    )
+    return _alone(rest) or _stated(rest) or None
 
 
 def _in_words(text: str) -> str | None:
@@ -194,16 +215,14 @@ def _alone(text: str) -> str | None:
     bare = text.strip().removeprefix("- ").strip(_DECORATION + "()[]{}.:,;!")
     if len(bare) == 1 and f"{bare}#" in text:
         return ""  # the language
+    bare = re.sub(rf"(?<=^.){BEHIND}+\Z", "", bare)
     return bare.upper() if len(bare) == 1 and bare.isascii() and bare.isalpha() else None
 
 
 def _boxed(text: str) -> str | None:
-    """The letter in the last box. A box that holds something else says that there is no letter."""
-    places = [match.end() for match in _BOXED.finditer(text)]
-    if not places:
-        return None
-    inner = text[places[-1] : closing_brace(text, places[-1])].strip()
-    return _alone(inner) or _at_the_beginning(inner) or ""
+    """The letter in the boxes. One that holds something else, or several different ones, say that there is none."""
+    letters = {_alone(inner) or _at_the_beginning(inner) or "" for inner in boxes(text)}
+    return None if not letters else letters.pop() if len(letters) == 1 else ""
 
 
 def _tagged(text: str) -> str | None:
@@ -218,7 +237,7 @@ def _tagged(text: str) -> str | None:
 def _stated(text: str) -> str | None:
     """The last letter that is said to be the answer; empty when that is several, retracted or contradicted."""
     found, place = None, 0
-    for pattern in (_STATED, _CHOSEN):
+    for pattern in (_STATED, _STATED_ELSEWHERE, _CHOSEN):
         for match in pattern.finditer(text):
             if match.end() > place and (letter := _said(match, text)) is not None:
                 found, place = letter, match.end()
@@ -257,7 +276,7 @@ def _said(match: re.Match[str], text: str) -> str | None:
 def _is_a_word(letter: str, text: str, end: int) -> bool:
     """Whether it is the article or the pronoun."""
     word = _NEXT_WORD.match(text, end) if letter in "AI" else None
-    return word is not None and word[1].lower() not in _GO_ON
+    return word is not None and word[1].isascii() and word[1].lower() not in _GO_ON
 
 
 def _several(letter: str, text: str, place: int) -> bool:

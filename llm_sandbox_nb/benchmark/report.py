@@ -262,7 +262,7 @@ def as_text(found: Mapping[str, Any]) -> str:
         counts = ", ".join(f"{number} {kind}" for kind, number in found["errors"].items())
         first = [f"  {kind}: {_one_line(found['error_examples'][kind])}" for kind in found["errors"]]
         parts.append("\n".join([f"Errors: {counts}", *first]))
-    if found["judge"]["answers"] or found["judge"]["no_verdict"]:
+    if found["judge"]["requests"]:
         parts.append("Judge: " + _judge(found["judge"]))
     return "\n\n".join(parts)
 
@@ -327,7 +327,9 @@ def _judge(judge: Mapping[str, Any]) -> str:
     agree = _shown("share", judge["pairs_agree"])
     return (
         f"{judge['answers']} answers judged more than once, {agree} of pairs of verdicts agree, Fleiss' kappa "
-        f"{_shown('kappa', judge['kappa'])}, {judge['ties']} ties, {judge['no_verdict']} replies without a verdict"
+        f"{_shown('kappa', judge['kappa'])}, {judge['ties']} ties, {judge['no_verdict']} replies without a verdict; "
+        f"{judge['requests']} requests, "
+        f"{judge['prompt_tokens'] + judge['completion_tokens']} tokens, ${judge['cost']:.2f}"
     )
 
 
@@ -389,7 +391,7 @@ def _tables(found: Mapping[str, Any], columns: Sequence[str]) -> str:
             for kind, number in found["errors"].items()
         ]
         parts += ["<h2>Errors</h2>", _rows(errors, ("kind", "results", "first"))]
-    if found["judge"]["answers"] or found["judge"]["no_verdict"]:
+    if found["judge"]["requests"]:
         parts += ["<h2>Judge</h2>", f"<p>{html.escape(_judge(found['judge']))}.</p>"]
     return "\n".join(parts)
 

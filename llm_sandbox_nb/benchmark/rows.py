@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
@@ -79,7 +80,8 @@ def make_row(record: Mapping[str, Any], number: int, names: Mapping[str, str] | 
 
 
 def _as_text(value: Any) -> str:
-    if value is None:
+    """A column as text; null and NaN, which tables write for a missing value, are empty."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llm_sandbox_nb.benchmark.ifbench import ifbench
-from llm_sandbox_nb.benchmark.math_scorer import math_equal
-from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score, exact, letter, rouge_l, set_f1
+from llm_sandbox_nb.benchmark.ifbench import constraints_of, ifbench
+from llm_sandbox_nb.benchmark.math_scorer import is_one_value, math_equal
+from llm_sandbox_nb.benchmark.rows import Row
+from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, NO_GOLD, Score, exact, letter, rouge_l, set_f1
 
 RowRule = Callable[[str, str, Mapping[str, Any]], Score]
 REWARDED_BY_DOMAIN = ("math", "physics", "chem", "biomed", "instruct_follow")
@@ -34,14 +36,38 @@ def routed(answer: str, gold: str, row: Mapping[str, Any]) -> Score:
     kind = str(row.get("qa_type") or "").lower()
     if "free" in kind or "open" in kind:
         return _free(answer, gold)
-    if "," in gold or "multi" in kind or "extract" in kind:
+    if "multi" in kind or "extract" in kind or ("," in gold if kind else _is_list(gold)):
         return set_f1(answer, gold)
-    return letter(answer, gold) if "choice" in kind or len(gold.strip("() .")) == 1 else _free(answer, gold)
+    return (
+        letter(answer, gold)
+        if "choice" in kind or _ONE_LETTER.fullmatch(gold.strip())
+        else _free(answer, gold)
+    )
+
+
+_ONE_LETTER = re.compile(r"[(\[]?[A-Za-z][)\].]?")
+_WORD = re.compile(r"[^\W\d_]{2,}")
+
+
+def _is_list(gold: str) -> bool:
+    """Whether a gold answer without a type is several items: "A, C", not "12,345", a date or a sentence."""
+    items = re.split(r"[,;]\s*", gold.strip())
+    return (
+        len(items) > 1
+        and all(0 < len(item.split()) <= 4 for item in items)
+        and not is_one_value(gold)
+        and gold.strip()[-1:] not in ".!?"
+    )
 
 
 def _free(answer: str, gold: str) -> Score:
+    """By equality, then ROUGE-L; by equality alone where gold is no text: for ROUGE-L 10.0.0.9 is close to 10.0.0.7."""
     equal = math_equal(answer, gold)
-    return equal if equal.value == 1.0 else rouge_l(answer, gold)
+    if equal.value == 1.0 or (
+        re.search(r"\d", gold) and len(_WORD.findall(gold)) <= 3 and equal.value is not None
+    ):
+        return equal
+    return rouge_l(answer, gold)
 
 
 RULES: dict[str, RowRule] = {
@@ -68,9 +94,13 @@ def score_row(scorer: str, answer: str | None, gold: str, row: Mapping[str, Any]
     """
     function = None if scorer in RULES else load_scorer(Path(scorer))
     by_files = function is not None and "output_files" in inspect.signature(function).parameters
+    if gold is None or gold != gold:  # NaN, of a table: some callers pass a column as it is
+        gold = ""
     if not by_files and (answer is None or not answer.strip()):
         return NO_ANSWER
     answer = answer or ""
+    if function is None and not gold.strip() and scorer not in ("ifbench", "routed"):
+        return NO_GOLD
     if function is None:
         return RULES[scorer](answer, gold, row)
     found = function(answer, gold, **row)
@@ -81,6 +111,19 @@ def score_row(scorer: str, answer: str | None, gold: str, row: Mapping[str, Any]
     if not 0 <= value <= 1:
         raise ValueError(f"it gave {value}, which is not between 0 and 1")
     return replace(said, value=value)
+
+
+def gold_problem(scorer: str, row: Row) -> str:
+    """What a row lacks for this scorer; empty when nothing is missing. An own scorer decides itself what it needs."""
+    follows = scorer == "ifbench" or (
+        scorer == "routed" and row.domain.removesuffix("_mini") == "instruct_follow"
+    )
+    if follows:
+        identities, _ = constraints_of(row.ground_truth, row.extra)
+        return "" if identities else "has no instruction_id_list with kwargs, one for each constraint"
+    if scorer in (*RULES, "judge") and not row.ground_truth.strip():
+        return "has no ground_truth, so no answer can be scored"
+    return ""
 
 
 def load_scorer(path: Path) -> Callable[..., Any]:

@@ -1,12 +1,17 @@
-"""What a scorer says, and the scorers that need nothing but the two texts."""
+"""What a scorer says, and the scorers that need nothing but the two texts, normalised."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 from llm_sandbox_nb.benchmark.multiple_choice import find_letter
+from llm_sandbox_nb.benchmark.normalisation import boxes, normalised, text_key
+from llm_sandbox_nb.benchmark.stated_answer import given_answers
 
 
 @dataclass(frozen=True)
@@ -21,22 +26,39 @@ class Score:
 
 
 NO_ANSWER = Score(0.0, "no answer")
+NO_GOLD = Score(None, "the gold answer is empty")
 Rule = Callable[[str, str], Score]
 """Takes answer and gold."""
+_LED_IN = re.compile(
+    r"(?:(?:so|thus|therefore|hence),?\s+)?(?:(?:the|my|our)\s+)?(?:(?:final|correct|right)\s+)?answers?\s*(?:(?:is|are)\b\s*:?|[:=])\s*",
+    re.IGNORECASE,
+)
 
 
-def without_thinking(text: str) -> str:
-    """The text after a thinking part, which is no answer."""
-    return text.rpartition("</think>")[2].strip()
+def given_text(text: str) -> str:
+    """The normalised text, or what is in its boxes, `<answer>` or JSON; several different ones are no answer."""
+    text = normalised(text)
+    given = given_answers(text)
+    if given is None:
+        return text
+    return given[0] if len({text_key(one) for one in given}) == 1 else ""
 
 
 def exact(answer: str, gold: str) -> Score:
-    """The same text, but for case and blanks."""
-    return Score(float(_plain(answer) == _plain(gold)), answer.strip()[:200])
+    """The same text, but for case, blanks, decoration and "The answer is"."""
+    wanted = text_key(given_text(gold))
+    if not wanted:
+        return Score(float(_bare(answer) == _bare(gold)), answer.strip()[:200]) if _bare(gold) else NO_GOLD
+    said = given_text(answer)
+    forms = {text_key(said)}
+    if "\n" not in said and (led := _LED_IN.match(said.strip("*_ "))):
+        forms.add(text_key(said.strip("*_ ")[led.end() :]))
+    return Score(float(wanted in forms), said.strip()[:200])
 
 
-def _plain(text: str) -> str:
-    return " ".join(text.split()).casefold()
+def _bare(text: str) -> str:
+    """A text of marks alone."""
+    return "".join(normalised(text).split())
 
 
 def letter(answer: str, gold: str, options: int = 10) -> Score:
@@ -51,28 +73,113 @@ def letter(answer: str, gold: str, options: int = 10) -> Score:
 
 
 def set_f1(answer: str, gold: str) -> Score:
-    """F1 of two sets of items, separated by commas, semicolons or lines."""
-    said, wanted = _items(answer), _items(gold)
+    """F1 of two sets of items: the better reading of "and", which joins items or is part of one.
+
+    Commas, semicolons, lines, bullets and dashes separate items; where gold is letters, "C) water" is C.
+    """
+    answer, gold = given_text(answer), given_text(gold)
+    found = [_f1(_items(answer, joined), _items(gold, joined)) for joined in (False, True)]
+    if found[0] is None:
+        return NO_GOLD
+    return Score(
+        max(value for value in found if value is not None), "" if _items(answer, False) else "unparsable"
+    )
+
+
+def _f1(said: set[str], wanted: set[str]) -> float | None:
     if not wanted:
-        return Score(None, "the gold answer is empty")
+        return None
+    if all(re.fullmatch(r"[a-j]", one) for one in wanted):
+        said = {letter for one in said for letter in _letters(one)}
     hits = len(said & wanted)
     if not hits:
-        return Score(0.0, "unparsable" if not said else "")
+        return 0.0
     precision, recall = hits / len(said), hits / len(wanted)
-    return Score(2 * precision * recall / (precision + recall))
+    return 2 * precision * recall / (precision + recall)
 
 
-def _items(text: str) -> set[str]:
-    text = re.sub(r"^\s*(?:the\s+)?answers?\s*(?:is|are)?\s*:", "", text, flags=re.IGNORECASE)
-    items = (item.strip().strip("[]{}()\"'*`.").strip() for item in re.split(r"[,;\n]", text))
+_OPTION = re.compile(r"\(?(?:option\s+)?([a-j])(?:[).:]\s.*|\s-\s.*|\)?)", re.DOTALL)
+
+
+def _letters(item: str) -> list[str]:
+    """The letters of an item: of "c) water", of "ac"."""
+    if match := _OPTION.fullmatch(item):
+        return [match[1]]
+    parts = re.split(r"\s*[/-]\s*|\s+", item)
+    if len(parts) > 1 and all(re.fullmatch(r"\(?[a-j]\)?", part) for part in parts):
+        return [part.strip("()") for part in parts]
+    return list(item) if re.fullmatch(r"[a-j]{2,5}", item) and "".join(sorted(set(item))) == item else [item]
+
+
+def _items(text: str, joined: bool) -> set[str]:
+    """The items; `joined`: whether "and" is part of one."""
+    try:
+        values = json.loads(text)
+        if isinstance(values, list):
+            return {text_key(str(value)) for value in values} - {""}
+    except (ValueError, RecursionError):
+        pass
+    text = re.sub(
+        r"^\s*(?:so\s+)?(?:the\s+)?(?:correct\s+|final\s+)?(?:answers?|options?|choices?)?\s*(?:is|are)?\s*:",
+        "",
+        text,
+        flags=re.IGNORECASE,
+    )
+    text = _LED_IN.sub("", text.strip(), count=1)
+    text = re.sub(r"^\s*(?:[-*•·–—‣]|\d{1,2}[.)])\s+", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^\s*(?:both|all of|options?|choices?)\s+(?=\S)", "", text, flags=re.IGNORECASE)
+    separators = r"[,;\n|、]|\s[–—-]\s(?=\S{1,30}(?:\s[–—-]\s|\Z))"
+    if not joined:
+        separators += r"|\s+(?:and|&|\+|und|et|y|e|и|та|と|和|및)\s+"
+    text = re.sub(r"[,;]\s*(?:and|&|und|et|y|и)\s+", ", ", text)
+    items = (
+        item.strip().strip("[]{}()\"'*`.").strip() for item in re.split(separators, text, flags=re.IGNORECASE)
+    )
     return {item.casefold() for item in items if item}
 
 
 def rouge_l(answer: str, gold: str) -> Score:
-    """ROUGE-L F-measure with stemming, by Google's own package."""
-    if not gold.strip():
-        return Score(None, "the gold answer is empty")
+    """ROUGE-L F-measure with stemming, by Google's own package; equal texts score 1 whatever their script.
+
+    Texts in other letters than the 26 of English are cut into words by their script; Chinese, Japanese and Thai into
+    characters.
+    """
+    answer, gold = normalised(answer), normalised(gold)
+    if boxed := boxes(answer):
+        answer = boxed[0] if len(boxed) == 1 else ""
+    wanted = text_key(gold)
+    if not wanted:
+        return NO_GOLD
+    if text_key(answer) == wanted:
+        return Score(1.0, "equal")
+    found = _rouge(answer.isascii() and gold.isascii()).score(gold, answer)
+    return Score(float(found["rougeL"].fmeasure))
+
+
+@cache
+def _rouge(plain: bool) -> Any:
     from rouge_score import rouge_scorer
 
-    found = rouge_scorer.RougeScorer(["rougeL"], use_stemmer=True).score(gold, answer)
-    return Score(float(found["rougeL"].fmeasure))
+    return rouge_scorer.RougeScorer(["rougeL"], use_stemmer=True, tokenizer=None if plain else _AnyScript())
+
+
+class _AnyScript:
+    """Cuts a text of any script into words, by the scripts of Unicode; words in English letters are stemmed."""
+
+    def __init__(self) -> None:
+        import regex
+        from rouge_score import tokenizers
+
+        self._words = regex.compile(
+            r"[\p{Han}\p{Hiragana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]\p{M}*|\p{Katakana}[\p{M}ー]*"
+            r"|[[\p{L}\p{N}]--[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]][[\p{L}\p{M}\p{N}]--[\p{Han}\p{Hiragana}\p{Katakana}]]*",
+            regex.V1,
+        )
+        self._english = tokenizers.DefaultTokenizer(use_stemmer=True)
+
+    def tokenize(self, text: str) -> list[str]:
+        """The words, as rouge-score asks for them."""
+        words: list[str] = []
+        for word in self._words.findall(text.casefold()):
+            words += self._english.tokenize(word) if word.isascii() else [word]
+        return words

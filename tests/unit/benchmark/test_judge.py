@@ -13,15 +13,14 @@ from llm_sandbox_nb.benchmark.judge import (
     Judge,
     Judgement,
     JudgeOptions,
-    Opinion,
     agreement,
     judge_prompt,
-    opinion_of,
     read_judgements,
     score_of,
     verdict_of,
 )
 from llm_sandbox_nb.benchmark.rows import Row
+from llm_sandbox_nb.benchmark.verdicts import Opinion, opinion_of
 from llm_sandbox_nb.model.contract import ModelError, Reply
 from llm_sandbox_nb.model.retries import RetryPolicy
 
@@ -29,15 +28,47 @@ ROW = Row("1", "How far?", "3 m")
 ONCE = RetryPolicy(attempts=1)
 
 
-@pytest.mark.parametrize(
-    ("reply", "expected"),
-    [("CORRECT", "correct"), ("They agree.\n**INCORRECT**", "incorrect"), ("Verdict: CORRECT.", "correct"),
-     ("<think>INCORRECT</think>\nCORRECT", "correct"), ("correct\n\n", "correct"),
-     ("It is not correct", "unknown"), ("NOT CORRECT", "unknown"), ("CORRECT\nbut I am not sure", "unknown"),
-     ("CORRECT or INCORRECT", "unknown"), ("", "unknown"), ("...", "unknown"), ("INCORRECTLY", "unknown")],
-)  # fmt: skip
-def test_a_verdict_is_a_last_line_of_one_word(reply: str, expected: str) -> None:
-    assert opinion_of(reply) == expected
+VERDICTS = [
+    "{\"verdict\": \"CORRECT\"}", "```json\n{\"verdict\": \"CORRECT\", \"reason\": \"same\"}\n```", "[[CORRECT]]",
+    "\\boxed{CORRECT}", "\\boxed{\\text{CORRECT}}", "Judgment: CORRECT", "Judgement: CORRECT",
+    "CORRECT\nConfidence: 95%", "**CORRECT**", "Verdict: CORRECT", "Final verdict: **CORRECT**",
+    "**Final Verdict:** CORRECT", "<verdict>CORRECT</verdict>", "Correct", "correct.", "CORRECT!", "`CORRECT`",
+    "\"CORRECT\"", "(CORRECT)", "# CORRECT", "> CORRECT", "- CORRECT", "✅ CORRECT", "CORRECT ✅", "Grade: CORRECT",
+    "Result: CORRECT", "Answer: CORRECT", "Final Answer: CORRECT", "Conclusion: CORRECT", "The answer is CORRECT.",
+    "The candidate's answer is CORRECT.", "Therefore, the candidate's answer is CORRECT.", "Verdict - CORRECT",
+    "The verdict is CORRECT.", "My final verdict is: CORRECT", "CORRECT (both are 3 m)",
+    "CORRECT - the values match", "CORRECT: the values match.", "ＣＯＲＲＥＣＴ", "They agree.\n\nCORRECT",
+    "```\nCORRECT\n```", "{\"correct\": true}", "{\"reasoning\": \"3 m = 3 m\", \"judgment\": \"CORRECT\"}",
+    "Decision = CORRECT", "So the answer is CORRECT.", "Verdict: [[CORRECT]]",
+    "**Verdict: CORRECT**\n**Confidence: high**", "$\\boxed{\\text{CORRECT}}$", "<think>INCORRECT?</think>CORRECT",
+    "Evaluation: CORRECT.", "\\text{CORRECT}", "It is CORRECT.", "Therefore: CORRECT",
+    "CORRECT because both are 3 m.",
+]  # fmt: skip
+NO_VERDICTS = [
+    "NOT CORRECT", "It is not correct", "CORRECT or INCORRECT", "CORRECT/INCORRECT", "Is it CORRECT?",
+    "CORRECT\nbut I am not sure", "PARTIALLY CORRECT", "Mostly correct", "INCORRECTLY", "not INCORRECT",
+    "CORRECT if units are ignored", "The correct answer is 3.", "CORRECT would be 4", "CORRECT answer: 4",
+    "{\"verdict\": \"CORRECT or INCORRECT\"}", "[[CORRECT]] or [[INCORRECT]]", "<think>CORRECT",
+    "The candidate writes: CORRECT", "The candidate says \"CORRECT\", which is wrong.",
+    "Verdict: CORRECT? Hard to say.", "{\"verdict\": \"CORRECT\", \"final_verdict\": \"INCORRECT\"}",
+    "Verdict: not CORRECT", "It is neither CORRECT nor INCORRECT", "Verdict: CORRECT, but the unit is wrong",
+    "CORRECT. No, wait: INCORRECT", "\\boxed{CORRECT} would be wrong", "I cannot say CORRECT", "Almost CORRECT",
+    "CORRECT is what it claims", "Answer: not quite CORRECT", "{\"verdict\": \"NOT CORRECT\"}", "", "...",
+    "Verdict: UNKNOWN", "Reply with CORRECT or INCORRECT.",
+]  # fmt: skip
+
+
+def test_the_usual_forms_of_a_verdict_are_read_and_none_is_made_up() -> None:
+    assert len(VERDICTS) >= 43
+    assert len(NO_VERDICTS) >= 20
+    assert [reply for reply in VERDICTS if opinion_of(reply) != "correct"] == []
+    opposite = [
+        re.sub("ＣＯ", "ＩＮＣＯ", re.sub(r"\bCORRECT|\bCorrect|\bcorrect(?=\.)", "INCORRECT", one))
+        for one in VERDICTS
+    ]
+    opposite = [one.replace("true", "false") for one in opposite]
+    assert [reply for reply in opposite if opinion_of(reply) != "incorrect"] == []
+    assert [reply for reply in NO_VERDICTS if opinion_of(reply) != "unknown"] == []
 
 
 def test_ties_are_ties_and_errors_are_no_verdicts() -> None:
@@ -142,3 +173,33 @@ def test_agreement_with_planted_disagreement() -> None:
     assert agreement([]).pairs_agree is None
     newer = [*judged, Judgement("c", 1, "correct")]
     assert agreement(newer).pairs_agree == 1
+
+
+def test_a_judge_that_gives_no_verdict_on_its_first_answers_stops_the_run(tmp_path: Path) -> None:
+    judge = Judge(in_turn(*["hm"] * 6), tmp_path, JudgeOptions(repeats=1), ONCE)
+    for answer in ("1 m", "2 m"):
+        assert run(judge.score(answer, ROW)).value is None
+    with pytest.raises(ModelError, match="no verdict on its first 3 answers; its last reply ends with 'hm'"):
+        run(judge.score("3 m", ROW))
+    good = Judge(in_turn("CORRECT", *["hm"] * 8), tmp_path / "b", JudgeOptions(repeats=1), ONCE)
+    scores = [run(good.score(answer, ROW)).value for answer in ("0 m", "1 m", "2 m", "3 m", "4 m")]
+    assert scores == [1, None, None, None, None]
+
+
+def test_what_a_judge_uses_is_recorded_with_the_requests_that_gave_no_verdict(tmp_path: Path) -> None:
+    model = in_turn("hm", "CORRECT")
+    run(Judge(model, tmp_path, JudgeOptions(repeats=1), ONCE).score("3 m", ROW))
+    (kept,) = read_judgements(tmp_path / "judgements.jsonl")
+    used = says("x").usage
+    assert used is not None
+    assert (kept.requests, kept.prompt_tokens, kept.completion_tokens) == (
+        2,
+        2 * used.prompt_tokens,
+        2 * used.completion_tokens,
+    )
+    assert agreement([kept, kept]).prompt_tokens == 2 * kept.prompt_tokens
+
+
+def test_a_row_without_an_official_answer_is_not_judged(tmp_path: Path) -> None:
+    score = run(Judge(in_turn(), tmp_path, JudgeOptions(), ONCE).score("3 m", Row("1", "How far?", " ")))
+    assert (score.value, score.detail) == (None, "the row has no official answer")

@@ -96,7 +96,7 @@ DATA = {"model": {"path": "some/model"}, "rollouts": {"rows_per_step": 1}}
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ('{"id": "a", "problem_statement": "?", "ground_truth": ""}', "Row a has no answer"),
+        ('{"id": "a", "problem_statement": "?", "ground_truth": ""}', "Row 0 .*has no ground_truth"),
         (
             '{"id": "a", "problem_statement": "?", "ground_truth": "x", "input_files": {"a.txt": " "}}',
             "Row a has an empty document",

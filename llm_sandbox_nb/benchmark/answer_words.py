@@ -1,0 +1,41 @@
+"""The words that introduce an answer, in the twenty languages with the most speakers and some more.
+
+English has its own patterns, in `stated_answer` and `multiple_choice`.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+@cache
+def words() -> dict[str, Any]:
+    """The tables of `words.yaml`, by their names."""
+    tables: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("words.yaml").read_text("utf-8"))
+    return tables
+
+
+def _any(table: str) -> str:
+    """A pattern of all words of a table."""
+    normal = {re.escape(unicodedata.normalize("NFKC", word)) for word in words()[table]}
+    return "|".join(sorted(normal, key=len, reverse=True))
+
+
+OTHER_SCRIPT = "\u0900-\u0dff\u0e00-\u0eff\u1100-\u11ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+"""Characters of scripts that put no blank behind a Latin letter."""
+INTRODUCED = (
+    rf"(?<![^\W\d_{OTHER_SCRIPT}])(?:{_any('answer')})(?:[^\W\d_]{{1,4}}(?=\s*[:=]))?"
+    rf"(?:\s+(?![A-Z]\b|(?:{_any('not')})\b)[^\W\d_]{{2,12}}){{0,2}}?\s*[*_`\"']{{0,4}}"
+    rf"(?:\s*(?:[:=\-–—→ःঃ]|\s(?:{_any('is')})(?=[\s:*])|は|が|คือ|은|는|이|가|是|为|為|选|選)\s*:?"
+    r"|(?=\s+(?:[*_`\"'(\[]*[A-Z]\b|[-+\d$\\√(])))"
+)
+"""Matches up to where the answer begins: "Die richtige Antwort ist", "正解は", "Ответ:"."""
+BEHIND = rf"(?:\s*(?:{_any('behind')}))"
+NEGATED = r"(?:\s*(?:değil|नहीं|नाही|가\s*아|이\s*아|은\s*아|는\s*아|では|じゃな|でな|নয়|নয়|نہیں|نیست|ไม่))"
+"""What says behind an answer that it is none."""

@@ -1,0 +1,152 @@
+r"""Normalises texts before every scorer compares them: gold and answer alike.
+
+`STEPS` lists what happens, in order, each with an example. Numbers, units and words keep their meaning: a superscript
+becomes a power, so that `3²` never reads 32.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+STEPS = (
+    ("thoughts are removed", "<think>Is it B?</think>C", "C"),
+    ("an unclosed thought is no answer", "<think>The answer is C", ""),
+    ("superscripts are powers", "3² m", "3^2 m"),
+    ("fractions of one character are written out", "2¼", "2 1/4"),
+    ("full-width and other compatible characters are plain", "Ａｎｓ：Ｄ", "Ans:D"),
+    ("digits of all scripts are 0 to 9", "४२", "42"),
+    ("invisible characters are removed", "4\u200b2", "42"),
+    ("all spaces are plain spaces", "65\u202f432", "65 432"),
+    ("dashes before a value are minus signs", "−3 and –4", "-3 and -4"),
+    ("quotation marks and full stops are plain", "“yes”。", '"yes".'),
+)
+"""What `normalised` does: a sentence, a text before, the text after."""
+
+_THOUGHTS = ("think", "thinking", "thought", "thoughts", "reasoning", "seed:think", "analysis")
+_THOUGHT_MARK = re.compile(
+    rf"<(?P<end>/?)(?:{'|'.join(_THOUGHTS)})>|\[(?P<end2>/?)THINK\]|◁(?P<end3>/?)think▷"
+    r"|(?P<channel><\|channel\|>\s*(?:analysis|commentary)\b)|(?P<final><\|channel\|>\s*final\s*<\|message\|>)",
+    re.IGNORECASE,
+)
+_RAISED = {"⁺": "+", "⁻": "-", "⁽": "(", "⁾": ")", "ⁿ": "n", "ⁱ": "i"} | {
+    raised: str(number) for number, raised in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")
+}
+_POWER = re.compile(f"[{''.join(_RAISED)}]+")
+_VULGAR = re.compile("[¼½¾⅐-⅞↉]")
+_MARKS = str.maketrans(
+    {
+        "。": ".", "｡": ".", "।": ".", "۔": ".", "、": ", ", "،": ",", "؛": ";", "؟": "?", "⁄": "/", "∕": "/",
+        "−": "-", "‐": "-", "‑": "-", "‒": "-", "﹣": "-", "\u2028": "\n", "\u2029": "\n",
+        "“": '"', "”": '"', "„": '"', "‟": '"', "«": '"', "»": '"', "「": '"', "」": '"', "『": '"', "』": '"',
+        "‘": "'", "’": "'", "‚": "'", "`": "`", "ʼ": "'",
+        "〈": "<", "〉": ">", "【": "[", "】": "]", "〔": "(", "〕": ")",
+        "٫": ".", "٬": ",",
+    }
+)  # fmt: skip
+_EN_DASH = re.compile(r"–(?=\s*[\d.√π\\($€£]|\S)|(?<=\S)–")
+_BLANKS = re.compile(r"[^\S\n]")
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_CORRECTED = re.compile(
+    r"(?<![^\W_])(?:no[,:.]|wait\b|actually\b|scratch\s+that|correction\b|on\s+second\s+thought|i\s+was\s+wrong|i\s+mean\b|oops\b|sorry\b"
+    r"|or\s+rather\b|final\s+answer\b|that(?:'s|\s+is)\s+(?:wrong|incorrect|not\s+right))",
+    re.IGNORECASE,
+)
+_DECORATION = " \t\n*_`#$\"'.,;:!"
+
+
+def normalised(text: str) -> str:
+    """The text after all `STEPS`."""
+    text = without_thinking(text)
+    if text.isascii():
+        return _BLANKS.sub(" ", text).strip() if "\t" in text or "\r" in text else text.strip()
+    text = _POWER.sub(_power, text)
+    text = _VULGAR.sub(_written_out, text)
+    text = unicodedata.normalize("NFKC", text)
+    text = "".join(map(_plain_character, text)).translate(_MARKS)
+    return _BLANKS.sub(" ", _EN_DASH.sub("-", text)).strip()
+
+
+def _plain_character(character: str) -> str:
+    if character.isascii():
+        return character
+    if character.isdecimal():
+        return str(unicodedata.decimal(character))
+    return (
+        ""
+        if unicodedata.category(character) == "Cf" or character in "\ufe0e\ufe0f\u3164\u115f\u1160"
+        else character
+    )
+
+
+def _power(match: re.Match[str]) -> str:
+    plain = "".join(_RAISED[one] for one in match[0])
+    return f"^{plain}" if len(plain) == 1 else f"^{{{plain}}}"
+
+
+def _written_out(match: re.Match[str]) -> str:
+    before = match.string[: match.start()]
+    fraction = unicodedata.normalize("NFKC", match[0]).replace("⁄", "/")
+    return f" {fraction}" if before[-1:].isdecimal() else fraction
+
+
+def without_thinking(text: str) -> str:
+    """The text without thoughts, in tags or in a channel of their own. What follows a thought without end is none."""
+    if "think" not in text.lower() and "<" not in text:
+        return text.strip()
+    kept: list[str] = []
+    place = depth = 0
+    for match in _THOUGHT_MARK.finditer(text):
+        ends = match["final"] or match["end"] or match["end2"] or match["end3"]
+        if ends:
+            if match["final"] or depth == 0:  # the beginning was in the prompt
+                kept.clear()
+            depth = 0
+            place = match.end()
+        elif depth == 0:
+            kept.append(text[place : match.start()])
+            depth = 1
+    if depth == 0:
+        kept.append(text[place:])
+    return "".join(kept).strip()
+
+
+def closing_brace(text: str, start: int) -> int:
+    """Where the brace that was opened before `start` is closed; the end when it is not."""
+    depth = 1
+    for place in range(start, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[place], 0)
+        if depth == 0:
+            return place
+    return len(text)
+
+
+def boxes(text: str) -> list[str]:
+    r"""The contents of all `\boxed{...}` that count: those behind the last correction between two of them."""
+    found: list[str] = []
+    place = 0
+    while match := _BOX.search(text, place):
+        if found and _CORRECTED.search(text, place, match.start()):
+            found.clear()
+        end = closing_brace(text, match.end())
+        inner = text[match.end() : end].strip()
+        if inner not in found:
+            found.append(inner)
+        place = max(end, match.end())
+    return found
+
+
+def is_corrected(text: str, place: int) -> re.Match[str] | None:
+    """The last correction behind a place, "Wait, no": what stands before it does not count."""
+    found = None
+    for match in _CORRECTED.finditer(text, place):
+        if not match[0].lower().startswith("final"):
+            found = match
+    return found
+
+
+def text_key(text: str) -> str:
+    r"""What two texts must share to be the same: no case, decoration, final stop, `\text{}` or kind of dash."""
+    text = re.sub(r"\\(?:text|textbf|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}", r"\1", text)
+    text = re.sub(r"\s*[–—―]\s*", "-", text)
+    return " ".join(text.strip(_DECORATION).replace("**", "").split()).casefold()
