@@ -21,7 +21,7 @@ from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.task import Task
 from llm_sandbox_nb.version import __version__
 
-_SCORING_PACKAGES = ("math-verify", "rouge-score", "latex2sympy2_extended")
+_SCORING_PACKAGES = ("math-verify", "rouge-score", "latex2sympy2_extended", "pint")
 
 
 def digest(*parts: object) -> str:
@@ -63,7 +63,7 @@ def code_of(scorer: str, folder: Path | None = None) -> str:
 @functools.cache
 def _own_scorers() -> str:
     """The scorers of this package and of those it uses."""
-    files = sorted(Path(__file__).parent.glob("*.py"))
+    files = sorted(one for one in Path(__file__).parent.iterdir() if one.suffix in (".py", ".yaml"))
     return digest(
         [(one.name, _content(one)) for one in files], [_version(name) for name in _SCORING_PACKAGES]
     )
