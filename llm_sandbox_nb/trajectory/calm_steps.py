@@ -6,7 +6,7 @@ whole. `labextension/src/view/calm-steps.ts` folds the same; tests/data/runs.jso
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
@@ -47,9 +47,10 @@ class CalmSteps:
         return f"{self.steps[0].number}-{self.steps[-1].number}"
 
 
-def step_rows(trajectory: Trajectory, *, live: bool, doubted: Collection[int] = ()) -> list[Step | CalmSteps]:
-    """The steps of a run as they are listed, calm ones folded. `live`: more come; `doubted`: never fold these steps."""
+def step_rows(trajectory: Trajectory, *, live: bool) -> list[Step | CalmSteps]:
+    """The steps of a run as they are listed, calm ones folded. `live`: more come."""
     steps, root = trajectory.steps, trajectory.root
+    doubted = {doubt.step for doubt in trajectory.doubts}
     running = live and trajectory.finish is None
     end = len(steps) - (CALM["newest"] if running else 1)
     if len(steps) <= CALM["fits"]:

@@ -704,6 +704,12 @@ def long_runs() -> Iterator[tuple[str, Events, bool]]:
     yield "reads around a failure", many(*["read"] * 20, "fails", *["read"] * 20, "submits"), False
     yield "the same failure again and again", many("read", *["fails"] * 28, "submits"), False
     yield "other failures of the same command", many("read", *["fails so"] * 13, "submits"), False
+    doubt = ev.Doubt(rule="data-lost", step=14, text="work.csv lost 161 of 361 lines", severity="high")
+    yield (
+        "a step with a doubt stands alone",
+        [*many(*["read"] * 29, "submits"), ev.DoubtsFound(doubts=[doubt], final=True)],
+        False,
+    )
     yield "two reads are no fold", many(*["read", "read", "fails so"] * 5, "submits"), False
     yield (
         "reads alone are folded where the rest fits",

@@ -463,7 +463,8 @@ export class TrajectoryView {
         this._kinds.set(step, calm);
       }
     }
-    const kinds = steps.map(step => this._kinds.get(step) ?? '');
+    const doubted = new Set(this.trajectory.doubts.map(doubt => doubt.step));
+    const kinds = steps.map(step => (doubted.has(step.number) ? '' : (this._kinds.get(step) ?? '')));
     const groups = calmGroups(kinds, this._live && !finish);
     const calm = groups.map(([from, to]) => calmSteps(kinds[from], steps.slice(from, to), this._host));
     this._list.foldCalm(calm, this._views, this._host);

@@ -205,7 +205,7 @@ def test_a_card_without_events_is_harmless() -> None:
 @pytest.mark.parametrize(
     ("name", "data", "expected"),
     [
-        ("a.png", PNG, "<img alt='a.png' src='data:image/png;base64,"),
+        ("a.png", PNG, "<img alt='a.png' loading='lazy' src='data:image/png;base64,"),
         ("a.JPG", b"x", "src='data:image/jpeg;base64,"),
         ("a.gif", b"x", "src='data:image/gif;base64,"),
         ("a.webp", b"x", "src='data:image/webp;base64,"),
@@ -214,7 +214,7 @@ def test_a_card_without_events_is_harmless() -> None:
         ("a.wav", b"x", "<audio controls preload='metadata' src='data:audio/wav;base64,"),
         ("a.mp3", b"x", "src='data:audio/mpeg;base64,"),
         ("a.ogg", b"x", "src='data:audio/ogg;base64,"),
-        ("a.mp4", b"x", "<video controls style='max-width:100%' src='data:video/mp4;base64,"),
+        ("a.mp4", b"x", "<video controls preload='none' style='max-width:100%' src='data:video/mp4;base64,"),
         ("a.webm", b"x", "src='data:video/webm;base64,"),
         ("a.mid", b"x", "<a download='a.mid' href='data:audio/midi;base64,"),
         ("a.csv", b"h,i\n1,2\n", "<td>2</td>"),
