@@ -89,8 +89,10 @@ function factsOf(run, live) {
   };
 }
 
-function calmOf({ steps }, root, running) {
-  const kinds = steps.map((step, at) => calmKind(step, steps[at - 1], root, host));
+function calmOf({ steps, doubts }, root, running) {
+  const doubted = new Set(doubts.map(doubt => doubt.step));
+  const kind = (step, at) => (doubted.has(step.number) ? '' : calmKind(step, steps[at - 1], root, host));
+  const kinds = steps.map(kind);
   return calmGroups(kinds, running).map(([from, to]) => {
     const { words, figures } = calmSteps(kinds[from], steps.slice(from, to), host);
     return [`${steps[from].number}-${steps[to - 1].number}`, words, figures];
