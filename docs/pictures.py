@@ -95,7 +95,7 @@ def pictures(server: FrontEnd, browser: Browser) -> Iterator[tuple[str, bytes]]:
     page.set_default_timeout(PATIENCE)
     open_notebook(page, server, server.first_notebook())
     run_all(page)
-    page.wait_for_selector(".lsn-header .lsn-badge[data-state='done']")
+    page.wait_for_selector(".lsn-header .lsn-badge[data-state='plain']")
     page.evaluate("() => jupyterapp.commands.execute('application:toggle-left-area').then(() => null)")
     view = page.locator(".lsn-view").first
     yield "diff", taken(step_with(view, ".lsn-diff"))

@@ -27,11 +27,13 @@ from llm_sandbox_nb.cli.parser import make_parser
 from llm_sandbox_nb.notebook.magics import SandboxMagics
 from llm_sandbox_nb.notebook.settings import SandboxSettings
 from llm_sandbox_nb.sandbox.isolations import ISOLATIONS
+from llm_sandbox_nb.sandbox.network.policy import NAMED_SETS
 from llm_sandbox_nb.server.manager import SandboxManager
 from llm_sandbox_nb.server.policy import SandboxPolicy
 from llm_sandbox_nb.server.runs import RunRegistry
 from llm_sandbox_nb.training.config import documented_keys
 from llm_sandbox_nb.trajectory import events
+from llm_sandbox_nb.trajectory.doubts.rules import RULES
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -69,6 +71,15 @@ def isolations() -> str:
     lines = ["| isolation | what to do so that it works | checkpoints |", "|---|---|---|"]
     for one in ISOLATIONS.values():
         lines.append(f"| `{one.name}` | {_cell(one.install_hint)} | {_cell(one.checkpoints)} |")
+    return "\n".join(lines)
+
+
+def allowed_sets() -> str:
+    """The words of a list of allowed hosts, with their hosts."""
+    lines = ["| word | hosts |", "|---|---|"]
+    lines += [
+        f"| `{name}` | {', '.join(f'`{host}`' for host in hosts)} |" for name, hosts in NAMED_SETS.items()
+    ]
     return "\n".join(lines)
 
 
@@ -281,6 +292,12 @@ def _fields(event: type[events.EventModel], without: tuple[str, ...]) -> list[st
     return ["| field | type | default | |", "|---|---|---|---|", *lines, ""] if lines else []
 
 
+def doubt_rules() -> str:
+    """The rules about doubts, with when they fire."""
+    rows = [f"| {one.name} | {_cell((inspect.getdoc(one.rule) or '').rstrip('.'))} |" for one in RULES]
+    return "\n".join(["| rule | fires when |", "|---|---|", *rows])
+
+
 def prompt_commands() -> str:
     """The commands at the prompt of a pause."""
     return f"```text\n{debug_commands.HELP}\n```"
@@ -339,11 +356,13 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "options": options,
     "subcommands": subcommands,
     "isolations": isolations,
+    "allowed_sets": allowed_sets,
     "training": training,
     "commands": commands,
     "routes": routes,
     "schemas": schemas,
     "events": event_kinds,
+    "doubts": doubt_rules,
     "prompt": prompt_commands,
     "first_errors": lambda: errors(first=True),
     "errors": lambda: errors(first=False),

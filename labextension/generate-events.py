@@ -17,9 +17,17 @@ from pydantic import BaseModel
 from llm_sandbox_nb import formatting
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory import step_line
+from llm_sandbox_nb.trajectory.calm_steps import CALM
 from llm_sandbox_nb.trajectory.events import EventBase
 from llm_sandbox_nb.trajectory.protection import ISOLATION_WORDS
-from llm_sandbox_nb.trajectory.state import State
+from llm_sandbox_nb.trajectory.state import (
+    CHECK_LABELS,
+    CHECKED,
+    CHECKED_ENDS,
+    NOT_CHECKED,
+    UNPROTECTED,
+    State,
+)
 from llm_sandbox_nb.trajectory.trajectory import Call
 
 FOLDER = Path(__file__).parent / "src" / "generated"
@@ -35,7 +43,7 @@ WORDS_HEADER = """/**
 """
 WIDTH = 110
 PARTS: list[type[BaseModel]] = [
-    ev.Usage, ev.Blob, ev.FileDiff, ev.Chip, ev.StepLine, ev.ForkedFrom, ev.ShownInstead,
+    ev.Usage, ev.Blob, ev.FileDiff, ev.Chip, ev.StepLine, ev.Verdict, ev.Doubt, ev.ForkedFrom, ev.ShownInstead,
 ]  # fmt: skip
 """What events hold."""
 SPARSE = {ev.Chip, ev.StepLine}
@@ -156,13 +164,17 @@ def words() -> str:
     states = {
         state.label: [state.alone, state.together.replace("{}", "%1"), state.meaning] for state in State
     }
+    checked = {
+        outcome: [_numbered(protected), _numbered(other), meaning]
+        for outcome, (protected, other, meaning) in CHECKED.items()
+    }
     limits = {"schemaVersion": ev.SCHEMA_VERSION, "liveOutput": Call.LIVE_LIMIT, **step_line.LIMITS}
     words = {"thinking": step_line.THINKING, "noReply": step_line.NO_REPLY}
     return "\n".join(
         [
             WORDS_HEADER,
             "/** What a colour says. */",
-            "export type Meaning = 'ok' | 'bad' | 'wait' | 'run' | 'away';",
+            "export type Meaning = 'ok' | 'bad' | 'plain' | 'wait' | 'run' | 'away';",
             "",
             "/** Which colour and sign a call has. */",
             "export type Tool = 'bash' | 'edit' | 'submit' | 'other';",
@@ -172,6 +184,21 @@ def words() -> str:
             "",
             "/** The words of each state. */",
             data("STATES", states, "StateWords"),
+            "",
+            "/** What is said of an end without a check. */",
+            f"export const NOT_CHECKED = {literal(_numbered(NOT_CHECKED))};",
+            "",
+            "/** What is said of an end and its verdict, the same without protection, and the meaning. */",
+            data("CHECKED", checked, "StateWords"),
+            "",
+            "/** The heading of a check by its outcome. */",
+            data("CHECK_LABELS", CHECK_LABELS),
+            "",
+            "/** What is said of a check that the model could have changed. */",
+            f"export const UNPROTECTED =\n  {literal(UNPROTECTED)};",
+            "",
+            "/** Ends that are checked. */",
+            f"export const CHECKED_ENDS: ReadonlySet<string> = new Set<string>({literal(list(CHECKED_ENDS))});",
             "",
             "/** Why a request failed. */",
             data("MODEL_FAILURES", formatting.MODEL_FAILURES),
@@ -194,8 +221,17 @@ def words() -> str:
             "/** Bounds of what is read and shown. */",
             record("LIMITS", limits),
             "",
+            "/** Rows that fit a screen, steps worth a fold, last steps of a live run that stay, files named. */",
+            record("CALM", CALM),
+            "",
         ]
     )
+
+
+def _numbered(text: str) -> str:
+    """The text with `%1`, `%2` in place of each `{}`."""
+    first, *rest = text.split("{}")
+    return first + "".join(f"%{number}{part}" for number, part in enumerate(rest, 1))
 
 
 def literal(value: Any) -> str:

@@ -64,7 +64,7 @@ def check_record(run: Run) -> None:
     assert loaded.steps == run.trajectory.steps
     assert loaded.events[0].kind == "run.started"
     assert loaded.events[-1].kind == "run.finished"
-    said = [event for event in loaded.events if not isinstance(event, ev.StepFacts)]
+    said = [event for event in loaded.events if not isinstance(event, ev.Facts)]
     assert [event.parent for event in said] == [None, *(event.id for event in said[:-1])]
     assert {event.step for event in loaded.events if isinstance(event, ev.StepFacts)} == {
         step.number for step in loaded.steps

@@ -447,7 +447,7 @@ def operations(
     from llm_sandbox_nb.runs.run import Run
     from llm_sandbox_nb.server.history_handlers import _journal, _look
     from llm_sandbox_nb.server.history_reader import HistoryReader, HistoryReaders
-    from llm_sandbox_nb.trajectory.run_folder import summaries
+    from llm_sandbox_nb.trajectory.run_summary import summaries
 
     def command(*words: str) -> object:
         said, warned = io.StringIO(), io.StringIO()

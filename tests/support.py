@@ -6,9 +6,12 @@ import asyncio
 import base64
 import functools
 import importlib.util
+import json
 import os
+import re
 import secrets
 import time
+import zlib
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +20,6 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 
-from llm_sandbox_nb.card.bundle import held_by, unpacked
 from llm_sandbox_nb.sandbox.open import load_isolation
 
 T = TypeVar("T")
@@ -44,9 +46,29 @@ def examples(count: int) -> int:
     return count if CAMPAIGN else min(count, max(20, count // 10))
 
 
+# Each alternative begins with a quote that is no part of a text, for in texts quotes are escaped.
+_HELD = re.compile(
+    r"</figcaption>.*?(?: (?:src|href|data)='data:[^']*;base64,([A-Za-z0-9+/=]*)'"
+    r"| srcdoc=\"[^\"]*packed=&quot;([A-Za-z0-9+/=]*)&quot;)",
+    re.DOTALL,
+)
+
+
+def held_by(figure: str) -> bytes | None:
+    """The file that a figure of the page holds; None when the figure shows only an excerpt or a rendering."""
+    found = _HELD.search(figure)
+    if not found:
+        return None
+    plain, compressed = found.groups()
+    if plain is not None:
+        return base64.b64decode(plain)
+    return zlib.decompress(base64.b64decode(compressed))
+
+
 def record_of(data: Mapping[str, Any]) -> dict[str, Any]:
     """The record of a card, given all that the card's output holds: unpacked, each file's content as base64."""
-    record = unpacked(data[MIME])
+    packed = data[MIME].get("packed")
+    record = {**data[MIME], **(json.loads(zlib.decompress(base64.b64decode(packed))) if packed else {})}
     figures = "".join(data.get("text/html", "")).split("<figure class='lsn-artifact'>")[1:]
     for entry in record["artifacts"].values():
         content = None

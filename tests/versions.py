@@ -20,6 +20,8 @@ COLLABORATION = (
     "pycrdt-store==0.1.5", "pycrdt-websocket==0.16.5", "sqlite-anyio==0.2.10",
 )  # fmt: skip
 """What shares notebooks between pages, and all that it needs besides JupyterLab."""
+NBCLASSIC = ("nbclassic==1.3.3", "nest-asyncio==1.6.0", "ipython-genutils==0.2.0")
+CONSOLE = ("jupyter-console==6.6.3",)
 
 
 def ipykernel(version: str) -> Path:
@@ -42,6 +44,16 @@ def shared_notebooks() -> Path:
     lab = version("jupyterlab")  # it finds its page below its own environment
     packages = (*COLLABORATION, f"jupyterlab=={lab}")
     return _environment(f"collaboration-{COLLABORATION[0].partition('==')[2]}-lab-{lab}", packages)
+
+
+def nbclassic() -> Path:
+    """The Python of an environment with the notebook of before 2023, and all else from this one."""
+    return _environment("nbclassic-1.3.3", NBCLASSIC)
+
+
+def console() -> Path:
+    """The Python of an environment with jupyter console, and all else from this one."""
+    return _environment("console-6.6.3", CONSOLE)
 
 
 def _environment(name: str, packages: tuple[str, ...]) -> Path:

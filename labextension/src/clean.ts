@@ -5,6 +5,9 @@
  * leads into the Jupyter server (`/logout` is a GET), and no class or style of the page can be borrowed to cover it.
  */
 
+import { PICTURE_BOUND } from './artifacts/bounds';
+import { pictureBytes, pictureSize } from './artifacts/picture-size';
+import { decodeBase64 } from './packed';
 import createDOMPurify, { type Config, type DOMPurify } from 'dompurify';
 
 const CONFIG: Config = {
@@ -42,7 +45,7 @@ function makePurifier(): DOMPurify {
         .join(' ');
       data.keepAttr = data.attrValue !== '';
     } else if (data.attrName === 'src') {
-      data.keepAttr = /^data:image\//i.test(data.attrValue);
+      data.keepAttr = isSmallPicture(data.attrValue);
     } else if (data.attrName === 'href') {
       data.keepAttr = leadsAway(data.attrValue);
     }
@@ -54,6 +57,13 @@ function makePurifier(): DOMPurify {
     }
   });
   return made;
+}
+
+/** Whether an address holds a picture that takes no more memory than one is shown with; a drawing is a page, not a picture. */
+function isSmallPicture(address: string): boolean {
+  const data = /^data:image\/[\w.+-]+;base64,([A-Za-z0-9+/=\s]*)$/i.exec(address)?.[1];
+  const size = data === undefined ? null : pictureSize(decodeBase64(data));
+  return size !== null && pictureBytes(size) <= PICTURE_BOUND;
 }
 
 /** Whether a link is a whole address on another server than the one this page is from. */

@@ -1,6 +1,6 @@
 /** What JupyterLab and Notebook give to the view, in an output or in a file's tab. */
 
-import { PageConfig } from '@jupyterlab/coreutils';
+import { PageConfig, URLExt } from '@jupyterlab/coreutils';
 import { removeMath, renderText, replaceMath } from '@jupyterlab/rendermime';
 import { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import { ServerConnection } from '@jupyterlab/services';
@@ -8,9 +8,12 @@ import { ServerConnection } from '@jupyterlab/services';
 import { cleanHtml } from './clean';
 import { embeddedArtifact, ITrajectoryBundle } from './embedded';
 import { pagesRun } from './live';
+import { IRecord } from './formats';
+import { isHeavyMarkdown } from './markdown-cost';
 import { isBelow, within } from './paths';
 import { IArtifactContent, IControls, IDecisions, IHistory, IHost, ITimeTravel } from './view/host';
 import { Trajectory } from './trajectory/fold';
+import { isEvent } from './valid';
 
 /** Bytes of a file beside the notebook that is loaded to be shown. */
 const LOADED = 64 * 1024 * 1024;
@@ -56,13 +59,19 @@ export class MimeHost implements IHost {
     if (embedded?.data) {
       return embedded;
     }
-    return (await this.live?.(path)) ?? (await this._beside(path)) ?? embedded;
+    const live = await this.live?.(path);
+    if (live || this.trusted) {
+      return live ?? (await this._beside(path)) ?? embedded;
+    }
+    // An untrusted notebook makes no request: it could name any file of the server.
+    const mime = this.trajectory?.artifacts.get(path)?.mime ?? '';
+    return { mime, omitted: this.trans('Not loaded: this notebook is not trusted, and does not hold the file.') };
   }
 
   renderMarkdown(text: string, node: HTMLElement): void {
     node.textContent = text;
     const { markdownParser, latexTypesetter } = this._options;
-    if (!markdownParser) {
+    if (!markdownParser || isHeavyMarkdown(text)) {
       return;
     }
     const parts = removeMath(text);
@@ -104,6 +113,25 @@ export class MimeHost implements IHost {
   async journal(): Promise<string | null> {
     const bytes = this.folder === null ? null : await this._load(within(this.folder, 'journal.jsonl'));
     return bytes && new TextDecoder().decode(bytes);
+  }
+
+  /** The events of a `trajectory.json` of the LLM-in-Sandbox paper, which the server reads; or the sentence why not. */
+  async foreignRecord(text: string): Promise<IRecord> {
+    const settings = ServerConnection.makeSettings();
+    const url = URLExt.join(settings.baseUrl, 'llm-sandbox/api/foreign-record');
+    try {
+      const response = await ServerConnection.makeRequest(url, { method: 'POST', body: text }, settings);
+      const { events, message } = (await response.json()) as { events?: unknown[]; message?: string };
+      if (response.ok || (message && response.status !== 404)) {
+        return { events: (events ?? []).filter(isEvent), problem: message ? this.trans(message) : '' };
+      }
+    } catch {
+      // no server, or one without this package
+    }
+    const problem = this.trans(
+      'This file is no journal, and other trajectories need the server part of llm_sandbox_nb.'
+    );
+    return { events: [], problem };
   }
 
   /** The file in the run's folder. */

@@ -30,13 +30,13 @@ abstract class RunRenderer extends Widget implements IRenderMime.IRenderer {
   protected model: IRenderMime.IMimeModel | null = null;
   private _tools: TabTools | null = null;
   private _notes = h('div', { class: 'lsn-notes' });
-  private _newer = h('div', { class: 'lsn-newer', role: 'status' });
+  protected newer = h('div', { class: 'lsn-newer', role: 'status' });
 
   constructor(options: IRenderMime.IRendererOptions) {
     super();
     this.host = new MimeHost(options);
     this.addClass('lsn-host');
-    this.node.append(this._newer, this._notes);
+    this.node.append(this.newer, this._notes);
   }
 
   abstract renderModel(model: IRenderMime.IMimeModel): Promise<void>;
@@ -53,7 +53,7 @@ abstract class RunRenderer extends Widget implements IRenderMime.IRenderer {
   protected clear(): void {
     this.view?.dispose();
     this.view = null;
-    this._newer.replaceChildren();
+    this.newer.replaceChildren();
     this.feed = new EventFeed();
   }
 
@@ -118,10 +118,10 @@ abstract class RunRenderer extends Widget implements IRenderMime.IRenderer {
     const show = () => {
       this.bring(journal);
       const back = h('button', { type: 'button', onclick: () => this._showSaved() }, trans('Show the saved attempt'));
-      this._newer.replaceChildren(trans('This is the newest attempt, not the saved one.'), ' ', back);
+      this.newer.replaceChildren(trans('This is the newest attempt, not the saved one.'), ' ', back);
     };
     const button = h('button', { type: 'button', onclick: show }, trans('Show it'));
-    this._newer.replaceChildren(trans('This run has a newer attempt.'), ' ', button);
+    this.newer.replaceChildren(trans('This run has a newer attempt.'), ' ', button);
     return true;
   }
 
@@ -201,7 +201,7 @@ class OutputRenderer extends RunRenderer {
     if (typeof folder === 'string') {
       this.host.folder = folder;
     }
-    // Of an untrusted notebook only a run is followed that this server executes.
+    // An untrusted notebook makes no request before a click; then only a run is followed that this server executes.
     const live = bundle.live?.run_id ?? null;
     const goesOn = live !== null && live !== this._over;
     const followed = goesOn && (model.trusted || live === this._known) ? live : null;
@@ -221,8 +221,28 @@ class OutputRenderer extends RunRenderer {
       this.lookBack(bundle.run_id, bundle.events.length);
     }
     if (live !== null && followed === null) {
-      this._askFor(live);
+      if (model.trusted) {
+        this._askFor(live);
+      } else {
+        this._offerToAsk(live);
+      }
     }
+  }
+
+  /** Nothing is asked for a stranger: the person decides whether the server is. */
+  private _offerToAsk(runId: string): void {
+    const { trans } = this.host;
+    const ask = () => {
+      this.newer.replaceChildren();
+      this._askFor(runId);
+    };
+    const button = h('button', { type: 'button', onclick: ask }, trans('Ask the server'));
+    this.view?.setLive(false);
+    this.newer.replaceChildren(
+      trans('This notebook is not trusted, and its run was not over when it was saved.'),
+      ' ',
+      button
+    );
   }
 
   /** Ask whether the server executes a run, and follow it then. */
@@ -394,8 +414,10 @@ class OutputRenderer extends RunRenderer {
   }
 }
 
-/** The run of a journal or of a `trajectory.json` in the paper's form; anything else is shown as the text it is. */
+/** The run of a journal or, read by the server, of another project's record; anything else is shown as the text it is. */
 class FileRenderer extends RunRenderer {
+  private _shown = '';
+
   protected get inTab(): boolean {
     return true;
   }
@@ -407,14 +429,18 @@ class FileRenderer extends RunRenderer {
   }
 
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
-    const text = model.data[RECORD_MIME];
+    const text = String(model.data[RECORD_MIME] ?? '');
     const { trans } = this.host;
-    const record = readRecord(typeof text === 'string' ? text : '');
+    this._shown = text;
+    const record = readRecord(text) ?? (await this.host.foreignRecord(text));
+    if (this.isDisposed || this._shown !== text) {
+      return;
+    }
     this.node.querySelector(':scope > .lsn-other')?.remove();
-    if (!record) {
+    if (!record.events.length) {
       this.clear();
-      this.tell(trans('This file is no trajectory; it is shown as text.'));
-      this.node.append(h('pre', { class: 'lsn-other', tabindex: 0 }, String(text ?? '')));
+      this.tell(record.problem, trans('It is shown as text.'));
+      this.node.append(h('pre', { class: 'lsn-other', tabindex: 0 }, text));
       return;
     }
     // The file is opened by hand from the person's own disk, and frames keep what is in it apart from the page.

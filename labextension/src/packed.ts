@@ -54,7 +54,7 @@ export function decodeBase64(text: string): Uint8Array {
 }
 
 const FIGURE = "<figure class='lsn-artifact'>";
-/** As `_HELD` of `card_packing.py`; quotes and brackets of texts are escaped on the page, so that none of them matches. */
+/** As `_HELD` of `card/bundle.py`; quotes and brackets of texts are escaped on the page, so that none of them matches. */
 const HELD =
   /<\/figcaption>[^]*?(?: (?:src|href|data)='data:[^']*;base64,([A-Za-z0-9+/=]*)'| srcdoc="[^"]*packed=&quot;([A-Za-z0-9+/=]*)&quot;)/;
 

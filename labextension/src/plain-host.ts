@@ -4,6 +4,7 @@ import { AnsiUp } from 'ansi_up';
 import { marked } from 'marked';
 import { cleanHtml } from './clean';
 import { embeddedArtifact, ITrajectoryBundle } from './embedded';
+import { isHeavyMarkdown } from './markdown-cost';
 import { IArtifactContent, IHost } from './view/host';
 
 export class PlainHost implements IHost {
@@ -22,6 +23,10 @@ export class PlainHost implements IHost {
   }
 
   renderMarkdown(text: string, node: HTMLElement): void {
+    if (isHeavyMarkdown(text)) {
+      node.textContent = text;
+      return;
+    }
     node.replaceChildren(cleanHtml(marked.parse(text, { async: false, gfm: true })));
     node.classList.add('lsn-markdown');
   }

@@ -48,8 +48,9 @@ const UNREAD: Record<string, string[]> = {
   'call.output': ['stream'],
   'call.finished': ['step', 'stdout', 'stderr', 'truncated', 'before', 'after', 'background'],
   'call.decided': ['after'],
+  artifact: ['blank'],
   checkpoint: ['duration'],
-  'run.finished': ['without_answer']
+  'run.finished': ['without_answer', 'check']
 };
 
 /** Whether it is the number of a version of records; the first ones have none. */

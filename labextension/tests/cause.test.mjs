@@ -61,11 +61,11 @@ test('a step that succeeds and loses something has a warning', () => {
     step(9, bash('run > empty', { changes: [change('empty', 'added', { size: 0 })] }))
   );
   assert.deepEqual(warned(history), [
-    [1, 'prices.csv −912 lines'],
+    [1, 'prices.csv lost 912 lines'],
     [2, 'x.csv removed'],
     [4, '3 files removed'],
     [5, 'given.txt changed'],
-    [6, 'big −3.0 MB'],
+    [6, 'big lost 3.0 MB'],
     [7, 'error printed, exit 0'],
     [8, 'n.txt is not output/n.txt'],
     [9, 'empty is empty']

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { afterEach, test } from 'node:test';
 import { cpuTime } from './cpu.mjs';
 import { fill, lsn, place, until, within } from './dom.mjs';
+import { load } from './load.mjs';
 import { bundle, chained, event, started, step } from './runs.mjs';
 
 /** The canary: elements of it are there wherever it is parsed as HTML. */
@@ -11,6 +12,7 @@ const EVIL = "<img src=x onerror='window.hit=1'><script>window.hit=1</script>\u2
 const SHOWN = EVIL.replace('\u202e', '\\u202e');
 const PROTECTION = { isolation: 'docker', protects: 'Your files.', does_not_protect: 'The network.' };
 const text = words => new TextEncoder().encode(words);
+const { Trajectory } = await load('trajectory/fold');
 let done = [];
 
 const sends = (...names) =>
@@ -456,7 +458,7 @@ test('after a rewind the run is ready to continue, in four ways', async () => {
   await until(() => done.length === 1);
   await until(() => !place.querySelector('.lsn-ready').hasAttribute('aria-busy'));
   ready.getByRole('button', { name: 'Say and continue…' }).click();
-  fill(ready.getByLabelText('Say something to the model'), `  ${EVIL}  `);
+  fill(ready.getByLabelText('Message to the model'), `  ${EVIL}  `);
   ready.getByRole('button', { name: 'Say and continue' }).click();
   await until(() => done.length === 2);
   await until(() => !place.querySelector('.lsn-ready').hasAttribute('aria-busy'));
@@ -569,4 +571,33 @@ test('without a server the timeline is for reading', async () => {
   await until(() => within(place).getByText(/can be read while the Jupyter server knows the run/));
   assert.equal(within(place).queryByRole('button', { name: /^Rewind/ }), null);
   assert.equal(all('.lsn-stop-panel').length, 0);
+});
+
+test('hosts that were refused can be allowed once and for the run, and connections are those of their step', async () => {
+  const events = rewoundRun('observation');
+  const held = events.find(one => one.kind === 'call.held');
+  Object.assign(held, { reason: 'approval', hosts: ['evil.example:443', EVIL] });
+  const connection = {
+    step: 5,
+    host: 'a.example',
+    port: 443,
+    decision: 'allowed',
+    line: `a.example:443 · 2.1 MB ${EVIL}`
+  };
+  const panel = show(events);
+  const [once] = panel.getAllByRole('button', { name: 'Allow once' });
+  const run = panel.getAllByRole('button', { name: 'Allow for this run' })[1];
+  once.click();
+  run.click();
+  assert.deepEqual(done, [
+    ['change', { allow_once: ['evil.example:443'] }],
+    ['change', { allow: [EVIL] }]
+  ]);
+  await until(() => assert.match(all('.lsn-refused-host')[0].textContent, /Allowed; the model is told/));
+  const trajectory = new Trajectory();
+  chained([...events.slice(0, -2), event('connection', connection)]).forEach(one => trajectory.add(one));
+  assert.deepEqual(
+    trajectory.steps.at(-1).connections.map(one => one.line),
+    [connection.line]
+  );
 });

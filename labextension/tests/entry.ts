@@ -2,8 +2,14 @@
 
 import { renderArtifact } from '../src/artifacts';
 import { delimiterOf, parseDelimited, typeOf } from '../src/artifacts/csv';
-import { policy } from '../src/artifacts/frame';
+import { DENIED, policy, PRELUDE } from '../src/artifacts/frame';
 import { parseMidi } from '../src/artifacts/midi';
+import { pageCost } from '../src/artifacts/page-cost';
+import { pdfSize } from '../src/artifacts/pdf';
+import { pictureBytes, pictureSize } from '../src/artifacts/picture-size';
+import { soundSize } from '../src/artifacts/sound-size';
+import { videoSize } from '../src/artifacts/video-size';
+import { isHeavyMarkdown } from '../src/markdown-cost';
 import { downloadName, visibleName } from '../src/artifacts/names';
 import { staticPage } from '../src/artifacts/static-page';
 import { PlainHost } from '../src/plain-host';
@@ -49,6 +55,15 @@ const lsn = {
   downloadName,
   visibleName,
   policy,
-  staticPage
+  DENIED,
+  PRELUDE,
+  staticPage,
+  pageCost,
+  pdfSize,
+  pictureBytes,
+  pictureSize,
+  soundSize,
+  videoSize,
+  isHeavyMarkdown
 };
 Object.assign(window, { lsn });

@@ -1,22 +1,11 @@
 import assert from 'node:assert/strict';
-import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { load } from './load.mjs';
 
-const { readRecord, isSeed, seedOutcome } = await load('formats');
+const { readRecord } = await load('formats');
 const { Trajectory } = await load('trajectory/fold');
 
 const note = (id, text = 'x') => JSON.stringify({ id, parent: null, time: 1, kind: 'note', text });
-const step = (name, observation, more = {}) => ({
-  thought: 'I look.',
-  reasoning_content: 'Hm.',
-  action: { function: name, parameters: { command: 'ls' } },
-  observation,
-  metadata: { step: 1, exec_time: 0.5 },
-  ...more
-});
-const seed = steps => JSON.stringify({ problem_statement: 'Count.', steps, metadata: { total_steps: steps.length } });
-
 test('a journal gives its events', () => {
   const { events, problem } = readRecord(`${note('a')}\n${note('b')}\n`);
   assert.deepEqual([events.map(event => event.id), problem], [['a', 'b'], '']);
@@ -42,71 +31,16 @@ test('an event with fields of the wrong type is left out, so that nothing breaks
   assert.equal(readRecord(`${note('a')}\n${JSON.stringify(bad)}\n${note('b')}\n`).events.length, 2);
 });
 
-test("the paper's form becomes the same story", () => {
-  const { events } = readRecord(seed([step('execute_bash', 'a.txt'), step('submit', 'done')]));
-  const run = new Trajectory();
-  events.forEach(event => run.add(event));
-  assert.equal(run.start.task, 'Count.');
-  assert.deepEqual(
-    run.steps.map(each => [each.thought, each.reasoning, each.calls[0].tool, each.calls[0].result.observation]),
-    [
-      ['I look.', 'Hm.', 'execute_bash', 'a.txt'],
-      ['I look.', 'Hm.', 'submit', 'done']
-    ]
-  );
-  assert.equal(run.finish.stop_reason, 'submitted');
-});
-
-test('a step without a call keeps what it was answered with, and such a run has no end', () => {
-  const { events } = readRecord(seed([step('', 'Use a tool.')]));
-  const run = new Trajectory();
-  events.forEach(event => run.add(event));
-  assert.deepEqual([run.steps[0].nudge, run.steps[0].calls.length, run.finish], ['Use a tool.', 0, null]);
-});
-
-test('ids are unique and each event follows the one before', () => {
-  const { events } = readRecord(seed([step('execute_bash', ''), step('submit', '')]));
-  assert.equal(new Set(events.map(event => event.id)).size, events.length);
-  events.slice(1).forEach((event, index) => assert.equal(event.parent, events[index].id));
-});
-
 for (const [name, text] of Object.entries({
   'nothing at all': '',
   'a list': '[1, 2]',
   'some JSON': '{"a": 1}',
   prose: 'It was a dark and stormy night.\n',
-  'a trajectory of another tool': '{"trajectory": [], "history": [], "info": {}}',
-  'steps that are no steps': '{"problem_statement": "x", "steps": [1, null], "metadata": {}}',
+  "another project's trajectory, which the server reads": '{"problem_statement": "x", "steps": [], "metadata": {}}',
   'JSON lines of something else': '{"text": "a"}\n{"text": "b"}\n'
 })) {
   test(`${name} is no record`, () => assert.equal(readRecord(text), null));
 }
-
-test('a record of a hostile shape is no seed record', () => {
-  for (const value of [null, 1, 'x', [], { problem_statement: 1, steps: [] }, { problem_statement: 'x', steps: {} }]) {
-    assert.equal(isSeed(value), false);
-  }
-});
-
-test('a seed record with odd values inside is shown all the same', () => {
-  const odd = step({ a: 1 }, { b: [2] }, { thought: null, reasoning_content: 7, metadata: null });
-  const { events } = readRecord(seed([odd]));
-  assert.equal(events.find(event => event.kind === 'call.finished').observation, '{"b":[2]}');
-});
-
-const told = JSON.parse(readFileSync(new URL('../../tests/data/seed_observations.json', import.meta.url), 'utf8'));
-
-test('how a call ended is read from its observation, as in Python', () => {
-  for (const [tool, observation, facts] of told) {
-    assert.deepEqual(seedOutcome(tool, observation), facts, observation);
-  }
-});
-
-test('a failed call of the paper is failed', () => {
-  const { events } = readRecord(seed([step('execute_bash', told[2][1])]));
-  const finished = events.find(event => event.kind === 'call.finished');
-  assert.equal(finished.exit_code, 2);
-});
 
 test('a journal of a later version says so, and one whose version is no number is refused with a sentence', () => {
   const start = version => ({

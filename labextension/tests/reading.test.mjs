@@ -60,7 +60,7 @@ test('steps are filtered by a file and by changed files', () => {
 
 test('a step that loses data is amber, names the file once, and the key e leads to it', () => {
   show(run());
-  assert.deepEqual(texts('.lsn-step[data-step="3"] .lsn-chip[data-kind="warn"]'), ['prices.csv −886 lines']);
+  assert.deepEqual(texts('.lsn-step[data-step="3"] .lsn-chip[data-kind="warn"]'), ['prices.csv lost 886 lines']);
   assert.doesNotMatch(texts('.lsn-step[data-step="3"] .lsn-chip[data-kind="plain"]').join(), /prices/);
   key('e');
   assert.equal(current(), '3');
@@ -105,15 +105,15 @@ test('a step shows what the model saw and how full its context was', async () =>
     ['system', 'user', 'assistant', 'tool', 'assistant', 'tool']
   );
   assert.match(seen[4].textContent, /<b>I look at 2<\/b>/);
-  assert.match(at(3).querySelector('.lsn-context-fill').textContent, /^10 of 1,000 tokens .*\(1 %\)$/);
+  assert.match(at(3).querySelector('.lsn-context-fill').textContent, /^Context: 10 of 1,000 tokens \(1 %\)$/);
 });
 
-test('the height of the bars is that of what is chosen', () => {
+test('the height of the bars is that of new tokens, or of time', () => {
   const events = [1, 2, 3].flatMap(number => step(number));
   events
     .filter(one => one.kind === 'model.replied')
     .forEach((one, index) => {
-      one.usage = { ...one.usage, prompt_tokens: 100 * 2 ** index };
+      one.usage = { ...one.usage, prompt_tokens: 100 * 3 ** index };
       one.model_time = 8 / 2 ** index;
     });
   show(events);
@@ -172,3 +172,95 @@ test('attempts that were left have lanes, and keys lead to their steps', async (
   await until(() => bar.getAttribute('aria-selected') === 'true');
   await until(() => /Step 2 of an earlier attempt/.test(place.querySelector('.lsn-history h3').textContent));
 });
+
+const long = (...failing) => [
+  ...Array.from({ length: 29 }, (_, at) =>
+    changing(at + 1, {}, failing.includes(at + 1) ? { exit_code: 1 } : {})
+  ).flat(),
+  event('run.finished', {
+    ...{
+      stop_reason: 'submitted',
+      answer: '42',
+      error: null,
+      usage: null,
+      steps: 29,
+      wall_time: 1,
+      without_answer: false
+    }
+  })
+];
+const lines = () => all('.lsn-step:not([hidden], .lsn-folded)').map(one => Number(one.dataset.step));
+
+test('calm steps are one row, until a reader opens it, goes to one of them, or filters', () => {
+  show(long(12));
+  const rows = () => all('.lsn-calm').map(one => one.textContent);
+  assert.deepEqual(rows(), ['1–1111 reads, nothing changed0.2k · 5.5 s', '13–2816 reads, nothing changed0.2k · 8.0 s']);
+  assert.deepEqual(lines(), [12, 29]);
+  key('e');
+  assert.equal(current(), '12', 'a problem is in no fold');
+  const [first] = all('.lsn-calm-head');
+  first.click();
+  assert.equal(first.getAttribute('aria-expanded'), 'true');
+  assert.deepEqual(lines().length, 13);
+  first.click();
+  assert.deepEqual(lines(), [12, 29]);
+  within(place)
+    .getByRole('option', { name: /^Step 20/ })
+    .dispatchEvent(new window.MouseEvent('click', { bubbles: true }));
+  assert.equal(current(), '20');
+  assert.ok(lines().includes(20), 'its fold opens');
+  fill(within(place).getByRole('searchbox'), 'echo 5');
+  assert.deepEqual(shown(), [5]);
+  assert.ok(place.querySelector('.lsn-steps').classList.contains('lsn-filtered'), 'and no fold hides it');
+});
+
+test('the same failure again and again is one row below the first', () => {
+  show(
+    long(...Array.from({ length: 27 }, (_, at) => at + 2)).map(one => ({
+      ...one,
+      arguments: one.arguments && { command: 'make' }
+    }))
+  );
+  assert.deepEqual(lines(), [1, 2, 29]);
+  assert.match(all('.lsn-calm')[0].textContent, /^3–28the same again, 26 times: exit 1/);
+});
+
+test('an open step says nothing twice', () => {
+  show([...step(1, 'I look.'), ...step(2, 'I look at it. Then I go on.')]);
+  const body = number => at(number).querySelector('.lsn-step-body');
+  const hidden = (number, part) => body(number).querySelector(part).hidden;
+  assert.deepEqual([hidden(1, '.lsn-thought'), hidden(2, '.lsn-thought')], [true, false]);
+  assert.equal(hidden(1, '.lsn-code'), true, 'the command is in the line');
+  assert.match(body(1).textContent, /out/);
+  const said = number => [...at(number).querySelectorAll('.lsn-what > :not([hidden])')].map(one => one.textContent);
+  assert.deepEqual(
+    [said(1), said(2)],
+    [
+      ['I look.', 'echo 1', ''],
+      ['echo 2', '']
+    ],
+    'a longer thought is below alone'
+  );
+});
+
+test('the answer has its chain, and an output that a later step replaced says so', () => {
+  show([
+    ...changing(1, { 'wind.csv': { kind: 'added' } }).map(one =>
+      withCommand(one, 'python3 - < input/weather.csv > wind.csv')
+    ),
+    ...changing(2, { 'output/answer.txt': { kind: 'added' } }).map(one =>
+      withCommand(one, 'sort wind.csv > output/answer.txt')
+    ),
+    ...changing(3, { 'output/answer.txt': {} }).map(one => withCommand(one, 'head -n 1 wind.csv > output/answer.txt')),
+    event('artifact', { step: 3, path: 'answer.txt', mime: 'text/plain', size: 3, sha256: '0' }),
+    ...long().slice(-1)
+  ]);
+  assert.equal(place.querySelector('.lsn-answer-head').textContent, 'Answeranswer.txt (3)← wind.csv (1)');
+  assert.equal(place.querySelector('.lsn-was-replaced .lsn-replaced').textContent, 'replaced in step 3');
+  within(place).getByRole('button', { name: 'wind.csv in step 1' }).click();
+  assert.equal(current(), '1');
+});
+
+function withCommand(one, command) {
+  return one.arguments ? { ...one, arguments: { command } } : one;
+}

@@ -7,6 +7,7 @@ import { load } from './load.mjs';
 import { bundle } from './runs.mjs';
 
 const { Trajectory } = await load('trajectory/fold');
+const { calmGroups, calmKind, calmSteps } = await load('view/calm-steps');
 const { lineOf } = await load('view/step-line');
 const { EVENTS, PARTS } = await load('generated/events');
 const { isEvent } = await load('valid');
@@ -20,7 +21,7 @@ function complete(value, fields) {
   const whole = { ...value };
   for (const [name, type] of Object.entries(fields)) {
     if (!(name in whole)) {
-      whole[name] = defaultOf(type);
+      whole[name] = name === 'protected' ? true : defaultOf(type);
     } else if (type.endsWith('[]') && type.slice(0, -2) in PARTS) {
       whole[name] = whole[name].map(one => complete(one, PARTS[type.slice(0, -2)]));
     } else if (whole[name] !== null && type.replace(' | null', '') in PARTS) {
@@ -83,8 +84,17 @@ function factsOf(run, live) {
     ready_at: run.readyAt,
     steps: run.steps.map(step => step.number),
     branches: run.branches.map(({ step, steps, head }) => [step, steps, head]),
-    lines: run.steps.map(step => short(lineOf(step, root, host, running(step))))
+    lines: run.steps.map(step => short(lineOf(step, root, host, running(step)))),
+    calm: calmOf(run, root, live && !run.finish)
   };
+}
+
+function calmOf({ steps }, root, running) {
+  const kinds = steps.map((step, at) => calmKind(step, steps[at - 1], root, host));
+  return calmGroups(kinds, running).map(([from, to]) => {
+    const { words, figures } = calmSteps(kinds[from], steps.slice(from, to), host);
+    return [`${steps[from].number}-${steps[to - 1].number}`, words, figures];
+  });
 }
 
 test('every row of the table: the fold', () => {
@@ -116,7 +126,12 @@ test('every row of the table: what stands on the page', () => {
     const { view } = lsn.show(bundle(eventsOf(row)));
     view.setLive(row.live);
     view.flush();
-    assert.equal(place.querySelector('.lsn-header .lsn-badge').textContent, row.facts.words, row.name);
+    const badge = place.querySelector('.lsn-header .lsn-badge');
+    assert.equal(badge.textContent, row.facts.words, row.name);
+    assert.equal(badge.dataset.state === 'done', row.facts.check === 'passed', `${row.name}: green only when checked`);
+    const calm = [...place.querySelectorAll('.lsn-calm')].map(one => one.textContent);
+    const wanted = row.facts.calm.map(([numbers, ...words]) => numbers.replace('-', '–') + words.join(''));
+    assert.deepEqual(calm, wanted, row.name);
     const shown = [...place.querySelectorAll('.lsn-step-head .lsn-what')].map(one => one.textContent);
     row.facts.lines.slice(-shown.length).forEach((line, place) => {
       const counts = `${line.added ? ` +${line.added}` : ''}${line.removed ? ` −${line.removed}` : ''}`;

@@ -63,23 +63,25 @@ test('a step that succeeded and printed an error is marked as a warning in line 
 
 test('the end of a long output is visible, with its errors and its exit code', () => {
   show(ending(1, failing));
-  const [first, shown] = texts('.lsn-box .lsn-output');
-  assert.equal(first, lines(1, 5));
-  assert.equal(place.querySelector('.lsn-cut').textContent, '35 lines hidden · show all');
-  for (let number = 41; number <= 60; number++) {
-    assert.ok(shown.includes(`line ${number}`), `line ${number} of the last 20`);
-  }
+  assert.equal(texts('.lsn-box .lsn-output')[0], lines(56, 60), 'before errors its last lines');
+  assert.equal(place.querySelector('.lsn-cut').textContent, '55 lines above · show all');
   assert.equal(place.querySelector('.lsn-stderr .lsn-output').textContent, 'FATAL: no such column');
   assert.match(place.querySelector('.lsn-exit').textContent, /^exit 2 · /);
   assert.deepEqual(texts('.lsn-step .lsn-chip'), ['exit 2 · FATAL: no such column']);
   place.querySelector('.lsn-cut').click();
   assert.equal(place.querySelector('.lsn-output').textContent, lines(1, 60));
   assert.equal(place.querySelector('.lsn-cut'), null);
+  show(ending(1, { ...failing, exit_code: 0, stderr: '' }));
+  const [first, shown] = texts('.lsn-box .lsn-output');
+  assert.deepEqual([first, shown], [lines(1, 5), lines(41, 60)]);
+  assert.equal(place.querySelector('.lsn-cut').textContent, '35 lines hidden · show all');
 });
 
-test('an older card, which holds nothing but the observation, shows it as it is', () => {
-  show(ending(1, { ...failing, stdout: undefined, stderr: undefined }));
-  assert.match(place.querySelector('.lsn-stream').textContent, /^Exit code: 2[^]*FATAL: no such column[^]*99\]$/);
+test('an older card, which holds nothing but the observation, shows it without the steps that remained', () => {
+  show(ending(1, { ...failing, stdout: undefined, stderr: undefined, before: undefined, after: undefined }));
+  const shown = place.querySelector('.lsn-stream').textContent;
+  assert.match(shown, /^Exit code: 2[^]*FATAL: no such column/);
+  assert.doesNotMatch(shown, /Steps remaining/);
 });
 
 test('cuts are at line ends, and few lines are not hidden', () => {
@@ -154,8 +156,8 @@ test('the state and the reason of a failure in words', () => {
   const limited = started('x');
   limited.settings = { limits: { steps: 5, tokens: 65536, cost: 0.5, time: 600 } };
   for (const [reason, words] of [
-    ['submitted', 'Submitted'],
-    ['answered', 'Answered'],
+    ['submitted', 'Submitted, not checked'],
+    ['answered', 'Answered, not checked'],
     ['steps', 'Step limit reached (5)'],
     ['tokens', 'Conversation limit reached (65,536 tokens)'],
     ['cost', 'Budget reached ($0.5000)'],
@@ -199,7 +201,7 @@ test('answer, files, facts and the first error come before the steps', async () 
   );
   assert.equal(place.querySelector('.lsn-answer').textContent.trim(), 'It is 3.');
   assert.equal(place.querySelector('.lsn-task-line').textContent, 'Count. …');
-  assert.match(place.querySelector('.lsn-figures').textContent, /^3 steps · 45 tokens · 3\.0 s$/);
+  assert.match(place.querySelector('.lsn-figures').textContent, /^3 steps · 45 tokens in all · 3\.0 s$/);
   assert.match(place.querySelector('.lsn-model').textContent, /scripted: free/);
   assert.match(place.querySelector('.lsn-out').textContent, /poster\.png/);
   let gone = null;
@@ -220,7 +222,7 @@ test('answer, files, facts and the first error come before the steps', async () 
 const open = () => all('.lsn-step').filter(one => one.querySelector('.lsn-step-head[aria-expanded="true"]'));
 const openNumbers = () => open().map(one => Number(one.dataset.step));
 
-test('of a long run only the last, the failed and the decided steps are open', () => {
+test('of a long run only the first that failed and the decided steps are open', () => {
   const events = Array.from({ length: 12 }, (_, at) => (at === 4 ? ending(5, failing) : step(at + 1))).flat();
   const decided = event('call.decided', {
     ...{ step: 7, call_id: 'call_7', action: 'edit', tool: null, arguments: { command: 'ls' } },
@@ -229,7 +231,7 @@ test('of a long run only the last, the failed and the decided steps are open', (
   const place7 = events.findIndex(one => one.kind === 'call.started' && one.step === 7);
   events.splice(place7, 0, decided);
   show([...events, done('submitted')]);
-  assert.deepEqual(openNumbers(), [5, 7, 12]);
+  assert.deepEqual(openNumbers(), [5, 7]);
   assert.deepEqual(texts('.lsn-step[data-step="7"] .lsn-chip'), ['edited by you']);
   show([...Array.from({ length: 8 }, (_, at) => step(at + 1)).flat(), done('submitted')]);
   assert.equal(open().length, 8);
@@ -268,12 +270,12 @@ test('the next error and what a search finds are opened', () => {
   show([...events, done('submitted')]);
   const search = place.querySelector('.lsn-search');
   fill(search, 'echo 4');
-  assert.deepEqual(openNumbers(), [2, 4, 7, 12]);
+  assert.deepEqual(openNumbers(), [2, 4], 'of a long run the first error');
   assert.equal(all('.lsn-step:not([hidden])').length, 1);
   search.dispatchEvent(new window.KeyboardEvent('keydown', { key: 'Enter', bubbles: true }));
   assert.equal(place.querySelector('.lsn-current').dataset.step, '4');
   fill(search, '');
-  assert.deepEqual(openNumbers(), [2, 4, 7, 12], 'where a person went stays open');
+  assert.deepEqual(openNumbers(), [2, 4], 'where a person went stays open');
 });
 
 test('while the model thinks and a command runs, the step says how long', () => {

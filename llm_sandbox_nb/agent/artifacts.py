@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from llm_sandbox_nb.agent.blank_files import blank
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.encoded_text import text_of
 from llm_sandbox_nb.formatting import format_size
@@ -256,6 +257,7 @@ def saved_file(name: str, target: Path, step: int | None) -> ev.ArtifactSaved:
         mime=_MORE_TYPES.get(suffix) or mimetypes.guess_type(name)[0] or "application/octet-stream",
         size=target.stat().st_size,
         sha256=digest,
+        blank=blank(target),
     )
 
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 TOLD_AFTER = 3
 """Failures in a row after which the model is told."""
-_NO_ATTEMPT = frozenset({"skipped", "not_executed", "interrupted", "cut_short", "nothing_saved"})
+_NO_ATTEMPT = frozenset(
+    {"skipped", "not_executed", "interrupted", "cut_short", "nothing_saved", "check_failed"}
+)
 
 
 @dataclass

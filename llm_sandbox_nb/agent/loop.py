@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TypeVar
 
 from llm_sandbox_nb.agent.artifacts import AnswerFiles, Collector
 from llm_sandbox_nb.agent.checkpoints import Checkpoints
+from llm_sandbox_nb.agent.checks import ResultCheck
 from llm_sandbox_nb.agent.context_window import ContextMode, ContextWindow
 from llm_sandbox_nb.agent.control.decisions import Decision, edited_note
 from llm_sandbox_nb.agent.control.pause_points import PausePoints
@@ -61,6 +62,7 @@ NOTHING_SAVED = (
     "no answer. Save the result, for example: echo 'the answer' > {folder}/answer.txt. Then call submit "
     "again. If the task asks for no result, call submit again now."
 )
+CHECK_FAILED = "check_failed"
 NOT_EXECUTED = "Not executed: the run ended before this call."
 INTERRUPTED = "Interrupted: the run was stopped during this call."
 CUT_SHORT = "Not finished: the run ended during this call."
@@ -102,6 +104,8 @@ class Loop:
     """When it pauses automatically. They may change during the run."""
     given: Mapping[str, str] = field(default_factory=dict)
     """Observations of calls that are not executed, by call id."""
+    check: ResultCheck | None = None
+    """Checks the result before the run ends."""
     replies: int | None = None
     """The largest number of replies, which the model is not shown: a record that is replayed has no more."""
     toolbox: Toolbox = TOOLS
@@ -151,6 +155,8 @@ class Loop:
     """Whether the newest reply says something."""
     _spoke: bool = False
     """Whether a reply without a call said something."""
+    verdict: ev.Verdict | None = None
+    """What the check of this end found."""
     _open: list[ToolCall] = field(default_factory=list)
     """Calls of the newest reply without a result."""
     _cut_noted: bool = False
@@ -277,7 +283,7 @@ class Loop:
         silent.add(reply, [*sent, self._task, self._footer], self._refused_call)
         if len(silent) > self.nudges:
             if not self._may_switch():
-                raise silent.ending()
+                await self._check_answer(silent.ending())
             self._switch_to_text(f"The model made no call in {len(silent)} replies")
             self._nudge = silent.nudge(self._text.form)
             silent.begin_anew()
@@ -484,6 +490,8 @@ class Loop:
             if reminder := await self._nothing_saved():
                 return self._finish(self._result(call, Outcome(reminder, error="nothing_saved")))
             self._record_start(call, arguments)
+            if not_accepted := await self._check_result():
+                return self._finish(self._result(call, Outcome(not_accepted, error=CHECK_FAILED)))
             self._finish(self._result(call, Outcome(TOOLS[call.name].last_observation)), footer=False)
             raise StopRun("submitted")
         workspace = await self._in_time(asyncio.shield(self.workspace))
@@ -522,6 +530,38 @@ class Loop:
             return ""
         self._reminded = True
         return NOTHING_SAVED.replace("{folder}", workspace.collector.output_dir)
+
+    async def _check_result(self) -> str:
+        """Check what the model has submitted; what it reads when it may try again, else empty."""
+        self.verdict = None
+        if self.check is None:
+            return ""
+        workspace = await self._in_time(asyncio.shield(self.workspace))
+        await workspace.collector.settle()
+        await workspace.collector.collect_all()
+        await workspace.checkpoints.settle()
+        started = time.monotonic()
+        found = await self.check.run(workspace.box, await self._answer(workspace))
+        self.meter.leave_out(time.monotonic() - started)  # the model cannot help how long it takes
+        again = self.check.may_try_again(found)
+        at_end = self.meter.over or (self.replies is not None and self.meter.step >= self.replies)
+        if not again or at_end:
+            self.verdict = found.verdict
+            return ""
+        return self.check.observation(found)
+
+    async def _answer(self, workspace: Workspace) -> str | None:
+        written = await workspace.answers.read() if workspace.answers else None
+        return written or self.last_text or None
+
+    async def _check_answer(self, ending: StopRun) -> NoReturn:
+        """End with a text, or with an answer that was written before the model fell silent; check it once."""
+        if self.check is not None:
+            workspace = await self._in_time(asyncio.shield(self.workspace))
+            if ending.reason == "answered" or (workspace.answers and await workspace.answers.read()):
+                await self._check_result()
+                self.verdict = self.verdict or self.recorder.trajectory.checks[-1].verdict
+        raise ending
 
     def _at_cut(self, call: ToolCall) -> bool:
         """Whether the call was the last that the model wrote before the limit of tokens for one reply."""

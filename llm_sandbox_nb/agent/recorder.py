@@ -10,7 +10,7 @@ import platform
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.known_keys import has_key, knows_keys, without_keys
 from llm_sandbox_nb.sandbox.contract import StreamName
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.facts import facts_after, facts_before
+from llm_sandbox_nb.trajectory.doubts.rules import Rule
+from llm_sandbox_nb.trajectory.facts import FactFinder
 from llm_sandbox_nb.trajectory.journal import Journal
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 from llm_sandbox_nb.version import __version__
@@ -48,19 +49,24 @@ class Recorder:
         self.journal = Journal(folder)
         self.trajectory = trajectory or Trajectory()
         self._listeners = list(listeners)
+        self._facts = FactFinder(self.trajectory)
+
+    def use_rules(self, rules: Sequence[Rule]) -> None:
+        """Apply a user's own rules too, when doubts are looked for at the end."""
+        self._facts = FactFinder(self.trajectory, rules)
 
     def emit(self, event: ev.Event) -> None:
         """Record an event, then call the listeners. A known key in it is taken out for all of them.
 
-        When it ends a step, what is said of that step is recorded before it.
+        When it ends a step or the run, what is said of that is recorded before it; doubts about a call follow it.
 
         Raises:
             JournalNotWrittenError: the disk is full.
         """
-        for facts in facts_before(self.trajectory, event):
+        for facts in self._facts.before(event):
             self._record(facts)
         self._record(event)
-        for facts in facts_after(self.trajectory, event):
+        for facts in self._facts.after(event):
             self._record(facts)
 
     def _record(self, event: ev.Event) -> None:

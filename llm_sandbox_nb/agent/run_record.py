@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 from weakref import WeakKeyDictionary
 
+from llm_sandbox_nb.agent.checks import Check
 from llm_sandbox_nb.agent.control.decisions import Held
 from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.errors import ControlError, InputError
@@ -21,6 +22,7 @@ from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.sandbox.history.sandbox import CheckpointingSandbox
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.doubts.rules import doubts_of
 from llm_sandbox_nb.trajectory.journal import read_journal
 from llm_sandbox_nb.trajectory.run_folder import (
     FILES,
@@ -78,6 +80,8 @@ class RunContext:
     """What executes the run now; None while nothing does."""
     spec: RunSpec | None = None
     """The latest specification: it holds the model, whose key is in no record."""
+    checks: dict[str, Check] = field(default_factory=dict)
+    """Checks of the run in this process, by `Check.key`: a function is in no record."""
     models: dict[str, Model] = field(default_factory=dict)
     """Models of the run in this process, by their names: some cannot be made from a name."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -90,6 +94,8 @@ class RunContext:
     """Shows what the run does when it resumes."""
     on_fork: Callable[[Any], None] | None = None
     """Called with each fork, also with one that was asked for over REST, so that a variable can keep it."""
+    answer: str | None = None
+    """The answer of a run that has submitted, while a function checks it."""
     shown: bool = False
     """Whether the cell that runs now shows the run's card already."""
     _dead: Sandbox | None = None
@@ -231,7 +237,12 @@ class RunRecord:
     @property
     def answer(self) -> str | None:
         """The final answer: the answer file if the model wrote one, else what it said last."""
-        return self.trajectory.answer
+        return self.trajectory.answer or self.context.answer
+
+    @property
+    def checks(self) -> list[ev.Checked]:
+        """The checks of its result, the newest last: `run.checks[-1].verdict.outcome` is `"passed"`, `"failed"`, ..."""
+        return self.trajectory.checks
 
     @property
     def stop_reason(self) -> str | None:
@@ -247,6 +258,11 @@ class RunRecord:
     def steps(self) -> list[Step]:
         """The steps in order: `steps[0]` is the first."""
         return self.trajectory.steps
+
+    @property
+    def doubts(self) -> list[ev.Doubt]:
+        """Why the result may be wrong, the worst first; each has `.step`, `.rule` and `.text`."""
+        return doubts_of(self.trajectory)
 
     @property
     def usage(self) -> ev.Usage:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from llm_sandbox_nb.agent.checks import Check
 from llm_sandbox_nb.agent.context_window import CONTEXT_MODES, ContextMode
 from llm_sandbox_nb.agent.control.pause_rules import PauseRules, Predicate, pause_rules
 from llm_sandbox_nb.agent.control.settings_change import MakeModel, unknown_model, with_changes
@@ -23,6 +24,7 @@ from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT, Directories, Sandbo
 from llm_sandbox_nb.sandbox.isolations import has_own_root
 from llm_sandbox_nb.sandbox.open import open_sandbox
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.doubts.rules import Rule
 
 _T = TypeVar("_T", RunLimits, ModelSettings)
 NO_DECIDER = (
@@ -65,6 +67,10 @@ class RunSpec:
     """Whether a model that submits with nothing saved and nothing said is told so, once."""
     context: ContextMode = "mask"
     """What is sent of a conversation that nearly fills the model's context."""
+    doubts: tuple[Rule, ...] = ()
+    """The user's own rules about doubts."""
+    check: Check | None = None
+    """How the result is checked after the model has submitted."""
     provenance: Mapping[str, str] = field(default_factory=dict)
     """For the record: which run it replays, or whose files it begins with."""
     isolation: str | None = None
@@ -90,6 +96,8 @@ class RunSpec:
         load_text_form(self.prompts.text_form)
         if self.context not in CONTEXT_MODES:
             raise InputError(f"context is one of {', '.join(CONTEXT_MODES)}, not {self.context!r:.80}.")
+        if wrong := [one for one in self.doubts if not callable(one)]:
+            raise InputError(f"doubts are functions of the record, not {wrong[0]!r:.80}.")
         if not isinstance(self.retries, RetryPolicy):
             raise InputError(f"retries is a RetryPolicy(...), not {self.retries!r:.80}.")
 
@@ -109,6 +117,8 @@ class RunSpec:
             for name in ("tool_calls", "same_failures", "nudges", "isolation")
             if (value := getattr(self, name)) != usual[name]
         }
+        if self.check is not None:
+            settings["check"] = self.check.as_json()
         if self.pause_rules.any:
             settings["halts"] = self.pause_rules.as_json()
         return ev.RunStarted(

@@ -13,6 +13,8 @@ from typing import NoReturn
 
 from llm_sandbox_nb.agent.artifacts import AnswerFiles, Collector, collected_names
 from llm_sandbox_nb.agent.checkpoints import Checkpoints
+from llm_sandbox_nb.agent.checks import ResultCheck
+from llm_sandbox_nb.agent.connections import ConnectionRecord
 from llm_sandbox_nb.agent.control.run_control import Move, RunControl, T
 from llm_sandbox_nb.agent.control.settings_change import Changer
 from llm_sandbox_nb.agent.conversation import ConversationState, conversation_state, tokens_so_far
@@ -37,6 +39,7 @@ from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import JournalNotWrittenError
 from llm_sandbox_nb.trajectory.run_folder import HISTORY
+from llm_sandbox_nb.trajectory.state import CHECKED_ENDS
 
 logger = logging.getLogger(__name__)
 _COLLECTING = 300.0
@@ -77,6 +80,8 @@ class Session:
         self.collector: Collector | None = None
         self.answers: AnswerFiles | None = None
         self.checkpoints: Checkpoints | None = None
+        self.connections: ConnectionRecord | None = None
+        self.changer: Changer | None = None
         context = record.context
         context.loop, context.spec = asyncio.get_running_loop(), spec
         context.models[spec.model.name] = spec.model
@@ -92,7 +97,12 @@ class Session:
         start = (
             ev.Continued(source="python") if self.past else self.spec.start_event(self.recorder.folder.name)
         )
+        self.recorder.use_rules(self.spec.doubts)
         try:
+            if self.spec.check is not None:
+                kept = await asyncio.to_thread(self.spec.check.kept_in, self.recorder.folder)
+                self.spec = self.record.context.spec = dataclasses.replace(self.spec, check=kept)
+                self.record.context.checks[kept.key] = kept
             self.recorder.emit(start)
         except OSError as error:
             self.recorder.close()
@@ -102,7 +112,7 @@ class Session:
         if isinstance(self.spec.model, SlowToBegin):
             self.spec.model.prepare()
         loop = self._make_loop(setup)
-        changer = Changer(loop, self.spec.make_model, self.record.context.models)
+        changer = self.changer = Changer(loop, self.spec.make_model, self.record.context.models)
         cause: BaseException
         try:
             self.control.begin(self.recorder.emit, changer)
@@ -154,6 +164,15 @@ class Session:
                 root=root,
             )
         )
+        if box.network is not None:
+            self.connections = ConnectionRecord(
+                box.network,
+                self.recorder,
+                lambda: self.meter.step,
+                lambda host: self.control.refused.append(host),
+            )
+            if self.changer is not None:
+                self.changer.network = box.network
         if opening.root not in (None, root):
             raise SandboxError(f"The sandbox works in {root}: say isolation='process' to use it.")
         prompts = self.spec.prompts.under(root)
@@ -213,7 +232,9 @@ class Session:
     # --- loop ---
 
     def _make_loop(self, setup: asyncio.Future[Workspace]) -> Loop:
-        spec = self.spec
+        spec, check = self.spec, None
+        if spec.check is not None:
+            check = ResultCheck(spec.check, self.recorder, self.record, spec.prompts)
         return Loop(
             spec.model,
             spec.settings,
@@ -224,6 +245,7 @@ class Session:
             self.control,
             spec.pause_rules,
             given=spec.given,
+            check=check,
             replies=spec.replies,
             nudges=spec.nudges,
             tool_calls=spec.tool_calls,
@@ -291,7 +313,8 @@ class Session:
             spoken = not silent and (ending.reason in ("submitted", "answered") or loop.only_talked)
             without = ending.reason == "submitted" and loop.without_answer and not answer
             said = loop.last_text if spoken and not without else None
-            self._record_end(ending, answer or said or None, without)
+            verdict = loop.verdict if ending.reason in CHECKED_ENDS else None
+            self._record_end(ending, answer or said or None, without, verdict)
         try:
             write_seed(self.recorder.trajectory, self.recorder.folder)
         except OSError as error:  # the journal, which is the record, is whole
@@ -333,7 +356,9 @@ class Session:
         reason = ev.clean_text(f"The last files could not be taken: {reason.rstrip('.')}.")
         self.recorder.emit(ev.ArtifactSkipped(reason=reason))
 
-    def _record_end(self, ending: Ending, answer: str | None, without_answer: bool) -> None:
+    def _record_end(
+        self, ending: Ending, answer: str | None, without_answer: bool, verdict: ev.Verdict | None
+    ) -> None:
         event = ev.RunFinished(
             stop_reason=ending.reason,
             answer=ev.clean_text(answer),
@@ -342,8 +367,11 @@ class Session:
             steps=self.recorder.trajectory.steps_done,
             wall_time=self.meter.elapsed,
             without_answer=without_answer,
+            check=verdict,
         )
         try:
+            if self.connections is not None:
+                self.connections.close()
             self.recorder.emit(event)
         finally:
             self.recorder.close()

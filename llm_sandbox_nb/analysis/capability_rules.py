@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from llm_sandbox_nb.analysis.python_rules import program_uses
-from llm_sandbox_nb.analysis.shell_parser import Command, shell_commands
 from llm_sandbox_nb.analysis.shell_rules import command_uses
+from llm_sandbox_nb.shell_parser import Command, shell_commands
 
 _LANGUAGES = {
     ".py": "python", ".sh": "shell", ".bash": "shell", ".c": "curly", ".cc": "curly", ".cpp": "curly",

@@ -10,6 +10,7 @@ from llm_sandbox_nb.analysis.behaviour import behaviour_of, plain_output, succee
 from llm_sandbox_nb.analysis.capability_rules import CAPABILITIES
 from llm_sandbox_nb.analysis.load import Loaded
 from llm_sandbox_nb.analysis.usage import Times, throughput, times_of, tokens_of
+from llm_sandbox_nb.trajectory.doubts.rules import doubts_of
 from llm_sandbox_nb.trajectory.state import state_words
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ RUN_COLUMNS = [
     "barren_share", "wanders", "prompt_tokens", "model_tokens", "environment_tokens", "tokens_once",
     "environment_share", "billed_input", "billed_output", "tokens_billed", "billed_environment_share", "cached_tokens",
     "tokens_estimated", "cost", "model_time", "tool_time", "wall_time", "tool_share", "start", "verification",
-    "structure", "observation_characters",
+    "structure", "observation_characters", "doubts", "first_doubt",
 ]  # fmt: skip
 TURN_COLUMNS = [
     "group", "run", "turn", "tools", *CAPABILITIES, *(f"{name}_succeeded" for name in CAPABILITIES), "barren",
@@ -69,6 +70,8 @@ def run_row(run: Loaded) -> dict[str, Any]:
         "verification": sum(one.verification for one in writing),
         "structure": sum(one.structure for one in writing),
         "observation_characters": sum(len(plain_output(call)) for call in calls),
+        "doubts": len(doubts := doubts_of(trajectory)),
+        "first_doubt": doubts[0].line if doubts else "",
     }
     for name in CAPABILITIES:
         row[f"{name}_rate"] = behaviour.rate(name)

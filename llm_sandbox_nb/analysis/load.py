@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Literal
 
 from llm_sandbox_nb.formats.llm_in_sandbox import from_seed, is_seed, read_json
 from llm_sandbox_nb.own_folder import names_below
+from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
 from llm_sandbox_nb.trajectory.run_folder import JOURNAL, SEED
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
@@ -43,6 +45,10 @@ class Reading:
     problems: list[str] = field(default_factory=list)
     replays: int = 0
     """Replays, which are left out: the same model's work a second time."""
+    copies: int = 0
+    """Copies of a run that was read already, which are left out."""
+    without_turns: int = 0
+    """Records in which no model has replied, which are left out: they are no runs."""
 
 
 def load_runs(paths: Iterable[str | Path]) -> Reading:
@@ -57,6 +63,7 @@ def load_runs(paths: Iterable[str | Path]) -> Reading:
     """
     reading = Reading()
     seen: set[Path] = set()
+    known: dict[str, int] = {}
     for given in (Path(path).expanduser() for path in paths):
         if not given.exists():
             raise FileNotFoundError(
@@ -67,12 +74,41 @@ def load_runs(paths: Iterable[str | Path]) -> Reading:
                 continue
             seen.add(file.resolve())
             try:
-                found = list(_read(file, given))
-                reading.runs += [one for one in found if not _is_replay(one)]
-                reading.replays += sum(map(_is_replay, found))
+                for one in _read(file, given):
+                    _sort_in(one, reading, known)
             except (OSError, ValueError, JournalError) as error:
                 reading.problems.append(f"{file} was left out: {str(error).rstrip('.')}.")
     return reading
+
+
+def _sort_in(run: Loaded, reading: Reading, known: dict[str, int]) -> None:
+    """Add a run, or count why it is left out. Of two records of one run, the longer one counts.
+
+    `known`: the places of the runs so far, by what the model did in them.
+    """
+    work = _work_of(run)
+    if _is_replay(run):
+        reading.replays += 1
+    elif not work:
+        reading.without_turns += 1
+    elif work in known:
+        reading.copies += 1
+        if len(run.trajectory.events) > len(reading.runs[known[work]].trajectory.events):
+            reading.runs[known[work]] = run
+    else:
+        known[work] = len(reading.runs)
+        reading.runs.append(run)
+
+
+def _work_of(run: Loaded) -> str:
+    """What the model did in a run: the same in each copy; empty where no model has replied."""
+    replies = [event for event in run.trajectory.events if isinstance(event, ev.ModelReplied)]
+    if not replies:
+        return ""
+    told = [one.id for one in replies]
+    if run.form == "seed":  # its events are made when it is read
+        told = [f"{run.name} {one.message} {one.reasoning}" for one in replies]
+    return hashlib.sha256("\n".join(told).encode("utf-8", "replace")).hexdigest()
 
 
 def _is_replay(run: Loaded) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 
-from llm_sandbox_nb.analysis.shell_parser import Command
+from llm_sandbox_nb.shell_parser import Command
 
 _INSTALLERS = {
     "pip": {"install", "download"}, "apt": {"install", "update", "upgrade", "download"},

@@ -1,4 +1,4 @@
-"""What `benchmark list | run | report` do, whether they were typed in a terminal or in a cell."""
+"""What `benchmark list | run | report | score | compare` do, whether they were typed in a terminal or in a cell."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from llm_sandbox_nb.benchmark.options import BENCHMARK_OPTIONS
 from llm_sandbox_nb.model.model_names import typed_key_of
@@ -17,6 +17,8 @@ from llm_sandbox_nb.trajectory.whole_file import write_whole
 if TYPE_CHECKING:
     from llm_sandbox_nb.benchmark.item_pipeline import Item
     from llm_sandbox_nb.benchmark.judge import Judge
+    from llm_sandbox_nb.benchmark.results import Key
+    from llm_sandbox_nb.benchmark.results_folder import FolderLock
     from llm_sandbox_nb.benchmark.runner import Runner
 
 _LIMITS = {
@@ -71,15 +73,37 @@ def make_report(out: Path, html: str | None = None) -> BenchmarkReport:
         ) from error
 
 
+def make_comparison(out: Path, other: Path) -> dict[str, Any]:
+    """The results of one folder beside those of another.
+
+    Raises:
+        UsageError: there are no results, or none in common.
+    """
+    from llm_sandbox_nb.benchmark.report import compare_folders
+    from llm_sandbox_nb.benchmark.results import ResultsError
+
+    try:
+        return compare_folders(out.expanduser(), other.expanduser())
+    except ResultsError as error:
+        raise UsageError(str(error)) from error
+
+
 @dataclass(frozen=True)
 class Prepared:
-    """A benchmark that can begin."""
+    """A benchmark that can begin. `with` lets no other start work in its folder meanwhile."""
 
     items: list[Item]
     runner: Runner
     out: Path
     model: str
     scripted: bool
+    lock: FolderLock
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.lock.release()
 
 
 def prepare(names: list[str], flags: Mapping[str, Any], environment: Mapping[str, str]) -> Prepared:
@@ -95,9 +119,7 @@ def prepare(names: list[str], flags: Mapping[str, Any], environment: Mapping[str
         raise UsageError(
             "There is no task: name one, as in `benchmark run math`; `benchmark list` lists them."
         )
-    own = {option.name for option in BENCHMARK_OPTIONS}  # `--context` of `run` is another option
-    values = resolve({name: value for name, value in flags.items() if name not in own}, environment)
-    values |= {option.name: _value(option, flags, environment) for option in BENCHMARK_OPTIONS}
+    values = _values(flags, environment)
     if not values["model"]:
         raise UsageError("There is no model: name one with --model (for example openai/gpt-5) or $LLM_NAME.")
     values["judge_api_key"] = values["api_key"]
@@ -111,6 +133,98 @@ def prepare(names: list[str], flags: Mapping[str, Any], environment: Mapping[str
         raise UsageError(str(error)) from error
 
 
+def prepare_scoring(out: Path, flags: Mapping[str, Any], environment: Mapping[str, str]) -> Prepared:
+    """Make the runner whose `score_again` scores the answers of a folder. Nothing is started yet.
+
+    Raises:
+        UsageError: the folder has no plan, or something named is not there.
+    """
+    from llm_sandbox_nb.model.contract import ModelError
+
+    values = _values(flags, environment)
+    try:
+        return _prepared_to_score(out.expanduser(), flags, values)
+    except (ValueError, OSError, ModelError) as error:
+        raise UsageError(str(error)) from error
+
+
+def _prepared_to_score(out: Path, flags: Mapping[str, Any], values: dict[str, Any]) -> Prepared:
+    from llm_sandbox_nb.benchmark.attempt import HowToAsk
+    from llm_sandbox_nb.benchmark.data import load_rows
+    from llm_sandbox_nb.benchmark.digests import check_questions
+    from llm_sandbox_nb.benchmark.item_pipeline import Item
+    from llm_sandbox_nb.benchmark.results import ResultsError, read_results
+    from llm_sandbox_nb.benchmark.results_folder import (
+        FolderLock,
+        add_to_plan,
+        change_judge,
+        read_config,
+        read_plan,
+    )
+    from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, opener_of
+    from llm_sandbox_nb.benchmark.task import TaskError, load_task
+    from llm_sandbox_nb.model.scripted import Script, ScriptedModel
+
+    plan = read_plan(out) if out.is_dir() else []
+    if not plan:
+        raise ResultsError(
+            f"{out} does not say which tasks its results are of: give the folder that was --out of `benchmark run`."
+        )
+    values["judge_model"] = values["judge_model"] or read_config(out).get("judge_model")
+    values["judge_api_key"] = values["api_key"]
+    if not (flags.get("api_key") or flags.get("api_key_env")):
+        base = values["judge_base_url"] or values["api_base"]
+        values["judge_api_key"] = typed_key_of(values["judge_model"] or "", base) or values["api_key"]
+    known = {}
+    for cell in plan:
+        if cell.task not in known:
+            task = load_task(cell.source)
+            known[cell.task] = task, {row.id: row for row in load_rows(task, values["data"] or cell.data)}
+    if not values["judge_model"] and (judged := [one for one, _ in known.values() if one.scorer == "judge"]):
+        raise TaskError(
+            f"Task {judged[0].name} is scored by a judge: name a model with --judge_model (for example openai/gpt-5)."
+        )
+    lock = FolderLock(out)
+    try:
+        before = read_results(out)
+        check_questions(out, before, known)
+        add_to_plan(out, (), {name: list(rows) for name, (_, rows) in known.items()})
+        planned = {
+            (cell.task, cell.mode, identity, repeat)
+            for cell in read_plan(out)
+            for identity, repeats in cell.rows.items()
+            for repeat in range(repeats)
+        }
+        items = [
+            Item(known[one.task][0], known[one.task][1][one.item], one.mode, one.repeat)
+            for one in before
+            if one.key in planned
+        ]
+        change_judge(out, values["judge_model"])
+        options = RunnerOptions(out, values["workers"])
+        nobody = HowToAsk(ScriptedModel("nobody", Script(turns=[])))
+        runner = Runner(nobody, opener_of(values), options, _judge(values, out))
+    except BaseException:
+        lock.release()
+        raise
+    return Prepared(items, runner, out, str(read_config(out).get("model", "")), False, lock)
+
+
+def _values(flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """The values of all options: of the flags, the environment, the settings, else the defaults."""
+    own = {option.name for option in BENCHMARK_OPTIONS}  # `--context` of `run` is another option
+    values = resolve({name: value for name, value in flags.items() if name not in own}, environment)
+    return values | {option.name: _value(option, flags, environment) for option in BENCHMARK_OPTIONS}
+
+
+def unscored_keys(made: Prepared) -> set[Key]:
+    """The items of a benchmark without a score: they failed, nobody could tell, or they were not done."""
+    from llm_sandbox_nb.benchmark.results import read_results
+
+    scored = {one.key for one in read_results(made.out) if one.score is not None and not one.error_kind}
+    return {item.key for item in made.items} - scored
+
+
 def _value(option: Any, flags: Mapping[str, Any], environment: Mapping[str, str]) -> Any:
     if flags.get(option.name) is not None:
         return converted(option, flags[option.name], f"--{option.name}")
@@ -122,7 +236,9 @@ def _value(option: Any, flags: Mapping[str, Any], environment: Mapping[str, str]
 
 def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[str, Any]) -> Prepared:
     from llm_sandbox_nb.benchmark.data import load_rows
-    from llm_sandbox_nb.benchmark.results import check_config, check_rows
+    from llm_sandbox_nb.benchmark.digests import check_prompts, check_questions, check_version
+    from llm_sandbox_nb.benchmark.results import read_results
+    from llm_sandbox_nb.benchmark.results_folder import FolderLock, PlannedCell, add_to_plan, check_config
     from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, how_of, opener_of, plan
     from llm_sandbox_nb.benchmark.task import TaskError, load_task
 
@@ -160,10 +276,40 @@ def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[s
 
         backend = RayBackend(values["ray"], values, options)
     _check_out(out)
-    check_config(out, _config(values, flags))
-    check_rows(out, {(item.task.name, item.row.id): item.row.digest for item in items})
-    runner = Runner(how, opener_of(values), options, _judge(values, out), backend=backend)
-    return Prepared(items, runner, out, how.model.name, how.model.scripted)
+    lock = FolderLock(out)
+    try:
+        check_config(out, _config(values, flags))
+        before = read_results(out)
+        known = {
+            task.name: (task, {row.id: row for row in one}) for task, one in zip(tasks, loaded, strict=True)
+        }
+        check_questions(out, before, known)
+        check_prompts(out, before, tasks)
+        runner = Runner(how, opener_of(values), options, _judge(values, out), backend=backend)
+        check_version(out, before, runner.unanswered(items))
+        sources = {task.name: source_of(name) for name, task in zip(names, tasks, strict=True)}
+        cells = [
+            PlannedCell(
+                task.name,
+                mode,
+                sources[task.name],
+                source_of(values["data"]) if values["data"] else None,
+                {row.id: values["repeats"] or task.repeats for row in one},
+            )
+            for task, one in zip(tasks, rows, strict=True)
+            for mode in modes
+        ]
+        add_to_plan(out, cells, {name: list(one) for name, (_, one) in known.items()})
+    except BaseException:
+        lock.release()
+        raise
+    return Prepared(items, runner, out, how.model.name, how.model.scripted, lock)
+
+
+def source_of(name: str) -> str:
+    """A name, or the full path of what lies there, so that it is found from any folder."""
+    path = Path(name).expanduser()
+    return str(path.absolute()) if path.exists() and ("/" in name or path.is_file()) else name
 
 
 def _check_out(out: Path) -> None:

@@ -1,11 +1,11 @@
-"""Evidence that tests ran: a report of each test, and a test among them that has to fail.
+"""Evidence that tests ran: the outcome of each test, and a test among them that has to fail.
 
-An exit code is no evidence: `os._exit(0)` in the tested code gives 0 without any test. So pytest and unittest write
-JUnit XML to a random path outside of the repository, and a test counts as passed when the report says so. Tested
-code runs in the runner's own process and can write there, too, or change the runner. Against that stands the
-controls: tests among those that are asked for which have to be reported as failed. Who reports success for all
-tests, or switches failing off, reports it for these. And the tests and their settings have to be after the run what
-they were before it.
+An exit code is no evidence: `os._exit(0)` in the tested code gives 0 without any test. So pytest and unittest send the
+outcome of each test to another process as soon as it is known, see `results_collector`, and a test counts as passed
+when nothing worse was sent. Nothing changes what was sent, not when the tests end either. Tested code runs in
+the runner's own process and can send, too, or change the runner. Against that stand the controls: tests among those
+that are asked for which have to be reported as failed. Who reports success for all tests, or switches failing off,
+reports it for these. And the tests and their settings have to be after the run what they were before it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,17 @@ from llm_sandbox_nb.sandbox.errors import OutputLimitExceededError
 Outcome = Literal["passed", "expected to fail", "skipped", "failed"]
 _WORST: tuple[Outcome, ...] = ("passed", "expected to fail", "skipped", "failed")
 REPORT = "{report}"
+_PYTHON = "python3"
 _UNITTEST = re.compile(r"-m\s+unittest(?![\w.])")
 _LARGEST_REPORT = 64 * 1024**2
+_LAST_LINES = 30.0
+"""Seconds that the collector may take when the tests have ended."""
+_SAY_LAST = """
+import socket, sys
+one = socket.socket(socket.AF_UNIX)
+one.connect(sys.argv[1])
+one.sendall(sys.stdin.buffer.read())
+"""
 _TRIED = 20
 """Tests beside which a place for the control is looked for."""
 _STOPS_EARLY = re.compile(r"(?<!\S)(?:-x|--exitfirst|--maxfail\S*|-f|--failfast)(?!\S)")
@@ -157,30 +166,64 @@ async def run_tests(
     made = await box.exec(["mktemp", "-d", "/tmp/XXXXXXXXXXXXXXXX"])
     if made.exit_code != 0:
         raise OSError("The sandbox has no room for a report in /tmp.")
-    folder = made.stdout.decode().strip()
-    report, controls = f"{folder}/report.xml", []
-    if REPORT not in command and beside:
-        controls = await _put_controls(box, beside, dotted=bool(_UNITTEST.search(command)))
-        runner = f"{folder}/unittest_junit.py"
-        await box.write_file(runner, Path(__file__).with_name("unittest_junit.py").read_bytes())
-        command = _UNITTEST.sub(f"{runner} {report}", command)
+    folder, own = made.stdout.decode().strip(), REPORT in command
+    controls = (
+        await _put_controls(box, beside, dotted=bool(_UNITTEST.search(command))) if beside and not own else []
+    )
     names = " ".join(map(shlex.quote, [*tests, *controls]))
-    filled = command.replace(REPORT, report).replace("{test}", names)
-    script = f'export PYTEST_ADDOPTS="${{PYTEST_ADDOPTS-}} --junitxml={report}"\n{filled}'
     tree = await kept_tree(box)
     try:
-        result = await box.exec(["bash", "-c", script], cwd=box.directories.root, timeout=timeout)
-        try:
-            said = await box.read_file(report, limit=_LARGEST_REPORT)
-        except (OSError, OutputLimitExceededError):
-            said = b""
+        if beside and not own:
+            result, said = await _collected(box, folder, command, names, timeout)
+            report = await asyncio.to_thread(
+                read_results, said, controls, stops_early=bool(_STOPS_EARLY.search(command))
+            )
+        else:
+            filled = command.replace(REPORT, f"{folder}/report.xml").replace("{test}", names)
+            result = await box.exec(["bash", "-c", filled], cwd=box.directories.root, timeout=timeout)
+            report = await asyncio.to_thread(read_report, await _read(box, f"{folder}/report.xml"))
     finally:
         await box.exec(["rm", "-rf", folder])
     changed = await steering_changes(box, tree, [*tests, *controls]) if tree and controls else set()
-    read = await asyncio.to_thread(
-        read_report, said, controls, stops_early=bool(_STOPS_EARLY.search(command))
+    return Ran(result, report, frozenset(changed))
+
+
+async def _read(box: Sandbox, path: str) -> bytes:
+    try:
+        return await box.read_file(path, limit=_LARGEST_REPORT)
+    except (OSError, OutputLimitExceededError):
+        return b""
+
+
+async def _collected(
+    box: Sandbox, folder: str, command: str, names: str, timeout: float
+) -> tuple[CommandResult, bytes]:
+    """Run tests, and what was sent of them to the collector; nothing, when that was ended or kept from its end."""
+    plugin, last = f"x{secrets.token_hex(6)}", secrets.token_hex(16)
+    here = Path(__file__).parent
+    await box.write_file(f"{folder}/{plugin}.py", (here / "results_sender.py").read_bytes())
+    command = _UNITTEST.sub(f"{folder}/{plugin}.py", command).replace("{test}", names)
+    script = (
+        f"for _ in {{1..300}}; do [ -S {folder}/results ] && break; sleep 0.1; done\n"
+        f'export PYTHONPATH="{folder}${{PYTHONPATH:+:$PYTHONPATH}}" PYTEST_ADDOPTS="${{PYTEST_ADDOPTS-}} -p {plugin}"\n'
+        f"{command}"
     )
-    return Ran(result, read, frozenset(changed))
+    collector = [_PYTHON, "-I", "-S", "-c", (here / "results_collector.py").read_text("utf-8")]
+    order = f"{folder}/results\n{last}\n".encode()
+    collecting = asyncio.ensure_future(
+        box.exec(collector, stdin=order, timeout=timeout + 2 * _LAST_LINES, output_limit=_LARGEST_REPORT)
+    )
+    try:
+        result = await box.exec(["bash", "-c", script], cwd=box.directories.root, timeout=timeout)
+        say = [_PYTHON, "-I", "-S", "-c", _SAY_LAST, f"{folder}/results"]
+        await box.exec(say, stdin=f"{last}\n".encode(), timeout=_LAST_LINES)
+        collected = await asyncio.wait_for(collecting, _LAST_LINES)
+    except TimeoutError:
+        return result, b""
+    finally:
+        collecting.cancel()
+        await asyncio.wait({collecting})
+    return result, b"" if collected.exit_code != 0 or collected.truncated else collected.stdout
 
 
 async def _put_controls(box: Sandbox, beside: Iterable[str], *, dotted: bool) -> list[str]:
@@ -215,8 +258,26 @@ def _at_or_below(path: str, files: Sequence[str]) -> str | None:
     return next((file for file in files if file.endswith(f"/{path}")), None)
 
 
-def read_report(said: bytes, controls: Sequence[str] = (), *, stops_early: bool = False) -> Report:
-    """A report out of JUnit XML; an empty one out of anything else. One that stops early has the first control only."""
+def read_results(said: bytes, controls: Sequence[str] = (), *, stops_early: bool = False) -> Report:
+    """A report out of the lines of the collector. One that stops early has the first control only."""
+    report = Report()
+    for line in said.splitlines():
+        outcome, _, escaped = line.partition(b"\t")
+        known = next((one for one in _WORST if one.encode() == outcome), None)
+        if known is None:
+            return Report()
+        test = escaped.decode("unicode_escape", "replace").replace("::()::", "::")
+        *place, name = words_of(test)[0] if "::" in test or ".py" in test else test.rsplit(".", 1)
+        report.add(".".join(place), name, known)
+    outcomes = [report.outcome(control) for control in controls]
+    reported = [one for one in outcomes if one is not None]
+    if reported and (stops_early or len(reported) == len(outcomes)):
+        report.control = min(reported, key=_WORST.index)
+    return report
+
+
+def read_report(said: bytes) -> Report:
+    """A report out of JUnit XML, of a runner that writes it itself; an empty one out of anything else."""
     report = Report()
     if b"<!DOCTYPE" in said or b"<!ENTITY" in said:
         return report
@@ -232,8 +293,4 @@ def read_report(said: bytes, controls: Sequence[str] = (), *, stops_early: bool 
         elif "skipped" in tags:
             outcome = "expected to fail" if tags["skipped"] in ("pytest.xfail", "xfail") else "skipped"
         report.add(case.get("classname") or "", case.get("name") or "", outcome)
-    outcomes = [report.outcome(control) for control in controls]
-    known = [one for one in outcomes if one is not None]
-    if known and (stops_early or len(known) == len(outcomes)):
-        report.control = min(known, key=_WORST.index)
     return report

@@ -14,9 +14,11 @@ from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.analysis.load import Loaded
 from llm_sandbox_nb.analysis.usage import times_of, tokens_of
 from llm_sandbox_nb.benchmark.attempt import Attempt, HowToAsk, Opener, in_sandbox, with_one_reply
+from llm_sandbox_nb.benchmark.digests import same_question, signed
 from llm_sandbox_nb.benchmark.judge import FATAL_KINDS, Judge
-from llm_sandbox_nb.benchmark.results import Result, cell_folder
+from llm_sandbox_nb.benchmark.results import ANSWERED, JUDGE, SCORER, Result, cell_folder
 from llm_sandbox_nb.benchmark.rows import DataError, Row
+from llm_sandbox_nb.benchmark.score_event import record_score
 from llm_sandbox_nb.benchmark.scoring_pool import Scoring
 from llm_sandbox_nb.benchmark.swe import score_patch
 from llm_sandbox_nb.benchmark.task import Task
@@ -28,11 +30,8 @@ from llm_sandbox_nb.sandbox.errors import ImageError, IsolationUnavailableError,
 
 logger = logging.getLogger(__name__)
 _UNSAFE = re.compile(r"[^\w.-]+")
-_SHOWN_ANSWER = 20_000
-SCORER = "scorer"
-"""The error kind of an item that has an answer and whose scorer failed."""
-JUDGE = "judge"
-"""The error kind of an item that has an answer and whose judge could not be asked."""
+_ONCE_CUT = 20_000
+"""Earlier versions kept so many characters of an answer that had a score."""
 _NO_JUDGE = "no judge: name one with --judge_model"
 _FINAL_KINDS = ("data", "content_policy", "bad_request", SCORER)
 """Errors that another attempt would meet again, and other items would not."""
@@ -147,18 +146,19 @@ class LocalBackend:
 
     async def _scored(self, item: Item, attempt: Attempt, started: float, out: Path) -> Result:
         score = Score(None) if attempt.error_kind else await self._score(item, attempt)
+        unscored = score.value is None and not attempt.error_kind and item.task.scorer != "judge"
         trajectory = attempt.run.trajectory
+        record_score(attempt.run.folder, trajectory, item.task.scorer, score)
         tokens = tokens_of(trajectory)
-        failed = {"error_kind": SCORER, "error": score.detail} if score.failed else {}
         times = times_of(Loaded("", "", "journal", attempt.run.journal, trajectory))
         return Result(
             *item.key,
             score=score.value,
             detail=score.detail,
-            answer=_kept(attempt.answer, whole=score.failed),
+            answer=attempt.answer,
             stop_reason=attempt.run.stop_reason,
-            error_kind=failed.get("error_kind", attempt.error_kind),
-            error=failed.get("error", attempt.error),
+            error_kind=SCORER if unscored else attempt.error_kind,
+            error=score.detail if unscored else attempt.error,
             cut_replies=sum(step.finish_reason == BROKEN_OFF for step in trajectory.steps),
             turns=sum(step.replied for step in trajectory.steps),
             prompt_tokens=tokens.prompt,
@@ -176,41 +176,66 @@ class LocalBackend:
         )
 
     async def _score(self, item: Item, attempt: Attempt) -> Score:
-        task, answer = item.task, attempt.answer
-        if task.scorer == "judge":
+        if item.task.scorer == "judge":
             return Score(None)
-        if task.scorer == "swe":
-
-            def opener(row: Row) -> AbstractAsyncContextManager[Sandbox]:
-                return self.open_box(task, row)
-
-            commands = (task.test_command, task.test_evidence)
-            return await score_patch(answer, item.row, opener, task.folder, *commands)
-        return await self._scoring.score(task.scorer, answer, item.row, attempt.run.folder)
+        return await scored_by_rule(self._scoring, self.open_box, item, attempt.answer, attempt.run.folder)
 
 
-async def scored_again(
-    scoring: Scoring, judge: Judge | None, item: Item, before: Result, out: Path
-) -> Result | None:
-    """The result of an item whose answer was kept and has no score yet; None when it must run again.
+async def scored_by_rule(
+    scoring: Scoring, open_box: Opener, item: Item, answer: str | None, run: Path
+) -> Score:
+    """The score of an answer that no judge scores; `run` is the folder of the run that gave it."""
+    task = item.task
+    if task.scorer != "swe":
+        return await scoring.score(task.scorer, answer, item.row, run)
 
-    The record of the run is below `out`.
+    def opener(row: Row) -> AbstractAsyncContextManager[Sandbox]:
+        return open_box(task, row)
 
-    Raises:
-        FatalError: the judge cannot be asked at all.
-    """
-    answer = before.answer
-    cut = answer is not None and len(answer) == _SHOWN_ANSWER
-    if before.row != item.row.digest or cut:
-        return None
-    if judge is not None and is_to_be_judged(item, before):
-        return await judged(judge, item, replace(before, error_kind="", error=""), answer)
-    if answer is None or before.error_kind != SCORER or item.task.scorer in ("judge", "swe"):
-        return None
-    score = await scoring.score(item.task.scorer, answer, item.row, out / before.run)
-    if score.failed:
-        return replace(before, error=score.detail, detail=score.detail)
-    return _with_score(before, score)
+    commands = (task.test_command, task.test_evidence)
+    return await score_patch(answer, item.row, opener, task.folder, *commands)
+
+
+@dataclass(frozen=True)
+class Rescoring:
+    """What scores kept answers again: the scorers, the judge where there is one, sandboxes for patches."""
+
+    scoring: Scoring
+    judge: Judge | None
+    open_box: Opener
+    out: Path
+
+    async def score(self, item: Item, before: Result) -> Result | None:
+        """The result of an item whose answer was kept; None when it must run again.
+
+        Raises:
+            FatalError: the judge cannot be asked at all.
+        """
+        answer = before.answer
+        cut = answer is not None and len(answer) == _ONCE_CUT and not before.error_kind
+        if before.error_kind not in ANSWERED or cut:
+            return None
+        if not same_question(before, item.task, item.row):
+            return None
+        if item.task.scorer == "judge":
+            made = await judged(self.judge, item, replace(before, error_kind="", error=""), answer)
+            return self._signed(made, before, item)
+        try:
+            score = await scored_by_rule(self.scoring, self.open_box, item, answer, self.out / before.run)
+        except (ImageError, IsolationUnavailableError) as error:
+            raise FatalError(str(error)) from error
+        except (SandboxError, DataError, OSError) as error:
+            score = Score(None, str(error))
+        if score.value is None:
+            made = replace(before, score=None, detail=score.detail, error_kind=SCORER, error=score.detail)
+        else:
+            made = _with_score(before, score)
+        return self._signed(made, before, item)
+
+    def _signed(self, made: Result, before: Result, item: Item) -> Result:
+        """The digests are those of now, but for what the model was asked with."""
+        now = signed(made, item.task, item.row, self.judge)
+        return replace(now, prompt=before.prompt, version=before.version)
 
 
 def is_to_be_judged(item: Item, before: Result) -> bool:
@@ -219,13 +244,7 @@ def is_to_be_judged(item: Item, before: Result) -> bool:
 
 
 def _with_score(result: Result, score: Score) -> Result:
-    answer = _kept(result.answer)
-    return replace(result, score=score.value, detail=score.detail, answer=answer, error_kind="", error="")
-
-
-def _kept(answer: str | None, *, whole: bool = False) -> str | None:
-    """An answer as results keep it: its beginning, or all of it while it is not scored yet."""
-    return answer if answer is None or whole else answer[:_SHOWN_ANSWER]
+    return replace(result, score=score.value, detail=score.detail, error_kind="", error="")
 
 
 def failed_result(item: Item, kind: str, error: str, started: float) -> Result:
@@ -243,7 +262,7 @@ async def judged(judge: Judge | None, item: Item, result: Result, answer: str | 
     if item.task.scorer != "judge" or result.error_kind:
         return result
     if judge is None:
-        return replace(result, detail=_NO_JUDGE, answer=answer)
+        return replace(result, score=None, detail=_NO_JUDGE, answer=answer)
     try:
         score = await judge.score(answer, item.row)
     except ModelError as error:

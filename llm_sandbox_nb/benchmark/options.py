@@ -11,10 +11,17 @@ MODES = ("sandbox", "llm")
 _EPILOG = f"""\
 {VALUES_FROM}, for the groups model and sandbox; limits are flags, else the task's own.
 
-Exit codes: 0 all items are done, 1 some have errors, 2 the command line or a file it names is wrong,
+Exit codes: 0 all items have a score, 1 some have errors or no score, 2 the command line or a file it names is wrong,
 3 stopped early (no key, no model, no engine or image, ...), 130 interrupted.
 """
+_SCORE_CODES = """\
+Exit codes: 0 all items have a score, 1 some have none, 2 the command line or a file it names is wrong,
+3 stopped early (no key, no model, ...), 130 interrupted.
+"""
 _SHARED_GROUPS = ("model", "limits", "sandbox")
+SCORE_OPTIONS = ("data", "workers", "judge_model", "judge_base_url", "judge_repeats")
+SCORE_SETTINGS = ("api_base", "api_key", "api_key_env", "isolation", "profile", "image", "network")
+"""Settings that `benchmark score` takes: for the judge, and for the sandboxes in which patches are tested."""
 
 
 def modes(value: object) -> tuple[str, ...]:
@@ -64,7 +71,7 @@ BENCHMARK_OPTIONS = (
 )  # fmt: skip
 
 
-_ACTIONS = ("list", "run", "report")
+_ACTIONS = ("list", "run", "report", "score", "compare")
 
 
 def benchmark_words(words: list[str]) -> list[str]:
@@ -75,7 +82,7 @@ def benchmark_words(words: list[str]) -> list[str]:
 
 
 def add_benchmark_actions(benchmark: Parser) -> dict[str, Parser]:
-    """Add `list`, `run` and `report` to the parser of `benchmark`; gives their parsers by name."""
+    """Add the actions to the parser of `benchmark`; gives their parsers by name."""
     actions = benchmark.add_subparsers(dest="action", metavar="ACTION", parser_class=Parser, required=True)
     listing = actions.add_parser("list", help="list the tasks that come with the package")
     run = actions.add_parser(
@@ -96,4 +103,20 @@ def add_benchmark_actions(benchmark: Parser) -> dict[str, Parser]:
     report = actions.add_parser("report", help="report the results, as tables or one HTML file")
     report.add_argument("results", metavar="FOLDER", help="what was --out of `benchmark run`")
     report.add_argument("--html", metavar="FILE", nargs="?", const="report.html", help="also write a page")
-    return {"list": listing, "run": run, "report": report}
+    score = actions.add_parser(
+        "score", help="score the answers of a folder again, without asking the model",
+        description="Score all answers of a folder again, with the scorers and gold answers of today. Tasks, data and "
+        "judge are those that the folder was made with, unless a flag names others.", epilog=_SCORE_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    score.add_argument("results", metavar="FOLDER", help="what was --out of `benchmark run`")
+    group = score.add_argument_group("benchmark")
+    for one in (one for one in BENCHMARK_OPTIONS if one.name in SCORE_OPTIONS):
+        score.add_option(group, one)
+    score.add_option(score, SETTINGS)
+    for name in SCORE_SETTINGS:
+        score.add_option(score, option(name))
+    comparison = actions.add_parser("compare", help="compare the results of two folders, item by item")
+    comparison.add_argument("results", metavar="FOLDER", help="results of `benchmark run`")
+    comparison.add_argument("other", metavar="OTHER", help="the folder to compare them with")
+    return {"list": listing, "run": run, "report": report, "score": score, "compare": comparison}

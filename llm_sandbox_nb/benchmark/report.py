@@ -1,68 +1,48 @@
 """The report of a folder of results: as text, and as one HTML file.
 
-Scores stand side by side: means over items, differences over the items that both have, bootstrap intervals.
+Scores stand side by side: means over items, differences over the items that both have, intervals of `statistics`.
 """
 
 from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from llm_sandbox_nb.analysis.usage import Times, throughput
 from llm_sandbox_nb.benchmark.judge import agreement, read_judgements
-from llm_sandbox_nb.benchmark.results import Result, ResultsError, count_errors, read_results
-from llm_sandbox_nb.formatting import format_number, format_percent, plural
+from llm_sandbox_nb.benchmark.results import ANSWERED, Result, ResultsError, count_errors
+from llm_sandbox_nb.benchmark.results_folder import counted_results, read_plan
+from llm_sandbox_nb.benchmark.spent import Spent, spent_in
+from llm_sandbox_nb.benchmark.statistics import paired, passes, score_interval
+from llm_sandbox_nb.formatting import format_cost, format_duration, format_number, format_percent, plural
 
-RESAMPLES = 10_000
-SEED = 20_260_122
-"""Fixed, so that the same results give the same interval."""
-_BATCH = 1000
-"""Resamples that are in memory at once."""
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean and its 95 % percentile bootstrap interval."""
-
-    mean: float
-    low: float
-    high: float
-
-
-def bootstrap(values: Sequence[float], resamples: int = RESAMPLES) -> Interval | None:
-    """The interval of a mean over items, by drawing items with replacement; None without any."""
-    if not values:
-        return None
-    import numpy
-
-    data = numpy.asarray(values, dtype=float)
-    mean = float(data.mean())
-    if len(data) == 1 or data.min() == data.max():
-        return Interval(mean, mean, mean)
-    chance = numpy.random.default_rng(SEED)
-    batches = [min(_BATCH, resamples - start) for start in range(0, resamples, _BATCH)]
-    means = numpy.concatenate([
-        data[chance.integers(0, len(data), size=(size, len(data)))].mean(axis=1) for size in batches
-    ])  # fmt: skip
-    low, high = numpy.percentile(means, [2.5, 97.5])
-    return Interval(mean, float(low), float(high))
+LIMITS = ("steps", "tokens", "total_tokens", "cost", "time")
+"""Stop reasons that are limits: such a run was stopped, and its answer counts as it is."""
 
 
 def item_scores(results: Iterable[Result]) -> dict[str, float]:
     """The mean score of each item over its repeats; what failed or could not be scored is left out."""
+    return {item: sum(scores) / len(scores) for item, scores in repeat_scores(results).items()}
+
+
+def repeat_scores(results: Iterable[Result]) -> dict[str, list[float]]:
+    """The scores of each item, one for each repeat that has one."""
     found: dict[str, list[float]] = {}
     for result in results:
         if result.score is not None and not result.error_kind:
             found.setdefault(result.item, []).append(result.score)
-    return {item: sum(scores) / len(scores) for item, scores in found.items()}
+    return found
 
 
-def cell_row(task: str, mode: str, results: Sequence[Result]) -> dict[str, Any]:
-    """One row of the table: one task in one mode."""
-    scores = bootstrap(list(item_scores(results).values()))
+def cell_row(
+    task: str, mode: str, results: Sequence[Result], planned: int = 0, spent: Spent | None = None
+) -> dict[str, Any]:
+    """One row of the table: one task in one mode. `planned`: how many results there are to be; 0: those there are."""
+    scores = score_interval(list(item_scores(results).values()))
     good = [result for result in results if not result.error_kind]
     done = throughput(Times(0.0, 0.0, result.wall_time, result.started) for result in good)
     once = [result.prompt_tokens + result.model_tokens + result.environment_tokens for result in good]
@@ -73,6 +53,8 @@ def cell_row(task: str, mode: str, results: Sequence[Result]) -> dict[str, Any]:
         "mode": mode,
         "items": len({result.item for result in results}),
         "results": len(results),
+        "planned": max(planned, len(results)),
+        "scored": sum(result.score is not None for result in good),
         "score": scores.mean if scores else None,
         "score_low": scores.low if scores else None,
         "score_high": scores.high if scores else None,
@@ -80,12 +62,19 @@ def cell_row(task: str, mode: str, results: Sequence[Result]) -> dict[str, Any]:
         "unparsable": sum(result.detail == "unparsable" for result in good),
         "unscored": sum(result.score is None for result in good),
         "errors": len(results) - len(good),
+        "answered": sum(result.error_kind in ANSWERED for result in results),
+        "at_limit": sum(result.stop_reason in LIMITS for result in good),
         "cut_off": sum(result.cut_replies > 0 for result in good),
         "turns_mean": _mean([result.turns for result in good]),
         "tokens_once_mean": _mean(once),
         "tokens_billed_mean": _mean([result.billed_tokens for result in good]),
         "environment_share": _ratio(sum(result.environment_tokens for result in good), sum(once)),
         "cost": None if not costs or None in costs else sum(cost or 0.0 for cost in costs),
+        "spent_attempts": spent.attempts if spent else None,
+        "spent_tokens": spent.tokens if spent else None,
+        "spent_cost": spent.cost if spent else None,
+        "spent_time": spent.seconds if spent else None,
+        "passes": [asdict(one) for one in passes(repeat_scores(results).values())],
         "wall_time_mean": _mean([result.wall_time for result in good]),
         "tool_share": _ratio(sum(result.tool_time for result in good), wall),
         "runs_per_minute": done.per_minute if done else None,
@@ -99,17 +88,20 @@ def compare(
 ) -> dict[str, Any] | None:
     """`first` less `second`, over the items that both have scores for."""
     ours, theirs = item_scores(first[1]), item_scores(second[1])
-    common = sorted(ours.keys() & theirs.keys())
-    delta = bootstrap([ours[item] - theirs[item] for item in common])
-    if delta is None:
+    found = paired(ours, theirs)
+    if found is None:
         return None
+    common = sorted(ours.keys() & theirs.keys())
     return {
         "task": task,
         "compared": f"{first[0]} - {second[0]}",
-        "items": len(common),
-        "delta": delta.mean,
-        "delta_low": delta.low,
-        "delta_high": delta.high,
+        "items": found.items,
+        "delta": found.delta.mean,
+        "delta_low": found.delta.low,
+        "delta_high": found.delta.high,
+        "better": found.better,
+        "worse": found.worse,
+        "p": found.p,
         "token_ratio": _ratio(_tokens(first[1], common), _tokens(second[1], common)),
     }
 
@@ -125,12 +117,22 @@ def _tokens(results: Iterable[Result], items: Iterable[str]) -> float:
     return sum(sum(one) / len(one) for one in found.values())
 
 
-def tables(results: Iterable[Result]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The rows of all cells, and of all comparisons of two modes of one task."""
-    cells: dict[tuple[str, str], list[Result]] = {}
+def tables(
+    results: Iterable[Result],
+    planned: Mapping[tuple[str, str], int] = MappingProxyType({}),
+    spent: Mapping[tuple[str, str], Spent] = MappingProxyType({}),
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The rows of all cells, and of all comparisons of two modes of one task.
+
+    `planned` and `spent`: how many results there are to be, and what was spent, by task and mode.
+    """
+    cells: dict[tuple[str, str], list[Result]] = {key: [] for key in planned}
     for result in results:
         cells.setdefault((result.task, result.mode), []).append(result)
-    rows = [cell_row(task, mode, cells[task, mode]) for task, mode in sorted(cells)]
+    rows = [
+        cell_row(task, mode, cells[task, mode], planned.get((task, mode), 0), spent.get((task, mode)))
+        for task, mode in sorted(cells)
+    ]
     compared = [
         compare(task, (first, cells[task, first]), (second, cells[task, second]))
         for first, second in (("sandbox", "llm"), ("sandbox", "sandbox-prompt"))
@@ -138,6 +140,45 @@ def tables(results: Iterable[Result]) -> tuple[list[dict[str, Any]], list[dict[s
         if (task, first) in cells and (task, second) in cells
     ]
     return rows, [row for row in compared if row]
+
+
+def compare_folders(out: Path, other: Path) -> dict[str, Any]:
+    """`out` less `other`, for each task and mode that both have, over the items that both have scores for.
+
+    `left_out` counts items of which the two folders have another question or gold answer.
+
+    Raises:
+        ResultsError: one has no results, or they have no task and mode in common.
+    """
+    sides: list[dict[tuple[str, str], list[Result]]] = []
+    for folder in (out, other):
+        found: dict[tuple[str, str], list[Result]] = {}
+        for result in _results_of(folder):
+            found.setdefault((result.task, result.mode), []).append(result)
+        sides.append(found)
+    rows, left_out = [], 0
+    for task, mode in sorted(sides[0].keys() & sides[1].keys()):
+        first, second = sides[0][task, mode], sides[1][task, mode]
+        others = _other_rows(first, second)
+        left_out += len(others)
+        ours, theirs = ([one for one in side if one.item not in others] for side in (first, second))
+        if row := compare(f"{task}/{mode}", (out.name, ours), (other.name, theirs)):
+            scores = item_scores(ours), item_scores(theirs)
+            common = scores[0].keys() & scores[1].keys()
+            means = {
+                name: _mean([side[item] for item in common])
+                for name, side in zip(("score_first", "score_second"), scores, strict=True)
+            }
+            rows.append(row | means)
+    if not rows:
+        raise ResultsError(f"{out} and {other} have scores of no item in common: run the same task in both.")
+    return {"comparisons": rows, "left_out": left_out}
+
+
+def _other_rows(first: Iterable[Result], second: Iterable[Result]) -> set[str]:
+    """Ids of items that are another row in the second folder."""
+    known = {result.item: result.row for result in second if result.row}
+    return {one.item for one in first if one.row and known.get(one.item, one.row) != one.row}
 
 
 def _megabytes(name: str, values: Iterable[int | None]) -> dict[str, float | None]:
@@ -155,19 +196,24 @@ def _ratio(part: float, whole: float) -> float | None:
 
 
 _CELLS = (
-    "task", "mode", "items", "results", "score", "score_low", "score_high", "errors", "cut_off", "unscored",
+    "task", "mode", "items", "scored", "score", "score_low", "score_high", "errors", "at_limit", "cut_off", "unscored",
     "no_answer", "unparsable", "turns_mean", "tokens_once_mean", "tokens_billed_mean", "environment_share",
-    "tool_share", "cost", "wall_time_mean", "runs_per_minute", "memory_peak_mb_mean", "memory_peak_mb_most",
-    "disk_mb_mean", "disk_mb_most",
+    "tool_share", "cost", "wall_time_mean", "spent_attempts", "spent_tokens", "spent_cost", "spent_time",
+    "runs_per_minute", "memory_peak_mb_mean", "memory_peak_mb_most", "disk_mb_mean", "disk_mb_most",
 )  # fmt: skip
 _SHORT = (
-    "task", "mode", "items", "score", "score_low", "score_high", "errors", "turns_mean", "tokens_once_mean", "cost",
+    "task", "mode", "items", "scored", "score", "score_low", "score_high", "errors", "at_limit", "turns_mean",
+    "tokens_once_mean", "cost",
 )  # fmt: skip
+_HEADS = {
+    "at_limit": "stopped at a limit", "cost": "cost of scored runs", "wall_time_mean": "wall time mean of scored runs",
+}  # fmt: skip
 _NOTE = (
-    "Scores are means over items, an item's repeats averaged first; intervals are 95 % bootstrap intervals over items. "
-    "Errors are failures of model, engine or network and are in no score. Cut off: results with a reply that broke off "
-    "twice and was taken as it came. Unscored: nobody could tell. Tokens count "
-    "history once."
+    "Scores are means over items, an item's repeats averaged first. Intervals are 95 %: Wilson's where each score is 0 "
+    "or 1, else the bootstrap's over items; one item has none. Scored: how many of the planned results have a score. "
+    "Errors are failures of model, engine, network or scorer and are in no score. Stopped at a limit: such an answer "
+    "counts as it is. Cut off: results with a reply that broke off twice and was taken as it came. Unscored: no "
+    "verdict. Tokens count history once. Spent counts all attempts, also lost ones. p: McNemar's exact test."
 )
 
 
@@ -177,12 +223,9 @@ def summary(out: Path) -> dict[str, Any]:
     Raises:
         ResultsError: there are no results.
     """
-    results = read_results(out)
-    if not results:
-        raise ResultsError(
-            f"There are no results in {out}: give the folder that was --out of `benchmark run`."
-        )
-    cells, comparisons = tables(results)
+    results = _results_of(out)
+    planned = {(one.task, one.mode): one.results for one in read_plan(out)}
+    cells, comparisons = tables(results, planned, spent_in(out))
     judged = agreement(read_judgements(out / "judge" / "judgements.jsonl"))
     return {
         "cells": cells,
@@ -193,11 +236,24 @@ def summary(out: Path) -> dict[str, Any]:
     }
 
 
+def _results_of(out: Path) -> list[Result]:
+    """The results of a folder that count. Raises ResultsError when it has none."""
+    if results := counted_results(out):
+        return results
+    raise ResultsError(f"There are no results in {out}: give the folder that was --out of `benchmark run`.")
+
+
 def as_text(found: Mapping[str, Any]) -> str:
     """The report for a terminal."""
     parts = [_grid(found["cells"], _SHORT)]
+    if missing := "\n".join(_missing(row) for row in found["cells"] if row["scored"] < row["planned"]):
+        parts.append(missing)
     if found["comparisons"]:
         parts.append(_grid(found["comparisons"], tuple(found["comparisons"][0])))
+    if repeated := _passes(found["cells"]):
+        parts.append(_grid(repeated, tuple(repeated[0])))
+    if told := "\n".join(_spent(row) for row in found["cells"] if row["spent_attempts"]):
+        parts.append(told)
     if cut := sum(row["cut_off"] for row in found["cells"]):
         parts.append(
             f"Cut off: {plural(cut, 'result')} with a reply that broke off, and was taken as it came."
@@ -208,6 +264,57 @@ def as_text(found: Mapping[str, Any]) -> str:
         parts.append("\n".join([f"Errors: {counts}", *first]))
     if found["judge"]["answers"] or found["judge"]["no_verdict"]:
         parts.append("Judge: " + _judge(found["judge"]))
+    return "\n\n".join(parts)
+
+
+def _missing(row: Mapping[str, Any]) -> str:
+    """What one task and mode lacks."""
+    open_results = row["planned"] - row["results"]
+    lacks = [
+        f"{number} {what}"
+        for number, what in (
+            (open_results, "not done yet"),
+            (row["errors"], "failed"),
+            (row["unscored"], "without a verdict"),
+        )
+        if number
+    ]
+    return f"{_one_line(row['task'])}/{row['mode']}: scored {row['scored']} of {row['planned']}; {', '.join(lacks)}"
+
+
+def _passes(cells: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of pass@k and pass^k."""
+    return [
+        {
+            "task": cell["task"],
+            "mode": cell["mode"],
+            "k": one["k"],
+            "pass@k": one["any"],
+            "pass^k": one["all"],
+        }
+        for cell in cells
+        for one in cell["passes"]
+    ]
+
+
+def _spent(row: Mapping[str, Any]) -> str:
+    """What one task and mode has spent, lost attempts included."""
+    lost = row["spent_attempts"] - row["answered"]
+    more = f", {lost} of them lost or failed" if lost > 0 else ""
+    cost = "cost unknown" if row["spent_cost"] is None else format_cost(row["spent_cost"])
+    return (
+        f"Spent on {_one_line(row['task'])}/{row['mode']}: {row['spent_tokens']:,} tokens as billed, {cost}, "
+        f"{format_duration(row['spent_time'])} in {plural(row['spent_attempts'], 'attempt')}{more}"
+    )
+
+
+def comparison_text(found: Mapping[str, Any]) -> str:
+    """The comparison of two folders for a terminal."""
+    columns = ("task", "compared", "items", "score_first", "score_second", "delta", "delta_low", "delta_high",
+               "better", "worse", "p", "token_ratio")  # fmt: skip
+    parts = [_grid(found["comparisons"], columns)]
+    if found["left_out"]:
+        parts.append(f"{plural(found['left_out'], 'item')} left out: another question or gold answer there.")
     return "\n\n".join(parts)
 
 
@@ -228,8 +335,8 @@ def _judge(judge: Mapping[str, Any]) -> str:
 
 def _grid(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     shown = [
-        [name.replace("_", " ") for name in columns],
-        *([_shown(name, row[name]) for name in columns] for row in rows),
+        [_head(name) for name in columns],
+        *([_cell(name, row) for name in columns] for row in rows),
     ]
     widths = [max(len(line[place]) for line in shown) for place in range(len(columns))]
     return "\n".join(
@@ -239,11 +346,24 @@ def _grid(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     )  # fmt: skip
 
 
+def _head(column: str) -> str:
+    return _HEADS.get(column, column.replace("_", " "))
+
+
+def _cell(column: str, row: Mapping[str, Any]) -> str:
+    if column == "scored":
+        return f"{row['scored']} of {row['planned']}"
+    return _shown(column, row[column])
+
+
 def _shown(column: str, value: Any) -> str:
     if value is None:
         return "-"
-    if isinstance(value, float) and (column.startswith(("score", "delta")) or column.endswith("share")):
+    percent = column.startswith(("score", "delta", "pass")) or column.endswith("share")
+    if isinstance(value, float) and percent:
         return format_percent(value)
+    if isinstance(value, float) and column == "p":
+        return f"{value:.4f}"
     if isinstance(value, float):
         return format_number(value)
     return str(value)
@@ -256,8 +376,15 @@ def short_html(found: Mapping[str, Any]) -> str:
 
 def _tables(found: Mapping[str, Any], columns: Sequence[str]) -> str:
     parts = ["<h2>Scores</h2>", _rows(found["cells"], columns)]
+    parts += [
+        f"<p><strong>{html.escape(_missing(row))}</strong></p>"
+        for row in found["cells"]
+        if row["scored"] < row["planned"]
+    ]
     if found["comparisons"]:
         parts += ["<h2>Side by side</h2>", _rows(found["comparisons"], tuple(found["comparisons"][0]))]
+    if repeated := _passes(found["cells"]):
+        parts += ["<h2>Repeats</h2>", _rows(repeated, tuple(repeated[0]))]
     if found["errors"]:
         errors = [
             {"kind": kind, "results": number, "first": _one_line(found["error_examples"][kind])}
@@ -299,9 +426,9 @@ def as_html(out: Path, found: Mapping[str, Any], title: str = "Benchmark") -> st
 
 
 def _rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
-    heads = "".join(f"<th>{html.escape(name.replace('_', ' '))}</th>" for name in columns)
+    heads = "".join(f"<th>{html.escape(_head(name))}</th>" for name in columns)
     body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(_shown(name, row[name]))}</td>" for name in columns) + "</tr>\n"
+        "<tr>" + "".join(f"<td>{html.escape(_cell(name, row))}</td>" for name in columns) + "</tr>\n"
         for row in rows
     )
     return f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>\n{body}</tbody></table></div>'

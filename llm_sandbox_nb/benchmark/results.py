@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from llm_sandbox_nb.trajectory.whole_file import write_whole
-
 FILE = "results.jsonl"
 CONFIG = "config.json"
-_MAY_COME_LATER = "judge_model"
-"""It counts for judged tasks only, and these are not begun without one."""
+SCORER = "scorer"
+"""The error kind of an item that has an answer and no score: its scorer failed, did not end, or gave none."""
+JUDGE = "judge"
+"""The error kind of an item that has an answer and whose judge could not be asked."""
+ANSWERED = ("", SCORER, JUDGE)
+"""The kinds of results whose answer is kept."""
 Key = tuple[str, str, str, int]
 
 
@@ -59,7 +61,13 @@ class Result:
     run: str = ""
     """The run's folder, seen from the folder of all results."""
     row: str = ""
-    """See `Row.digest`; empty in results of earlier versions."""
+    """See `Row.digest`; empty in results of earlier versions, as the next ones."""
+    question: str = ""
+    prompt: str = ""
+    scorer: str = ""
+    """What the model was given, how the task asked, and what scored: see `digests`."""
+    version: str = ""
+    """The version of this package that the answer was made with."""
 
     @property
     def key(self) -> Key:
@@ -84,12 +92,14 @@ def write_result(out: Path, result: Result) -> None:
 
 def read_results(out: Path) -> list[Result]:
     """The newest result of each item, in the order in which items were first done."""
-    found: dict[Key, Result] = {}
+    return list({result.key: result for result in all_results(out)}.values())
+
+
+def all_results(out: Path) -> Iterator[Result]:
+    """All results, also those that a later one of the same item has replaced."""
     for path in sorted(out.glob(f"*/*/{FILE}")):
         for record in read_lines(path):
-            result = _result(path, record)
-            found[result.key] = result
-    return list(found.values())
+            yield _result(path, record)
 
 
 def _result(path: Path, record: dict[str, Any]) -> Result:
@@ -113,54 +123,6 @@ def _fits(kind: str, value: Any) -> bool:
     if "float" in kind:
         return isinstance(value, int | float) and math.isfinite(value)
     return isinstance(value, int if "int" in kind else str) and not isinstance(value, bool)
-
-
-def check_config(out: Path, config: dict[str, Any]) -> None:
-    """Remember what these results are measured with, or compare it with what an earlier start remembered.
-
-    Raises:
-        ResultsError: it differs; results of different settings do not go into one folder.
-    """
-    path = out / CONFIG
-    if not path.exists():
-        _write_config(path, config)
-        return
-    try:
-        before = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ResultsError(f"{path} cannot be read ({error}): remove it, or choose another --out.") from error
-    asked, known = _filled(config, before), _filled(before, config)
-    different = sorted(key for key in {*known, *asked} if known.get(key) != asked.get(key))
-    if different:
-        key = different[0]
-        raise ResultsError(
-            f"{out} holds results with {key} {known.get(key)!r}, not {asked.get(key)!r}: choose another --out."
-        )
-    if known[_MAY_COME_LATER] != before.get(_MAY_COME_LATER):
-        _write_config(path, known)
-
-
-def _filled(config: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    return config | {_MAY_COME_LATER: config.get(_MAY_COME_LATER) or other.get(_MAY_COME_LATER)}
-
-
-def _write_config(path: Path, config: dict[str, Any]) -> None:
-    write_whole(path, json.dumps(config, indent=2, sort_keys=True).encode())
-
-
-def check_rows(out: Path, rows: Mapping[tuple[str, str], str]) -> None:
-    """Compare rows with those that there are results of, but for those that failed. `rows`: digests by task and id.
-
-    Raises:
-        ResultsError: one has changed since.
-    """
-    for result in read_results(out):
-        now = rows.get((result.task, result.item))
-        if now is not None and result.row and result.row != now and not result.error_kind:
-            raise ResultsError(
-                f"Row {result.item!r} of {result.task} is another one now than when its result in {out} was made: "
-                "choose another --out."
-            )
 
 
 def count_errors(results: Iterable[Result]) -> dict[str, int]:

@@ -5,26 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.benchmark.attempt import HowToAsk, Opener
+from llm_sandbox_nb.benchmark.digests import scorer_digest, signed
 from llm_sandbox_nb.benchmark.item_pipeline import (
     Backend,
     FatalError,
     Item,
     LocalBackend,
+    Rescoring,
     check_model,
     is_to_be_judged,
     judged,
-    scored_again,
     unjudged,
 )
 from llm_sandbox_nb.benchmark.judge import Judge
-from llm_sandbox_nb.benchmark.results import Key, Result, read_results, write_result
+from llm_sandbox_nb.benchmark.results import ANSWERED, Key, Result, read_results, write_result
 from llm_sandbox_nb.benchmark.rows import Row
+from llm_sandbox_nb.benchmark.score_event import record_result
 from llm_sandbox_nb.benchmark.scoring_pool import Scoring
 from llm_sandbox_nb.benchmark.task import Task
 from llm_sandbox_nb.model.contract import ModelSettings
@@ -37,7 +39,17 @@ MODEL_VALUES = (
     "max_tokens_per_call", "model_timeout", "model_wait", "extra_body", "command_timeout", "max_response_len",
     "save_litellm_response", "same_failures", "tool_calls",
 )  # fmt: skip
-SANDBOX_VALUES = ("isolation", "profile", "image", "network", "ca_bundle", "index_url", "proxy")
+SANDBOX_VALUES = (
+    "isolation",
+    "profile",
+    "image",
+    "network",
+    "allow",
+    "secret",
+    "ca_bundle",
+    "index_url",
+    "proxy",
+)
 
 
 @dataclass(frozen=True)
@@ -82,20 +94,33 @@ class Runner:
         backend: Backend | None = None,
     ) -> None:
         self.options, self.judge, self.on_result, self.on_begin = options, judge, on_result, on_begin
+        self.open_box = open_box
         scorers = min(2, max(1, options.workers))
         self.backend = backend or LocalBackend(how, open_box, options.out, options.attempts, scorers)
 
     def open_items(self, items: Iterable[Item]) -> list[Item]:
-        """The items without a result, with a failed one, or with one that waits for a judge that is now available."""
+        """The items that have no result, a failed one, or one of another scorer than today's."""
         results = {result.key: result for result in read_results(self.options.out)}
         return [item for item in items if self._is_open(item, results.get(item.key))]
+
+    def unanswered(self, items: Iterable[Item]) -> list[Item]:
+        """The open items for which the model must be asked."""
+        kept = {one.key for one in read_results(self.options.out) if one.error_kind in ANSWERED}
+        return [item for item in self.open_items(items) if item.key not in kept]
 
     def _is_open(self, item: Item, result: Result | None) -> bool:
         if result is None:
             return True
         if result.error_kind:
             return self.options.retry_errors
-        return self.judge is not None and is_to_be_judged(item, result)
+        if item.task.scorer == "judge":
+            if self.judge is None:
+                return False
+            if is_to_be_judged(item, result):
+                return True
+        elif result.score is None:
+            return True
+        return bool(result.scorer) and result.scorer != scorer_digest(item.task, item.row, self.judge)
 
     async def run(self, items: Iterable[Item]) -> list[Result]:
         """Run the items that are open. When cancelled, it ends the running ones in good order.
@@ -103,12 +128,7 @@ class Runner:
         Raises:
             FatalError: the benchmark must stop.
         """
-        waiting = self.open_items(items)
-        async with Scoring() as scoring:
-            await self._check_scorers(waiting, scoring)
-            if self.judge is not None and any(item.task.scorer == "judge" for item in waiting):
-                await check_model(self.judge.model)
-            waiting = await self._scored_again(waiting, scoring)
+        waiting = await self.score_again(self.open_items(items))
         waiting.reverse()
         results: list[Result] = []
 
@@ -134,21 +154,30 @@ class Runner:
             if problem := await scoring.check(scorer):
                 raise FatalError(f"Task {name} cannot be scored: {problem.rstrip('.')}; correct {scorer}.")
 
-    async def _scored_again(self, items: list[Item], scoring: Scoring) -> list[Item]:
-        """Score answers that an earlier start left without a score; the items that are still open.
+    async def score_again(self, items: list[Item]) -> list[Item]:
+        """Score the answers that are kept, with today's scorer. Returns the items whose model must be asked.
 
         Raises:
-            FatalError: the judge cannot be asked at all.
+            FatalError: a scorer cannot be loaded, or the judge cannot be asked at all.
         """
+        async with Scoring(min(2, max(1, self.options.workers))) as scoring:
+            await self._check_scorers(items, scoring)
+            if self.judge is not None and any(item.task.scorer == "judge" for item in items):
+                await check_model(self.judge.model)
+            return await self._scored_again(items, scoring)
+
+    async def _scored_again(self, items: list[Item], scoring: Scoring) -> list[Item]:
         before = {result.key: result for result in read_results(self.options.out)}
         waiting = [item for item in reversed(items) if item.key in before]
+        rescoring = Rescoring(scoring, self.judge, self.open_box, self.options.out)
         done: set[Key] = set()
 
         async def work() -> None:
             while waiting:
                 item = waiting.pop()
-                scored = await scored_again(scoring, self.judge, item, before[item.key], self.options.out)
+                scored = await rescoring.score(item, before[item.key])
                 if scored is not None:
+                    await asyncio.to_thread(record_result, self.options.out, scored, item.task.scorer)
                     done.add(item.key)
                     self.on_begin(item)
                     self._keep(scored)
@@ -159,12 +188,14 @@ class Runner:
     async def _do(self, item: Item, backend: Backend) -> Result:
         self.on_begin(item)
         result, answer = await backend.attempt(item)
-        result = replace(result, row=item.row.digest)
+        result = signed(result, item.task, item.row, self.judge)
         try:
             result = await judged(self.judge, item, result, answer)
         except (FatalError, asyncio.CancelledError) as error:  # the answer was paid for: keep it
             self._keep(unjudged(result, answer, str(error) or "the judge was interrupted"))
             raise
+        if item.task.scorer == "judge":
+            await asyncio.to_thread(record_result, self.options.out, result, item.task.scorer)
         self._keep(result)
         return result
 
@@ -242,7 +273,8 @@ def how_of(values: Mapping[str, Any]) -> HowToAsk:
 
 def opener_of(values: Mapping[str, Any]) -> Opener:
     """Opens the sandboxes that the values of `SANDBOX_VALUES` ask for."""
-    site = {name: values[name] for name in ("ca_bundle", "index_url", "proxy") if values[name]}
+    site = {name: values[name] for name in ("allow", "ca_bundle", "index_url", "proxy") if values.get(name)}
+    site |= {"secrets": values["secret"]} if values.get("secret") else {}
     return make_opener(
         values["isolation"],
         profile=values["profile"],

@@ -45,7 +45,7 @@ class Scoring:
             self._free.put_nowait(worker)
 
     async def score(self, scorer: str, answer: str | None, row: Row, run: Path | None = None) -> Score:
-        """The score of one answer. One on which the scorer does not come to an end is unscored, and says so.
+        """The score of one answer. A scorer that does not end, dies or gives nothing has failed, and the score says so.
 
         `run` is the run's folder: a Python file with a scorer may also look at the files that the run left.
         """
@@ -54,7 +54,9 @@ class Scoring:
         request = {"scorer": scorer, "answer": answer, "gold": row.ground_truth, "row": row_columns(row)}
         request["files"] = str(run / FILES) if run is not None else None
         reply = await self._ask(request)
-        return Score(reply["value"], str(reply["detail"]), bool(reply["failed"]))
+        if reply["value"] is None:
+            return Score(None, str(reply["detail"]) or "the scorer gave no score", failed=True)
+        return Score(reply["value"], str(reply["detail"]))
 
     async def check(self, scorer: str) -> str:
         """Why the Python file of a scorer cannot be used at all; empty when it can."""
@@ -75,10 +77,10 @@ class Scoring:
                 return await worker.ask(request)
         except TimeoutError:
             await worker.kill()
-            return _unanswered(f"not scored within {self.deadline:g} s")
+            return _unanswered(f"the scorer did not end within {self.deadline:g} s")
         except asyncio.LimitOverrunError:
             await worker.kill()
-            return _unanswered("the scorer's reply is too long", failed=True)
+            return _unanswered("the scorer's reply is too long")
         except (ConnectionError, asyncio.IncompleteReadError, ValueError):
             await worker.kill()
             return _unanswered("the scorer's process died")
@@ -100,8 +102,8 @@ class Scoring:
         await self.close()
 
 
-def _unanswered(detail: str, *, failed: bool = False) -> Mapping[str, Any]:
-    return {"value": None, "detail": detail, "failed": failed}
+def _unanswered(detail: str) -> Mapping[str, Any]:
+    return {"value": None, "detail": detail, "failed": True}
 
 
 class _Worker:

@@ -13,14 +13,22 @@ from typing import Any
 
 from llm_sandbox_nb.agent.run_record import RunRecord
 from llm_sandbox_nb.card import page
-from llm_sandbox_nb.card.artifacts import Artifact, artifact_html, load_artifacts, relative_path
-from llm_sandbox_nb.card.bundle import MIME, Caps, held_by, packed, trajectory_json
-from llm_sandbox_nb.card.outcome import Tally, figures
-from llm_sandbox_nb.card.page import card_html, first_error, listed_steps
+from llm_sandbox_nb.card.artifacts import (
+    Artifact,
+    artifact_html,
+    decoding_warning,
+    holds_all,
+    load_artifacts,
+    relative_path,
+)
+from llm_sandbox_nb.card.bundle import MIME, Caps, packed, trajectory_json
+from llm_sandbox_nb.card.page import card_html, figures, findings, listed_rows
 from llm_sandbox_nb.encoded_text import text_of
 from llm_sandbox_nb.formatting import clip, format_size, plural
 from llm_sandbox_nb.plain_text import plain
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.calm_steps import CalmSteps
+from llm_sandbox_nb.trajectory.doubts.rules import doubts_line, doubts_of
 from llm_sandbox_nb.trajectory.protection import protection_chip
 from llm_sandbox_nb.trajectory.run_folder import RunFile
 from llm_sandbox_nb.trajectory.step_line import one_line
@@ -32,25 +40,18 @@ Bundle = dict[str, Any]
 class Card:
     """Collects a run's events and renders them as a bundle; sending it is the display's task."""
 
-    def __init__(self, caps: Caps | None = None, folder: Path | None = None) -> None:
+    def __init__(
+        self, caps: Caps | None = None, folder: Path | None = None, trajectory: Trajectory | None = None
+    ) -> None:
         self.caps = caps or Caps()
         self.folder = folder
         """The run's folder, once it is known: where the files are."""
-        self.trajectory = Trajectory()
-        self._tally = Tally()
+        self.trajectory = trajectory or Trajectory()
         self._files: dict[tuple[str, str], str] = {}
 
     def add(self, event: ev.Event) -> None:
         """Add an event of the run."""
-        steps = self.trajectory.steps
         self.trajectory.add(event)
-        if self.trajectory.steps is not steps:  # another branch: its steps have the same numbers
-            self._tally = Tally()
-            for result in (call.result for step in self.trajectory.steps for call in step.calls):
-                if result is not None:
-                    self._tally.add(result)
-        elif isinstance(event, ev.CallFinished) and self.trajectory.path[-1] is event:
-            self._tally.add(event)
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -67,9 +68,9 @@ class Card:
         notes = [*self.trajectory.notes[-2:], *stop]
         return {
             "text/html": page.run_html(
-                self.trajectory, self._tally, self._live_files(), notes, limit=self.caps.live_text, live=True
+                self.trajectory, self._live_files(), notes, limit=self.caps.live_text, live=True
             ),
-            "text/plain": card_text(self.trajectory, self._tally, live=True),
+            "text/plain": card_text(self.trajectory, live=True),
         }
 
     def final(self) -> Bundle:
@@ -77,19 +78,20 @@ class Card:
         trajectory, caps = self.trajectory, self.caps
         saved = trajectory.artifacts.values()
         artifacts = load_artifacts(saved, self.folder, each=caps.artifact, together=caps.run)
-        figures = {one.path: artifact_html(one) for one in artifacts if not self._is_answer(one)}
-        places = {path: place for place, path in enumerate(figures)}
-        data = {one.path: one.data for one in artifacts}
-        held = {path: place for path, place in places.items() if held_by(figures[path]) == data[path]}
+        shown = [one for one in artifacts if not self._is_answer(one)]
+        held = {one.path: place for place, one in enumerate(shown) if holds_all(one)}
         bundle = trajectory_json(trajectory, artifacts, caps, held)
         left_out = [f"Left out: {reason}" for reason in trajectory.skipped]
-        notes = [*[*trajectory.notes, *left_out][:50], *self._where(artifacts, bundle["text_limit"])]
+        notes = [
+            *[*trajectory.notes, *_network(trajectory), *left_out][:50],
+            *self._where(artifacts, bundle["text_limit"]),
+        ]
         return {
             MIME: packed(bundle),
             "text/html": page.run_html(
-                trajectory, self._tally, list(figures.values()), notes, limit=caps.text, live=False
+                trajectory, [*map(artifact_html, shown)], notes, limit=caps.text, live=False
             ),
-            "text/plain": card_text(trajectory, self._tally, live=False),
+            "text/plain": card_text(trajectory, live=False),
         }
 
     def _live_files(self) -> list[str]:
@@ -116,15 +118,22 @@ class Card:
         if text_limit is not None:
             said.append(f"texts in the saved record are clipped to {plural(text_limit, 'character')}")
         where = f"Run folder: {relative_path(self.folder) or self.folder}" if self.folder else ""
-        note = ". ".join(filter(None, ["; ".join(said).capitalize(), where]))
-        return [note] if note else []
+        return [note] if (note := ". ".join(filter(None, ["; ".join(said).capitalize(), where]))) else []
 
 
+_CONNECTIONS = 20
 _FILES = 20
 _SIGNS = {"bash": "$ ", "edit": "edit "}
 
 
-def card_text(trajectory: Trajectory, tally: Tally, *, live: bool) -> str:
+def _network(trajectory: Trajectory) -> list[str]:
+    """What left the sandbox, or tried to, each line once."""
+    lines = list(dict.fromkeys(one.line for one in trajectory.connections if one.line))
+    more = f"; and {len(lines) - _CONNECTIONS} more" if len(lines) > _CONNECTIONS else ""
+    return [f"Network: {plain('; '.join(lines[:_CONNECTIONS]))}{more}"] if lines else []
+
+
+def card_text(trajectory: Trajectory, *, live: bool) -> str:
     """State and task, reason of failure and answer, files, facts; then a line for each step."""
     words = trajectory.state(live=live).words
     task = one_line(trajectory.start.task) if trajectory.start else ""
@@ -133,36 +142,35 @@ def card_text(trajectory: Trajectory, tally: Tally, *, live: bool) -> str:
         lines += ["", plain(clip(trajectory.finish.error, 500)).strip()]
     if trajectory.answer:
         lines += ["", plain(clip(trajectory.answer, 4_000)).strip()]
+    if doubts := doubts_of(trajectory):
+        lines += ["", plain(f"Doubts: {doubts_line(doubts)}")]
     if files := list(trajectory.artifacts.values()):
         named = ", ".join(f"{one_line(one.path)} ({format_size(one.size)})" for one in files[:_FILES])
         more = f" and {len(files) - _FILES} more" if len(files) > _FILES else ""
         lines += ["", f"Files: {named}{more}"]
-    lines += ["", _facts(trajectory, tally), ""]
-    steps, hidden = listed_steps(trajectory, live=live)
+    where = [protection_chip(trajectory.sandbox.protection)] if trajectory.sandbox else []
+    lines += [
+        "",
+        *_network(trajectory),
+        " · ".join([*figures(trajectory), *where, *(said for _, said in findings(trajectory))]),
+        "",
+    ]
+    rows, hidden = listed_rows(trajectory, live=live)
     if hidden:
         lines.append(f"... {plural(hidden, 'step')} before ...")
-    lines += [step_text(trajectory, step, live=live) for step in steps]
+    lines += [_row_text(trajectory, row, live=live) for row in rows]
     return "\n".join(lines).rstrip()
 
 
-def _facts(trajectory: Trajectory, tally: Tally) -> str:
-    parts = figures(trajectory)
-    if trajectory.sandbox:
-        parts.append(protection_chip(trajectory.sandbox.protection))
-    if (number := first_error(trajectory, tally)) is not None:
-        parts.append(f"First error: step {number}")
-    if changed := tally.changed_files:
-        parts.append(f"{plural(changed, 'file')} changed")
-    return " · ".join(parts)
-
-
-def step_text(trajectory: Trajectory, step: Step, *, live: bool) -> str:
-    """A step in one line."""
-    line = page.shown_line(trajectory, step, live=live)
+def _row_text(trajectory: Trajectory, row: Step | CalmSteps, *, live: bool) -> str:
+    """A step, or calm steps, in one line."""
+    if isinstance(row, CalmSteps):
+        return "   ".join(filter(None, [f"{row.numbers:>3}  {row.words}", row.figures]))
+    line = page.shown_line(trajectory, row, live=live)
     what = f"{_SIGNS.get(line.tool, '')}{line.what}{_counts(line.added, line.removed)}" if line.what else ""
     chips = [f"{chip.text}{_counts(chip.added, chip.removed)}" for chip in line.chips]
     words = "   ".join(filter(None, [line.thought, what, *chips, line.figures]))
-    return f"{step.number:>3}  {words}"
+    return f"{row.number:>3}  {words}"
 
 
 def _counts(added: int, removed: int) -> str:
@@ -179,10 +187,8 @@ _BITMAPS = ("image/png", "image/jpeg", "image/gif")
 
 def run_display(run: RunRecord) -> Display:
     """The card of a run, as its cell shows it."""
-    card = Card(folder=run.folder)
-    for event in run.trajectory.events:
-        card.add(event)
-    return (card.final() if run.context.session is None else card.live()), card.metadata
+    card = Card(folder=run.folder, trajectory=run.trajectory)
+    return card.final() if run.context.session is None else card.live(), card.metadata
 
 
 class ShownFile(RunFile):
@@ -194,7 +200,7 @@ class ShownFile(RunFile):
             files = files.parent
         saved = ev.ArtifactSaved(path=self.name, mime=self.mime, size=self.size, sha256="")
         (artifact,) = load_artifacts([saved], files.parent, each=_LARGEST, together=_LARGEST)
-        if artifact.data is not None and self.mime in _BITMAPS:
+        if artifact.data is not None and self.mime in _BITMAPS and not decoding_warning(artifact):
             shown = {self.mime: base64.b64encode(artifact.data).decode("ascii")}
         else:
             shown = {"text/html": card_html(artifact_html(artifact, unfolded=True))}

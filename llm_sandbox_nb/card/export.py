@@ -3,39 +3,22 @@
 from __future__ import annotations
 
 import html
-import json
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Protocol
 
-from llm_sandbox_nb.card.artifacts import POLICY, load_artifacts
+from llm_sandbox_nb.agent.run_record import RunRecord
+from llm_sandbox_nb.card.artifacts import load_artifacts
 from llm_sandbox_nb.card.bundle import Caps, trajectory_json
 from llm_sandbox_nb.card.card import Card
+from llm_sandbox_nb.card.frame import POLICY
+from llm_sandbox_nb.card.text import card_file, json_for_script
 from llm_sandbox_nb.one_sentence import OneSentence
 from llm_sandbox_nb.plain_text import first_line, plain
-from llm_sandbox_nb.trajectory.trajectory import Trajectory
 from llm_sandbox_nb.trajectory.whole_file import write_whole
 
 CAPS = Caps(artifact=25_000_000, run=100_000_000, events=200_000_000)
 """More than a notebook keeps: the file holds one run, and nobody edits it."""
-
-_PAGE = """\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="referrer" content="no-referrer">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-{body}
-</body>
-</html>
-"""
 
 _VIEW = """\
 <main id="llm-sandbox-view"><noscript>Allow scripts: this page shows the run with its own.</noscript></main>
@@ -61,25 +44,11 @@ def _assets() -> Traversable:
     return files("llm_sandbox_nb") / "notebook" / "page"
 
 
-class RecordedRun(Protocol):
-    """What is exported: a `Run`."""
-
-    @property
-    def folder(self) -> Path:
-        """Where its files are."""
-        ...
-
-    @property
-    def trajectory(self) -> Trajectory:
-        """Its record."""
-        ...
-
-
 class ExportError(OneSentence, Exception):
     """The file cannot be made. The message is one sentence that says what to do."""
 
 
-def export_html(run: RecordedRun, path: str | Path, caps: Caps = CAPS) -> Path:
+def export_html(run: RunRecord, path: str | Path, caps: Caps = CAPS) -> Path:
     """Write the run as one HTML file; what is over `caps` is left out, and the page says so.
 
     A reader never sees half of the file. Without the built view it holds the card, which needs no script. A link is
@@ -101,17 +70,17 @@ def export_html(run: RecordedRun, path: str | Path, caps: Caps = CAPS) -> Path:
         ) from error
 
 
-def page(run: RecordedRun, caps: Caps = CAPS) -> str:
+def page(run: RunRecord, caps: Caps = CAPS) -> str:
     """The HTML of the page."""
     trajectory = run.trajectory
     title = first_line(plain(trajectory.start.task if trajectory.start else ""), 80) or "Run"
     # It loads and sends nothing. Frames with HTML of the model inherit the policy, and have one of their own as well.
     head = {"policy": html.escape(POLICY), "title": html.escape(title)}
     if not has_view():
-        card = Card(caps, run.folder)
-        for event in trajectory.events:
-            card.add(event)
-        return _PAGE.format(**head, style=_CARD_STYLE, body=f"<main>{card.final()['text/html']}</main>")
+        card = Card(caps, run.folder, trajectory)
+        return card_file("exported.html").format(
+            **head, style=_CARD_STYLE, body=f"<main>{card.final()['text/html']}</main>"
+        )
     artifacts = load_artifacts(
         trajectory.artifacts.values(), run.folder, each=caps.artifact, together=caps.run
     )
@@ -121,13 +90,7 @@ def page(run: RecordedRun, caps: Caps = CAPS) -> str:
         script=_asset("page.js"),
         licenses=html.escape(_asset("LICENSES.txt"), quote=False),
     )
-    return _PAGE.format(**head, style=_asset("page.css"), body=view)
-
-
-def json_for_script(value: object) -> str:
-    """JSON that cannot end the `<script>` element around it."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c")
+    return card_file("exported.html").format(**head, style=_asset("page.css"), body=view)
 
 
 def _asset(name: str) -> str:

@@ -4,43 +4,52 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
+from functools import cache
 from typing import Any
 
-from llm_sandbox_nb.card.outcome import Tally, figures
-from llm_sandbox_nb.card.text import escape, markdown_html
-from llm_sandbox_nb.formatting import TAIL, clip, plural
+from llm_sandbox_nb.card.text import card_file, escape, markdown_html
+from llm_sandbox_nb.formatting import TAIL, clip, format_duration, format_short, format_spent, plural
 from llm_sandbox_nb.plain_text import first_line, plain
 from llm_sandbox_nb.sandbox.isolations import isolates
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.calm_steps import CalmSteps, step_rows
+from llm_sandbox_nb.trajectory.doubts.rules import doubts_of
 from llm_sandbox_nb.trajectory.protection import protection_chip, protection_text
-from llm_sandbox_nb.trajectory.step_line import step_failed, step_line
+from llm_sandbox_nb.trajectory.state import CHECK_LABELS, UNPROTECTED
+from llm_sandbox_nb.trajectory.step_line import shown_text, step_failed, step_line
 from llm_sandbox_nb.trajectory.trajectory import Step, Trajectory
 
-_SIGNS = {"ok": "#2da44e", "bad": "#e5534b", "wait": "#bf8700", "run": "#3b78c4", "away": "#e5534b"}
+_SIGNS = {
+    "ok": "#2da44e",
+    "bad": "#e5534b",
+    "plain": "#7d8590",
+    "wait": "#bf8700",
+    "run": "#3b78c4",
+    "away": "#e5534b",
+}
 """Of the sign before the state: seen on a light page and on a dark one, also where no style sheet is allowed."""
 _TINTS = {"bad": " lsn-r", "human": " lsn-y"}
 _ICONS = {"bash": "$", "edit": "✎", "submit": "✓"}
 _STEPS = 200
-"""Steps listed; the ones before are counted, and are in the record."""
+"""Rows, and steps of a row; those before are in the record."""
 _LIVE_STEPS = 15
 _SHOWN = 12
 """Files that are shown at once; the others are folded."""
 
 
-def run_html(
-    trajectory: Trajectory, tally: Tally, files: list[str], notes: list[str], *, limit: int, live: bool
-) -> str:
+def run_html(trajectory: Trajectory, files: list[str], notes: list[str], *, limit: int, live: bool) -> str:
     """The whole card; `files` are figures, each text has about `limit` characters at most."""
-    steps, hidden = listed_steps(trajectory, live=live)
-    before = f"<div class='lsn-row lsn-quiet'>{plural(hidden, 'step')} before</div>" if hidden else ""
+    rows, hidden = listed_rows(trajectory, live=live)
     said = "".join(f"<div class='lsn-quiet'>{escape(clip(note, 500))}</div>" for note in notes)
     parts = [
         header_html(trajectory, limit, live=live),
         result_html(trajectory, limit),
+        doubts_html(trajectory, live=live),
         files_html(files),
-        facts_html(trajectory, tally, live=live),
-        before,
-        *(step_row(trajectory, step, live=live) for step in steps),
+        facts_html(trajectory, live=live),
+        _before(hidden),
+        *(_row_html(trajectory, row, live=live) for row in rows),
         _output_html(trajectory, limit) if live else "",
         f"<div class='lsn-notes'>{said}</div>" if said else "",
     ]
@@ -68,9 +77,40 @@ def result_html(trajectory: Trajectory, limit: int) -> str:
     error = (
         f"<div class='lsn-bad'>{escape(clip(finish.error, 2_000))}</div>" if finish and finish.error else ""
     )
-    answer = trajectory.answer
-    shown = f"<div class='lsn-answer'>{markdown_html(clip(answer, limit))}</div>" if answer else ""
-    return f"<div class='lsn-out'>{error}{shown}</div>" if error or shown else ""
+    answer, check = trajectory.answer, check_html(trajectory)
+    label = "<div class='lsn-quiet'>Answer</div>"
+    shown = f"{label}<div class='lsn-answer'>{markdown_html(clip(answer, limit))}</div>" if answer else ""
+    return f"<div class='lsn-out'>{error}{shown}{check}</div>" if error or shown or check else ""
+
+
+def check_html(trajectory: Trajectory) -> str:
+    """The newest check of the result: its verdict, and, unfolded when it did not pass, its command and output."""
+    if not trajectory.checks:
+        return ""
+    check = trajectory.checks[-1]
+    verdict = check.verdict
+    label = CHECK_LABELS.get(verdict.outcome, "Checked")
+    tint = {"passed": " class='lsn-g'", "failed": " class='lsn-r'", "error": " class='lsn-r'"}
+    summary = (
+        f"<b{tint.get(verdict.outcome, '')}>{label}:</b> {escape(first_line(plain(verdict.summary), 200))}"
+    )
+    notes = [*([] if verdict.protected else [UNPROTECTED]), *check.left_out]
+    said = "".join(f"<div class='lsn-quiet'>{escape(clip(plain(note), 300))}</div>" for note in notes)
+    code = f"<code>{escape(clip(plain(check.what), 1_000))}</code>"
+    output = clip("\n".join(plain(shown_text(check.output)).rstrip().split("\n")[-TAIL:]), 4_000)
+    text = f"<pre class='lsn-text'>{escape(output)}</pre>" if output else ""
+    unfolded = " open" if verdict.outcome != "passed" or notes else ""
+    return f"<details{unfolded}><summary>{summary}</summary>{code}{text}{said}</details>"
+
+
+def doubts_html(trajectory: Trajectory, *, live: bool) -> str:
+    """Doubts in one line, each a link to its step."""
+    parts = []
+    for doubt in doubts_of(trajectory):
+        said = escape(doubt.line)
+        linked = doubt.step is not None and not live and trajectory.step(doubt.step) is not None
+        parts.append(f"<a href='#{step_anchor(trajectory, doubt.step or 0)}'>{said}</a>" if linked else said)
+    return f"<div class='lsn-doubts'>Doubts: {' · '.join(parts)}</div>" if parts else ""
 
 
 def files_html(files: list[str]) -> str:
@@ -83,25 +123,56 @@ def files_html(files: list[str]) -> str:
     return f"<div class='lsn-outs'>{''.join(files[:_SHOWN])}</div>{folded}"
 
 
-def facts_html(trajectory: Trajectory, tally: Tally, *, live: bool) -> str:
+def facts_html(trajectory: Trajectory, *, live: bool) -> str:
     """One line: steps, tokens, time, cost, protection, the first error, and how many files changed."""
     parts = [f"<span>{escape(' · '.join(figures(trajectory)))}</span>"]
     if trajectory.sandbox:
         parts.append(_protection_html(trajectory.sandbox.protection))
-    if (number := first_error(trajectory, tally)) is not None:
-        said = f"First error: step {number}"
-        link = f"<a class='lsn-chip lsn-r' href='#{step_anchor(trajectory, number)}'>{said} →</a>"
-        parts.append(f"<span class='lsn-chip lsn-r'>{said}</span>" if live else link)
-    if changed := tally.changed_files:
-        parts.append(f"<span class='lsn-chip'>{plural(changed, 'file')} changed</span>")
+    for number, said in findings(trajectory):
+        link = (
+            f"<a class='lsn-chip lsn-r' href='#{step_anchor(trajectory, number)}'>{said} →</a>"
+            if number
+            else ""
+        )
+        chip = f"<span class='lsn-chip{' lsn-r' if number else ''}'>{said}</span>"
+        parts.append(chip if live or not number else link)
     return f"<div class='lsn-facts'>{' '.join(parts)}</div>"
 
 
-def first_error(trajectory: Trajectory, tally: Tally) -> int | None:
-    """The number of the first step that failed; None when none did."""
-    if tally.first_error is not None:
-        return tally.first_error
-    return next((step.number for step in trajectory.steps[-1:] if step_failed(step)), None)
+def findings(trajectory: Trajectory) -> list[tuple[int, str]]:
+    """Where it first went wrong, with the number of that step, and how many files changed, with 0."""
+    last = (step.number for step in trajectory.steps[-1:] if step_failed(step))
+    number = trajectory.first_failure or next(last, 0)
+    changed = len(trajectory.changed_paths)
+    found = [(number, f"First error: step {number}")] if number else []
+    return found + ([(0, f"{plural(changed, 'file')} changed")] if changed else [])
+
+
+def figures(trajectory: Trajectory) -> list[str]:
+    """Steps, tokens, time, model and cost, each as far as it is known."""
+    usage = trajectory.usage
+    parts = [plural(trajectory.steps_done, "step")]
+    if usage.total_tokens:
+        parts.append(
+            f"{format_short(usage.total_tokens)} {'token' if usage.total_tokens == 1 else 'tokens'} in all"
+        )
+    if seconds := _seconds(trajectory):
+        parts.append(format_duration(seconds))
+    if name := first_line(plain(trajectory.model), 60):
+        parts.append(name)
+    if trajectory.scripted:
+        parts.append("scripted: free")
+    elif usage.total_tokens:
+        budget = trajectory.budget
+        parts.append(format_spent(usage.cost if budget is None else trajectory.total_usage.cost, budget))
+    return parts
+
+
+def _seconds(trajectory: Trajectory) -> float:
+    """0 when the record does not tell."""
+    if trajectory.finish:
+        return trajectory.finish.wall_time
+    return max(0.0, time.time() - trajectory.start.time) if trajectory.start else 0.0
 
 
 def step_anchor(trajectory: Trajectory, number: int) -> str:
@@ -112,27 +183,20 @@ def step_anchor(trajectory: Trajectory, number: int) -> str:
 
 def _protection_html(protection: dict[str, Any]) -> str:
     """A chip that unfolds to what is protected and what is not."""
-    details = protection.get("details")
-    details = details if isinstance(details, dict) else {}
-    lines = [protection_text(protection)]
-    lines += [str(protection.get(key) or "") for key in ("protects", "does_not_protect")]
-    lines += [f"{name}: {value}" for name, value in details.items()]
-    if "capabilities" not in details:
-        capabilities = protection.get("capabilities") or ()
-        lines.append(f"capabilities: {', '.join(map(str, capabilities)) or 'none'}")
-    lines.append(
-        f"no new privileges: {protection.get('no_new_privileges')}; seccomp: {protection.get('seccomp')}"
-    )
-    body = "".join(f"<div>{escape(clip(line, 500))}</div>" for line in lines if line)
+    lines = [protection_text(protection), *(protection.get(key) for key in ("protects", "does_not_protect"))]
+    body = "".join(f"<div>{escape(clip(str(line), 500))}</div>" for line in lines if line)
     bad = "" if isolates(protection.get("isolation")) else " lsn-r"
     chip = f"<summary class='lsn-chip{bad}'>{escape(protection_chip(protection))}</summary>"
     return f"<details>{chip}{body}</details>"
 
 
-def listed_steps(trajectory: Trajectory, *, live: bool) -> tuple[list[Step], int]:
-    """The steps that are listed, and how many there are before them."""
-    steps = trajectory.steps[-_LIVE_STEPS if live else -_STEPS :]
-    return steps, len(trajectory.steps) - len(steps)
+def listed_rows(trajectory: Trajectory, *, live: bool) -> tuple[list[Step | CalmSteps], int]:
+    """The steps that are listed, calm ones as one row, and how many steps there are before them."""
+    if live:  # an update costs the same at any step
+        return [*trajectory.steps[-_LIVE_STEPS:]], max(0, len(trajectory.steps) - _LIVE_STEPS)
+    rows = step_rows(trajectory, live=live)[-_STEPS:]
+    shown = sum(len(row.steps) if isinstance(row, CalmSteps) else 1 for row in rows)
+    return rows, len(trajectory.steps) - shown
 
 
 def shown_line(trajectory: Trajectory, step: Step, *, live: bool) -> ev.StepLine:
@@ -141,7 +205,22 @@ def shown_line(trajectory: Trajectory, step: Step, *, live: bool) -> ev.StepLine
     return step_line(step, trajectory.root, running=running)
 
 
-def step_row(trajectory: Trajectory, step: Step, *, live: bool) -> str:
+def _before(count: int) -> str:
+    return f"<div class='lsn-row lsn-quiet'>{plural(count, 'step')} before</div>" if count > 0 else ""
+
+
+def _row_html(trajectory: Trajectory, row: Step | CalmSteps, *, live: bool) -> str:
+    """A step, or calm steps as a line that unfolds to theirs."""
+    if not isinstance(row, CalmSteps):
+        return _step_html(trajectory, row, live=live)
+    lines = (_step_html(trajectory, step, live=live) for step in row.steps[-_STEPS:])
+    inside = _before(len(row.steps) - _STEPS) + "".join(lines)
+    line = f"{row.numbers} <span class='lsn-what'>{escape(row.words)}</span>"
+    figures = f"<span class='lsn-fig'>{escape(row.figures)}</span>"
+    return f"<details><summary class='lsn-row lsn-quiet'>{line} {figures}</summary>{inside}</details>"
+
+
+def _step_html(trajectory: Trajectory, step: Step, *, live: bool) -> str:
     """A step in one line. Spaces stand between all parts, for where a style sheet is not allowed."""
     line = shown_line(trajectory, step, live=live)
     tint = " lsn-x" if step_failed(step) else "" if line.tool == "bash" else f" lsn-{line.tool}"
@@ -175,59 +254,11 @@ def _output_html(trajectory: Trajectory, limit: int) -> str:
 
 def card_html(body: str) -> str:
     """The whole card around its parts."""
-    return f"<div class='lsn'>{STYLE}{body}</div>"
+    return f"<div class='lsn'>{style()}{body}</div>"
 
 
-# JupyterLab, Notebook, nbconvert and VS Code say which theme they have; elsewhere the system does. The card has a
-# background of its own, so that its text can be read where neither does. Its rules are nested in it (CSS Nesting,
-# in browsers since 2023): the live view beside it has classes of the same names.
-_RULES = """
-.lsn{color-scheme:light dark;--b:var(--jp-layout-color0,light-dark(#fff,#111417));--l:light-dark(#d0d7de,#30363d);
-  --c:light-dark(#f6f8fa,#181c21);--d:light-dark(#eaeef2,#262c34);--q:light-dark(#57606a,#9da7b3);
-  --g:light-dark(#1a7f37,#3fb950);--r:light-dark(#cf222e,#ff7b72);
-  border:1px solid var(--l);border-radius:8px;overflow:hidden;background:var(--b);
-  color:light-dark(#1c2128,#e6edf3);font:13px/1.45 var(--jp-ui-font-family,sans-serif);
-  &.lsn pre,&.lsn code{font:12px/1.5 var(--jp-code-font-family,monospace);color:inherit;background:none;padding:0}
-  &.lsn pre{white-space:pre-wrap;margin:0;padding:6px 10px;border:1px solid var(--l);background:var(--b)}
-  .lsn-bad{border-left:3px solid var(--r);padding:2px 10px;margin:4px 0}
-  .lsn-add{color:var(--g)}
-  .lsn-del{color:var(--r)}
-  .lsn-head{background:var(--c);border-bottom:1px solid var(--l)}
-  .lsn-head,.lsn-out,.lsn-notes,.lsn-facts,.lsn-outs{padding:8px 14px}
-  .lsn-answer{font-size:15px}
-  .lsn-bad,.lsn-text{white-space:pre-wrap}
-  .lsn-answer,.lsn-bad,.lsn-text,.lsn-chip,&.lsn pre{overflow-wrap:anywhere}
-  .lsn-facts,.lsn-outs{display:flex;flex-wrap:wrap;gap:6px 12px}
-  .lsn-chip{border-radius:9px;padding:0 8px;background:var(--d);color:inherit}
-  .lsn-chip.lsn-r{background:rgba(248,81,73,.2);color:inherit}
-  .lsn-head details{display:inline-block}
-  .lsn-chip.lsn-y{background:rgba(219,160,20,.25)}
-  .lsn-quiet,.lsn-fig,.lsn-n,.lsn-said,.lsn-facts{color:var(--q)}
-  .lsn-row{display:flex;gap:8px;align-items:baseline;padding:4px 14px;border-top:1px solid var(--l)}
-  .lsn-what,.lsn-row .lsn-chip{overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
-  .lsn-what{flex:1;min-width:30%}
-  .lsn-n,.lsn-i{min-width:18px;text-align:center;white-space:nowrap}
-  .lsn-i{border-radius:4px;color:#fff;background:#3b78c4}
-  .lsn-edit{background:#8250df}
-  .lsn-submit{background:#1a7f37}
-  .lsn-x{background:#cf222e}
-  &.lsn .lsn-artifact{margin:0;border:1px solid var(--l);border-radius:6px;overflow:hidden;width:150px;
-    background:var(--c)}
-  &.lsn .lsn-artifact:has([open]),&.lsn .lsn-whole{width:100%}
-  &.lsn .lsn-artifact:has(audio,video){width:300px}
-  .lsn-artifact audio,.lsn-artifact video{width:100%}
-  .lsn-artifact figcaption,.lsn-artifact summary{padding:2px 8px;overflow:hidden}
-  .lsn-artifact figcaption{white-space:nowrap;text-overflow:ellipsis}
-  .lsn-artifact :not([open])>summary{list-style:none;height:84px}
-  .lsn-artifact :not([open])>summary img{max-height:80px}
-  .lsn-artifact :not([open])>summary iframe{width:600px!important;height:336px!important;transform:scale(.23);
-    transform-origin:0 0;pointer-events:none}
-  .lsn-table{border-collapse:collapse}
-  &.lsn td,&.lsn th{border:1px solid var(--l);padding:1px 6px;text-align:left}
-}
-[data-jp-theme-light=true] .lsn,.vscode-light .lsn{color-scheme:light}
-[data-jp-theme-light=false] .lsn,.vscode-dark .lsn{color-scheme:dark}
-"""
-_PACKED = re.sub(r"\n *", "", _RULES)
-STYLE = f"<style>{_PACKED}</style>"
-"""To be put into each card: a notebook's outputs know nothing of one another."""
+@cache
+def style() -> str:
+    """The style of a card, to be put into each: a notebook's outputs know nothing of one another."""
+    rules = re.sub(r"/\*.*?\*/\n|\n *", "", card_file("card.css"), flags=re.DOTALL)
+    return f"<style>{rules}</style>"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from llm_sandbox_nb.card.card import Card
 from llm_sandbox_nb.trajectory.journal import JournalError, is_being_written, read_journal
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 UNREADABLE, RUNNING = 3, 4
 """Exit codes: there is no record that can be read; a process still executes the run."""
@@ -23,12 +24,10 @@ UNREADABLE, RUNNING = 3, 4
 def main() -> int:
     """Print the card of the run in the folder that is given; the exit code says why there is none."""
     folder = Path(sys.argv[1])
-    card = Card(folder=folder)
     try:
         if is_being_written(folder):
             return RUNNING
-        for event in read_journal(folder):
-            card.add(event)
+        card = Card(folder=folder, trajectory=Trajectory(read_journal(folder)))
     except (OSError, JournalError) as error:
         print(error, file=sys.stderr)
         return UNREADABLE

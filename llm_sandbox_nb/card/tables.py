@@ -12,7 +12,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import islice
 from typing import Any
@@ -24,8 +23,6 @@ from llm_sandbox_nb.plain_text import first_line
 ROWS = 30
 COLUMNS = 20
 _CELL = 80
-
-
 MEMORY = 2 * 1024**3
 """Bytes of address space of the reading process."""
 TIMEOUT = 30.0
@@ -45,15 +42,14 @@ pa.set_cpu_count(1)
 pa.set_memory_pool(pa.system_memory_pool())
 try:
     file = pq.ParquetFile(io.BytesIO(sys.stdin.buffer.read()))
-    names = file.schema_arrow.names
-    types = [str(field.type)[:longest] for field in file.schema_arrow]
+    fields = [file.schema_arrow.field(place) for place in range(min(len(file.schema_arrow), most_columns))]
+    columns = [{"name": field.name, "type": str(field.type)[:longest]} for field in fields]
     rows = []
     for batch in file.iter_batches(batch_size=1, use_threads=False):
-        values = (batch.column(place)[0].as_py() for place in range(min(len(names), most_columns)))
-        rows.append([str(value)[:longest] for value in values])
+        rows.append([str(batch.column(place)[0].as_py())[:longest] for place in range(len(columns))])
         if len(rows) == most_rows:
             break
-    told = {"names": names, "types": types, "rows": rows, "total": file.metadata.num_rows}
+    told = {"columns": columns, "rows": rows, "total_rows": file.metadata.num_rows, "width": len(file.schema_arrow)}
 except MemoryError:
     told = {"error": "it needs too much memory"}
 except (pa.ArrowException, OSError, ValueError) as error:
@@ -66,26 +62,15 @@ class UnreadableTableError(Exception):
     """The file cannot be read; says why, without a full stop."""
 
 
-@dataclass(frozen=True)
-class FirstRows:
-    """The beginning of a table as texts."""
+def first_rows(data: bytes, longest: int) -> dict[str, Any]:
+    """The first rows of a Parquet file: `columns` with name and type, `rows` as texts, `total_rows`, and its `width`.
 
-    names: list[str]
-    """All columns."""
-    types: list[str]
-    """Of each column, as Arrow calls it."""
-    rows: list[list[str]]
-    total: int
-    """Rows of the whole file, as it says."""
-
-
-def first_rows(data: bytes, rows: int, columns: int, longest: int) -> FirstRows:
-    """At most `rows` rows and `columns` columns, each cell cut to `longest` characters.
+    At most `ROWS` rows and `COLUMNS` columns, each text cut to `longest` characters.
 
     Raises:
         UnreadableTableError: it is no Parquet file, or it takes too much memory or time.
     """
-    command = [sys.executable, "-P", "-c", _READER, *map(str, (MEMORY, rows, columns, longest))]
+    command = [sys.executable, "-P", "-c", _READER, *map(str, (MEMORY, ROWS, COLUMNS, longest))]
     try:
         done = subprocess.run(command, input=data, capture_output=True, timeout=TIMEOUT)
     except subprocess.TimeoutExpired as error:
@@ -94,18 +79,18 @@ def first_rows(data: bytes, rows: int, columns: int, longest: int) -> FirstRows:
         raise UnreadableTableError(f"no process can be started for it ({error})") from error
     if done.returncode != 0:
         raise UnreadableTableError("reading it failed")
-    told = json.loads(done.stdout)
+    told: dict[str, Any] = json.loads(done.stdout)
     if "error" in told:
         raise UnreadableTableError(told["error"])
-    return FirstRows(told["names"], told["types"], told["rows"], told["total"])
+    return told
 
 
-def table_html(header: Sequence[str], rows: Iterable[Sequence[str]], note: str = "") -> str:
-    """A table, at most `COLUMNS` wide; `note` stands below it."""
+def table_html(header: Sequence[str], rows: Iterable[Sequence[str]], note: str, width: int) -> str:
+    """A table, at most `COLUMNS` wide, of one that has `width` columns; `note` stands below it."""
     head = "".join(f"<th>{_cell(name)}</th>" for name in header[:COLUMNS])
     body = "".join(f"<tr>{''.join(f'<td>{_cell(cell)}</td>' for cell in row[:COLUMNS])}</tr>" for row in rows)
-    if len(header) > COLUMNS:
-        note = f"{note}{', ' if note else ''}{len(header) - COLUMNS} more columns"
+    if width > COLUMNS:
+        note = f"{note}{', ' if note else ''}{width - COLUMNS} more columns"
     below = f"<p class='lsn-quiet'>{escape(note)}</p>" if note else ""
     return f"<table class='lsn-table'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
 
@@ -126,23 +111,15 @@ def delimited_table(text: str, delimiter: str) -> str:
         return f"<p class='lsn-quiet'>Not a table that can be shown: {escape(str(error))}.</p>"
     if not rows:
         return "<p class='lsn-quiet'>The file is empty.</p>"
-    return table_html(rows[0], rows[1:], plural(more, "more row") if more else "")
+    return table_html(rows[0], rows[1:], plural(more, "more row") if more else "", len(rows[0]))
 
 
 def parquet_preview(data: bytes) -> dict[str, Any] | None:
-    """The first rows of a Parquet file for the trajectory view; None when it cannot be read here.
-
-    `columns` with name and type, `rows` as texts, and `total_rows`.
-    """
-    if find_spec("pyarrow") is None:
-        return None
+    """The first rows of a Parquet file for the trajectory view; None when it cannot be read here."""
     try:
-        table = first_rows(data, ROWS, COLUMNS, _CELL * 5)
+        return first_rows(data, _CELL * 5) if find_spec("pyarrow") else None
     except UnreadableTableError:
         return None
-    named = zip(table.names[:COLUMNS], table.types[:COLUMNS], strict=True)
-    columns = [{"name": name, "type": kind} for name, kind in named]
-    return {"columns": columns, "rows": table.rows, "total_rows": table.total}
 
 
 def parquet_table(data: bytes) -> str:
@@ -150,9 +127,10 @@ def parquet_table(data: bytes) -> str:
     if find_spec("pyarrow") is None:
         return "<p class='lsn-quiet'>To see Parquet files here, install pyarrow beside the notebook.</p>"
     try:
-        table = first_rows(data, ROWS, COLUMNS, _CELL + 1)
+        table = first_rows(data, _CELL + 1)
     except UnreadableTableError as error:
         reason = escape(first_line(str(error)).rstrip("."))
         return f"<p class='lsn-quiet'>Not a Parquet file that can be read: {reason}.</p>"
-    more = table.total - len(table.rows)
-    return table_html(table.names, table.rows, plural(more, "more row") if more else "")
+    more = table["total_rows"] - len(table["rows"])
+    header = [column["name"] for column in table["columns"]]
+    return table_html(header, table["rows"], plural(more, "more row") if more else "", table["width"])

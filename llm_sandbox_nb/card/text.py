@@ -1,9 +1,11 @@
-"""Text as safe HTML: escaped, or read as Markdown."""
+"""Text as safe HTML: escaped, as JSON, or read as Markdown; and the texts of files beside this one."""
 
 from __future__ import annotations
 
 import html
+import json
 from functools import cache
+from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from llm_sandbox_nb.plain_text import plain
@@ -15,6 +17,18 @@ if TYPE_CHECKING:
 def escape(text: str) -> str:
     """`text`, made plain and then safe between tags and in quoted attributes."""
     return html.escape(plain(text), quote=True)
+
+
+def json_for_script(value: object) -> str:
+    """JSON that cannot end the `<script>` element around it."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c")
+
+
+@cache
+def card_file(name: str) -> str:
+    """The text of a file beside this one."""
+    return (files("llm_sandbox_nb") / "card" / name).read_text("utf-8")
 
 
 _SAFE_LINKS = ("https://", "http://", "mailto:")

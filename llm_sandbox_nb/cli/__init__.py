@@ -24,6 +24,8 @@ LIMIT_REACHED = 5
 """Steps, tokens, cost or time ran out before the model was done."""
 NO_ANSWER = 6
 """The model said nothing, or refused."""
+CHECK_FAILED = 7
+"""The check of the result failed, or could not run."""
 INTERRUPTED = 130
 _BROKEN_PIPE = 141
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -61,8 +63,10 @@ _BY_STOP_REASON = {
 }
 
 
-def exit_code(stop_reason: str | None) -> int:
-    """The exit code of a run that stopped for this reason."""
+def exit_code(stop_reason: str | None, checked: str = "") -> int:
+    """The exit code of a run that stopped for this reason; `checked` is what its check found, as in `RunState`."""
+    if checked in ("failed", "error"):
+        return CHECK_FAILED
     return _BY_STOP_REASON.get(stop_reason or "", FAILED)
 
 

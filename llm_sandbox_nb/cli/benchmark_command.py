@@ -1,4 +1,4 @@
-"""`llm-sandbox-nb benchmark list | run | report`."""
+"""`llm-sandbox-nb benchmark list | run | report | score | compare`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,19 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llm_sandbox_nb.benchmark.commands import list_text, make_report, prepare
+from llm_sandbox_nb.benchmark.commands import (
+    Prepared,
+    list_text,
+    make_comparison,
+    make_report,
+    prepare,
+    prepare_scoring,
+    unscored_keys,
+)
 from llm_sandbox_nb.cli import ENDED_WELL, FAILED, INTERRUPTED, MODEL_ERROR
 from llm_sandbox_nb.formatting import format_percent, plural
 from llm_sandbox_nb.options.table import UsageError
@@ -21,7 +29,6 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.benchmark.item_pipeline import Item
     from llm_sandbox_nb.benchmark.progress import Progress
     from llm_sandbox_nb.benchmark.results import Result
-    from llm_sandbox_nb.benchmark.runner import Runner
 
 
 def benchmark_command(arguments: argparse.Namespace) -> int:
@@ -35,7 +42,13 @@ def benchmark_command(arguments: argparse.Namespace) -> int:
         return ENDED_WELL
     if arguments.action == "report":
         return _report(Path(arguments.results), arguments.html)
-    return _run(arguments.tasks, vars(arguments))
+    if arguments.action == "compare":
+        return _compare(Path(arguments.results), Path(arguments.other))
+    if arguments.action == "score":
+        with prepare_scoring(Path(arguments.results), vars(arguments), os.environ) as made:
+            return _until_over(made, made.runner.score_again)
+    with prepare(arguments.tasks, vars(arguments), os.environ) as made:
+        return _until_over(made, made.runner.run)
 
 
 def _report(out: Path, html: str | None) -> int:
@@ -48,18 +61,25 @@ def _report(out: Path, html: str | None) -> int:
     return ENDED_WELL
 
 
-def _run(names: list[str], flags: Mapping[str, Any]) -> int:
+def _compare(out: Path, other: Path) -> int:
+    from llm_sandbox_nb.benchmark.report import comparison_text
+
+    print(comparison_text(make_comparison(out, other)))
+    return ENDED_WELL
+
+
+def _until_over(made: Prepared, work: Callable[[list[Item]], Coroutine[Any, Any, object]]) -> int:
+    """Do the work on all items, with a line that shows how far it is; then print the report."""
     from llm_sandbox_nb.benchmark.item_pipeline import FatalError
     from llm_sandbox_nb.benchmark.progress import Progress
     from llm_sandbox_nb.benchmark.results import read_results
 
-    made = prepare(names, flags, os.environ)
     items, runner, out = made.items, made.runner, made.out
-    workers = runner.options.workers
-    line = ProgressLine(Progress(items, runner.open_items(items), read_results(out), workers))
+    open_items = items if work == runner.score_again else runner.open_items(items)
+    line = ProgressLine(Progress(items, open_items, read_results(out), runner.options.workers))
     runner.on_begin, runner.on_result = line.progress.began, line
     try:
-        asyncio.run(_until_signal(runner, items))
+        asyncio.run(_until_signal(work(items)))
     except FatalError as error:
         print(f"{error}", file=sys.stderr)
         print(f"Stopped; results so far are in {out}.", file=sys.stderr)
@@ -69,29 +89,26 @@ def _run(names: list[str], flags: Mapping[str, Any]) -> int:
         return INTERRUPTED
     finally:
         line.close()
-    return _tell(out, items)
+    return _tell(made)
 
 
-def _tell(out: Path, items: list[Item]) -> int:
+def _tell(made: Prepared) -> int:
     from llm_sandbox_nb.benchmark.report import as_text
-    from llm_sandbox_nb.benchmark.results import read_results
 
     try:
-        print(as_text(make_report(out).found))
+        print(as_text(make_report(made.out).found))
     except UsageError as error:
         print(error, file=sys.stderr)
-    print(out)
-    wanted = {item.key for item in items}
-    failed = any(result.error_kind for result in read_results(out) if result.key in wanted)
-    return FAILED if failed else ENDED_WELL
+    print(made.out)
+    return FAILED if unscored_keys(made) else ENDED_WELL
 
 
-async def _until_signal(runner: Runner, items: list[Item]) -> list[Result]:
+async def _until_signal(work: Coroutine[Any, Any, object]) -> None:
     """Run; SIGTERM and SIGHUP end it in good order, as Ctrl-C does."""
     if task := asyncio.current_task():
         for number in (signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    return await runner.run(items)
+    await work
 
 
 class ProgressLine:

@@ -65,7 +65,9 @@ def _add_resume(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parse
         help="what the model is told first; needed when it has submitted; quote a text of several words",
     )
     resume.add_option(resume, SETTINGS)
-    _add_run_options(resume, ("model", "limits", "context", "sandbox", "resources", "tools", "pauses"))
+    _add_run_options(
+        resume, ("model", "limits", "context", "sandbox", "resources", "tools", "checks", "pauses")
+    )
     return {"resume": resume}
 
 
@@ -140,7 +142,11 @@ def _add_records(commands: argparse._SubParsersAction[Parser]) -> dict[str, Pars
     show = commands.add_parser("show", help="print the current attempt of a recorded run as text")
     show.add_argument("run", metavar="RUN", help=_RECORD)
     show.add_argument("--brief", action="store_true", help="only the first lines of each output")
-    show.add_argument("--all", action="store_true", help="also the earlier attempts that a rewind has left")
+    show.add_argument(
+        "--all",
+        action="store_true",
+        help="also earlier attempts that a rewind has left, and each step of those that are one line",
+    )
     export = commands.add_parser("export", help="write a recorded run as one HTML file that opens anywhere")
     export.add_argument("run", metavar="RUN", help=_RECORD)
     export.add_argument(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -20,11 +20,13 @@ from llm_sandbox_nb.formatting import (
 from llm_sandbox_nb.known_keys import without_keys
 from llm_sandbox_nb.plain_text import visible
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.calm_steps import CalmSteps
+from llm_sandbox_nb.trajectory.doubts.rules import doubts_line
 from llm_sandbox_nb.trajectory.journal import load_text
 from llm_sandbox_nb.trajectory.messages import message_text
 from llm_sandbox_nb.trajectory.protection import protection_text
 from llm_sandbox_nb.trajectory.replay_outcome import replay_finding, replayed_run
-from llm_sandbox_nb.trajectory.state import Status
+from llm_sandbox_nb.trajectory.state import CHECK_LABELS, UNPROTECTED, Status
 from llm_sandbox_nb.trajectory.step_line import ending
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
@@ -58,7 +60,8 @@ class Printer:
     """Prints events as they come. `lines` bounds one block of text, None shows all.
 
     `folder` is the run's, needed only to show large outputs of a loaded run whole. `trajectory` is a loaded run's:
-    events of its current attempt alone do not tell how far an earlier one went.
+    events of its current attempt alone do not tell how far an earlier one went. `calm` steps are a line together.
+    A run asks its model while its sandbox starts: its steps are printed when the isolation is known, below it.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class Printer:
         lines: int | None = LIVE_LINES,
         folder: Path | None = None,
         trajectory: Trajectory | None = None,
+        calm: Sequence[CalmSteps] = (),
     ) -> None:
         self._out = out
         self._lines = lines
@@ -78,6 +82,11 @@ class Printer:
         self._start: ev.RunStarted | None = None
         self._limits: list[Any] = []
         self._usage = ev.Usage(cost=0.0)
+        self._own = ""
+        """Tokens and cost of the newest reply, until they are printed."""
+        self._early: list[ev.Event] | None = []
+        """Events of steps that came before the sandbox; None since it is known."""
+        self._calm = {step.number: row for row in calm for step in row.steps}
         self._status = Status()
         self._said = ""
         """What the model's newest failure said."""
@@ -91,10 +100,28 @@ class Printer:
             OSError: a large output of a loaded run cannot be read.
         """
         self._status.add(event)
-        self._show(event)
+        if isinstance(event, ev.SandboxReady):
+            self._show(event)
+            self.end()
+        elif isinstance(event, ev.RunFinished):
+            self.end()
+            self._show(event)
+        elif self._early is not None and getattr(event, "step", None) is not None:
+            self._early.append(event)
+        else:
+            self._show(event)
         self._write(self._out.flush)
 
+    def end(self) -> None:
+        """Print the steps that waited for the isolation: it is known, or never will be."""
+        early, self._early = self._early or (), None
+        for event in early:
+            self._show(event)
+
     def _show(self, event: ev.Event) -> None:
+        if row := self._calm.get(getattr(event, "step", None) or 0):
+            self._show_calm(row, event)
+            return
         match event:
             case ev.RunStarted():
                 self._start, self._limits = event, [event.settings.get("limits")]
@@ -122,23 +149,57 @@ class Printer:
                 )
             case ev.CallStarted() | ev.CallOutput() | ev.CallFinished():
                 self._call(event)
+            case ev.DoubtsFound() if not event.final:
+                for doubt in event.doubts:
+                    self._say(f"  doubt: {doubt.line}")
             case ev.CallDecided() if event.action != "run":
                 if event.action == "skip":
                     self._denied.add(event.call_id)
                 self._say(f"  {_DECIDED[event.action]} ({event.source})")
-                self._block(event.observation or "", "  | ")
+                self._block((event.observation or "").removesuffix(event.after), "  | ")
             case ev.ArtifactSaved():
-                self._say(f"  saved {event.path} ({event.mime}, {format_size(event.size)})")
+                self._say(f"  Copied to the run's folder: {event.path} ({format_size(event.size)})")
             case ev.ArtifactSkipped():
                 self._say(f"  left out: {event.reason}")
+            case ev.ConnectionMade():
+                self._say(f"  network: {event.line}")
             case ev.Noted():
                 self._say(f"  note: {event.text}")
+            case ev.CheckStarted():
+                again = f" {event.number}" if event.number > 1 else ""
+                self._say(f"\nCheck{again}: {_first_line(event.what)}")
+            case ev.Checked():
+                self._checked(event)
             case ev.ArtifactRemoved():
                 self._say(f"  removed {event.path}")
             case ev.Rewound():
                 self._rewound(event)
             case ev.RunFinished():
                 self._finish(event)
+
+    def _show_calm(self, row: CalmSteps, event: ev.Event) -> None:
+        """Print a row of calm steps once, at its first event."""
+        if isinstance(event, ev.ModelReplied):
+            self._usage = self._usage + (event.usage or ev.Usage())
+        if self._step != row.steps[-1].number:
+            self._own_figures()
+            self._step = row.steps[-1].number
+            self._say(f"\nSteps {row.numbers} · {' · '.join(filter(None, (row.words, row.figures)))}")
+
+    def _checked(self, event: ev.Checked) -> None:
+        """The end of the check's output, all of it that is kept of a loaded run, and its verdict."""
+        lines = self._text(event.output).rstrip().split("\n")
+        shown = lines if self._lines is None else lines[-self._lines :]
+        if len(shown) < len(lines):
+            self._say(f"  | ... {plural(len(lines) - len(shown), 'line')} hidden ...")
+        self._block("\n".join(shown), "  | ")
+        verdict = event.verdict
+        took = f", {format_duration(event.duration)}" if event.duration else ""
+        self._say(f"  {CHECK_LABELS.get(verdict.outcome, 'Check')}: {verdict.summary}{took}")
+        if not verdict.protected:
+            self._say(f"  note: {UNPROTECTED}")
+        for reason in event.left_out:
+            self._say(f"  left out: {reason}")
 
     def _rewound(self, event: ev.Rewound) -> None:
         """Name a rewind where it leads, and what becomes of the steps after that."""
@@ -157,12 +218,15 @@ class Printer:
     def _model(self, event: ev.ModelRequested | ev.ModelFailed | ev.ModelReplied) -> None:
         match event:
             case ev.ModelRequested() if event.step != self._step:
+                self._own_figures()
                 self._step = event.step
-                self._say(f"\n{' · '.join([f'Step {event.step}', *self._figures()])}")
+                self._say(f"\n{' · '.join([f'Step {event.step}', *self._budget()])}")
             case ev.ModelFailed():
                 self._failed(event)
             case ev.ModelReplied():
                 self._usage = self._usage + (event.usage or ev.Usage())
+                if event.usage and event.usage.total_tokens:
+                    self._own = f"{format_short(event.usage.total_tokens)} tokens"
                 self._block(event.reasoning or "", "  . ")
                 self._block(message_text(event.message), "  ")
 
@@ -173,12 +237,16 @@ class Printer:
             what = "failed again" if event.message == said else f"failed: {event.message}"
             self._say(f"  the model {what}; trying again in {format_duration(event.retry_in)}")
 
-    def _figures(self) -> list[str]:
-        """What the steps so far have used, and the share of the budget."""
-        tokens = self._usage.total_tokens
-        if not tokens:
-            return []
-        return [f"{format_short(tokens)} tokens in all", self._spent(self._usage.cost)]
+    def _own_figures(self) -> None:
+        """Print the tokens of a step that has no call to stand at."""
+        own, self._own = self._own, ""
+        if own:
+            self._say(f"  {own}")
+
+    def _budget(self) -> list[str]:
+        """What the steps so far have cost, where there is a budget."""
+        spent = self._spent(self._usage.cost)
+        return [spent] if self._usage.total_tokens and " of $" in spent else []
 
     def _spent(self, cost: float | None) -> str:
         if self._start is not None and self._start.scripted:
@@ -211,10 +279,15 @@ class Printer:
         else:
             for stream in (event.stdout, event.stderr):
                 self._block(self._text(stream), "  | ")
-            if not (event.stdout or event.stderr) and event.exit_code is None:
+            # What a check has found stands above already.
+            if (
+                not (event.stdout or event.stderr or event.error == "check_failed")
+                and event.exit_code is None
+            ):
                 self._block(event.body, "  | ")
         took = f", {format_duration(event.duration)}" if event.duration else ""
-        self._say(f"  {ending(event)}{took}")
+        own, self._own = self._own, ""
+        self._say(f"  {ending(event)}{took}{' · ' if own else ''}{own}")
         for change in event.changes:
             self._say(f"  {change.kind} {change.path} ({format_size(change.size)})")
         if event.notice:
@@ -228,6 +301,7 @@ class Printer:
         return text.preview
 
     def _finish(self, event: ev.RunFinished) -> None:
+        self._own_figures()
         usage = event.usage
         words = self._status.run_state(live=True).words
         parts = [plural(event.steps, "step")]
@@ -237,7 +311,7 @@ class Printer:
             parts.append(self._spent(usage.cost))
         if event.wall_time:
             parts.append(format_duration(event.wall_time))
-        self._say(f"\n{words} after {', '.join(parts)}")
+        self._say(f"\n{words} · {', '.join(parts)}")
 
     def _block(self, text: str, indent: str) -> None:
         block = _Block(self._say, indent, self._lines)
@@ -302,6 +376,11 @@ class _Block:
             return
         for name in ("all", stream) if stream == "stderr" else ("all",):
             self._last.setdefault(name, deque(maxlen=self._lines)).append((self._count, line))
+
+
+def doubts_text(doubts: list[ev.Doubt]) -> str:
+    """Doubts in one line with a title, as it stands under the answer; empty without any."""
+    return f"Doubts     {harmless(doubts_line(doubts))}" if doubts else ""
 
 
 def _place(step: int) -> str:

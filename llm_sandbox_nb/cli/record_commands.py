@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from llm_sandbox_nb.cli import ENDED_WELL, FAILED
-from llm_sandbox_nb.cli.printer import LIVE_LINES, Printer, harmless
+from llm_sandbox_nb.cli.printer import LIVE_LINES, Printer, doubts_text, harmless
 from llm_sandbox_nb.formats.llm_in_sandbox import read_seed
 from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.options.parser import prune_rule
@@ -19,6 +19,8 @@ from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.options.values import resolve
 from llm_sandbox_nb.runs.catalog import is_running, list_runs, plan_prune, prune, runs_json, runs_text
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.calm_steps import CalmSteps, step_rows
+from llm_sandbox_nb.trajectory.doubts.rules import doubts_of
 from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
 from llm_sandbox_nb.trajectory.run_folder import JOURNAL, RunNotFoundError, find_run_folder
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
@@ -65,7 +67,9 @@ def _confirmed() -> bool:
 
 
 def show_command(arguments: argparse.Namespace) -> int:
-    """Print the current attempt of a run, or with `--all` every event; of a killed run all up to its last event.
+    """Print the current attempt of a run, calm steps in one line, or with `--all` every event.
+
+    Of a killed run it prints all up to its last event.
 
     Raises:
         UsageError: there is no run, or it cannot be read.
@@ -77,6 +81,7 @@ def show_command(arguments: argparse.Namespace) -> int:
     folder, foreign = journal.parent, journal.suffix == ".json"
     events: list[ev.Event] = []
     broken: Exception | None = None
+    calm: list[CalmSteps] = []
     try:
         events.extend(read_seed(journal).events if foreign else read_journal(journal))
     except (JournalError, ValueError, OSError) as error:
@@ -84,24 +89,34 @@ def show_command(arguments: argparse.Namespace) -> int:
     try:
         trajectory = Trajectory(events)
         lines = LIVE_LINES if arguments.brief else None
-        printer = Printer(sys.stdout, lines=lines, folder=folder, trajectory=trajectory)
+        rows = [] if arguments.all else step_rows(trajectory, live=False)
+        calm = [row for row in rows if isinstance(row, CalmSteps)]
+        printer = Printer(sys.stdout, lines=lines, folder=folder, trajectory=trajectory, calm=calm)
         for event in events if arguments.all else _current_attempt(trajectory):
             printer(event)
+        printer.end()
     except FileNotFoundError as error:
         raise UsageError(f"Outputs of the run are missing; {folder}/blobs was left behind.") from error
     except (JournalError, OSError) as error:
         broken = broken or error
+    if calm:
+        print("\n(`show --all` prints the steps that are one line here.)")
     if broken is not None:
         raise UsageError(f"The run cannot be read to its end: {str(broken).rstrip('.')}.") from broken
     if not events:
         raise UsageError(f"There is nothing to show: no run has begun in {folder}.")
+    doubts = doubts_text(doubts_of(trajectory))
     if trajectory.finish is None:
+        if doubts:
+            print(f"\n{doubts}")
         print(f"\n{harmless(_open_end(trajectory, folder, live=not foreign and is_running(folder)))}")
         return ENDED_WELL
     if trajectory.finish.error:
         print(harmless(trajectory.finish.error))
     if trajectory.answer:
         print(f"\nAnswer\n{harmless(trajectory.answer)}")
+    if doubts:
+        print(f"\n{doubts}")
     return ENDED_WELL
 
 
@@ -167,6 +182,13 @@ def analyze_command(arguments: argparse.Namespace) -> int:
         print(harmless(problem), file=sys.stderr)
     if reading.replays:
         print(f"{plural(reading.replays, 'replay')} left out: the same work a second time.", file=sys.stderr)
+    if reading.copies:
+        print(f"{plural(reading.copies, 'copy', 'copies')} of a run left out.", file=sys.stderr)
+    if reading.without_turns:
+        print(
+            f"{plural(reading.without_turns, 'record')} without a reply of a model left out: no run.",
+            file=sys.stderr,
+        )
     if not reading.runs:
         raise UsageError(
             f"There is no run in {', '.join(arguments.paths)}: a run is a folder with a {JOURNAL}."

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from llm_sandbox_nb.cli import MODEL_ERROR, exit_code
+from llm_sandbox_nb.cli import MODEL_ERROR
 from llm_sandbox_nb.cli.printer import Printer, harmless
 from llm_sandbox_nb.cli.record_commands import run_path
 from llm_sandbox_nb.cli.run_command import (
@@ -17,6 +17,7 @@ from llm_sandbox_nb.cli.run_command import (
     TerminalPrompt,
     _sandbox_options,
     check_function_name,
+    exit_code_of,
     function_of,
     print_result,
     run_to_end,
@@ -47,11 +48,13 @@ _LIMITS = {
     "budget": "cost",
     "time": "time",
 }
+_CHECK = ("check", "check_files", "check_tries", "check_timeout")
 _PAUSES = ("step", "break", "break_when", "approve", "on_pause")
 _IN_PYTHON = (
     (re.compile(r"result\.resume\(limits=\{'steps': (\d+)\}\)"), r"--steps \1"),
     (re.compile(r"result\.resume\(limits=\{'cost': ([\d.]+)\}\)"), r"--budget \1"),
     (re.compile(r"result\.resume\('([^']*)'\)"), r"llm-sandbox-nb resume RUN '\1'"),
+    (re.compile(r"result\.resume\(check=\.\.\.\)"), r"--check COMMAND"),
     (re.compile(r"result\.resume\(model='([^']*)'\)"), r"--model \1"),
     (re.compile(r'isolation="(\w+)"'), r"--isolation \1"),
 )
@@ -75,6 +78,8 @@ def resume_command(arguments: argparse.Namespace) -> int:
         check_function_name("break_when", name)
     for name in values["tool"]:
         check_function_name("tool", name)
+    for name in values["doubt"]:
+        check_function_name("doubt", name)
     print(harmless(f"Resumes    {run.folder}"), flush=True)
     try:
         problem, code = run_to_end(lambda: _resume(run, text, values, given), [run])
@@ -82,7 +87,7 @@ def resume_command(arguments: argparse.Namespace) -> int:
         print(error, file=sys.stderr)
         return error.code
     print_result(run, problem, flags)
-    return exit_code(run.stop_reason) if code is None else code
+    return exit_code_of(run) if code is None else code
 
 
 def _loaded(name: str) -> Run:
@@ -118,7 +123,9 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
         listeners=(Printer(sys.stdout), prompt.listen),
         pause=_pauses(values, given, prompt),
         tools=[function_of("tool", name) for name in values["tool"]] or None,
+        doubts=[function_of("doubt", name) for name in values["doubt"]] or None,
         retries=RetryPolicy(loading_wait=values["model_wait"]) if "model_wait" in given else None,
+        check={name: values[name] for name in _CHECK if name in given},
         **{name: values[name] for name in RECORDED_BY_NAME if name in given},
     )
     try:

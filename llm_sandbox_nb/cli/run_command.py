@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import runpy
 import select
@@ -18,13 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from llm_sandbox_nb.cli import ENDED_WELL, FAILED, INTERRUPTED, MODEL_ERROR, SANDBOX_ERROR, exit_code
-from llm_sandbox_nb.cli.printer import Printer, harmless
+from llm_sandbox_nb.cli.printer import Printer, doubts_text, harmless
 from llm_sandbox_nb.formats.llm_in_sandbox import RESPONSES, save_responses
 from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.options.parser import did_you_mean
 from llm_sandbox_nb.options.table import QUERY, UsageError
 from llm_sandbox_nb.options.values import resolve, sandbox_limits
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.doubts.command_rules import MORE_STEPS
 from llm_sandbox_nb.trajectory.run_folder import FILES
 
 if TYPE_CHECKING:
@@ -36,7 +38,14 @@ _POLL = 0.05
 _LONGEST_LINE = 1_000_000
 _SHOWN = 20_000
 """Characters of a call or an observation that are printed."""
-_PRINTED = (ev.SandboxReady, ev.ArtifactSaved, ev.ArtifactRemoved, ev.ArtifactSkipped, ev.Noted)
+_PRINTED = (
+    ev.SandboxReady,
+    ev.ArtifactSaved,
+    ev.ArtifactRemoved,
+    ev.ArtifactSkipped,
+    ev.ConnectionMade,
+    ev.Noted,
+)
 """Events that are printed while a question waits for its answer."""
 
 
@@ -103,7 +112,12 @@ def run_task(flags: dict[str, Any]) -> tuple[int, Run | None]:
     if values["save_litellm_response"]:
         save_responses(run.trajectory, run.folder / RESPONSES)
     print_result(run, problem, flags)
-    return exit_code(run.stop_reason) if code is None else code, run
+    return exit_code_of(run) if code is None else code, run
+
+
+def exit_code_of(run: Run) -> int:
+    """The exit code that the end of a run and its check give."""
+    return exit_code(run.stop_reason, run.trajectory.state(live=False).check)
 
 
 class NotStartedError(Exception):
@@ -136,6 +150,15 @@ def _check(values: dict[str, Any]) -> None:
         check_function_name("break_when", name)
     for name in values["tool"]:
         check_function_name("tool", name)
+    for name in values["doubt"]:
+        check_function_name("doubt", name)
+    if values["check_files"] and not values["check"]:
+        raise UsageError(
+            "--check_files are the files of a check: name its command too, as in --check 'pytest'."
+        )
+    for name in values["check_files"]:
+        if not Path(name).expanduser().exists():
+            raise UsageError(f"--check_files: there is no {name}; check the path.")
     if values["input_dir"] and not Path(values["input_dir"]).expanduser().exists():
         raise UsageError(f"--input_dir: there is no {values['input_dir']}; check the path.")
 
@@ -153,7 +176,7 @@ def run_to_end(work: Callable[[], Awaitable[None]], started: list[Run]) -> tuple
     from llm_sandbox_nb.sandbox.errors import SandboxError
 
     try:
-        asyncio.run(_until_signal(work))
+        asyncio.run(_until_signal(work, started))
     except RunError as error:
         return str(error), SANDBOX_ERROR if isinstance(error.__cause__, SandboxError) else None
     except ModelError as error:
@@ -171,11 +194,24 @@ def run_to_end(work: Callable[[], Awaitable[None]], started: list[Run]) -> tuple
     return "", None
 
 
-async def _until_signal(work: Callable[[], Awaitable[None]]) -> None:
-    """Await `work`; SIGTERM and SIGHUP end the run in good order, as Ctrl-C does."""
-    if task := asyncio.current_task():
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+async def _until_signal(work: Callable[[], Awaitable[None]], started: list[Run]) -> None:
+    """Await `work`. Ctrl-C is a person's stop; a second one, SIGTERM and SIGHUP interrupt it, whoever sent them."""
+    from llm_sandbox_nb.agent.errors import ControlError
+
+    task = asyncio.current_task()
+    assert task is not None
+
+    def stop() -> None:
+        if started and not started[-1].control.stopped:
+            with contextlib.suppress(ControlError):  # it does not run yet, or is over
+                started[-1].control.stop(source="terminal")
+                return
+        task.cancel()
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, stop)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, task.cancel)
     await work()
 
 
@@ -205,7 +241,12 @@ async def _solve(values: dict[str, Any], started: list[Run]) -> None:
         same_failures=values["same_failures"],
         tool_calls=values["tool_calls"],
         context=values["context"],
+        check=values["check"],
+        check_files=values["check_files"],
+        check_tries=values["check_tries"],
+        check_timeout=values["check_timeout"],
         tools=[function_of("tool", name) for name in values["tool"]],
+        doubts=[function_of("doubt", name) for name in values["doubt"]],
         api_base=values["api_base"],
         api_key=values["api_key"],
         listeners=(Printer(sys.stdout), prompt.listen),
@@ -220,7 +261,8 @@ async def _solve(values: dict[str, Any], started: list[Run]) -> None:
 
 def _sandbox_options(values: Mapping[str, Any]) -> dict[str, Any]:
     """Options of `open_sandbox` that have no argument of their own in `solve`."""
-    given = {name: values[name] for name in ("ca_bundle", "index_url", "proxy") if values[name]}
+    given = {name: values[name] for name in ("allow", "ca_bundle", "index_url", "proxy") if values[name]}
+    given |= {"secrets": values["secret"]} if values["secret"] else {}
     limits = sandbox_limits(values)
     return given | ({"limits": limits} if limits else {})
 
@@ -256,7 +298,9 @@ def resume_line(run: Run, flags: Mapping[str, Any]) -> str:
         values = [one[reason] for one in set_limits if isinstance(one, dict) and reason in one]
         if run.stop_reason == reason and values and isinstance(values[-1], int | float):
             words += [flag, f"{values[-1] * 2:.10g}"]
-    return f"`{shlex.join(words)}` continues this run."
+    loop = next((one for one in run.doubts if one.text.endswith(MORE_STEPS)), None)
+    warning = f"More steps will not help: {loop.line.removesuffix(MORE_STEPS)}. " if loop else ""
+    return f"{warning}`{shlex.join(words)}` continues this run."
 
 
 def _model_settings(values: dict[str, Any]) -> ModelSettings:
@@ -275,10 +319,12 @@ def print_result(run: Run, problem: str, flags: Mapping[str, Any]) -> None:
     """Print answer, files and folder; then on stderr what went wrong, and the command that continues the run."""
     if run.answer:
         print(f"\nAnswer\n{harmless(run.answer)}")
+    if doubts := doubts_text(run.doubts):
+        print(f"\n{doubts}")
     if run.files:
         print("\nFiles")
         for file in run.files.values():
-            print(f"  {harmless(str(file.path))} ({format_size(file.size)})")
+            print(f"  {harmless(f'{FILES}/{file.name}')} ({format_size(file.size)})")
     print(f"\n{run.folder}", flush=True)
     said = [problem or run.error or ""]
     if run.stop_reason in _RESUMABLE:

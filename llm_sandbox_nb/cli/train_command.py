@@ -98,7 +98,7 @@ def _evaluate(arguments: Mapping[str, Any]) -> int:
         return FAILED
     print(harmless("\n".join(evaluation_text(plan))))
     print(plan.out)
-    return FAILED if any(cell.errors for cell in cells) else ENDED_WELL
+    return FAILED if any(cell.scored < cell.planned for cell in cells) else ENDED_WELL
 
 
 def _data(arguments: Mapping[str, Any]) -> int:

@@ -3,12 +3,18 @@
 One record is one call, as there; a reply with several calls gives several, the later ones without thought. Its `run`
 calls the records `steps`; its `benchmark` calls them `trajectory`, and puts `agent_answer` beside them.
 `save_responses` writes each request to the model and its reply as that package does, a file each.
+
+    python -m llm_sandbox_nb.formats.llm_in_sandbox < trajectory.json
+
+prints its events as JSON, for the Jupyter server, whose pages show such a file. A process of its own reads it: one that
+is damaged, or very large, costs the server nothing.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +23,7 @@ from llm_sandbox_nb.own_folder import NotOwnFileError, read_file
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.messages import tool_message
 from llm_sandbox_nb.trajectory.run_folder import SEED
+from llm_sandbox_nb.trajectory.saved_events import saved_events
 from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 from llm_sandbox_nb.trajectory.whole_file import write_whole
 
@@ -160,7 +167,7 @@ def _step_events(number: int, record: dict[str, Any]) -> Iterator[ev.Event]:
 def outcome(tool: str, observation: str) -> dict[str, Any]:
     """How a call ended, as far as its observation tells: `exit_code`, `timed_out`, `error`, `stdout` and `stderr`.
 
-    The package has no other place for it. `formats.ts` of the view reads it in the same way.
+    The package has no other place for it.
     """
     facts: dict[str, Any] = {}
     rest = observation
@@ -209,3 +216,18 @@ def _messages(event: ev.Event) -> list[dict[str, Any]]:
 
 def _write(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
+
+
+def main() -> int:
+    """Print the events of the `trajectory.json` in standard input; the exit code is 1 when it holds none."""
+    try:
+        trajectory = from_seed(json.load(sys.stdin.buffer), "")
+    except (ValueError, RecursionError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    json.dump({"events": saved_events(trajectory.events)}, sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

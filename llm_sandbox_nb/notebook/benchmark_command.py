@@ -1,21 +1,29 @@
-"""`%sandbox benchmark list | run | report`: as on the command line, with a live table in the cell."""
+"""`%sandbox benchmark list | run | report | score | compare`: as on the command line, with a live table in the cell."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llm_sandbox_nb.benchmark.commands import Prepared, list_text, make_report, prepare
-from llm_sandbox_nb.benchmark.item_pipeline import FatalError
+from llm_sandbox_nb.benchmark.commands import (
+    Prepared,
+    list_text,
+    make_comparison,
+    make_report,
+    prepare,
+    prepare_scoring,
+    unscored_keys,
+)
+from llm_sandbox_nb.benchmark.item_pipeline import FatalError, Item
 from llm_sandbox_nb.benchmark.options import add_benchmark_actions
 from llm_sandbox_nb.benchmark.progress import CellProgress, Progress
-from llm_sandbox_nb.benchmark.report import as_text, short_html
-from llm_sandbox_nb.benchmark.results import Result, read_results
+from llm_sandbox_nb.benchmark.report import as_text, comparison_text, short_html
+from llm_sandbox_nb.benchmark.results import read_results
 from llm_sandbox_nb.card.page import card_html
 from llm_sandbox_nb.card.text import escape
 from llm_sandbox_nb.formatting import format_cost, format_count, format_duration, format_percent
@@ -33,9 +41,11 @@ CLOSING = 120.0
 _INTERVAL = 1.0
 """Seconds between two updates of the table while nothing changes."""
 _SETTINGS = (
-    "model", "api_base", "api_key_env", "isolation", "profile", "image", "network", "ca_bundle", "index_url", "proxy",
+    "model", "api_base", "api_key_env", "isolation", "profile", "image", "network", "allow", "secret",
+    "ca_bundle", "index_url", "proxy",
 )  # fmt: skip
 """Options that `%config SandboxMagics` may set."""
+_Work = Callable[[list[Item]], Coroutine[Any, Any, object]]
 
 
 class BenchmarkCommand:
@@ -45,7 +55,7 @@ class BenchmarkCommand:
         self._background, self._settings, self._shell = background, settings, shell
 
     def __call__(self, rest: str) -> None:
-        """List, run or report.
+        """List, run, report, score or compare.
 
         Raises:
             SandboxUsageError: something named is not there or cannot be understood; nothing was started.
@@ -60,8 +70,14 @@ class BenchmarkCommand:
                 print(list_text())
             elif parsed.action == "report":
                 self._report(parsed)
+            elif parsed.action == "compare":
+                print(plain(comparison_text(make_comparison(Path(parsed.results), Path(parsed.other)))))
+            elif parsed.action == "score":
+                with prepare_scoring(Path(parsed.results), self._flags(vars(parsed)), os.environ) as made:
+                    self._do(made, made.items, made.runner.score_again)
             else:
-                self._run(prepare(parsed.tasks, self._flags(vars(parsed)), os.environ))
+                with prepare(parsed.tasks, self._flags(vars(parsed)), os.environ) as made:
+                    self._do(made, made.runner.open_items(made.items), made.runner.run)
         except UsageError as error:
             raise SandboxUsageError(plain(str(error))) from error
 
@@ -75,22 +91,24 @@ class BenchmarkCommand:
     def _flags(self, flags: Mapping[str, Any]) -> dict[str, Any]:
         """The options of the line, else those of the notebook's settings."""
         given = {name: getattr(self._settings, name) for name in _SETTINGS if self._settings.is_given(name)}
-        found = dict(flags) | {name: value for name, value in given.items() if flags[name] is None and value}
-        if found["model"] and typed_key_of(found["model"], found["api_base"]):
+        found = dict(flags) | {
+            name: value for name, value in given.items() if name in flags and flags[name] is None and value
+        }
+        if found.get("model") and typed_key_of(found["model"], found["api_base"]):
             found["api_key_env"] = flags["api_key_env"]  # a typed key comes before that of a setting
         return found
 
-    def _run(self, made: Prepared) -> None:
+    def _do(self, made: Prepared, open_items: list[Item], work: _Work) -> None:
         runner = made.runner
         workers, done = runner.options.workers, read_results(made.out)
-        progress = Progress(made.items, runner.open_items(made.items), done, workers)
+        progress = Progress(made.items, open_items, done, workers)
         runner.on_begin, runner.on_result = progress.began, progress.ended
         table = BenchmarkTable(progress, made.model, made.scripted, str(made.out))
         view = _View(table, has_front_end(self._shell), self._settings.update_interval)
-        self._wait(BackgroundTask(self._background, runner.run(made.items)), view, made)
+        self._wait(BackgroundTask(self._background, work(made.items)), view, made)
         self._end(made, view)
 
-    def _wait(self, job: BackgroundTask[list[Result]], view: _View, made: Prepared) -> None:
+    def _wait(self, job: BackgroundTask[Any], view: _View, made: Prepared) -> None:
         """Wait for the end and show the table meanwhile."""
         try:
             view.show("running")
@@ -114,11 +132,11 @@ class BenchmarkCommand:
             raise
 
     def _end(self, made: Prepared, view: _View) -> None:
-        wanted = {item.key for item in made.items}
-        failed = [one for one in read_results(made.out) if one.key in wanted and one.error_kind]
+        wanted, unscored = {item.key for item in made.items}, unscored_keys(made)
+        failed = [one for one in read_results(made.out) if one.key in unscored and one.error_kind]
         note = ""
-        if failed:
-            note = f"{len(failed)} of {len(wanted)} failed: run the cell again to try them again."
+        if unscored:
+            note = f"{len(unscored)} of {len(wanted)} have no score: run the cell again to try them again."
         try:
             view.finish("done", make_report(made.out).found, note)
         except UsageError as error:

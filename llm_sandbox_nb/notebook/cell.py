@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 from llm_sandbox_nb.card.card import Card
 from llm_sandbox_nb.notebook.cell_options import CellTask, cell_task
 from llm_sandbox_nb.notebook.display import Listener, LiveDisplay, Output, RunFollower, page_cell
-from llm_sandbox_nb.notebook.errors import SandboxLimitError, SandboxNoAnswerError, in_one_sentence
+from llm_sandbox_nb.notebook.errors import (
+    SandboxCheckError,
+    SandboxLimitError,
+    SandboxNoAnswerError,
+    in_one_sentence,
+)
 from llm_sandbox_nb.notebook.event_loop import BackgroundLoop, BackgroundTask
 from llm_sandbox_nb.notebook.sandboxes import NotebookSandboxes
 from llm_sandbox_nb.notebook.saved_runs import first_run_of, notebook_name, runs_folder
@@ -55,6 +60,7 @@ class CellRun:
             RunError: the run failed.
             SandboxLimitError: it reached a limit before the model submitted.
             SandboxNoAnswerError: the model said nothing, or refused.
+            SandboxCheckError: the check of its result failed.
             KeyboardInterrupt: it was interrupted.
         """
         with TemporaryFolder() as staging:
@@ -91,6 +97,9 @@ class CellRun:
         if finished.stop_reason in _LIMITS:
             # With a sentence it was the model's context, not the run's own limit of tokens.
             raise SandboxLimitError(finished.error or _LIMITS[finished.stop_reason])
+        state = finished.trajectory.state(live=False)
+        if state.check in ("failed", "error"):
+            raise SandboxCheckError(f"{state.words.rstrip('.')}.")
 
     def _offer_original_files(self, task: CellTask) -> None:
         """When this cell ran before in this sandbox, say how to give the sandbox the files of that time."""
@@ -131,7 +140,12 @@ class CellRun:
                 same_failures=task.same_failures,
                 tool_calls=task.tool_calls,
                 context=task.context,
+                check=task.check,
+                check_files=task.check_files,
+                check_tries=task.check_tries,
+                check_timeout=task.check_timeout,
                 tools=task.tools,
+                doubts=task.doubts,
                 api_base=task.api_base,
                 api_key=task.api_key,
                 listeners=[listener, watchers.listen],

@@ -65,6 +65,11 @@ class CellTask:
     pauses: PauseOptions
     files_of: tuple[Run, int] | None
     tools: tuple[Callable[..., Any], ...]
+    doubts: tuple[Callable[..., Any], ...]
+    check: str | Callable[..., Any] | None
+    check_files: list[str]
+    check_tries: int
+    check_timeout: float
 
 
 def cell_task(
@@ -108,6 +113,11 @@ def cell_task(
         pauses=pause_options(options, namespace),
         files_of=original_files(options.from_files_of, runs_folder(settings, namespace), namespace),
         tools=tuple(_function("--tool", name, namespace) for name in options.tools),
+        doubts=tuple(_function("--doubt", name, namespace) for name in options.doubts),
+        check=_check(options.check or settings.check, namespace),
+        check_files=options.check_files or ([] if options.check else list(settings.check_files)),
+        check_tries=_given(options, settings, "check_tries"),
+        check_timeout=_given(options, settings, "check_timeout"),
     )
 
 
@@ -117,10 +127,15 @@ def sandbox_options(settings: SandboxSettings, options: argparse.Namespace | Non
     Raises:
         SandboxUsageError: there is no such isolation, profile, ...
     """
-    names = ("isolation", "profile", "image", "network")
+    names = ("isolation", "profile", "image", "network", "allow", "secret")
     asked: dict[str, Any] = {
         name: getattr(options, name, None) or getattr(settings, name) or None for name in names
     }
+    allow, secrets = asked.pop("allow"), asked.pop("secret")
+    if asked["network"] in (None, "allow"):  # the lists of the settings are for this network only
+        asked |= {"allow": allow or (), "secrets": secrets or ()}
+    elif getattr(options, "allow", None) or getattr(options, "secret", None):
+        raise SandboxUsageError("--allow and --secret go with --network allow only.")
     try:
         wanted = SandboxOptions(
             limits=settings.limits(),
@@ -192,6 +207,12 @@ def _function(option: str, name: str, namespace: Mapping[str, Any]) -> Callable[
         what = "is not a function" if name in namespace else "is not defined"
         raise SandboxUsageError(f"{option} takes the name of your own function, and {name!r} {what}.")
     return function  # type: ignore[no-any-return]
+
+
+def _check(text: str, namespace: Mapping[str, Any]) -> str | Callable[..., Any] | None:
+    """The function of this name, else the command; None when nothing is checked."""
+    function = namespace.get(text) if text.isidentifier() else None
+    return function if callable(function) else text or None
 
 
 def original_files(text: str | None, folder: Path, namespace: dict[str, Any]) -> tuple[Run, int] | None:

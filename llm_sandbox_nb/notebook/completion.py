@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from llm_sandbox_nb.model.model_names import common_providers, model_names
 from llm_sandbox_nb.sandbox.isolations import NETWORKS, PROFILES, isolation_choices
+from llm_sandbox_nb.sandbox.network.policy import NAMED_SETS
 from llm_sandbox_nb.trajectory.run_folder import run_folders, short_ids
 
 _MOST = 200
@@ -115,12 +116,14 @@ def _values(name: str, begun: str, magics: Names) -> list[str]:
         "isolation": lambda: isolation_choices(),
         "profile": lambda: PROFILES,
         "network": lambda: NETWORKS,
+        "allow": lambda: NAMED_SETS,
         "context": lambda: ("mask", "summary", "full"),
         "approve": lambda: ("ask", "edits", "auto"),
         "on_pause": lambda: ("ask", "wait", "stop", "continue"),
         "input": lambda: [*_files(begun), *_variables(namespace, lambda value: not callable(value))],
         "break_when": lambda: _variables(namespace, callable),
         "tools": lambda: _variables(namespace, callable),
+        "doubts": lambda: _variables(namespace, callable),
         "from_files_of": lambda: _runs(begun, magics),
         "prompt_config": lambda: _files(begun, (".yaml", ".yml")),
         "api_key_env": lambda: [name for name in os.environ if name.endswith(("KEY", "TOKEN"))],

@@ -41,6 +41,10 @@ class SandboxNoAnswerError(SandboxMagicError):
     """A run ended without an answer: the model said nothing, or refused."""
 
 
+class SandboxCheckError(SandboxMagicError):
+    """The check of a run's result failed, or could not run."""
+
+
 class SandboxBenchmarkError(SandboxMagicError):
     """A benchmark cannot continue, or none of its items could be done. Results so far are on disk."""
 

@@ -59,6 +59,8 @@ OPTIONS = [
     _shared("--isolation"),
     _shared("--profile"),
     _shared("--network"),
+    _shared("--allow", action="append", default=[]),
+    _shared("--secret", action="append", default=[]),
     _option(
         "--fresh", action="store_true", help="replace the notebook's sandbox with a new, empty one first"
     ),
@@ -75,6 +77,22 @@ OPTIONS = [
         metavar="NAME",
         help="your function of this name, which the model can call too; several are possible",
     ),
+    _shared(
+        "--doubt",
+        dest="doubts",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="your function of this name, which says why the result may be wrong; several are possible",
+    ),
+    _shared(
+        "--check",
+        help="a command that checks the result after the model has submitted, where the model can neither see nor "
+        "change it: exit code 0 passes; or the name of your function of the run",
+    ),
+    _shared("--check-files", action="append", default=[]),
+    _shared("--check-tries"),
+    _shared("--check-timeout"),
     _shared("--step"),
     _shared("--break", dest="breakpoints", action="append", default=[]),
     _shared(

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from traitlets import Bool, Dict, Enum, Float, Int, TraitError, Unicode, validate
+from traitlets import Bool, Dict, Enum, Float, Int, List, TraitError, Unicode, validate
 from traitlets.config import Configurable
 
 from llm_sandbox_nb.card.bundle import Caps
@@ -69,6 +69,8 @@ class SandboxSettings(Configurable):
     profile = Unicode(help=_help("profile")).tag(config=True)
     image = Unicode(help=_help("image")).tag(config=True)
     network = Unicode(help=_help("network")).tag(config=True)
+    allow: Any = List(Unicode(), help=_help("allow")).tag(config=True)
+    secret: Any = List(Unicode(), help=_help("secret")).tag(config=True)
     memory_mb = Int(None, allow_none=True, help=_help("memory_mb")).tag(config=True)
     pids = Int(None, allow_none=True, help=_help("pids")).tag(config=True)
     disk_mb = Int(None, allow_none=True, help=_help("disk_mb")).tag(config=True)
@@ -90,6 +92,11 @@ class SandboxSettings(Configurable):
 
     same_failures = Int(8, help=_help("same_failures")).tag(config=True)
     context: Any = Enum(["mask", "summary", "full"], "mask", help=_help("context")).tag(config=True)
+
+    check = Unicode(help=_help("check")).tag(config=True)
+    check_files = List(Unicode(), help=_help("check_files")).tag(config=True)
+    check_tries = Int(1, help=_help("check_tries")).tag(config=True)
+    check_timeout = Float(600.0, help="longest time of a check in seconds").tag(config=True)
 
     output_dir = Unicode("sandbox-runs", help=_help("output_dir")).tag(config=True)
     dataframe_format: Any = Enum(["csv", "parquet"], "csv", help=_help("dataframe_format")).tag(config=True)

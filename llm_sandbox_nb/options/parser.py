@@ -16,7 +16,8 @@ RUN_EPILOG = f"""\
 {VALUES_FROM}.
 
 Exit codes: 0 the run ended well, 2 the command line or a file it names is wrong, 3 the model failed,
-4 no sandbox, 5 a limit was reached, 6 the model gave no answer, 130 interrupted, 1 anything else.
+4 no sandbox, 5 a limit was reached, 6 the model gave no answer, 7 the check of the result failed, 130 interrupted,
+1 anything else.
 """
 RESUME_EPILOG = """\
 Model, limits, sampling and the rest stay as they were, but for what is given here. Address and key of the model are

@@ -224,8 +224,12 @@ SANDBOX_OPTIONS = (
            one_of(*PROFILES), "standard", ("LLM_SANDBOX_PROFILE",), "NAME"),
     Option("image", "container image (docker)", environment=("LLM_SANDBOX_IMAGE",), metavar="IMAGE",
            aliases=("docker_image",), short="d"),
-    Option("network", "open or none; the profile decides when not given", one_of(*NETWORKS),
-           metavar="KIND"),
+    Option("network", "none, allow (the hosts of --allow only), public (the internet, no private address) or open (not "
+           "safe); else the profile decides", one_of(*NETWORKS), metavar="KIND"),
+    Option("allow", "hosts that the sandbox may reach, such as pypi,github.com:443,*.example.org; several are possible",
+           texts, [], metavar="HOSTS", many=True),
+    Option("secret", "environment variable whose value is put into requests to these hosts only, outside the sandbox; "
+           "several are possible", texts, [], metavar="NAME=HOSTS", many=True),
     Option("ca_bundle", "PEM file of your site's certificate authorities", metavar="FILE"),
     Option("index_url", "your site's Python package index, for pip inside", metavar="URL"),
     Option("proxy", "your site's HTTP proxy, for programs inside", metavar="URL"),
@@ -257,10 +261,27 @@ PAUSE_OPTIONS = (
     Option("on_pause", "at a pause: ask here, stop the run, or continue", one_of("ask", "stop", "continue"), "ask",
            metavar="KIND"),
 )  # fmt: skip
+CHECK_OPTIONS = (
+    Option("check", "a command that checks the result after the model has submitted, where the model can neither see "
+           "nor change it: exit code 0 passes", metavar="COMMAND"),
+    Option("check_files", "a file, or a folder's content, that only the check has: its command runs there; several are "
+           "possible", texts, [], metavar="PATH", many=True),
+    Option("check_tries", "how often the result is checked: after a failed check but the last, the model reads its "
+           "output and continues", whole_number, 1, metavar="N"),
+    Option("check_timeout", "longest time of a check: seconds, or 90s, 15m, 2h", seconds, 600.0, metavar="TIME"),
+)  # fmt: skip
 TOOL_OPTIONS = (
     Option(
         "tool",
         "your function that the model can call too: FILE.py:NAME; several are possible",
+        texts,
+        [],
+        metavar="FILE:NAME",
+        many=True,
+    ),
+    Option(
+        "doubt",
+        "your rule that says why a result may be wrong: FILE.py:NAME; several are possible",
         texts,
         [],
         metavar="FILE:NAME",
@@ -275,6 +296,7 @@ GROUPS = {
     "resources": RESOURCE_OPTIONS,
     "files": FILE_OPTIONS,
     "tools": TOOL_OPTIONS,
+    "checks": CHECK_OPTIONS,
     "pauses": PAUSE_OPTIONS,
 }
 RUN_OPTIONS = tuple(one for group in GROUPS.values() for one in group)

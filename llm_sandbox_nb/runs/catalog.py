@@ -18,15 +18,19 @@ from llm_sandbox_nb.own_folder import open_file, status_below
 from llm_sandbox_nb.plain_text import first_line, plain
 from llm_sandbox_nb.sandbox.history.store import is_history_in_use
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.doubts.rules import doubts_json, doubts_line, doubts_of
 from llm_sandbox_nb.trajectory.journal import LINE_MOST, JournalError, read_journal
 from llm_sandbox_nb.trajectory.replay_outcome import replay_finding, replayed_run
 from llm_sandbox_nb.trajectory.run_folder import HISTORY, JOURNAL, run_folders, short_ids
+from llm_sandbox_nb.trajectory.run_summary import recorded_doubts
 from llm_sandbox_nb.trajectory.state import State, Status
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 from llm_sandbox_nb.windows import try_lock
 
 _TAIL = 256 * 1024
 """Bytes of a journal's end in which its last event is looked for."""
+_LAST = 8
+"""Lines before the end that may hold the doubts of a run."""
 _DAY = 86400.0
 _REMOVING = ".being-removed"
 
@@ -59,6 +63,7 @@ class RunEntry:
     replay_of: str | None
     """The id of the run that it replays."""
     answer: str | None
+    doubts: list[ev.Doubt]
 
     @property
     def name(self) -> str:
@@ -97,9 +102,10 @@ def _entry(folder: Path, short_id: str, names: Mapping[str, str]) -> RunEntry:
             "in_use": running or is_history_in_use(folder / HISTORY),
             "changed": (folder / JOURNAL).stat().st_mtime,
         }
-        start, finish = _ends(folder)
+        start, finish, doubts = _ends(folder)
         other = replayed_run(start)
-        if start is not None and finish is not None and not (running or other or Status.needs_all(finish)):
+        known = doubts is not None and not (running or other)
+        if known and start is not None and finish is not None and not Status.needs_all(finish):
             status = Status()
             status.add(start)
             status.add(finish)
@@ -111,13 +117,14 @@ def _entry(folder: Path, short_id: str, names: Mapping[str, str]) -> RunEntry:
             found = trajectory.state(live=running)
             said = found.words
             if other and found.state == State.REPLAYED.label:
-                said = f"Replay of {names[other]}" if other in names else said
+                said = f"Replay of {names[other]}" if other in names and not found.check else said
                 said = ": ".join(filter(None, (said, replay_finding(folder))))
-            steps, usage = trajectory.steps_done, trajectory.usage
+            steps, usage, doubts = trajectory.steps_done, trajectory.usage, doubts_of(trajectory)
     except (OSError, JournalError) as error:
         return RunEntry(
             **common, state=f"Not readable: {error}", stop_reason=None, readable=False, started=None, steps=0, tokens=0,
             cost=None, model="", task="", forked_from=None, replay_of=None, answer=None,
+            doubts=[],
         )  # fmt: skip
     return RunEntry(
         **common,
@@ -133,22 +140,27 @@ def _entry(folder: Path, short_id: str, names: Mapping[str, str]) -> RunEntry:
         forked_from=start.forked_from.folder if start and start.forked_from else None,
         replay_of=other,
         answer=finish.answer if finish else None,
+        doubts=doubts or [],
     )
 
 
-def _ends(folder: Path) -> tuple[ev.RunStarted | None, ev.RunFinished | None]:
-    """The first event, and the last one if it ends the run: all that a list needs of most runs."""
+def _ends(folder: Path) -> tuple[ev.RunStarted | None, ev.RunFinished | None, list[ev.Doubt] | None]:
+    """The first event, the last one if it ends the run, with its score, and its doubts: all that most rows need."""
     with os.fdopen(open_file(folder, JOURNAL), "rb") as file:
         first = file.readline(LINE_MOST)
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - _TAIL))
-        last = file.read().splitlines(keepends=True)[-1:]
+        lines = file.read().splitlines(keepends=True)
+    last = lines[-2:]
     with contextlib.suppress(ValueError):
         start = ev.parse_event(first)
-        finish = ev.parse_event(last[0]) if last and last[0].endswith(b"\n") else None
+        ends = [ev.parse_event(line) for line in last if line.endswith(b"\n")]
+        score = ends.pop() if ends and isinstance(ends[-1], ev.Checked) else None
+        finish = ends[-1] if ends else None
         if isinstance(start, ev.RunStarted) and isinstance(finish, ev.RunFinished):
-            return start, finish
-    return None, None
+            scored = {"check": score.verdict} if isinstance(score, ev.Checked) else {}
+            return start, finish.model_copy(update=scored), recorded_doubts(lines[-_LAST:])
+    return None, None, None
 
 
 def is_running(folder: Path) -> bool:
@@ -266,6 +278,8 @@ def _row_text(entry: RunEntry) -> str:
     steps, task = plural(entry.steps, "step"), plain(first_line(entry.task, 60))
     if answer := plain(first_line(entry.answer or "", 60)):
         task = f"{task}  → {answer}"
+    if entry.doubts:
+        task = f"{task}\n{'':<10}{plain(doubts_line(entry.doubts))}"
     cells = [
         f"{entry.short_id:<8}", f"{began:<12}", f"{first_line(entry.state, 60):<20}", f"{steps:>9}",
         f"{format_size(entry.size):>9}", f"{plain(entry.model)}", task,
@@ -289,6 +303,7 @@ def runs_json(entries: list[RunEntry]) -> list[dict[str, Any]]:
             "model": entry.model,
             "task": entry.task,
             "answer": entry.answer,
+            "doubts": doubts_json(entry.doubts),
             "forked_from": entry.forked_from,
             "replay_of": entry.replay_of,
         }

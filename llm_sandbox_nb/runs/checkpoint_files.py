@@ -30,7 +30,9 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 Moment = Literal["call"]
 _EXECUTED = ev.CallHeld | ev.CallDecided | ev.CallStarted | ev.CallFinished
-_ENDINGS = ev.RunFinished | ev.Continued | ev.RewindStarted | ev.Rewound | ev.StepFacts
+_ENDINGS = (
+    ev.RunFinished | ev.Continued | ev.RewindStarted | ev.Rewound | ev.Facts | ev.CheckStarted | ev.Checked
+)
 
 
 def end_of_step(trajectory: Trajectory, step: int) -> str:

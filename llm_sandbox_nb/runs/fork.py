@@ -22,7 +22,7 @@ from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.sandbox.history.checkpointing import finish_anyway
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.run_folder import BLOBS, FILES, HISTORY, JOURNAL
+from llm_sandbox_nb.trajectory.run_folder import BLOBS, CHECK_FILES, FILES, HISTORY, JOURNAL
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 R = TypeVar("R", bound=RunRecord)
@@ -73,7 +73,7 @@ def _set_context(run: RunRecord, other: RunRecord, box: Sandbox) -> None:
     other.context.isolation_setting = same.isolation_setting
     other.context.network_setting = same.network_setting
     other.context.resume_display, other.context.on_fork = same.resume_display, same.on_fork
-    other.context.models = dict(same.models)
+    other.context.models, other.context.checks = dict(same.models), dict(same.checks)
     claim_files(box, other.folder)
 
 
@@ -98,6 +98,8 @@ def remove_unfinished(parent: Path) -> None:
 def _copy(run: RunRecord, destination: Destination, folder: Path) -> None:
     """The blobs and files, then the journal up to the fork, with the same ids."""
     _copy_folder(run.folder / BLOBS, folder / BLOBS)
+    if (run.folder / CHECK_FILES).is_dir():
+        _copy_folder(run.folder / CHECK_FILES, folder / CHECK_FILES)
     # While the run executes, files come and go; `_restore_files` corrects them afterwards.
     with contextlib.suppress(FileNotFoundError, shutil.Error):
         _copy_folder(run.folder / FILES, folder / FILES)

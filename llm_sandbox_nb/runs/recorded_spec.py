@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
+from llm_sandbox_nb.agent.checks import Check, check_key, recorded_check
 from llm_sandbox_nb.agent.context_window import CONTEXT_MODES
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.limits import RunLimits
@@ -23,7 +24,7 @@ from llm_sandbox_nb.sandbox.isolations import (
     ISOLATION_VARIABLE,
     ISOLATIONS,
     PROFILES,
-    is_open_by_default,
+    default_network,
     isolates,
 )
 
@@ -60,7 +61,9 @@ def recorded_spec(run: RunRecord, model: Model, tools: Iterable[Callable[..., An
         tool_calls=_one_of(get_args(ToolCalls), run.trajectory.tool_calls, spec.tool_calls),
         same_failures=_count(changed.get("same_failures"), spec.same_failures),
         remind=spec.remind,
+        doubts=spec.doubts,
         context=_one_of(CONTEXT_MODES, changed.get("context"), spec.context),
+        check=_check(run, changed),
         toolbox=_same_tools(run, tools),
         pause_rules=dataclasses.replace(spec.pause_rules, step=False),
         make_model=spec.make_model,
@@ -89,6 +92,19 @@ def _same_tools(run: RunRecord, given: Iterable[Callable[..., Any]] | None) -> T
             f"This run had no tool {new[0]}: start the task again with solve(..., tools=[{new[0]}])."
         )
     return toolbox
+
+
+def named_check(run: RunRecord, changed: Mapping[str, Any]) -> object:
+    """The check that the branch of HEAD records; `changed` are its settings that changed since the start."""
+    start = run.trajectory.start
+    return changed.get("check", start.settings.get("check") if start else None)
+
+
+def _check(run: RunRecord, changed: Mapping[str, Any]) -> Check | None:
+    named = named_check(run, changed)
+    if (known := run.context.checks.get(check_key(named))) is not None:
+        return known
+    return recorded_check(named, run.folder) if run.has_journal else None
 
 
 def _from_journal(run: RunRecord, model: Model) -> RunSpec:
@@ -143,7 +159,7 @@ def sandbox_options(run: RunRecord, changed: Mapping[str, Any]) -> dict[str, Any
     """
     named = {name: value for name, value in changed.items() if value is not None}
     if run.context.options:
-        return {**run.context.options, **named}
+        return {**_without_lists(run.context.options, named), **named}
     options = _recorded_options(run)
     settings = (run.context.isolation_setting, os.environ.get(ISOLATION_VARIABLE))
     received = run.context.spec is None and all(map(isolates, settings))
@@ -153,11 +169,12 @@ def sandbox_options(run: RunRecord, changed: Mapping[str, Any]) -> dict[str, Any
             'isolation, as in isolation="docker", or isolation="process" if you trust them.'
         )
     found = options | named
-    wider = options.get("network") == "open" and not is_open_by_default(
-        found.get("isolation"), found.get("profile", PROFILES[0])
-    )
+    usual = default_network(found.get("isolation"), found.get("profile", PROFILES[0]))
+    wider = options.get("network") == "open" and usual != "open"
     chosen = "network" in named or run.context.network_setting == "open"
     if run.context.spec is None and wider and not chosen:
+        if usual == "public":
+            return found | {"network": usual}
         raise InputError(
             "This run was recorded with an open network, which may reach what listens on this machine: name the "
             'network, as in network="none", or network="open" if you trust its commands.'
@@ -203,7 +220,14 @@ def _address(value: object) -> str:
     return ""
 
 
+def _without_lists(options: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """The options without the hosts and secrets of the network `allow`, where another one is named."""
+    other = named.get("network", "allow") != "allow"
+    return {name: value for name, value in options.items() if not (other and name in ("allow", "secrets"))}
+
+
 def _recorded_options(run: RunRecord) -> dict[str, Any]:
+    """What the record says. It opens no network, and names no secret: a list of allowed hosts has to be given again."""
     protection = run.trajectory.sandbox.protection if run.trajectory.sandbox else {}
     names = ("isolation", "profile")
     options = {name: protection[name] for name in names if isinstance(protection.get(name), str)}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from llm_sandbox_nb.agent.checks import Check, checked_check
 from llm_sandbox_nb.agent.context_window import ContextMode
 from llm_sandbox_nb.agent.control.on_pause import OnPause, checked_on_pause, pause_handler
 from llm_sandbox_nb.agent.control.run_control import RunControl
@@ -32,12 +33,14 @@ from llm_sandbox_nb.runs.checkpoint_files import CheckpointFiles
 from llm_sandbox_nb.runs.recorded_spec import (
     RECORDED_BY_NAME,
     check_recorded_addresses,
+    named_check,
     recorded_spec,
     sandbox_options,
 )
 from llm_sandbox_nb.runs.rewind import Destination, rewind, runs_since
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.doubts.rules import Rule
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 R = TypeVar("R", bound=RunRecord)
@@ -78,6 +81,10 @@ class ResumeOptions:
     command_timeout: float | None = None
     """Seconds for a command that names no other."""
     retries: RetryPolicy | None = None
+    doubts: Iterable[Rule] | None = None
+    """The user's own rules about doubts."""
+    check: Mapping[str, Any] = field(default_factory=dict)
+    """Another check: `check`, `check_files`, `check_tries` and `check_timeout` of `solve`."""
 
     @property
     def on_pause(self) -> OnPause | None:
@@ -216,14 +223,28 @@ def _spec(run: RunRecord, options: ResumeOptions) -> RunSpec:
         spec = dataclasses.replace(spec, pause_rules=checked_pause_rules(**given))
     decided = options.control is not None or "on_pause" in options.pause or bool(options.listeners)
     require_decider(spec.pause_rules, decided=decided)
+    if options.check:
+        spec = dataclasses.replace(spec, check=_other_check(spec.check, options.check))
     return dataclasses.replace(
         spec,
         **_changed_in_spec(options),
         limits=with_given(spec.limits, options.limits),
         settings=with_given(spec.settings, options.settings),
         retries=options.retries or spec.retries,
+        doubts=spec.doubts if options.doubts is None else tuple(options.doubts),
         make_model=known.make_model if known else lambda name: _make_model(name, options),
     )
+
+
+def _other_check(known: Check | None, given: Mapping[str, Any]) -> Check | None:
+    """The check with what is given of it; a new command or function is a new check. Raises InputError."""
+    if known is None or "check" in given:
+        names = ("check", "check_files", "check_tries", "check_timeout")
+        values = {name.removeprefix("check_"): given[name] for name in names if name in given}
+        return checked_check(values.pop("check", None), **values)
+    tries, timeout = given.get("check_tries", known.tries), given.get("check_timeout", known.timeout)
+    made = checked_check(known.what, given.get("check_files"), tries, timeout)
+    return made if made is None or "check_files" in given else dataclasses.replace(made, files=known.files)
 
 
 def _changed_in_spec(options: ResumeOptions) -> dict[str, Any]:
@@ -271,6 +292,9 @@ def _record_changes(run: RunRecord, recorder: Recorder, spec: RunSpec, options: 
     """Record what changes, so that the record says which model and settings made each step."""
     model = spec.model.name if spec.model.name != run.model else None
     settings = _given_values(options.settings, spec.settings) | _changed_in_spec(options)
+    if options.check:
+        settings["check"] = spec.check and spec.check.as_json()
+    _note_missing_check(run, recorder, spec)
     limits = _given_values(options.limits, spec.limits)
     if model or settings or limits:
         recorder.emit(
@@ -280,6 +304,19 @@ def _record_changes(run: RunRecord, recorder: Recorder, spec: RunSpec, options: 
         )
     if options.sandbox is not None:
         disown_files(options.sandbox)
+
+
+def _note_missing_check(run: RunRecord, recorder: Recorder, spec: RunSpec) -> None:
+    """Record that a function which checked the run is not known here: nothing checks what follows."""
+    changed = {name: value for one in run.trajectory.changed for name, value in one.settings.items()}
+    named = named_check(run, changed)
+    if spec.check is None and isinstance(named, Mapping) and named.get("function"):
+        recorder.emit(
+            ev.Noted(
+                text=f"The check {str(named['function'])[:80]} is a Python function, which no record holds: give it "
+                "again, as in result.resume(check=...), to have the result checked."
+            )
+        )
 
 
 def _given_values(given: Any, value: Any) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from llm_sandbox_nb.runs.rewind import (
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.branches import Branch
+from llm_sandbox_nb.trajectory.doubts.rules import Rule
 from llm_sandbox_nb.trajectory.run_folder import FILES, RunFiles
 from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 
@@ -171,6 +172,8 @@ class Run(RunRecord, Awaitable):
         sandbox: Any = None,
         isolation: str | None = None,
         network: str | None = None,
+        allow: Any = None,
+        secrets: Any = None,
         api_base: str | None = None,
         api_key: str | None = None,
         listeners: Iterable[Listener] = (),
@@ -182,6 +185,11 @@ class Run(RunRecord, Awaitable):
         context: Any = None,
         command_timeout: float | None = None,
         retries: Any = None,
+        doubts: Iterable[Rule] | None = None,
+        check: Any = None,
+        check_files: Any = None,
+        check_tries: int | None = None,
+        check_timeout: float | None = None,
         **more: Any,
     ) -> Run:
         """Resume: after a pause, or, when the run has ended, from where it stands to its new end.
@@ -192,11 +200,12 @@ class Run(RunRecord, Awaitable):
             settings, limits: a `ModelSettings` and `RunLimits`, or the values that change.
             sandbox: an open sandbox to work in; else the run's own, or a new one with the run's files. When a
                 notebook's cell opened it with `await`, await this call too: it works in the cell's event loop.
-            isolation, network: for a new sandbox; else as it was. `"process"`, and an open network where it is not
-                the default, must be named for a run that was loaded from its folder.
+            isolation, network, allow, secrets: for a new sandbox; else as it was. `"process"`, an open network where it
+                is not the default, allowed hosts and secrets must be named for a run that was loaded from its folder.
             api_base, api_key: of the model, where the run was loaded from its folder.
-            tools: the run's own tools, where the run was loaded from its folder: see `solve`.
+            tools, doubts: the run's own tools and rules, where the run was loaded from its folder: see `solve`.
             tool_calls, same_failures, context, command_timeout, retries: of an ended run, see `solve`.
+            check, check_files, check_tries, check_timeout: of an ended run, see `solve`; else its check stays.
             listeners, control, more: see `solve`.
             others: undo what other runs have changed in the run's sandbox since; `undo` brings it back.
 
@@ -209,8 +218,11 @@ class Run(RunRecord, Awaitable):
             raise InputError(
                 f"resume takes a text for the model first, not {text!r:.80}: name what else you give."
             )
+        given_check = {"check": check, "check_files": check_files, "check_tries": check_tries,
+                       "check_timeout": check_timeout}  # fmt: skip
+        given_check = {name: value for name, value in given_check.items() if value is not None}
         if self.context.session is not None:
-            lasting = {"tool_calls": tool_calls, "same_failures": same_failures, "context": context,
+            lasting = {**given_check, "tool_calls": tool_calls, "same_failures": same_failures, "context": context,
                        "command_timeout": command_timeout, "retries": retries}  # fmt: skip
             if given := [name for name, value in lasting.items() if value is not None]:
                 raise InputError(f"{given[0]} cannot change before the run has ended: resume it without.")
@@ -223,9 +235,10 @@ class Run(RunRecord, Awaitable):
 
         def work(listeners: Iterable[Listener] = listeners) -> Coroutine[Any, Any, Run]:
             options = ResumeOptions(
-                text, model, settings, limits, sandbox, {"isolation": isolation, "network": network}, api_base,
-                api_key, listeners, control, more, tools, others, tool_calls, same_failures, context, command_timeout,
-                retries,
+                text, model, settings, limits, sandbox,
+                {"isolation": isolation, "network": network, "allow": allow, "secrets": secrets}, api_base, api_key,
+                listeners, control, more, tools, others, tool_calls, same_failures, context, command_timeout,
+                retries, doubts, given_check,
             )  # fmt: skip
             return resume(self, options)
 
@@ -455,6 +468,11 @@ class Run(RunRecord, Awaitable):
         return pandas.DataFrame(rows, columns=_COLUMNS)
 
     @property
+    def connections(self) -> list[ev.ConnectionMade]:
+        """What left the sandbox, or tried to, where its network is an allow-list: see `open_sandbox`."""
+        return list(self.trajectory.connections)
+
+    @property
     def files(self) -> RunFiles:
         """What the model left in the output folder. A notebook shows a file by its kind."""
         return RunFiles(self.folder / FILES, ShownFile)
@@ -469,7 +487,7 @@ class Run(RunRecord, Awaitable):
         answer = f", answer {_short(self.answer)!r}" if self.answer else ""
         files = f", {plural(len(self.files), 'file')}" if len(self.files) else ""
         if self.trajectory.finish is not None:
-            state = f"{state} after {plural(self.trajectory.steps_done, 'step')}"
+            state = f"{state} · {plural(self.trajectory.steps_done, 'step')}"
         state = f"{state}{answer}{files}"
         if self.trajectory.ready_at is not None and not live:
             state = f"{ready_text(self.trajectory.ready_at)}{files}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+from llm_sandbox_nb.agent.checks import CHECK_TIMEOUT, CheckFunction, checked_check
 from llm_sandbox_nb.agent.context_window import ContextMode
 from llm_sandbox_nb.agent.control.on_pause import OnPause, checked_on_pause, pause_handler
 from llm_sandbox_nb.agent.control.pause_rules import Predicate
@@ -34,6 +35,7 @@ from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT, Directories, Sandbox
 from llm_sandbox_nb.sandbox.isolations import ISOLATIONS, has_own_root
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.doubts.rules import Rule
 
 
 class LiveCard(Protocol):
@@ -78,6 +80,8 @@ async def solve(
     profile: str = "standard",
     image: str | None = None,
     network: str | None = None,
+    allow: str | Sequence[str] = (),
+    secrets: Mapping[str, str | Sequence[str]] | Sequence[str] = (),
     sandbox_options: Mapping[str, Any] | None = None,
     sandbox: Sandbox | Awaitable[Sandbox] | None = None,
     inputs: InputFiles = None,
@@ -94,7 +98,12 @@ async def solve(
     same_failures: int = 8,
     remind: bool = True,
     context: ContextMode = "mask",
+    check: str | CheckFunction | None = None,
+    check_files: InputFiles = None,
+    check_tries: int = 1,
+    check_timeout: float = CHECK_TIMEOUT,
     tools: Iterable[Callable[..., Any]] = (),
+    doubts: Iterable[Rule] = (),
     api_base: str | None = None,
     api_key: str | None = None,
     listeners: Iterable[Listener] = (),
@@ -112,7 +121,8 @@ async def solve(
     Args:
         task: what to do, taken literally.
         model: a LiteLLM name such as `"openai/gpt-5"`, `"scripted/strawberry"`, or any `Model`.
-        isolation, profile, image, network, sandbox_options: see `open_sandbox`; the last has the others.
+        isolation, profile, image, network, allow, secrets, sandbox_options: see `open_sandbox`; the last has the
+            others.
         sandbox: an open sandbox to work in, or something to await for one; it stays open afterwards. Its
             isolation must be named in `isolation` when that is `"process"`.
         inputs: files, folders (their content), or a mapping of names to contents, for the input folder: paths, bytes
@@ -131,8 +141,16 @@ async def solve(
         remind: tell a model that submits with nothing saved and nothing said, once, how to save its result.
         context: what is sent when a conversation fills three quarters of the model's context: `"mask"` (old outputs
             as one line each), `"summary"` (of the old steps, by the model) or `"full"` (all, until it no longer fits).
+        check: a command that checks the result after the model has submitted, or a function of the run that returns
+            true or false, a number or a text. The command runs in a sandbox of its own, with a copy of the model's
+            folders: the model can neither see nor change it. Exit code 0 passes. `run.checks` has the verdicts.
+        check_files: files that only the check has, as `inputs`: its command runs in their folder.
+        check_tries: how often the result is checked: after a check that failed, but the last, the model reads its
+            output and continues in its sandbox.
+        check_timeout: seconds for one check.
         tools: your own functions that the model can call too. Name, docstring and types tell the model what they do.
             They run in this process, with your rights, and not in the sandbox.
+        doubts: your own rules: functions that get the record at the end, and return doubts about the result.
         api_base, api_key: where the model is, and its key, which is never written anywhere.
         listeners: called with every event, also the transient ones.
         on_run: called with the run, which is returned in the end, once its folder exists.
@@ -178,7 +196,9 @@ async def solve(
         same_failures=same_failures,
         remind=remind,
         context=context,
+        check=checked_check(check, check_files, check_tries, check_timeout),
         toolbox=with_own_tools(tools),
+        doubts=tuple(doubts),
         pause_rules=checked_pause_rules(step, breakpoints, break_when, approve),
         make_model=lambda name: _other_model(name, model, api_base, api_key),
         provenance=provenance,
@@ -189,7 +209,15 @@ async def solve(
         await spec.model.check()
     card = await LiveCards.open(show)
     require_decider(spec.pause_rules, decided=decided or (card is not None and card.can_decide))
-    opening = _opening(sandbox, isolation, profile, image, network, sandbox_options or {})
+    opening = _opening(
+        sandbox,
+        isolation,
+        profile,
+        image,
+        network,
+        {"allow": allow, "secrets": secrets},
+        sandbox_options or {},
+    )
     listeners = listeners if card is None else [*listeners, card.listen]
     recorder = Recorder(new_run_folder(Path(output_dir), name), listeners)
     run = Run(recorder.folder, recorder.trajectory, control)
@@ -256,13 +284,15 @@ def _opening(
     profile: str,
     image: str | None,
     network: str | None,
+    lists: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> SandboxOpening:
     if not isinstance(options, Mapping):
         raise InputError(f"sandbox_options is a mapping, as in {{'env': {{...}}}}, not {options!r:.80}.")
     if sandbox is None:
         named = {"isolation": isolation, "profile": profile, "image": image, "network": network}
-        given = {name: value for name, value in {**options, **named}.items() if value is not None}
+        named |= {name: value or None for name, value in lists.items()}
+        given = dict(options) | {name: value for name, value in named.items() if value is not None}
         return SandboxOpening.new(given)
     if isinstance(sandbox, Sandbox):
         return SandboxOpening(sandbox, owned=False, root=sandbox.directories.root)

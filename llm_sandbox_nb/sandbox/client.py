@@ -376,6 +376,8 @@ class ChannelSandbox(CheckpointingSandbox):
 
     async def close(self) -> None:
         """See `Sandbox.close`."""
+        if self.network is not None:
+            await self.network.close()
         await self.channel.close()
         await asyncio.shield(self._end())
         await self.history.close()

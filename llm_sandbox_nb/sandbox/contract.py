@@ -252,6 +252,55 @@ class History(Protocol):
         ...
 
 
+@dataclass
+class Connection:
+    """What became of one connection of a sandbox whose network is an allow-list."""
+
+    host: str
+    port: int
+    decision: Literal["allowed", "refused", "failed"] = "allowed"
+    """`refused`: by the policy. `failed`: the server does not answer, or the client has left."""
+    reason: str = ""
+    """Why it was refused, or failed."""
+    rule: str = ""
+    """The entry of the list that let it through."""
+    address: str = ""
+    """Where it went, or would have gone."""
+    secrets: list[str] = field(default_factory=list)
+    """The names of the secrets that were put in."""
+    sent: int = 0
+    """Bytes to the server."""
+    received: int = 0
+    started: float = 0.0
+    """Seconds since the epoch."""
+    duration: float = 0.0
+
+
+class Network(Protocol):
+    """What an owner has of the network of its sandbox: see `SandboxOptions.allow`."""
+
+    on_connection: Callable[[Connection], None] | None
+    """Called with every connection that ends or is refused."""
+
+    @property
+    def connections(self) -> Sequence[Connection]:
+        """Those that have ended or were refused, the oldest first."""
+        ...
+
+    @property
+    def closed(self) -> str:
+        """Why nothing is let through any more; empty while the network works."""
+        ...
+
+    def permit(self, entry: str, *, once: bool = False) -> None:
+        """Let a further entry of the list through: its next connection, or all from now on. Raises ValueError."""
+        ...
+
+    async def close(self) -> None:
+        """Close all connections, and take no more."""
+        ...
+
+
 class Sandbox(ABC):
     """A computer for one model. Async, to be used from one event loop; several calls may run at once.
 
@@ -264,6 +313,8 @@ class Sandbox(ABC):
     protection: Protection
     history: History
     """The history of the files: everything that commands can write, anywhere, kept outside of the sandbox."""
+    network: Network | None = None
+    """What leaves the sandbox, where its network is an allow-list that this process holds."""
 
     @abstractmethod
     async def run(

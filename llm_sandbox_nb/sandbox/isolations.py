@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PROFILES = ("standard", "strict")
-NETWORKS = ("none", "open")
+NETWORKS = ("none", "allow", "public", "open")
+"""From the safest to the one that is not safe: `open` reaches what listens on this machine and around it."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ class Isolation:
     isolates: bool = True
     takes_images: bool = False
     networks: tuple[str, ...] = NETWORKS
-    open_profiles: tuple[str, ...] = ()
-    """The profiles whose network is open when none is named."""
+    usual_network: str = "none"
+    """The network of the profile `standard` when none is named; `strict` has none where it can be taken away."""
     own_root: bool = False
     """Each sandbox's working directory is a folder of this machine, and checkpoints keep only that; else it is
     `/testbed`, and they keep everything that can be written."""
@@ -46,7 +47,7 @@ ISOLATIONS: dict[str, Isolation] = {
             "start an engine or point DOCKER_HOST to one; make the image: llm-sandbox-nb image build",
             "It covers every file in the container, but not running processes.",
             takes_images=True,
-            open_profiles=("standard",),
+            usual_network="public",
             survives_owner=True,
         ),
         Isolation(
@@ -54,6 +55,7 @@ ISOLATIONS: dict[str, Isolation] = {
             "llm_sandbox_nb.sandbox.bubblewrap.sandbox",
             "on Linux, install the package bubblewrap and allow unprivileged user namespaces",
             "It covers every folder that can be written in the sandbox, but not running processes.",
+            networks=("none", "allow", "open"),
         ),
         Isolation(
             "process",
@@ -64,7 +66,7 @@ ISOLATIONS: dict[str, Isolation] = {
             automatic=False,
             isolates=False,
             networks=("open",),
-            open_profiles=PROFILES,
+            usual_network="open",
             own_root=True,
         ),
     )
@@ -85,9 +87,12 @@ def automatic_isolations() -> list[str]:
     return [row.name for row in ISOLATIONS.values() if row.automatic]
 
 
-def is_open_by_default(name: object, profile: object) -> bool:
-    """Whether the network is open when none is named; false for names that this version does not know."""
-    return isinstance(name, str) and name in ISOLATIONS and profile in ISOLATIONS[name].open_profiles
+def default_network(name: object, profile: object) -> str:
+    """The network when none is named; `"none"` for names that this version does not know."""
+    if not isinstance(name, str) or name not in ISOLATIONS:
+        return "none"
+    row = ISOLATIONS[name]
+    return "none" if profile == "strict" and "none" in row.networks else row.usual_network
 
 
 def has_own_root(name: object) -> bool:

@@ -17,6 +17,7 @@ from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError
 from llm_sandbox_nb.sandbox.history.checkpointing import remove_stale
 from llm_sandbox_nb.sandbox.isolations import ISOLATIONS, automatic_isolations
 from llm_sandbox_nb.sandbox.leftover_folders import remove_temporary_folders
+from llm_sandbox_nb.sandbox.network.secrets import parse_secrets
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 from llm_sandbox_nb.windows import NO_SANDBOX, is_windows
 
@@ -134,6 +135,8 @@ def open_sandbox(
     index_url: str | None = None,
     proxy: str | None = None,
     env: Mapping[str, str] | None = None,
+    allow: str | Sequence[str] = (),
+    secrets: Mapping[str, str | Sequence[str]] | Sequence[str] = (),
 ) -> OpeningSandbox:
     """Open a sandbox: `async with open_sandbox("docker") as box:`, or `box = await open_sandbox()`.
 
@@ -142,13 +145,18 @@ def open_sandbox(
             engine answers and has the image, else bubblewrap when it works here; never `"process"`.
         profile: `"standard"` (root inside) or `"strict"` (an ordinary user, no capability, no network).
         image: Docker image; the project's own when None.
-        network: `"none"` or `"open"`; None leaves it to the isolation and profile.
+        network: `"none"`; `"allow"`, the hosts of `allow` only; `"public"`, the internet, but no private address and
+            none of the host (Docker); or `"open"`, which is not safe: all that the host reaches. None leaves it to
+            the isolation and profile.
         limits: memory, processes, processors.
         directories: where things are inside; the defaults are `/testbed` and below.
         ca_bundle: PEM file of this machine that programs inside shall trust.
         index_url: Python package index to use inside.
         proxy: HTTP proxy to use inside.
         env: more environment variables. Nothing of this process's environment goes in otherwise.
+        allow: with the network `"allow"`: hosts that may be reached, as in `["pypi", "github.com:443", "*.a.org"]`.
+        secrets: with the network `"allow"`: environment variables of this process, each with the hosts that get its
+            value, as in `{"GITHUB_TOKEN": "api.github.com"}`. The sandbox has a placeholder in its place.
 
     Raises, when it is started:
         IsolationUnavailableError: the isolation does not work here; says what to do.
@@ -167,22 +175,35 @@ def open_sandbox(
         index_url,
         proxy,
         dict(env or {}),
+        allow=(allow,) if isinstance(allow, str) else tuple(allow),
+        secrets=parse_secrets([secrets] if isinstance(secrets, str) else secrets),
     )
     options.check_files()
     return OpeningSandbox(options)
 
 
 async def start_sandbox(
-    options: SandboxOptions, *, labels: Mapping[str, str] | None = None
+    options: SandboxOptions, *, labels: Mapping[str, str] | None = None, served_elsewhere: bool = False
 ) -> ChannelSandbox:
-    """Start what `options` ask for. It can start others like itself, for forks. `labels`: see `Implementation`."""
+    """Start what `options` ask for. It can start others like itself, for forks. `labels`: see `Implementation`.
+
+    `served_elsewhere`: another process will serve its network, if that is an allow-list; see `serve_network`.
+    """
     await asyncio.to_thread(_remove_temporary_once)
     name = options.isolation
     if name in (None, "auto"):
         name = await choose_isolation(options)
         options = replace(options, isolation=name)
     sandbox = await load_isolation(name).start(options, labels=labels)
-    sandbox.start_clone = lambda: start_sandbox(options)
+    sandbox.start_clone = lambda: start_sandbox(options, served_elsewhere=served_elsewhere)
+    if options.network == "allow" and not served_elsewhere:
+        from llm_sandbox_nb.sandbox.network.attach import serve_network
+
+        try:
+            await serve_network(sandbox, options.allow, options.secrets, ca_bundle=options.ca_bundle)
+        except BaseException:
+            await asyncio.shield(sandbox.close())
+            raise
     return sandbox
 
 
@@ -216,17 +237,22 @@ async def choose_isolation(options: SandboxOptions) -> str:
         IsolationUnavailableError: none does; says why.
     """
     problems: dict[str, str] = {}
-    for name in automatic_isolations():
-        if options.image is not None and not ISOLATIONS[name].takes_images:
-            continue
-        problem = await load_isolation(name).why_unavailable(options.image)
+    usable = [
+        row
+        for row in map(ISOLATIONS.__getitem__, automatic_isolations())
+        if (options.image is None or row.takes_images)
+        and (options.network is None or options.network in row.networks)
+    ]
+    for row in usable:
+        problem = await load_isolation(row.name).why_unavailable(options.image)
         if not problem:
-            return name
-        problems[name] = problem
-    if options.image is not None:
+            return row.name
+        problems[row.name] = problem
+    if len(usable) < len(automatic_isolations()):
+        what = f"network {options.network!r}" if options.image is None else f"image {options.image!r}"
         needed = " or ".join(name.capitalize() for name in problems)
         raise IsolationUnavailableError(
-            f"The image {options.image!r} needs {needed}. {' '.join(f'{one}.' for one in problems.values())}"
+            f"The {what} needs {needed}. {' '.join(f'{one}.' for one in problems.values())}"
         )
     unprotected = " or ".join(repr(row.name) for row in ISOLATIONS.values() if not row.isolates)
     raise IsolationUnavailableError(

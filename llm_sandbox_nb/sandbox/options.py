@@ -13,9 +13,16 @@ from urllib.parse import urlsplit
 
 from llm_sandbox_nb.sandbox.contract import Directories, Limits, Protection
 from llm_sandbox_nb.sandbox.isolations import ISOLATIONS, NETWORKS, PROFILES, isolation_choices
+from llm_sandbox_nb.sandbox.network.environment import CA_VARIABLES, door_variables, proxy_variables
+from llm_sandbox_nb.sandbox.network.policy import checked_entries
+from llm_sandbox_nb.sandbox.network.secrets import parse_secrets
 
+_ALLOW = "allow"
 _TEXTS = ("isolation", "profile", "image", "network", "index_url", "proxy")
+GIT_EMAIL = "sandbox@localhost"
+"""Variable EMAIL inside: git commits with it and the user's name, unless a setting names another."""
 _LONGEST_TEXT = 4096
+_MOST_ENTRIES = 1000
 _LONGEST_PEM = 4 * 1024 * 1024
 
 
@@ -40,6 +47,10 @@ class SandboxOptions:
     """More environment variables for everything inside."""
     ca_bundle_pem: str | None = None
     """The certificates themselves, from a client whose files are not here."""
+    allow: tuple[str, ...] = ()
+    """With the network `allow`: the hosts that may be reached, see `network.policy.HostRule`."""
+    secrets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """With the network `allow`: environment variables of the owner, each with the hosts that get its value."""
 
     def __post_init__(self) -> None:
         """Refuse invalid values and combinations, in one sentence.
@@ -53,6 +64,7 @@ class SandboxOptions:
             check_choice("profile", self.profile, PROFILES)
         if self.network is not None:
             check_choice("network", self.network, NETWORKS)
+        self._check_allowed()
         isolation = ISOLATIONS.get(self.isolation or "auto")
         if isolation and self.image is not None and not isolation.takes_images:
             takers = " or ".join(repr(one.name) for one in ISOLATIONS.values() if one.takes_images)
@@ -61,11 +73,30 @@ class SandboxOptions:
             )
         if isolation and self.network is not None and self.network not in isolation.networks:
             possible = " or ".join(f"network={name!r}" for name in isolation.networks)
+            if self.network == _ALLOW:
+                raise ValueError(
+                    f"isolation {isolation.name!r} cannot hold a list of allowed hosts, because nothing separates it "
+                    "from this machine's network; use another isolation."
+                )
             raise ValueError(
-                f"isolation {isolation.name!r} cannot take the network away; use another, or {possible}."
+                f"isolation {isolation.name!r} has no network {self.network!r}: use another isolation, or {possible}."
             )
         _check_limits(self.resources)
         _check_environment(self.env)
+
+    def _check_allowed(self) -> None:
+        allow, secrets = checked_entries(self.allow), parse_secrets(self.secrets)
+        network = self.network or (_ALLOW if allow or secrets else None)
+        if network != _ALLOW and (allow or secrets):
+            raise ValueError(
+                f"network={network!r} takes no list of hosts and no secrets: say network='allow' instead."
+            )
+        if network == _ALLOW and self.proxy:
+            raise ValueError(
+                "network='allow' brings its own proxy into the sandbox: leave the option proxy out."
+            )
+        for name, value in (("allow", allow), ("secrets", secrets), ("network", network)):
+            object.__setattr__(self, name, value)
 
     def check_files(self) -> None:
         """Refuse a CA bundle that does not exist.
@@ -92,6 +123,8 @@ class SandboxOptions:
             **{name: getattr(self, name) for name in _TEXTS},
             "limits": self.limits and asdict(self.limits),
             "ca_bundle": self.ca_bundle and str(self.ca_bundle),
+            "allow": list(self.allow) or None,
+            "secrets": {name: list(hosts) for name, hosts in self.secrets.items()} or None,
         }
 
     @classmethod
@@ -112,6 +145,8 @@ class SandboxOptions:
             limits=_limits(data.get("limits"), default_limits or Limits()),
             ca_bundle=Path(bundle) if bundle else None,
             ca_bundle_pem=_text(data, "ca_bundle_pem", _LONGEST_PEM),
+            allow=_texts(data, "allow"),
+            secrets=_secrets(data.get("secrets")),
         )
 
     def unmet_by(self, running: SandboxOptions, protection: Protection) -> dict[str, tuple[object, object]]:
@@ -125,7 +160,9 @@ class SandboxOptions:
         for name in [one.name for one in fields(self) if one.name not in ("directories", "env")]:
             asked, started = getattr(self, name), getattr(running, name)
             in_force = getattr(protection, name) if name in _IN_FORCE else protection.details.get(name)
-            if asked not in (None, started, in_force) and not (name == "isolation" and asked == "auto"):
+            if asked not in (None, (), {}, started, in_force) and not (
+                name == "isolation" and asked == "auto"
+            ):
                 found[name] = (asked, in_force or started)
         return found
 
@@ -177,6 +214,27 @@ def _text(data: Mapping[str, Any], name: str, longest: int = _LONGEST_TEXT) -> s
     return value
 
 
+def _texts(data: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    value = data.get(name)
+    if value is None:
+        return ()
+    if (
+        not isinstance(value, list)
+        or len(value) > _MOST_ENTRIES
+        or not all(isinstance(one, str) for one in value)
+    ):
+        raise ValueError(f"{name!r} must be a list of at most {_MOST_ENTRIES} texts, or be left out.")
+    return tuple(value)
+
+
+def _secrets(value: Any) -> dict[str, tuple[str, ...]]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or len(value) > _MOST_ENTRIES:
+        raise ValueError("'secrets' must be an object of names, each with a list of hosts, or be left out.")
+    return {str(name): _texts(value, name) for name in value}
+
+
 def _limits(value: Any, defaults: Limits) -> Limits | None:
     if value is None:
         return None
@@ -196,12 +254,13 @@ def site_environment(options: SandboxOptions, ca_path: str | None) -> dict[str, 
     """Variables that point the usual programs to a site's certificates (`ca_path` inside), index, proxy."""
     found: dict[str, str] = {}
     if ca_path is not None:
-        found |= dict.fromkeys(_CA_VARIABLES, ca_path)
+        found |= dict.fromkeys(CA_VARIABLES, ca_path)
     if options.index_url is not None:
         found |= {"PIP_INDEX_URL": options.index_url, "UV_DEFAULT_INDEX": options.index_url}
     if options.proxy is not None:
-        names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
-        found |= dict.fromkeys(names, options.proxy) | dict.fromkeys(("no_proxy", "NO_PROXY"), _LOCAL)
+        found |= proxy_variables(options.proxy)
+    if options.network == _ALLOW:
+        found |= door_variables(options.secrets)
     return found
 
 
@@ -214,14 +273,3 @@ def stated_addresses(options: SandboxOptions) -> tuple[tuple[str, int], ...]:
             address = str(ipaddress.ip_address(parts.hostname or ""))
             found.append((address, parts.port or {"https": 443}.get(parts.scheme, 80)))
     return tuple(found)
-
-
-_LOCAL = "localhost,127.0.0.1,::1"
-_CA_VARIABLES = (
-    "SSL_CERT_FILE",
-    "REQUESTS_CA_BUNDLE",
-    "CURL_CA_BUNDLE",
-    "PIP_CERT",
-    "GIT_SSL_CAINFO",
-    "NODE_EXTRA_CA_CERTS",
-)

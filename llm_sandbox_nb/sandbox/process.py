@@ -21,7 +21,7 @@ from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.contract import Directories, Protection, ResourceUsage, Sandbox
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError
 from llm_sandbox_nb.sandbox.leftover_folders import make_owned_folder, remove_left_folders
-from llm_sandbox_nb.sandbox.options import SandboxOptions, site_environment
+from llm_sandbox_nb.sandbox.options import GIT_EMAIL, SandboxOptions, site_environment
 from llm_sandbox_nb.sandbox.protocol.answers import disk_limits
 from llm_sandbox_nb.sandbox.protocol.channel import Channel
 from llm_sandbox_nb.sandbox.protocol.frames import StreamTransport
@@ -147,7 +147,13 @@ def _environment(folder: Path, options: SandboxOptions) -> dict[str, str]:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         user = str(os.getuid())
-    own = {"HOME": str(folder / "home"), "TMPDIR": str(folder / "tmp"), "USER": user, "LOGNAME": user}
+    own = {
+        "HOME": str(folder / "home"),
+        "TMPDIR": str(folder / "tmp"),
+        "USER": user,
+        "LOGNAME": user,
+        "EMAIL": GIT_EMAIL,
+    }
     ca_path = str(options.ca_bundle.resolve()) if options.ca_bundle else None
     # `python3` is the Python that runs this, with its packages, also when its environment was not activated.
     path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])

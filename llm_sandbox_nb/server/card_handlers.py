@@ -1,30 +1,36 @@
-"""The route by which a notebook gets the final card of a run that it shows as it was when it was saved.
+"""Records as a page shows them: the final card of a run, and the events of another project's `trajectory.json`.
 
-See `rest-api.yml`. The card is made by another process, `llm_sandbox_nb.card.saved`: this one knows no cards.
+See `rest-api.yml`. Other processes read the records, `llm_sandbox_nb.card.saved` and `llm_sandbox_nb.formats`: this one
+knows neither cards nor formats, and a record that is damaged or very large costs it nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from jupyter_server.auth.decorator import authorized
 from tornado import web
 
+from llm_sandbox_nb.sandbox.errors import OutputLimitExceededError
 from llm_sandbox_nb.server.handlers import API, SandboxAPIHandler, report_errors
 from llm_sandbox_nb.server.run_handlers import RUN_ID, contents_path, record_folder
 from llm_sandbox_nb.server.runs import RunControlError, UnknownRunError
 
 _LIMIT = 64 * 1024 * 1024
-"""Bytes of a card."""
+"""Bytes that such a process may print, and bytes of a `trajectory.json`."""
 _PATIENCE = 60.0
-"""Seconds that making one may take."""
+"""Seconds that reading a record may take."""
 _RUNNING = 4
 """The exit code of `llm_sandbox_nb.card.saved` when a process still executes the run."""
 _one_at_a_time = asyncio.Semaphore(1)
 NO_RECORD = "The record of this run is not beside the notebook, or cannot be read."
+NO_TRAJECTORY = "This file is no trajectory."
+TOO_LARGE = "This file is too large to be shown: read it with llm-sandbox-nb show."
 
 
 class RunCardHandler(SandboxAPIHandler):
@@ -45,42 +51,70 @@ class RunCardHandler(SandboxAPIHandler):
             folder = record_folder(notebook, run_id)
         if folder is None:
             raise UnknownRunError(NO_RECORD)
-        async with _one_at_a_time:
-            card = await _card(folder, notebook.parent if notebook is not None else folder)
+        code, card = await _printed(
+            "llm_sandbox_nb.card.saved", str(folder), cwd=notebook.parent if notebook is not None else folder
+        )
+        if code == _RUNNING:
+            raise RunControlError("A process still executes the run.")
+        if code != 0:
+            raise UnknownRunError(NO_RECORD)
         self.set_header("Content-Type", "application/json")
         self.finish(card)
 
 
-async def _card(folder: Path, below: Path) -> bytes:
-    """The card as JSON. Raises RunControlError while a process executes the run, UnknownRunError when there is none."""
-    # Isolated from the notebook's folder: nothing that lies there is imported.
-    command = [sys.executable, "-P", "-m", "llm_sandbox_nb.card.saved", str(folder)]
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        cwd=below,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    assert process.stdout is not None
-    card = bytearray()
-    try:
-        async with asyncio.timeout(_PATIENCE):
-            while len(card) <= _LIMIT and (part := await process.stdout.read(1024 * 1024)):
-                card += part
-            code = await process.wait() if len(card) <= _LIMIT else None
-    except TimeoutError:
-        code = None
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if code == _RUNNING:
-        raise RunControlError("A process still executes the run.")
-    if code != 0:
-        raise UnknownRunError(NO_RECORD)
-    return bytes(card)
+class ForeignRecordHandler(SandboxAPIHandler):
+    """A `trajectory.json` of the LLM-in-Sandbox paper, which the page sends."""
+
+    @web.authenticated
+    @authorized
+    @report_errors
+    async def post(self) -> None:
+        """Its events, as a journal has them."""
+        if len(self.request.body) > _LIMIT:
+            raise OutputLimitExceededError(TOO_LARGE)
+        with tempfile.TemporaryFile() as given:
+            given.write(self.request.body)
+            given.seek(0)
+            code, record = await _printed("llm_sandbox_nb.formats.llm_in_sandbox", given=given)
+        if code is None:
+            raise OutputLimitExceededError(TOO_LARGE)
+        if code != 0:
+            raise ValueError(NO_TRAJECTORY)
+        self.set_header("Content-Type", "application/json")
+        self.finish(record)
 
 
-card_routes: list[tuple[str, type[Any]]] = [(rf"{API}/runs/{RUN_ID}/card", RunCardHandler)]
-"""The route below the server's base URL."""
+async def _printed(
+    module: str, *arguments: str, cwd: Path | None = None, given: IO[bytes] | None = None
+) -> tuple[int | None, bytes]:
+    """The exit code of a program of this package, and what it printed; no code when that takes too much or too long."""
+    async with _one_at_a_time:
+        # -P: nothing that lies in the notebook's folder is imported.
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", module, *arguments),
+            cwd=cwd,
+            stdin=given or subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert process.stdout is not None
+        printed = bytearray()
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                while len(printed) <= _LIMIT and (part := await process.stdout.read(1024 * 1024)):
+                    printed += part
+                code = await process.wait() if len(printed) <= _LIMIT else None
+        except TimeoutError:
+            code = None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        return code, bytes(printed)
+
+
+card_routes: list[tuple[str, type[Any]]] = [
+    (rf"{API}/runs/{RUN_ID}/card", RunCardHandler),
+    (rf"{API}/foreign-record", ForeignRecordHandler),
+]
+"""Routes below the server's base URL."""

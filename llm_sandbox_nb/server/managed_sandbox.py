@@ -170,7 +170,7 @@ class Opener:
             options.check_files()
         except FileNotFoundError as error:
             raise IsolationUnavailableError(f"{error} (SandboxPolicy.ca_bundle of this site)") from error
-        return await start_sandbox(options, labels=self._labels(managed))
+        return await start_sandbox(options, labels=self._labels(managed), served_elsewhere=True)
 
     async def adopt(self) -> list[ManagedSandbox]:
         """Adopt the living sandboxes that an earlier server of this key has left; others end when their lease does."""

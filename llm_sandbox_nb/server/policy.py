@@ -14,7 +14,13 @@ from traitlets.config import Configurable
 from llm_sandbox_nb.sandbox.contract import Limits
 from llm_sandbox_nb.sandbox.docker.images import DEFAULT_IMAGE
 from llm_sandbox_nb.sandbox.errors import PolicyError
-from llm_sandbox_nb.sandbox.isolations import NETWORKS, PROFILES, automatic_isolations, isolation_choices
+from llm_sandbox_nb.sandbox.isolations import (
+    NETWORKS,
+    PROFILES,
+    automatic_isolations,
+    default_network,
+    isolation_choices,
+)
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 
 
@@ -46,7 +52,10 @@ class SandboxPolicy(Configurable):
         None, allow_none=True, help="Image of a request that names none; None means this package's own."
     ).tag(config=True)
     allowed_networks = List(
-        Enum(NETWORKS), default_value=list(NETWORKS), help="Networks a sandbox may have."
+        Enum(NETWORKS),
+        default_value=list(NETWORKS),
+        help="Networks a sandbox may have. `open` is not safe: it reaches what listens on this machine and around it; "
+        "where it is allowed, `public` is too.",
     ).tag(config=True)
     default_network = Enum(
         (None, *NETWORKS),
@@ -111,7 +120,9 @@ class SandboxPolicy(Configurable):
         for what in ("isolation", "profile", "network"):
             asked = body.get(what)
             if isinstance(asked, str) and asked not in ("", "auto"):
-                _allowed(what, asked, getattr(self, f"allowed_{what}s"))
+                _allowed(
+                    what, asked, self._networks if what == "network" else getattr(self, f"allowed_{what}s")
+                )
         return SandboxOptions.from_json({**body, "ca_bundle": None}, default_limits=self._default_limits())
 
     def resolve(self, request: SandboxOptions) -> SandboxOptions:
@@ -121,14 +132,17 @@ class SandboxPolicy(Configurable):
             PolicyError: the site does not allow what was asked for; says what it does allow.
             ValueError: what the site chooses does not go with what was asked for.
         """
+        isolation = self._isolation(request.isolation or self.default_isolation)
         return SandboxOptions(
-            isolation=self._isolation(request.isolation or self.default_isolation),
+            isolation=isolation,
             profile=_allowed("profile", request.profile or self.default_profile, self.allowed_profiles),
             image=self._image(request.image),
-            network=self._network(request),
+            network=self._network(request, isolation),
             limits=self._limits(request.limits or self._default_limits()),
             index_url=_sites("package index", request.index_url, self.index_url),
             proxy=_sites("proxy", request.proxy, self.proxy),
+            allow=request.allow,
+            secrets=request.secrets,
             ca_bundle=Path(self.ca_bundle) if self.ca_bundle else None,
             ca_bundle_pem=request.ca_bundle_pem
             and _sites("CA bundle", request.ca_bundle_pem, self.ca_bundle),
@@ -168,14 +182,22 @@ class SandboxPolicy(Configurable):
             "or leave it out."
         )
 
-    def _network(self, request: SandboxOptions) -> str | None:
+    @property
+    def _networks(self) -> list[str]:
+        """Where `open` is allowed, `public` and `allow` are too: they reach less."""
+        return [*self.allowed_networks, *(["public", "allow"] if "open" in self.allowed_networks else [])]
+
+    def _network(self, request: SandboxOptions, isolation: str) -> str | None:
         network = request.network or self.default_network
-        if network is None and set(self.allowed_networks) != set(NETWORKS):
+        if network is None and set(self._networks) != set(NETWORKS):
             profile = request.profile or self.default_profile
-            network = "none" if profile == "strict" else "open"
-            if network not in self.allowed_networks:
-                network = self.allowed_networks[0] if self.allowed_networks else network
-        return network if network is None else _allowed("network", network, self.allowed_networks)
+            names = automatic_isolations() if isolation == "auto" else [isolation]
+            usual = {default_network(name, profile) for name in names}
+            if not usual <= {*self._networks}:
+                network = self.allowed_networks[0] if self.allowed_networks else "none"
+            elif len(usual) == 1:
+                network = usual.pop()
+        return network if network is None else _allowed("network", network, self._networks)
 
     def _limits(self, wanted: Limits) -> Limits:
         for field in fields(Limits):

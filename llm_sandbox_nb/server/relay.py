@@ -45,8 +45,9 @@ Hang = Callable[[int, str], None]
 class _Request:
     """A request of a client: its call, and the pieces of its body that the call has not used yet."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, op: str) -> None:
         self.number = number
+        self.op = op
         self.upstream: int | None = None
         self.cancelled = False
         self.body: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -76,8 +77,8 @@ class RelayClient:
 
     @property
     def requests(self) -> int:
-        """How many requests are pending."""
-        return len(self._requests)
+        """How many requests are pending; one that waits for a connection from inside is no work."""
+        return sum(one.op != "connection" for one in self._requests.values())
 
     # -- from the client -----------------------------------------------------------------------------------
 
@@ -116,7 +117,7 @@ class RelayClient:
         if len(self._requests) >= MAX_REQUESTS:
             self._refuse(frame.request, f"a client may have only {MAX_REQUESTS} pending requests")
             return
-        request = self._requests[frame.request] = _Request(frame.request)
+        request = self._requests[frame.request] = _Request(frame.request, params["op"])
         request.task = asyncio.create_task(self._call(request, params))
 
     def _refuse(self, number: int, message: str) -> None:

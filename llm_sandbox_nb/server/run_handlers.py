@@ -23,7 +23,9 @@ from llm_sandbox_nb.server.runs import (
     UnknownRunError,
 )
 from llm_sandbox_nb.server.sockets import Socket
-from llm_sandbox_nb.trajectory.run_folder import JOURNAL, RunSummary, notebook_folder_name, summaries
+from llm_sandbox_nb.trajectory.doubts.rules import doubts_json
+from llm_sandbox_nb.trajectory.run_folder import JOURNAL, notebook_folder_name
+from llm_sandbox_nb.trajectory.run_summary import RunSummary, summaries
 
 RUN_ID = r"(?P<run_id>[A-Za-z0-9][\w-]{0,127})"
 BROKEN, FOREIGN, UNKNOWN, REPLACED = 4400, 4403, 4404, 4409
@@ -105,6 +107,7 @@ def _listed(one: RunSummary, root: Path | None, live: bool) -> Json:
         "started": one.started,
         **one.run_state(live=live).to_json(),
         "answer": one.answer,
+        "doubts": doubts_json(one.doubts),
         "steps": one.steps,
         "forked_from": one.forked_from,
         "journal": journal.relative_to(root).as_posix() if root and inside else None,

@@ -1,13 +1,15 @@
 """Conversations as token ids: the first prompt, what stands between two replies, and what a reply says.
 
 A reply's ids are used as they were sampled. Only what the environment adds is turned into ids, each piece once, so
-that the ids that are trained are those that were sampled.
+that the ids that are trained are those that were sampled. A template is tried before it is used: what it writes after a
+reply must be the results of the tools and nothing else, and what it writes as a reply must be read back.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from llm_sandbox_nb.model.contract import ToolCall
@@ -15,7 +17,19 @@ from llm_sandbox_nb.model.stream import Assembly, ThinkingSplitter, split_lone_e
 
 _MARK = "\u2402mark\u2403"
 """A text that no template changes: what follows it is what a template writes after a reply."""
-_PROBE = [{"role": "user", "content": "question"}]
+_CUT = "\u2402cut\u2403"
+"""Stands inside a text that looks like a control token, until the text is turned into ids piece by piece."""
+_QUESTION, _RESULT = "probe question", "probe result"
+_PROBE = [{"role": "user", "content": _QUESTION}]
+_PROBE_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "probe_tool",
+        "description": "",
+        "parameters": {"type": "object", "properties": {"text": {"type": "string"}}},
+    },
+}
+_PROBE_ARGUMENTS = '{"text": "two\\nlines and \\"quotes\\""}'
 
 
 class Tokenizer(Protocol):
@@ -46,38 +60,60 @@ class ChatTokens:
     """Renders with one tokenizer and its chat template.
 
     Raises:
-        TemplateError: there is no template, or it shows no tools, no results of tools, or no end of a reply.
+        TemplateError: there is no template, or it shows no tools, no calls, no results of tools, or no end of a reply.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self._check()
         self.end = int(tokenizer.eos_token_id or 0)
         """The id that ends a reply."""
+        self._as_text = False
+        """Whether the template takes arguments as JSON texts; most take objects."""
+        self._most_calls: int | None = None
+        """The most calls that it writes in one reply; None: any number."""
+        self._special, self._control = _control_tokens(tokenizer)
+        self._check()
+
+    @property
+    def family(self) -> str:
+        """What the template is called in errors: its family, and the tokenizer's name where it has one."""
+        template = str(self.tokenizer.chat_template)
+        family = next((name for mark, name in FAMILIES if mark in template), "an unknown family")
+        name = str(getattr(self.tokenizer, "name_or_path", "") or "")
+        return f"{family}, {name}" if name else family
 
     def first(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[int]:
         """The ids of a conversation that begins, up to where the reply begins."""
-        return self._ids(self._text(messages, tools, reply=True))
+        return self._ids(messages, lambda guarded: self._text(guarded, tools, reply=True))
 
     def between(self, messages: Sequence[dict[str, Any]], *, calls: Sequence[ToolCall] = ()) -> list[int]:
         """The ids of messages that follow a reply with these calls, up to where the next reply begins.
 
         The id that ends the reply is not among them.
         """
-        text = self._text([*_PROBE, _asked(_MARK, calls), *messages], (), reply=True)
-        rest = text.rpartition(_MARK)[2]
-        return self._ids(rest.partition(str(self.tokenizer.eos_token))[2])
+        return self._ids(messages, lambda guarded: self._after_reply(guarded, calls))
 
-    def reply(self, message: dict[str, Any]) -> list[int]:
-        """The ids of a reply as the template writes it, with its end: for replies that were not sampled as ids."""
-        begun = self._text(_PROBE, (), reply=True)
-        whole = self._text([*_PROBE, _with_objects(message)], (), reply=False)
-        if not whole.startswith(begun):
-            raise TemplateError(
-                "The chat template writes a reply otherwise than it begins one: use the model's training template."
-            )
-        said = whole[len(begun) :].rpartition(str(self.tokenizer.eos_token))[0]
-        return [*self._ids(said), self.end]
+    def reply(self, message: dict[str, Any], after: Sequence[dict[str, Any]] = ()) -> list[int]:
+        """The ids of a reply as the template writes it, with its end: for replies that were not sampled as ids.
+
+        `after`: the messages that follow it; some templates write the last reply otherwise than those before.
+
+        Raises:
+            TemplateError: the template cannot write it.
+        """
+
+        def said(guarded: list[dict[str, Any]]) -> str:
+            begun = self._text(_PROBE, (), reply=True)
+            following = [{**one, "content": _RESULT} for one in after]
+            whole = self._written([*_PROBE, self._with_arguments(guarded[0]), *following], reply=False)
+            if not whole.startswith(begun):
+                raise TemplateError(
+                    f"The chat template ({self.family}) writes a reply otherwise than it begins one: use the model's "
+                    "training template."
+                )
+            return whole[len(begun) :].partition(str(self.tokenizer.eos_token))[0]
+
+        return [*self._ids([message], said, self._special), self.end]
 
     def read(
         self, ids: Sequence[int], tools: Sequence[dict[str, Any]], number: int
@@ -98,6 +134,73 @@ class ChatTokens:
         )
         return assembly.text, assembly.reasoning, calls
 
+    def check_reply(self, message: dict[str, Any], tools: Sequence[dict[str, Any]]) -> None:
+        """Raise TemplateError unless a reply that the template writes is read back to the same calls."""
+        found = self.read(self.reply(message), tools, 0)[2]
+        meant = [call["function"] for call in message.get("tool_calls") or ()]
+        if [(call.name, _parsed(call.arguments)) for call in found] != [
+            (call["name"], _parsed(call["arguments"])) for call in meant
+        ]:
+            raise TemplateError(
+                f"The chat template ({self.family}) writes calls of a reply in a form that is not read back to the "
+                "same calls: use a model whose template writes the calls of its replies, such as Qwen3."
+            )
+
+    def harmless(self, text: str) -> str:
+        """A text that holds no control token, for those who turn it into ids themselves."""
+        return self._control.sub(lambda found: found[0] + "\u200b", text)
+
+    # --- texts ---
+
+    def _after_reply(self, messages: Sequence[dict[str, Any]], calls: Sequence[ToolCall]) -> str:
+        """What the template writes after a reply with these calls, whose end is left out."""
+        mark = _unused(_MARK, messages)
+        text = self._written([*_PROBE, self._asked(mark, calls), *messages], reply=True)
+        if text.count(mark) != 1:
+            raise TemplateError(
+                f"The chat template ({self.family}) does not write a reply's {'calls' if calls else 'text'}, or "
+                "writes them twice: use a model whose template writes them once, such as Qwen3."
+            )
+        rest, end = text.partition(mark)[2], str(self.tokenizer.eos_token)
+        if not self.tokenizer.eos_token or end not in rest:
+            raise TemplateError(
+                f"The chat template ({self.family}) does not end a reply with the end token "
+                f"{self.tokenizer.eos_token!r}: set the tokenizer's eos_token to the one that ends a reply."
+            )
+        return rest.partition(end)[2]
+
+    def _asked(self, mark: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
+        """A reply whose last part holds the mark: the arguments of its last call, else its text."""
+        if not calls:
+            return {"role": "assistant", "content": mark}
+        written = [
+            {"id": call.id, "type": "function", "function": {"name": _name(call), "arguments": "{}"}}
+            for call in calls[: self._most_calls]
+        ]
+        written[-1]["function"]["arguments"] = json.dumps({"text": mark}, ensure_ascii=False)  # type: ignore[index]
+        return self._with_arguments({"role": "assistant", "content": "", "tool_calls": written})
+
+    def _with_arguments(self, message: dict[str, Any]) -> dict[str, Any]:
+        """The message with arguments as this template takes them."""
+        calls = []
+        for call in message.get("tool_calls") or ():
+            arguments = _parsed(call["function"]["arguments"])
+            if self._as_text:
+                arguments = json.dumps(arguments, ensure_ascii=False)
+            calls.append({**call, "function": {**call["function"], "arguments": arguments}})
+        return {**message, **({"tool_calls": calls} if calls else {})}
+
+    def _written(self, messages: Sequence[dict[str, Any]], *, reply: bool) -> str:
+        """The text of a conversation with calls. Raises TemplateError when the template refuses it."""
+        try:
+            return self._text(messages, (), reply=reply)
+        except Exception as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+            raise TemplateError(
+                f"The chat template ({self.family}) cannot write calls of tools ({reason.rstrip('.')}): use a model "
+                "that was trained with tools."
+            ) from error
+
     def _text(
         self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], *, reply: bool
     ) -> str:
@@ -107,68 +210,144 @@ class ChatTokens:
             )
         )
 
-    def _ids(self, text: str) -> list[int]:
-        return list(self.tokenizer.encode(text, add_special_tokens=False))
+    # --- ids ---
+
+    def _ids(
+        self,
+        messages: Sequence[dict[str, Any]],
+        rendered: Callable[[list[dict[str, Any]]], str],
+        control: re.Pattern[str] | None = None,
+    ) -> list[int]:
+        """The ids of what is rendered of messages. What stands in these becomes ids of text, never a control token."""
+        cut, control = _unused(_CUT, messages), control or self._control
+
+        def guard(value: Any) -> Any:
+            if isinstance(value, str):
+                return control.sub(lambda found: found[0] + cut, value)
+            if isinstance(value, Mapping):
+                return {key: guard(inner) for key, inner in value.items()}
+            return [guard(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+        text = rendered([{**guard(message), "role": message["role"]} for message in messages])
+        return [
+            one
+            for piece in text.split(cut)
+            if piece
+            for one in self.tokenizer.encode(piece, add_special_tokens=False)
+        ]
+
+    # --- the template ---
 
     def _check(self) -> None:
         if not self.tokenizer.chat_template:
             raise TemplateError(
                 "The tokenizer has no chat template: use an instruction-tuned model, or give it a template."
             )
-        tool = {
-            "type": "function",
-            "function": {
-                "name": "probe_tool",
-                "description": "",
-                "parameters": {"type": "object", "properties": {}},
-            },
-        }
         try:
-            shown = self._text(_PROBE, [tool], reply=True)
-            calls = (ToolCall("call_0_0", "probe_tool", "{}"),)
-            result = {
-                "role": "tool",
-                "tool_call_id": calls[0].id,
-                "name": "probe_tool",
-                "content": "probe result",
-            }
-            after = self._text([*_PROBE, _asked(_MARK, calls), result], (), reply=True)
+            shown = self._text(_PROBE, [_PROBE_TOOL], reply=True)
         except Exception as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
             raise TemplateError(
-                f"The tokenizer's chat template cannot write calls of tools ({reason}): use a model that was trained "
-                "with tools."
+                f"The chat template ({self.family}) cannot write calls of tools ({reason.rstrip('.')}): use a model "
+                "that was trained with tools."
             ) from error
-        if "probe_tool" not in shown or "probe result" not in after.rpartition(_MARK)[2]:
+        if "probe_tool" not in shown:
             raise TemplateError(
-                "The tokenizer's chat template shows no tools: use a model that was trained with tools, "
+                f"The chat template ({self.family}) shows no tools: use a model that was trained with tools, "
                 "such as Qwen3."
             )
-        if not self.tokenizer.eos_token or self.tokenizer.eos_token not in after.rpartition(_MARK)[2]:
+        self._check_after(1)
+        try:
+            self._check_after(2)
+        except TemplateError:  # Llama 3 writes one call only; what follows is the same
+            self._most_calls = 1
+            self._check_after(2)
+        self._after_reply([{"role": "user", "content": _RESULT}], ())
+        call = {"name": "probe_tool", "arguments": _PROBE_ARGUMENTS}
+        calls = [{"id": "call_0_0", "type": "function", "function": call}]
+        self.check_reply({"role": "assistant", "content": "", "tool_calls": calls}, [_PROBE_TOOL])
+
+    def _check_after(self, count: int) -> None:
+        """Raise TemplateError unless after a reply with `count` calls their results follow, once, and nothing else."""
+        calls = [ToolCall(f"call_0_{place}", "probe_tool", "{}") for place in range(count)]
+        results = [
+            {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": f"{_RESULT} {place}"}
+            for place, call in enumerate(calls)
+        ]
+        try:
+            after = self._after_reply(results, calls)
+        except TemplateError:
+            if self._as_text:
+                raise
+            self._as_text = True  # DeepSeek joins arguments as texts
+            try:
+                after = self._after_reply(results, calls)
+            except TemplateError:
+                self._as_text = False
+                after = self._after_reply(results, calls)
+        once = all(after.count(result["content"]) == 1 for result in results)
+        if not once or _QUESTION in after:
             raise TemplateError(
-                f"The tokenizer's chat template does not end a reply with the end token {self.tokenizer.eos_token!r}: "
-                "set the tokenizer's eos_token to the one that ends a reply."
+                f"The chat template ({self.family}) does not write the results of tools after a reply, each once: use "
+                "a model that was trained with tools, such as Qwen3."
             )
 
 
-def _asked(text: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
-    """A reply whose calls stand before its text, as far as a template can: the text marks where it ends."""
-    message: dict[str, Any] = {"role": "assistant", "content": text}
-    if calls:
-        message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": {}}}
-            for call in calls
-        ]
-    return message
+FAMILIES = (
+    ("<|start_header_id|>", "Llama 3"),
+    ("<|channel|>", "GPT-OSS"),
+    ("<|tool_list_start|>", "LFM2"),
+    ("<|tool_call_start|>", "LFM2"),
+    ("<|observation|>", "GLM-4"),
+    ("<|turn>", "Gemma 4"),
+    ("<start_of_turn>", "Gemma"),
+    ("<\uff5c", "DeepSeek"),
+    ("<|START_OF_TURN_TOKEN|>", "Command R"),
+    ("<|start_of_role|>", "Granite"),
+    ("[INST]", "Mistral"),
+    ("<|im_middle|>", "Kimi K2"),
+    ("<SPECIAL_", "Nemotron"),
+    ("truncate_history_thinking", "Nemotron"),
+    ("<|end|>", "Phi"),
+    ("<function=", "Qwen3-Coder"),
+    ("<tool_call>", "Qwen"),
+    ("<|im_start|>", "ChatML"),
+)
+"""Texts that only the templates of a family hold, and what it is called. The first that fits counts."""
+_MARKUP = re.compile(r"<[^\s<>]{1,60}>|\[[A-Z_/ ]{1,60}\]")
+"""Added tokens that are not special and still control: `<tool_call>`, `</think>`, `[TOOL_RESULTS]`."""
 
 
-def _with_objects(message: dict[str, Any]) -> dict[str, Any]:
-    """The message with arguments as objects: templates write those as JSON, and texts as they are."""
-    calls = [
-        {**call, "function": {**call["function"], "arguments": _parsed(call["function"]["arguments"])}}
-        for call in message.get("tool_calls") or ()
-    ]
-    return {**message, **({"tool_calls": calls} if calls else {})}
+def _control_tokens(tokenizer: Tokenizer) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Patterns of the first character of each special token, and of each token that controls anything."""
+    special = {str(tokenizer.eos_token), *map(str, getattr(tokenizer, "all_special_tokens", ()))} - {
+        "None",
+        "",
+    }
+    added = tokenizer.get_added_vocab() if hasattr(tokenizer, "get_added_vocab") else {}
+    control = special | {one for one in added if _MARKUP.fullmatch(one)}
+
+    def pattern(tokens: set[str]) -> re.Pattern[str]:
+        # Where a token begins, whatever others it overlaps with; a pattern without tokens matches nothing.
+        first = "|".join(
+            f"{re.escape(one[0])}(?={re.escape(one[1:])})" for one in sorted(tokens) if len(one) > 1
+        )
+        return re.compile(first or r"(?!)")
+
+    return pattern(special), pattern(control)
+
+
+def _name(call: ToolCall) -> str:
+    """The name of a call, which templates may write beside its result; a word for what is no name."""
+    return call.name if re.fullmatch(r"[\w.-]{1,100}", call.name) else "unknown"
+
+
+def _unused(text: str, messages: Sequence[dict[str, Any]]) -> str:
+    """The text, or a longer one, that stands in none of these messages."""
+    whole = json.dumps(messages, ensure_ascii=False, default=str)
+    while text in whole:
+        text = f"\u2402{text}"
+    return text
 
 
 def _parsed(arguments: Any) -> Any:

@@ -113,7 +113,11 @@ class RolloutConfig:
     isolation: str = key("auto", "`docker`, `bubblewrap`, `process`, or `auto`")
     profile: str = key("standard", "protection profile of the sandbox")
     image: str = key("", "image of the sandbox; empty: ours")
-    network: str = key("none", "`none`, `open`, or empty for the profile's own")
+    network: str = key("none", "`none`, `allow`, `public`, `open` (not safe), or empty for the profile's own")
+    allow: tuple[str, ...] = key((), "hosts that `allow` lets through, such as `pypi` and `*.example.org`")
+    secrets: tuple[str, ...] = key(
+        (), "`NAME=host[,host]`: environment variables whose values these hosts get"
+    )
     ray: str = key(
         "", "`auto` or HOST:PORT of a Ray cluster whose machines own the sandboxes; empty: this machine"
     )

@@ -3,7 +3,8 @@
 TRL asks the model and calls our tools; the calls go through the loop of every other run, so observations, limits and
 records are the same. What this path cannot do: `submit` does not end a rollout (TRL asks for one more reply, and what
 that calls is refused), commands of different rollouts execute one after another, and a reply without a call is not
-answered. `rollout_func`, which `train run` uses, has none of these limits.
+answered. `rollout_func`, which `train run` uses, has none of these limits. TRL turns observations into ids itself, so a
+space of no width is put into texts that look like a control token.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ class SandboxEnvironment:
             raise RolloutError(
                 "The system prompt names a folder that each sandbox has of its own: use Docker or bubblewrap."
             )
-        return str(messages[-1]["content"])
+        return environments.setting.chat.harmless(str(messages[-1]["content"]))
 
     def _call(self, name: str, **arguments: Any) -> str:
         return self._environments.in_loop(self._answer(name, arguments))
@@ -159,10 +160,10 @@ class SandboxEnvironment:
         self._model.answers.put_nowait((call,))
         messages = await self._next_request()
         if messages is not None:
-            return str(messages[-1]["content"])
+            return self._environments.setting.chat.harmless(str(messages[-1]["content"]))
         trajectory = (await self._work).trajectory
         last = list(trajectory.messages())[-1] if trajectory else {}
-        return str(last.get("content") or OVER)
+        return self._environments.setting.chat.harmless(str(last.get("content") or OVER))
 
     async def _next_request(self) -> list[dict[str, Any]] | None:
         """The messages of the loop's next request; None when the run is over."""

@@ -4,25 +4,41 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.analysis.load import load_runs
 from llm_sandbox_nb.benchmark.attempt import HowToAsk
 from llm_sandbox_nb.benchmark.data import load_rows
-from llm_sandbox_nb.benchmark.report import Interval, bootstrap, item_scores
-from llm_sandbox_nb.benchmark.results import Result, cell_folder, read_results
+from llm_sandbox_nb.benchmark.digests import check_prompts, check_questions, check_version
+from llm_sandbox_nb.benchmark.report import item_scores
+from llm_sandbox_nb.benchmark.results import Result, ResultsError, cell_folder, read_results
+from llm_sandbox_nb.benchmark.results_folder import (
+    FolderLock,
+    PlannedCell,
+    add_to_plan,
+    check_config,
+    counted_results,
+)
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, make_opener
 from llm_sandbox_nb.benchmark.runner import plan as plan_items
+from llm_sandbox_nb.benchmark.statistics import Interval, bootstrap, score_interval
 from llm_sandbox_nb.benchmark.task import Task, load_task
 from llm_sandbox_nb.formatting import format_percent
 from llm_sandbox_nb.model.contract import ModelSettings
 from llm_sandbox_nb.training import grpo, tiny
 from llm_sandbox_nb.training.chat_tokens import ChatTokens
 from llm_sandbox_nb.training.config import ConfigError, TrainingConfig
-from llm_sandbox_nb.training.policy import LocalGenerator, PolicyModel, Sampling, load_policy
+from llm_sandbox_nb.training.policy import (
+    LocalGenerator,
+    PolicyModel,
+    Sampling,
+    load_policy,
+    weights_digest,
+)
 from llm_sandbox_nb.training.record import START, TrainingRecord
 from llm_sandbox_nb.training.training_run import NOTES, task_and_rows
 
@@ -55,6 +71,8 @@ class Cell:
     score: Interval | None
     results: int
     errors: int
+    scored: int
+    planned: int
     turns: float
     tokens: float
     calls: float
@@ -133,22 +151,54 @@ def evaluate(plan: EvaluationPlan, say: Callable[[str], None] = lambda text: Non
     Raises:
         ConfigError, TemplateError: a policy cannot be loaded.
         FatalError: no sandbox can be opened, or a scorer does not load.
+
+    Results of another policy, sampling or data are refused with a ConfigError too.
     """
     grpo.require_packages(TrainingConfig())
     for name, path in plan.policies.items():
         say(f"{name}: {path}")
-        _evaluate_one(plan, name, path)
+        out = plan.out / name
+        out.mkdir(parents=True, exist_ok=True)
+        try:
+            with FolderLock(out):
+                check_evaluation(plan, path, out)
+                _evaluate_one(plan, name, path)
+        except ResultsError as error:
+            raise ConfigError(str(error)) from error
     return list(cells(plan))
+
+
+def check_evaluation(plan: EvaluationPlan, path: str, out: Path) -> None:
+    """Compare policy, sampling, rows and prompts with those that the results in `out` were made with, and plan them.
+
+    Raises:
+        ResultsError: one has changed since.
+    """
+    check_config(
+        out,
+        {"policy": path, "weights": weights_digest(path), "seed": plan.config.seed, **asdict(plan.sampling)},
+    )
+    task, before, rows = _limited(plan), read_results(out), {row.id: row for row in plan.rows}
+    check_questions(out, before, {task.name: (task, rows)})
+    check_prompts(out, before, [task])
+    kept = {result.key for result in before if not result.error_kind}
+    planned = {(task.name, mode, row, n) for mode in plan.modes for row in rows for n in range(plan.repeats)}
+    check_version(out, before, planned - kept)
+    cells = [PlannedCell(task.name, mode, rows=dict.fromkeys(rows, plan.repeats)) for mode in plan.modes]
+    add_to_plan(out, cells, {task.name: list(rows)})
+
+
+def _limited(plan: EvaluationPlan) -> Task:
+    """The task with the limits of the training's rollouts."""
+    rollouts = plan.config.rollouts
+    tokens = rollouts.prompt_tokens + rollouts.completion_tokens
+    return replace(plan.task, limits=RunLimits(rollouts.turns, tokens, None, rollouts.time))
 
 
 def _evaluate_one(plan: EvaluationPlan, name: str, path: str) -> None:
     rollouts = plan.config.rollouts
     options = RunnerOptions(plan.out / name, plan.workers)
-    limits = RunLimits(
-        rollouts.turns, rollouts.prompt_tokens + rollouts.completion_tokens, None, rollouts.time
-    )
-    task = replace(plan.task, limits=limits)
-    items = plan_items([(task, list(plan.rows))], plan.modes, plan.repeats)
+    items = plan_items([(_limited(plan), list(plan.rows))], plan.modes, plan.repeats)
     model, tokenizer = load_policy(path, plan.config.model.dtype)
     with LocalGenerator(model, tokenizer, plan.sampling, plan.config.seed) as generator:
         policy = PolicyModel(
@@ -167,7 +217,12 @@ def _evaluate_one(plan: EvaluationPlan, name: str, path: str) -> None:
             same_failures=0,
             remind=False,
         )
-        named = {"profile": rollouts.profile, "image": rollouts.image, "network": rollouts.network}
+        named: dict[str, Any] = {
+            "profile": rollouts.profile,
+            "image": rollouts.image,
+            "network": rollouts.network,
+        }
+        named |= {"allow": rollouts.allow, "secrets": rollouts.secrets}
         opener = make_opener(rollouts.isolation, **{key: value for key, value in named.items() if value})
         asyncio.run(Runner(how, opener, options).run(items))
 
@@ -175,7 +230,7 @@ def _evaluate_one(plan: EvaluationPlan, name: str, path: str) -> None:
 def cells(plan: EvaluationPlan) -> Iterator[Cell]:
     """The cells that have results."""
     for policy in plan.policies:
-        results = read_results(plan.out / policy)
+        results = counted_results(plan.out / policy)
         for mode in plan.modes:
             found = [one for one in results if one.mode == mode and one.task == plan.task.name]
             if found:
@@ -193,9 +248,11 @@ def _cell(plan: EvaluationPlan, policy: str, mode: str, results: Sequence[Result
     return Cell(
         policy,
         mode,
-        bootstrap(list(item_scores(results).values())),
+        score_interval(list(item_scores(results).values())),
         len(results),
         len(results) - len(good),
+        sum(one.score is not None for one in good),
+        len(plan.rows) * plan.repeats,
         _mean([one.turns for one in good]),
         _mean([one.model_tokens for one in good]),
         _mean([row["calls"] for row in rows]),
@@ -208,7 +265,7 @@ def _cell(plan: EvaluationPlan, policy: str, mode: str, results: Sequence[Result
 def differences(plan: EvaluationPlan) -> Iterator[tuple[str, Interval]]:
     """After less before in each mode, over the rows that both have scores for."""
     scores = {
-        (policy, mode): item_scores(one for one in read_results(plan.out / policy) if one.mode == mode)
+        (policy, mode): item_scores(one for one in counted_results(plan.out / policy) if one.mode == mode)
         for policy in plan.policies
         for mode in plan.modes
     }
@@ -222,7 +279,7 @@ def differences(plan: EvaluationPlan) -> Iterator[tuple[str, Interval]]:
 def evaluation_text(plan: EvaluationPlan) -> Iterator[str]:
     """The table of cells, and what the training changed."""
     heads = ("policy", "mode", "score (95 %)", "turns", "calls", "tokens", "external", "files", "computation",
-             "verification", "structure", "errors")  # fmt: skip
+             "verification", "structure", "errors", "scored")  # fmt: skip
     yield "  ".join(head.ljust(width) for head, width in zip(heads, _WIDTHS, strict=True)).rstrip()
     for cell in cells(plan):
         shown = (
@@ -233,17 +290,22 @@ def evaluation_text(plan: EvaluationPlan) -> Iterator[str]:
             *(f"{format_percent(value)}%" for value in cell.capabilities.values()),
             *(f"{value:.2f}" for value in (cell.verification, cell.structure)),
             str(cell.errors),
+            f"{cell.scored} of {cell.planned}",
         )
         yield "  ".join(text.ljust(width) for text, width in zip(shown, _WIDTHS, strict=True)).rstrip()
     for mode, change in differences(plan):
         yield f"after - before, {mode}: {_interval(change)} over {len(plan.rows)} rows"
 
 
-_WIDTHS = (6, 14, 22, 5, 5, 6, 8, 6, 11, 12, 9, 6)
+_WIDTHS = (6, 14, 22, 5, 5, 6, 8, 6, 11, 12, 9, 6, 0)
 
 
 def _interval(found: Interval | None) -> str:
-    return "none" if found is None else f"{found.mean:.3f} [{found.low:.3f}, {found.high:.3f}]"
+    if found is None:
+        return "none"
+    if found.low is None or found.high is None:
+        return f"{found.mean:.3f} [-]"
+    return f"{found.mean:.3f} [{found.low:.3f}, {found.high:.3f}]"
 
 
 def _mean(values: Sequence[float]) -> float:

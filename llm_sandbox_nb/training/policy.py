@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -30,7 +30,14 @@ def load_policy(path: str, dtype: str = "auto") -> tuple[Any, Any]:
     logging.disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
-        model = _model(Path(path), dtype) or AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+        model = _adapted_model(Path(path), dtype)
+        if model is None:
+            model, loading = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, output_loading_info=True)
+            if missing := sorted(loading["missing_keys"]):
+                raise ConfigError(
+                    f"The folder {path} has no weights {missing[0]} ({len(missing)} are missing), and random ones "
+                    "would take their place: give the folder of a whole model."
+                )
     except (OSError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200].rstrip(".")
         raise ConfigError(f"The model {path} cannot be loaded ({reason}): check the path.") from error
@@ -39,13 +46,63 @@ def load_policy(path: str, dtype: str = "auto") -> tuple[Any, Any]:
     return model, tokenizer
 
 
-def _model(path: Path, dtype: str) -> Any:
-    """The model of a folder that holds LoRA matrices, on the model that they are for; None of any other folder."""
+def _adapted_model(path: Path, dtype: str) -> Any:
+    """The model of a folder that holds LoRA matrices, on the model that they are for; None of any other folder.
+
+    Raises:
+        ConfigError: the matrices are for other layers, so that the model without them would be loaded.
+    """
     if not (path / "adapter_config.json").is_file():
         return None
-    from peft import AutoPeftModelForCausalLM
+    from peft import AutoPeftModelForCausalLM, get_peft_model_state_dict
+    from peft.utils import load_peft_weights
 
-    return AutoPeftModelForCausalLM.from_pretrained(str(path), dtype=dtype).merge_and_unload()
+    model = AutoPeftModelForCausalLM.from_pretrained(str(path), dtype=dtype)
+    saved = load_peft_weights(str(path), device="cpu")
+    check_adapter(path, _lora_names(saved), _lora_names(get_peft_model_state_dict(model)))
+    return model.merge_and_unload()
+
+
+def _lora_names(weights: Iterable[str]) -> set[str]:
+    return {name for name in weights if "lora_" in name}
+
+
+def check_adapter(path: Path, saved: set[str], wanted: set[str]) -> None:
+    """Compare the names of the saved LoRA matrices with those that the model takes.
+
+    Raises:
+        ConfigError: they differ: PEFT would pass over the saved ones and leave the base model as it is.
+    """
+    if others := sorted(saved ^ wanted):
+        what = "names that the model does not have" if others[0] in saved else "not all that the model needs"
+        raise ConfigError(
+            f"The adapter in {path} has {what}, such as {others[0]}: save it with PEFT's save_pretrained from the "
+            "model that it belongs to."
+        )
+
+
+_EDGE = 1024**2
+
+
+def weights_digest(path: str) -> str:
+    """What tells the policy of a folder from another: names, sizes, beginnings and ends of its files.
+
+    A model on the hub is told by its name.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        return path
+    found = hashlib.sha256()
+    for file in sorted(
+        one for one in folder.iterdir() if one.suffix in (".safetensors", ".bin", ".json", ".jinja")
+    ):
+        size = file.stat().st_size
+        found.update(f"{file.name} {size}\n".encode())
+        with file.open("rb") as data:
+            found.update(data.read(_EDGE))
+            data.seek(max(0, size - _EDGE))
+            found.update(data.read(_EDGE))
+    return found.hexdigest()[:16]
 
 
 def save_policy(model: Any, tokenizer: Any, folder: Path) -> None:

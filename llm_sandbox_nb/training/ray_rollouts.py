@@ -222,7 +222,7 @@ class RayRollouts:
                 ]
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from failures
-        return check_ended([task.result() for task in tasks])
+        return check_ended([task.result() for task in tasks], self._setting)
 
     async def _one(self, row: Row, generator: Generator, folder: Path, order: int) -> Rollout:
         waits = generator.active() if isinstance(generator, BatchGenerator) else contextlib.nullcontext()

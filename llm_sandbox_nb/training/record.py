@@ -2,6 +2,7 @@
 
 RUN/
   config.yaml         every key with its value
+  inputs.json         digests of rows, prompts and reward
   steps.jsonl         the figures of each step
   rollouts/step-0001/ rollouts.jsonl (the table), and the folder of each rollout's run
   checkpoints/        weights, optimizer and random numbers, to resume from
@@ -30,6 +31,7 @@ from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import Journal
 
 CONFIG = "config.yaml"
+INPUTS = "inputs.json"
 STEPS = "steps.jsonl"
 ROLLOUTS = "rollouts"
 TABLE = "rollouts.jsonl"
@@ -91,13 +93,31 @@ class TrainingRecord:
                     f"{folder} holds a training with another configuration: give another --out, or that one's "
                     f"{CONFIG} to resume it."
                 )
-        elif folder.is_dir() and any(not one.name.startswith(CONFIG) for one in folder.iterdir()):
+        elif folder.is_dir() and any(not one.name.startswith((CONFIG, INPUTS)) for one in folder.iterdir()):
             raise RecordError(f"{folder} is not empty and holds no training: give another --out.")
         folder.mkdir(parents=True, exist_ok=True)
         partial = folder / f"{CONFIG}.{os.getpid()}"  # several processes may begin one training
         partial.write_text(config.as_yaml(), "utf-8")
         partial.replace(file)
         return record
+
+    def check_inputs(self, inputs: Mapping[str, str]) -> None:
+        """Remember digests of what a training learns from, or compare them with those that it began with.
+
+        Raises:
+            RecordError: one has changed since, and there are steps that learned from it.
+        """
+        path = self.folder / INPUTS
+        if path.is_file() and (self.steps() or self.newest_checkpoint()):
+            before = json.loads(path.read_text("utf-8"))
+            if changed := [name for name in inputs if before.get(name) != inputs[name]]:
+                raise RecordError(
+                    f"The {changed[0]} of the training in {self.folder} have changed since it began: give another "
+                    f"--out, or restore the {changed[0]} to resume it."
+                )
+        partial = self.folder / f"{INPUTS}.{os.getpid()}"
+        partial.write_text(json.dumps(dict(inputs), indent=2), "utf-8")
+        partial.replace(path)
 
     @classmethod
     def load(cls, folder: str | Path) -> TrainingRecord:
@@ -264,6 +284,7 @@ def step_figures(step: int, rollouts: Sequence[Rollout]) -> dict[str, Any]:
         "reward_std": statistics.pstdev(rewards) if rewards else None,
         "reward_min": min(rewards, default=None),
         "reward_max": max(rewards, default=None),
+        "groups": len(groups),
         "groups_alike": sum(len(set(group)) == 1 for group in groups.values()),
         "turns": _mean([rollout.turns for rollout in ended]),
         "turns_max": max((rollout.turns for rollout in ended), default=0),

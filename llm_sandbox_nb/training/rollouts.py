@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.limits import RunLimits
@@ -22,7 +22,7 @@ from llm_sandbox_nb.benchmark.attempt import Attempt, HowToAsk, in_sandbox, with
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.scoring_pool import Scoring
 from llm_sandbox_nb.benchmark.task import Task
-from llm_sandbox_nb.benchmark.text_scorers import Score
+from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score
 from llm_sandbox_nb.model.contract import Model, ModelSettings
 from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.sandbox.contract import Sandbox
@@ -89,11 +89,12 @@ class RolloutSetting:
 
 def open_sandboxes(config: RolloutConfig) -> OpenSandbox:
     """Opens a sandbox with the options of the configuration."""
-    named = {"profile": config.profile, "image": config.image, "network": config.network}
+    named: dict[str, Any] = {"profile": config.profile, "image": config.image, "network": config.network}
+    named |= {"allow": config.allow, "secrets": config.secrets}
     options = {name: value for name, value in named.items() if value}
 
     async def opened() -> Sandbox:
-        return await open_sandbox(config.isolation, **options)  # type: ignore[arg-type]
+        return await open_sandbox(config.isolation, **options)
 
     return opened
 
@@ -151,7 +152,7 @@ class RolloutWorkers:
                 ]
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from failures
-        return check_ended([task.result() for task in tasks])
+        return check_ended([task.result() for task in tasks], self.setting)
 
     async def one(self, row: Row, generator: Generator, folder: Path, order: int) -> Rollout:
         """One rollout with its reward, tried again while it is lost. Its record is in `folder`, below its order.
@@ -284,15 +285,23 @@ async def reward(
     return await scoring.score(scorer, answer, row, run)
 
 
-def check_ended(rollouts: list[Rollout]) -> list[Rollout]:
-    """These rollouts of a step, of which at least one came to an end.
+def check_ended(rollouts: list[Rollout], setting: RolloutSetting) -> list[Rollout]:
+    """These rollouts of a step, of which at least one came to an end, and one was rewarded if the scorer was asked.
 
     Raises:
-        RolloutError: none did.
+        RolloutError: none was.
     """
     if rollouts and all(rollout.stop_reason == LOST for rollout in rollouts):
         raise RolloutError(f"No rollout came to an end: {rollouts[0].detail.rstrip('.')}.")
     if rollouts and all(rollout.stop_reason == "tokens" and not rollout.turns for rollout in rollouts):
         finish = rollouts[0].trajectory.finish if rollouts[0].trajectory else None
         raise RolloutError(f"No prompt fits: {finish.error if finish else 'raise rollouts.prompt_tokens.'}")
+    ended = [one for one in rollouts if one.stop_reason not in (LOST, *setting.config.zero_reward_for)]
+    asked = [one for one in ended if one.detail != NO_ANSWER.detail]
+    if asked and all(rollout.reward is None for rollout in asked):
+        said = asked[0].detail.rstrip(".")
+        raise RolloutError(
+            f"No rollout of this step could be rewarded: {said}; correct {setting.scorer or setting.task.scorer} and "
+            "run the same command again."
+        )
     return rollouts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,7 @@ from llm_sandbox_nb.model.contract import (
 )
 from llm_sandbox_nb.model.request import assistant_message
 from llm_sandbox_nb.model.stream import Assembly
-from llm_sandbox_nb.training.chat_tokens import ChatTokens
+from llm_sandbox_nb.training.chat_tokens import ChatTokens, TemplateError
 from llm_sandbox_nb.training.generation import Generator
 from llm_sandbox_nb.trajectory.events import Usage
 
@@ -142,7 +143,10 @@ class TokenModel:
                 "The conversation was changed, so its tokens are not those that were sampled: begin a new one.",
                 kind="bad_request",
             )
-        ids = self.chat.between(_named(rest[1:], self._calls), calls=self._calls)
+        try:
+            ids = self.chat.between(_named(rest[1:], self._calls), calls=self._calls)
+        except TemplateError as error:
+            raise ModelError(str(error), kind="bad_request") from error
         return [self.chat.end, *ids] if self.cut else ids
 
     def _read(self, ids: tuple[int, ...], tools: list[dict[str, Any]], prompt: int) -> Reply:
@@ -180,15 +184,16 @@ def conversation_ids(
     found.prompt = chat.first(messages[:first], tools)
     calls: tuple[ToolCall, ...] = ()
     waiting: list[dict[str, Any]] = []
-    for message in messages[first:]:
+    for place, message in enumerate(messages[first:], first + 1):
         if message["role"] != "assistant":
             waiting.append(message)
             continue
         if waiting:
             found.add_environment(chat.between(_named(waiting, calls), calls=calls))
             waiting = []
-        found.add_reply(tuple(chat.reply(message)), None)
         calls = _calls_of(message)
+        after = itertools.takewhile(lambda one: one["role"] != "assistant", messages[place:])
+        found.add_reply(tuple(chat.reply(message, _named(list(after), calls))), None)
     return found
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from llm_sandbox_nb.benchmark.data import load_rows
+from llm_sandbox_nb.benchmark.digests import code_of, digest, prompt_digest
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.task import Task, load_task
 from llm_sandbox_nb.formatting import plural
@@ -31,6 +32,8 @@ OnFigures = Callable[[Mapping[str, Any]], None]
 logger = logging.getLogger(__name__)
 _SHORT = 4
 """Letters and digits: an answer with fewer may stand in a prompt by chance."""
+STEPS_WITHOUT_GRADIENT = 3
+"""So many in a row, and each multiple, are worth a warning."""
 NOTES = "notes"
 """As `data.rows`: the tiny task."""
 
@@ -80,6 +83,32 @@ def _tells_answer(row: Row) -> bool:
     )
 
 
+def no_gradient(steps: Sequence[Mapping[str, Any]]) -> str | None:
+    """What to say when the newest steps had no gradient: all rollouts of each row had the same reward."""
+    count = 0
+    for figures in reversed(steps):
+        if figures.get("grad_norm") != 0.0:
+            break
+        count += 1
+    if not count or count % STEPS_WITHOUT_GRADIENT:
+        return None
+    return (
+        f"The last {count} steps had no gradient: the rollouts of each row had equal rewards, so nothing was learned. "
+        "Take rows that are neither too easy nor too hard, or raise rollouts.per_row."
+    )
+
+
+def input_digests(config: TrainingConfig, task: Task, rows: Sequence[Row]) -> dict[str, str]:
+    """Digests of what a training learns from: a change between two starts would mix two trainings."""
+    scorer = config.data.scorer or task.scorer
+    code = code_of(scorer, task.folder) if scorer.endswith(".py") else ""
+    return {
+        "rows": digest([(row.id, row.digest) for row in rows]),
+        "prompts": prompt_digest(task),
+        "rewards": digest(scorer, code),
+    }
+
+
 class TrainingRun:
     """One training, from its configuration to the end.
 
@@ -102,6 +131,7 @@ class TrainingRun:
         self.rows = {row.id: row for row in rows}
         grpo.require_packages(config)
         self.record = TrainingRecord.begin(folder.expanduser().absolute(), config)
+        self.record.check_inputs(input_digests(config, self.task, rows))
         self._workers: RolloutWorkers | RayRollouts | None = None
         self._rollouts: list[Rollout] = []
         self._figures: dict[str, Any] = {}
@@ -300,6 +330,8 @@ class TrainingRun:
             self.record.add_step(self._figures)
             self.record.prune(self.config.record.keep)
             self.on_figures(self._figures)
+            if (warning := no_gradient(self.record.steps())) is not None:
+                self.say(warning)
 
     def _in_loop(self, work: Coroutine[Any, Any, _T]) -> _T:
         """The result of a coroutine in the event loop of the sandboxes."""

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from llm_sandbox_nb.analysis.load import load_runs
-from llm_sandbox_nb.training.chat_tokens import ChatTokens
+from llm_sandbox_nb.formatting import plural
+from llm_sandbox_nb.training.chat_tokens import ChatTokens, TemplateError
 from llm_sandbox_nb.training.config import ConfigError, TrainingConfig
 from llm_sandbox_nb.training.token_model import TokenConversation, conversation_ids
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
@@ -43,11 +44,31 @@ def runs_to_imitate(config: TrainingConfig) -> list[Trajectory]:
 
 
 def conversations(chat: ChatTokens, trajectories: Iterable[Trajectory]) -> list[TokenConversation]:
-    """The ids of recorded runs."""
-    return [
-        conversation_ids(chat, list(one.messages()), one.start.tools if one.start else [])
-        for one in trajectories
-    ]
+    """The ids of recorded runs. Runs are left out whose replies the template cannot write so that they are read back.
+
+    Raises:
+        TemplateError: that is so of all of them.
+    """
+    found: list[TokenConversation] = []
+    problems: list[TemplateError] = []
+    for one in trajectories:
+        messages, tools = list(one.messages()), one.start.tools if one.start else []
+        try:
+            for message in messages:
+                if message["role"] == "assistant":
+                    chat.check_reply(message, tools)
+            found.append(conversation_ids(chat, messages, tools))
+        except TemplateError as error:
+            problems.append(error)
+    if problems and not found:
+        raise problems[0]
+    if problems:
+        logger.warning(
+            "%s left out, because of replies like this one: %s",
+            plural(len(problems), "run is", "runs are"),
+            problems[0],
+        )
+    return found
 
 
 def imitate(

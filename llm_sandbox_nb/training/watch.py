@@ -14,8 +14,8 @@ from llm_sandbox_nb.analysis.capability_rules import CAPABILITIES
 from llm_sandbox_nb.formatting import format_percent, plural
 from llm_sandbox_nb.training.record import END, RecordError, RolloutRow, TrainingRecord
 
-_COLUMNS = ("step", "reward", "", "turns", "tokens", "read", *CAPABILITIES, "seconds", "stops")
-_WIDTHS = (4, 13, 12, 5, 6, 6, *(len(name) for name in CAPABILITIES), 7, 0)
+_COLUMNS = ("step", "reward", "", "alike", "turns", "tokens", "read", *CAPABILITIES, "seconds", "stops")
+_WIDTHS = (4, 13, 12, 7, 5, 6, 6, *(len(name) for name in CAPABILITIES), 7, 0)
 _BAR = 12
 _PAUSE = 1.0
 """Seconds between two looks at a training that runs."""
@@ -27,7 +27,10 @@ def heading() -> str:
 
 
 def step_line(figures: Mapping[str, Any]) -> str:
-    """One step in a line: reward with its spread, turns, tokens of model and sandbox, capability use, stop reasons."""
+    """One step in a line: reward with its spread, turns, tokens of model and sandbox, capability use, stop reasons.
+
+    `alike`: groups whose rollouts all had the same reward, of all groups.
+    """
     reward, spread = figures.get("reward"), figures.get("reward_std") or 0.0
     uses = figures.get("capabilities") or {}
     stops = sorted((figures.get("stops") or {}).items(), key=lambda item: -item[1])
@@ -35,6 +38,7 @@ def step_line(figures: Mapping[str, Any]) -> str:
         str(figures["step"]),
         "none" if reward is None else f"{reward:.3f} ± {spread:.2f}",
         "" if reward is None else "█" * round(_BAR * min(1.0, max(0.0, reward))),
+        _alike(figures),
         _number(figures.get("turns")),
         _number(figures.get("model_tokens")),
         _number(figures.get("environment_tokens")),
@@ -122,6 +126,12 @@ def is_over(record: TrainingRecord) -> bool:
     """Whether the trained policy is there."""
     steps = record.steps()
     return bool(steps) and steps[-1]["step"] >= record.config.steps and (record.folder / END).is_dir()
+
+
+def _alike(figures: Mapping[str, Any]) -> str:
+    """How many groups had equal rewards, from which nothing is learned, of how many."""
+    alike, groups = figures.get("groups_alike"), figures.get("groups")
+    return "" if alike is None else f"{alike} of {groups}" if groups is not None else str(alike)
 
 
 def _number(value: float | None) -> str:

@@ -8,9 +8,22 @@ from llm_sandbox_nb.trajectory import events as ev
 
 _NAMED = "checkpoint"
 _MARKS = frozenset(
-    {_NAMED, "rewind.started", "rewound", "forked", "continued", "control", "note", "call.held", "rewarded"}
+    {
+        *(
+            _NAMED,
+            "rewind.started",
+            "rewound",
+            "forked",
+            "continued",
+            "control",
+            "note",
+            "call.held",
+            "rewarded",
+        ),
+        *("check.started", "checked", "connection"),
+    }
 )
-"""Kinds that alone make no branch: they record what a person did with a run, not what the run did."""
+"""Kinds that alone make no branch: they record what was done with a run, not what the run did."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +49,7 @@ class Tree:
         self._events: dict[str, ev.Event] = {}
         self._parents: dict[str, str | None] = {}
         self._steps: dict[str, int] = {}
-        self._facts: dict[str | None, list[ev.StepFacts]] = {}
+        self._facts: dict[str | None, list[ev.Facts]] = {}
         """What is said of steps, by the event that it follows: no node of the tree."""
 
     def __contains__(self, id: str | None) -> bool:
@@ -52,7 +65,7 @@ class Tree:
         step = getattr(event, "step", None) if event.kind.startswith(("model.", "call.")) else None
         self._steps[event.id] = step if isinstance(step, int) else before
 
-    def annotate(self, facts: ev.StepFacts, parent: str | None) -> None:
+    def annotate(self, facts: ev.Facts, parent: str | None) -> None:
         """Keep what is said of a step with `parent`."""
         self._facts.setdefault(parent, []).append(facts)
 

@@ -8,7 +8,8 @@ A decision is a JSON object: `action`, and the fields of that action.
     {"action": "edit", "arguments": {...}, "changes": {...}?, "tool": T?, "call_id": C?}
     {"action": "skip", "text": T?, "call_id": C?}
     {"action": "observe", "text": T, "call_id": C?}
-    {"action": "change", "model": M?, "settings": {...}?, "limits": {...}?, "breakpoints": [...]?, "approve": A?}
+    {"action": "change", "model": M?, "settings": {...}?, "limits": {...}?, "breakpoints": [...]?, "approve": A?,
+     "allow": [...]?, "allow_once": [...]?}
     {"action": "rewind", "step": N, "what": "both" | "files" | "conversation"?, "others": true?}
     {"action": "fork", "step": N}
 
@@ -37,6 +38,7 @@ LONGEST_ARGUMENTS = 4_000_000
 """Characters of the arguments of a call, as JSON."""
 _LONGEST_NAME = 256
 _MOST_BREAKPOINTS = 100
+_MOST_HOSTS = 100
 
 
 def _small(value: dict[str, Any]) -> dict[str, Any]:
@@ -58,6 +60,9 @@ _MUST_BE = {
     ),
     "breakpoints": f"a list of at most {_MOST_BREAKPOINTS} expressions, texts only, such as \"tool == 'submit'\"",
     "approve": "one of ask, edits, auto",
+    **dict.fromkeys(
+        ("allow", "allow_once"), f"a list of at most {_MOST_HOSTS} hosts, such as example.org:443"
+    ),
     "step": "the number of a step, or 0 for before the first",
     "what": "one of both, files, conversation",
 }
@@ -127,7 +132,7 @@ class ObserveDecision(_CallDecision):
 
 
 class ChangeDecision(_Decision):
-    """Use another model, other settings, limits, breakpoints or approvals from now on."""
+    """Use another model, other settings, limits, breakpoints or approvals from now on, or allow further hosts."""
 
     action: Literal["change"] = "change"
     model: _Name | None = None
@@ -135,6 +140,10 @@ class ChangeDecision(_Decision):
     limits: _Object | None = None
     breakpoints: Annotated[list[_Text], Field(max_length=_MOST_BREAKPOINTS)] | None = None
     approve: Literal["ask", "edits", "auto"] | None = None
+    allow: Annotated[list[_Name], Field(max_length=_MOST_HOSTS)] | None = None
+    """Hosts that the sandbox may reach from now on, where its network is an allow-list."""
+    allow_once: Annotated[list[_Name], Field(max_length=_MOST_HOSTS)] | None = None
+    """Hosts to each of which one connection is let through."""
 
     @model_validator(mode="after")
     def _check_not_empty(self) -> Self:

@@ -24,7 +24,7 @@ from pydantic_core import PydanticSerializationError
 
 SCHEMA_VERSION = 2
 """Of the events that this version writes. 1: without `before`, `after` and `background` of `call.finished`, and without
-`step.facts`; `older.py` adds what it lacks."""
+`step.facts`; `older.py` adds what it lacks. Doubts are found on reading where a record has none."""
 
 StopReason = Literal[
     "submitted", "answered", "steps", "tokens", "total_tokens", "cost", "time",
@@ -109,6 +109,19 @@ class StepLine(EventModel):
     removed: int = 0
     chips: list[Chip] = Field(default_factory=list)
     figures: str = ""
+
+
+class Verdict(EventModel):
+    """The verdict of a check, as the state of a run shows it.
+
+    `passed` and `failed` are a command's or a function's yes and no, `score` is a number, `text` a remark; `error`: the
+    check could not run.
+    """
+
+    outcome: Literal["passed", "failed", "score", "text", "error"]
+    summary: str
+    protected: bool = True
+    """False: the model's programs could have changed the check, as in the isolation `process`."""
 
 
 class ForkedFrom(EventModel):
@@ -365,6 +378,38 @@ class StepFacts(EventBase):
         return line.model_dump(exclude_defaults=True)
 
 
+class Doubt(EventModel):
+    """A reason to think that the result is wrong, and the step to look at."""
+
+    rule: str
+    """The name of a rule, or of a user's function."""
+    step: int | None = None
+    """The step to look at; None when it is about the whole run."""
+    until: int | None = None
+    """The last step, when it is about several."""
+    text: str
+    severity: Literal["high", "medium", "low"] = "medium"
+
+    @property
+    def line(self) -> str:
+        """The doubt with its step, as a person reads it."""
+        if self.step is None:
+            return self.text
+        steps = f"{self.step}" if self.until in (None, self.step) else f"{self.step}-{self.until}"
+        return f"{steps}: {self.text}"
+
+
+class DoubtsFound(EventBase):
+    """Doubts that a call gave rise to; or, with `final`, all of the run, the worst first, in place of the others.
+
+    As `step.facts`, it belongs to the event that it follows, and no event follows it.
+    """
+
+    kind: Literal["doubts"] = "doubts"
+    doubts: list[Doubt] = Field(default_factory=list)
+    final: bool = False
+
+
 class ArtifactSaved(EventBase):
     """A file of the output folder was copied to the run's `files/` folder; `path` is relative to it."""
 
@@ -374,6 +419,8 @@ class ArtifactSaved(EventBase):
     mime: str
     size: int
     sha256: str
+    blank: str = ""
+    """Why the file shows nothing, where its content was looked at: a picture of one colour, silence, no text."""
 
 
 class ArtifactSkipped(EventBase):
@@ -389,6 +436,32 @@ class ArtifactRemoved(EventBase):
     kind: Literal["artifact.removed"] = "artifact.removed"
     step: int | None = None
     path: str
+
+
+class ConnectionMade(EventBase):
+    """A connection of a sandbox whose network is an allow-list has ended, was refused, or failed.
+
+    `line` says it in a few words. A step has so many at most; of the others the last one of the step has the number.
+    """
+
+    kind: Literal["connection"] = "connection"
+    step: int | None = None
+    line: str
+    host: str = ""
+    port: int = 0
+    decision: Literal["allowed", "refused", "failed"] = "allowed"
+    """`refused`: by the list. `failed`: the server does not answer, or one side broke off."""
+    reason: str = ""
+    rule: str = ""
+    """The entry of the list that let it through."""
+    address: str = ""
+    secrets: list[str] = Field(default_factory=list)
+    """The names of the secrets that were put in; never a value."""
+    sent: int = 0
+    received: int = 0
+    duration: float = 0.0
+    more: int = 0
+    """So many further connections of the step that have no event."""
 
 
 class Noted(EventBase):
@@ -424,6 +497,8 @@ class CallHeld(EventBase):
     at: Literal["call", "observation"]
     reason: Literal["step", "breakpoint", "approval", "pause"]
     text: str = ""
+    hosts: list[str] = Field(default_factory=list)
+    """What the list of allowed hosts has refused to the call, as HOST:PORT, so that a person can allow it."""
 
 
 class CallDecided(EventBase):
@@ -448,7 +523,7 @@ class CallDecided(EventBase):
 
 
 class SettingsChanged(EventBase):
-    """The model, sampling settings, limits or pause rules change for what follows.
+    """The model, sampling settings, limits, pause rules or allowed hosts change for what follows.
 
     `settings`, `limits` and `halts` hold what was changed and nothing else; never a key.
     """
@@ -459,6 +534,8 @@ class SettingsChanged(EventBase):
     limits: dict[str, Any] = Field(default_factory=dict)
     halts: dict[str, Any] = Field(default_factory=dict)
     """`breakpoints`: list of expressions; `approve`: ask, edits or auto."""
+    network: dict[str, Any] = Field(default_factory=dict)
+    """`allow`: hosts that the sandbox may reach too; `allow_once`: hosts to each of which one connection may go."""
     source: str = ""
 
 
@@ -525,6 +602,34 @@ class Continued(EventBase):
     source: str = ""
 
 
+class CheckStarted(EventBase):
+    """A check of the result begins."""
+
+    kind: Literal["check.started"] = "check.started"
+    number: int
+    """Which check it is since the run began or was continued, from 1."""
+    what: str
+    """The command, or the name of the function."""
+
+
+class Checked(EventBase):
+    """A check of the result has ended. One that follows the end of the run is the score of a benchmark."""
+
+    kind: Literal["checked"] = "checked"
+    number: int
+    what: str
+    verdict: Verdict
+    score: float | None = None
+    """The number that a function or a scorer gave."""
+    exit_code: int | None = None
+    timed_out: bool = False
+    duration: float = 0.0
+    output: Text = ""
+    """Both streams of the command in one, or why the function failed."""
+    left_out: list[str] = Field(default_factory=list)
+    """A sentence for each file of the model that the check did not get."""
+
+
 class Rewarded(EventBase):
     """What training made of the run. It follows the end, when the other runs of its group have ended too."""
 
@@ -552,6 +657,8 @@ class RunFinished(EventBase):
     wall_time: float = 0.0
     without_answer: bool = False
     """Whether the model submitted with nothing saved and nothing said, also when it was reminded."""
+    check: Verdict | None = None
+    """The verdict on this end; None when nothing was checked."""
 
 
 class UnknownEvent(EventBase):
@@ -561,15 +668,18 @@ class UnknownEvent(EventBase):
 
 
 _EVENTS = (
-    RunStarted, SandboxReady, MessageAdded, ModelRequested, ModelDelta, ModelFailed, ModelReplied,
-    ContextKnown, ContextReduced,
-    CallProposed, CallStarted, CallOutput, CallFinished, StepFacts, ArtifactSaved, ArtifactSkipped, ArtifactRemoved,
-    Noted, Controlled, CallHeld, CallDecided, SettingsChanged, Checkpointed, RewindStarted, Rewound, Forked,
-    Continued, Rewarded, RunFinished,
+    RunStarted, SandboxReady, MessageAdded, ModelRequested, ModelDelta, ModelFailed, ModelReplied, ContextKnown,
+    ContextReduced, CallProposed, CallStarted, CallOutput, CallFinished, StepFacts, DoubtsFound, ArtifactSaved,
+    ArtifactSkipped, ArtifactRemoved, ConnectionMade, Noted, Controlled, CallHeld, CallDecided, SettingsChanged,
+    Checkpointed, RewindStarted, Rewound, Forked, Continued, CheckStarted, Checked, Rewarded, RunFinished,
 )  # fmt: skip
 _KINDS = {cls.model_fields["kind"].default for cls in _EVENTS}
 TRANSIENT = frozenset({"model.delta", "call.output"})
 """Kinds that are shown live and not written: a later event carries the whole."""
+
+
+Facts = StepFacts | DoubtsFound
+"""Events that say something of others: no event follows them, and HEAD stays where it is."""
 
 
 def is_transient(event: Event) -> bool:
@@ -597,9 +707,11 @@ Event = Annotated[
     | Annotated[CallOutput, Tag("call.output")]
     | Annotated[CallFinished, Tag("call.finished")]
     | Annotated[StepFacts, Tag("step.facts")]
+    | Annotated[DoubtsFound, Tag("doubts")]
     | Annotated[ArtifactSaved, Tag("artifact")]
     | Annotated[ArtifactSkipped, Tag("artifact.skipped")]
     | Annotated[ArtifactRemoved, Tag("artifact.removed")]
+    | Annotated[ConnectionMade, Tag("connection")]
     | Annotated[Noted, Tag("note")]
     | Annotated[Controlled, Tag("control")]
     | Annotated[CallHeld, Tag("call.held")]
@@ -610,6 +722,8 @@ Event = Annotated[
     | Annotated[Rewound, Tag("rewound")]
     | Annotated[Forked, Tag("forked")]
     | Annotated[Continued, Tag("continued")]
+    | Annotated[CheckStarted, Tag("check.started")]
+    | Annotated[Checked, Tag("checked")]
     | Annotated[Rewarded, Tag("rewarded")]
     | Annotated[RunFinished, Tag("run.finished")]
     | Annotated[UnknownEvent, Tag("unknown")],

@@ -1,23 +1,78 @@
-"""What is said of steps that have ended, as events: a recorder writes them, a reader adds those that are missing.
+"""What is said of steps that have ended, and doubts, as events: a recorder writes them, a reader adds missing ones.
 
 Files that a step made are saved while the model thinks about the next one: so a step's facts come before the first call
-of the next step that does something, or before the end of the run.
+of the next step that does something, or before the end of the run. Doubts follow the call that gave rise to them,
+and all of them stand before the end of the run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.doubts.rules import DoubtFinder, Rule
 from llm_sandbox_nb.trajectory.step_line import step_line, tool_kind
 from llm_sandbox_nb.trajectory.trajectory import Step, Trajectory
 
 _LOOKED_AT = 3
 """Steps that may lack their facts: those before have them."""
+_F = TypeVar("_F", bound=ev.Facts)
 
 
-def facts_before(trajectory: Trajectory, event: ev.Event) -> list[ev.StepFacts]:
-    """What is to be said of steps before `event`, which shows that they have ended."""
+class FactFinder:
+    """Says what is to be said of a run whose events come one by one. `rules`: a user's own, about doubts."""
+
+    def __init__(self, trajectory: Trajectory, rules: Sequence[Rule] = ()) -> None:
+        self._trajectory = trajectory
+        self._doubts = DoubtFinder(rules)
+
+    def before(self, event: ev.Event) -> list[ev.Facts]:
+        """What is to be said before `event`, which shows that steps, or the run, have ended."""
+        found: list[ev.Facts] = [*_steps_before(self._trajectory, event)]
+        if isinstance(event, ev.RunFinished):
+            found.append(self._final(event))
+        return found
+
+    def after(self, event: ev.Event) -> list[ev.Facts]:
+        """What is to be said because of `event`: doubts about a call; anew of a step of which a file was saved late."""
+        trajectory = self._trajectory
+        if isinstance(event, ev.CallFinished):
+            doubts = self._doubts.newest(trajectory, event)
+            return [ev.DoubtsFound(doubts=doubts, parent=trajectory.head)] if doubts else []
+        return [*_steps_after(trajectory, event)]
+
+    def _final(self, event: ev.RunFinished) -> ev.DoubtsFound:
+        doubts = self._doubts.all(self._trajectory, event)
+        return ev.DoubtsFound(doubts=doubts, final=True, parent=self._trajectory.head)
+
+
+def with_facts(events: Iterable[ev.Event], *, live: bool = False) -> Iterator[ev.Event]:
+    """The events of a record with those facts that it lacks. `live`: its last step has not ended.
+
+    Raises:
+        JournalError: see `Trajectory`.
+    """
+    trajectory = Trajectory()
+    for event in events:
+        for facts in _steps_before(trajectory, event):
+            yield _added(trajectory, facts, f"{facts.step}")
+        if isinstance(event, ev.RunFinished) and not trajectory.doubts_final:
+            doubts = DoubtFinder().all(trajectory, event)
+            yield _added(
+                trajectory, ev.DoubtsFound(doubts=doubts, final=True, parent=trajectory.head), "doubts"
+            )
+        trajectory.add(event)
+        yield event
+        for facts in _steps_after(trajectory, event):
+            yield _added(trajectory, facts, f"{facts.step}")
+    for step in trajectory.steps[-_LOOKED_AT:]:
+        if step.line is None and not live:
+            facts = _facts(trajectory, step)
+            yield _added(trajectory, facts, f"{facts.step}")
+
+
+def _steps_before(trajectory: Trajectory, event: ev.Event) -> list[ev.StepFacts]:
     newest = trajectory.steps[-_LOOKED_AT:]
     match event:
         case ev.RunFinished():
@@ -31,32 +86,12 @@ def facts_before(trajectory: Trajectory, event: ev.Event) -> list[ev.StepFacts]:
     return [_facts(trajectory, step) for step in ended if step.line is None]
 
 
-def facts_after(trajectory: Trajectory, event: ev.Event) -> list[ev.StepFacts]:
-    """What is to be said anew of a step, because `event` is a file of it that was saved late."""
+def _steps_after(trajectory: Trajectory, event: ev.Event) -> list[ev.StepFacts]:
     if not isinstance(event, ev.ArtifactSaved) or event.step is None:
         return []
     step = trajectory.step(event.step)
     ended = trajectory.finish is not None or step not in trajectory.steps[-2:]
     return [_facts(trajectory, step)] if step is not None and step.line is None and ended else []
-
-
-def with_facts(events: Iterable[ev.Event], *, live: bool = False) -> Iterator[ev.Event]:
-    """The events of a record with those facts that it lacks. `live`: its last step has not ended.
-
-    Raises:
-        JournalError: see `Trajectory`.
-    """
-    trajectory = Trajectory()
-    for event in events:
-        for facts in facts_before(trajectory, event):
-            yield _added(trajectory, facts)
-        trajectory.add(event)
-        yield event
-        for facts in facts_after(trajectory, event):
-            yield _added(trajectory, facts)
-    for step in trajectory.steps[-_LOOKED_AT:]:
-        if step.line is None and not live:
-            yield _added(trajectory, _facts(trajectory, step))
 
 
 def _ends_run(trajectory: Trajectory, event: ev.CallStarted | ev.CallFinished) -> bool:
@@ -70,8 +105,8 @@ def _facts(trajectory: Trajectory, step: Step) -> ev.StepFacts:
     return ev.StepFacts(step=step.number, line=step_line(step, trajectory.root), parent=trajectory.head)
 
 
-def _added(trajectory: Trajectory, facts: ev.StepFacts) -> ev.StepFacts:
+def _added(trajectory: Trajectory, facts: _F, mark: str) -> _F:
     """Facts that no journal has, with an id and a time that are the same at each reading."""
-    facts.id, facts.time = f"{facts.parent}-{facts.step}", trajectory.events[-1].time
+    facts.id, facts.time = f"{facts.parent}-{mark}", trajectory.events[-1].time if trajectory.events else 0.0
     trajectory.add(facts)
     return facts

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from llm_sandbox_nb.formatting import (
     format_cost,
@@ -23,8 +24,8 @@ from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.protection import ISOLATION_WORDS
 from llm_sandbox_nb.trajectory.replay_outcome import replayed_run
 
-Meaning = Literal["ok", "bad", "wait", "run", "away"]
-"""What a colour says: success, failure, a person's turn or decision, running, out of reach."""
+Meaning = Literal["ok", "bad", "plain", "wait", "run", "away"]
+"""What a colour says: a check passed, failure, nothing, a person's turn or decision, running, out of reach."""
 
 
 class State(Enum):
@@ -36,14 +37,15 @@ class State(Enum):
     PAUSED = "paused", "Paused", "", "wait"
     HELD = "held", "Waiting for you", "", "wait"
     READY = "ready", "Ready to continue", "Ready to continue from step {}", "run"
+    CHECKING = "checking", "Checking the result", "", "run"
     CUT_OFF = "cut_off", "Cut off", "Cut off at step {}", "bad"
-    SUBMITTED = "submitted", "Submitted", "", "ok"
+    SUBMITTED = "submitted", "Submitted", "", "plain"
     WITHOUT_ANSWER = "without_answer", "Submitted without an answer", "", "bad"
-    ANSWERED = "answered", "Answered", "", "ok"
+    ANSWERED = "answered", "Answered", "", "plain"
     NO_ANSWER = "no_answer", "No answer", "", "bad"
     REFUSED = "refused", "Refused", "", "bad"
     REPEATED = "repeated", "Stopped: the same call kept failing", "", "bad"
-    REPLAYED = "replayed", "Replayed", "Replay of {}", "ok"
+    REPLAYED = "replayed", "Replayed", "Replay of {}", "plain"
     INTERRUPTED = "interrupted", "Interrupted", "Stopped by {}", "wait"
     STEPS = "steps", "Step limit reached", "Step limit reached ({})", "bad"
     TOKENS = "tokens", "Conversation limit reached", "Conversation limit reached ({} tokens)", "bad"
@@ -66,6 +68,31 @@ class State(Enum):
         self.meaning = meaning
 
 
+NOT_CHECKED: Final = "{}, not checked"
+"""What is said of an end without a check."""
+CHECKED: Final[dict[str, tuple[str, str, Meaning]]] = {
+    "passed": ("{}, checked: {}", "{}, checked without protection: {}", "ok"),
+    "failed": ("{}, check failed: {}", "{}, check failed: {}", "bad"),
+    "score": ("{}, scored {}", "{}, scored {} without protection", "plain"),
+    "text": ("{}, checked: {}", "{}, checked without protection: {}", "plain"),
+    "error": ("{}, the check could not run: {}", "{}, the check could not run: {}", "bad"),
+}
+"""What is said of an end and its verdict, the same of a check that the model could have changed, and its meaning."""
+CHECK_LABELS: Final = {
+    "passed": "Check passed",
+    "failed": "Check failed",
+    "score": "Score",
+    "text": "Check",
+    "error": "The check could not run",
+}
+"""The heading of a check by its outcome."""
+UNPROTECTED: Final = (
+    "This check can be tampered with: the isolation process keeps the programs of the model from nothing."
+)
+"""What is said of a check that the model could have changed."""
+CHECKED_ENDS: Final = ("submitted", "answered")
+"""Ends that are checked; others say already that the work was not completed."""
+
 _BY_LABEL = {state.label: state for state in State}
 
 
@@ -85,10 +112,12 @@ class RunState:
     """The name of a `State`, or a reason of a later version."""
     words: str
     meaning: Meaning
+    check: str = ""
+    """What the check of the result found: see `Verdict.outcome`; empty when there was none."""
 
     def to_json(self) -> dict[str, str]:
         """As REST gives it."""
-        return {"state": self.state, "words": self.words, "meaning": self.meaning}
+        return {"state": self.state, "words": self.words, "meaning": self.meaning, "check": self.check}
 
 
 _STOPPERS = {"on_pause": "the rule for its pauses"}
@@ -112,6 +141,10 @@ class Status:
         self.step: int | None = None
         """The last step that began; None before the first."""
         self.finish: ev.RunFinished | None = None
+        self.check: ev.Verdict | None = None
+        """The verdict of the newest check; None when the result was not checked, or the run did more since."""
+        self.checking = False
+        """Whether a check of the result runs."""
         self.paused = False
         """Whether the run is paused and waits for a person."""
         self.pausing = False
@@ -165,11 +198,15 @@ class Status:
                 self.paused, self.held = False, None
             case ev.CallStarted():
                 self.paused, self.held, self.ready_at = False, None, None
+            case ev.CheckStarted():
+                self.checking, self.check = True, None
+            case ev.Checked():
+                self.checking, self.check = False, event.verdict
             case ev.Continued():
-                self.finish, self._stopped_by, self.replays = None, "", None
+                self.finish, self._stopped_by, self.replays, self.check = None, "", None, None
                 self._clear()
             case ev.RunFinished():
-                self.finish = event
+                self.finish, self.check = event, event.check
                 self._clear()
 
     @staticmethod
@@ -182,6 +219,7 @@ class Status:
         """HEAD has moved to the end of `step`, or into it; None: to another branch, without a rewind."""
         self._clear()
         self.ready_at = None if self.finish else step
+        self.check = self.check if self.finish else None
 
     def follow(self, event: ev.Event) -> None:
         """Take an event of a run of which only the state is kept: a rewind leads back, its undo to where it began."""
@@ -211,6 +249,8 @@ class Status:
             return _said(State.PAUSED)
         if self.pausing:
             return _said(State.PAUSING)
+        if self.checking:
+            return _said(State.CHECKING)
         if not self._opened and self.step is None:
             return _said(State.STARTING, self._isolation)
         return _said(State.RUNNING, last)
@@ -219,7 +259,10 @@ class Status:
         reason: str = finish.stop_reason
         if self.replays and reason not in _OF_A_REPLAY:
             name = self.replays if _RUN_NAME.fullmatch(self.replays) else ""
-            return _said(State.REPLAYED, name.rpartition("-")[2])
+            found = _said(State.REPLAYED, name.rpartition("-")[2])
+            return _checked(found, self.check) if self.check and reason in CHECKED_ENDS else found
+        if reason in CHECKED_ENDS and (self.check or not finish.without_answer):
+            return _checked(_said(_BY_LABEL[reason]), self.check)
         if finish.without_answer:
             reason = State.WITHOUT_ANSWER.label
         elif reason == State.TOKENS.label and finish.error:  # not the run's own limit
@@ -240,6 +283,7 @@ class Status:
             self._failure = event.error
         elif isinstance(event, ev.ModelRequested):
             self.paused, self.held, self.ready_at = False, None, None
+            self.check, self.checking = None, False
 
     def _set_limits(self, limits: Any) -> None:
         if isinstance(limits, dict):
@@ -252,7 +296,20 @@ class Status:
 
     def _clear(self) -> None:
         self.paused, self.pausing, self.held, self.ready_at = False, False, None, None
+        self.checking = False
 
 
 def _said(state: State, detail: str = "") -> RunState:
     return RunState(state.label, state_words(state.label, detail), state.meaning)
+
+
+def _checked(end: RunState, check: ev.Verdict | None) -> RunState:
+    """An end with what its check found."""
+    if check is None:
+        return dataclasses.replace(end, words=NOT_CHECKED.format(end.words))
+    known = CHECKED.get(check.outcome)
+    if known is None:  # of a later version
+        return dataclasses.replace(end, check=check.outcome)
+    protected, unprotected, meaning = known
+    words = (protected if check.protected else unprotected).format(end.words, check.summary)
+    return RunState(end.state, words, meaning, check.outcome)

@@ -198,10 +198,19 @@ def _last_line(text: str) -> str:
 def _figures(step: Step) -> str:
     """Tokens of the step and its seconds, as far as they are known."""
     tokens = step.usage.total_tokens if step.usage else 0
-    seconds = step.model_time + sum(call.result.duration for call in step.calls if call.result)
     done = step.replied and all(call.finished for call in step.calls)
+    return figures_text(tokens, step_seconds(step) if done else None)
+
+
+def step_seconds(step: Step) -> float:
+    """Seconds of the model and of the calls."""
+    return step.model_time + sum(call.result.duration for call in step.calls if call.result)
+
+
+def figures_text(tokens: int, seconds: float | None) -> str:
+    """Tokens and seconds as a line shows them; no seconds when they are not all there."""
     parts = [format_short(tokens) if tokens else ""]
-    parts.append(format_duration(seconds) if done and (seconds or tokens) else "")
+    parts.append(format_duration(seconds) if seconds is not None and (seconds or tokens) else "")
     return " · ".join(filter(None, parts))
 
 

@@ -34,6 +34,12 @@ _IN_LINE = (
 NOT_ANSWERED = "There is no result: the run ended while this call was executed."
 
 
+def with_doubts(known: list[ev.Doubt], new: list[ev.Doubt]) -> list[ev.Doubt]:
+    """Doubts so far and new ones: of the same step and rule the newer counts."""
+    said = {(one.rule, one.step) for one in new}
+    return [*(one for one in known if (one.rule, one.step) not in said), *new]
+
+
 @dataclass
 class Call:
     """One tool call: what was proposed, what was executed, what came back."""
@@ -91,6 +97,7 @@ class Step:
     artifacts: list[ev.ArtifactSaved] = field(default_factory=list)
     checkpoint: ev.Checkpointed | None = None
     """The files after it; None when it changed none, or they are not kept."""
+    connections: list[ev.ConnectionMade] = field(default_factory=list)
     line: ev.StepLine | None = None
     """What was recorded of it when it ended; None while nothing was, or when it has changed since."""
 
@@ -144,10 +151,14 @@ class Trajectory:
         """How the branch stands."""
         self.reward: ev.Rewarded | None = None
         """What training made of it, when it is a rollout."""
+        self.checks: list[ev.Checked] = []
+        """The checks of its result, the newest last."""
         self.steps: list[Step] = []
         self.artifacts: dict[str, ev.ArtifactSaved] = {}
         self.skipped: list[str] = []
         self.notes: list[str] = []
+        self.connections: list[ev.ConnectionMade] = []
+        """What left the sandbox, or tried to, where its network is an allow-list."""
         self.controls: list[ev.Controlled] = []
         self.checkpoints: dict[int, ev.Checkpointed] = {}
         """The kept files by step; 0 is before the first call."""
@@ -159,7 +170,15 @@ class Trajectory:
         What such a call did to the files is not kept. A run whose sandbox is gone resumes from that event, so that
         conversation and files agree.
         """
+        self.first_failure: int | None = None
+        """The number of the first step in which a call failed."""
+        self.changed_paths: set[str] = set()
+        """Files that calls have changed, as far as the record says."""
         self.changed: list[ev.SettingsChanged] = []
+        self.doubts: list[ev.Doubt] = []
+        """Doubts that were recorded: those so far, or all when `doubts_final`."""
+        self.doubts_final = False
+        """Whether they are those of the end of the run."""
         self.usage = ev.Usage(cost=0.0)
         self._calls: dict[str, Call] = {}
         self._by_number: dict[int, Step] = {}
@@ -213,7 +232,7 @@ class Trajectory:
             raise KeyError(event)
         other = Trajectory()
         for one in self._tree.path(event):
-            if isinstance(one, ev.StepFacts):
+            if isinstance(one, ev.Facts):
                 other._add_facts(one)
             else:
                 other._take(one, other._head)
@@ -239,8 +258,8 @@ class Trajectory:
     @property
     def seen_by_model(self) -> bool:
         """Whether the model has got all of the branch, or gets nothing more: nothing can be shown to it instead."""
-        last = next((event for event in reversed(self.path) if not isinstance(event, ev.StepFacts)), None)
-        return isinstance(last, ev.ModelRequested | ev.ModelReplied | ev.RunFinished)
+        last = next((event for event in reversed(self.path) if not isinstance(event, ev.Facts)), None)
+        return isinstance(last, ev.ModelRequested | ev.ModelReplied | ev.RunFinished | ev.Checked)
 
     @property
     def model(self) -> str:
@@ -317,7 +336,7 @@ class Trajectory:
         if event.kind in ev.TRANSIENT:
             self._apply(event)
             return
-        if isinstance(event, ev.StepFacts):
+        if isinstance(event, ev.Facts):
             self._add_facts(event)
             return
         parent = self._head if event.parent is None or event.parent not in self._tree else event.parent
@@ -341,7 +360,7 @@ class Trajectory:
                     self.files, self.uncovered = files or self.files, None
                     self.status.rewind(self.step_at(event.to))
 
-    def _add_facts(self, event: ev.StepFacts) -> None:
+    def _add_facts(self, event: ev.Facts) -> None:
         """What is said of a step is no event of the tree: HEAD stays; each branch with the event before it has it."""
         self.events.append(event)
         parent = self._head if event.parent is None or event.parent not in self._tree else event.parent
@@ -388,6 +407,8 @@ class Trajectory:
 
     def _apply(self, event: ev.Event) -> None:
         self.status.add(event)
+        if self.doubts_final and isinstance(event, ev.ModelRequested | ev.Continued):
+            self.doubts_final = False
         if isinstance(event, _IN_LINE) and event.step is not None and event.step in self._by_number:
             self._by_number[event.step].line = None
         match event:
@@ -416,14 +437,23 @@ class Trajectory:
                 self.skipped.append(event.reason)
             case ev.ContextReduced(usage=ev.Usage() as used):
                 self.usage = self.usage + used
+            case ev.ConnectionMade():
+                self.connections.append(event)
+                if event.step in self._by_number:
+                    self._by_number[event.step].connections.append(event)
             case ev.Noted():
                 self.notes.append(event.text)
             case ev.StepFacts() if event.step in self._by_number:
                 self._by_number[event.step].line = event.line
+            case ev.DoubtsFound():
+                self.doubts = list(event.doubts) if event.final else with_doubts(self.doubts, event.doubts)
+                self.doubts_final = event.final
             case ev.Controlled():
                 self.controls.append(event)
             case ev.Rewarded():
                 self.reward = event
+            case ev.Checked():
+                self.checks.append(event)
 
     def messages(self, *, answer_open: bool = False) -> Iterator[dict[str, Any]]:
         """The conversation exactly as the model saw it, rebuilt from the events.
@@ -494,6 +524,9 @@ class Trajectory:
                 call.live_output = (call.live_output + event.text)[-Call.LIVE_LIMIT :]
             case ev.CallFinished():
                 call.result, call.live_output = event, ""
+                self.changed_paths.update(change.path for change in event.changes)
+                if event.failed and self.first_failure is None:
+                    self.first_failure = event.step
 
     def _add_decision(self, event: ev.CallDecided | ev.SettingsChanged) -> None:
         match event:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.doubts.rules import doubts_json
 from llm_sandbox_nb.trajectory.state import State, Status
+from llm_sandbox_nb.trajectory.trajectory import with_doubts
 
 Json = dict[str, Any]
 _TASK_SHOWN = 300
@@ -29,6 +31,7 @@ class WatchedRun:
         self.over = False
         """Whether its last event is here."""
         self._status = Status()
+        self._doubts: list[ev.Doubt] = []
         self._facts: Json = {"task": None, "model": None, "scripted": None, "stop_reason": None, "steps": 0}
 
     def add(self, value: Json) -> None:
@@ -47,6 +50,10 @@ class WatchedRun:
                 self.go_on()
             case ev.Continued():
                 self.go_on()
+            case ev.DoubtsFound():
+                self._doubts = event.doubts if event.final else with_doubts(self._doubts, event.doubts)
+            case ev.Rewound() if event.what != "files":
+                self._doubts = [one for one in self._doubts if (one.step or 0) <= event.step]
             case ev.RunFinished():
                 self.over = True
                 self._facts.update(stop_reason=event.stop_reason, usage=event.usage.model_dump(mode="json"))
@@ -62,6 +69,7 @@ class WatchedRun:
         return {
             "paused": self._status.paused and live,
             "held": None if held is None else held.model_dump(include=_HELD),
+            "doubts": doubts_json(self._doubts),
             "status": state.to_json(),
             **self._facts,
         }

@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import support
-from failures import EVIDENCE
-from playwright.sync_api import Browser, Playwright
+from failures import EVIDENCE, WINDOW
+from playwright.sync_api import Browser, BrowserContext, Playwright
 from programs import require_program
+from servers import PATIENCE
 
 ARGUMENTS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
+
+PERSONAL = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-pipe"]
+"""What a browser needs here that otherwise starts as a person's: no screen, root, and a way to drive it."""
 
 
 class PlaywrightLoop:
@@ -70,4 +76,36 @@ def chromium(playwright: Playwright, *arguments: str) -> Iterator[Browser]:
         EVIDENCE.browsers.remove(started)
         with PlaywrightLoop.running():
             started.close()
+        support.KEPT_PIDS.difference_update(mine)
+
+
+@contextlib.contextmanager
+def personal_window(
+    playwright: Playwright, profile: Path, *arguments: str, **options: Any
+) -> Iterator[BrowserContext]:
+    """A window of a browser that starts as a person does it, with a profile of its own.
+
+    The driver's own switches turn off what tells other hosts of a page before any request: with them, preconnect and
+    dns-prefetch do nothing, and a test cannot see them.
+    """
+    before = support.child_pids()
+    context = playwright.chromium.launch_persistent_context(
+        profile,
+        executable_path=require_program("chromium"),
+        ignore_default_args=True,
+        args=[*PERSONAL, f"--user-data-dir={profile}", *arguments, "about:blank"],
+        **{"viewport": WINDOW, **options},
+    )
+    mine = support.child_pids() - before
+    support.KEPT_PIDS.update(mine)
+    context.set_default_timeout(PATIENCE)
+    EVIDENCE.watch(context)
+    try:
+        yield context
+    except BaseException:
+        EVIDENCE.keep(context)
+        raise
+    finally:
+        with PlaywrightLoop.running():
+            context.close()
         support.KEPT_PIDS.difference_update(mine)

@@ -1,5 +1,6 @@
 """What a page that the model made tells other hosts: sockets and look-ups of names, not requests.
 
+Chromium starts as a person starts it: under its driver's switches, preconnect and dns-prefetch do nothing.
 A browser looks up a host and connects to it before a policy refuses to go there, so data leaves in name and port.
 Every name below is in a zone of its own, which Chromium maps to this machine; each way has a port of its own, so that
 a connection tells which way was taken. Names that are only looked up are found in Chromium's log of the network.
@@ -18,14 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import chromium
-from failures import new_window
+from chromium import personal_window
 from playwright.sync_api import BrowserContext, Error, Page, Playwright
 from test_hostile import UNPROTECTED
 from view_page import build, bundle, page_html
 from waiting import eventually
 
-from llm_sandbox_nb.card.artifacts import sandboxed_frame
+from llm_sandbox_nb.card.frame import sandboxed_frame
 from llm_sandbox_nb.trajectory import events as ev
 
 ZONE = "leak.test"
@@ -38,6 +38,8 @@ WITHOUT_SCRIPTS = {
     "embed": "<embed src='URL'>",
     "refresh": "<meta http-equiv=refresh content='0;url=URL'>",
     "prefetch": "<link rel=prefetch href='URL'>",
+    "preconnect": "<link rel=preconnect href='URL'>",
+    "dns-prefetch": "<link rel=dns-prefetch href='URL'>",
     "style": "<link rel=stylesheet href='URL'>",
     "import": "<style>@import 'URL'; </style>",
     "font": "<style>@font-face { font-family: f; src: url(URL) } p { font-family: f }</style><p>text</p>",
@@ -72,12 +74,12 @@ REMAINDER = {
     "location",
     "own-iframe",
     "anchor",
-    "look-up",
     "preconnect",
 }
 """What still leaves a page that a person runs; the tooltip of the button says so."""
 
-
+ONLY_NAMED = {"dns-prefetch"}
+"""Look up a name and connect to nothing: the log has the name only if it is not mapped."""
 SHOWN = ("view", "untrusted", "card")
 """By the view, by the view of a notebook that nobody trusts, and by a saved card."""
 AROUND = {
@@ -162,11 +164,13 @@ def run_with_pages(files: dict[str, bytes]) -> dict[str, Any]:
 @contextlib.contextmanager
 def observed(playwright: Playwright, log: Path) -> Iterator[BrowserContext]:
     """A window of a browser that finds the zone on this machine and writes all that its network does to `log`."""
-    rules = f"--host-resolver-rules=MAP *.{ZONE} {HERE}"
-    with (
-        chromium(playwright, rules, f"--log-net-log={log}") as browser,
-        new_window(browser, viewport={"width": 1000, "height": 16_000}) as window,
-    ):
+    # Windows that open without a click are for the page without protection, the canary.
+    rules = f"--host-resolver-rules=MAP *.{ZONE} {HERE}, EXCLUDE dns-prefetch.*"
+    switches = (rules, f"--log-net-log={log}", "--disable-popup-blocking")
+    profile = log.with_name("profile")
+    with personal_window(
+        playwright, profile, *switches, viewport={"width": 1000, "height": 16_000}
+    ) as window:
         yield window
 
 
@@ -190,8 +194,8 @@ def let_pass(window: BrowserContext, sockets: dict[str, Sockets], pages: dict[st
     """The canary, and time: until each way reached its host from a page without protection, opened later."""
     tab = window.new_page()
     tab.goto(pages["bare"].as_uri(), wait_until="commit")
-    bare = sockets["bare"]
-    assert eventually(tab, lambda: bare.reached >= set(WAYS)), set(WAYS) - bare.reached
+    bare, expected = sockets["bare"], set(WAYS) - ONLY_NAMED
+    assert eventually(tab, lambda: bare.reached >= expected), expected - bare.reached
     assert eventually(tab, lambda: bare.asked >= {"location", "iframe", "fetch", "form", "picture", "style"})
 
 

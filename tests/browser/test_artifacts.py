@@ -244,19 +244,27 @@ def test_scripts_run_after_a_click_in_a_trusted_page_alone_or_at_once_where_a_pe
     inner(view).locator("text=ran").wait_for()
 
 
+THIEF = b"""<h1>hello</h1><script>let keys = '';
+addEventListener('keydown', event => { keys += event.key; document.querySelector('h1').textContent = keys });
+const steal = () => {  // by the function of a frame of its own, from which nothing was taken away
+  const own = document.createElement('iframe');
+  document.body.append(own);
+  const { focus } = own.contentWindow;
+  setInterval(() => focus.call(window), 5);
+};
+WHEN</script>"""
+
+
 @pytest.mark.parametrize("pointer", ["on the page", "on the artifact"])
 def test_a_page_that_takes_the_keyboard_is_stopped(view: Page, pointer: str) -> None:
-    """Without a click, in a loop: what is typed goes where the person writes."""
-    thief = b"""<h1>hello</h1><script>let keys = '';
-        addEventListener('keydown', event => { keys += event.key; document.querySelector('h1').textContent = keys });
-        setTimeout(() => setInterval(() => window.focus(), 5), 1200)</script>"""
-    show(view, "a.html", thief)
+    """Without a click, in a loop, wherever the pointer rests: what is typed goes where the person writes."""
+    show(view, "a.html", THIEF.replace(b"WHEN", b"setTimeout(steal, 1200)"))
     cell = "<textarea id=cell></textarea>"
     view.evaluate("html => document.getElementById('view').insertAdjacentHTML('afterbegin', html)", cell)
     view.click("text=Run this page")
     view.click("#cell")
     if pointer == "on the artifact":
-        view.locator(".lsn-frame").hover()
+        view.locator(".lsn-frame-cover").hover()
     told = view.get_by_text("took the keyboard")
 
     def is_told() -> bool:
@@ -271,8 +279,35 @@ def test_a_page_that_takes_the_keyboard_is_stopped(view: Page, pointer: str) -> 
     expect(inner(view).locator("h1")).to_have_text("hello")
 
 
+def test_a_page_has_the_keyboard_from_a_click_into_it_until_one_elsewhere(view: Page) -> None:
+    """By Tab and Enter too. What it does with `focus()` before is of no effect and ends nothing."""
+    show(
+        view,
+        "a.html",
+        b"<input id=i><script>const i = document.getElementById('i'); i.focus(); focus()</script>",
+    )
+    view.evaluate(
+        "html => document.getElementById('view').insertAdjacentHTML('afterbegin', html)", "<input id=cell>"
+    )
+    view.click("text=Run this page")
+    typed = inner(view).locator("#i")
+    view.locator(".lsn-frame-cover").focus()
+    view.keyboard.press("Enter")
+    view.keyboard.press("Tab")
+    view.keyboard.type("one")
+    view.click("#cell")
+    view.keyboard.type("two")
+    view.click(".lsn-frame-cover")
+    typed.click()
+    view.keyboard.type("three")
+    expect(typed).to_have_value("onethree")
+    expect(view.locator("#cell")).to_have_value("two")
+    expect(view.get_by_text("took the keyboard")).to_have_count(0)
+
+
 def test_the_policy_is_that_of_the_static_card(view: Page) -> None:
-    from llm_sandbox_nb.card.artifacts import POLICY, STATIC_POLICY
+    from llm_sandbox_nb.card.frame import DENIED, POLICY, PRELUDE, STATIC_POLICY
 
     assert view.evaluate("lsn.policy({ scripts: true, network: false })") == POLICY
     assert view.evaluate("lsn.policy({ scripts: false, network: false })") == STATIC_POLICY
+    assert view.evaluate("[lsn.DENIED, lsn.PRELUDE]") == [DENIED, PRELUDE]

@@ -80,7 +80,7 @@ def step_panel(page: Page, step: int) -> Locator:
     return page.get_by_role("region", name=f"Step {step}: rewind, fork, files")
 
 
-def wait_for_the_end(page: Page, reason: str = "Submitted") -> list[dict[str, Any]]:
+def wait_for_the_end(page: Page, reason: str = "Submitted, not checked") -> list[dict[str, Any]]:
     """The events of the one run, when it is over and its last word is in the notebook."""
     expect(page.locator(BADGE)).to_have_text(reason)
     events: list[dict[str, Any]] = []
@@ -118,9 +118,9 @@ def test_keys_edits_a_denial_and_words_at_a_run_that_is_stopped(server: FrontEnd
     third.get_by_label("Reason; the model reads it in place of a result").fill("This is not needed.")
     press(third.get_by_role("button", name="Deny", exact=True))
     stopped(page, 3)
-    page.get_by_label("Say something to the model").fill("Be quick.")
+    page.get_by_label("Message to the model").fill("Be quick.")
     page.get_by_role("button", name="Send").click()
-    expect(page.get_by_label("Say something to the model")).to_have_value("")
+    expect(page.get_by_label("Message to the model")).to_have_value("")
     page.locator(".lsn-view").click(position={"x": 5, "y": 5})
     page.keyboard.press("F10")
     stopped(page, 3, before_the_model(3))
@@ -206,24 +206,24 @@ def test_a_rewound_run_continues_in_its_card(server: FrontEnd, page: Page) -> No
     begin(server, page, "continue", "", COUNTS)
     card = page.locator(".lsn-view").first
     badge = card.locator(BADGE).first
-    expect(badge).to_have_text("Submitted")
+    expect(badge).to_have_text("Submitted, not checked")
     ready = card.get_by_role("group", name="After the rewind")
     rewind_to(card, 1)
     expect(badge).to_have_text("Ready to continue from step 1")
     expect(ready).to_contain_text("Steps 2 to 3 are kept as an earlier attempt. 1 file was restored.")
     ready.get_by_role("button", name="Continue", exact=True).click()
-    expect(badge).to_have_text("Submitted")
+    expect(badge).to_have_text("Submitted, not checked")
     expect(ready).to_have_count(0)
     rewind_to(card, 1)
     ready.get_by_role("button", name="Say and continue…").click()
-    card.get_by_label("Say something to the model").fill('It\'s {not} "two".')
+    card.get_by_label("Message to the model").fill('It\'s {not} "two".')
     card.get_by_role("button", name="Say and continue", exact=True).click()
-    expect(badge).to_have_text("Submitted")
+    expect(badge).to_have_text("Submitted, not checked")
     rewind_to(card, 1)
     ready.get_by_role("button", name="Edit next call…").click()
     card.get_by_label("Argument command").fill("echo 'thr''ee' {x} > two.txt; cat two.txt")
     press(card.get_by_role("button", name="Run the edited call and continue"))
-    expect(badge).to_have_text("Submitted")
+    expect(badge).to_have_text("Submitted, not checked")
     expect(card.get_by_text("edited by you").first).to_be_visible()
 
     def text() -> str:
@@ -236,14 +236,14 @@ def test_a_rewound_run_continues_in_its_card(server: FrontEnd, page: Page) -> No
     expect(table.get_by_text("edited by you")).to_be_visible()
     rewind_to(card, 1)
     ready.get_by_role("button", name="Undo").click()
-    expect(badge).to_have_text("Submitted")
+    expect(badge).to_have_text("Submitted, not checked")
 
 
 @pytest.mark.campaign
 def test_keys_reach_all_and_a_rewind_shows_what_another_cell_made(server: FrontEnd, page: Page) -> None:
     """Labels are seen, not icons, and each is one click or a few keys from the card."""
     begin(server, page, "others", "", COUNTS, OTHER)
-    expect(page.locator(BADGE)).to_have_text(["Submitted"] * 2)
+    expect(page.locator(BADGE)).to_have_text(["Submitted, not checked"] * 2)
     card = page.locator(".lsn-view").first
     line = card.locator(".lsn-step[data-step='1']")
     line.hover()
@@ -267,7 +267,7 @@ def test_keys_reach_all_and_a_rewind_shows_what_another_cell_made(server: FrontE
     badge = card.locator(BADGE).first
     expect(badge).to_have_text("Ready to continue from step 1")
     card.get_by_role("button", name="Continue", exact=True).click()
-    expect(badge).to_have_text("Submitted")
+    expect(badge).to_have_text("Submitted, not checked")
     card.focus()
     tab_to(page, "Compare attempts")
     page.keyboard.press("Enter")

@@ -105,8 +105,15 @@ def test_files_of_these_names_open_as_they_did_before(server: FrontEnd, page: Pa
     expect(page.locator(".lsn-host")).to_have_count(0)
 
 
-def test_another_trajectory_json_is_shown_as_the_text_it_is(server: FrontEnd, page: Page) -> None:
+@pytest.mark.parametrize("answers", [True, False])
+def test_another_trajectory_json_is_shown_as_the_text_it_is(
+    server: FrontEnd, page: Page, answers: bool
+) -> None:
+    if not answers:
+        page.route("**/foreign-record*", lambda route: route.abort())
     open_as_run(page, server, "other/trajectory.json")
+    why = "This file is no trajectory." if answers else "other trajectories need the server part"
+    expect(page.locator(".lsn-notes")).to_contain_text(why)
     expect(page.locator(".lsn-other")).to_contain_text("<script>window.hit=1</script>")
     assert page.evaluate("() => window.hit") is None
 

@@ -56,6 +56,7 @@ export const staticPage = (html: string) => ({ html, runs: false });
     "artifacts/frame.ts": """
 export interface IFrameRights { scripts: boolean; network: boolean }
 export const policy = (_: any) => '';
+export const [DENIED, PRELUDE] = ['', ''];
 export const wrapper = (text: string, _: any) => text;
 export function sandboxedFrame(text: string, _rights: any, _title: string) {
   const frame = document.createElement('iframe');

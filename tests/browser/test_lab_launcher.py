@@ -46,7 +46,7 @@ def test_the_card_opens_ten_examples_that_run(server: FrontEnd, page: Page) -> N
     wait_for_kernel(page)
     run_cells(page, 1, MAP, MAP + 1, MAP + 2)
     notebook = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden)")
-    expect(notebook.locator(".lsn-header .lsn-badge").first).to_have_text("Submitted")
+    expect(notebook.locator(".lsn-header .lsn-badge").first).to_have_text("Submitted, not checked")
     expect(notebook.get_by_text("The result is right.", exact=True)).to_be_visible()
     assert not page.get_by_role("dialog").count()
 

@@ -90,7 +90,7 @@ def test_after_a_reload_the_card_of_a_live_run_comes_back(server: FrontEnd, page
     expect(page.get_by_role("button", name="Stop", exact=True)).to_be_visible()
     expect(page.locator(".jp-InputPrompt").nth(1)).to_have_text("[*]:")
     go.touch()
-    expect(page.locator(BADGE)).to_have_text("Submitted")
+    expect(page.locator(BADGE)).to_have_text("Submitted, not checked")
     wait_for_idle(page)
     expect(page.locator(".lsn-view")).to_have_count(1)
     expect(page.locator(".lsn-step")).to_have_count(4)
@@ -116,7 +116,7 @@ def test_the_card_of_a_run_that_ended_meanwhile_comes_back_until_it_is_cleared(
     go.touch()
     assert eventually(page, lambda: is_over(server, "meanwhile"))
     reload(server, page, "meanwhile")
-    expect(page.locator(BADGE)).to_have_text("Submitted")
+    expect(page.locator(BADGE)).to_have_text("Submitted, not checked")
     page.wait_for_function(PACKED)
     (record,) = bundles(page)
     assert record["events"][-1]["kind"] == "run.finished"

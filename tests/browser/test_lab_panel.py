@@ -67,7 +67,7 @@ def test_the_button_inserts_a_cell_as_the_settings_say(server: FrontEnd, page: P
     page.keyboard.press("Shift+S")
     wait_for_cells(page, *before, f"{line}\nSay hello", f"{line}\n{TASK}")  # the extension is loaded once
     command(page, "notebook:run-all-cells")
-    expect(page.locator(".lsn-header .lsn-badge").first).to_have_text("Submitted")
+    expect(page.locator(".lsn-header .lsn-badge").first).to_have_text("Submitted, not checked")
 
 
 @pytest.mark.campaign
@@ -94,7 +94,7 @@ def test_a_model_is_chosen_in_the_panel(server: FrontEnd, page: Page) -> None:
     )
     expect(picker.locator("summary")).to_have_text("Model: scripted/strawberry")
     command(page, "notebook:run-all-cells")
-    expect(page.locator(".lsn-header .lsn-badge").first).to_have_text("Submitted")
+    expect(page.locator(".lsn-header .lsn-badge").first).to_have_text("Submitted, not checked")
 
 
 def test_the_panel_shows_the_sandbox_and_its_files(server: FrontEnd, page: Page, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_a_cell_that_was_deleted_in_its_run_and_brought_back(server: FrontEnd, p
     journal = lambda: next((server.root / "sandbox-runs" / "back").glob("*/journal.jsonl")).read_text()  # noqa: E731
     assert eventually(page, lambda: "run.finished" in journal())
     command(page, "notebook:undo-cell-action")
-    expect(page.locator(BADGE)).to_have_text("Submitted")
+    expect(page.locator(BADGE)).to_have_text("Submitted, not checked")
     expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
     assert eventually(page, lambda: "live" not in str(list(bundles(page)[0])))
     assert "Submitted" in str(saved(server, page, "back")["text/plain"])

@@ -42,7 +42,7 @@ LAB = pytest.mark.parametrize("server", ["lab"], indirect=True)
 
 def finished(server: FrontEnd, page: Page, name: str, options: str = "") -> None:
     begin(server, page, name, DONE, options=options)
-    expect(page.locator(BADGE)).to_have_text("Submitted")
+    expect(page.locator(BADGE)).to_have_text("Submitted, not checked")
     wait_for_idle(page)
 
 
@@ -82,7 +82,7 @@ def test_a_cell_that_finds_no_room_offers_to_make_some(browser: Browser, tmp_pat
         dialog = page.get_by_role("dialog")
         expect(dialog).to_contain_text("first.ipynb: its files are lost")
         dialog.get_by_role("button", name="Stop and run again").click()
-        expect(page.locator(BADGE)).to_have_text("Submitted")
+        expect(page.locator(BADGE)).to_have_text("Submitted, not checked")
         assert [box["notebook"] for box in one.sandboxes()] == ["second.ipynb"]
 
 
@@ -113,7 +113,7 @@ def test_a_run_opens_in_a_tab_where_keys_go_from_step_to_step(server: FrontEnd, 
     page.set_viewport_size({"width": size["width"], "height": 500})
     page.get_by_role("button", name="Open in tab").click()
     tab = page.locator(".lsn-run-tab")
-    expect(tab.locator(BADGE)).to_have_text("Submitted")
+    expect(tab.locator(BADGE)).to_have_text("Submitted, not checked")
     expect(tab.locator(".lsn-capped")).to_have_count(0)
     expect(tab.locator(".lsn-view")).to_be_focused()
     assert tab.evaluate("node => node.scrollHeight > node.clientHeight"), "a part of it is out of sight"
@@ -166,12 +166,12 @@ def test_the_panel_opens_runs_that_go_on_and_those_that_are_over(server: FrontEn
     finished(server, page, "rows")
     show_panel(page)
     panel = page.get_by_role("region", name="Sandboxes")
-    row = panel.get_by_role("button", name="Submitted: Go on., Answer: Done., 4 steps")
+    row = panel.get_by_role("button", name="Submitted, not checked: Go on., Answer: Done., 4 steps")
     expect(row.first).to_have_attribute(
-        "aria-label", re.compile(r"^\d\d:\d\d Submitted: Go on\., Answer: Done\., 4 steps$")
+        "aria-label", re.compile(r"^\d\d:\d\d Submitted, not checked: Go on\., Answer: Done\., 4 steps$")
     )
     row.first.click()
-    expect(page.locator(".lsn-run-tab").locator(BADGE)).to_have_text("Submitted")
+    expect(page.locator(".lsn-run-tab").locator(BADGE)).to_have_text("Submitted, not checked")
     expect(page.locator(".lm-TabBar-tab.lm-mod-current", has_text="Go on.")).to_have_count(1)
     page.once("dialog", lambda dialog: dialog.accept())
     begin(server, page, "live-row", patient(go))
@@ -181,14 +181,14 @@ def test_the_panel_opens_runs_that_go_on_and_those_that_are_over(server: FrontEn
     tab = page.locator(".lsn-run-tab")
     expect(tab.get_by_role("button", name="Stop", exact=True)).to_be_visible()
     go.touch()
-    expect(tab.locator(BADGE)).to_have_text("Submitted")
+    expect(tab.locator(BADGE)).to_have_text("Submitted, not checked")
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("server", APPS, indirect=True)
 def test_no_scroll_box_is_around_the_scroll_box_of_a_card(server: FrontEnd, page: Page) -> None:
     begin(server, page, "room", MANY)
-    expect(page.locator(BADGE)).to_have_text("Submitted")
+    expect(page.locator(BADGE)).to_have_text("Submitted, not checked")
     wait_for_idle(page)
     page.evaluate("() => jupyterapp.shell.currentWidget.content.widgets[1].outputsScrolled = true")
     expect(page.locator(".jp-CodeCell.jp-mod-outputsScrolled")).to_have_count(1)
@@ -218,4 +218,4 @@ def test_a_rollout_of_a_training_opens_with_a_click(server: FrontEnd, page: Page
     page.locator(".lsn-table a", has_text="0").click()
     opened = page.locator(".lsn-file .lsn-view")
     expect(opened.locator(".lsn-step")).to_have_count(4)
-    expect(opened.locator(BADGE)).to_have_text("Submitted")
+    expect(opened.locator(BADGE)).to_have_text("Submitted, not checked")

@@ -102,9 +102,9 @@ def test_two_browsers_see_and_steer_one_run(server: FrontEnd, page: Page, other:
     expect(other.locator(".lsn-output", has_text="two")).to_be_visible()
     other.get_by_role("button", name="Pause", exact=True).click()
     expect(going_on(page)).to_be_visible()
-    page.get_by_label("Say something to the model").fill("Both of us see this.")
-    page.get_by_label("Say something to the model").press("Enter")
-    expect(page.get_by_label("Say something to the model")).to_have_value("")
+    page.get_by_label("Message to the model").fill("Both of us see this.")
+    page.get_by_label("Message to the model").press("Enter")
+    expect(page.get_by_label("Message to the model")).to_have_value("")
     wait_until_noted(server, page, "shared", "say")
     go.touch()
     wait_until_held(server, page, "shared")
@@ -112,7 +112,7 @@ def test_two_browsers_see_and_steer_one_run(server: FrontEnd, page: Page, other:
         expect(one.locator(".lsn-view .lsn-step")).to_have_count(2)  # it is held before its next request
     going_on(page).click()
     for one in (page, other):
-        expect(one.locator(BADGE)).to_have_text("Submitted")
+        expect(one.locator(BADGE)).to_have_text("Submitted, not checked")
     run = record(server, "shared")
     assert run.stop_reason == "submitted"
     assert [control.action for control in run.trajectory.controls] == ["pause", "say", "paused", "resume"]
@@ -135,7 +135,7 @@ def test_while_the_server_is_away_the_card_says_so_and_then_catches_up(server: F
     expect(badge).to_have_text(re.compile("^Running"))
     expect(page.locator(".lsn-output", has_text="two")).to_be_visible()
     (server.root / "go-2").touch()
-    expect(badge).to_have_text("Submitted")
+    expect(badge).to_have_text("Submitted, not checked")
     expect(page.locator(".lsn-step")).to_have_count(3)
 
 
@@ -157,7 +157,7 @@ def test_a_kernel_that_goes_in_a_run(server: FrontEnd, page: Page, how: str) -> 
         go.touch()
         (server.root / f"{how}.yaml").write_text(patient(go))
         command(page, "notebook:run-all-cells")
-        expect(page.locator(BADGE)).to_have_text("Submitted")
+        expect(page.locator(BADGE)).to_have_text("Submitted, not checked")
         assert_shows(page, record(server, how))
 
 

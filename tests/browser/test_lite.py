@@ -64,6 +64,6 @@ def test_a_saved_notebook_shows_its_runs(site: str, page: Page) -> None:
     page.locator(".jp-Dialog").get_by_role("button", name="No Kernel").click()
     view = page.locator(".lsn-view").first
     view.scroll_into_view_if_needed()
-    expect(view.locator(".lsn-header .lsn-badge")).to_have_text("Submitted")
+    expect(view.locator(".lsn-header .lsn-badge")).to_have_text("Submitted, not checked")
     expect(view.locator(".lsn-step")).to_have_count(3)
     expect(view.get_by_role("button", name="Rewind")).to_have_count(0)

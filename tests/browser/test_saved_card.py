@@ -29,7 +29,7 @@ def corrected(server: FrontEnd, page: Page, name: str) -> None:
     open_notebook(page, server, path)
     page.evaluate("() => { jupyterapp.commands.execute('notebook:run-all-cells'); }")
     expect(page.locator(BADGE)).to_have_count(2)
-    expect(page.locator(BADGE).last).to_have_text("Submitted")
+    expect(page.locator(BADGE).last).to_have_text("Submitted, not checked")
     wait_for_idle(page)
     page.wait_for_function(
         "count => JSON.stringify(jupyterapp.shell.currentWidget.context.model.toJSON()).split('packed').length > count",

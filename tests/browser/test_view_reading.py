@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from card_runs import start_event, step_events
+from card_runs import card_of, start_event, step_events
 from failures import new_window
 from playwright.sync_api import Browser, Page, expect
 from test_view_states import SCREENS
@@ -15,7 +15,6 @@ from view_states import chained, finished, long_run, show, state_page
 from waiting import eventually, wait_until_in_sight
 
 from llm_sandbox_nb.card.bundle import Caps
-from llm_sandbox_nb.card.card import Card
 from llm_sandbox_nb.card.export import export_html
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
@@ -46,15 +45,36 @@ def test_answer_outcome_and_first_error_are_in_sight_at_once(
         ".lsn-answer",
         ".lsn-facts button.lsn-chip",
         ".lsn-bars",
-        ".lsn-step",
+        ".lsn-calm",
     ):
         wait_until_in_sight(page, part)
-    expect(page.locator(".lsn-header .lsn-badge")).to_have_text("Submitted")
+    expect(page.locator(".lsn-header .lsn-badge")).to_have_text("Submitted, not checked")
     expect(page.locator(".lsn-answer")).to_have_text("The mean price is 12.50.")
     page.get_by_role("button", name="First error: step 9 →").click()
     step = page.locator(".lsn-step[data-step='9']")
     expect(step.locator(".lsn-stderr")).to_contain_text("KeyError: 'pop'")
     wait_until_in_sight(page, ".lsn-step[data-step='9'] .lsn-step-head")
+
+
+@pytest.mark.parametrize("host", ["page", "export", "plain card"])
+def test_sixty_steps_with_one_fault_fit_one_screen_and_the_fault_is_seen(
+    open_page: Callable[..., Page], host: str, tmp_path: Path
+) -> None:
+    page = open_page()
+    page.set_viewport_size({"width": 1100, "height": 900})
+    events = chained(long_run(60, (31,)))
+    if host == "page":
+        show(page, long_run(60, (31,)))
+    elif host == "export":
+        path = export_html(Run(tmp_path, Trajectory(events)), tmp_path / "run.html")
+        page.goto(path.as_uri())
+    else:
+        page.set_content(card_of(events).final()["text/html"])
+    fault = page.get_by_text("KeyError: 'pop'").last
+    expect(fault).to_be_in_viewport()
+    expect(page.get_by_text("30 reads, nothing changed")).to_be_in_viewport()
+    card = page.locator(".lsn-view, .lsn").first
+    assert card.evaluate("node => node.getBoundingClientRect().bottom + scrollY") <= 900
 
 
 def test_an_exported_page_of_sixty_steps_answers_at_once(browser: Browser, tmp_path: Path) -> None:
@@ -67,9 +87,7 @@ def test_an_exported_page_of_sixty_steps_answers_at_once(browser: Browser, tmp_p
 
 
 def test_the_plain_card_of_sixty_steps_answers_at_once(browser: Browser) -> None:
-    card = Card(Caps(), Path())
-    for event in chained(long_run(60, (9, 18))):
-        card.add(event)
+    card = card_of(chained(long_run(60, (9, 18))), Caps(), Path())
     with new_window(browser, **SCREENS["light"]) as window:
         page = window.new_page()
         page.set_content(card.final()["text/html"])
@@ -84,6 +102,7 @@ def test_the_card_in_a_notebook_scrolls_by_itself_and_its_timeline_stays(
 ) -> None:
     page = open_page()
     show(page, long_run(60), capped=True)
+    page.get_by_role("button", name="Open all").click()
     view = page.locator(".lsn-view")
     box = view.bounding_box()
     assert box is not None
@@ -157,7 +176,7 @@ def test_actions_that_are_hidden_take_no_room_from_the_line(
 ) -> None:
     page = open_page(screen)
     assert page.evaluate("matchMedia('(hover: hover)').matches")
-    show(page, long_run(20, (5,)), live=True)
+    show(page, long_run(8, (5,)), live=True)
     line = page.locator(".lsn-step[data-step='2']")
     head, figures = line.locator(".lsn-step-head").bounding_box(), line.locator(".lsn-fig").bounding_box()
     assert head is not None

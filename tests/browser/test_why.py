@@ -35,7 +35,7 @@ class Person:
         histories = self.page.locator(f".lsn-facts .lsn-file[data-path='{self.wrong}']")
         if not histories.count() and not self._changed_files_have_it():
             yield from self._rule_1()
-        if (warning := self._button(re.compile("^First warning"))) is not None:
+        if (warning := self._button(re.compile(r"^Step \d+: .* →$"))) is not None:
             yield self._click(warning)
         if not histories.count():
             yield self._click(self._button(re.compile(r"files? changed$")) or self.page.locator("body"))

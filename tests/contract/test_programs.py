@@ -150,3 +150,24 @@ async def test_signals_are_as_the_kernel_has_them(box: Any) -> None:
         fields = [line.split() for line in result.stdout.decode().splitlines()]
         masks = {name: int(mask, 16) & ~OF_THE_C_LIBRARY for name, mask in fields}
         assert masks == {"SigBlk:": 0, "SigIgn:": 0}
+
+
+@pytest.mark.smoke
+async def test_git_commits_without_being_told_who_works(box: Any) -> None:
+    commit = (
+        "git init -q work && cd work && git commit -q --allow-empty -m one && git log -1 --format='%an <%ae>'"
+    )
+    done = await box.exec(["bash", "-c", commit])
+    assert done.stdout.endswith(b" <sandbox@localhost>\n"), done.text
+    named = "cd work && git config user.email me@example.org && git commit -q --allow-empty -m two"
+    done = await box.exec(["bash", "-c", f"{named} && git log -1 --format=%ae"])
+    assert done.stdout == b"me@example.org\n", done.text
+
+
+@pytest.mark.isolations("docker", "bubblewrap")
+async def test_shared_memory_is_as_large_as_the_memory_allows(box: Any) -> None:
+    """The engine's own 64 MB are too few for what shares data between processes."""
+    done = await box.exec(
+        ["bash", "-c", "head -c 200M /dev/zero > /dev/shm/x && stat -c %s /dev/shm/x; rm /dev/shm/x"]
+    )
+    assert done.stdout == b"209715200\n", done.text

@@ -16,6 +16,7 @@ from typing import Any
 
 from llm_sandbox_nb.runs.checkpoint_files import end_of_step
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.calm_steps import CalmSteps, step_rows
 from llm_sandbox_nb.trajectory.journal import read_journal
 from llm_sandbox_nb.trajectory.step_line import step_line
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
@@ -236,6 +237,7 @@ def states() -> Iterator[tuple[str, Events, bool]]:
         yield f"ended: {reason}", [*start(), *bash(1), *end(reason)], False
     yield "ended while a page shows it", [*start(), *bash(1), *end("submitted")], True
     yield "ended: submitted with nothing", [*start(), *bash(1), *end("submitted", without_answer=True)], False
+    yield from checked_runs()
     yield "ended: steps, no limit known", [*start(), *bash(1), *end("steps")], False
     yield "ended: steps", [*start(steps=100), *bash(1), *end("steps")], False
     yield (
@@ -306,6 +308,67 @@ def states() -> Iterator[tuple[str, Events, bool]]:
     yield (
         "a rollout with a reward",
         [*two, *end("submitted"), ev.Rewarded(training_step=3, group="g", reward=0.5)],
+        False,
+    )
+
+
+def check(outcome: Any, summary: str = "pytest 12 passed", **more: Any) -> Events:
+    """A check of the result, from its beginning to its verdict."""
+    verdict = ev.Verdict(outcome=outcome, summary=summary, **more)
+    what = {"number": 1, "what": "pytest -q"}
+    return [ev.CheckStarted(**what), ev.Checked(**what, verdict=verdict, output="12 passed in 0.1s\n")]
+
+
+def checked(
+    outcome: Any, summary: str = "pytest 12 passed", reason: str = "submitted", **more: Any
+) -> Events:
+    """A run that ended with a check."""
+    found = check(outcome, summary, **more)
+    assert isinstance(found[-1], ev.Checked)
+    submit = called(2, "submit", {}, said="Submitted.")
+    return [
+        *start(),
+        *bash(1),
+        *asked(2),
+        *submit[:2],
+        *found,
+        submit[2],
+        *end(reason, check=found[-1].verdict),
+    ]
+
+
+def checked_runs() -> Iterator[tuple[str, Events, bool]]:
+    """Runs whose result was checked."""
+    running = [*start(), *bash(1), *check("passed")[:1]]
+    yield "a check runs", running, True
+    yield "killed in a check", running, False
+    yield "stopped in a check", [*running, *control("stop"), *end("interrupted")], False
+    for outcome, summary in (
+        ("passed", "pytest 12 passed"), ("failed", "pytest 1 failed, 11 passed"), ("score", "0.83"),
+        ("text", "The map lacks a legend."), ("error", "No engine answers."),
+    ):  # fmt: skip
+        yield f"checked: {outcome}", checked(outcome, summary), False
+        yield f"checked without protection: {outcome}", checked(outcome, summary, protected=False), False
+    yield "a text, checked", checked("passed", reason="answered"), False
+    nothing = checked("passed")
+    nothing[-1] = nothing[-1].model_copy(update={"without_answer": True})
+    yield "submitted with nothing, and the check passed", nothing, False
+    yield "a replay, checked", [*replays("20-ffb9"), *checked("passed")[2:]], False
+    again = [*checked("failed", "pytest 1 failed")[:-1], *asked(3)]
+    yield "a check failed, and the model tries again", again, True
+    yield "a check passed, then resumed", [*checked("passed"), ev.Continued(), *bash(3)], True
+    yield (
+        "a check passed, then resumed, not checked",
+        [*checked("passed"), ev.Continued(), *end("submitted")],
+        False,
+    )
+    yield "a check passed, then a limit", [*again, *check("passed"), *end("steps")], False
+    yield "a check passed, then rewound", back(checked("passed"), 1), False
+    yield "a check passed, rewound and undone", undone(back(checked("passed"), 1)), False
+    yield "scored after its end", [*start(), *bash(1), *end("submitted"), *check("score", "0.5")], False
+    yield (
+        "passed after its end",
+        [*start(), *bash(1), *end("submitted"), *check("passed", "exact")[1:]],
         False,
     )
 
@@ -537,6 +600,8 @@ def lines() -> Iterator[tuple[str, Events]]:
         ],
     )
     yield "the end", [*reply(1, "Done."), *called(1, "submit", {}, said="Submitted.")]
+    refused = "Not accepted yet: a check of your result failed.\n\nE   assert 41 == 42\n1 failed in 0.1s"
+    yield "a check failed", [*reply(1, "Done."), *called(1, "submit", {}, said=refused, error="check_failed")]
     yield (
         "the end in another program",
         [*reply(1, "Done."), *called(1, "finish", {"message": "x"}, said="ok")],
@@ -601,6 +666,69 @@ def lines() -> Iterator[tuple[str, Events]]:
     yield "saved after the next step began", [*bash(1), *bash(2), *saved(1, "later.txt"), *bash(3)]
 
 
+def long_runs() -> Iterator[tuple[str, Events, bool]]:
+    """Runs that do not fit a screen, and what of them is calm."""
+
+    def many(*kinds: str) -> Events:
+        made = [step for number, kind in enumerate(kinds, 1) for step in one(number, kind)]
+        return [*start(), *made]
+
+    def one(step: int, kind: str) -> Events:
+        match kind:
+            case "change":
+                return bash(step, f"touch f{step}", changes=[change(f"/work/src/f{step}.py", "added")])
+            case "edit":
+                return edit(
+                    step, {"command": "create", "path": f"/work/e{step}.md", "file_text": "a\n"}, said="ok"
+                )
+            case "fails":
+                return bash(step, "make", exit_code=2, stdout="", stderr="no rule\n", said="Exit code: 2")
+            case "fails so":
+                return bash(step, "make", exit_code=2, stdout="", stderr=f"no {step}\n", said="Exit code: 2")
+            case "saves":
+                return [*bash(step, "draw"), *saved(step, f"plot{step}.png")]
+            case "denied":
+                return [*bash(step, "rm a"), *decided(step, "skip", text="No.")]
+            case "asks again":
+                failed = ev.ModelFailed(
+                    step=step, attempt=1, error="rate_limit", message="Slowly.", retry_in=1.0
+                )
+                return [*asked(step), failed, *bash(step)[1:]]
+            case "submits":
+                return [*reply(step), *called(step, "submit", {}, said="")]
+        return bash(step, f"cat part{step}.txt")
+
+    yield "reads of a run that fits a screen", many(*["read"] * 11, "submits"), False
+    yield "reads, and the end", many(*["read"] * 29, "submits"), False
+    yield "reads of a long run that runs", many(*["read"] * 29), True
+    yield "reads around a failure", many(*["read"] * 20, "fails", *["read"] * 20, "submits"), False
+    yield "the same failure again and again", many("read", *["fails"] * 28, "submits"), False
+    yield "other failures of the same command", many("read", *["fails so"] * 13, "submits"), False
+    yield "two reads are no fold", many(*["read", "read", "fails so"] * 5, "submits"), False
+    yield (
+        "reads alone are folded where the rest fits",
+        many("change", "edit", *["read"] * 12, "saves", "submits"),
+        False,
+    )
+    yield "changes are folded where it does not", many(*["read", "change", "edit"] * 20, "submits"), False
+    yield (
+        "saved files stay where the rest fits",
+        many(*(["read"] * 3 + ["change"]) * 6, "saves", "edit", "submits"),
+        False,
+    )
+    yield "many files", many(*["change", "saves"] * 10, "denied", *["edit"] * 4, "submits"), False
+    yield (
+        "a person and a second request",
+        many(*["read"] * 5, "denied", *["read"] * 5, "asks again", *["read"] * 5),
+        False,
+    )
+    yield (
+        "sixty steps and one failure",
+        many(*(["read"] * 4 + ["change"]) * 6, "fails", *["read", "edit", "read"] * 10, "submits"),
+        False,
+    )
+
+
 def recorded() -> Iterator[tuple[str, Events]]:
     """The journals of earlier versions, and of this one."""
     for path in sorted((FOLDER / "journals").glob("*/*/journal.jsonl")):
@@ -621,12 +749,17 @@ def facts(trajectory: Trajectory, *, live: bool) -> dict[str, Any]:
         "steps": [step.number for step in trajectory.steps],
         "branches": [[branch.step, branch.steps, branch.head] for branch in trajectory.branches],
         "lines": [line.model_dump(exclude_defaults=True) for line in found],
+        "calm": [
+            [row.numbers, row.words, row.figures]
+            for row in step_rows(trajectory, live=live)
+            if isinstance(row, CalmSteps)
+        ],
     }
 
 
 def rows() -> Iterator[dict[str, Any]]:
     """All rows of the table."""
-    named = [*states(), *((name, [*start(), *events], False) for name, events in lines())]
+    named = [*states(), *long_runs(), *((name, [*start(), *events], False) for name, events in lines())]
     named += [(name, events, False) for name, events in recorded()]
     for name, events, live in named:
         events = events if name.startswith("recorded") else numbered(events)

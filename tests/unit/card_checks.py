@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
+from llm_sandbox_nb.card.frame import DENIED
+
 TAGS = {
     "a", "audio", "b", "blockquote", "br", "code", "del", "details", "div", "em", "figcaption", "figure",
     "h1", "h2", "h3", "h4", "h5", "h6", "hr", "iframe", "img", "li", "object", "ol", "p", "pre", "span",
@@ -11,7 +13,7 @@ TAGS = {
     "summary", "table", "tbody", "td", "th", "thead", "tr", "ul", "video",
 }  # fmt: skip
 ATTRIBUTES = {
-    "alt", "class", "controls", "data", "download", "height", "href", "id", "loading", "open", "preload",
+    "allow", "alt", "class", "controls", "data", "download", "height", "href", "id", "loading", "open", "preload",
     "referrerpolicy",
     "rel", "sandbox", "src", "srcdoc", "start", "style", "target", "title", "type",
 }  # fmt: skip
@@ -64,4 +66,6 @@ def not_static(html: str) -> list[str]:
     for frame in reader.frames:
         if frame.get("sandbox") != "allow-scripts" or "src" in frame:
             reader.found.append(f"frame {frame.get('sandbox')}")
+        if frame.get("allow") != DENIED:
+            reader.found.append(f"frame allows {frame.get('allow')}")
     return reader.found

@@ -5,10 +5,12 @@
 import { sha256 } from '@noble/hashes/sha2.js';
 import { bytesToHex } from '@noble/hashes/utils.js';
 import { h } from '../view/dom';
+import { afterClick } from './bounds';
 import { decode, ILoaded } from './content';
-import { guardFocus } from './focus';
+import { coverOf } from './focus';
 import { IFrameRights, sandboxedFrame } from './frame';
 import { suffix, visibleName } from './names';
+import { pageWarning } from './page-cost';
 import { STATIC_LIMIT, staticPage } from './static-page';
 
 const LIMIT = 32 * 2 ** 20;
@@ -22,11 +24,17 @@ interface IShown {
   runs: boolean;
 }
 
+/** Whether its scripts run now. */
+function mayRun(loaded: ILoaded): boolean {
+  const { host } = loaded;
+  return host.trusted && (host.recall?.(key('run', loaded)) ?? (host.runsPages ? 'allowed' : 'denied')) === 'allowed';
+}
+
 /** The document as text, with what it may do now. */
 export function documentOf(loaded: ILoaded): IShown {
   const { host } = loaded;
   const text = decode(loaded.bytes, LIMIT);
-  if (host.trusted && (host.recall?.(key('run', loaded)) ?? (host.runsPages ? 'allowed' : 'denied')) === 'allowed') {
+  if (mayRun(loaded)) {
     const network = host.recall?.(key('network', loaded)) === 'allowed';
     return { text, rights: { scripts: true, network }, runs: true };
   }
@@ -46,6 +54,12 @@ function key(what: 'run' | 'network', { artifact, bytes }: ILoaded): string {
 }
 
 export function renderDocument(loaded: ILoaded): HTMLElement {
+  const { host, bytes } = loaded;
+  const warning = mayRun(loaded) ? '' : pageWarning(decode(bytes, STATIC_LIMIT), host);
+  return afterClick(warning, host.trans('Show it anyway'), () => frameOf(loaded));
+}
+
+function frameOf(loaded: ILoaded): HTMLElement {
   const { artifact, host } = loaded;
   const title = host.trans('Content of %1', visibleName(artifact.path));
   const place = h('div', { class: 'lsn-frame-place' });
@@ -69,10 +83,12 @@ export function renderDocument(loaded: ILoaded): HTMLElement {
     place.replaceChildren(frame);
     note.textContent = sentence(rights, runs);
     if (rights.scripts) {
-      guardFocus(region, frame, () => {
+      const label = host.trans('Click to use this page; keys go to it until you click elsewhere');
+      const stop = () => {
         toggle('run', false);
         note.textContent = host.trans('This page took the keyboard without a click. It was stopped.');
-      });
+      };
+      place.append(coverOf(frame, label, stop));
     }
     const buttons = !host.trusted
       ? []
@@ -107,7 +123,7 @@ export function renderDocument(loaded: ILoaded): HTMLElement {
   };
   const remainder = () =>
     host.trans(
-      'Its scripts run in a frame that cannot read this page or load from the network. A hostile page can still send a few bytes in the host name of an address that it tries to open.'
+      'Its scripts run in a frame that cannot read this page or load from the network. Once you click into it, it gets your keys and can play sound, copy to the clipboard and ask for a file. A hostile page can still send a few bytes in the host name of an address that it tries to open.'
     );
   region.append(bar);
   show();

@@ -1,30 +1,47 @@
 /**
- * The keyboard stays with the page: a script in a frame can call `window.focus()` without a click, and would then get what
- * the person types into the next cell. No attribute and no policy prevents it (`inert` keeps the Tab key out, not a script),
- * so a frame that has the focus while the pointer is not in it is ended at once.
+ * The keyboard goes where the person last put the focus. A script in a frame can call `focus()` without a click and would then
+ * get what the person types into the next cell: no attribute prevents it, and a page cannot know whether it was a script or a
+ * click that moved the focus into a frame. So a button covers the frame: a click on it, or Enter after Tab, gives the frame the
+ * keyboard until the person goes elsewhere. A frame that has the focus without that is ended at once.
  */
+import { h } from '../view/dom';
 
-/** Milliseconds after a key in which nobody clicks on purpose. */
-const TYPING = 400;
+interface IGuarded {
+  cover: HTMLButtonElement;
+  /** Whether the person has given it the keyboard and is still there. */
+  entered: boolean;
+  /** Remove the frame. */
+  end: () => void;
+}
 
-const frames = new Map<HTMLIFrameElement, () => void>();
+const frames = new Map<HTMLIFrameElement, IGuarded>();
 let lastFocused: WeakRef<HTMLElement> | null = null;
-let lastKey = -Infinity;
 
-/** Call `end`, which removes `frame`, as soon as it has the focus while the pointer is not in `region`, which holds it. */
-export function guardFocus(region: HTMLElement, frame: HTMLIFrameElement, end: () => void): void {
+/** A button that covers `frame`, beside which it is put, and gives it the keyboard. `end` removes a frame that took it. */
+export function coverOf(frame: HTMLIFrameElement, label: string, end: () => void): HTMLButtonElement {
   listen();
-  frame.inert = !region.matches(':hover');
-  frames.set(frame, end);
-  region.addEventListener('pointerenter', () => {
-    frame.inert = false;
-  });
-  region.addEventListener('pointerleave', () => {
-    frame.inert = true;
-    if (document.activeElement === frame) {
-      giveBack(frame);
-    }
-  });
+  const cover = h('button', { type: 'button', class: 'lsn-frame-cover', title: label, 'aria-label': label });
+  cover.addEventListener('click', event => event.isTrusted && enter(frame));
+  frames.set(frame, { cover, entered: false, end });
+  frame.tabIndex = -1;
+  return cover;
+}
+
+function enter(frame: HTMLIFrameElement): void {
+  const guarded = frames.get(frame);
+  if (guarded) {
+    guarded.entered = true;
+    guarded.cover.hidden = true;
+    frame.removeAttribute('tabindex');
+    frame.focus();
+    frame.contentWindow?.[0]?.focus(); // the page itself, in the inner frame: Tab leads to what is in it
+  }
+}
+
+function leave(frame: HTMLIFrameElement, guarded: IGuarded): void {
+  guarded.entered = false;
+  guarded.cover.hidden = false;
+  frame.tabIndex = -1;
 }
 
 let listening = false;
@@ -38,20 +55,25 @@ function listen(): void {
     if (event.target instanceof HTMLElement && !frames.has(event.target as HTMLIFrameElement)) {
       lastFocused = new WeakRef(event.target);
     }
+    check();
   });
-  document.addEventListener('keydown', () => (lastKey = performance.now()), true);
   window.addEventListener('blur', check);
-  window.setInterval(check, 100);
+  window.setInterval(check, 50); // the focus goes from one frame to another without an event
+  // What is dragged over a page is not for it.
+  document.addEventListener('dragenter', () => frames.forEach((guarded, frame) => leave(frame, guarded)), true);
 }
 
 function check(): void {
-  for (const [frame, end] of frames) {
+  for (const [frame, guarded] of frames) {
+    const focused = document.activeElement === frame;
     if (!frame.isConnected) {
       frames.delete(frame);
-    } else if (document.activeElement === frame && (frame.inert || performance.now() - lastKey < TYPING)) {
+    } else if (focused && !guarded.entered) {
       frames.delete(frame);
-      end();
+      guarded.end();
       giveBack(frame);
+    } else if (!focused && guarded.entered) {
+      leave(frame, guarded);
     }
   }
 }

@@ -1,5 +1,5 @@
 /**
- * A frame for pages that are not trusted, as `card/artifacts.py` makes it.
+ * A frame for pages that are not trusted, as `card/frame.py` makes it.
  *
  * Two frames, one in the other. The origin of the inner one is opaque, so that it cannot reach the page, its cookies or
  * its server, and its policy lets it load nothing. The outer one is there because a policy does not keep a document from
@@ -32,14 +32,34 @@ export function policy({ scripts, network }: IFrameRights): string {
   ].join('; ');
 }
 
+/** What a browser could let a page do, and no artifact may: `docs/reference/running-pages.md` has the table. */
+const POWERS =
+  'accelerometer aria-notify autoplay browsing-topics camera captured-surface-control clipboard-read clipboard-write ' +
+  'compute-pressure deferred-fetch deferred-fetch-minimal digital-credentials-create digital-credentials-get ' +
+  'display-capture encrypted-media fullscreen gamepad geolocation gyroscope hid identity-credentials-get ' +
+  'idle-detection interest-cohort keyboard-map language-detector language-model local-fonts local-network ' +
+  'local-network-access loopback-network magnetometer media-playback-while-not-visible microphone midi ' +
+  'on-device-speech-recognition otp-credentials payment picture-in-picture private-state-token-issuance ' +
+  'private-state-token-redemption publickey-credentials-create publickey-credentials-get screen-wake-lock serial ' +
+  'speaker-selection storage-access summarizer sync-xhr translator unload usb window-management xr-spatial-tracking';
+
+/** The permissions policy of both frames: none of them. */
+export const DENIED = POWERS.split(' ')
+  .map(power => `${power} 'none'`)
+  .join('; ');
+
 /**
- * What runs before the scripts of a page: it takes away what speaks to other hosts past the policy. The frame's sandbox forbids
- * windows and forms. A page can still try to go to an address, itself or in a frame of its own: Chromium looks up the host and
- * connects before the policy refuses it, and gives a frame of opaque origin no event that could prevent it.
+ * What runs before the scripts of a page: it takes away what speaks to other hosts past the policy, and what looks beyond the
+ * frame. Until a person is in the page, its calls of `focus()` do nothing: a page that means well is not ended for them. The
+ * frame's sandbox forbids windows and forms. A page can still try to go to an address, itself or in a frame of its own:
+ * Chromium looks up the host and connects before the policy refuses it, and gives a frame of opaque origin no event that
+ * could prevent it.
  */
-const PRELUDE =
+export const PRELUDE =
   '<script>for(const name of ["RTCPeerConnection","webkitRTCPeerConnection","RTCDataChannel","RTCIceTransport",' +
-  '"WebTransport"])delete window[name]</script>';
+  '"WebTransport","EyeDropper"])delete window[name];' +
+  'for(const one of [window,HTMLElement.prototype,SVGElement.prototype]){const focus=one.focus;' +
+  'one.focus=function(how){if(document.hasFocus())focus.call(this,how)}}</script>';
 
 /** The page around `document`: ours, without any script, to be put into a frame or opened alone. */
 export function wrapper(document: string, rights: IFrameRights): string {
@@ -52,6 +72,7 @@ export function wrapper(document: string, rights: IFrameRights): string {
 export function sandboxedFrame(document: string, rights: IFrameRights, title: string): HTMLIFrameElement {
   const frame = globalThis.document.createElement('iframe');
   frame.setAttribute('sandbox', rights.scripts ? 'allow-scripts' : '');
+  frame.setAttribute('allow', DENIED);
   frame.setAttribute('referrerpolicy', 'no-referrer');
   frame.setAttribute('loading', 'lazy');
   frame.className = 'lsn-frame';
@@ -62,7 +83,7 @@ export function sandboxedFrame(document: string, rights: IFrameRights, title: st
 }
 
 function attributes(rights: IFrameRights): string {
-  return `sandbox="${rights.scripts ? 'allow-scripts' : ''}" referrerpolicy="no-referrer"`;
+  return `sandbox="${rights.scripts ? 'allow-scripts' : ''}" allow="${DENIED}" referrerpolicy="no-referrer"`;
 }
 
 function head(rights: IFrameRights): string {

@@ -1,12 +1,22 @@
 /** Pictures, to be looked at closely: the whole, every pixel once, or larger. */
 import { h } from '../view/dom';
+import { afterClick, pictureWarning } from './bounds';
 import { addressFor, ILoaded } from './content';
 import { IKind } from './kinds';
 import { visibleName } from './names';
+import { pictureSize } from './picture-size';
 
 const LARGEST = 16;
 
 export function renderImage(loaded: ILoaded, kind: IKind): HTMLElement {
+  const { host, bytes } = loaded;
+  if (!pictureSize(bytes)) {
+    return h('p', { class: 'lsn-quiet' }, host.trans('This is no picture that can be shown.'));
+  }
+  return afterClick(pictureWarning(bytes, host), host.trans('Show it anyway'), () => pictureOf(loaded, kind));
+}
+
+function pictureOf(loaded: ILoaded, kind: IKind): HTMLElement {
   const { artifact, host, bytes } = loaded;
   const name = visibleName(artifact.path);
   const picture = h('img', { alt: name, decoding: 'async', draggable: 'false' });

@@ -1,11 +1,15 @@
 /** JSON as a tree that is unfolded by the reader; only what is unfolded is made. */
 import { h } from '../view/dom';
+import { formatCount } from '../formatting';
 import { IHost } from '../view/host';
+import { afterClick } from './bounds';
 import { decode, ILoaded } from './content';
 import { visibleName } from './names';
 import { renderText } from './text';
 
 const LIMIT = 8 * 2 ** 20;
+/** Values in the whole of it: more take more memory as a tree than a page should. */
+const VALUES = 500_000;
 const PAGE = 100;
 const STRING = 500;
 
@@ -14,6 +18,22 @@ export function renderJson(loaded: ILoaded): HTMLElement {
   if (bytes.length > LIMIT) {
     return renderText(loaded);
   }
+  const values = countValues(bytes);
+  const warning = values > VALUES ? host.trans('This file unfolds to %1 values.', formatCount(values)) : '';
+  return afterClick(warning, host.trans('Show it anyway'), () => treeOf(loaded));
+}
+
+/** At most so many: one before each comma, and one in each list or object. */
+function countValues(bytes: Uint8Array): number {
+  let values = 1;
+  for (const byte of bytes) {
+    values += byte === 0x2c || byte === 0x5b || byte === 0x7b ? 1 : 0;
+  }
+  return values;
+}
+
+function treeOf(loaded: ILoaded): HTMLElement {
+  const { bytes, host } = loaded;
   try {
     const value: unknown = JSON.parse(decode(bytes, LIMIT));
     return h('div', { class: 'lsn-json' }, nodeOf(null, value, host, true));

@@ -1,25 +1,29 @@
 /** Sound with its waveform, and moving pictures. */
 import { h } from '../view/dom';
+import { afterClick, SOUND_BOUND, soundWarning, videoWarning } from './bounds';
 import { addressFor, ILoaded } from './content';
 import { IKind } from './kinds';
 import { visibleName } from './names';
+import { soundBytes, soundSize } from './sound-size';
 import { drawWave, peaksOf } from './waveform';
 
-/** Longer sound is played without a waveform: to draw it, all of it must be decoded into memory. */
-const LONGEST_SECONDS = 20 * 60;
-
 export function renderAudio(loaded: ILoaded, kind: IKind): HTMLElement {
+  const { host, bytes } = loaded;
+  return afterClick(soundWarning(bytes, host), host.trans('Play it anyway'), () => playerOf(loaded, kind));
+}
+
+function playerOf(loaded: ILoaded, kind: IKind): HTMLElement {
   const { artifact, host, bytes } = loaded;
   const name = visibleName(artifact.path);
   const player = h('audio', { controls: true, preload: 'metadata', 'aria-label': host.trans('Sound %1', name) });
   const wave = h('canvas', { class: 'lsn-wave', role: 'img', 'aria-label': host.trans('Waveform of %1', name) });
   wave.hidden = true;
   const place = h('div', { class: 'lsn-audio' }, wave, player);
-  player.addEventListener('loadedmetadata', () => {
-    if (player.duration <= LONGEST_SECONDS) {
-      void showWave(player, wave, bytes);
-    }
-  });
+  // To draw the waveform, all of the sound must be decoded into memory; the player needs only a little of it at a time.
+  const size = soundSize(bytes);
+  if (size && soundBytes(size) <= SOUND_BOUND) {
+    player.addEventListener('loadedmetadata', () => void showWave(player, wave, bytes));
+  }
   player.addEventListener('error', () => place.replaceChildren(unplayable(loaded)));
   player.src = addressFor(place, bytes, kind.type);
   return place;
@@ -43,6 +47,11 @@ async function showWave(player: HTMLAudioElement, wave: HTMLCanvasElement, bytes
 }
 
 export function renderVideo(loaded: ILoaded, kind: IKind): HTMLElement {
+  const { host, bytes } = loaded;
+  return afterClick(videoWarning(bytes, host), host.trans('Play it anyway'), () => filmOf(loaded, kind));
+}
+
+function filmOf(loaded: ILoaded, kind: IKind): HTMLElement {
   const { artifact, host, bytes } = loaded;
   const label = host.trans('Video %1', visibleName(artifact.path));
   const player = h('video', {

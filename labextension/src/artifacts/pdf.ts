@@ -1,11 +1,38 @@
 /** PDF: no viewer within the page (a sandboxed frame cannot hold the browser's), but its own tab. */
+import { formatCount, formatSize } from '../formatting';
 import { h } from '../view/dom';
+import { PICTURE_BOUND } from './bounds';
 import { ILoaded } from './content';
 
+/** Pages, and objects, of a document of which nothing is said. */
+const PAGES = 5_000;
+const OBJECTS = 200_000;
+
 export function renderPdf({ host, bytes }: ILoaded): HTMLElement {
-  const head = new TextDecoder('latin1').decode(bytes.subarray(0, 1024));
-  const text = head.includes('%PDF-')
-    ? host.trans('A PDF document; open it in a new tab or download it.')
-    : host.trans('Named as a PDF document, but it is none.');
-  return h('p', { class: 'lsn-quiet' }, text);
+  const text = new TextDecoder('latin1').decode(bytes);
+  if (!text.slice(0, 1024).includes('%PDF-')) {
+    return h('p', { class: 'lsn-quiet' }, host.trans('Named as a PDF document, but it is none.'));
+  }
+  const { pages, objects, pictures } = pdfSize(text);
+  const large =
+    pages > PAGES || objects > OBJECTS
+      ? host.trans('It has %1 pages and %2 objects.', formatCount(pages), formatCount(objects))
+      : pictures > PICTURE_BOUND
+        ? host.trans('Its pictures decode to %1.', formatSize(pictures))
+        : '';
+  const note = host.trans('A PDF document; open it in a new tab or download it.');
+  return h('p', { class: 'lsn-quiet' }, note, large && ` ${large}`);
+}
+
+/** What a document says of itself where it is not compressed: pages, objects, and bytes of its pictures. */
+export function pdfSize(text: string): { pages: number; objects: number; pictures: number } {
+  const largest = (pattern: RegExp) =>
+    [...text.matchAll(pattern)].reduce((most, [, value]) => Math.max(most, Number(value)), 0);
+  let pictures = 0;
+  for (const { index } of text.matchAll(/\/Subtype\s*\/Image/g)) {
+    const dictionary = text.slice(Math.max(0, index - 600), index + 600);
+    const side = (name: string) => Number(new RegExp(`/${name}\\s+(\\d+)`).exec(dictionary)?.[1] ?? 0);
+    pictures += side('Width') * side('Height') * 4;
+  }
+  return { pages: largest(/\/Count\s+(\d+)/g), objects: largest(/\/(?:Size|N)\s+(\d+)/g), pictures };
 }

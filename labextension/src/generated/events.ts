@@ -57,6 +57,22 @@ export interface IStepLine {
   figures?: string;
 }
 
+/** The verdict of a check, as the state of a run shows it. */
+export interface IVerdict {
+  outcome: 'passed' | 'failed' | 'score' | 'text' | 'error';
+  summary: string;
+  protected: boolean;
+}
+
+/** A reason to think that the result is wrong, and the step to look at. */
+export interface IDoubt {
+  rule: string;
+  step: number | null;
+  until: number | null;
+  text: string;
+  severity: 'high' | 'medium' | 'low';
+}
+
 /** Where a fork comes from: the parent run, its folder's name, and the step and event it shares last. */
 export interface IForkedFrom {
   run_id: string;
@@ -224,6 +240,13 @@ export interface IStepFacts extends IEventBase {
   line: IStepLine;
 }
 
+/** Doubts that a call gave rise to; or, with `final`, all of the run, the worst first, in place of the others. */
+export interface IDoubtsFound extends IEventBase {
+  kind: 'doubts';
+  doubts: IDoubt[];
+  final: boolean;
+}
+
 /** A file of the output folder was copied to the run's `files/` folder; `path` is relative to it. */
 export interface IArtifactSaved extends IEventBase {
   kind: 'artifact';
@@ -232,6 +255,7 @@ export interface IArtifactSaved extends IEventBase {
   mime: string;
   size: number;
   sha256: string;
+  blank: string;
 }
 
 /** Something in the output folder was not taken, and why. */
@@ -245,6 +269,24 @@ export interface IArtifactRemoved extends IEventBase {
   kind: 'artifact.removed';
   step: number | null;
   path: string;
+}
+
+/** A connection of a sandbox whose network is an allow-list has ended, was refused, or failed. */
+export interface IConnectionMade extends IEventBase {
+  kind: 'connection';
+  step: number | null;
+  line: string;
+  host: string;
+  port: number;
+  decision: 'allowed' | 'refused' | 'failed';
+  reason: string;
+  rule: string;
+  address: string;
+  secrets: string[];
+  sent: number;
+  received: number;
+  duration: number;
+  more: number;
 }
 
 /** A note for the reader that changed nothing: a warning of the loop, a limit that is near. */
@@ -269,6 +311,7 @@ export interface ICallHeld extends IEventBase {
   at: 'call' | 'observation';
   reason: 'step' | 'breakpoint' | 'approval' | 'pause';
   text: string;
+  hosts: string[];
 }
 
 /** What a person decided on a call that was held; it was proposed in `call.proposed`. */
@@ -285,13 +328,14 @@ export interface ICallDecided extends IEventBase {
   source: string;
 }
 
-/** The model, sampling settings, limits or pause rules change for what follows. */
+/** The model, sampling settings, limits, pause rules or allowed hosts change for what follows. */
 export interface ISettingsChanged extends IEventBase {
   kind: 'settings.changed';
   model: string | null;
   settings: Record<string, unknown>;
   limits: Record<string, unknown>;
   halts: Record<string, unknown>;
+  network: Record<string, unknown>;
   source: string;
 }
 
@@ -344,6 +388,27 @@ export interface IContinued extends IEventBase {
   source: string;
 }
 
+/** A check of the result begins. */
+export interface ICheckStarted extends IEventBase {
+  kind: 'check.started';
+  number: number;
+  what: string;
+}
+
+/** A check of the result has ended. One that follows the end of the run is the score of a benchmark. */
+export interface IChecked extends IEventBase {
+  kind: 'checked';
+  number: number;
+  what: string;
+  verdict: IVerdict;
+  score: number | null;
+  exit_code: number | null;
+  timed_out: boolean;
+  duration: number;
+  output: Text;
+  left_out: string[];
+}
+
 /** What training made of the run. It follows the end, when the other runs of its group have ended too. */
 export interface IRewarded extends IEventBase {
   kind: 'rewarded';
@@ -364,6 +429,7 @@ export interface IRunFinished extends IEventBase {
   steps: number;
   wall_time: number;
   without_answer: boolean;
+  check: IVerdict | null;
 }
 
 /** All kinds that this version knows. Others are kept and passed over. */
@@ -382,9 +448,11 @@ export type IEvent =
   | ICallOutput
   | ICallFinished
   | IStepFacts
+  | IDoubtsFound
   | IArtifactSaved
   | IArtifactSkipped
   | IArtifactRemoved
+  | IConnectionMade
   | INoted
   | IControlled
   | ICallHeld
@@ -395,6 +463,8 @@ export type IEvent =
   | IRewound
   | IForked
   | IContinued
+  | ICheckStarted
+  | IChecked
   | IRewarded
   | IRunFinished;
 
@@ -432,6 +502,14 @@ export const PARTS: Record<string, Record<string, string>> = {
     removed: 'number | undefined',
     chips: 'IChip[] | undefined',
     figures: 'string | undefined'
+  },
+  IVerdict: { outcome: 'string', summary: 'string', protected: 'boolean' },
+  IDoubt: {
+    rule: 'string',
+    step: 'number | null',
+    until: 'number | null',
+    text: 'string',
+    severity: 'string'
   },
   IForkedFrom: { run_id: 'string', folder: 'string', step: 'number', event: 'string' },
   IShownInstead: { at: 'number', content: 'string' }
@@ -521,12 +599,42 @@ export const EVENTS: Record<string, Record<string, string>> = {
     changes_incomplete: 'string'
   },
   'step.facts': { step: 'number', line: 'IStepLine' },
-  artifact: { step: 'number | null', path: 'string', mime: 'string', size: 'number', sha256: 'string' },
+  doubts: { doubts: 'IDoubt[]', final: 'boolean' },
+  artifact: {
+    step: 'number | null',
+    path: 'string',
+    mime: 'string',
+    size: 'number',
+    sha256: 'string',
+    blank: 'string'
+  },
   'artifact.skipped': { reason: 'string' },
   'artifact.removed': { step: 'number | null', path: 'string' },
+  connection: {
+    step: 'number | null',
+    line: 'string',
+    host: 'string',
+    port: 'number',
+    decision: 'string',
+    reason: 'string',
+    rule: 'string',
+    address: 'string',
+    secrets: 'string[]',
+    sent: 'number',
+    received: 'number',
+    duration: 'number',
+    more: 'number'
+  },
   note: { text: 'string' },
   control: { action: 'string', text: 'string | null', source: 'string' },
-  'call.held': { step: 'number', call_id: 'string', at: 'string', reason: 'string', text: 'string' },
+  'call.held': {
+    step: 'number',
+    call_id: 'string',
+    at: 'string',
+    reason: 'string',
+    text: 'string',
+    hosts: 'string[]'
+  },
   'call.decided': {
     step: 'number',
     call_id: 'string',
@@ -543,6 +651,7 @@ export const EVENTS: Record<string, Record<string, string>> = {
     settings: 'Record<string, unknown>',
     limits: 'Record<string, unknown>',
     halts: 'Record<string, unknown>',
+    network: 'Record<string, unknown>',
     source: 'string'
   },
   checkpoint: {
@@ -572,6 +681,18 @@ export const EVENTS: Record<string, Record<string, string>> = {
   },
   forked: { run_id: 'string', folder: 'string', step: 'number', checkpoint: 'string | null' },
   continued: { source: 'string' },
+  'check.started': { number: 'number', what: 'string' },
+  checked: {
+    number: 'number',
+    what: 'string',
+    verdict: 'IVerdict',
+    score: 'number | null',
+    exit_code: 'number | null',
+    timed_out: 'boolean',
+    duration: 'number',
+    output: 'Text',
+    left_out: 'string[]'
+  },
   rewarded: {
     training_step: 'number',
     group: 'string',
@@ -586,6 +707,7 @@ export const EVENTS: Record<string, Record<string, string>> = {
     usage: 'IUsage',
     steps: 'number',
     wall_time: 'number',
-    without_answer: 'boolean'
+    without_answer: 'boolean',
+    check: 'IVerdict | null'
   }
 };

@@ -4,7 +4,7 @@
  */
 
 /** What a colour says. */
-export type Meaning = 'ok' | 'bad' | 'wait' | 'run' | 'away';
+export type Meaning = 'ok' | 'bad' | 'plain' | 'wait' | 'run' | 'away';
 
 /** Which colour and sign a call has. */
 export type Tool = 'bash' | 'edit' | 'submit' | 'other';
@@ -20,14 +20,15 @@ export const STATES: ReadonlyMap<string, StateWords> = new Map<string, StateWord
   ['paused', ['Paused', '', 'wait']],
   ['held', ['Waiting for you', '', 'wait']],
   ['ready', ['Ready to continue', 'Ready to continue from step %1', 'run']],
+  ['checking', ['Checking the result', '', 'run']],
   ['cut_off', ['Cut off', 'Cut off at step %1', 'bad']],
-  ['submitted', ['Submitted', '', 'ok']],
+  ['submitted', ['Submitted', '', 'plain']],
   ['without_answer', ['Submitted without an answer', '', 'bad']],
-  ['answered', ['Answered', '', 'ok']],
+  ['answered', ['Answered', '', 'plain']],
   ['no_answer', ['No answer', '', 'bad']],
   ['refused', ['Refused', '', 'bad']],
   ['repeated', ['Stopped: the same call kept failing', '', 'bad']],
-  ['replayed', ['Replayed', 'Replay of %1', 'ok']],
+  ['replayed', ['Replayed', 'Replay of %1', 'plain']],
   ['interrupted', ['Interrupted', 'Stopped by %1', 'wait']],
   ['steps', ['Step limit reached', 'Step limit reached (%1)', 'bad']],
   ['tokens', ['Conversation limit reached', 'Conversation limit reached (%1 tokens)', 'bad']],
@@ -41,6 +42,34 @@ export const STATES: ReadonlyMap<string, StateWords> = new Map<string, StateWord
   ['server_away', ['The server does not answer', '', 'away']],
   ['kernel_away', ['The kernel is silent', '', 'away']]
 ]);
+
+/** What is said of an end without a check. */
+export const NOT_CHECKED = '%1, not checked';
+
+/** What is said of an end and its verdict, the same without protection, and the meaning. */
+export const CHECKED: ReadonlyMap<string, StateWords> = new Map<string, StateWords>([
+  ['passed', ['%1, checked: %2', '%1, checked without protection: %2', 'ok']],
+  ['failed', ['%1, check failed: %2', '%1, check failed: %2', 'bad']],
+  ['score', ['%1, scored %2', '%1, scored %2 without protection', 'plain']],
+  ['text', ['%1, checked: %2', '%1, checked without protection: %2', 'plain']],
+  ['error', ['%1, the check could not run: %2', '%1, the check could not run: %2', 'bad']]
+]);
+
+/** The heading of a check by its outcome. */
+export const CHECK_LABELS: ReadonlyMap<string, string> = new Map<string, string>([
+  ['passed', 'Check passed'],
+  ['failed', 'Check failed'],
+  ['score', 'Score'],
+  ['text', 'Check'],
+  ['error', 'The check could not run']
+]);
+
+/** What is said of a check that the model could have changed. */
+export const UNPROTECTED =
+  'This check can be tampered with: the isolation process keeps the programs of the model from nothing.';
+
+/** Ends that are checked. */
+export const CHECKED_ENDS: ReadonlySet<string> = new Set<string>(['submitted', 'answered']);
 
 /** Why a request failed. */
 export const MODEL_FAILURES: ReadonlyMap<string, string> = new Map<string, string>([
@@ -114,4 +143,12 @@ export const LIMITS = {
   failures: 2,
   changes: 100,
   arguments: 8
+};
+
+/** Rows that fit a screen, steps worth a fold, last steps of a live run that stay, files named. */
+export const CALM = {
+  fits: 12,
+  least: 3,
+  newest: 3,
+  names: 2
 };

@@ -29,6 +29,7 @@ import { ISectionHost } from './section';
 import { settle } from './settle';
 import { SandboxStatus } from './status';
 import { liveRunData, recordedRunData, runTab, tabId } from './tab';
+import { plainTasks } from './task-text';
 import { terminalTab } from './terminal';
 import { markWaiting } from './waiting';
 
@@ -95,6 +96,9 @@ function activate(
   app.shell.add(panel, 'left', { rank: 650, type: trans('Sandboxes') });
   restorer?.add(panel, PANEL);
 
+  if (notebooks) {
+    plainTasks(notebooks);
+  }
   const settings = loadSettings(registry);
   const show = () => app.shell.activateById(PANEL);
   addCommands(app, { notebooks, sandboxes, host, settings, trans, panel: show });

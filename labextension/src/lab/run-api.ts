@@ -43,6 +43,8 @@ export interface INotebookRun extends IRunStatus {
   live?: boolean;
   /** Its beginning; null without one. */
   answer: string | null;
+  /** Why its result may be wrong, the worst first; absent at an earlier server. */
+  doubts?: { line: string }[];
   /** -1 where that is not known. */
   steps: number;
   /** The id of the run that it is a fork of. */

@@ -11,6 +11,7 @@ type Trans = (text: string, ...args: (string | number)[]) => string;
 /** Characters of a task, and of an answer, that a row shows. */
 const TASK = 80;
 const ANSWER = 120;
+const DOUBTS = 160;
 /** How deep forks of forks are indented. */
 const DEEPEST = 4;
 
@@ -22,6 +23,7 @@ const SIGNS: Record<string, [sign: string, kind: string]> = {
 };
 const OF_MEANING: Record<string, [sign: string, kind: string]> = {
   ok: ['✓', 'done'],
+  plain: ['•', 'plain'],
   run: ['●', 'live'],
   wait: ['●', 'wait'],
   away: ['●', 'live'],
@@ -88,7 +90,9 @@ export class RunsView {
     const steps = run.steps < 0 ? '' : plural(run.steps, trans('step'), trans('steps'));
     const answer = run.live ? '' : visibleName(oneLine(run.answer ?? '', ANSWER));
     const told = answer ? trans('Answer: %1', answer) : '';
-    const said = [`${when} ${state}: ${task}`, told, steps, depth ? trans('a fork') : '']
+    const doubts = visibleName(oneLine((run.doubts ?? []).map(one => one.line).join(' · '), DOUBTS));
+    const doubted = doubts ? trans('Doubts: %1', doubts) : '';
+    const said = [`${when} ${state}: ${task}`, told, doubted, steps, depth ? trans('a fork') : '']
       .filter(part => part)
       .join(', ');
     const button = h(
@@ -98,14 +102,15 @@ export class RunsView {
         class: 'lsn-run',
         'data-run': run.id,
         'aria-label': said,
-        title: [`${state}. ${task}`, told].filter(part => part).join('\n'),
+        title: [`${state}. ${task}`, told, doubted].filter(part => part).join('\n'),
         onclick: () => this._open(run)
       },
       h('small', {}, when),
       h('span', { class: 'lsn-run-sign', 'data-state': kind }, depth ? `⑂ ${sign}` : sign),
       h('span', { class: 'lsn-run-task', dir: 'auto' }, task),
       h('small', {}, run.meaning === 'wait' && run.live ? trans('waiting') : steps),
-      answer ? h('span', { class: 'lsn-run-answer', dir: 'auto' }, `→ ${answer}`) : null
+      answer ? h('span', { class: 'lsn-run-answer', dir: 'auto' }, `→ ${answer}`) : null,
+      doubts ? h('span', { class: 'lsn-run-answer lsn-run-doubts', dir: 'auto' }, doubts) : null
     );
     button.style.paddingInlineStart = `${12 + 14 * Math.min(depth, DEEPEST)}px`;
     return { key: `${said} ${run.journal}`, node: h('li', {}, button) };

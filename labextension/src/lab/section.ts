@@ -134,7 +134,7 @@ export class SandboxSection {
     const words = { starting: trans('starting'), running: trans('idle'), lost: trans('lost') };
     const doing = state === 'running' && requests ? trans('busy') : words[state];
     this._state.textContent = this._run ? runWords(this._run, trans) : doing;
-    const live = this._run || requests ? 'live' : 'done';
+    const live = this._run || requests ? 'live' : '';
     this._state.dataset.state = state === 'lost' ? 'error' : this._run?.paused ? 'wait' : live;
     if (!before || JSON.stringify(before.protection) !== JSON.stringify(protection)) {
       this._protection.replaceChildren(...this._protectionParts(protection));

@@ -12,6 +12,7 @@ import {
   ICallProposed,
   ICallStarted,
   ICheckpointed,
+  IConnectionMade,
   IEvent,
   IForked,
   IModelDelta,
@@ -19,17 +20,21 @@ import {
   IModelReplied,
   IModelRequested,
   IRewindStarted,
+  IChecked,
   IRewarded,
   IRewound,
   IRunFinished,
   IRunStarted,
   ISandboxReady,
   ISettingsChanged,
+  IDoubt,
+  IDoubtsFound,
   IStepFacts,
   IStepLine,
   IUsage
 } from '../generated/events';
 import { LIMITS } from '../generated/words';
+import { upgraded } from './older';
 import { Status } from './status';
 import { IBranch, Tree } from './tree';
 
@@ -63,6 +68,8 @@ export interface IStep {
   finishReason: string | null;
   /** What a reply without any call was answered with. */
   nudge: string;
+  /** What left the sandbox in this step, or tried to, where its network is an allow-list. */
+  connections: IConnectionMade[];
   replied: boolean;
   failures: IModelFailed[];
   artifacts: IArtifactSaved[];
@@ -105,6 +112,17 @@ const IN_LINE = new Set<string>([
   'artifact'
 ]);
 
+/** Whether an event says something of others: no event follows it. */
+function isFacts(event: IEvent): event is IStepFacts | IDoubtsFound {
+  return event.kind === 'step.facts' || event.kind === 'doubts';
+}
+
+/** Doubts so far and new ones: of the same step and rule the newer counts. */
+function withDoubts(known: IDoubt[], found: IDoubt[]): IDoubt[] {
+  const isNew = (one: IDoubt) => found.some(other => other.rule === one.rule && other.step === one.step);
+  return [...known.filter(one => !isNew(one)), ...found];
+}
+
 /** A run as far as it has come. All but `events`, `spent`, `start` and `sandbox` is about the branch of HEAD. */
 export class Trajectory {
   /** All that were written, in their order, of every branch. */
@@ -120,16 +138,22 @@ export class Trajectory {
   status = new Status();
   /** What training made of it, when it is a rollout. */
   reward: IRewarded | null = null;
+  /** The checks of its result, the newest last. */
+  checks: IChecked[] = [];
   steps: IStep[] = [];
   artifacts = new Map<string, IArtifactSaved>();
   skipped: string[] = [];
   notes: string[] = [];
+  connections: IConnectionMade[] = [];
   controls: IControlled[] = [];
   /** The files as they are kept, by step; 0 is before the first call. */
   checkpoints = new Map<number, ICheckpointed>();
   /** The newest checkpoint: the files that belong to HEAD. */
   files: string | null = null;
   changed: ISettingsChanged[] = [];
+  /** Why the result may be wrong: those so far, or all at its end, the worst first. */
+  doubts: IDoubt[] = [];
+  private _doubtsFinal = false;
   usage: IUsage = noUsage();
   private _calls = new Map<string, { call: ICall; step: IStep }>();
   private _byNumber = new Map<number, IStep>();
@@ -173,7 +197,7 @@ export class Trajectory {
     }
     const other = new Trajectory();
     for (const one of this._tree.path(event)) {
-      if (one.kind === 'step.facts') {
+      if (isFacts(one)) {
         other._addFacts(one);
       } else {
         other._take(one, other._head);
@@ -201,11 +225,12 @@ export class Trajectory {
   }
 
   /** Take one more event into account; says what it changed. */
-  add(event: IEvent): IChange {
+  add(given: IEvent): IChange {
+    const event = upgraded(given);
     if (TRANSIENT.has(event.kind)) {
       return this._apply(event);
     }
-    if (event.kind === 'step.facts') {
+    if (isFacts(event)) {
       return this._addFacts(event);
     }
     const parent = this._tree.has(event.parent) ? event.parent : this._head;
@@ -244,8 +269,8 @@ export class Trajectory {
     return this._apply(event);
   }
 
-  /** What is said of a step is no event of the tree: HEAD stays, and each branch with the event before it has it. */
-  private _addFacts(event: IStepFacts): IChange {
+  /** What is said of a step, and doubts, are no events of the tree: HEAD stays, and each branch with the event before it has it. */
+  private _addFacts(event: IStepFacts | IDoubtsFound): IChange {
     this.events.push(event);
     const parent = this._tree.has(event.parent) ? event.parent : this._head;
     this._tree.annotate(event, parent);
@@ -256,14 +281,18 @@ export class Trajectory {
   private _goTo(event: string | null): void {
     this.status = new Status();
     this.reward = null;
+    this.checks = [];
     this.steps = [];
     this.artifacts = new Map();
     this.skipped = [];
     this.notes = [];
+    this.connections = [];
     this.controls = [];
     this.checkpoints = new Map();
     this.files = null;
     this.changed = [];
+    this.doubts = [];
+    this._doubtsFinal = false;
     this.usage = noUsage();
     this._calls = new Map();
     this._byNumber = new Map();
@@ -274,6 +303,9 @@ export class Trajectory {
 
   private _apply(event: IEvent): IChange {
     this.status.add(event);
+    if (this._doubtsFinal && (event.kind === 'model.requested' || event.kind === 'continued')) {
+      this._doubtsFinal = false;
+    }
     const touched = IN_LINE.has(event.kind) && 'step' in event ? this._byNumber.get(event.step as number) : undefined;
     if (touched) {
       touched.line = null;
@@ -310,6 +342,10 @@ export class Trajectory {
         }
         return step ? { step } : {};
       }
+      case 'doubts':
+        this.doubts = event.final ? event.doubts : withDoubts(this.doubts, event.doubts);
+        this._doubtsFinal = event.final;
+        return { header: true };
       case 'artifact':
         return this._addArtifact(event);
       case 'artifact.removed':
@@ -318,6 +354,12 @@ export class Trajectory {
       case 'artifact.skipped':
         this.skipped.push(event.reason);
         return { artifacts: true };
+      case 'connection': {
+        const step = event.step === null ? undefined : this._byNumber.get(event.step);
+        this.connections.push(event);
+        step?.connections.push(event);
+        return step ? { step } : {};
+      }
       case 'note':
         this.notes.push(event.text);
         return { header: true };
@@ -333,6 +375,11 @@ export class Trajectory {
         return this._addFiles(event);
       case 'forked':
         return { header: true };
+      case 'check.started':
+        return { header: true };
+      case 'checked':
+        this.checks.push(event);
+        return { header: true, artifacts: true };
       case 'rewarded':
         this.reward = event;
         return { header: true };
@@ -362,6 +409,7 @@ export class Trajectory {
         contextWindow: null,
         finishReason: null,
         nudge: '',
+        connections: [],
         replied: false,
         failures: [],
         artifacts: [],

@@ -3,8 +3,8 @@
  * Twin of `Status` in `trajectory/state.py`; tests/data/runs.json tests both.
  */
 
-import { ICallHeld, IEvent, IRunFinished } from '../generated/events';
-import { ISOLATIONS, Meaning, STATES } from '../generated/words';
+import { ICallHeld, IEvent, IRunFinished, IVerdict } from '../generated/events';
+import { CHECKED, CHECKED_ENDS, ISOLATIONS, Meaning, NOT_CHECKED, STATES } from '../generated/words';
 import { formatCost, formatCount, formatDuration, formatModelFailure, formatState } from '../formatting';
 
 export interface IRunState {
@@ -12,6 +12,8 @@ export interface IRunState {
   state: string;
   words: string;
   meaning: Meaning;
+  /** What the check of the result found; empty when there was none. */
+  check: string;
 }
 
 /** Who cannot be reached at this moment. */
@@ -39,6 +41,10 @@ export class Status {
   /** The last step that began; none before the first. */
   step: number | null = null;
   finish: IRunFinished | null = null;
+  /** The verdict of the newest check; null when the result was not checked, or the run did more since. */
+  check: IVerdict | null = null;
+  /** Whether a check of the result runs. */
+  checking = false;
   /** Whether the run has halted and waits for a person. */
   paused = false;
   /** Whether a person asked for a pause that has not come yet. */
@@ -82,6 +88,8 @@ export class Status {
           this._failure = event.error;
         } else if (event.kind === 'model.requested') {
           this._runs();
+          this.check = null;
+          this.checking = false;
         }
         return;
       case 'call.held':
@@ -101,21 +109,32 @@ export class Status {
         return;
       case 'call.started':
         return this._runs();
+      case 'check.started':
+        this.checking = true;
+        this.check = null;
+        return;
+      case 'checked':
+        this.checking = false;
+        this.check = event.verdict;
+        return;
       case 'continued':
         this.finish = null;
+        this.check = null;
         this._stoppedBy = this._replays = '';
         return this.rewind(null);
       case 'run.finished':
         this.finish = event;
+        this.check = isVerdict(event.check) ? event.check : null;
         return this.rewind(null);
     }
   }
 
   /** HEAD has moved to the end of `step`, or into it; null: to another branch, without a rewind. */
   rewind(step: number | null): void {
-    this.paused = this.pausing = false;
+    this.paused = this.pausing = this.checking = false;
     this.held = null;
     this.readyAt = this.finish ? null : step;
+    this.check = this.finish ? this.check : null;
   }
 
   /** A limit in force, as the run began with it or as it was changed since; null when there is none. */
@@ -144,16 +163,24 @@ export class Status {
     if (this.pausing) {
       return said('pausing', '', trans);
     }
+    if (this.checking) {
+      return said('checking', '', trans);
+    }
     return this._opened || this.step !== null ? said('running', last, trans) : said('starting', this._isolation, trans);
   }
 
   private _ending(finish: IRunFinished, trans: Translate): IRunState {
     // With an error it was the model's context, not the run's own limit of tokens.
     const limit = finish.stop_reason === 'tokens' && finish.error ? 'context' : finish.stop_reason;
+    const isChecked = CHECKED_ENDS.has(limit);
     const reason = finish.without_answer ? 'without_answer' : limit;
     if (this._replays && !OF_A_REPLAY.has(reason)) {
       const name = RUN_NAME.test(this._replays) ? this._replays : '';
-      return said('replayed', name.slice(name.lastIndexOf('-') + 1), trans);
+      const found = said('replayed', name.slice(name.lastIndexOf('-') + 1), trans);
+      return this.check && isChecked ? checked(found, this.check, trans) : found;
+    }
+    if (isChecked && (this.check || !finish.without_answer)) {
+      return checked(said(limit, '', trans), this.check, trans);
     }
     if (reason === 'model_error') {
       return said(reason, formatModelFailure(this._failure, trans), trans);
@@ -184,5 +211,24 @@ export class Status {
 }
 
 function said(state: string, detail: string | number, trans: Translate): IRunState {
-  return { state, words: formatState(state, detail, trans), meaning: STATES.get(state)?.[2] ?? 'bad' };
+  return { state, words: formatState(state, detail, trans), meaning: STATES.get(state)?.[2] ?? 'bad', check: '' };
+}
+
+/** Whether the end of a record has a verdict; those of earlier versions have no such field. */
+function isVerdict(check: unknown): check is IVerdict {
+  const { outcome, summary } = (check ?? {}) as Record<string, unknown>;
+  return typeof outcome === 'string' && typeof summary === 'string';
+}
+
+/** An end with what its check found. */
+function checked(end: IRunState, check: IVerdict | null, trans: Translate): IRunState {
+  if (!check) {
+    return { ...end, words: trans(NOT_CHECKED, end.words) };
+  }
+  const known = CHECKED.get(check.outcome);
+  if (!known) {
+    return { ...end, check: check.outcome };
+  }
+  const words = trans(check.protected ? known[0] : known[1], end.words, check.summary);
+  return { state: end.state, words, meaning: known[2], check: check.outcome };
 }

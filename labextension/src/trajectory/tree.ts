@@ -1,6 +1,6 @@
 /** The tree that the events of a journal form, and the branches that has made. Twin of `trajectory/branches.py`. */
 
-import { IEvent, IStepFacts } from '../generated/events';
+import { IDoubtsFound, IEvent, IStepFacts } from '../generated/events';
 
 /** Kinds that alone make no branch: they say what was done with a run, not what the run did. */
 const MARKS = new Set<string>([
@@ -12,7 +12,10 @@ const MARKS = new Set<string>([
   'control',
   'note',
   'call.held',
-  'rewarded'
+  'rewarded',
+  'connection',
+  'check.started',
+  'checked'
 ]);
 
 /** One line of events, from the first to `tip`. */
@@ -37,8 +40,8 @@ interface INode {
 
 export class Tree {
   private _nodes = new Map<string, INode>();
-  /** What is said of steps, by the event that it follows: no node of the tree. */
-  private _facts = new Map<string | null, IStepFacts[]>();
+  /** What is said of steps and doubts, by the event that it follows: no node of the tree. */
+  private _facts = new Map<string | null, (IStepFacts | IDoubtsFound)[]>();
 
   has(id: string | null): boolean {
     return id !== null && this._nodes.has(id);
@@ -55,7 +58,7 @@ export class Tree {
   }
 
   /** Keep what is said of a step with `parent`. */
-  annotate(facts: IStepFacts, parent: string | null): void {
+  annotate(facts: IStepFacts | IDoubtsFound, parent: string | null): void {
     const known = this._facts.get(parent);
     if (known) {
       known.push(facts);

@@ -1,6 +1,6 @@
 /** One tool call: its command, its output as it streams, what it changed. Nothing is shown that is shown elsewhere. */
 
-import { callText, endingOf, failed, pathBelow, toolOf } from './call-summary';
+import { callText, endingOf, failed, headline, pathBelow, toolOf } from './call-summary';
 import { renderDecisions } from './decisions';
 import { renderDiff } from './diff';
 import { h, plainText } from './dom';
@@ -31,7 +31,9 @@ export class CallView {
   constructor(
     private _call: ICall,
     private _host: IHost,
-    private _root: string
+    private _root: string,
+    /** Whether the step's line is about this call alone. */
+    private _alone = false
   ) {
     this._code.setAttribute('aria-label', _host.trans('Call'));
     this._box.append(this._code);
@@ -72,8 +74,13 @@ export class CallView {
     if (text !== this._written) {
       this._written = text;
       highlight(plainText(text), language, this._code);
-      this._code.hidden = !text;
+      this._code.hidden = !text || this._isInLine(text);
     }
+  }
+
+  /** Whether the step's line says the whole text. */
+  private _isInLine(text: string): boolean {
+    return this._alone && !this._call.decisions.length && headline(this._call, this._root) === text.trim();
   }
 
   private _codeText(): [string, string | null] {
@@ -112,7 +119,7 @@ export class CallView {
         h('div', { class: 'lsn-note' }, trans('Output of background jobs')),
         this._stream('text', background)
       ],
-      this._saysMore(result) && this._stream('stdout', stdout),
+      this._saysMore(result) && this._stream('stdout', stdout, !!stderr && failed(this._call)),
       stderr && this._stream('stderr', stderr),
       this._ending(result)
     ];
@@ -133,9 +140,9 @@ export class CallView {
     return !repeats || failed(this._call);
   }
 
-  private _stream(kind: 'stdout' | 'stderr' | 'text', text: string): HTMLElement {
+  private _stream(kind: 'stdout' | 'stderr' | 'text', text: string, brief = false): HTMLElement {
     const { trans } = this._host;
-    const box = new OutputBox(kind, this._host, kind === 'stderr' ? trans('Errors') : trans('Output'));
+    const box = new OutputBox(kind, this._host, kind === 'stderr' ? trans('Errors') : trans('Output'), brief);
     box.show(text);
     box.node.classList.toggle('lsn-stderr', kind === 'stderr');
     return box.node;
@@ -157,11 +164,12 @@ export class CallView {
       deleted: trans('Deleted')
     };
     const known = Object.prototype.hasOwnProperty.call(kinds, change.kind);
+    const path = plainText(pathBelow(change.path, this._root));
     const label = h(
       'span',
       {},
       `${known ? kinds[change.kind] : change.kind} `,
-      h('code', { dir: 'auto' }, plainText(pathBelow(change.path, this._root))),
+      !this._isInLine(path) && h('code', { dir: 'auto' }, path),
       h('span', { class: 'lsn-quiet' }, ` ${formatSize(change.size)}`),
       change.note && h('span', { class: 'lsn-quiet' }, ` ${plainText(change.note)}`)
     );

@@ -1,5 +1,6 @@
 /** Why a run came out as it did: what each step lost, what it was made with, what the model saw, what the attempt before did. */
 
+import { answerChain, renderChain } from './answer-chain';
 import { h } from './dom';
 import { EarlierAttempt, renderEarlierAttempt } from './earlier-attempt';
 import { FileFacts, IFileFactsActions } from './file-facts';
@@ -63,6 +64,19 @@ export class Cause {
       return !!this._history.files.get(path)?.some(event => event.step === step.number);
     }
     return step.calls.some(call => call.result?.changes.length);
+  }
+
+  /** Where the answer comes from; null when that is not known. */
+  answerChain(): HTMLElement | null {
+    const chain = answerChain(this._trajectory.steps, this._history);
+    return chain.length ? renderChain(chain, this._host, step => this._actions.goTo(step)) : null;
+  }
+
+  /** The step that replaced a file of the output folder which another step had made; null when none did. */
+  replacedIn(path: string): number | null {
+    const events = this._history.files.get(`output/${path}`)?.filter(event => event.change) ?? [];
+    const [first, last] = [events[0], events[events.length - 1]];
+    return events.length > 1 && first.step !== last.step ? last.step : null;
   }
 
   /** The chips of a step's line with its warnings, in place of those that only name the same files. */

@@ -21,8 +21,8 @@ export class ControlBar {
     this._say = h('input', {
       type: 'text',
       class: 'lsn-say',
-      placeholder: trans('Say something to the model; it reads it after this command'),
-      'aria-label': trans('Say something to the model'),
+      placeholder: trans('Message to the model (read after this command)'),
+      'aria-label': trans('Message to the model'),
       'data-lm-suppress-shortcuts': 'true'
     });
     // JupyterLab keeps a form within an output from being submitted by the key alone.

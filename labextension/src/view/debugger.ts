@@ -7,7 +7,7 @@ import { dangersOf, IDanger, LOOKED_AT } from './danger';
 import { errorText, h, plainText } from './dom';
 import { ICallHeld } from '../generated/events';
 import { ICall } from '../trajectory/fold';
-import { IControls, IDecisions, IHost } from './host';
+import { IChangedSettings, IControls, IDecisions, IHost } from './host';
 import { MessagesView } from './messages';
 import { SettingsForm } from './settings-form';
 
@@ -31,6 +31,8 @@ export interface IPausePoint {
 
 /** Characters of what the model said with the call. */
 const THOUGHT_MOST = 600;
+/** Refused hosts that have buttons. */
+const HOSTS_MOST = 5;
 
 export class PausePanel {
   readonly node: HTMLElement;
@@ -239,7 +241,27 @@ export class PausePanel {
       give.disabled = area.value === before;
     });
     const label = h('label', { class: 'lsn-arguments' }, trans('What the model will read:'), area);
-    return [this._banner(''), label, this._toolbar(trans('Continue'), give)];
+    return [this._banner(''), ...this._refusedHosts(), label, this._toolbar(trans('Continue'), give)];
+  }
+
+  /** Buttons for the hosts that were refused to the call. The run stays paused, and the model is told what is allowed. */
+  private _refusedHosts(): HTMLElement[] {
+    const { trans } = this._host;
+    return (this.stop.held.hosts ?? []).slice(0, HOSTS_MOST).map(host => {
+      const row = h('div', { class: 'lsn-stop-buttons lsn-refused-host' }, h('code', {}, plainText(host)));
+      const allow = (label: string, changed: IChangedSettings) =>
+        this._button(label, () => {
+          this._decisions
+            .change(changed)
+            .then(() => row.replaceChildren(h('code', {}, plainText(host)), trans('Allowed; the model is told.')))
+            .catch(error => this._tell(error));
+        });
+      row.append(
+        allow(trans('Allow once'), { allow_once: [host] }),
+        allow(trans('Allow for this run'), { allow: [host] })
+      );
+      return row;
+    });
   }
 
   // --- buttons ---

@@ -50,6 +50,11 @@ export class Facts {
     this.update();
   }
 
+  /** The number of the first step that failed; null when none did. */
+  get firstError(): number | null {
+    return this._firstError;
+  }
+
   /** What is shown is of another branch now. */
   reset(): void {
     this._notes.replaceChildren();
@@ -96,7 +101,7 @@ export class Facts {
     const open = steps.length && !steps[steps.length - 1].replied ? 1 : 0;
     const parts = [plural(steps.length - open, trans('step'), trans('steps'))];
     if (tokens) {
-      parts.push(trans('%1 tokens', formatShort(tokens)));
+      parts.push(trans('%1 tokens in all', formatShort(tokens)));
     }
     if (finish?.wall_time) {
       parts.push(formatDuration(finish.wall_time));

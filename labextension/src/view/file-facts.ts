@@ -105,7 +105,7 @@ export class FileFacts {
         title: warned,
         onclick: () => this._actions.goTo(first)
       },
-      this._host.trans('First warning: step %1 →', first)
+      this._host.trans('Step %1: %2 →', first, warned.split(', ')[0])
     );
   }
 

@@ -7,7 +7,7 @@ import { oneLine } from './one-line';
 import { Away } from '../trajectory/status';
 
 /** The style of each meaning. */
-const KINDS = { ok: 'done', bad: 'error', wait: 'wait', run: 'live', away: 'away' };
+const KINDS = { ok: 'done', bad: 'error', plain: 'plain', wait: 'wait', run: 'live', away: 'away' };
 /** Characters of a task that fits its line; a longer one can be unfolded. */
 const TASK_LINE = 300;
 

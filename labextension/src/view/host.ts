@@ -36,6 +36,10 @@ export interface IChangedSettings {
   breakpoints?: string[];
   /** `auto`: no call waits for an approval any more. */
   approve?: 'ask' | 'edits' | 'auto';
+  /** Hosts that the sandbox may reach from now on, as HOST:PORT. */
+  allow?: string[];
+  /** Hosts to each of which one connection is let through. */
+  allow_once?: string[];
 }
 
 /** What a person may decide about the call that is held; `call` is its id, so that no decision hits the next one. */

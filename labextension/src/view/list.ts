@@ -3,7 +3,10 @@
  * steps of the groups near the visible part are looked at one by one.
  */
 
+import { CalmRow } from './calm-row';
+import { ICalmSteps } from './calm-steps';
 import { h } from './dom';
+import { IHost } from './host';
 import { StepView } from './step';
 
 /** How far outside the visible part a step's body is kept, so that scrolling finds it there. */
@@ -21,6 +24,8 @@ export class StepList {
   private _groups = new Map<Element, { views: StepView[]; near: boolean }>();
   private _last: StepView | null = null;
   private _leaving = new Set<StepView>();
+  /** The rows of calm steps, by the number of the first. */
+  private _calm = new Map<number, CalmRow>();
   private _groupObserver = new IntersectionObserver(entries => this._groupsMoved(entries), OPTIONS);
   private _stepObserver = new IntersectionObserver(entries => this._stepsMoved(entries), OPTIONS);
 
@@ -46,8 +51,39 @@ export class StepList {
     this._last = view;
   }
 
+  /** Fold these steps and no others; rows that a reader has opened stay open. */
+  foldCalm(calm: ICalmSteps[], views: ReadonlyMap<number, StepView>, host: IHost): void {
+    const firsts = new Set(calm.map(one => one.steps[0].number));
+    for (const [first, row] of this._calm) {
+      if (!firsts.has(first)) {
+        row.remove();
+        this._calm.delete(first);
+      }
+    }
+    for (const one of calm) {
+      const first = one.steps[0].number;
+      const row = this._calm.get(first) ?? new CalmRow(host);
+      this._calm.set(first, row);
+      row.show(
+        one,
+        one.steps.map(step => views.get(step.number)!)
+      );
+    }
+  }
+
+  /** Show the line of a step that is folded. */
+  unfold(view: StepView): void {
+    [...this._calm.values()].find(row => row.has(view))?.setOpen(true);
+  }
+
+  /** Open or close all rows of calm steps. */
+  openCalm(open: boolean): void {
+    this._calm.forEach(row => row.setOpen(open));
+  }
+
   clear(): void {
     this.dispose();
+    this._calm.clear();
     this._views.clear();
     this._groups.clear();
     this._leaving.clear();

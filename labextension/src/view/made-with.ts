@@ -28,6 +28,10 @@ const PROGRAM =
 const NAME = /[\p{L}\p{N}_.*?$%+~{}[\]/-]+/gu;
 const IMPORT = /^[+\s]*(?:from|import)\s+([\w.]+)/gm;
 
+export function isProgram(path: string): boolean {
+  return PROGRAM.test(path);
+}
+
 export function madeWith(step: IStep, history: FileHistory): IUsed[] {
   const names = new Names(history, step.number);
   const found = new Set<string>();

@@ -54,3 +54,12 @@ function plainLines(text: string): string[] {
     .split('\n')
     .map(line => line.replace(/\r+$/, '').replace(/^.*\r/, ''));
 }
+
+/** Whether a line, which is the first sentence of a text, says all of it. */
+export function saysAll(line: string, text: string): boolean {
+  const plain = text
+    .slice(0, 2 * line.length + 40)
+    .replace(/\*\*|__|`/g, '')
+    .trim();
+  return plain.length < 2 * line.length + 30 && plain.replace(/[.:]$/, '') === line.replace(/[.:]$/, '');
+}

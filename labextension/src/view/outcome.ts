@@ -6,29 +6,46 @@ import { visibleName } from '../artifacts/names';
 import { h, plainText, setText } from './dom';
 import { Trajectory } from '../trajectory/fold';
 import { formatSize } from '../formatting';
+import { IChecked } from '../generated/events';
+import { CHECK_LABELS, UNPROTECTED } from '../generated/words';
 import { IHost } from './host';
 
 /** Files that have a picture of their own here; the others are counted. */
 const SHOWN = 12;
+/** Lines of the end of a check's output. */
+const CHECK_LINES = 20;
 /** Bytes of a picture that is also shown small. */
 const LARGEST_PICTURE = 8 * 2 ** 20;
 
+/** What the files of the run tell of its outcome. */
+export interface IOrigins {
+  /** Where the answer comes from, each file with its step. */
+  answerChain(): HTMLElement | null;
+  /** The step that replaced a file that another one had made. */
+  replacedIn(path: string): number | null;
+}
+
 export class Outcome {
   readonly node = h('div', { class: 'lsn-outcome' });
+  private _head: HTMLElement;
   private _answer = h('div', { class: 'lsn-answer' });
   private _error = h('div', { class: 'lsn-error' });
+  private _check = h('div', { class: 'lsn-check' });
   private _outputs = h('div', { class: 'lsn-outs', role: 'group' });
-  private _shown = new Map<string, { sha256: string; node: HTMLElement }>();
+  private _shown = new Map<string, { key: string; node: HTMLElement }>();
   private _told: string | null = null;
+  private _checked: IChecked | null = null;
   private _rest: { path: string; count: number; node: HTMLElement } | null = null;
 
   constructor(
     private _trajectory: Trajectory,
     private _host: IHost,
-    private _open: (path: string) => void
+    private _open: (path: string) => void,
+    private _origins: IOrigins
   ) {
+    this._head = h('div', { class: 'lsn-answer-head' });
     this._outputs.setAttribute('aria-label', _host.trans('Files it made'));
-    this.node.append(this._error, this._answer, this._outputs);
+    this.node.append(this._error, this._head, this._answer, this._check, this._outputs);
     this.update();
   }
 
@@ -42,12 +59,15 @@ export class Outcome {
       this._showAnswer(finish?.answer ?? null);
     }
     this._error.hidden = !finish?.error;
+    this._showCheck(this._trajectory.checks.at(-1) ?? null);
     this._drawFiles();
-    this.node.hidden = !finish?.error && !finish?.answer && this._outputs.hidden;
+    this.node.hidden = !finish?.error && !finish?.answer && this._check.hidden && this._outputs.hidden;
   }
 
   private _showAnswer(answer: string | null): void {
-    this._answer.hidden = !answer;
+    this._answer.hidden = this._head.hidden = !answer;
+    const label = h('span', { class: 'lsn-label' }, this._host.trans('Answer'));
+    this._head.replaceChildren(...(answer ? [label, this._origins.answerChain() ?? ''] : []));
     this._answer.replaceChildren();
     if (answer && this._host.renderMarkdown) {
       this._host.renderMarkdown(answer, this._answer);
@@ -56,17 +76,30 @@ export class Outcome {
     }
   }
 
+  /** The newest check: its verdict, its command, and the end of its output, unfolded when it failed. */
+  private _showCheck(check: IChecked | null): void {
+    this._check.hidden = !check;
+    if (check === this._checked) {
+      return;
+    }
+    this._checked = check;
+    this._check.replaceChildren(...(check ? renderCheck(check, this._host) : []));
+    this._check.dataset.state = check?.verdict.outcome ?? '';
+  }
+
   private _drawFiles(): void {
     const { artifacts } = this._trajectory;
     const all = [...artifacts.values()].sort((one, other) => rank(one) - rank(other));
     const shown = all.slice(0, SHOWN);
     const nodes = shown.map(artifact => {
       const known = this._shown.get(artifact.path);
-      if (known?.sha256 === artifact.sha256) {
+      const replaced = this._origins.replacedIn(artifact.path);
+      const key = `${artifact.sha256} ${replaced}`;
+      if (known?.key === key) {
         return known.node;
       }
-      const node = renderThumbnail(artifact, this._host, () => this._open(artifact.path));
-      this._shown.set(artifact.path, { sha256: artifact.sha256, node });
+      const node = renderThumbnail(artifact, replaced, this._host, () => this._open(artifact.path));
+      this._shown.set(artifact.path, { key, node });
       return node;
     });
     const rest = all.length - shown.length;
@@ -92,6 +125,29 @@ export class Outcome {
   }
 }
 
+function renderCheck(check: IChecked, host: IHost): HTMLElement[] {
+  const { trans } = host;
+  const { outcome, summary, protected: isProtected } = check.verdict;
+  const words = trans(CHECK_LABELS.get(outcome) ?? 'Check');
+  const number = check.number > 1 ? ` (${trans('check %1', check.number)})` : '';
+  const line = h('summary', {}, h('b', {}, `${words}${number}: `), plainText(summary));
+  const output = typeof check.output === 'string' ? check.output : check.output.preview;
+  const lines = plainText(output).trimEnd().split('\n');
+  const end = lines.slice(-CHECK_LINES).join('\n');
+  const more = lines.length > CHECK_LINES ? `${trans('and %1 lines before', lines.length - CHECK_LINES)}\n` : '';
+  const notes = [...(isProtected ? [] : [trans(UNPROTECTED)]), ...check.left_out.map(plainText)];
+  const box = h(
+    'details',
+    {},
+    line,
+    h('code', {}, plainText(check.what)),
+    h('pre', {}, `${more}${end}`),
+    ...notes.map(note => h('div', { class: 'lsn-check-note' }, note))
+  );
+  box.open = (outcome !== 'passed' && end !== '') || notes.length > 0;
+  return [box];
+}
+
 /** What can be seen comes first. */
 function rank(artifact: IArtifact): number {
   const order = ['image', 'document', 'video', 'audio', 'midi', 'pdf', 'table'];
@@ -99,7 +155,7 @@ function rank(artifact: IArtifact): number {
   return place < 0 ? order.length : place;
 }
 
-function renderThumbnail(artifact: IArtifact, host: IHost, open: () => void): HTMLElement {
+function renderThumbnail(artifact: IArtifact, replaced: number | null, host: IHost, open: () => void): HTMLElement {
   const name = visibleName(artifact.path);
   const { shown } = kindOf(artifact);
   const picture = h('span', { class: 'lsn-pic', 'data-shown': shown, 'aria-hidden': 'true' });
@@ -107,8 +163,10 @@ function renderThumbnail(artifact: IArtifact, host: IHost, open: () => void): HT
     'button',
     { class: 'lsn-out', type: 'button', title: host.trans('Show %1', name), onclick: open },
     picture,
-    h('span', { class: 'lsn-cap' }, h('b', { dir: 'auto' }, name), h('span', {}, formatSize(artifact.size)))
+    h('span', { class: 'lsn-cap' }, h('b', { dir: 'auto' }, name), h('span', {}, formatSize(artifact.size))),
+    replaced !== null && h('span', { class: 'lsn-replaced' }, host.trans('replaced in step %1', replaced))
   );
+  node.classList.toggle('lsn-was-replaced', replaced !== null);
   if (shown === 'image' && artifact.size <= LARGEST_PICTURE) {
     void showPicture(artifact, host, picture);
   }

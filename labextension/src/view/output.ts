@@ -8,6 +8,8 @@ import { IHost } from './host';
 const HEAD = 5;
 const TAIL = 20;
 const ERRORS = 40;
+/** Of an output before errors: they are what a reader looks for. */
+const BRIEF = 5;
 /** A few lines more are shown rather than hidden. */
 const SPARE = 5;
 /** Characters of the visible part; within it, the ends of the longest lines are cut. */
@@ -87,7 +89,9 @@ export class OutputBox {
   constructor(
     private _kind: 'stdout' | 'stderr' | 'live' | 'text',
     private _host: IHost,
-    private _label: string
+    private _label: string,
+    /** Whether errors follow it. */
+    private _brief = false
   ) {
     this.node = h('div', { class: 'lsn-stream', 'data-stream': _kind });
     this.node.hidden = true;
@@ -132,7 +136,8 @@ export class OutputBox {
     if (this._open) {
       return { head: '', hidden: 0, tail: text.replace(/\n$/, '') };
     }
-    const [head, tail] = this._kind === 'live' ? [0, TAIL] : this._kind === 'stderr' ? [0, ERRORS] : [HEAD, TAIL];
+    const lengths = { live: [0, TAIL], stderr: [0, ERRORS], stdout: [HEAD, TAIL], text: [HEAD, TAIL] };
+    const [head, tail] = this._brief ? [0, BRIEF] : lengths[this._kind];
     const found = cut(text, head, tail);
     return { ...found, head: bounded(found.head, CHARACTERS / 4), tail: bounded(found.tail, CHARACTERS) };
   }
@@ -153,7 +158,7 @@ export class OutputBox {
   private _more(hidden: number): HTMLElement {
     const { trans } = this._host;
     const label =
-      this._kind === 'text' || this._kind === 'stdout'
+      (this._kind === 'text' || this._kind === 'stdout') && !this._brief
         ? trans('%1 lines hidden · show all', formatCount(hidden))
         : trans('%1 lines above · show all', formatCount(hidden));
     const show = () => {

@@ -153,7 +153,7 @@ export class ReadyBanner {
 
   private _sayForm(): HTMLElement[] {
     const { trans, controls, timeTravel } = this._host;
-    const area = editArea('', trans('Say something to the model'));
+    const area = editArea('', trans('Message to the model'));
     area.placeholder = trans('The model reads it before its next reply');
     const send = this._button(trans('Say and continue'), async () => {
       const text = area.value.trim();

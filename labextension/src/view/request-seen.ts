@@ -43,12 +43,15 @@ export function renderRequestSeen(step: IStep, trajectory: Trajectory, host: IHo
   const share = limit === null ? 0 : Math.min(100, Math.round((100 * tokens) / limit));
   const text =
     limit === null
-      ? trans('%1 tokens', formatCount(tokens))
-      : own
-        ? trans('%1 of %2 tokens that the run may use (%3 %)', formatCount(tokens), formatCount(limit), share)
-        : trans('%1 of %2 tokens that the model can take in (%3 %)', formatCount(tokens), formatCount(limit), share);
+      ? trans('Context: %1 tokens', formatCount(tokens))
+      : trans('Context: %1 of %2 tokens (%3 %)', formatCount(tokens), formatCount(limit), share);
   const bar = h('span', { class: 'lsn-meter', 'aria-hidden': 'true' }, h('i', {}));
   (bar.firstElementChild as HTMLElement).style.width = `${share}%`;
-  const line = h('span', { class: 'lsn-context-fill', title: trans('Context') }, limit !== null && bar, text);
+  const line = h(
+    'span',
+    { class: 'lsn-context-fill', title: own ? trans('That the run may use') : trans('That the model can take in') },
+    limit !== null && bar,
+    text
+  );
   return h('div', { class: 'lsn-seen' }, view.node, line);
 }

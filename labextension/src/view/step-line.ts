@@ -43,6 +43,12 @@ export function stepTokens(step: IStep): number | null {
   return usage && usage.prompt_tokens + usage.completion_tokens ? usage.prompt_tokens + usage.completion_tokens : null;
 }
 
+/** Tokens that a step added to the conversation: what its request has beyond the step before, and its reply. */
+export function newTokens(step: IStep, before: IStep | undefined): number {
+  const [all, known] = [stepTokens(step) ?? 0, before ? (stepTokens(before) ?? 0) : 0];
+  return Math.max(all - known, step.usage?.completion_tokens ?? 0);
+}
+
 /** Seconds of the model and of the calls. */
 export function stepSeconds(step: IStep): number {
   return step.modelTime + step.calls.reduce((sum, call) => sum + (call.result?.duration ?? 0), 0);
@@ -94,12 +100,14 @@ function recorded(line: IRecordedLine): IStepLine {
 }
 
 function figuresOf(step: IStep): string {
-  const tokens = stepTokens(step);
-  const seconds = stepSeconds(step);
   const done = step.replied && step.calls.every(call => call.result);
-  return [tokens !== null && formatShort(tokens), done && (seconds || tokens) && formatDuration(seconds)]
-    .filter(part => part)
-    .join(' · ');
+  return figuresText(stepTokens(step) ?? 0, done ? stepSeconds(step) : null);
+}
+
+/** Tokens and seconds as a line shows them; no seconds when they are not all there. */
+export function figuresText(tokens: number, seconds: number | null): string {
+  const time = seconds !== null && (seconds || tokens) ? formatDuration(seconds) : '';
+  return [tokens ? formatShort(tokens) : '', time].filter(part => part).join(' · ');
 }
 
 /** What a call changed; what it is to write when no diff tells. */

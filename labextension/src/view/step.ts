@@ -7,7 +7,8 @@ import { h, setText } from './dom';
 import { IStep } from '../trajectory/fold';
 import { formatClock, formatDuration } from '../formatting';
 import { IHost } from './host';
-import { IChip, lineOf, stepDecided, stepFailed } from './step-line';
+import { saysAll } from './one-line';
+import { IChip, IStepLine, lineOf, stepDecided, stepFailed } from './step-line';
 
 const HEIGHT_GUESS = 160;
 /** Characters of a step that is open in a short run. */
@@ -36,6 +37,7 @@ export class StepView {
   private _place = h('div', { class: 'lsn-step-body', hidden: true });
   private _body: StepBody | null = null;
   private _near = false;
+  private _keepsLine = false;
   private _height = 0;
   private _text: string | null = null;
   private _chosen: boolean | null = null;
@@ -128,6 +130,15 @@ export class StepView {
     this._updateBody();
   }
 
+  /** Whether a row of calm steps stands in its place. */
+  get folded(): boolean {
+    return this.node.classList.contains('lsn-folded');
+  }
+
+  setFolded(folded: boolean): void {
+    this.node.classList.toggle('lsn-folded', folded);
+  }
+
   /** Whether it is open as long as nobody chooses. */
   suggest(open: boolean): void {
     if (open !== this._suggested) {
@@ -140,6 +151,14 @@ export class StepView {
   setFound(found: boolean): void {
     if (found !== this._found) {
       this._found = found;
+      this._render();
+    }
+  }
+
+  /** Keep its line also where it is far away: who jumps there sees it at once. */
+  keepLine(): void {
+    if (!this._keepsLine) {
+      this._keepsLine = true;
       this._render();
     }
   }
@@ -175,17 +194,18 @@ export class StepView {
 
   private _render(): void {
     const open = this.open;
-    if (this._near && !this._row) {
+    const drawn = this._near || this._keepsLine;
+    if (drawn && !this._row) {
       this._row = new StepRow(this.step, this._context, () => this.fold(this.open));
       this.node.prepend(...this._row.nodes, this._place);
-      this.node.style.minHeight = '';
       this.tick();
-    } else if (!this._near) {
+    } else if (!drawn) {
       this._row?.nodes.forEach(node => node.remove());
       this._row = null;
       this._place.remove();
-      this.node.style.minHeight = open || this._height ? `${this._height || HEIGHT_GUESS}px` : '';
     }
+    const height = open || this._height ? `${this._height || HEIGHT_GUESS}px` : '';
+    this.node.style.minHeight = this._near ? '' : height;
     this._row?.setOpen(open);
     this._place.hidden = !open;
     if (open && this._near && !this._body) {
@@ -211,6 +231,7 @@ class StepRow {
   private _clock: HTMLElement | null = null;
   private _figures = h('span', { class: 'lsn-fig' });
   private _drawnChips = '';
+  private _open = false;
   /** Where buttons for this step stand. */
   readonly actions = h('span', { class: 'lsn-acts' });
 
@@ -232,19 +253,35 @@ class StepRow {
   }
 
   update(): void {
-    const line = lineOf(this._step, this._context.root(), this._context.host, !!this._context.running?.(this._step));
+    const line = this._line();
     setText(this._icon, SIGNS[line.tool]);
     this._icon.dataset.tool = stepFailed(this._step) ? 'failed' : line.tool;
     setText(this._thought, line.thought);
     setText(this._what, line.what);
-    this._what.hidden = !line.what;
+    this._showOnce(line);
     this._counts.replaceChildren(...countsOf(line));
     this._drawChips(this._context.cause?.chips(this._step, line.chips) ?? line.chips);
     setText(this._figures, line.figures);
   }
 
   setOpen(open: boolean): void {
-    this._toggle.setAttribute('aria-expanded', String(open));
+    if (open !== this._open) {
+      this._open = open;
+      this._toggle.setAttribute('aria-expanded', String(open));
+      this._showOnce(this._line());
+    }
+  }
+
+  private _line(): IStepLine {
+    return lineOf(this._step, this._context.root(), this._context.host, !!this._context.running?.(this._step));
+  }
+
+  /** Leave out what the open step says in full below. */
+  private _showOnce({ thought, what, tool }: IStepLine): void {
+    const { calls, thought: said } = this._step;
+    const whole = calls.length === 1 && callText(calls[0]).trim() === what;
+    this._thought.hidden = this._open && !!said && !saysAll(thought, said);
+    this._what.hidden = !what || (this._open && tool === 'bash' && !whole);
   }
 
   tick(now: number, ended: boolean): void {
@@ -292,6 +329,7 @@ class StepBody {
   private _thought = h('div', { class: 'lsn-thought' });
   private _failures = h('div', { class: 'lsn-failures' });
   private _calls = h('div');
+  private _connections = h('div', { class: 'lsn-connections' });
   private _nudge: HTMLElement | null = null;
   private _cause: HTMLElement | null = null;
   private _views: CallView[] = [];
@@ -301,13 +339,13 @@ class StepBody {
     private _step: IStep,
     private _context: IStepContext
   ) {
-    this.node = h('div', {}, this._thought, this._failures, this._calls);
+    this.node = h('div', {}, this._thought, this._failures, this._calls, this._connections);
   }
 
   /** Show the step as it is now; `causes`: also what led to it. */
   update(causes: boolean): void {
     const { host } = this._context;
-    const { reasoning, failures, calls, nudge } = this._step;
+    const { reasoning, failures, calls, nudge, connections } = this._step;
     if (reasoning) {
       this._showReasoning(reasoning);
     }
@@ -318,11 +356,15 @@ class StepBody {
       this._failures.append(h('div', { class: 'lsn-error' }, `${failure.message}${wait}`));
     }
     for (const call of calls.slice(this._views.length)) {
-      const view = new CallView(call, host, this._context.root());
+      const view = new CallView(call, host, this._context.root(), calls.length === 1);
       this._views.push(view);
       this._calls.append(view.node);
     }
     this._views.forEach(view => view.update());
+    for (const one of connections.slice(this._connections.childElementCount)) {
+      const kind = one.decision === 'allowed' ? 'lsn-note' : 'lsn-error';
+      this._connections.append(h('div', { class: kind }, host.trans('Network: %1', one.line)));
+    }
     if (nudge && !this._nudge) {
       this._nudge = h('div', { class: 'lsn-note' }, nudge);
       this._calls.after(this._nudge);
@@ -331,6 +373,11 @@ class StepBody {
       this._cause = this._context.cause.render(this._step);
       this.node.append(this._cause);
     }
+  }
+
+  private _line(): IStepLine {
+    const { host, root, running } = this._context;
+    return lineOf(this._step, root(), host, !!running?.(this._step));
   }
 
   private _showReasoning(text: string): void {
@@ -345,7 +392,7 @@ class StepBody {
   private _updateThought(): void {
     const { host } = this._context;
     const { thought, replied } = this._step;
-    this._thought.hidden = !thought;
+    this._thought.hidden = !thought || saysAll(this._line().thought, thought);
     if (this._rendered) {
       return;
     }

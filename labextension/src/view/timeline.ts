@@ -10,7 +10,7 @@ import { Trajectory } from '../trajectory/fold';
 import type { IStep } from '../trajectory/fold';
 import { formatDuration, formatShort } from '../formatting';
 import { IHost } from './host';
-import { stepDecided, stepFailed, stepSeconds, stepTokens } from './step-line';
+import { newTokens, stepDecided, stepFailed, stepSeconds, stepTokens } from './step-line';
 
 /** Attempts and forks that are shown; a journal may claim any number. */
 const LANES_MOST = 8;
@@ -83,7 +83,7 @@ export class Timeline {
     this._measure = h(
       'select',
       { 'aria-label': trans('Height of the bars'), onchange: () => this._measureAnew() },
-      h('option', { value: 'tokens' }, trans('tokens')),
+      h('option', { value: 'tokens' }, trans('new tokens')),
       h('option', { value: 'time' }, trans('time'))
     );
     for (const kind of KINDS) {
@@ -127,7 +127,7 @@ export class Timeline {
     const touched: IBar[] = [];
     for (const step of steps) {
       const bar = this._byStep.get(step) ?? this._addBar(step);
-      bar.value = this._value(step);
+      bar.value = this._value(step, this._trajectory);
       this._describe(bar);
       touched.push(bar);
     }
@@ -187,14 +187,16 @@ export class Timeline {
       x: String(chosen.number * BAR + (step ? GAP / 2 : BAR - 2 * GAP)),
       width: String(step ? BAR - GAP : GAP)
     });
-    const bar = { node, chosen, step, lane, value: step ? this._value(step) : 0 };
+    const bar = { node, chosen, step, lane, value: step ? this._value(step, chosen.trajectory) : 0 };
     this._bars.push(bar);
     this._byNode.set(node, bar);
     return bar;
   }
 
-  private _value(step: IStep): number {
-    return this._measure.value === 'time' ? stepSeconds(step) : (stepTokens(step) ?? 0);
+  private _value(step: IStep, { steps }: Trajectory): number {
+    // Steps are numbered from 1; a record of which some are missing has the right one a little before.
+    const at = steps[step.number - 1] === step ? step.number - 1 : steps.indexOf(step);
+    return this._measure.value === 'time' ? stepSeconds(step) : newTokens(step, steps[at - 1]);
   }
 
   /** Fit these bars; all of them when one is higher than there is room, and then with room for more. */
@@ -209,7 +211,7 @@ export class Timeline {
 
   /** Another measure. */
   private _measureAnew(): void {
-    this._bars.forEach(bar => (bar.value = bar.step ? this._value(bar.step) : 0));
+    this._bars.forEach(bar => (bar.value = bar.step ? this._value(bar.step, bar.chosen.trajectory) : 0));
     this._largest = 0;
     this._scale(this._bars);
   }

@@ -5,9 +5,11 @@
  */
 
 import { renderArtifact } from '../artifacts';
+import { CalmKind, calmGroups, calmKind, calmSteps } from './calm-steps';
 import { Cause } from './cause';
 import { ControlBar } from './controls';
 import { h } from './dom';
+import { Doubts } from './doubts';
 import { IEvent } from '../generated/events';
 import { Bar, matches } from './filter';
 import { IChange, IStep, Trajectory } from '../trajectory/fold';
@@ -32,6 +34,8 @@ const FEW = 3;
 
 /** Steps of a run in which all small ones are open; in a longer one only those that a reader looks for. */
 const SHORT_RUN = 8;
+/** Lines that a run keeps which are far away. */
+const KEPT_LINES = 20;
 /** The newest steps of a live run that are open. */
 const NEWEST = 2;
 
@@ -50,6 +54,7 @@ export class TrajectoryView {
   private _controls: ControlBar | null = null;
   private _list = new StepList();
   private _outcome: Outcome;
+  private _doubts: Doubts;
   private _facts: Facts;
   private _cause: Cause;
   private _sticky = h('div', { class: 'lsn-sticky' });
@@ -63,6 +68,8 @@ export class TrajectoryView {
   private _history = h('div', {});
   private _panel: HTMLElement | null = null;
   private _views = new Map<number, StepView>();
+  /** What each step is to its neighbours. */
+  private _kinds = new Map<IStep, CalmKind>();
   private _shownArtifacts = new Map<string, { sha256: string; node: HTMLElement }>();
   private _dirtySteps = new Set<IStep>();
   private _dirty: IChange = {};
@@ -96,7 +103,8 @@ export class TrajectoryView {
     this._compare = h('button', { type: 'button', hidden: true, onclick: () => this._compareAttempts() });
     this._compare.textContent = trans('Compare attempts');
     this._header = new Header(this.trajectory, _host);
-    this._outcome = new Outcome(this.trajectory, _host, path => this._showFile(path));
+    this._outcome = new Outcome(this.trajectory, _host, path => this._showFile(path), this._cause);
+    this._doubts = new Doubts(this.trajectory, _host, show);
     this._facts = new Facts(this.trajectory, _host, { show }, this._cause.facts.node);
     this._stops = new PausePoints(this.trajectory, _host);
     this._timeline = new Timeline(
@@ -108,10 +116,13 @@ export class TrajectoryView {
     this._bar = new Bar(_host, {
       filter: () => this._filter(),
       anyOpen: () => this._anyOpen(),
-      foldAll: folded => this._views.forEach(view => view.fold(folded)),
+      foldAll: folded => {
+        this._list.openCalm(!folded);
+        this._views.forEach(view => view.fold(folded));
+      },
       nextProblem: () => this.nextProblem(),
       anyProblem: () => this._problems().length > 0,
-      nextFound: () => this._goToNext([...this._views.values()].filter(view => !view.node.hidden))
+      nextFound: () => this._goToNext(this._inSight())
     });
     this._artifacts.setAttribute('aria-label', trans('Files it made, in full'));
     this._artifacts.hidden = true;
@@ -121,6 +132,7 @@ export class TrajectoryView {
       this._header.node,
       this._ready.node,
       this._outcome.node,
+      this._doubts.node,
       this._facts.node,
       this._cause.facts.list,
       this._sticky,
@@ -197,9 +209,10 @@ export class TrajectoryView {
     const follows = steps.length <= FEW;
     const before = this._views.size;
     steps.forEach(step => this._drawStep(step, follows));
+    this._foldCalm(steps);
+    this._facts.touch(steps);
     this._suggest(steps, before);
     this._timeline.touch(steps);
-    this._facts.touch(steps);
     if (steps.length && this._bar.active) {
       this._bar.setCount(this._shown, this._views.size);
     }
@@ -215,6 +228,7 @@ export class TrajectoryView {
       this._updateControls();
     }
     if (header || artifacts || steps.length) {
+      this._doubts.update();
       this._facts.update();
       this._cause.update();
     }
@@ -239,7 +253,13 @@ export class TrajectoryView {
   }
 
   private _problems(): StepView[] {
-    return [...this._views.values()].filter(view => !view.node.hidden && (view.failed || this._cause.warns(view.step)));
+    return this._inSight().filter(view => view.failed || this._cause.warns(view.step));
+  }
+
+  /** Steps whose lines are neither filtered out nor folded. */
+  private _inSight(): StepView[] {
+    const filtered = this._list.node.classList.contains('lsn-filtered');
+    return [...this._views.values()].filter(view => !view.node.hidden && (filtered || !view.folded));
   }
 
   private _goToNext(views: StepView[]): void {
@@ -250,7 +270,7 @@ export class TrajectoryView {
 
   /** Go so many steps on from the one last gone to, or back; `alone` folds all others. */
   goOn(by: number, alone = false): void {
-    const views = [...this._views.values()].filter(view => !view.node.hidden);
+    const views = this._inSight();
     const at = views.findIndex(view => view.node.classList.contains('lsn-current'));
     const from = at < 0 && by > 0 ? -1 : Math.max(at, 0);
     const view = views[Math.max(0, Math.min(views.length - 1, from + by))];
@@ -273,6 +293,7 @@ export class TrajectoryView {
       this._list.catchUp();
       this._list.node.querySelector('.lsn-current')?.classList.remove('lsn-current');
       view.node.classList.add('lsn-current');
+      this._list.unfold(view);
       view.reveal();
       this._measureSticky();
       view.node.scrollIntoView({ block: 'start' });
@@ -294,16 +315,18 @@ export class TrajectoryView {
     }
   }
 
-  /** Open what a reader looks for: what failed, what a person decided, the end; in a short run all that is small. */
+  /** Open what a reader looks for: the first failure, what a person decided, what runs; in a short run all that is small. */
   private _suggest(changed: IStep[], before: number): void {
     const { steps, finish } = this.trajectory;
-    const crowded = (count: number) => count > SHORT_RUN;
-    const all = crowded(steps.length) !== crowded(before);
-    const last = steps.slice(this._live && !finish ? -NEWEST : -1);
+    const live = this._live && !finish;
+    const long = steps.length > SHORT_RUN;
+    const newest = steps.slice(live ? -NEWEST : -1);
+    const all = long !== before > SHORT_RUN;
     const affected = all ? steps : new Set([...changed, ...steps.slice(-NEWEST - FEW - 1)]);
     for (const step of affected) {
       const view = this._views.get(step.number);
-      view?.suggest(view.failed || view.decided || last.includes(step) || (!crowded(steps.length) && view.small));
+      const looked = view?.decided || (live && newest.includes(step)) || step.number === this._facts.firstError;
+      view?.suggest(looked || (!long && (view.failed || view.small || newest.includes(step))));
     }
   }
 
@@ -366,6 +389,7 @@ export class TrajectoryView {
     this._dirtySteps = new Set(this.trajectory.steps);
     this._facts.reset();
     this._cause.reset();
+    this._kinds.clear();
     this._shown = 0;
     this._timeline.reset();
     this._history.replaceChildren();
@@ -428,6 +452,27 @@ export class TrajectoryView {
     }
   }
 
+  /** Fold what is calm, now that these steps have changed. */
+  private _foldCalm(changed: readonly IStep[]): void {
+    const { steps, sandbox, finish } = this.trajectory;
+    const places = new Set(changed.flatMap(step => [steps.indexOf(step), steps.indexOf(step) + 1]));
+    for (const place of places) {
+      const step = steps[place];
+      if (step) {
+        const calm = this._cause.warns(step) ? '' : calmKind(step, steps[place - 1], sandbox?.root ?? '', this._host);
+        this._kinds.set(step, calm);
+      }
+    }
+    const kinds = steps.map(step => this._kinds.get(step) ?? '');
+    const groups = calmGroups(kinds, this._live && !finish);
+    const calm = groups.map(([from, to]) => calmSteps(kinds[from], steps.slice(from, to), this._host));
+    this._list.foldCalm(calm, this._views, this._host);
+    const alone = steps.length - calm.reduce((sum, one) => sum + one.steps.length, 0);
+    if (alone <= KEPT_LINES) {
+      changed.map(step => this._views.get(step.number)!).forEach(view => view.folded || view.keepLine());
+    }
+  }
+
   /** Whether a step is open that is not filtered out; the newest are looked at first, for they are open in a live run. */
   private _anyOpen(): boolean {
     const { steps } = this.trajectory;
@@ -474,6 +519,7 @@ export class TrajectoryView {
       view.setFound(found && !!filter.text);
     });
     this._bar.setCount(this._shown, this._views.size);
+    this._list.node.classList.toggle('lsn-filtered', this._bar.active);
   }
 
   private _updateControls(): void {

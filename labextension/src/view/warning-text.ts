@@ -11,8 +11,8 @@ export function warningText(warning: IWarning, host: IHost): string {
   switch (warning.kind) {
     case 'shrunk':
       return warning.unit === 'lines'
-        ? trans('%1 −%2 lines', name, formatCount(warning.count))
-        : trans('%1 −%2', name, formatSize(warning.count));
+        ? trans('%1 lost %2 lines', name, formatCount(warning.count))
+        : trans('%1 lost %2', name, formatSize(warning.count));
     case 'removed':
       return trans('%1 removed', name);
     case 'changed':

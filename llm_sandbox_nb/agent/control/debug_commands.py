@@ -26,7 +26,7 @@ edit NAME=VALUE...  change these arguments and execute the call; or edit {"all":
 deny [REASON]       do not execute the call; the model reads REASON in place of a result (n)
 observe TEXT        the model reads TEXT instead of the result
 say TEXT            tell the model something; the run stays paused
-change NAME=VALUE   model, approve, steps, tokens, total_tokens, cost, time, temperature, ...
+change NAME=VALUE   model, approve, allow, allow_once, steps, tokens, total_tokens, cost, time, temperature, ...
 stop                end the run"""
 _SHORT = {
     "c": "continue",
@@ -112,6 +112,8 @@ def _parse_change(rest: str) -> dict[str, Any]:
     for name, text in _pairs(rest, "change temperature=0.2").items():
         if name in ("model", "approve"):
             changes[name] = text
+        elif name in ("allow", "allow_once"):
+            changes[name] = [text]
         elif name == "breakpoints":
             changes[name] = [text] if text else []
         else:

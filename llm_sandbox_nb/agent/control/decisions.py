@@ -40,6 +40,8 @@ class Held:
     """What the model would read."""
     toolbox: Toolbox = TOOLS
     """What the call can be changed to."""
+    hosts: tuple[str, ...] = ()
+    """What the list of allowed hosts has refused to the call."""
 
     def event(self) -> ev.CallHeld:
         """The event that records it."""
@@ -49,6 +51,7 @@ class Held:
             at=self.at,
             reason=self.reason,
             text=str(ev.clean_text(self.text)),
+            hosts=list(self.hosts),
         )
 
 

@@ -67,12 +67,14 @@ class PausePoints:
             **facts,
         )
         await self.control.settled()
-        reason = await self._reason(moment, readable)
+        refused, self.control.refused = self.control.refused, []
+        hosts = tuple(dict.fromkeys(refused)) if moment.at == "observation" else ()
+        reason = await self._reason(moment, readable) or self._refusal(hosts)
         if reason is None:
             return None
         held = Held(
             moment.step, call.id, moment.at, *reason, call.name, arguments, call.arguments, moment.observation,
-            self.toolbox,
+            self.toolbox, hosts,
         )  # fmt: skip
 
         def release(decision: Decision) -> ev.CallDecided:
@@ -90,6 +92,12 @@ class PausePoints:
         if self.control.pausing:
             return "pause", ""
         return ("step", "") if self.control.stepping else None
+
+    def _refusal(self, hosts: tuple[str, ...]) -> tuple[Reason, str] | None:
+        """A person who approves calls is also asked about hosts that the list has refused."""
+        if not hosts or self.rules.approve == "auto":
+            return None
+        return "approval", f"The list of allowed hosts has refused {', '.join(hosts[:10])}."
 
     def _read(self, call: ToolCall) -> tuple[dict[str, Any], bool]:
         """The arguments of a call as far as they can be read, and whether the tool accepts them."""

@@ -27,6 +27,9 @@ def question(held: Held | None, trajectory: Trajectory | None = None) -> str:
     why = " ".join(filter(None, (_REASONS.get(held.reason, ""), held.text)))
     if held.at == "observation":
         title = f"Step {held.step}: the model has not read the result of {held.tool} yet."
+        if held.hosts:
+            host = held.hosts[0]
+            why += f" To allow it, write `change allow_once={host}` or `change allow={host}`, then continue."
         return f"{title}\n{why}\nWhat the model will read:\n{held.observation}".replace("\n\n", "\n", 1)
     command = call_view(held.tool).command
     text = held.arguments.get(command) if command else None
@@ -61,7 +64,8 @@ def _place(trajectory: Trajectory | None, outside: bool) -> str:
     if isolation == "process":
         place = "Not isolated: it runs on this machine"
     elif isolation in _PLACES:
-        network = "sandbox, no network" if protection.get("network") == "none" else "sandbox with network"
+        kinds = {"none": "sandbox, no network", "allow": "sandbox with a list of allowed hosts"}
+        network = kinds.get(str(protection.get("network")), "sandbox with network")
         place = f"{_PLACES[isolation]} {network}"
     else:
         place = ""

@@ -68,6 +68,8 @@ class RunControl:
         self._waiting: Held | None = None
         """The held call without a decision; for all threads."""
         self._hold: tuple[Held, asyncio.Future[Decision], Release] | None = None
+        self.refused: list[str] = []
+        """What the list of allowed hosts has refused to the call that is executed, as HOST:PORT."""
         self.on_pause: PauseCallback | None = None
         self.stepping = False
         """Whether the run pauses at the next call or observation."""
@@ -155,11 +157,14 @@ class RunControl:
         limits: RunLimits | Mapping[str, Any] | None = None,
         breakpoints: Iterable[str] | None = None,
         approve: str | None = None,
+        allow: Iterable[str] | None = None,
+        allow_once: Iterable[str] | None = None,
         source: str = "python",
     ) -> None:
-        """Use this model, these settings, limits, breakpoints and approvals from now on.
+        """Use this model, these settings, limits, breakpoints and approvals from now on, and allow further hosts.
 
-        What is not named stays. `breakpoints` replaces all breakpoints.
+        What is not named stays. `breakpoints` replaces all breakpoints. `allow` adds hosts to the list of a sandbox
+        with the network `"allow"`; `allow_once` lets one connection through to each.
 
         Raises:
             ControlError: a value is invalid, or the run has not begun or is over; nothing changed.
@@ -168,7 +173,7 @@ class RunControl:
             raise ControlError(
                 _OVER if self._over else "The run has not begun: give these to it when it does."
             )
-        change = self._changer.checked(model, settings, limits, breakpoints, approve)
+        change = self._changer.checked(model, settings, limits, breakpoints, approve, allow, allow_once)
         self._decide(Decision("change", source, change=change))
 
     @property
@@ -352,6 +357,7 @@ class RunControl:
             case "change":
                 if self._changer is not None and decision.change is not None:
                     self._emit(self._changer.apply(decision.change, decision.source))
+                    self._texts += filter(None, [decision.change.told])
             case action:
                 self._record(action, decision.text, decision.source)
         self._take_effect(decision)

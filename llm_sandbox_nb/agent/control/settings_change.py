@@ -14,6 +14,8 @@ from llm_sandbox_nb.agent.errors import ControlError
 from llm_sandbox_nb.agent.limits import Meter, RunLimits
 from llm_sandbox_nb.agent.recorder import public_settings
 from llm_sandbox_nb.model.contract import Model, ModelError, ModelSettings
+from llm_sandbox_nb.sandbox.contract import Network
+from llm_sandbox_nb.sandbox.network.policy import checked_entries
 from llm_sandbox_nb.trajectory import events as ev
 
 MakeModel = Callable[[str], Model]
@@ -29,6 +31,14 @@ class Change:
     limits: Mapping[str, Any] = field(default_factory=dict)
     breakpoints: tuple[Breakpoint, ...] | None = None
     approve: Approve | None = None
+    allow: tuple[str, ...] = ()
+    allow_once: tuple[str, ...] = ()
+
+    @property
+    def told(self) -> str:
+        """What the model has to know of it; empty when it is nothing."""
+        hosts = [*self.allow, *(f"{host} (one connection)" for host in self.allow_once)]
+        return f"From now on the sandbox may also reach {', '.join(hosts)}." if hosts else ""
 
     def event(self, source: str) -> ev.SettingsChanged:
         """The event that records it."""
@@ -42,8 +52,12 @@ class Change:
             settings=public_settings(dict(self.settings)),
             limits=dict(self.limits),
             halts=halts,
+            network={name: list(hosts) for name, hosts in self._hosts() if hosts},
             source=source,
         )
+
+    def _hosts(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        return ("allow", self.allow), ("allow_once", self.allow_once)
 
 
 class _Changed(Protocol):
@@ -63,6 +77,8 @@ class Changer:
     make_model: MakeModel
     used: dict[str, Model] = field(default_factory=dict)
     """Receives the models that the run has used, by name."""
+    network: Network | None = None
+    """What leaves the sandbox, once that is open and if its network is an allow-list."""
 
     def checked(
         self,
@@ -71,14 +87,18 @@ class Changer:
         limits: RunLimits | Mapping[str, Any] | None = None,
         breakpoints: Iterable[str] | None = None,
         approve: str | None = None,
+        allow: Iterable[str] | None = None,
+        allow_once: Iterable[str] | None = None,
     ) -> Change:
         """The change asked for; nothing has changed yet.
 
         Raises:
             ControlError: there is no such model, setting or limit, or nothing is to change.
         """
-        if (model, settings, limits, breakpoints, approve) == (None,) * 5:
-            raise ControlError("Say what to change: model, settings, limits, breakpoints or approve.")
+        if (model, settings, limits, breakpoints, approve, allow, allow_once) == (None,) * 7:
+            raise ControlError("Say what to change: model, settings, limits, breakpoints, approve or allow.")
+        if (allow or allow_once) and self.network is None:
+            raise ControlError("Hosts can be allowed only in a run whose sandbox has the network 'allow'.")
         try:
             return Change(
                 model=self.make_model(model) if isinstance(model, str) else model,
@@ -86,6 +106,8 @@ class Changer:
                 limits=checked_limits(self.loop.meter.limits, _mapping("limits", limits)),
                 breakpoints=None if breakpoints is None else tuple(map(Breakpoint, breakpoints)),
                 approve=None if approve is None else approval(approve),
+                allow=checked_entries(allow or ()),
+                allow_once=checked_entries(allow_once or ()),
             )
         except (ModelError, ValueError, TypeError, ImportError) as error:
             raise ControlError(str(error)) from error
@@ -101,6 +123,10 @@ class Changer:
             self.loop.pause_rules.breakpoints = change.breakpoints
         if change.approve is not None:
             self.loop.pause_rules.approve = change.approve
+        if self.network is not None:
+            for entries, once in ((change.allow, False), (change.allow_once, True)):
+                for entry in entries:
+                    self.network.permit(entry, once=once)
         return change.event(source)
 
 

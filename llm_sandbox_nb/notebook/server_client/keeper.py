@@ -54,16 +54,40 @@ class ServerKeeper:
         body = {"kernel_id": self._kernel_id, "fresh": fresh, **_request(options)}
         status, model = await self._ask("sandboxes", "POST", body, timeout=START_TIMEOUT)
         sandbox = await self._connected(model)
+        await self._serve_network(sandbox, model, options)
         if status == 200:  # it ran already: it has to be what the cell asks for, but for its certificates
             started_with = SandboxOptions.from_json(model["settings"])
             started_with = replace(started_with, ca_bundle=options.ca_bundle)
             check_matches(options, started_with=started_with, protection=sandbox.protection)
         return sandbox
 
+    async def _serve_network(
+        self, sandbox: ServerSandbox, model: Mapping[str, Any], options: SandboxOptions
+    ) -> None:
+        """Let what the sandbox may reach go through this kernel: with it, its secrets never come to the server."""
+        if sandbox.protection.network != "allow" or sandbox.network is not None:
+            return
+        from llm_sandbox_nb.sandbox.network.attach import serve_network
+        from llm_sandbox_nb.sandbox.network.door import AT_ONCE_RELAYED
+
+        started = SandboxOptions.from_json({**model["settings"], "isolation": None})
+
+        async def serve(sandbox: ServerSandbox) -> object:
+            return await serve_network(
+                sandbox, started.allow, started.secrets, ca_bundle=options.ca_bundle, at_once=AT_ONCE_RELAYED
+            )
+
+        sandbox.serve = serve
+        await serve(sandbox)
+
     async def current(self) -> Sandbox | None:
         """See `SandboxKeeper.current`."""
         model = await self._model()
-        return await self._connected(model) if model and model["state"] == "running" else None
+        if not model or model["state"] != "running":
+            return None
+        sandbox = await self._connected(model)
+        await self._serve_network(sandbox, model, SandboxOptions())
+        return sandbox
 
     async def status(self) -> SandboxStatus:
         """See `SandboxKeeper.status`."""

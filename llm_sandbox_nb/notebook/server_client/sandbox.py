@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -138,6 +138,8 @@ class ServerSandbox(ChannelSandbox):
             protection=_protection(model["protection"]),
             kill=self._delete_own,
         )
+        self.serve: Callable[[ServerSandbox], Awaitable[object]] | None = None
+        """Serves the network of this sandbox, and of its forks, from this kernel."""
         self.channel.greeting = self.greeting
         self.channel.on_lost = None  # a broken connection matters only when something is asked
 
@@ -154,6 +156,9 @@ class ServerSandbox(ChannelSandbox):
         sandbox = ServerSandbox(self._address, model, patience=self._patience, own=True)
         try:
             await sandbox.connect()
+            sandbox.serve = self.serve
+            if self.serve is not None:
+                await self.serve(sandbox)
         except BaseException:
             await asyncio.shield(sandbox.close())
             raise

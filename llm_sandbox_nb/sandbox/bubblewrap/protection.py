@@ -42,7 +42,7 @@ def read_protection(
     """
     status = read_status(pid)
     separate = separate_namespaces(pid)
-    network = "none" if "net" in separate else "open"
+    network = ("allow" if executor.get("door") else "none") if "net" in separate else "open"
     read_only = system_is_read_only(pid)
     tried, open_calls = describe_calls(executor.get("calls"))
     disk_bytes, files, disk = disk_limits(executor)
@@ -94,7 +94,7 @@ def system_is_read_only(pid: int) -> bool:
 
 
 def _protects(network: str) -> str:
-    reach = "the network, " if network == "none" else ""
+    reach = {"none": "the network, ", "allow": "the network but for the allowed hosts, "}.get(network, "")
     return (
         f"The model cannot reach this machine's files, home folders, processes, {reach}or change its system;"
         " what it writes stays in memory and is gone at the end."
@@ -105,6 +105,8 @@ def _does_not_protect(network: str, limits: InForce, open_calls: list[str]) -> s
     gaps = ["The kernel is shared, so a hole in it is a way out"]
     gaps += [f"the kernel's {name} can be used" for name in open_calls]
     gaps.append("installed programs and packages can be read")
+    if network == "allow":
+        gaps.append("what it sends to an allowed host is not looked at")
     if network == "open":
         gaps.append("the network is this machine's own, with everything that listens on localhost")
     if limits.memory_bytes is None:

@@ -52,7 +52,8 @@ from llm_sandbox_nb.sandbox.cgroups import memory_peak
 from llm_sandbox_nb.sandbox.client import AdministeredSandbox, ChannelSandbox
 from llm_sandbox_nb.sandbox.contract import Directories, Limits, Protection, ResourceUsage, Sandbox
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError, SandboxError, SandboxLostError
-from llm_sandbox_nb.sandbox.options import SandboxOptions, site_environment
+from llm_sandbox_nb.sandbox.network.door import DOOR_PORT
+from llm_sandbox_nb.sandbox.options import GIT_EMAIL, SandboxOptions, site_environment
 from llm_sandbox_nb.sandbox.protocol.channel import Channel
 from llm_sandbox_nb.sandbox.seccomp import filter_program
 
@@ -200,7 +201,10 @@ class _Start:
             "directories": self.directories,
             "protection": protection,
             "kill": lambda: self._end(executor),
-            "hello": {"disk": self.options.resources.disk},
+            "hello": {
+                "disk": self.options.resources.disk,
+                **({"door": DOOR_PORT} if self.options.network == "allow" else {}),
+            },
         }
         if not self.many_users or user.uid == 0:
             return ChannelSandbox(executor.channel, **common)
@@ -251,6 +255,7 @@ class _Start:
             "USER": user.name,
             "LOGNAME": user.name,
             "SHELL": "/bin/bash",
+            "EMAIL": GIT_EMAIL,
             "LANG": "C.UTF-8",
             "TERM": "dumb",
             "PIP_ROOT_USER_ACTION": "ignore",

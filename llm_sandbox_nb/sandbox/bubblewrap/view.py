@@ -99,7 +99,7 @@ _GSHADOW = "".join(f"{name}:*::\n" for name in ("root", "sandbox", "nogroup"))
 _HOSTS = "127.0.0.1 localhost sandbox\n::1 localhost sandbox\n"
 _NSSWITCH = "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n"
 _SHARED = ("/tmp", "/dev/shm")
-_SHARE = {"root": 24, "/tmp": 12, "home": 12, "/dev/shm": 2, "/run": 1, "other": 1, "/etc": 1}
+_SHARE = {"root": 22, "/tmp": 11, "home": 11, "/dev/shm": 8, "/run": 1, "other": 1, "/etc": 1}
 """Most 64ths of the memory that each writable folder takes: together less than all, so that a full folder is
 an error to whoever writes there, and never the end of every process inside."""
 _MEMORY = 4 * 1024**3

@@ -22,9 +22,9 @@ from llm_sandbox_nb.sandbox.docker.engine import (
     one_line,
     unexpected,
 )
+from llm_sandbox_nb.sandbox.docker.host_network import closing_order
 from llm_sandbox_nb.sandbox.docker.images import missing_image, unusable
 from llm_sandbox_nb.sandbox.docker.network import (
-    closed_gateways,
     is_podman,
     network_changed,
     remove_own_network,
@@ -75,7 +75,7 @@ def create_container(settings: ContainerSettings, ca_bundle: Path | None, lease:
 
     client = connect()
     sandbox_id = secrets.token_hex(6)
-    argv = bootstrap_argv(steps=first_steps(settings, closed_gateways(settings.chosen_network)))
+    argv = bootstrap_argv(steps=first_steps(settings, closing_order(settings.chosen_network)))
     labels = owner_labels(sandbox_id, lease, settings.labels)
 
     def make(quota: bool) -> dict[str, Any]:

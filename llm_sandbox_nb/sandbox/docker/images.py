@@ -26,7 +26,9 @@ SLIM_IMAGE = f"{PREFIX}:{__version__}-slim"
 BASE_IMAGE = "debian:bookworm-slim"
 SCIENTIFIC = ("numpy", "scipy", "sympy", "mpmath", "matplotlib", "pandas", "pillow")
 SLIM_PACKAGES = ("numpy", "sympy", "mpmath", "matplotlib", "pandas", "pillow")
-PROGRAMS = ("bash", "python3", "git", "curl", "gcc", "ffmpeg")
+PROGRAMS = (
+    "bash", "python3", "git", "curl", "pytest", "ssh", "rg", "jq", "sqlite3", "tree", "pdftotext", "gcc", "ffmpeg",
+)  # fmt: skip
 CHECK_TIMEOUT = 60
 """Seconds a container may take to answer what it has."""
 

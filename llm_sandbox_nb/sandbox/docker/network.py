@@ -48,7 +48,7 @@ class NetworkChangedError(SandboxError):
 
 
 def network_arguments(network: str, sandbox_id: str) -> tuple[str, dict[str, Any] | None]:
-    """The mode and the endpoints with which a container joins its network (`"open"`) or none.
+    """The mode and the endpoints with which a container joins its network (`"public"`, `"open"`) or none.
 
     The network is made when it is missing.
 
@@ -64,15 +64,6 @@ def network_arguments(network: str, sandbox_id: str) -> tuple[str, dict[str, Any
         name = make_own_network(connect(), sandbox_id)
         return name, {"EndpointsConfig": {name: {}}}
     return NETWORK_NAME, {"EndpointsConfig": {find_network(): {}}}
-
-
-def closed_gateways(network: str) -> list[str]:
-    """The addresses that the engine's machine has on its bridges, which a sandbox with this network shall not reach."""
-    if network == "none":
-        return []
-    with engine_errors():
-        listed = connect().api.networks(filters={"driver": "bridge"})
-    return sorted({gateway for found in listed for gateway in gateways_of(found)})
 
 
 def gateways_of(network: Mapping[str, Any]) -> list[str]:

@@ -47,12 +47,14 @@ def describe_protection(
     config = inspected.get("HostConfig") or {}
     memory, pids, cpus = _limits(probe, config)
     joined = set((inspected.get("NetworkSettings") or {}).get("Networks") or {config.get("NetworkMode")})
-    network = "none" if probe.get("interfaces") == "lo" and joined == {"none"} else "open"
     uid = (probe.get("Uid") or "?").split()[0]
     mask = int(probe.get("CapEff", "0"), 16) | int(probe.get("CapBnd", "0"), 16)
     calls, open_calls = describe_calls(tried.get("calls"))
     disk_bytes, files, disk = disk_limits(tried)
     closed, reached = closed_and_open(tried.get("reach"))
+    network = "open" if reached or "private addresses" not in closed else "public"
+    if probe.get("interfaces") == "lo" and joined == {"none"}:
+        network = "allow" if tried.get("door") else "none"
     read_only = bool(config.get("ReadonlyRootfs"))
     return Protection(
         isolation="docker",
@@ -70,7 +72,7 @@ def describe_protection(
         | stated({"system calls": calls, "closed": ", ".join(closed), "disk": disk}),
         protects=_protects(network),
         does_not_protect=_does_not_protect(
-            uid, network, reached, memory, pids, cpus, disk_bytes, files, open_calls
+            uid, network, closed, reached, memory, pids, cpus, disk_bytes, files, open_calls
         ),
         disk_bytes=disk_bytes,
         files=files,
@@ -115,7 +117,11 @@ def stated(details: Mapping[str, str]) -> dict[str, str]:
 
 
 def _protects(network: str) -> str:
-    reach = ", the network" if network == "none" else " and other sandboxes"
+    reach = {
+        "none": ", the network",
+        "allow": ", the network but for the allowed hosts",
+        "public": ", network addresses, other private addresses and other sandboxes",
+    }.get(network, " and other sandboxes")
     return (
         f"The model cannot reach this machine's files, processes, Docker engine{reach}, or change its system."
     )
@@ -124,6 +130,7 @@ def _protects(network: str) -> str:
 def _does_not_protect(
     uid: str,
     network: str,
+    closed: list[str],
     reached: list[str],
     memory: int | None,
     pids: int | None,
@@ -136,8 +143,16 @@ def _does_not_protect(
     gaps += [f"the kernel's {name} can be used" for name in open_calls]
     if uid == "0":
         gaps.append("root inside is the engine's root there, with few capabilities")
+    if network == "public":
+        gaps.append("it can send what it knows to any place on the internet")
+        if "the host's other addresses" not in closed:
+            gaps.append("public addresses of the engine's machine are not known here, and not closed")
+    if network == "allow":
+        gaps.append("what it sends to an allowed host is not looked at")
     if network == "open":
-        gaps.append("the internet and the local network can be reached, and what this machine serves there")
+        gaps.append(
+            "the network is not safe: the internet and the local network can be reached, and what this machine serves"
+        )
         gaps += [f"{name} cannot be closed here" for name in reached]
     limits = {
         "memory": memory,

@@ -50,6 +50,7 @@ from llm_sandbox_nb.sandbox.errors import (
     SandboxError,
     SandboxLostError,
 )
+from llm_sandbox_nb.sandbox.network.door import DOOR_PORT
 from llm_sandbox_nb.sandbox.options import SandboxOptions, site_environment, stated_addresses
 from llm_sandbox_nb.sandbox.protocol.channel import LEASE, PING_EVERY, Channel, StreamTransport
 from llm_sandbox_nb.sandbox.protocol.frames import ProtocolError
@@ -120,12 +121,13 @@ async def start(
 async def _start_once(settings: ContainerSettings, ca_bundle: Path | None, lease: float) -> ChannelSandbox:
     container = await _created(settings, ca_bundle, lease)
     try:
-        sandbox = await _attached(container, lease, hello={"disk": settings.limits.disk})
+        hello = {"disk": settings.limits.disk} | ({"door": settings.door} if settings.door else {})
+        sandbox = await _attached(container, lease, hello=hello)
     except BaseException:
         await asyncio.shield(in_thread(remove_container, container.id))
         raise
     try:
-        await _start_and_greet(sandbox, container, settings.image)
+        await _start_and_greet(sandbox, container, settings)
     except BaseException:
         await asyncio.shield(sandbox.close())
         raise
@@ -158,7 +160,8 @@ def _settings(options: SandboxOptions, labels: Mapping[str, str]) -> ContainerSe
     return ContainerSettings(
         image=options.image or DEFAULT_IMAGE,
         profile=options.chosen_profile,
-        network=cast(Network | None, options.network),
+        network="none" if options.network == "allow" else cast(Network | None, options.network),
+        door=DOOR_PORT if options.network == "allow" else 0,
         limits=options.resources,
         directories=directories,
         environment={**site, **options.env},
@@ -229,14 +232,21 @@ async def _attached(
     )
 
 
-async def _start_and_greet(sandbox: ChannelSandbox, container: Container, image: str) -> None:
+async def _start_and_greet(
+    sandbox: ChannelSandbox, container: Container, settings: ContainerSettings
+) -> None:
     """Start the container; the program in it answers before the engine has reported that it runs."""
-    greeting = asyncio.ensure_future(_greet(sandbox, image))
+    greeting = asyncio.ensure_future(_greet(sandbox, settings.image))
     try:
-        await in_thread(start_container, container.id, image)
+        await in_thread(start_container, container.id, settings.image)
         inspected = await in_thread(inspect_container, container.id)
         await greeting
         sandbox.protection = _protection(sandbox, inspected, container.profile)
+        if settings.chosen_network == "public" and sandbox.protection.network != "public":
+            raise IsolationUnavailableError(
+                "This engine cannot keep a sandbox away from its machine and the private network around it: use "
+                "network='none', or network='open' if the model may reach them."
+            )
     finally:
         greeting.cancel()
         await asyncio.wait({greeting})

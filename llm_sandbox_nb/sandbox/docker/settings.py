@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,12 +10,13 @@ from llm_sandbox_nb.sandbox.capabilities import ROOT_INSIDE, TO_BECOME, become_u
 from llm_sandbox_nb.sandbox.contract import Directories, Limits
 from llm_sandbox_nb.sandbox.docker.network import network_arguments
 from llm_sandbox_nb.sandbox.docker.ownership import LABEL_ID
+from llm_sandbox_nb.sandbox.options import GIT_EMAIL
 from llm_sandbox_nb.sandbox.seccomp import load_filter
 
 if TYPE_CHECKING:
     from llm_sandbox_nb.sandbox.docker.api import DockerClient
 
-Network = Literal["none", "open"]
+Network = Literal["none", "public", "open"]
 
 STANDARD_CAPABILITIES = tuple(name.removeprefix("CAP_") for name in ROOT_INSIDE)
 """What apt and pip need as root: to own, read and replace files of others, to become `_apt` and end it."""
@@ -45,7 +46,7 @@ class Profile:
 
 
 PROFILES: Mapping[str, Profile] = {
-    "standard": Profile(0, "/root", STANDARD_CAPABILITIES, "open"),
+    "standard": Profile(0, "/root", STANDARD_CAPABILITIES, "public"),
     "strict": Profile(1000, "/home/user", (), "none"),
 }
 
@@ -57,6 +58,8 @@ class ContainerSettings:
     image: str
     profile: str = "standard"
     network: Network | None = None
+    door: int = 0
+    """Where its door listens inside, if it has one: see `executor/door.py`."""
     limits: Limits = field(default_factory=Limits)
     directories: Directories = field(default_factory=Directories)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -111,16 +114,16 @@ def container_arguments(
     }
 
 
-def first_steps(settings: ContainerSettings, gateways: Sequence[str]) -> list[str]:
+def first_steps(settings: ContainerSettings, closing: Mapping[str, Any]) -> list[str]:
     """What the first program does with root's rights, and how it gives them up, before anything else.
 
-    It closes `gateways` and more of the network, owns the profile's folders and becomes its user (images of others
-    have no such user, and no such folders), and loads the system-call filter.
+    It closes what `closing` orders of the network (see `host_network.closing_order`), owns the profile's folders and
+    becomes its user (images of others have no such user, and no such folders), and loads the system-call filter.
     """
     profile = settings.profile_values
     steps = []
-    if settings.chosen_network == "open":
-        order = {"gateways": [*gateways], "open": [*map(list, settings.stays_open)]}
+    if closing:
+        order = {**closing, "open": [*map(list, settings.stays_open)]}
         steps.append(f"from executor.firewall import close_network\nclose_network({order!r})")
     if profile.uid == 0:
         steps.append(keep_only(ROOT_INSIDE))
@@ -135,6 +138,7 @@ def container_environment(settings: ContainerSettings) -> dict[str, str]:
     profile = settings.profile_values
     return {
         "HOME": profile.home,
+        "EMAIL": GIT_EMAIL,
         "LANG": "C.UTF-8",
         "TERM": "dumb",
         "DEBIAN_FRONTEND": "noninteractive",
@@ -149,7 +153,7 @@ def _host_config(
 
     limits = settings.limits
     # What the first steps need beside what root keeps; all of it is given up at their end.
-    preparing = (*TO_BECOME, *(TO_CLOSE_NETWORK if settings.chosen_network == "open" else ()))
+    preparing = (*TO_BECOME, *(() if settings.chosen_network == "none" else TO_CLOSE_NETWORK))
     config: dict[str, Any] = client.api.create_host_config(
         auto_remove=True,
         cap_drop=["ALL"],
@@ -174,6 +178,8 @@ def _host_config(
         ],
         log_config=LogConfig(type=LogConfig.types.NONE),
         ipc_mode="private",
+        # In memory, so the limit of that holds; the engine's own 64 MB are too few for data loaders.
+        shm_size=limits.memory_bytes or FILE_BYTES,
         storage_opt={"size": str(limits.disk_bytes)} if quota and limits.disk_bytes else None,
         init=False,
     )

@@ -1,9 +1,10 @@
-"""What a sandbox with a network may not reach: put in force by the first program, while it still may, and tried later.
+"""Closes what a sandbox with a network may not reach: the first program does it, while it may, and tries it later.
 
 Closed are the addresses of the network that the sandbox is on (the host at its gateway, the neighbours), the host at
-other bridges, metadata services of clouds, and name servers that know the neighbours. Routes alone would not do: a
-socket that is bound to an interface goes past them. So it is a filter of packets, in the sandbox's own network
-namespace, sent to the kernel as nftables messages: no program such as `nft` is needed inside.
+other bridges, metadata services of clouds, and name servers that know the neighbours; in `public` also the host's
+other addresses and all that are not of the internet. Routes alone would not do: a socket that is bound to an interface
+goes past them. So it is a filter of packets, in the sandbox's own network namespace, sent to the kernel as nftables
+messages: no program such as `nft` is needed inside.
 """
 
 from __future__ import annotations
@@ -17,13 +18,24 @@ from . import name_server
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
 METADATA = ("169.254.0.0/16", "100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254")
 """AWS, Google, Azure, Oracle, Alibaba and those that imitate them."""
 NO_PLACE = ("224.0.0.0/3", "ff00::/8", "fe80::/10")
 """Addresses that only the same network answers: groups, everybody, link-local ones of IPv6."""
+NOT_PUBLIC = (
+    "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "172.16.0.0/12", "192.0.0.0/24", "192.88.99.0/24",
+    "192.168.0.0/16", "198.18.0.0/15", "2001::/32", "2001:db8::/32", "2002::/16",
+)  # fmt: skip
+"""Private addresses and those of carriers, tests and transitions to IPv6 (Teredo, 6to4), which may lead to such."""
+INTERNET_6 = "2000::/3"
+"""All other addresses of IPv6 are closed: local ones, and those that hold one of IPv4 (mapped, NAT64)."""
+TRIED = ("10.0.0.1", "100.64.0.1", "172.16.0.1", "192.168.0.1", "198.18.0.1",
+         "fc00::1", "64:ff9b::a00:1", "2002:a00:1::1")  # fmt: skip
+NEIGHBOUR_DISCOVERY = (133, 135, 136, 143)
+"""Messages of ICMPv6 that the kernel sends; programs inside cannot send them."""
 DNS = 53
 MARK = 0x4C534E42
 TABLE, CHAIN = b"llm_sandbox\0", b"output\0"
@@ -34,19 +46,37 @@ NESTED, EQUAL, DIFFERENT = 0x8000, 0, 1
 TCP, UDP, ICMPV6 = b"\x06", b"\x11", b"\x3a"
 FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 PROBE_PORT = 9  # discard
+REFUSALS = (
+    errno.EPERM,
+    errno.EACCES,
+    errno.ENETUNREACH,
+    errno.EHOSTUNREACH,
+    errno.EADDRNOTAVAIL,
+    errno.EAFNOSUPPORT,
+)
+"""What a packet that does not leave is answered; the last two where there is no IPv6."""
+
+in_force: dict[str, Any] = {}
+"""Of this process: the order of `close_network`."""
 
 
-def close_network(order: Mapping[str, Any]) -> None:
+def close_network(order: dict[str, Any]) -> None:
     """Close what is said above; to be called as root with CAP_NET_ADMIN. What cannot be done is left open.
 
-    `order`: `gateways`, addresses of the host to close too; `open`, pairs of an address and a port that stay open.
+    `order`: `public`, whether only the internet stays open; `hosts`, addresses of the host to close too, and
+    whether the list is `complete`; `resolvers`, name servers to ask, where they are known; `open`, pairs of an address
+    and a port that stay open.
     """
     nets = [*own_networks()]
+    in_force.update(order)
+    public = order["public"]
     told = name_server.configured()
     knowing = [one for one in told if one.startswith("127.") or any(holds(net, one) for net in nets)]
-    original = name_server.take_over(told, MARK, nets) if knowing else None
-    names = knowing if original is not None else []
-    forwards = any(one.startswith("127.") for one in told)
+    asked = (public and (order["resolvers"] or name_server.external())) or told
+    hides = (lambda address: is_closed(address, nets)) if public else None
+    original = name_server.take_over(asked, MARK, nets, hides) if public or knowing else None
+    names = knowing if original is not None or public else []
+    forwards = any(one.startswith("127.") for one in told) and not public
     for refuse in (reject, drop):
         try:
             install([*rules(nets, names, order, forwards, refuse)])
@@ -58,7 +88,7 @@ def close_network(order: Mapping[str, Any]) -> None:
 
 
 def rules(
-    nets: list[str], names: list[str], order: Mapping[str, Any], forwards: bool, refuse: bytes
+    nets: list[str], names: list[str], order: dict[str, Any], forwards: bool, refuse: bytes
 ) -> Iterator[list[bytes]]:
     """The rules in the order in which they are tried, each as expressions.
 
@@ -68,18 +98,27 @@ def rules(
     for name in names:
         yield [*destination(name), refuse]
     yield [*meta(META_OIFNAME, b"lo\0".ljust(16, b"\0")), accept]
-    for address, port in order.get("open", []):
+    for address, port in order["open"]:
         yield [*destination(address), *to_port(TCP, port), accept]
-    yield [*meta(META_NFPROTO, b"\x0a"), *meta(META_L4PROTO, ICMPV6), accept]  # else no neighbour is found
-    elsewhere = [
-        *METADATA,
-        *(one for one in order.get("gateways", []) if not any(holds(net, one) for net in nets)),
-    ]
+    for kind in NEIGHBOUR_DISCOVERY:
+        discovers = [*meta(META_L4PROTO, ICMPV6), payload(2, 0, 1), compare(bytes([kind]))]
+        yield [*meta(META_NFPROTO, b"\x0a"), *discovers, accept]
+    elsewhere = [*METADATA, *(one for one in order["hosts"] if not any(holds(net, one) for net in nets))]
     for net in elsewhere if forwards else ():
         for protocol in (UDP, TCP):
             yield [*destination(net), *to_port(protocol, DNS), accept]
-    for net in [*nets, *elsewhere, *NO_PLACE]:
+    closed = [*nets, *elsewhere, *NO_PLACE]
+    if order["public"]:
+        closed += NOT_PUBLIC
+        yield [*destination(INTERNET_6, DIFFERENT), refuse]
+    for net in closed:
         yield [*destination(net), refuse]
+
+
+def is_closed(address: str, nets: Iterable[str]) -> bool:
+    """Whether `public` closes an address, written as numbers; `nets` are the sandbox's own networks."""
+    closed = [*nets, *in_force["hosts"], *METADATA, *NO_PLACE, *NOT_PUBLIC]
+    return (":" in address and not holds(INTERNET_6, address)) or any(holds(net, address) for net in closed)
 
 
 # ------------------------------------------------------------------------------------------------- addresses
@@ -162,9 +201,9 @@ def verdict(code: int) -> bytes:
     return expression(b"immediate", number(1, 0), nested(2, nested(2, number(1, code))))
 
 
-def compare(value: bytes) -> bytes:
-    """The rule applies only when the register holds `value`."""
-    return expression(b"cmp", number(1, 1), number(2, EQUAL), nested(3, attribute(1, value)))
+def compare(value: bytes, how: int = EQUAL) -> bytes:
+    """The rule applies only when the register holds `value`, or, with `DIFFERENT`, another."""
+    return expression(b"cmp", number(1, 1), number(2, how), nested(3, attribute(1, value)))
 
 
 def meta(key: int, value: bytes) -> list[bytes]:
@@ -177,14 +216,14 @@ def payload(base: int, offset: int, size: int) -> bytes:
     return expression(b"payload", number(1, 1), number(2, base), number(3, offset), number(4, size))
 
 
-def destination(net: str) -> list[bytes]:
-    """The packet goes to this network or address."""
+def destination(net: str, how: int = EQUAL) -> list[bytes]:
+    """The packet goes to this network or address, or, with `DIFFERENT`, to another of the same version."""
     version, address, mask = parsed(net)
     offset = 16 if version == 4 else 24
     bits = nested(4, attribute(1, mask)), nested(5, attribute(1, bytes(len(mask))))
     selected = expression(b"bitwise", number(1, 1), number(2, 1), number(3, len(mask)), *bits)
     is_version = meta(META_NFPROTO, bytes([2 if version == 4 else 10]))
-    return [*is_version, payload(1, offset, len(mask)), selected, compare(address)]
+    return [*is_version, payload(1, offset, len(mask)), selected, compare(address, how)]
 
 
 def to_port(protocol: bytes, port: int) -> list[bytes]:
@@ -240,13 +279,18 @@ def reachable() -> dict[str, bool]:
     if not own:
         return {}
     nets = list(own_networks())
-    servers = name_server.asked() or name_server.configured()
+    servers = {*name_server.asked(), *name_server.configured()}
     knowing = [one for one in servers if one.startswith("127.") or any(holds(net, one) for net in nets)]
-    return {
+    found = {
         "the gateway": any(goes_out(one, PROBE_PORT) for one in own),
         "metadata services": goes_out("169.254.169.254", PROBE_PORT),
         "names of neighbours": any(goes_out(one, DNS) for one in knowing),
     }
+    if in_force.get("complete"):
+        found["the host's other addresses"] = any(goes_out(one, PROBE_PORT) for one in in_force["hosts"])
+    if in_force.get("public"):
+        found["private addresses"] = any(goes_out(one, PROBE_PORT) for one in TRIED)
+    return found
 
 
 def goes_out(address: str, port: int) -> bool:
@@ -256,5 +300,5 @@ def goes_out(address: str, port: int) -> bool:
         with socket.socket(family, socket.SOCK_DGRAM) as one:
             one.sendto(b"\0", (address, port))
     except OSError as error:
-        return error.errno not in (errno.EPERM, errno.EACCES, errno.ENETUNREACH, errno.EHOSTUNREACH)
+        return error.errno not in REFUSALS
     return True

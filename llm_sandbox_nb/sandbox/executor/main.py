@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from typing import Any, NoReturn
 
+    from .door import DoorListener
     from .history import HistoryService
 
 VERSION = 1
@@ -87,6 +88,7 @@ class Executor(HostPipe):
 
             NameServer(self)
         self.disk_watch = DiskWatch(self, self.shell, self.epoch)
+        self.door: DoorListener | None = None
         self.history: HistoryService | None = None
 
     def set_up_process(self) -> None:
@@ -155,10 +157,25 @@ class Executor(HostPipe):
                 self.history = HistoryService(self, self.shell, self.watcher, self.epoch)
             kind = CheckpointRequest if operation == "checkpoint" else RestoreRequest
             return kind(self.history, number, params)
+        if operation == "connection":
+            from .door import ConnectionRequest
+
+            connection = ConnectionRequest(self, number, params)
+            connection.door = self.open_door(0)
+            return connection
         assert operation == "terminal", operation
         from .terminal import TerminalRequest
 
         return TerminalRequest(self, number, params)
+
+    def open_door(self, port: int) -> DoorListener:
+        """The only way out of the sandbox, which listens at `port`; 0 is for one that listens already."""
+        from .door import DoorListener
+
+        self.door = self.door or DoorListener(self)
+        if port and not self.door.open(port):
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), str(port))
+        return self.door
 
     def welcome(self, hello: dict[str, Any]) -> None:
         """A new owner: cancel what the old one asked for, make the directories, and introduce ourselves."""
@@ -183,6 +200,9 @@ class Executor(HostPipe):
         if "disk" in hello:
             self.disk_watch.watch(*(int(limit or 0) for limit in hello["disk"]))
         answer["disk"] = describe_disk(self.disk_watch.limits, self.remove)
+        if "door" in hello:
+            self.open_door(int(hello["door"]))
+        answer["door"] = self.door.port if self.door else 0
         if hello.get("reach"):
             from .firewall import reachable
 

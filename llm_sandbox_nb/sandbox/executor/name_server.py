@@ -2,7 +2,8 @@
 
 It passes on what it is asked, unchanged, and the answers. Only questions that it can read to the end are passed on, and
 none for the name of an address that is not a public one. The engine's server answers only sockets with our mark, which
-are made while the first program may mark them.
+are made while the first program may mark them. In `public` names without a dot are not passed on, which are those of
+neighbours, and an answer that leads only to closed addresses becomes "no such name".
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from .event_loop import IN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .event_loop import EventLoop
 
 ADDRESS = "127.0.0.53"
@@ -42,6 +45,8 @@ listeners: list[socket.socket] = []
 upstream: list[socket.socket] = []
 """Of this process: connected to the servers that answer."""
 own_nets: list[str] = []
+hides: list[Callable[[str], bool]] = []
+"""In `public`: whether an address, as numbers, is closed."""
 
 
 def configured() -> list[str]:
@@ -53,6 +58,16 @@ def configured() -> list[str]:
         return []
     found = [line[1].partition("%")[0] for line in words if len(line) > 1 and line[0] == "nameserver"]
     return [address for address in found if address != ADDRESS and is_address(address)]
+
+
+def external() -> list[str]:
+    """The servers that the engine's own asks from inside, where it wrote a comment about them in the settings."""
+    try:
+        with open(SETTINGS) as file:
+            lines = [line.partition("ExtServers:")[2] for line in file if line.startswith("#")]
+    except OSError:
+        return []
+    return [word for line in lines for word in line.strip(" []\n").split() if is_address(word)]
 
 
 def is_address(text: str) -> bool:
@@ -71,15 +86,19 @@ def asked() -> list[str]:
     return [str(one.getpeername()[0]) for one in upstream]
 
 
-def take_over(servers: list[str], mark: int, nets: list[str]) -> str | None:
+def take_over(
+    servers: list[str], mark: int, nets: list[str], is_closed: Callable[[str], bool] | None
+) -> str | None:
     """Open the sockets and have the sandbox ask us; what the settings were, or None when it cannot be done.
 
-    `nets` are the networks that the sandbox is on, whatever their addresses look like.
+    `nets` are the networks that the sandbox is on, whatever their addresses look like; `is_closed` says in `public`
+    whether an address is.
     """
     try:
         with open(SETTINGS) as file:
             original = file.read()
         own_nets[:] = nets
+        hides[:] = [is_closed] if is_closed else []
         listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         listener.bind((ADDRESS, PORT))
         listeners.append(kept(listener))
@@ -185,7 +204,10 @@ class NameServer:
             if packet[3] & 15 not in (0, NO_SUCH_NAME) and server is not upstream[-1]:
                 continue
             del self.pending[key]
-            reply(listeners[0], number + packet[2:], sender)
+            if hides and leads_to_closed(packet, 12 + len(question)):
+                reply(listeners[0], refusal(number + packet[2:4], NO_SUCH_NAME, question), sender)
+            else:
+                reply(listeners[0], number + packet[2:], sender)
 
 
 def reply(listener: socket.socket, packet: bytes, sender: tuple[str, int]) -> None:
@@ -200,14 +222,20 @@ def examine(packet: bytes) -> tuple[bytes, bytes]:
     """The question of a query that may be passed on, or what is answered in its place; both empty: nothing."""
     if len(packet) < 12 or packet[2] & 0x80:
         return b"", b""
-    flags = struct.pack(">H", 0x8000 | struct.unpack_from(">H", packet, 2)[0] & 0x7900)
     labels, end = read_name(packet)
     if packet[4:6] != b"\0\x01" or packet[2] & 0x78 or not end or len(packet) < end + 4:
-        return b"", packet[:2] + flags[:1] + bytes([REFUSED]) + bytes(8)
+        return b"", refusal(packet, REFUSED)
     question = packet[12 : end + 4]
-    if [label.lower() for label in labels[-2:]] in REVERSE and not is_public(labels):
-        return b"", packet[:2] + flags[:1] + bytes([NO_SUCH_NAME]) + b"\0\x01" + bytes(6) + question
+    reverse = [label.lower() for label in labels[-2:]] in REVERSE
+    if (reverse and not is_public(labels)) or (hides and len(labels) == 1):
+        return b"", refusal(packet, NO_SUCH_NAME, question)
     return question, b""
+
+
+def refusal(packet: bytes, code: int, question: bytes = b"") -> bytes:
+    """The answer to a query that is not given what it asks for."""
+    flags = struct.pack(">H", 0x8000 | struct.unpack_from(">H", packet, 2)[0] & 0x7900)
+    return packet[:2] + flags[:1] + bytes([code]) + (b"\0\x01" if question else b"\0\0") + bytes(6) + question
 
 
 def read_name(packet: bytes) -> tuple[list[bytes], int]:
@@ -244,3 +272,21 @@ def is_public(labels: list[bytes]) -> bool:
         return address.is_global and not any(address in ipaddress.ip_network(net, False) for net in own_nets)
     except ValueError:
         return False
+
+
+def leads_to_closed(packet: bytes, at: int) -> bool:
+    """Whether an answer, whose records begin `at`, has addresses and all of them are closed; or cannot be read."""
+    found = []
+    try:
+        for _ in range(struct.unpack_from(">H", packet, 6)[0]):
+            while 0 < packet[at] < 0xC0:
+                at += packet[at] + 1
+            at += 1 if packet[at] == 0 else 2
+            kind, _, _, size = struct.unpack_from(">HHIH", packet, at)
+            at += 10 + size
+            if (kind, size) in ((1, 4), (28, 16)):
+                family = socket.AF_INET if kind == 1 else socket.AF_INET6
+                found.append(hides[0](socket.inet_ntop(family, packet[at - size : at])))
+    except (IndexError, ValueError, struct.error):
+        return True
+    return bool(found) and all(found)

@@ -271,6 +271,7 @@ OPERATIONS: dict[str, dict[str, Check]] = {
         "body": is_present, "argv": is_program, "cwd": is_text, "env": is_environment,
         "rows": is_window, "columns": is_window,
     },
+    "connection": {"body": is_present},
     "checkpoint": {"id": is_text, "since": optional(is_text), "limits": optional(are_limits)},
     "describe": {
         "paths": are_texts, "content": optional(is_flag), "below": optional(is_flag), "limits": optional(are_limits),

@@ -6,6 +6,8 @@ for program in "$@"; do
         python3) version=$(python3 -c 'import platform; print(platform.python_version())' 2>/dev/null) || continue ;;
         bash) version=$(bash -c 'echo ${BASH_VERSION%%(*}' 2>/dev/null) || continue ;;
         ffmpeg) version=$(ffmpeg -version 2>/dev/null | sed -n '1s/ffmpeg version \([^ ]*\).*/\1/p') ;;
+        ssh | pdftotext) option=$([ "$program" = ssh ] && echo -V || echo -v)
+            version=$("$program" "$option" 2>&1 | sed -n '1s/[^0-9]*\([0-9][0-9.]*\).*/\1/p') ;;
         *) version=$("$program" --version 2>/dev/null | sed -n '1s/[^0-9]*\([0-9][0-9.]*\).*/\1/p') ;;
     esac
     echo "program $program ${version:-?}"

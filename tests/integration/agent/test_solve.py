@@ -81,7 +81,7 @@ def test_the_quick_start(tmp_path: Path, isolation: str) -> None:
     assert result.trajectory.start.scripted
     loaded = Run.load(result.folder)
     assert repr(loaded) == repr(result)
-    assert "Submitted after 3 steps" in repr(loaded)
+    assert "Submitted, not checked · 3 steps" in repr(loaded)
     assert loaded.messages == result.messages
 
 

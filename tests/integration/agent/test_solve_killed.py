@@ -103,7 +103,7 @@ def check_killed(folder: Path, how: str) -> int:
     events = run.trajectory.events
     where = f"{how}, {folder}, {len(events)} events"
     chain = [
-        event for event in events if event.kind != "step.facts"
+        event for event in events if event.kind not in ("step.facts", "doubts")
     ]  # those stand at the event that they are of
     assert [event.parent for event in chain] == [None, *(event.id for event in chain)][: len(chain)], where
     check_messages(list(run.trajectory.messages(answer_open=True)))

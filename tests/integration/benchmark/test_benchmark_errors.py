@@ -84,7 +84,7 @@ def test_answers_that_could_not_be_judged_are_judged_by_the_same_command(tmp_pat
         runs, (1.0, "")
     )
     assert {result.item: result.run for result in done} == runs
-    assert {len(result.answer or "") for result in done} == {20_000}
+    assert {len(result.answer or "") for result in done} == {len(LONG) + 1}, "whole, to be scored again"
     found = summary(tmp_path)
     assert (found["errors"], found["judge"]["no_verdict"], found["judge"]["answers"]) == ({}, 0, 4)
     assert benchmark(tmp_path, model, judge).open_items(items()) == []
@@ -92,6 +92,20 @@ def test_answers_that_could_not_be_judged_are_judged_by_the_same_command(tmp_pat
 
 def begin(seen: list[str]) -> Any:
     return lambda item: seen.append(item.row.id)
+
+
+def test_another_number_of_verdicts_judges_the_kept_answers_again(tmp_path: Path) -> None:
+    model, judge = FunctionModel(answers), judging()
+    run(benchmark(tmp_path, model, judge).run(items()), 60)
+    again = benchmark(tmp_path, model, judge)
+    assert again.open_items(items()) == []
+    assert again.judge is not None
+    again.judge.options = replace(again.judge.options, repeats=3)
+    run(again.run(items()), 60)
+    assert {result.detail for result in read_results(tmp_path)} == {"correct: 3 correct, 0 incorrect"}
+    assert (len(model.asked), len(judge.asked)) == (4, 4 * 3), (
+        "each judgement that is kept is not asked again"
+    )
 
 
 def test_a_verdict_beside_a_failure_is_a_score(tmp_path: Path) -> None:
@@ -149,7 +163,11 @@ def test_answers_that_wait_for_the_judge_are_kept_when_it_all_ends(tmp_path: Pat
 def test_a_row_that_has_changed_is_not_judged_by_the_old_answer(tmp_path: Path) -> None:
     model = FunctionModel(answers)
     run(benchmark(tmp_path, model, failing("server")).run(items()), 60)
-    changed = plan([(load_task("physics"), [replace(ROWS[0], ground_truth="x"), *ROWS[1:]])], ["llm"], 1)
+    changed = plan(
+        [(load_task("physics"), [replace(ROWS[0], problem_statement="Question 0, please?"), *ROWS[1:]])],
+        ["llm"],
+        1,
+    )
     run(benchmark(tmp_path, model, judging()).run(changed), 60)
     assert len(model.asked) == 5
 
@@ -230,7 +248,7 @@ def test_a_fault_of_ours_on_one_item_lets_the_others_go_on(
 
     monkeypatch.setattr("llm_sandbox_nb.benchmark.item_pipeline.with_one_reply", breaks)
     with caplog.at_level(logging.ERROR):
-        run(benchmark(tmp_path, FunctionModel(answers), None, workers=1).run(items("chem")), 60)
+        run(benchmark(tmp_path, FunctionModel(answers), None, workers=1).run(items("demo")), 60)
     first, *others = read_results(tmp_path)
     assert (first.item, first.error_kind, first.error) == ("p0", "error", "LookupError: no such column")
     assert [other.error_kind for other in others] == [""] * 3
@@ -239,9 +257,9 @@ def test_a_fault_of_ours_on_one_item_lets_the_others_go_on(
 
 def test_a_scorer_with_too_much_to_say_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llm_sandbox_nb.benchmark.scoring_pool._LONGEST_REPLY", 20)
-    run(benchmark(tmp_path, FunctionModel(answers), None).run(items("chem")), 60)
+    run(benchmark(tmp_path, FunctionModel(answers), None).run(items("math")), 60)
     assert summary(tmp_path)["errors"] == {"scorer": 4}
     monkeypatch.undo()
     model = FunctionModel(answers)
-    run(benchmark(tmp_path, model, None).run(items("chem")), 60)
+    run(benchmark(tmp_path, model, None).run(items("math")), 60)
     assert (summary(tmp_path)["errors"], len(model.asked)) == ({}, 0)  # long answers were kept whole

@@ -92,31 +92,31 @@ def score(answer, gold, **row):
 
 
 @pytest.mark.parametrize(
-    ("value", "score"), [("answer == gold", 1.0), ("None, 'nobody knows'", None), ("float('nan')", ...)]
+    ("value", "score"), [("answer == gold", 1.0), ("None, 'nobody knows'", None), ("float('nan')", None)]
 )
-def test_a_score_with_words_counts_as_a_number_does(own: Own, value: str, score: Any) -> None:
+def test_a_score_with_words_counts_as_a_number_does(own: Own, value: str, score: float | None) -> None:
     own.write(scorer=SCORE.format(value))
-    assert own.measure() == (1 if score is ... else 0)
+    assert own.measure() == (1 if score is None else 0)
     results = read_results(own.out)
-    assert {result.error_kind for result in results} == {"scorer" if score is ... else ""}
-    assert own.scores == dict.fromkeys("ab", None if score is ... else score)
+    assert {result.error_kind for result in results} == {"scorer" if score is None else ""}
+    assert own.scores == dict.fromkeys("ab", score)
     assert all(type(result.score) in (float, type(None)) for result in results)
 
 
 def test_what_has_no_score_is_done_again_when_task_or_row_are_others(own: Own) -> None:
     own.write(scorer="def score(answer, gold, **row):\n    return 1 / 0\n")
     assert own.measure() == 1
-    own.write(scorer=GOOD, rows=[{**ROWS[0], "ground_truth": "something else"}, ROWS[1]])
+    own.write(scorer=GOOD, rows=[{**ROWS[0], "problem_statement": "Say no more."}, ROWS[1]])
     before = {result.item: result.run for result in read_results(own.out)}
     assert own.measure() == 0
-    assert own.scores == {"a": 0.0, "b": 1.0}
+    assert own.scores == {"a": 1.0, "b": 1.0}
     after = {result.item: result.run for result in read_results(own.out)}
     assert (after["a"] == before["a"], after["b"] == before["b"]) == (False, True)
 
 
 def test_a_row_that_has_changed_is_no_row_that_is_done(own: Own, capsys: pytest.CaptureFixture[str]) -> None:
     assert own.measure() == 0
-    own.write(rows=[{**ROWS[0], "ground_truth": "something else"}, ROWS[1]])
+    own.write(rows=[{**ROWS[0], "problem_statement": "Say no more."}, ROWS[1]])
     assert own.measure() == 2
     assert "Row 'a' of own is another one now" in capsys.readouterr().err
     own.write(rows=[*ROWS, {**ROWS[0], "id": "c"}])

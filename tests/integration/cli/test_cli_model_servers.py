@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,25 +11,12 @@ import pytest
 from answering_server import Answer, AnsweringServer, Asked, refused, replied, tool_call
 
 from llm_sandbox_nb.cli import ENDED_WELL, MODEL_ERROR, main
-from llm_sandbox_nb.model.litellm_model import backend
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import read_journal
 
+pytestmark = pytest.mark.usefixtures("plain_environment")
 KEY = "sk-0123456789abcdef0123456789"
 WRITE = tool_call("execute_bash", {"command": "echo three > output/answer.txt"}, "call_write_1")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _litellm() -> None:
-    backend()
-
-
-@pytest.fixture(autouse=True)
-def _plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in list(os.environ):
-        if name.endswith(("_API_KEY", "_BASE_URL", "_API_BASE")) or name.lower().endswith("_proxy"):
-            monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def test_the_quick_start(command_line: CommandLine, tmp_path: Path, some_isolati
     )
     assert (done.code, done.err) == (0, "")
     assert done.left == []
-    after(done.out, "Task ", QUESTION, "scripted", "Step 1", "count.py", "3 r's in", "Submitted after",
+    after(done.out, "Task ", QUESTION, "scripted", "Step 1", "count.py", "3 r's in", "Submitted, not checked · ",
           "Answer", "There are 3", "Files", "answer.txt")  # fmt: skip
     assert done.out.count(f"Isolation  {some_isolation}") == 1
     folder = tmp_path / done.folder
@@ -152,6 +152,9 @@ def test_an_interrupt_ends_the_command_and_keeps_the_record(
     folder = tmp_path / done.folder
     trajectory = Trajectory(read_journal(folder))
     assert trajectory.stop_reason == "interrupted"
+    words = "Stopped by you" if number == signal.SIGINT else "Interrupted"
+    assert f"\n{words} after 1 step" in done.out
+    assert trajectory.state(live=False).words == words
     (call,) = trajectory.steps[0].calls
     assert call.result
     assert (call.result.error, call.result.stdout) == ("interrupted", "started\n")

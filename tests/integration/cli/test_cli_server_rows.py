@@ -6,7 +6,6 @@ Each row is a server that says it, the options of a person, the exit code, what 
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,29 +20,17 @@ from small_context_server import SmallContextServer
 from support import require, until
 
 from llm_sandbox_nb.cli import ENDED_WELL, LIMIT_REACHED, MODEL_ERROR, NO_ANSWER, main
-from llm_sandbox_nb.model.litellm_model import LiteLLMModel, backend
+from llm_sandbox_nb.model.litellm_model import LiteLLMModel
 from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import read_journal
 
+pytestmark = pytest.mark.usefixtures("plain_environment")
 KEY = "sk-0123456789abcdef0123456789"
 SAVE = "echo three > output/answer.txt"
 WRITE = tool_call("execute_bash", {"command": SAVE}, "call_write_1")
 Events = list[ev.Event]
 _E = TypeVar("_E", bound=ev.EventBase)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _litellm() -> None:
-    backend()
-
-
-@pytest.fixture(autouse=True)
-def _plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in list(os.environ):
-        if name.endswith(("_API_KEY", "_BASE_URL", "_API_BASE")) or name.lower().endswith("_proxy"):
-            monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
 
 
 def of(events: Events, kind: type[_E]) -> list[_E]:
@@ -416,19 +403,8 @@ def test_a_server_that_is_started_again_during_a_run(
     with servers:
         server = servers.enter_context(AnsweringServer(answer))
         port = server.port
-        words = [
-            "run",
-            "How many?",
-            "-m",
-            "m",
-            "--api_base",
-            server.url,
-            "--isolation",
-            "process",
-            "-o",
-            "runs",
-        ]
-        code = main([*words, "--model_wait", "60"])
+        where = ["--api_base", server.url, "--isolation", "process", "-o", "runs"]
+        code = main(["run", "How many?", "-m", "m", *where, "--model_wait", "60"])
     told = "".join(capfd.readouterr())
     assert code == ENDED_WELL, told
     assert "it is waited for" in told
@@ -461,19 +437,8 @@ def test_a_command_that_takes_too_much_memory_says_so(
     require(isolation)
     greedy = tool_call("execute_bash", {"command": "python3 -c 'a = bytearray(900_000_000)'"}, "call_mem_1")
     with AnsweringServer(turns_after(replied(greedy))) as server:
-        words = [
-            "run",
-            "How many?",
-            "-m",
-            "m",
-            "--api_base",
-            server.url,
-            "--isolation",
-            isolation,
-            "-o",
-            "runs",
-        ]
-        code = main([*words, "--memory_mb", "300"])
+        where = ["--api_base", server.url, "--isolation", isolation, "-o", "runs"]
+        code = main(["run", "How many?", "-m", "m", *where, "--memory_mb", "300"])
     told = "".join(capfd.readouterr())
     assert code == ENDED_WELL, told
     first = of(events_of(tmp_path), ev.CallFinished)[0]

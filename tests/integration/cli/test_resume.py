@@ -112,7 +112,7 @@ def test_a_model_that_says_nothing_has_its_own_exit_code(command_line: CommandLi
             "run", "-q", "Work", "-m", "a-model", "--api_base", server.url, "--api_key", "k", *PROCESS
         )
     done.is_one_sentence(6, "The model gave no answer: 3 empty replies; the last ended with stop.")
-    assert "No answer after 3 steps" in done.out
+    assert "No answer · 3 steps" in done.out
 
 
 def test_options_of_a_run_that_a_resume_changes_hold_and_are_recorded(
@@ -160,3 +160,28 @@ def test_how_long_a_server_is_waited_for_is_an_option_of_a_resume(command_line: 
         again = command_line("resume", first.folder, *words[2:])
     assert again.code == 3, again.out + again.err
     assert "Loading model" in again.err
+
+
+def test_a_check_decides_the_exit_code_and_a_resume_keeps_or_changes_it(
+    command_line: CommandLine, tmp_path: Path
+) -> None:
+    (tmp_path / "script.yaml").write_text(turns("echo 41 > output/answer.txt"))
+    (tmp_path / "wanted").mkdir()
+    (tmp_path / "wanted" / "expected.txt").write_text("42")
+    words = ("-m", "scripted/script.yaml", *PROCESS)
+    for wrong in (("--check-files", "wanted"), ("--check", "true", "--check_files", "gone")):
+        assert command_line("run", "-q", "Work", *words, *wrong).code == 2
+    check = ("--check", "grep -f expected.txt", "--check-files", "wanted")
+    first = command_line("run", "-q", "Work", *words, *check)
+    assert first.code == 7, first.out + first.err
+    assert "Check: grep -f expected.txt" in first.out
+    assert "Submitted, check failed: grep -f expected.txt, exit 1 · 2 steps" in first.out
+    (tmp_path / "wanted" / "expected.txt").write_text("41")  # the run has a copy of its own
+    turn = {"calls": [{"tool": "submit"}]}
+    (tmp_path / "script.yaml").write_text(yaml.safe_dump({"turns": [{"text": "x"}] * 2 + [turn] * 3}))
+    again = command_line("resume", first.folder, "Again.", *PROCESS)
+    assert again.code == 7, again.out + again.err
+    changed = command_line("resume", first.folder, "Again.", *PROCESS, *check)
+    assert changed.code == 0, changed.out + changed.err
+    assert "Submitted, checked without protection: grep -f expected.txt" in changed.out
+    assert "checked without protection" in command_line("runs").out

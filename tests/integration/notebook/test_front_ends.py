@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pexpect
 import pytest
 from live_kernel import Message, cards_of, live_kernel
-from support import record_of
+from support import PATIENCE, record_of
+from versions import console
 from warm_kernels import kernel_environment
 
 from notebooks import MIME, execute, notebook_of, outputs
@@ -55,11 +57,30 @@ def test_a_console_prints_the_end_once(tmp_path: Path) -> None:
         assert last.startswith("updated Submitted")
 
 
-@pytest.mark.parametrize("console", [True, False])
-def test_a_run_that_is_refused_after_a_slow_check_leaves_no_card(console: bool, tmp_path: Path) -> None:
+@pytest.mark.campaign
+def test_jupyter_console_prints_the_end_once(tmp_path: Path) -> None:
+    """The real program, in a terminal."""
+    words = ["-m", "jupyter_console", "--simple-prompt", "--no-confirm-exit"]
+    environment = kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION="process", TERM="dumb")
+    with pexpect.spawn(str(console()), words, cwd=tmp_path, env=environment, encoding="utf-8") as program:
+        program.timeout = PATIENCE
+        program.expect("In \\[1\\]:")
+        program.sendline("%load_ext llm_sandbox_nb")
+        program.expect("In \\[2\\]:")
+        program.sendline("get_ipython().run_cell_magic('sandbox', '-m scripted/strawberry', 'How many?')")
+        program.expect("In \\[3\\]:")
+        said = program.before
+        program.sendline("exit")
+        program.expect(pexpect.EOF)
+    assert (said.count("Submitted"), said.count("Running"), said.count("Starting")) == (1, 0, 0), said
+    assert "Error" not in said
+
+
+@pytest.mark.parametrize("in_console", [True, False])
+def test_a_run_that_is_refused_after_a_slow_check_leaves_no_card(in_console: bool, tmp_path: Path) -> None:
     with live_kernel(tmp_path) as kernel:
         kernel.run(UNKNOWN_PROVIDER)
-        cell = kernel.start("%%sandbox -m slow/one --isolation process\nHow many?", console=console)
+        cell = kernel.start("%%sandbox -m slow/one --isolation process\nHow many?", console=in_console)
         messages = kernel.messages(cell)
         kernel.run("module.make_model = usual")
     (error,) = [m["content"] for m in messages if m["msg_type"] == "error"]

@@ -314,7 +314,7 @@ def test_runs_are_listed_and_loaded_again(tmp_path: Path) -> None:
         "%sandbox runs --prune --keep 0", "%sandbox runs --prune --keep 0 --yes", "%sandbox runs",
         "%sandbox runs --prun",
     )  # fmt: skip
-    assert re.match(rf"{short} .* Submitted +3 steps", printed(again[1]))
+    assert re.match(rf"{short} .* Submitted, not checked +3 steps", printed(again[1]))
     assert "add --yes" in errors(again[4])[0].evalue
     assert "Removed 1 of 1." in printed(again[5])
     assert printed(again[6]).startswith("There are no runs in ")

@@ -15,6 +15,7 @@ from agent_scripts import SUBMIT, bash, script, turn
 
 from llm_sandbox_nb import Run, solve
 from llm_sandbox_nb.agent.errors import InputError
+from llm_sandbox_nb.runs.recorded_spec import sandbox_options
 
 WAYS: dict[str, Callable[..., Any]] = {
     "replay": lambda run, **options: run.replay(**options),
@@ -88,6 +89,17 @@ def test_whoever_chose_an_open_network_is_not_asked(received: Run, listener: Lis
     received.context.network_setting = "open"
     received.replay()
     assert listener.visits == 1
+
+
+@pytest.mark.bubblewrap
+@pytest.mark.parametrize(("named", "network"), [(None, "public"), ("open", "open"), ("none", "none")])
+def test_an_open_network_of_a_container_becomes_the_public_one(
+    named: str | None, network: str, received: Run
+) -> None:
+    """The default of containers is `public`: it is there without being named, and the record names no wider one."""
+    assert received.trajectory.sandbox is not None
+    received.trajectory.sandbox.protection["isolation"] = "docker"
+    assert sandbox_options(received, {"network": named})["network"] == network
 
 
 def recorded(folder: Path, **changed: Any) -> Run:

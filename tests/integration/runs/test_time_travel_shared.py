@@ -139,7 +139,7 @@ async def test_what_a_person_changed_is_named_and_hinders_no_rewind(box: Sandbox
 @awaited
 async def test_a_rewound_run_says_how_it_continues(box: Sandbox, tmp_path: Path) -> None:
     run = await played_in(box, tmp_path, A)
-    assert "Submitted after 3 steps" in repr(run)
+    assert "Submitted, not checked · 3 steps" in repr(run)
     went = await run.rewind(1)
     calls = "result.resume(), result.resume('Say something first.') or result.undo()"
     ready = f"Ready to continue from step 1: {calls}"
@@ -149,7 +149,7 @@ async def test_a_rewound_run_says_how_it_continues(box: Sandbox, tmp_path: Path)
         assert one.trajectory.ready_at == 1
         assert one.trajectory.rewinds[-1].restored == 1
     assert "Ready" not in str(await run.undo())
-    assert "Submitted after 3 steps" in repr(run)
+    assert "Submitted, not checked · 3 steps" in repr(run)
     await run.rewind(0)
     assert "Ready to continue from the beginning" in repr(run)
     await run.resume()

@@ -31,7 +31,7 @@ async def test_protection_in_force_standard() -> None:
         assert (found.memory_bytes, found.pids, found.cpus) == (300 * MEGABYTE, 99, 0.5)
         assert found.no_new_privileges
         assert found.seccomp == "filter"
-        assert found.network == "open"
+        assert found.network == "public"
 
 
 async def test_protection_in_force_strict() -> None:

@@ -106,7 +106,7 @@ def own_networks() -> set[str]:
 def test_a_sandbox_with_the_default_network_opens_and_leaves_no_network() -> None:
     async def body() -> None:
         async with docker_box(image=SLIM_IMAGE) as first, docker_box(image=SLIM_IMAGE) as second:
-            assert first.protection.network == "open"
+            assert first.protection.network == "public"
             assert "the gateway" in first.protection.details["closed"]
             assert own_networks() == {network.own_network_name(box.id) for box in (first, second)}
             assert (await second.run("echo hello")).stdout == b"hello\n"

@@ -1,4 +1,4 @@
-"""The final card of a run that a notebook shows as it was when it was saved: made by the server, from the record."""
+"""What other processes read for the server: a run's final card from its record, and the paper's `trajectory.json`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
 from agent_scripts import SUBMIT, bash, script, turn
 from jupyter_process import JupyterProcess
 from support import MIME, record_of
 
+from llm_sandbox_nb.formats.llm_in_sandbox import from_seed
 from llm_sandbox_nb.runs.solve import solve
+from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import Journal
+from llm_sandbox_nb.trajectory.step_line import step_line
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 NO_RECORD = "The record of this run is not beside the notebook, or cannot be read."
 
@@ -77,3 +82,50 @@ def test_a_run_that_a_process_executes_has_no_final_card(server: JupyterProcess)
     finally:
         journal.close()
     assert (status, found["error"]) == (409, "RunControlError")
+
+
+COUNTED = (
+    "Exit code: 0\nExecution output of [ls]:\n[STDOUT]\na\n[STDERR]\nb\n\n[Steps remaining: 7]\nBe brief."
+)
+
+
+def record(function: str, observation: str) -> dict[str, Any]:
+    """One record of the paper's package."""
+    action = {"function": function, "parameters": {"command": "ls"}}
+    return {"thought": "I look.", "reasoning_content": "Hm.", "action": action, "observation": observation}
+
+
+RECORDS = [record("execute_bash", COUNTED), record("", "Use a tool."), record("submit", "done")]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param({"problem_statement": "Count.", "steps": RECORDS}, id="run"),
+        pytest.param(
+            {"problem_statement": "Zähle.", "trajectory": RECORDS, "agent_answer": "42"}, id="benchmark"
+        ),
+        pytest.param({"problem_statement": "Count.", "steps": RECORDS[:1]}, id="without an end"),
+        pytest.param({"problem_statement": "Count.", "steps": []}, id="empty"),
+    ],
+)
+def test_the_server_reads_a_trajectory_of_the_paper_for_a_page(
+    server: JupyterProcess, form: dict[str, Any]
+) -> None:
+    status, found = server.ask("llm-sandbox/api/foreign-record", "POST", form)
+    assert status == 200
+    read = Trajectory([ev.parse_python(event) for event in found["events"]])
+    known = from_seed(form, "")
+    assert [step.line for step in read.steps] == [
+        step_line(step, known.root, running=False) for step in known.steps
+    ]
+    assert (read.answer, read.state(live=False)) == (known.answer, known.state(live=False))
+    assert [call.output for step in read.steps for call in step.calls] == [
+        call.output for step in known.steps for call in step.calls
+    ]
+
+
+@pytest.mark.parametrize("form", [{"history": []}, {"problem_statement": "x", "steps": [1]}, [1], "x"])
+def test_what_is_no_trajectory_of_the_paper(server: JupyterProcess, form: Any) -> None:
+    status, found = server.ask("llm-sandbox/api/foreign-record", "POST", form)
+    assert (status, found["message"]) == (400, "This file is no trajectory.")

@@ -8,10 +8,17 @@ import pytest
 from jupyter_process import JupyterProcess, jupyter
 from support import run, until
 
+from llm_sandbox_nb.agent.checks import Check, ResultCheck
+from llm_sandbox_nb.agent.inputs import check_inputs
+from llm_sandbox_nb.agent.prompts import load_prompts
+from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.agent.run_record import RunRecord
 from llm_sandbox_nb.notebook.server_client.address import ServerAddress
 from llm_sandbox_nb.notebook.server_client.keeper import ServerKeeper
+from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import PolicyError
 from llm_sandbox_nb.sandbox.options import SandboxOptions
+from llm_sandbox_nb.trajectory import events as ev
 
 pytestmark = [pytest.mark.bubblewrap, pytest.mark.usefixtures("bubblewrap_engine")]
 OPTIONS = ("--SandboxManager.watch_interval=0.3",)
@@ -19,6 +26,15 @@ OPTIONS = ("--SandboxManager.watch_interval=0.3",)
 
 def keeper_of(server: JupyterProcess, kernel: str) -> ServerKeeper:
     return ServerKeeper(ServerAddress(server.url, server.token), kernel)
+
+
+async def checked(box: Sandbox, folder: Path) -> ev.Checked:
+    """What a check of the files of a sandbox finds."""
+    recorder = Recorder(folder)
+    check = Check("grep -f mine.txt $WORKSPACE/f", check_inputs({"mine.txt": b"mine"}))
+    return await ResultCheck(check, recorder, RunRecord(folder, recorder.trajectory), load_prompts(None)).run(
+        box, None
+    )
 
 
 def test_forks_live_beside_their_sandbox_and_end_with_the_kernel(
@@ -50,6 +66,10 @@ def test_forks_live_beside_their_sandbox_and_end_with_the_kernel(
         assert len(server.sandboxes()) == 1
         await box.fork(two)
         assert len(server.sandboxes()) == 2
+        await box.run("echo mine > /testbed/f")
+        found = await checked(box, tmp_path / "run")
+        assert (found.verdict.outcome, found.verdict.protected, found.output) == ("passed", True, "mine")
+        assert len(server.sandboxes()) == 2, "the sandbox of the check has ended"
         await keeper.close()
 
     kernel = server.start_kernel()
@@ -68,6 +88,8 @@ def test_a_site_has_the_last_word_on_forks(tmp_path: Path) -> None:
         with pytest.raises(PolicyError, match="as many as its site allows"):
             await box.fork(checkpoint)
         assert await box.read_file("f") == b"mine\n"
+        verdict = (await checked(box, tmp_path / "run")).verdict
+        assert (verdict.outcome, "as many as its site allows" in verdict.summary) == ("error", True)
         assert len(server.sandboxes()) == 1
         await keeper.close()
 

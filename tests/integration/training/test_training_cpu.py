@@ -138,3 +138,34 @@ def evaluated(out: Path, *words: str) -> list[list[str]]:
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=1200)
     assert done.returncode == 0, done.stderr
     return [line.split() for line in done.stdout.splitlines() if line.startswith(("before", "after "))]
+
+
+@pytest.mark.bubblewrap
+def test_a_reward_that_says_nothing_stops_and_one_that_never_differs_is_told(
+    bubblewrap_engine: None, tmp_path: Path
+) -> None:
+    out, reward = tmp_path / "run", tmp_path / "reward.py"
+    reward.write_text("def score(answer, gold, output_files, **row):\n    return row['no such column']\n")
+    words = ["--steps", "3", "--set", "warm_up.steps=4", "--set", "warm_up.count=8", "--set", "warm_up.batch=4",
+             "--set", "rollouts.rows_per_step=2", "--set", "rollouts.per_row=2", "--set", "record.checkpoint_every=2",
+             "--set", "rollouts.zero_reward_for=[]", "--set", f"data.scorer={reward}"]  # fmt: skip
+    first = start(out, *words)
+    said, _ = first.communicate(timeout=600)
+    assert first.returncode == 1, said
+    assert (
+        "No rollout of this step could be rewarded: the scorer failed with KeyError: 'no such column'" in said
+    )
+    assert not (out / "end").exists()
+
+    reward.write_text("def score(answer, gold, output_files, **row):\n    return 0.5\n")
+    said = finished(start(out, *words))
+    steps = TrainingRecord.load(out).steps()
+    assert [(step["groups_alike"], step["groups"], step["grad_norm"]) for step in steps] == [(2, 2, 0.0)] * 3
+    assert "2 of 2" in said
+    assert "The last 3 steps had no gradient" in said
+
+    reward.write_text("def score(answer, gold, output_files, **row):\n    return 1.0\n")
+    other = start(out, *words)
+    said, _ = other.communicate(timeout=600)
+    assert other.returncode == 2, said
+    assert "The rewards of the training in" in said

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +13,22 @@ import pytest
 pytest.importorskip("torch", reason="training needs torch: make .venv/.rl")
 pytest.importorskip("trl", reason="training needs TRL: make .venv/.rl")
 
+import peft
 import tiny_policy
 import torch
+from chat_templates import TemplateTokenizer
+from safetensors.torch import load_file, save_file
 from token_policy import SUBMIT, bash
+from transformers import AutoModelForCausalLM
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.model.contract import ToolCall
 from llm_sandbox_nb.training import grpo
 from llm_sandbox_nb.training.chat_tokens import ChatTokens, TemplateError
+from llm_sandbox_nb.training.config import ConfigError
+from llm_sandbox_nb.training.policy import load_policy, save_policy, weights_digest
 from llm_sandbox_nb.training.rollouts import LOST, Rollout
 from llm_sandbox_nb.training.token_model import TokenConversation, conversation_ids
 
@@ -201,6 +210,93 @@ def test_recorded_conversation_has_the_ids_of_the_template(tmp_path: Path) -> No
     kept = [id for id, one in zip(found.completion, found.mask, strict=True) if one]
     said = "I look.\n" + bash("ls") + "\n" + SUBMIT
     assert tokenizer.decode(kept) == said + "<|im_end|>Done.<|im_end|>"
+
+
+RIGHT = {
+    "gemma4_v2": "<turn|>", "lfm2_2_5_vl": "<|im_end|>", "lfm2_v2": "<|im_end|>", "llama3_1": "<|eot_id|>",
+    "llama3_2": "<|eot_id|>", "qwen2_5": "<|im_end|>", "qwen3": "<|im_end|>", "qwen3_5_nothink": "<|im_end|>",
+    "qwen3_5_think": "<|im_end|>", "qwen3_6": "<|im_end|>", "qwen3_8": "<|im_end|>",
+    "qwen3_instruct_2507": "<|im_end|>", "qwen3_vl": "<|im_end|>",
+}  # fmt: skip
+"""Models' templates that TRL ships and that are trained rightly, and the token that ends a reply of each."""
+REFUSED = {
+    "deepseekv3": ("<｜end▁of▁sentence｜>", "DeepSeek"), "gemma3": ("<end_of_turn>", "Gemma"),
+    "gemma4": ("<turn|>", "Gemma 4"),
+    "glm4moe": ("<|endoftext|>", "GLM-4"), "gptoss": ("<|return|>", "GPT-OSS"), "lfm2": ("<|im_end|>", "LFM2"),
+    "lfm2_2_5": ("<|im_end|>", "LFM2"), "llama3": ("<|eot_id|>", "Llama 3"), "phi3": ("<|end|>", "Phi"),
+    "cohere2": ("<|END_OF_TURN_TOKEN|>", "Command R"), "nemotron_3_nano": ("<|im_end|>", "Nemotron"),
+}  # fmt: skip
+
+
+class AsTransformers(TemplateTokenizer):
+    """Renders with Transformers' own function."""
+
+    def apply_chat_template(self, conversation: Any, **options: Any) -> str:
+        (text,), _ = render_jinja_template(
+            [list(conversation)],
+            tools=options.get("tools"),
+            chat_template=self.chat_template,
+            add_generation_prompt=options.get("add_generation_prompt", False),
+            bos_token="",
+            eos_token=self.eos_token,
+        )
+        return str(text)
+
+
+@pytest.mark.parametrize("name", [*RIGHT, *REFUSED])
+def test_templates_of_models_give_their_own_ids_or_are_refused_by_name(name: str) -> None:
+    text = tiny_policy.template(name)
+    if name in REFUSED:
+        end, family = REFUSED[name]
+        with pytest.raises(TemplateError, match=rf"\({re.escape(family)}\)"):
+            ChatTokens(AsTransformers(text, end))
+        return
+    chat, tools = ChatTokens(AsTransformers(text, RIGHT[name])), TOOLS.schemas()
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "Work."},
+        {"role": "user", "content": "?"},
+    ]
+    for turn, commands in enumerate(
+        [["ls"], ["pwd", 'echo "a\nb" <c>'][: 1 if "llama" in name else 2], ["date"]]
+    ):
+        calls = [
+            {"id": f"call_{turn}_{place}", "type": "function",
+             "function": {"name": "execute_bash", "arguments": json.dumps({"command": command})}}
+            for place, command in enumerate(commands)
+        ]  # fmt: skip
+        messages.append({"role": "assistant", "content": "", "tool_calls": calls})
+        chat.check_reply(messages[-1], tools)
+        messages += [
+            {"role": "tool", "tool_call_id": call["id"], "name": "execute_bash", "content": 'x "y"'}
+            for call in calls
+        ]
+    own = chat.tokenizer.apply_chat_template([chat._with_arguments(one) for one in messages], tools=tools)
+    found = conversation_ids(chat, messages, tools)
+    assert found.ids == chat.tokenizer.encode(own)[: len(found.ids)]
+    assert len(found.replies) == 3
+
+
+def test_an_adapter_or_a_model_with_other_names_is_refused(tmp_path: Path) -> None:
+    tokenizer = tiny_policy.tokenizer()
+    base = tiny_policy.model(tokenizer)
+    save_policy(base, tokenizer, tmp_path / "base")
+    adapted = peft.get_peft_model(
+        AutoModelForCausalLM.from_pretrained(tmp_path / "base"),
+        peft.LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM"),
+    )
+    save_policy(adapted, tokenizer, tmp_path / "adapter")
+    assert load_policy(str(tmp_path / "adapter"))[0] is not None
+    before = weights_digest(str(tmp_path / "adapter"))
+    for folder, name in (("adapter", "adapter_model.safetensors"), ("base", "model.safetensors")):
+        file = tmp_path / folder / name
+        renamed = {key.replace("q_proj", "query"): value for key, value in load_file(file).items()}
+        save_file(renamed, file, {"format": "pt"})
+        said = (
+            "has names that the model does not have|has not all" if folder == "adapter" else "has no weights"
+        )
+        with pytest.raises(ConfigError, match=said):
+            load_policy(str(tmp_path / folder))
+    assert weights_digest(str(tmp_path / "adapter")) != before
 
 
 @pytest.mark.parametrize(

@@ -252,9 +252,19 @@ def test_prompt_that_does_not_fit_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", ["return float(len(answer))/2", "import threading; threading.Event().wait()"]
+    ("body", "said"),
+    [
+        ("return float(len(answer))/2 if row['id'] == 'row-0' else None", ""),
+        ("import threading; threading.Event().wait()", "the scorer did not end within 1 s"),
+        ("return None", "the scorer gave no score"),
+        ("return float('nan')", "the scorer failed with ValueError: it gave nan"),
+        ("raise KeyError('gold')", "the scorer failed with KeyError: 'gold'"),
+    ],
+    ids=["number", "hangs", "none", "nan", "raises"],
 )
-def test_reward_of_ones_own_is_one_file(tmp_path: Path, body: str) -> None:
+def test_reward_of_ones_own_is_one_file_and_one_that_rewards_nothing_stops(
+    tmp_path: Path, body: str, said: str
+) -> None:
     file = tmp_path / "reward.py"
     file.write_text(f"def score(answer, gold, **row):\n    {body}\n")
 
@@ -263,12 +273,17 @@ def test_reward_of_ones_own_is_one_file(tmp_path: Path, body: str) -> None:
 
     async def done() -> list[Rollout]:
         async with RolloutWorkers(setting(scorer=str(file)), 2) as workers:
-            workers._scoring.deadline = 20.0 if "float" in body else 1.0
+            workers._scoring.deadline = 1.0 if "wait" in body else 20.0
             await workers.check()
             return await workers.run(rows(2), PlayedPolicy(play), tmp_path / "runs")
 
-    rewards = [one.reward for one in asyncio.run(done())]
-    assert rewards == ([0.5, 0.5] if "float" in body else [None, None])
+    if not said:
+        assert [one.reward for one in asyncio.run(done())] == [0.5, None], "one without a reward is left out"
+        return
+    with pytest.raises(RolloutError) as stopped:
+        asyncio.run(done())
+    assert f"No rollout of this step could be rewarded: {said}" in str(stopped.value)
+    assert f"correct {file} and run the same command again." in str(stopped.value)
 
 
 def test_reward_may_look_at_each_file(tmp_path: Path) -> None:

@@ -380,9 +380,13 @@ def test_the_command_says_how_runs_ended_and_nothing_that_is_not_known(
 ) -> None:
     events = run_events(2)
     journal(tmp_path / "math" / "r1", events)
-    journal(tmp_path / "math" / "r2", events)
-    journal(tmp_path / "math" / "r3", [*events[:-1], ev.RunFinished(stop_reason="steps", steps=2)])
-    journal(tmp_path / "math" / "r4", events[:-1])
+    journal(tmp_path / "math" / "r2", run_events(2))
+    journal(tmp_path / "math" / "r3", [*run_events(2)[:-1], ev.RunFinished(stop_reason="steps", steps=2)])
+    journal(tmp_path / "math" / "r4", run_events(2)[:-1])
+    journal(
+        tmp_path / "math" / "copy-of-r1", events[:-1]
+    )  # the same run, before it ended: the whole one counts
+    journal(tmp_path / "math" / "no-turn", [one for one in events if not isinstance(one, ev.ModelReplied)])
     (tmp_path / "paper").mkdir()
     (tmp_path / "paper" / "trajectory.json").write_text(dump_seed(Trajectory(events)))
     assert main(["analyze", str(tmp_path)]) == 0
@@ -393,7 +397,7 @@ def test_the_command_says_how_runs_ended_and_nothing_that_is_not_known(
     assert "NaN" not in out
     assert "None" not in out
     assert "–" in rows["runs_per_minute"]
-    assert err == ""
+    assert err == "1 copy of a run left out.\n1 record without a reply of a model left out: no run.\n"
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "trajectory.json").write_text('{"schema_version": "ATIF-v1.4", "agent": {}}')
     assert main(["analyze", str(tmp_path)]) == 1

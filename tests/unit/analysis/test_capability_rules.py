@@ -22,7 +22,7 @@ from llm_sandbox_nb.analysis.capability_rules import (
     substring_uses,
     without_texts,
 )
-from llm_sandbox_nb.analysis.shell_parser import shell_commands
+from llm_sandbox_nb.shell_parser import shell_commands
 
 ALL = load()
 DOCUMENT = Path(__file__).parents[3] / "docs" / "explanation" / "capability-use.md"

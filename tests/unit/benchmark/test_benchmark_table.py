@@ -149,7 +149,11 @@ def test_the_end_has_the_report(tmp_path: Path) -> None:
         "judge": {"answers": 0, "no_verdict": 0},
     }
     bundle = BenchmarkTable(progress, "m", False, str(tmp_path)).bundle("done", found)
-    assert "demo  sandbox - llm      4  100.0      100.0       100.0" in bundle["text/plain"]
+    # No difference among the differences says nothing about chance; four of four better is 2 / 2**4.
+    assert (
+        "demo  sandbox - llm      4  100.0          -           -       4      0  0.1250"
+        in bundle["text/plain"]
+    )
     assert "<h2>Side by side</h2>" in bundle["text/html"]
 
 

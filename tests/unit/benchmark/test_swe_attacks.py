@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -11,31 +13,44 @@ from typing import Any
 
 import pytest
 import yaml
-from support import run
+from support import run, until
 from test_swe import BASE, PYTEST, RIGHT, UNITTEST, patch_of, write
 
-from llm_sandbox_nb.benchmark import unittest_junit
-from llm_sandbox_nb.benchmark.evidence import read_report
+from llm_sandbox_nb.benchmark import results_collector, results_sender
+from llm_sandbox_nb.benchmark.evidence import read_report, read_results
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.swe import score_patch
 from llm_sandbox_nb.benchmark.text_scorers import Score
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.open import open_sandbox
 
-FORGE = """import os, re, sys
-def path():
+FORGE = """import glob, os, re, signal, socket, sys
+def folder():
     words = open('/proc/self/cmdline').read().split('\\0')
-    found = [word for word in words if word.endswith('report.xml')]
-    return found[0] if found else re.search(r'--junitxml=(\\S+)', os.environ['PYTEST_ADDOPTS'])[1]
+    found = [word for word in words if re.fullmatch('/tmp/[^/]+/x[0-9a-f]{12}.py', word)]
+    plugin = re.search(r'-p (x[0-9a-f]{12})', os.environ.get('PYTEST_ADDOPTS', ''))
+    return os.path.dirname(found[0] if found else sys.modules[plugin[1]].__file__)
 def asked():
-    return [word for word in sys.argv + sys.orig_argv if 'test_' in word and '/unittest_junit' not in word]
-def forge(names, where=None):
-    cases = []
+    return [word for word in sys.argv + sys.orig_argv if 'test_' in word and '/tmp/' not in word]
+def forge(names, outcome='passed', where=None):
+    one = socket.socket(socket.AF_UNIX)
+    one.connect((where or folder()) + '/results')
     for name in names:
-        dotted = name.replace('.py::', '.').replace('::', '.').replace('/', '.')
-        cases.append('<testcase classname="%s" name="%s"/>' % tuple(dotted.rsplit('.', 1)))
-    with open(where or path(), 'w') as file:
-        file.write('<testsuites><testsuite>%s</testsuite></testsuites>' % ''.join(cases))
+        one.sendall(('%s\\t%s\\n' % (outcome, name)).encode())
+def status(number):
+    return open('/proc/%s/status' % number).read()
+def others():
+    above, number = set(), os.getpid()
+    while number > 1:
+        above.add(number)
+        number = int(re.search(r'PPid:\\s+(\\d+)', status(number))[1])
+    for name in filter(str.isdigit, os.listdir('/proc')):
+        try:
+            near = int(re.search(r'PPid:\\s+(\\d+)', status(name))[1]) in above
+            if near and 'PR_SET_DUMPABLE' in open('/proc/%s/cmdline' % name).read():
+                yield int(name)
+        except OSError:
+            pass
 """
 ATTACKS: dict[str, dict[str, str]] = yaml.safe_load(
     (Path(__file__).parents[2] / "data" / "hostile_patches.yaml").read_text()
@@ -165,6 +180,16 @@ REPORT = b"""<?xml version="1.0"?><testsuites><testsuite>
 </testsuite></testsuites>"""
 
 
+RESULTS = b"""passed\ttests/test_a.py::TestC::test_m[x.y::z/1]
+failed\ttests/test_a.py::TestC::test_m[2]
+passed\ttests/test_a.py::test_f
+passed\ttests/test_b.py::test_f
+failed\ttests/test_b.py::test_f
+skipped\ttests/test_c.py::test_s
+expected to fail\ttests/test_c.py::test_x
+"""
+
+
 @pytest.mark.parametrize(
     ("test", "outcome"),
     [("tests/test_a.py::TestC::test_m[x.y::z/1]", "passed"), ("tests/test_a.py::TestC::test_m[2]", "failed"),
@@ -178,6 +203,7 @@ REPORT = b"""<?xml version="1.0"?><testsuites><testsuite>
 )  # fmt: skip
 def test_names_of_tests_are_found_in_a_report(test: str, outcome: str | None) -> None:
     assert read_report(REPORT).outcome(test) == outcome
+    assert read_results(RESULTS).outcome(test) == outcome
 
 
 @pytest.mark.parametrize(
@@ -185,7 +211,8 @@ def test_names_of_tests_are_found_in_a_report(test: str, outcome: str | None) ->
     [b"", b"<", b"no xml", b"<a>" * 10, b'<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>', b"\xff\xfe<", b"<a/>"],
 )
 def test_what_is_no_report_has_no_test(said: bytes) -> None:
-    report = read_report(said, ["tests/test_a.py::test_f"])
+    assert read_report(said).cases == 0
+    report = read_results(said, ["tests/test_a.py::test_f"])
     assert (report.cases, report.control) == (0, None)
 
 
@@ -205,14 +232,39 @@ class Case(unittest.TestCase):
 """
 
 
-def test_unittest_reports_every_outcome(tmp_path: Path) -> None:
+def test_unittest_and_pytest_send_every_outcome(tmp_path: Path) -> None:
+    """To a collector that hears of the end after the tests; what came without a line end does not count."""
     (tmp_path / "cases.py").write_text(CASES)
-    script = Path(unittest_junit.__file__)
-    command = [sys.executable, str(script), str(tmp_path / "report.xml"), "-q", "cases", "missing"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
-    report = read_report((tmp_path / "report.xml").read_bytes())
+    (tmp_path / "sender.py").write_text(Path(results_sender.__file__).read_text())
     names = ["good", "bad", "error", "parts", "skipped", "expected", "unexpected"]
-    outcomes = [report.outcome(f"cases.Case.test_{name}") for name in names]
-    assert outcomes == ["passed", "failed", "failed", "failed", "skipped", "expected to fail", "failed"]
-    assert report.outcome("missing") is None or report.outcome("missing") == "failed"
-    assert done.returncode == 1
+    runners = {
+        "cases.Case.test_": ["sender.py", "-q", "cases", "missing"],
+        "cases.py::Case::test_": ["-m", "pytest", "-p", "sender", "-p", "no:cacheprovider", "cases.py"],
+    }
+    for prefix, arguments in runners.items():
+        with subprocess.Popen(
+            [sys.executable, results_collector.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as collector:
+            assert collector.stdin is not None
+            collector.stdin.write(f"{tmp_path}/results\nlast\n".encode())
+            collector.stdin.close()
+            collector.stdin = None
+            until((tmp_path / "results").exists)
+            environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+            done = subprocess.run(
+                [sys.executable, *arguments], cwd=tmp_path, env=environment, capture_output=True, check=False
+            )
+            with socket.socket(socket.AF_UNIX) as cut, socket.socket(socket.AF_UNIX) as last:
+                cut.connect(f"{tmp_path}/results")
+                cut.sendall(b"failed\tcases.Case.test_good")
+                last.connect(f"{tmp_path}/results")
+                last.sendall(b"last\n")
+                said, _ = collector.communicate(timeout=60)
+        (tmp_path / "results").unlink()
+        report = read_results(said)
+        outcomes = [report.outcome(f"{prefix}{name}") for name in names]
+        expected = ["passed", "failed", "failed", "failed", "skipped", "expected to fail", "failed"]
+        assert outcomes == expected, done.stdout
+        assert report.outcome("missing") != "passed"
+        assert done.returncode != 0
+        assert collector.returncode == 0

@@ -17,7 +17,7 @@ from support import record_of
 
 from llm_sandbox_nb.card.bundle import MIME, Caps
 from llm_sandbox_nb.card.card import Bundle, Card
-from llm_sandbox_nb.card.page import STYLE
+from llm_sandbox_nb.card.page import style
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
@@ -39,7 +39,7 @@ def test_the_final_card_holds_the_whole_run() -> None:
     text = shown(bundle)
     for part in (
         "Submitted",
-        "3 steps · 45 tokens · 3.0 s · scripted/x · scripted: free",
+        "3 steps · 45 tokens in all · 3.0 s · scripted/x · scripted: free",
         "Docker, network: open",
         "Count the letters.",
         "echo 2",
@@ -50,7 +50,9 @@ def test_the_final_card_holds_the_whole_run() -> None:
     assert "There are **3**." in bundle["text/plain"]
     kinds = [event["kind"] for event in record_of(bundle)["events"]]
     assert kinds.count("step.facts") == 3, "what is said of a step is in the record"
-    assert len(kinds) - 3 == len(run_events(3)) - 3, "transient events are not kept"
+    assert len(kinds) - 4 == len(run_events(3)) - 3, (
+        "transient events are not kept; lines and doubts are added"
+    )
 
 
 def test_the_bundle_folds_to_the_same_run() -> None:
@@ -110,7 +112,9 @@ def test_a_very_long_run_lists_its_last_steps_and_counts_the_others() -> None:
     bundle = card_of(run_events(300, output="word " * 400)).final()
     assert len(bundle["text/html"]) < 90_000
     text = " ".join(shown(bundle).split())
-    assert "100 steps before101 $ I look. echo 101 15 · 0.5 s" in text, "a line of its own"
+    assert (
+        "1-299 299 reads, nothing changed 4.5k · 2 min 30 s99 steps before100 $ I look. echo 100 15" in text
+    )
     assert "echo 300" in text
     assert len(record_of(bundle)["events"]) > 1_500, "all are in the record"
     assert not not_static(bundle["text/html"])
@@ -295,7 +299,7 @@ def test_the_card_says_what_was_spent_of_the_budget_while_the_run_executes() -> 
 def test_the_style_is_for_what_is_in_a_card_alone() -> None:
     """The live view beside a card has classes of the same names."""
     outer, depth = [""], 0
-    for letter in STYLE.removeprefix("<style>").removesuffix("</style>"):
+    for letter in style().removeprefix("<style>").removesuffix("</style>"):
         depth += (letter == "{") - (letter == "}")
         if letter == "}" and depth == 0:
             outer.append("")

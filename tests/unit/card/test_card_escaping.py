@@ -11,10 +11,9 @@ from card_checks import not_static, read
 from card_runs import PROTECTION, saved_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import examples
+from support import examples, held_by
 
 from llm_sandbox_nb.card import text as card_text
-from llm_sandbox_nb.card.bundle import held_by
 from llm_sandbox_nb.card.card import Card
 from llm_sandbox_nb.card.text import markdown_html
 from llm_sandbox_nb.trajectory import events as ev
@@ -132,7 +131,7 @@ def test_names_of_files_are_shown_as_they_are(name: str) -> None:
 
 
 def test_a_frame_holds_the_document_twice_wrapped() -> None:
-    from llm_sandbox_nb.card.artifacts import POLICY, sandboxed_frame
+    from llm_sandbox_nb.card.frame import POLICY, sandboxed_frame
 
     document = b"<p id='x'>&amp; <b>hi</b></p></script><script>"
     frame = sandboxed_frame(document)

@@ -78,7 +78,7 @@ def test_a_run_that_was_rewound_is_ready_and_one_that_was_killed_is_cut_off() ->
     events = run_events(3)
     back = next(event.id for event in events if isinstance(event, ev.CallFinished) and event.step == 2)
     trajectory = Trajectory(events)
-    assert said(trajectory, live=False) == ("Submitted", "ok")
+    assert said(trajectory, live=False) == ("Submitted, not checked", "plain")
     trajectory.add(ev.RewindStarted(to=back, step=2))
     trajectory.add(ev.Rewound(to=back, step=2))
     assert said(trajectory, live=False) == ("Ready to continue from step 2", "run")

@@ -68,7 +68,7 @@ def test_the_file_holds_the_record_and_the_files(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     path = run.to_html(tmp_path / "run.html")
     page = Reader(path.read_text("utf-8"))
-    kept = [event["id"] for event in page.run["events"] if event["kind"] != "step.facts"]
+    kept = [event["id"] for event in page.run["events"] if event["kind"] not in ("step.facts", "doubts")]
     assert kept == [event.id for event in run.trajectory.events]
     assert page.run["artifacts"]["small.txt"]["text"] == "hello"
     assert page.run["text_limit"] is None

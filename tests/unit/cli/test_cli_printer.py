@@ -48,6 +48,8 @@ def events(output: str = "3\n") -> list[ev.Event]:
 def printed(*items: ev.Event, lines: int | None = LIVE_LINES) -> str:
     out = io.StringIO()
     printer = Printer(out, lines=lines)
+    if not any(isinstance(item, ev.SandboxReady) for item in items):
+        printer.end()  # they are of a run whose sandbox is known
     for item in items:
         printer(item)
     return out.getvalue()
@@ -59,8 +61,9 @@ def test_a_run_reads_from_top_to_bottom() -> None:
         "How many r's? ...", "scripted/x (scripted",
         "docker · standard · user root · network open · 2.0 GB memory · 512 processes", "Keeps it in.", "Not from all.",
         "Step 1", "Too many requests.; trying again in 2.0 s", "  . Hm.", "  I count.",
-        "  > echo 3", "  | 3", "  exit 0, 0.5 s", "added a.txt (2.0 KB)", "A new shell.", "saved answer.txt",
-        "left out: link", "near the limit", "Submitted after 1 step, scripted: free, 1.5 s",
+        "  > echo 3", "  | 3", "  exit 0, 0.5 s", "added a.txt (2.0 KB)", "A new shell.",
+        "Copied to the run's folder: answer.txt (3 B)",
+        "left out: link", "near the limit", "Submitted, not checked · 1 step, scripted: free, 1.5 s",
     ]  # fmt: skip
     places = [text.index(part) for part in wanted]
     assert places == sorted(places)
@@ -154,7 +157,7 @@ def test_show_says_what_is_wrong(
     assert err.count("\n") == 1
 
 
-def test_each_step_says_what_was_spent_of_the_budget() -> None:
+def test_each_step_says_its_own_tokens_and_what_was_spent_of_the_budget() -> None:
     used = ev.Usage(prompt_tokens=4000, completion_tokens=100, cost=0.02)
     start = ev.RunStarted(run_id="r", task="t", model="openai/x", settings={"limits": {"cost": 0.5}})
     steps = [
@@ -166,14 +169,30 @@ def test_each_step_says_what_was_spent_of_the_budget() -> None:
         )
     ]
     text = printed(start, *steps[:4], ev.SettingsChanged(limits={"cost": 1.0}), *steps[4:])
-    lines = [line for line in text.splitlines() if line.startswith("Step")]
-    assert lines == [
-        "Step 1",
-        "Step 2 · 4.1k tokens in all · $0.02 of $0.50",
-        "Step 3 · 8.2k tokens in all · $0.04 of $1.00",
-    ]
-    free = printed(start.model_copy(update={"scripted": True}), *steps)
-    assert "Step 3 · 8.2k tokens in all · scripted: free" in free
+    lines = [line for line in text.splitlines() if line]
+    assert [line for line in lines if not line.startswith(("Task", "Model", "  ."))] == [
+        "Step 1", "  4.1k tokens", "Step 2 · $0.02 of $0.50", "  4.1k tokens", "Step 3 · $0.04 of $1.00",
+    ]  # fmt: skip
+    end = ev.RunFinished(stop_reason="answered", steps=3, usage=used + used + used)
+    free = printed(start.model_copy(update={"scripted": True}), *steps, end)
+    assert (
+        "\nStep 3\n  .\n  4.1k tokens\n\nAnswered, not checked · 3 steps, 12,300 tokens in all, scripted: free"
+        in free
+    )
+
+
+def test_steps_that_come_before_the_sandbox_stand_below_the_isolation() -> None:
+    start, ready, *rest = events()
+    assert isinstance(ready, ev.SandboxReady)
+    text = printed(start, *rest[:3], ready, *rest[3:])
+    assert text.index("Isolation") < text.index("Step 1")
+    assert text == printed(start, ready, *rest)
+    killed = Printer(out := io.StringIO())
+    for event in (start, *rest[:3]):
+        killed(event)
+    assert "Step 1" not in out.getvalue()
+    killed.end()
+    assert "Step 1" in out.getvalue()
 
 
 def test_a_failure_of_the_model_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

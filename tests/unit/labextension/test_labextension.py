@@ -1,4 +1,4 @@
-"""The TypeScript: its own tests, and that it takes events and the paper's form for what Python takes them for."""
+"""The TypeScript: its own tests, and that it takes events for what Python takes them for."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 from card_runs import run_events
 
-from llm_sandbox_nb.formats.llm_in_sandbox import dump_seed, from_seed, read_seed, to_seed
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 PACKAGE = Path(__file__).parents[3] / "labextension"
 
@@ -77,55 +75,3 @@ def test_an_event_without_one_of_its_fields_is_none_for_the_view() -> None:
     (record,) = converted(json.dumps(lines[0]) + "\n" + ev.dump_event(ev.Noted(text="")) + "\n")
     assert record is not None
     assert [event["kind"] for event in record["events"]] == ["note"]
-
-
-def test_the_papers_form_is_read_as_python_reads_it(tmp_path: Path) -> None:
-    text = dump_seed(Trajectory(run_events(3, output="ünï\n")))
-    (tmp_path / "trajectory.json").write_text(text, "utf-8")
-    (record,) = converted(text)
-    assert record is not None
-    events = [ev.parse_python(event) for event in record["events"]]
-    expected = read_seed(tmp_path / "trajectory.json")
-    assert [event.kind for event in events] == [event.kind for event in expected.events]
-    assert to_seed(Trajectory(events)) == to_seed(expected) == json.loads(text)
-
-
-COUNTED = (
-    "Exit code: 0\nExecution output of [ls]:\n[STDOUT]\na\n[STDERR]\nb\n\n[Steps remaining: 7]\nBe brief."
-)
-OF_NO_SOURCE = {"id", "parent", "time", "run_id", "schema_version", "raw_arguments", "after"}
-"""What the form lacks. Python alone looks for the counter of steps, `after`, at the end of an observation."""
-
-
-def record(function: str, observation: str, **parameters: Any) -> dict[str, Any]:
-    """One record of the paper's package."""
-    action = {"function": function, "parameters": parameters}
-    return {"thought": "I look.", "reasoning_content": "Hm.", "action": action, "observation": observation}
-
-
-RECORDS = [
-    record("execute_bash", COUNTED, command="ls"),
-    record("str_replace_editor", "ERROR: no such file", path="/ä"),
-    record("", "Use a tool."),
-    record("submit", "done"),
-]
-FORMS: dict[str, dict[str, Any]] = {
-    "a run": {"problem_statement": "Count.", "steps": RECORDS},
-    "a benchmark": {"problem_statement": "Count.", "trajectory": RECORDS, "agent_answer": "42"},
-    "a run without an end": {"problem_statement": "Count.", "steps": RECORDS[:2]},
-    "an empty run": {"problem_statement": "Count.", "steps": []},
-}
-
-
-def test_each_form_of_the_paper_gives_the_events_that_python_gives() -> None:
-    def facts(event: ev.Event) -> dict[str, Any]:
-        fields = event.model_dump(mode="json")
-        for call in fields.get("message", {}).get("tool_calls", ()):
-            call["function"]["arguments"] = json.loads(call["function"]["arguments"])  # blanks do not count
-        return {name: value for name, value in fields.items() if name not in OF_NO_SOURCE}
-
-    texts = [json.dumps(form, ensure_ascii=False) for form in FORMS.values()]
-    for (name, form), found in zip(FORMS.items(), converted(*texts), strict=True):
-        assert found is not None, name
-        made = [ev.parse_python(event) for event in found["events"]]
-        assert [*map(facts, made)] == [*map(facts, from_seed(form, "r").events)], name

@@ -51,6 +51,7 @@ EVENTS: st.SearchStrategy[ev.Event] = st.one_of(
     st.builds(ev.ArtifactSaved, step=st.none() | STEPS, path=PATHS, mime=TEXT, size=st.just(1), sha256=TEXT),
     st.builds(ev.ArtifactSkipped, reason=TEXT),
     st.builds(ev.ArtifactRemoved, path=PATHS),
+    st.builds(ev.ConnectionMade, step=st.none() | STEPS, line=TEXT),
     st.builds(ev.Noted, text=TEXT),
     st.builds(ev.Controlled, action=st.sampled_from(["pause", "paused", "resume", "say", "stop"])),
     st.builds(

@@ -14,7 +14,7 @@ import pytest
 from plain_shell import magics_of, plain_shell
 
 from llm_sandbox_nb.card.bundle import MIME, Caps
-from llm_sandbox_nb.notebook.errors import SandboxUsageError
+from llm_sandbox_nb.notebook.errors import SandboxCheckError, SandboxUsageError
 from llm_sandbox_nb.notebook.magic_options import OPTIONS
 from llm_sandbox_nb.notebook.magics import SandboxMagics
 
@@ -179,3 +179,20 @@ def test_runs_are_found_after_a_rename_a_copy_and_a_move(
         capsys.readouterr()
         shell.run_line_magic("sandbox", "runs")
         assert "There are no runs in" in capsys.readouterr().out
+
+
+def test_a_cell_checks_its_result_with_a_command_a_setting_or_a_function(
+    shell: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = "How many r's are in strawberry?"
+    magics = magics_of(shell)
+    magics.check = "exit 4"
+    for check in ("", '--check "grep -q 7"', "--check is_right"):
+        shell.user_ns["is_right"] = lambda run: "7" in run.answer
+        with pytest.raises(SandboxCheckError, match=r"^Submitted, check failed: .*\.$"):
+            shell.run_cell_magic("sandbox", f"-m scripted/strawberry -o run {check}", task)
+    Path("expected.txt").write_text("3 r's")
+    checked = '--check "grep -qf expected.txt" --check-files expected.txt --check-tries 2 --check-timeout 1m'
+    shell.run_cell_magic("sandbox", f"-m scripted/strawberry -o run {checked}", task)
+    assert shell.user_ns["run"].checks[-1].verdict.outcome == "passed"
+    assert "Submitted, checked without protection: grep -qf expected.txt" in capsys.readouterr().out

@@ -44,6 +44,7 @@ def test_all_options() -> None:
 
 
 SAID_OTHERWISE = {
+    "check",
     *(
         "input",
         "out",
@@ -54,8 +55,9 @@ SAID_OTHERWISE = {
         "help",
         "break_when",
         "tool",
+        "doubt",
         "on_pause",
-    )
+    ),
 }
 """Options that only a cell has, or that mean something else there."""
 

@@ -112,7 +112,7 @@ def test_every_name_of_the_table_is_a_key_of_a_file_and_a_setting_of_cells() -> 
                 said = str(error)
             assert not said or f"llm-sandbox-nb.toml, {name}: " in said
     of_runs = {
-        *("api_key", "input_dir", "save_litellm_response", "step", "break", "break_when", "tool"),
+        *("api_key", "input_dir", "save_litellm_response", "step", "break", "break_when", "tool", "doubt"),
         *("approve", "on_pause"),
     }
     assert {option.name for option in FILE_SETTINGS} - of_runs == set(

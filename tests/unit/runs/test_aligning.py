@@ -109,7 +109,7 @@ def test_a_comparison_in_text_is_a_short_table_with_the_line_that_decides() -> N
     assert len(lines) <= 12
     assert max(map(len, lines)) <= 140
     assert lines[0].split() == ["answer", "ended", "steps", "tokens", "cost", "time"]
-    assert lines[1].split()[:4] == ["Attempt", "1", "12", "Submitted"]
+    assert lines[1].split()[:4] == ["Attempt", "1", "12", "Submitted,"]
     assert "Attempt 2, current  15" in lines[2]
     assert "They part at step 120." in lines
     first, second = (line for line in lines if "rows: " in line)

@@ -23,8 +23,8 @@ from llm_sandbox_nb.trajectory.run_folder import (
     RunNotFoundError,
     find_run_folder,
     short_ids,
-    summaries,
 )
+from llm_sandbox_nb.trajectory.run_summary import summaries
 
 DAY = 86400.0
 
@@ -62,7 +62,8 @@ def test_a_real_run_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     run = asyncio.run(solve("How many r's?", model="scripted/strawberry", isolation="process", name="nb"))
     line = said(capsys).splitlines()[0]
     assert re.match(
-        r"[0-9a-f]{4}  +\d\d \w{3} \d\d:\d\d  Submitted +3 steps +[\d.]+ KB  scripted/strawberry  How", line
+        r"[0-9a-f]{4}  +\d\d \w{3} \d\d:\d\d  Submitted, not checked +3 steps +[\d.]+ KB  scripted/strawberry  How",
+        line,
     )
     (entry,) = json.loads(said(capsys, "--json"))
     assert entry["id"] == run.id
@@ -329,7 +330,7 @@ def test_a_replay_is_no_run_that_reached_its_limit(capsys: pytest.CaptureFixture
         "Replay of ffb91111",
         "Replay of ffb91111: 2 steps differ, first step 2",
         "Replay of ffb91111: nothing differs",
-        "Submitted",
+        "Submitted, not checked",
     ]
     assert main(["show", "aaaa"]) == 0
     shown = capsys.readouterr().out

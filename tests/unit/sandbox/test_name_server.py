@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from llm_sandbox_nb.sandbox.executor import name_server
-from llm_sandbox_nb.sandbox.executor.name_server import NO_SUCH_NAME, REFUSED, examine
+from llm_sandbox_nb.sandbox.executor import firewall, name_server
+from llm_sandbox_nb.sandbox.executor.name_server import NO_SUCH_NAME, REFUSED, examine, leads_to_closed
 
 
 def query(name: str, kind: int = 1, *, questions: int = 1, flags: int = 0x100) -> bytes:
@@ -79,3 +80,52 @@ def test_any_packet_is_answered_or_passed_on_or_nothing(packet: bytes) -> None:
     assert not (question and answer)
     if question:
         assert packet[12 : 12 + len(question)] == question
+
+
+def answer_to(name: str, *addresses: str) -> bytes:
+    """An answer with a record for each address, after one of another kind, whose name is written by a pointer."""
+    asked = query(name)
+    packed = [socket.inet_pton(socket.AF_INET6 if ":" in one else socket.AF_INET, one) for one in addresses]
+    alias = struct.pack(">HHHIH", 0xC00C, 5, 1, 60, 2) + b"\xc0\x0c"
+    records = [
+        struct.pack(">HHHIH", 0xC00C, 1 if len(one) == 4 else 28, 1, 60, len(one)) + one for one in packed
+    ]
+    return asked[:6] + struct.pack(">3H", 1 + len(records), 0, 0) + asked[12:] + alias + b"".join(records)
+
+
+@pytest.fixture
+def public(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a sandbox whose network is `public`, on a network and a host with addresses of the internet."""
+    monkeypatch.setattr(firewall, "in_force", {"hosts": ["9.9.9.9"]})
+    monkeypatch.setattr(name_server, "hides", [lambda address: firewall.is_closed(address, ["8.8.4.0/24"])])
+
+
+@pytest.mark.usefixtures("public")
+@pytest.mark.parametrize(
+    ("addresses", "closed"),
+    [((), False), (("93.184.216.34",), False), (("2a00:1450::1", "10.0.0.1"), False), (("8.8.8.8", "8.8.4.4"), False),
+     (("10.0.0.1",), True), (("9.9.9.9",), True), (("8.8.4.4",), True), (("169.254.169.254", "127.0.0.1"), True),
+     (("::ffff:93.184.216.34",), True), (("64:ff9b::5db8:d822",), True), (("2002:5db8:d822::1",), True),
+     (("fd00::1",), True), (("2001:0:5db8::1",), True), (("100.64.0.1", "fe80::1"), True)],
+)  # fmt: skip
+def test_an_answer_is_hidden_when_all_its_addresses_are_closed(
+    addresses: tuple[str, ...], closed: bool
+) -> None:
+    packet = answer_to("name.example.org", *addresses)
+    assert leads_to_closed(packet, len(query("name.example.org"))) is closed
+    if addresses:
+        assert leads_to_closed(packet[:-1], len(query("name.example.org"))), "what cannot be read is hidden"
+
+
+@pytest.mark.usefixtures("public")
+def test_names_without_a_dot_are_those_of_neighbours() -> None:
+    question, answer = examine(query("llm-sandbox-nb-1234"))
+    assert (question, answer[3] & 15) == (b"", NO_SUCH_NAME)
+    assert examine(query("example.org"))[0]
+
+
+@pytest.mark.usefixtures("public")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(min_size=12, max_size=600), st.integers(12, 600))
+def test_any_answer_can_be_judged(packet: bytes, at: int) -> None:
+    assert leads_to_closed(packet, at) in (True, False)

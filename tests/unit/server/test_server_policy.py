@@ -37,6 +37,7 @@ def test_defaults_are_those_of_the_sandbox_room() -> None:
         ({"allowed_images": ["ours/*"]}, {"image": "theirs/x"}, "image 'theirs/x'"),
         ({"allowed_images": ["ours/*"]}, {"image": "OURS/x"}, "image 'OURS/x'"),
         ({"allowed_networks": ["none"]}, {"network": "open"}, "network 'open'"),
+        ({"allowed_networks": ["none", "public"]}, {"network": "open"}, "ask for 'none' or 'public'"),
         ({"allowed_networks": []}, {}, "an administrator has allowed none"),
         ({"max_memory_bytes": 100}, {"limits": {"memory_bytes": 101}}, "at most 100 for memory_bytes; 101"),
         ({"max_memory_bytes": 100}, {"limits": {"memory_bytes": None}}, "no limit was asked for"),
@@ -103,6 +104,23 @@ def test_malformed_requests_name_the_field(body: dict[str, object]) -> None:
         policy().read_request(body)
 
 
+@pytest.mark.parametrize(
+    ("allowed", "asked", "network"),
+    [
+        (["none", "open"], {"network": "public"}, "public"),
+        (["none", "open"], {"network": "allow", "allow": ["pypi"]}, "allow"),
+        (["none", "open"], {"isolation": "docker"}, None),
+        (["none"], {"isolation": "docker"}, "none"),
+        (["public"], {"isolation": "docker", "profile": "strict"}, "public"),
+    ],
+)
+def test_a_site_that_allows_the_open_network_allows_the_public_one(
+    allowed: list[str], asked: dict[str, object], network: str | None
+) -> None:
+    site = policy(allowed_networks=allowed)
+    assert site.resolve(site.read_request(asked)).network == network
+
+
 def test_a_trait_that_makes_no_sense_is_refused_at_start() -> None:
     with pytest.raises(TraitError):
         policy(allowed_isolations=["chroot"])
@@ -114,7 +132,7 @@ def test_a_trait_that_makes_no_sense_is_refused_at_start() -> None:
         optional={
             "isolation": st.sampled_from(["auto", "docker", "bubblewrap", "process", "magic"]),
             "profile": st.sampled_from(["standard", "strict", "lax"]),
-            "network": st.sampled_from(["none", "open", "half"]),
+            "network": st.sampled_from(["none", "public", "open", "half"]),
             "limits": st.dictionaries(
                 st.sampled_from(["memory_bytes", "pids", "cpus"]), st.none() | st.floats(1, 1e12)
             ),

@@ -12,7 +12,8 @@ from llm_sandbox_nb.benchmark.results import append_line
 from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.training.config import load_config
 from llm_sandbox_nb.training.record import END, TABLE, TrainingRecord
-from llm_sandbox_nb.training.watch import follow
+from llm_sandbox_nb.training.training_run import no_gradient
+from llm_sandbox_nb.training.watch import follow, step_line
 
 
 @pytest.fixture
@@ -32,7 +33,10 @@ def test_steps_have_reward_spread_use_and_stops(
     assert main(["train", "watch", str(record.folder), "--once"]) == 0
     title, head, first, second = capsys.readouterr().out.splitlines()
     assert title == "tiny-cpu: 2 of 3 steps, 32 rollouts each"
-    assert " ".join(head.split()) == "step reward turns tokens read external files computation seconds stops"
+    assert (
+        " ".join(head.split())
+        == "step reward alike turns tokens read external files computation seconds stops"
+    )
     assert first.split()[:4] == ["1", "0.500", "±", "0.25"]
     assert "█" * 6 in first
     assert first.endswith("3 submitted, 1 steps")
@@ -76,6 +80,17 @@ def test_following_tells_new_steps_until_the_end(record: TrainingRecord) -> None
 
     follow(record, tell, pause=0.0)
     assert [line.split()[0] for line in told[2:]] == ["1", "2", "3"]
+
+
+def test_steps_without_a_gradient_are_told_and_groups_alike_are_shown() -> None:
+    steps = [
+        figures(n) | {"grad_norm": norm} for n, norm in enumerate((0.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0))
+    ]
+    told = [no_gradient(steps[:count]) for count in range(len(steps) + 1)]
+    assert [place for place, one in enumerate(told) if one] == [5, 8]
+    assert told[5] is not None
+    assert told[5].startswith("The last 3 steps had no gradient: the rollouts of each row had equal rewards")
+    assert " 7 of 8 " in step_line(figures(1) | {"groups_alike": 7, "groups": 8})
 
 
 def test_steps_after_a_checkpoint_are_forgotten(record: TrainingRecord) -> None:

@@ -62,7 +62,10 @@ def test_null_counts_as_left_out() -> None:
         ({"action": "step", "call_id": ""}, "'call_id' must be a name of at most 256 characters."),
         ({"action": "pause", "text": "x"}, "'pause' takes nothing else, not 'text'."),
         ({"action": "step", "model": "x"}, "'step' takes call_id, not 'model'."),
-        ({"action": "change"}, "'change' must say what: model, settings, limits, breakpoints, approve."),
+        (
+            {"action": "change"},
+            "'change' must say what: model, settings, limits, breakpoints, approve, allow, allow_once.",
+        ),
         ({"action": "change", "breakpoints": [1]}, "texts only"),
         ({"action": "change", "approve": "maybe"}, "'approve' must be one of ask, edits, auto."),
         ({"action": "rewind"}, "'step' must be given to rewind something."),

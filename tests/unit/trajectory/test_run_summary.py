@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from llm_sandbox_nb.trajectory.run_folder import notebook_folder_name, summaries, summarize
+from llm_sandbox_nb.trajectory.run_folder import notebook_folder_name
+from llm_sandbox_nb.trajectory.run_summary import summaries, summarize
 
 START: dict[str, Any] = {"kind": "run.started", "time": 100.0, "task": "Tidy up", "model": "m", "run_id": "r"}
 ASKED: dict[str, Any] = {"kind": "model.requested", "step": 5}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,14 @@ import pytest
 from card_checks import read
 from card_runs import card_of, written
 
+from llm_sandbox_nb.card import page as card_page
+from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.cli.printer import Printer
 from llm_sandbox_nb.runs.catalog import list_runs
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.facts import with_facts
-from llm_sandbox_nb.trajectory.run_folder import summarize
+from llm_sandbox_nb.trajectory.run_summary import summarize
 from llm_sandbox_nb.trajectory.saved_events import saved_events
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 from llm_sandbox_nb.trajectory.watched_run import WatchedRun
@@ -92,9 +95,53 @@ def test_the_list_of_a_server(row: dict[str, Any]) -> None:
         run.add(event)
     listed = run.to_json(live=row["live"], away=False)
     facts = row["facts"]
-    assert listed["status"] == {name: facts[name] for name in ("state", "words", "meaning")}
+    assert listed["status"] == {name: facts[name] for name in ("state", "words", "meaning", "check")}
     assert (listed["held"] or {}).get("call_id") == facts["held"]
     assert listed["paused"] == (facts["paused"] and row["live"])
+
+
+@rows
+def test_green_is_a_check_that_passed_and_nothing_else(row: dict[str, Any]) -> None:
+    passed = row["facts"]["check"] == "passed"
+    assert (row["facts"]["meaning"] == "ok") == passed
+    card = card_of(events_of(row))
+    html = "".join((card.live() if row["live"] else card.final())["text/html"])
+    body = re.sub(r"<style.*?</style>", "", html, flags=re.DOTALL)
+    has_check = any(event["kind"] == "checked" for event in row["events"])
+    assert ("color:#2da44e" in body) == passed
+    assert ("class='lsn-g'" in body) <= has_check
+    assert ("checked" in row["facts"]["words"].replace("not checked", "")) <= has_check
+
+
+GREEN_RULES = {
+    ".lsn-add": "lines that an edit adds", ".lsn-diff-added": "lines that an edit adds",
+    ".lsn-add,b.lsn-g": "the same, and a check that passed",
+    ".lsn-badge[data-state='done']": "the state, only when its meaning is `ok`",
+    ".lsn-panel .lsn-badge[data-state='done']": "the same in the panel",
+    ".lsn-panel [data-state='done']": "the same in its list",
+    ".lsn-check[data-state='passed'] summary b": "a check that passed",
+    ".lsn-view button.lsn-primary": "the button that allows a call",
+    ".lsn-compared mark.lsn-only-right, .lsn-compared-answer mark.lsn-only-right": "what only one run has",
+}  # fmt: skip
+"""What may be green, and why it says nothing of a result that was not checked."""
+
+
+def test_no_style_makes_something_else_green() -> None:
+    sheets = {
+        path.name: path.read_text("utf-8")
+        for path in (Path(__file__).parents[3] / "labextension" / "style").glob("*.css")
+    }
+    sheets.pop("ansi.css")  # what programs print
+    sheets["card.css"] = card_page.style()
+    green = re.compile(r"--lsn-good|--jp-success|--lsn-panel-ok|var\(--g\)|#1a7f37|#3fb950|#2da44e|\bgreen\b")
+    found = [
+        (name, selector.strip())
+        for name, sheet in sheets.items()
+        for sheet in [re.sub(r"/\*.*?\*/", "", sheet, flags=re.DOTALL)]
+        for selector, body in re.findall(r"([^{};]+)\{([^{}]*)\}", sheet)
+        if green.search(re.sub(r"--[\w-]+:\s*(?:light-dark\([^)]*\)|#\w+);?", "", body))
+    ]
+    assert {selector for _, selector in found} == set(GREEN_RULES), found
 
 
 @rows
@@ -103,9 +150,11 @@ def test_the_card_in_html_and_in_text(row: dict[str, Any]) -> None:
     bundle = card.live() if row["live"] else card.final()
     for text in (text_of(bundle["text/html"]), bundle["text/plain"]):
         assert row["facts"]["words"] in text
-        for line in row["facts"]["lines"][-3:]:
+        for line in row["facts"]["lines"][-1 if row["facts"]["calm"] else -3 :]:
             for word in said(line):
                 assert word in text, word
+        for calm in row["facts"]["calm"] if not row["live"] else ():
+            assert all(word in text for word in calm), calm
 
 
 @pytest.mark.parametrize("row", ENDED, ids=[row["name"] for row in ENDED])
@@ -118,7 +167,7 @@ def test_the_lists_of_runs_and_the_repr(row: dict[str, Any], tmp_path: Path) -> 
     summary = summarize(folder)
     assert summary is not None
     assert summary.run_state(live=False).to_json() == {
-        name: facts[name] for name in ("state", "words", "meaning")
+        name: facts[name] for name in ("state", "words", "meaning", "check")
     }
     assert facts["words"] in repr(Run.load(folder))
 
@@ -131,8 +180,28 @@ def test_the_terminal(row: dict[str, Any]) -> None:
     for event in events:
         printer(event)
     if isinstance(events[-1], ev.RunFinished):
-        assert out.getvalue().splitlines()[-1].startswith(f"{row['facts']['words']} after ")
+        assert out.getvalue().splitlines()[-1].startswith(f"{row['facts']['words']} · ")
     assert "Steps remaining: 7" not in out.getvalue()
+
+
+@pytest.mark.parametrize("row", [row for row in ENDED if row["facts"]["calm"]], ids=lambda row: row["name"])
+def test_show_folds_the_same_steps(
+    row: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = written(tmp_path / "run", events_of(row))
+    main(["show", str(folder)])
+    text = capsys.readouterr().out
+    shown = [
+        line.split(" · ")[0].removeprefix("Step") for line in text.splitlines() if line.startswith("Step")
+    ]
+    calm = [one[0] for one in row["facts"]["calm"]]
+    within = {step for one in calm for step in range(int(one.split("-")[0]), int(one.split("-")[1]) + 1)}
+    alone = [f" {step}" for step in row["facts"]["steps"] if step not in within]
+    assert sorted(shown) == sorted([f"s {one}" for one in calm] + alone)
+    for numbers, words, figures in row["facts"]["calm"]:
+        assert f"Steps {numbers} · {words} · {figures}" in text
+    main(["show", "--all", str(folder)])
+    assert capsys.readouterr().out.count("\nStep ") == len(row["facts"]["steps"])
 
 
 def test_a_changed_word_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,69 @@
+/**
+ * What a file may take in memory when it is shown without a click. Some kilobytes can decode to gigabytes, each time the
+ * notebook is opened: the size is read from the headers before anything is decoded.
+ */
+import { formatCount, formatDuration, formatSize } from '../formatting';
+import { h } from '../view/dom';
+import { IHost } from '../view/host';
+import { pictureBytes, pictureSize } from './picture-size';
+import { soundBytes, soundSize } from './sound-size';
+import { videoBytes, videoSize } from './video-size';
+
+/** Bytes of a decoded picture or film, as `card/picture_size.py` bounds pictures too. */
+export const PICTURE_BOUND = 128 * 2 ** 20;
+/** Bytes of a decoded sound. */
+export const SOUND_BOUND = 96 * 2 ** 20;
+
+/** Why a picture waits for a click, in one sentence; empty when it is small enough, or none. */
+export function pictureWarning(bytes: Uint8Array, host: IHost): string {
+  const size = pictureSize(bytes);
+  if (!size || pictureBytes(size) <= PICTURE_BOUND) {
+    return '';
+  }
+  const { width, height } = size;
+  return host.trans('This picture decodes to %1 (%2 × %3 pixels).', formatSize(pictureBytes(size)), width, height);
+}
+
+/** The same for a sound. */
+export function soundWarning(bytes: Uint8Array, host: IHost): string {
+  const size = soundSize(bytes);
+  if (!size || soundBytes(size) <= SOUND_BOUND) {
+    return '';
+  }
+  const { samples, rate, channels } = size;
+  const length = formatDuration(samples / channels / (rate || 1));
+  const decoded = formatSize(soundBytes(size));
+  return host.trans(
+    'This sound decodes to %1 (%2 at %3 Hz, %4 channels).',
+    decoded,
+    length,
+    formatCount(rate),
+    channels
+  );
+}
+
+/** The same for a film. */
+export function videoWarning(bytes: Uint8Array, host: IHost): string {
+  const size = videoSize(bytes);
+  if (!size || videoBytes(size) <= PICTURE_BOUND) {
+    return '';
+  }
+  const { width, height } = size;
+  return host.trans(
+    'This video decodes to %1 at a time (%2 × %3 pixels).',
+    formatSize(videoBytes(size)),
+    width,
+    height
+  );
+}
+
+/** What `make` makes: at once without a `warning`, else in place of a button after it. */
+export function afterClick(warning: string, label: string, make: () => HTMLElement): HTMLElement {
+  if (!warning) {
+    return make();
+  }
+  const button = h('button', { type: 'button', class: 'lsn-button' }, label);
+  const place = h('div', { class: 'lsn-waits' }, h('p', { class: 'lsn-quiet' }, warning, ' ', button));
+  button.addEventListener('click', () => place.replaceChildren(make()));
+  return place;
+}

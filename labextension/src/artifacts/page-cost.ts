@@ -1,0 +1,157 @@
+/**
+ * What a page without its scripts takes when it is shown: elements, those that `use` copies, cells of tables, filters, and
+ * the pictures, drawings and fonts that it holds in addresses. `card/page_cost.py` counts in the same way.
+ */
+import { formatCount, formatSize } from '../formatting';
+import { IHost } from '../view/host';
+import { PICTURE_BOUND } from './bounds';
+import { pictureBytes, pictureSize } from './picture-size';
+
+/** Elements of a page that is shown without a click. */
+export const ELEMENT_BOUND = 60_000;
+
+export interface IPageCost {
+  /** Elements, and what takes as much as one. */
+  elements: number;
+  /** Bytes of what is decoded. */
+  bytes: number;
+}
+
+/** Why a page waits for a click, in one sentence; empty when it does not. */
+export function pageWarning(text: string, host: IHost): string {
+  const { elements, bytes } = pageCost(text);
+  if (elements > ELEMENT_BOUND) {
+    return Number.isFinite(elements)
+      ? host.trans('This page unfolds to %1 elements.', formatCount(elements))
+      : host.trans('This page unfolds to more elements than can be counted.');
+  }
+  return bytes > PICTURE_BOUND ? host.trans('What this page holds decodes to %1.', formatSize(bytes)) : '';
+}
+
+const FORMATTING = 'a|b|big|code|em|font|i|nobr|s|small|strike|strong|tt|u';
+const TAG = new RegExp(`<(/?)(?:(${FORMATTING})(?=[\\s>/])|[a-z])`, 'gi');
+/** Drawings within drawings that are looked into. */
+const DEEPEST = 3;
+
+/** What `text`, HTML or SVG, takes. It is read as a whole only if its tags are few. */
+export function pageCost(text: string, depth = 0): IPageCost {
+  const tags = countTags(text);
+  if (tags > ELEMENT_BOUND || depth > DEEPEST) {
+    return { elements: depth > DEEPEST ? Infinity : tags, bytes: 0 };
+  }
+  return new Count(new DOMParser().parseFromString(text, 'text/html'), depth).cost;
+}
+
+/** Tags that begin an element; formatting that nobody ends begins again in each element after it. */
+function countTags(text: string): number {
+  let [elements, open] = [0, 0];
+  for (const [, end, formatting] of text.matchAll(TAG)) {
+    if (formatting) {
+      open = end ? Math.max(0, open - 1) : open + 1;
+    }
+    elements += end ? 0 : 1 + Math.max(0, open - 3);
+    if (elements > 1e9) {
+      break;
+    }
+  }
+  return elements;
+}
+
+class Count {
+  readonly cost: IPageCost = { elements: 0, bytes: 0 };
+  private _sizes = new Map<Element, number>();
+
+  constructor(
+    readonly page: Document,
+    readonly depth: number
+  ) {
+    const all = page.getElementsByTagName('*');
+    for (const element of all) {
+      const many = element.attributes.length - 8;
+      this.cost.elements += Math.max(0, many) + cells(element) + (isFilter(element) ? 20 : 0);
+      for (const { value } of many < 1000 ? element.attributes : []) {
+        this.addresses(value);
+      }
+    }
+    for (const style of page.querySelectorAll('style')) {
+      this.addresses(style.textContent ?? '');
+    }
+    this.cost.elements += this.size(page.documentElement, 0);
+  }
+
+  /** How many elements it is, with those that `use` copies. */
+  private size(element: Element, within: number): number {
+    const known = this._sizes.get(element);
+    if (known !== undefined || within > 2000) {
+      return known ?? Infinity;
+    }
+    this._sizes.set(element, 1); // a circle is not drawn
+    let size = 1;
+    for (const child of element.children) {
+      size += this.size(child, within + 1);
+    }
+    if (element.localName === 'use') {
+      const name = element.getAttribute('href') ?? element.getAttribute('xlink:href') ?? '';
+      const target = name.trim().startsWith('#') ? this.page.getElementById(name.trim().slice(1)) : null;
+      size += target ? this.size(target, within + 1) : 0;
+    }
+    this._sizes.set(element, size);
+    return size;
+  }
+
+  /** Count what the addresses in a text hold. CSS may write any letter as its number. */
+  private addresses(text: string): void {
+    if (text.length < 20) {
+      return;
+    }
+    const plain = text.replace(/\\([0-9a-f]{1,6})\s?/gi, (_, code: string) => {
+      const letter = parseInt(code, 16);
+      return letter < 0x110000 ? String.fromCodePoint(letter) : '';
+    });
+    for (const [, type, data] of plain.matchAll(/data:([^,]{0,200}),([^"')]*)/gi)) {
+      const bytes = addressed(type, data);
+      if (/svg|xml|html/i.test(type)) {
+        const inner = pageCost(new TextDecoder().decode(bytes), this.depth + 1);
+        this.cost.elements += inner.elements;
+        this.cost.bytes += inner.bytes;
+      } else {
+        const size = pictureSize(bytes);
+        this.cost.bytes += size ? pictureBytes(size) : fontBytes(bytes);
+      }
+    }
+  }
+}
+
+function addressed(type: string, data: string): Uint8Array {
+  let text = data;
+  try {
+    text = decodeURIComponent(data);
+  } catch {
+    // No text in UTF-8; as it is.
+  }
+  if (!/;\s*base64\s*$/i.test(type)) {
+    return new TextEncoder().encode(text);
+  }
+  try {
+    return Uint8Array.from(atob(text.replace(/\s/g, '')), letter => letter.charCodeAt(0));
+  } catch {
+    return new Uint8Array();
+  }
+}
+
+/** Cells that a cell of a table takes; rows beyond the last take none. */
+function cells(element: Element): number {
+  return ['colspan', 'span'].reduce(
+    (sum, name) => sum + Math.min(1000, Math.max(0, Number(element.getAttribute(name)) || 0)),
+    0
+  );
+}
+
+const isFilter = (element: Element) => /^fe[A-Z]/i.test(element.localName);
+
+/** Bytes of a compressed font (WOFF), as it says; 0 of anything else. */
+function fontBytes(bytes: Uint8Array): number {
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  const isFont = bytes.length >= 20 && /^wOF[F2]/.test(String.fromCharCode(...bytes.subarray(0, 4)));
+  return isFont ? view.getUint32(16) : 0;
+}

@@ -1,0 +1,181 @@
+/**
+ * How many pixels a picture decodes to, from its headers. The content decides and not the name, as browsers do it: a file
+ * named .png may hold any of these formats.
+ */
+import { boxes, largestSequence } from './iso-boxes';
+
+export interface IPictureSize {
+  width: number;
+  height: number;
+  /** Pictures in it, one after the other. */
+  frames: number;
+  /** Bytes of one pixel while it is decoded. */
+  depth: number;
+}
+
+/** The largest picture in the file; null when it is none that a browser decodes. */
+export function pictureSize(bytes: Uint8Array): IPictureSize | null {
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  try {
+    return READERS.find(({ begins }) => begins.test(start(bytes)))?.read(view) ?? null;
+  } catch (error) {
+    if (error instanceof RangeError) {
+      return null; // it ends within its headers
+    }
+    throw error;
+  }
+}
+
+/** Bytes that a browser needs to show it: the picture, and of a film three of its frames. */
+export function pictureBytes({ width, height, frames, depth }: IPictureSize): number {
+  return width * height * depth * (frames > 1 ? 3 : 1);
+}
+
+const start = (bytes: Uint8Array) => String.fromCharCode(...bytes.subarray(0, 16));
+
+/* eslint-disable no-control-regex */
+const READERS: { begins: RegExp; read: (view: DataView) => IPictureSize | null }[] = [
+  { begins: /^\x89PNG\r\n\x1a\n/, read: readPng },
+  { begins: /^\xff\xd8\xff/, read: readJpeg },
+  { begins: /^GIF8[79]a/, read: readGif },
+  { begins: /^RIFF[^]{4}WEBP/, read: readWebp },
+  { begins: /^BM/, read: readBmp },
+  { begins: /^\0\0[\x01\x02]\0/, read: readIcon },
+  { begins: /^[^]{4}ftyp/, read: readAvif }
+];
+/* eslint-enable no-control-regex */
+
+const ascii = (view: DataView, at: number, length: number) =>
+  String.fromCharCode(...new Uint8Array(view.buffer, view.byteOffset + at, length));
+
+function readPng(view: DataView): IPictureSize {
+  const depth = view.getUint8(24) === 16 ? 8 : 4;
+  let frames = 1;
+  for (let at = 8; at + 12 <= view.byteLength && ascii(view, at + 4, 4) !== 'IDAT'; at += 12 + view.getUint32(at)) {
+    frames = ascii(view, at + 4, 4) === 'acTL' ? view.getUint32(at + 8) : frames;
+  }
+  return { width: view.getUint32(16), height: view.getUint32(20), frames, depth };
+}
+
+function readJpeg(view: DataView): IPictureSize | null {
+  for (let at = 2; ;) {
+    const marker = view.getUint8(at + 1);
+    if (view.getUint8(at) !== 0xff || marker === 0xff || (marker >= 0xd0 && marker <= 0xd8) || marker === 1) {
+      at += 1; // filled up, or without a length
+    } else if (marker >= 0xc0 && marker <= 0xcf && ![0xc4, 0xc8, 0xcc].includes(marker)) {
+      // One that is refined step by step keeps its coefficients, two bytes for each of three colours.
+      const depth = [0xc2, 0xc6, 0xca, 0xce].includes(marker) ? 10 : 4;
+      return { width: view.getUint16(at + 7), height: view.getUint16(at + 5), frames: 1, depth };
+    } else if (marker === 0xda) {
+      return null;
+    } else {
+      at += 2 + view.getUint16(at + 2);
+    }
+  }
+}
+
+function readGif(view: DataView): IPictureSize {
+  const size = { width: view.getUint16(6, true), height: view.getUint16(8, true), frames: 0, depth: 4 };
+  const tableOf = (flags: number) => (flags & 0x80 ? 3 << ((flags & 7) + 1) : 0);
+  try {
+    for (let at = 13 + tableOf(view.getUint8(10)); view.getUint8(at) !== 0x3b;) {
+      if (view.getUint8(at) === 0x2c) {
+        size.frames++;
+        size.width = Math.max(size.width, view.getUint16(at + 1, true) + view.getUint16(at + 5, true));
+        size.height = Math.max(size.height, view.getUint16(at + 3, true) + view.getUint16(at + 7, true));
+        at += 11 + tableOf(view.getUint8(at + 9));
+      } else {
+        at += 2;
+      }
+      while (view.getUint8(at)) {
+        at += 1 + view.getUint8(at);
+      }
+      at += 1;
+    }
+  } catch {
+    // It is shown as far as it goes.
+  }
+  return size;
+}
+
+function readWebp(view: DataView): IPictureSize {
+  const size = { width: 0, height: 0, frames: 0, depth: 4 };
+  const grow = (width: number, height: number) => {
+    size.width = Math.max(size.width, width);
+    size.height = Math.max(size.height, height);
+  };
+  const three = (at: number) => view.getUint16(at, true) + 0x10000 * view.getUint8(at + 2) + 1;
+  const walk = (from: number, to: number) => {
+    for (let at = from; at + 18 <= to;) {
+      const length = view.getUint32(at + 4, true);
+      switch (ascii(view, at, 4)) {
+        case 'VP8X':
+          grow(three(at + 12), three(at + 15));
+          break;
+        case 'VP8 ':
+          grow(view.getUint16(at + 14, true) & 0x3fff, view.getUint16(at + 16, true) & 0x3fff);
+          break;
+        case 'VP8L': {
+          const bits = view.getUint32(at + 9, true);
+          grow((bits & 0x3fff) + 1, ((bits >>> 14) & 0x3fff) + 1);
+          break;
+        }
+        case 'ANMF':
+          size.frames++;
+          grow(three(at + 14), three(at + 17));
+          walk(at + 24, Math.min(to, at + 8 + length));
+      }
+      at += 8 + length + (length & 1);
+    }
+  };
+  walk(12, view.byteLength);
+  return size;
+}
+
+function readBmp(view: DataView): IPictureSize {
+  const old = view.getUint32(14, true) === 12;
+  const width = old ? view.getUint16(18, true) : Math.abs(view.getInt32(18, true));
+  const height = old ? view.getUint16(20, true) : Math.abs(view.getInt32(22, true));
+  return { width, height, frames: 1, depth: 4 };
+}
+
+/** A folder of small pictures, one of which may be a large PNG. */
+function readIcon(view: DataView): IPictureSize {
+  let largest: IPictureSize = { width: 256, height: 256, frames: 1, depth: 4 };
+  for (let entry = 0; entry < Math.min(view.getUint16(4, true), 256); entry++) {
+    const from = view.getUint32(6 + 16 * entry + 12, true);
+    if (from + 40 <= view.byteLength) {
+      const inner = new DataView(view.buffer, view.byteOffset + from);
+      const size =
+        inner.getUint32(0) === 0x89504e47
+          ? readPng(inner)
+          : {
+              width: Math.abs(inner.getInt32(4, true)),
+              height: Math.abs(inner.getInt32(8, true)),
+              frames: 1,
+              depth: 4
+            };
+      largest = pictureBytes(size) > pictureBytes(largest) ? size : largest;
+    }
+  }
+  return largest;
+}
+
+/** AVIF: what its properties say, and what its AV1 streams say, which decide how much is decoded. */
+function readAvif(view: DataView): IPictureSize | null {
+  const size = { width: 0, height: 0, frames: 1, depth: 8 };
+  const grow = (width: number, height: number) => {
+    size.width = Math.max(size.width, width);
+    size.height = Math.max(size.height, height);
+  };
+  for (const { type, at, end } of boxes(view)) {
+    if (type === 'ispe' && at + 12 <= end) {
+      grow(view.getUint32(at + 4), view.getUint32(at + 8));
+    } else if (type === 'tkhd') {
+      size.frames = 2; // a film
+    }
+  }
+  const stream = largestSequence(view);
+  grow(stream.width, stream.height);
+  return size.width ? size : null;
+}

@@ -1,0 +1,48 @@
+/** How many pixels a frame of a film has, from its headers. */
+import { boxes, largestSequence } from './iso-boxes';
+import { matroska } from './matroska';
+
+export interface IVideoSize {
+  width: number;
+  height: number;
+}
+
+/** The largest frame that the file names; null when it names none. */
+export function videoSize(bytes: Uint8Array): IVideoSize | null {
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  try {
+    const sizes = bytes[0] === 0x1a ? matroska(view).tracks : bytes[0] === 0x4f ? [theora(view)] : isoSizes(view);
+    const width = Math.max(0, ...sizes.map(size => size.width));
+    const height = Math.max(0, ...sizes.map(size => size.height));
+    return width && height ? { width, height } : null;
+  } catch (error) {
+    if (error instanceof RangeError) {
+      return null; // it ends within its headers
+    }
+    throw error;
+  }
+}
+
+/** Bytes of the frames that a browser keeps while it shows one. */
+export const videoBytes = ({ width, height }: IVideoSize) => width * height * 1.5 * KEPT;
+const KEPT = 8;
+
+function isoSizes(view: DataView): IVideoSize[] {
+  const sizes: IVideoSize[] = [largestSequence(view)];
+  for (const { type, at, end } of boxes(view)) {
+    if (type === 'tkhd' && end - at >= 84) {
+      sizes.push({ width: view.getUint16(end - 8), height: view.getUint16(end - 4) });
+    } else if (type === 'stsd' && end - at >= 44) {
+      sizes.push({ width: view.getUint16(at + 40), height: view.getUint16(at + 42) });
+    }
+  }
+  return sizes;
+}
+
+function theora(view: DataView): IVideoSize {
+  const head = 27 + view.getUint8(26);
+  const name = view.getUint32(head) === 0x80746865 && view.getUint16(head + 4) === 0x6f72;
+  return name
+    ? { width: view.getUint16(head + 10) * 16, height: view.getUint16(head + 12) * 16 }
+    : { width: 0, height: 0 };
+}

@@ -1,0 +1,23 @@
+/** Markdown that unfolds to far more than it has: tables whose short lines are filled up, and quotes within quotes. */
+
+const CELLS = 20_000;
+const NESTED = /^(?:[ \t]*(?:[>*+-]|\d{1,9}[.)])){40}/m;
+const TABLE = /^[ \t>]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-*:?[ \t]*)+$/gm;
+
+/** Whether a text is better shown as it is. */
+export function isHeavyMarkdown(text: string): boolean {
+  if (NESTED.test(text)) {
+    return true;
+  }
+  let cells = 0;
+  for (const { 0: line, index } of text.matchAll(TABLE)) {
+    const columns = line.split('|').length;
+    const end = text.slice(index).search(/\n[ \t]*\n/);
+    const rows = text.slice(index, end < 0 ? undefined : index + end).split('\n').length;
+    cells += columns * rows;
+    if (cells > CELLS) {
+      return true;
+    }
+  }
+  return false;
+}

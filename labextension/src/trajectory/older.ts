@@ -1,0 +1,27 @@
+/**
+ * Reads events of earlier versions: what they have only inside a text becomes the field that later versions write.
+ * Twin of `trajectory/older.py`, for notebooks and journals that Python does not read again.
+ */
+
+import { IEvent } from '../generated/events';
+
+const AFTER = /\n\n\[Steps remaining: -?\d+\](?:\n[^\n]*)?$/;
+const BEFORE = /^\[A person changed this call before it was executed\.[^\n]*\]\n\n/;
+/** Characters of the end in which the steps that remain are looked for. */
+const LOOKED_AT = 2000;
+
+/** The event with the fields that this version writes; one that has them is returned as it is. */
+export function upgraded(event: IEvent): IEvent {
+  if (event.kind === 'call.finished' && event.after === undefined) {
+    const before = BEFORE.exec(event.observation)?.[0] ?? '';
+    return { ...event, before, after: stepsRemaining(event.observation) };
+  }
+  if (event.kind === 'call.decided' && event.after === undefined && typeof event.observation === 'string') {
+    return { ...event, after: stepsRemaining(event.observation) };
+  }
+  return event;
+}
+
+function stepsRemaining(observation: string): string {
+  return AFTER.exec(observation.slice(-LOOKED_AT))?.[0] ?? '';
+}

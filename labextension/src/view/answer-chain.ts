@@ -1,0 +1,61 @@
+/** Where the answer comes from: the file that holds it, the data that this was made with, and so on to what was given. */
+
+import { h } from './dom';
+import { FileHistory } from './file-history';
+import { IStep } from '../trajectory/fold';
+import { IHost } from './host';
+import { isProgram, madeWith } from './made-with';
+import { shortName } from './warning-text';
+
+interface ILink {
+  path: string;
+  /** The step that wrote it last; null for a file that was given. */
+  step: number | null;
+}
+
+const ANSWER = 'output/answer.txt';
+const LINKS_MOST = 5;
+
+/** The chain from the answer's file on; empty when the run wrote none, or its steps name nothing that it was made with. */
+export function answerChain(steps: readonly IStep[], history: FileHistory): ILink[] {
+  const chain: ILink[] = [];
+  for (let link = written(ANSWER, history, Infinity); link; link = next(link, chain, steps, history)) {
+    chain.push(link);
+    if (chain.length === LINKS_MOST) {
+      break;
+    }
+  }
+  return chain.length > 1 ? chain : [];
+}
+
+/** The last change of a file before a step; null when there is none. */
+function written(path: string, history: FileHistory, before: number): ILink | null {
+  const events = history.files.get(path)?.filter(event => event.step < before && event.what !== 'refused') ?? [];
+  return events.length ? { path, step: events[events.length - 1].step } : null;
+}
+
+/** The data that the step of a link used; a program only when it used no data. */
+function next(link: ILink, chain: readonly ILink[], steps: readonly IStep[], history: FileHistory): ILink | null {
+  const step = steps.find(one => one.number === link.step);
+  const seen = new Set(chain.map(one => one.path));
+  const used = (step ? madeWith(step, history) : []).filter(one => !seen.has(one.path) && one.mark !== 'bad');
+  const data = used.find(one => one.event && !isProgram(one.path)) ?? used.find(one => !isProgram(one.path));
+  // A step that only changed the file: where that was made before.
+  const before = data ? null : written(link.path, history, link.step ?? 0);
+  const found = data ?? used[0];
+  return before ?? (found ? { path: found.path, step: found.event?.step ?? null } : null);
+}
+
+/** "answer.txt (9) ← wind_ms.csv (7) ← weather.csv", each number a link to its step. */
+export function renderChain(chain: readonly ILink[], host: IHost, goTo: (step: number) => void): HTMLElement {
+  const parts = chain.map(({ path, step }, at) => {
+    const name = h('span', { class: 'lsn-chain-file', dir: 'auto', title: path }, shortName(path));
+    const label = host.trans('%1 in step %2', shortName(path), step ?? '');
+    const open = () => goTo(step!);
+    const link =
+      step !== null &&
+      h('button', { type: 'button', class: 'lsn-step-link', 'aria-label': label, onclick: open }, `(${step})`);
+    return h('span', {}, at ? '← ' : '', name, ' ', link);
+  });
+  return h('span', { class: 'lsn-chain' }, ...parts);
+}

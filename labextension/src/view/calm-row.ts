@@ -1,0 +1,59 @@
+/** The row of calm steps: it stands in place of their lines until a reader opens it. */
+
+import { h, setText } from './dom';
+import { ICalmSteps } from './calm-steps';
+import { IHost } from './host';
+import { StepView } from './step';
+
+export class CalmRow {
+  readonly node: HTMLElement;
+  private _head: HTMLButtonElement;
+  private _numbers = h('span', {});
+  private _words = h('span', { class: 'lsn-what' });
+  private _figures = h('span', { class: 'lsn-fig' });
+  private _views: StepView[] = [];
+  private _open = false;
+
+  constructor(private _host: IHost) {
+    const sign = h('span', { class: 'lsn-calm-sign', 'aria-hidden': 'true' });
+    const toggle = () => this.setOpen(!this._open);
+    this._head = h(
+      'button',
+      { class: 'lsn-calm-head', type: 'button', onclick: toggle },
+      h('span', { class: 'lsn-n' }, this._numbers, sign),
+      this._words
+    );
+    this.node = h('div', { class: 'lsn-calm', role: 'listitem' }, this._head, this._figures);
+    this.setOpen(false);
+  }
+
+  /** Stand for these steps. */
+  show(calm: ICalmSteps, views: StepView[]): void {
+    this._views.filter(view => !views.includes(view)).forEach(view => view.setFolded(false));
+    this._views = views;
+    const [first, last] = [calm.steps[0], calm.steps[calm.steps.length - 1]];
+    setText(this._numbers, `${first.number}–${last.number}`);
+    setText(this._words, calm.words);
+    setText(this._figures, calm.figures);
+    this.node.setAttribute('aria-label', this._host.trans('Steps %1 to %2', first.number, last.number));
+    views[0].node.before(this.node);
+    this.setOpen(this._open);
+  }
+
+  has(view: StepView): boolean {
+    return this._views.includes(view);
+  }
+
+  /** Show the lines of the steps, or this row alone. */
+  setOpen(open: boolean): void {
+    this._open = open;
+    this._head.setAttribute('aria-expanded', String(open));
+    this._views.forEach(view => view.setFolded(!open));
+  }
+
+  /** Show the steps as if they were not calm. */
+  remove(): void {
+    this._views.forEach(view => view.setFolded(false));
+    this.node.remove();
+  }
+}

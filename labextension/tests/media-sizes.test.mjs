@@ -1,0 +1,113 @@
+// What files decode to, by their headers: what is above a bound waits for a click. What they then take: tests/browser/test_bombs.py.
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { test } from 'node:test';
+import { cpuTime } from './cpu.mjs';
+import { lsn, place, until } from './dom.mjs';
+import { bundle, event } from './runs.mjs';
+
+const table = JSON.parse(readFileSync(new URL('../../tests/data/media_sizes.json', import.meta.url), 'utf8'));
+const read = {
+  picture: bytes => {
+    const size = lsn.pictureSize(bytes);
+    return size && [size.width, size.height, size.frames, size.depth];
+  },
+  sound: bytes => lsn.soundSize(bytes)?.samples ?? null,
+  film: bytes => {
+    const size = lsn.videoSize(bytes);
+    return size && [size.width, size.height];
+  }
+};
+
+for (const { name, kind, data, is } of table) {
+  test(`the size of a ${kind}: ${name}`, () => {
+    const bytes = new Uint8Array(Buffer.from(data, 'base64'));
+    assert.deepEqual(read[kind](bytes), is);
+    for (const other of Object.values(read)) {
+      for (let end = 0; end < bytes.length; end += Math.ceil(bytes.length / 50)) {
+        other(bytes.subarray(0, end)); // half a file throws nothing
+      }
+    }
+  });
+}
+
+test('any bytes cost little', () => {
+  const from = cpuTime();
+  for (const step of [1, 7, 255]) {
+    const bytes = Uint8Array.from({ length: 2_000_000 }, (_, i) => (i * step) % 256);
+    for (const start of [
+      '',
+      'RIFF0000WEBP',
+      'GIF89a',
+      'OggS',
+      'fLaC',
+      '0000ftypavif',
+      '\x1a\x45\xdf\xa3',
+      '\xff\xd8\xff'
+    ]) {
+      bytes.set(Buffer.from(start, 'latin1'));
+      Object.values(read).forEach(one => one(bytes));
+    }
+  }
+  assert.ok(cpuTime() - from < 15_000);
+});
+
+const copies = levels =>
+  `<svg><rect id="g0"/>${Array.from({ length: levels }, (_, i) => `<g id="g${i + 1}">${`<use href="#g${i}"/>`.repeat(10)}</g>`).join('')}</svg>`;
+const large = `data:image/png;base64,${table.find(row => row.name === 'cut png').data}`;
+const PAGES = {
+  'a plain page': ['<h1>a</h1>'.repeat(100), 300, 0],
+  'a circle': ['<svg><g id="a"><use href="#a"/></g></svg>', 10, 0],
+  copies: [copies(6), 1e6, 0],
+  'formatting that nobody ends': [
+    `${Array.from({ length: 500 }, (_, i) => `<b a=${i}>`).join('')}${'<p>'.repeat(500)}`,
+    200_000,
+    0
+  ],
+  'a picture': [`<img src="${large}">`, 1, 7.2e9],
+  'a picture in a style': [`<style>p { background: url("\\64 ata${large.slice(4)}") }</style>`, 1, 7.2e9],
+  'a drawing in a page': [`<img src="data:image/svg+xml,${encodeURIComponent(copies(6))}">`, 1e6, 0],
+  cells: ['<td colspan=1000>'.repeat(2) + '<table><tr>' + '<td colspan=1000>'.repeat(100), 100_000, 0]
+};
+
+for (const [name, [text, elements, bytes]] of Object.entries(PAGES)) {
+  test(`what a page takes: ${name}`, () => {
+    const cost = lsn.pageCost(text);
+    assert.equal(cost.bytes, bytes);
+    assert.ok(
+      name.startsWith('a ') && !bytes && !/in a page/.test(name) ? cost.elements < elements : cost.elements >= elements
+    );
+  });
+}
+
+const MARKDOWN = [
+  ['# a\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n- x\n  - y\n    > z\n', false],
+  [`${'|a'.repeat(2000)}\n${'|-'.repeat(2000)}\n${'|b\n'.repeat(500)}`, true],
+  ['>'.repeat(1000), true],
+  ['- '.repeat(1000), true]
+];
+test('Markdown that unfolds is text', () =>
+  MARKDOWN.forEach(([text, heavy]) => assert.equal(lsn.isHeavyMarkdown(text), heavy, text.slice(0, 20))));
+
+test('what a PDF says of itself', () => {
+  const text = '<</Type /Pages /Count 900>> <</Subtype /Image /Width 20 /Height 10>> trailer <</Size 77>>';
+  assert.deepEqual(lsn.pdfSize(text), { pages: 900, objects: 77, pictures: 800 });
+});
+
+test('a file above a bound is made only after a click, by its content and whatever its name', async () => {
+  const picture = Buffer.from(table.find(row => row.name === 'cut png').data, 'base64');
+  const saved = event('artifact', {
+    step: null,
+    path: 'a.jpg',
+    mime: '',
+    size: picture.length,
+    sha256: '0'.repeat(64)
+  });
+  place.replaceChildren();
+  lsn.showFile(bundle([saved], { 'a.jpg': picture }), 'a.jpg');
+  await until(() => place.querySelector('.lsn-artifact-body:not([aria-busy])'));
+  assert.match(place.textContent, /This picture decodes to 6\.7 GB \(30000 × 30000 pixels\)/);
+  assert.equal(place.querySelector('img'), null);
+  [...place.querySelectorAll('button')].find(one => one.textContent === 'Show it anyway').click();
+  assert.ok(place.querySelector('img'));
+});

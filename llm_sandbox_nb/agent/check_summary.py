@@ -1,0 +1,110 @@
+"""The verdict on the output of a check's command: how many tests passed, as their runner says, in a few words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from llm_sandbox_nb.formatting import shorten
+from llm_sandbox_nb.plain_text import plain
+
+LINES: Final = 40
+"""Lines at the end of an output in which a summary is looked for."""
+_WIDTH = 80
+_PYTEST_ALONE = re.compile(r"\s*(?:\S*python[\d.]*\s+-m\s+)?(?:\S*/)?(?:pytest|py\.test)(?:\s[^;&|<>]*)?")
+"""A command that is pytest and nothing else: it always writes a summary, unless the code under test ends it."""
+
+
+@dataclass(frozen=True)
+class TestCount:
+    """What a test runner says at its end."""
+
+    __test__ = False  # no test of pytest
+
+    runner: str
+    passed: int
+    failed: int = 0
+    others: str = ""
+    """What is said of the rest, as in `2 skipped`."""
+
+    @property
+    def words(self) -> str:
+        """As in `pytest 1 failed, 11 passed`."""
+        parts = [f"{self.failed:,} failed"] if self.failed else []
+        parts += [f"{self.passed:,} passed"] if self.passed or not self.failed else []
+        return f"{self.runner} {', '.join([*parts, *filter(None, [self.others])])}"
+
+
+def _pytest(text: str) -> TestCount | None:
+    found = re.findall(
+        r"^=*\s*((?:\d+ [a-z]+(?:, )?)+|no tests ran) in [\d.]+s(?: \([\d:]+\))?\s*=*$", text, re.MULTILINE
+    )
+    if not found:
+        return None
+    counts = {name: int(number) for number, name in re.findall(r"(\d+) ([a-z]+)", found[-1])}
+    failed = counts.get("failed", 0) + counts.get("error", 0) + counts.get("errors", 0)
+    others = ", ".join(f"{counts[name]:,} {name}" for name in ("skipped", "xfailed") if name in counts)
+    return TestCount("pytest", counts.get("passed", 0), failed, others)
+
+
+def _unittest(text: str) -> TestCount | None:
+    found = re.search(
+        r"^Ran (\d+) tests? in [\d.]+s\s+(OK|FAILED|NO TESTS RAN)(?: \((.*)\))?\s*\Z", text, re.MULTILINE
+    )
+    if not found:
+        return None
+    named = {name: int(number) for name, number in re.findall(r"([a-z][a-z ]*)=(\d+)", found[3] or "")}
+    failed = named.get("failures", 0) + named.get("errors", 0) + named.get("unexpected successes", 0)
+    skipped = named.get("skipped", 0)
+    passed = max(0, int(found[1]) - failed - skipped)
+    return TestCount("unittest", passed, failed, f"{skipped:,} skipped" if skipped else "")
+
+
+def _cargo(text: str) -> TestCount | None:
+    found = re.findall(r"^test result: \w+\. (\d+) passed; (\d+) failed;", text, re.MULTILINE)
+    passed, failed = (sum(int(one[place]) for one in found) for place in (0, 1))
+    return TestCount("cargo test", passed, failed) if found else None
+
+
+def _javascript(text: str) -> TestCount | None:
+    """The summaries of Jest and Vitest, of `node --test` and of Mocha."""
+    if found := re.findall(r"^\s*Tests:?\s+(.*\d+ (?:passed|failed|total).*)$", text, re.MULTILINE):
+        counts = {name: int(number) for number, name in re.findall(r"(\d+) (passed|failed)", found[-1])}
+        return TestCount("tests", counts.get("passed", 0), counts.get("failed", 0))
+    passed = re.findall(r"^(?:#|ℹ) pass (\d+)$|^\s*(\d+) passing\b", text, re.MULTILINE)
+    failed = re.findall(r"^(?:#|ℹ) fail (\d+)$|^\s*(\d+) failing\b", text, re.MULTILINE)
+    if not passed:
+        return None
+    return TestCount("tests", int("".join(passed[-1])), int("".join(failed[-1])) if failed else 0)
+
+
+_READERS: tuple[Callable[[str], TestCount | None], ...] = (_pytest, _unittest, _cargo, _javascript)
+
+
+def tests_counted(output: str) -> TestCount | None:
+    """What a test runner says in the last lines of an output; None when no known one says something."""
+    end = "\n".join(plain(output).rstrip().split("\n")[-LINES:])
+    return next((found for reader in _READERS if (found := reader(end)) is not None), None)
+
+
+def judged(command: str, output: str, exit_code: int | None) -> tuple[bool, str]:
+    """Whether a command that ended has passed, and that in a few words.
+
+    Exit code 0 is not enough where a runner says that no test passed, and where pytest was ended before its summary:
+    code under test that ends the program with exit code 0 would pass otherwise.
+    """
+    counted = tests_counted(output)
+    if counted is not None:
+        if exit_code == 0 and not counted.failed and not counted.passed:
+            return False, f"{counted.words}: no test passed"
+        return exit_code == 0 and not counted.failed, counted.words
+    name = shorten(" ".join(command.split()), _WIDTH, "…")
+    if exit_code != 0:
+        last = next((line.strip() for line in reversed(plain(output).split("\n")) if line.strip()), "")
+        ended = "it was ended" if exit_code is None else f"exit {exit_code}"
+        return False, ": ".join(filter(None, [f"{name}, {ended}", shorten(last, _WIDTH, "…")]))
+    if _PYTEST_ALONE.fullmatch(command):
+        return False, "pytest wrote no summary: the code under test may have ended it (use -q at most once)"
+    return True, name

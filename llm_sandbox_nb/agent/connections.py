@@ -1,0 +1,97 @@
+"""Connections of a sandbox whose network is an allow-list, as events of the run that uses it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.formatting import format_size
+from llm_sandbox_nb.sandbox.contract import Connection, Network
+from llm_sandbox_nb.trajectory import events as ev
+
+MOST = 50
+"""Connections of one step that have an event each; others are counted."""
+
+logger = logging.getLogger(__name__)
+
+
+class ConnectionRecord:
+    """Records connections from `begin` to `close`."""
+
+    def __init__(
+        self, network: Network, recorder: Recorder, step: Callable[[], int], refused: Callable[[str], None]
+    ) -> None:
+        """`step` gives the number of the step that is executed; `refused` hears of hosts that are not in the list."""
+        self._network = network
+        self._recorder = recorder
+        self._step = step
+        self._refused = refused
+        self._counted = (-1, 0)
+        network.on_connection = self._record
+
+    def _record(self, connection: Connection) -> None:
+        step, count = self._step(), 0
+        if self._counted[0] == step:
+            count = self._counted[1]
+        else:
+            self._tell_others()
+        self._counted = (step, count + 1)
+        if count < MOST:
+            self._emit(connection_event(connection, step))
+            if connection.decision == "refused" and connection.host and not connection.rule:
+                self._refused(f"{_bracketed(connection.host)}:{connection.port}")
+
+    def _tell_others(self) -> None:
+        """Record how many connections of the step have no event."""
+        step, count = self._counted
+        self._counted = (step, min(count, MOST))
+        if count > MOST:
+            more = count - MOST
+            self._emit(ev.ConnectionMade(step=step, line=f"and {more} more", more=more))
+
+    def _emit(self, event: ev.ConnectionMade) -> None:
+        try:
+            self._recorder.emit(event)
+        except OSError:  # the loop finds it at its next event, and ends the run
+            logger.warning("a connection could not be recorded", exc_info=True)
+
+    def close(self) -> None:
+        """Record no more of them in this run; say so where the network has ended before."""
+        if self._network.on_connection == self._record:
+            self._network.on_connection = None
+        self._tell_others()
+        if self._network.closed:
+            line = f"nothing was let through any more: {self._network.closed}"
+            self._emit(ev.ConnectionMade(step=self._step() or None, line=line, decision="failed"))
+
+
+def connection_event(connection: Connection, step: int) -> ev.ConnectionMade:
+    """The event of one connection."""
+    return ev.ConnectionMade(
+        step=step or None,
+        line=connection_line(connection),
+        host=connection.host,
+        port=connection.port,
+        decision=connection.decision,
+        reason=connection.reason,
+        rule=connection.rule,
+        address=connection.address,
+        secrets=connection.secrets,
+        sent=connection.sent,
+        received=connection.received,
+        duration=connection.duration,
+    )
+
+
+def connection_line(connection: Connection) -> str:
+    """A connection in a few words: `example.org:443 · 2.1 MB`, or `refused: ten.example:22, private address`."""
+    where = f"{_bracketed(connection.host)}:{connection.port}" if connection.host else "a request"
+    if connection.decision != "allowed":
+        return f"{connection.decision}: {where}, {connection.reason}"
+    secrets = f" · with {', '.join(connection.secrets)}" if connection.secrets else ""
+    return f"{where} · {format_size(connection.sent + connection.received)}{secrets}"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

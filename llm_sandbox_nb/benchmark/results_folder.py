@@ -1,0 +1,171 @@
+"""The folder of a benchmark as a whole: its settings, its plan, and the lock of the start that works in it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from llm_sandbox_nb.benchmark.results import CONFIG, Key, Result, ResultsError, read_results
+from llm_sandbox_nb.trajectory.whole_file import write_whole
+
+LOCK = "lock"
+PLAN = "plan"
+_MAY_COME_LATER = "judge_model"
+"""It counts for judged tasks only, and these are not begun without one."""
+
+
+@dataclass
+class PlannedCell:
+    """One task in one mode. `rows`: how often each row is to be done, by its id."""
+
+    task: str
+    mode: str
+    source: str = ""
+    """The name or the folder of the task."""
+    data: str | None = None
+    """As `--data`; None: the task's own."""
+    rows: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def results(self) -> int:
+        """How many results there are to be."""
+        return sum(self.rows.values())
+
+
+class FolderLock:
+    """Keeps a second start out of a folder of results, until `release` or the end of this process.
+
+    Raises:
+        ResultsError: another start works in it.
+    """
+
+    def __init__(self, out: Path) -> None:
+        path = out / LOCK
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._file)
+            holder = path.read_text("utf-8", "replace").strip() or "another process"
+            raise ResultsError(
+                f"Another start works in {out} ({holder[:100]}): wait for its end, or choose another --out."
+            ) from error
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Let others in."""
+        if self._file >= 0:
+            os.close(self._file)  # the file stays: who removed it could let two in
+            self._file = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def read_config(out: Path) -> dict[str, Any]:
+    """What `config.json` says; empty when there is none.
+
+    Raises:
+        ResultsError: it cannot be read.
+    """
+    path = out / CONFIG
+    if not path.exists():
+        return {}
+    try:
+        return dict(json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise ResultsError(f"{path} cannot be read ({error}): remove it, or choose another --out.") from error
+
+
+def check_config(out: Path, config: dict[str, Any]) -> None:
+    """Remember what these results are measured with, or compare it with what an earlier start remembered.
+
+    Raises:
+        ResultsError: it differs; results of different settings do not go into one folder.
+    """
+    before = read_config(out)
+    plan = before.pop(PLAN, [])
+    if not before:
+        _write_config(out, config | {PLAN: plan})
+        return
+    asked, known = _filled(config, before), _filled(before, config)
+    different = sorted(key for key in {*known, *asked} if known.get(key) != asked.get(key))
+    if different:
+        key = different[0]
+        raise ResultsError(
+            f"{out} holds results with {key} {known.get(key)!r}, not {asked.get(key)!r}: choose another --out."
+        )
+    if known[_MAY_COME_LATER] != before.get(_MAY_COME_LATER):
+        _write_config(out, known | {PLAN: plan})
+
+
+def change_judge(out: Path, judge_model: str | None) -> None:
+    """Remember another judge: all answers were scored again by it."""
+    config = read_config(out)
+    if judge_model and config.get(_MAY_COME_LATER) != judge_model:
+        _write_config(out, config | {_MAY_COME_LATER: judge_model})
+
+
+def _filled(config: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    return config | {_MAY_COME_LATER: config.get(_MAY_COME_LATER) or other.get(_MAY_COME_LATER)}
+
+
+def _write_config(out: Path, config: dict[str, Any]) -> None:
+    write_whole(out / CONFIG, json.dumps(config, indent=2, sort_keys=True).encode())
+
+
+def read_plan(out: Path) -> list[PlannedCell]:
+    """What is planned in a folder, a cell for each task and mode; empty in a folder of an earlier version.
+
+    Raises:
+        ResultsError: `config.json` cannot be read.
+    """
+    try:
+        return [PlannedCell(**one) for one in read_config(out).get(PLAN) or ()]
+    except (AttributeError, TypeError) as error:
+        raise ResultsError(f"{out / CONFIG} holds a {PLAN} that is none: remove that key.") from error
+
+
+def add_to_plan(out: Path, cells: Iterable[PlannedCell], rows: Mapping[str, Iterable[str]]) -> None:
+    """Add cells to the plan. `rows`: the ids of all rows that a task has now; others are no longer part of it."""
+    known = {(one.task, one.mode): one for one in read_plan(out)}
+    for cell in cells:
+        before = known.get((cell.task, cell.mode))
+        planned = dict(before.rows) if before else {}
+        for identity, repeats in cell.rows.items():
+            planned[identity] = max(repeats, planned.get(identity, 0))
+        known[cell.task, cell.mode] = PlannedCell(cell.task, cell.mode, cell.source, cell.data, planned)
+    for one in known.values():
+        if one.task in rows:
+            there = set(rows[one.task])
+            one.rows = {identity: repeats for identity, repeats in one.rows.items() if identity in there}
+    plan = [asdict(one) for _, one in sorted(known.items())]
+    _write_config(out, read_config(out) | {PLAN: plan})
+
+
+def counted_results(out: Path) -> list[Result]:
+    """The newest result of each item that is planned: rows that were taken out of the data do not count.
+
+    Raises:
+        ResultsError: a file cannot be read, or holds a line that is no result.
+    """
+    plan = {(one.task, one.mode): one.rows for one in read_plan(out)}
+
+    def counts(key: Key) -> bool:
+        task, mode, item, repeat = key
+        return (task, mode) not in plan or repeat < plan[task, mode].get(item, 0)
+
+    return [result for result in read_results(out) if counts(result.key)]

@@ -1,0 +1,99 @@
+"""Send the outcome of each test to the collector when it is known: a plug-in of pytest, and a runner of unittest.
+
+This runs inside of sandboxes, with whatever Python the tests have: it needs 3.6 and the standard library only. Nothing
+changes what was sent: the collector is a process of its own, see `results_collector`.
+"""
+
+from __future__ import annotations
+
+import _socket  # not `socket`: the repository may have a module of that name
+import os
+import sys
+import unittest
+from typing import Any
+
+SOCKET = os.path.join(os.path.dirname(os.path.abspath(__file__)), "results")  # noqa: PTH100, PTH118, PTH120
+_channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+_connected: list[bool] = []
+
+
+def send(test: str, outcome: str) -> None:
+    """Send one line."""
+    if not _connected:
+        _channel.connect(SOCKET)
+        _connected.append(True)
+    _channel.sendall(("%s\t%s\n" % (outcome, test.encode("unicode_escape").decode("ascii"))).encode("ascii"))  # noqa: UP031
+
+
+# ------------------------------------------------------------------------------------------------- pytest
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    """Each part of a test (set-up, call, tear-down); with pytest-xdist in the process that has all reports."""
+    if report.failed:
+        send(report.nodeid, "failed")
+    elif report.skipped:
+        send(report.nodeid, "expected to fail" if hasattr(report, "wasxfail") else "skipped")
+    elif report.passed and report.when == "call":
+        send(report.nodeid, "passed")
+
+
+def pytest_collectreport(report: Any) -> None:
+    """A file or class whose tests cannot be found."""
+    if report.failed:
+        send(report.nodeid, "failed")
+
+
+def pytest_configure(config: Any) -> None:
+    """With pytest-xdist the workers send nothing."""
+    if hasattr(config, "workerinput"):
+        config.pluginmanager.unregister(sys.modules[__name__])
+
+
+# ------------------------------------------------------------------------------------------------- unittest
+
+
+class _Result(unittest.TextTestResult):
+    def addSuccess(self, test: Any) -> None:  # noqa: N802
+        super().addSuccess(test)
+        send(test.id(), "passed")
+
+    def addFailure(self, test: Any, err: Any) -> None:  # noqa: N802
+        super().addFailure(test, err)
+        send(test.id(), "failed")
+
+    def addError(self, test: Any, err: Any) -> None:  # noqa: N802
+        super().addError(test, err)
+        send(test.id(), "failed")
+
+    def addSkip(self, test: Any, reason: str) -> None:  # noqa: N802
+        super().addSkip(test, reason)
+        send(test.id(), "skipped")
+
+    def addExpectedFailure(self, test: Any, err: Any) -> None:  # noqa: N802
+        super().addExpectedFailure(test, err)
+        send(test.id(), "expected to fail")
+
+    def addUnexpectedSuccess(self, test: Any) -> None:  # noqa: N802
+        super().addUnexpectedSuccess(test)
+        send(test.id(), "failed")
+
+    def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:  # noqa: N802
+        super().addSubTest(test, subtest, err)
+        if err is not None:
+            send(test.id(), "failed")
+
+
+class _Runner(unittest.TextTestRunner):
+    resultclass: Any = _Result
+
+
+def main() -> None:
+    """Run the tests that the arguments name, and exit as `python -m unittest` does."""
+    sys.argv[0] = "python -m unittest"
+    sys.path[0] = os.getcwd()  # noqa: PTH109 - as for `-m`
+    unittest.main(module=None, testRunner=_Runner)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""The score of a benchmark in the record of its run: a check like any other, after the run has ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from llm_sandbox_nb.benchmark.results import Result
+from llm_sandbox_nb.benchmark.text_scorers import Score
+from llm_sandbox_nb.formatting import format_number
+from llm_sandbox_nb.plain_text import first_line
+from llm_sandbox_nb.sandbox.isolations import isolates
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.journal import Journal, read_journal
+from llm_sandbox_nb.trajectory.run_folder import JOURNAL
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
+
+_SUMMARY = 160
+_OUTCOMES: dict[float | None, Literal["passed", "failed", "error"]] = {
+    None: "error",
+    0.0: "failed",
+    1.0: "passed",
+}
+
+
+def record_score(folder: Path, trajectory: Trajectory, scorer: str, score: Score) -> None:
+    """Add what a scorer found to the journal in `folder`; nothing when it gave no score and did not fail.
+
+    1 is a check that passed, 0 one that failed. A scorer that works in a sandbox can be tampered with in `process`.
+
+    Raises:
+        JournalError, OSError: the journal cannot be written.
+    """
+    if score.value is None and not score.failed:
+        return
+    name = Path(scorer).name
+    detail = first_line(str(ev.clean_text(score.detail)), _SUMMARY)
+    outcome: Literal["passed", "failed", "score", "error"] = "score"
+    if score.value in _OUTCOMES:
+        outcome = _OUTCOMES[score.value]
+    number = format_number(score.value) if outcome == "score" and score.value is not None else ""
+    protection = trajectory.sandbox.protection if trajectory.sandbox else {}
+    verdict = ev.Verdict(
+        outcome=outcome,
+        summary=number or ": ".join(filter(None, [name, detail])),
+        protected=scorer != "swe" or isolates(protection.get("isolation")),
+    )
+    event = ev.Checked(
+        parent=trajectory.head,
+        number=len(trajectory.checks) + 1,
+        what=name,
+        verdict=verdict,
+        score=score.value,
+        output=detail,
+    )
+    journal = Journal(folder)
+    try:
+        journal.append(event)
+    finally:
+        journal.close()
+    trajectory.add(event)
+
+
+def record_result(out: Path, result: Result, scorer: str) -> None:
+    """Add a score that came later, as a judge's does, to the record of its run below `out`, where that is here.
+
+    Raises:
+        JournalError, OSError: the record cannot be read or written.
+    """
+    folder = out / result.run
+    if result.run and (folder / JOURNAL).is_file():
+        score = Score(result.score, result.detail, failed=bool(result.error_kind))
+        record_score(folder, Trajectory(read_journal(folder)), scorer, score)

@@ -1,0 +1,57 @@
+"""What a benchmark has spent: also on attempts that were lost, and on those of a start that was killed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from llm_sandbox_nb.analysis.load import Loaded
+from llm_sandbox_nb.analysis.usage import times_of, tokens_of
+from llm_sandbox_nb.benchmark.results import Result, all_results
+from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
+from llm_sandbox_nb.trajectory.run_folder import JOURNAL
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
+
+
+@dataclass
+class Spent:
+    """Sums over attempts. `tokens`: as billed; `cost`: US dollars, None when that of an attempt is unknown."""
+
+    attempts: int = 0
+    tokens: int = 0
+    cost: float | None = 0.0
+    seconds: float = 0.0
+
+    def add(self, tokens: int, cost: float | None, seconds: float) -> None:
+        """One more attempt."""
+        self.attempts += 1
+        self.tokens += tokens
+        self.cost = None if self.cost is None or cost is None else self.cost + cost
+        self.seconds += seconds
+
+
+def spent_in(out: Path) -> dict[tuple[str, str], Spent]:
+    """What each task and mode has spent. Results say it; of attempts that came to none, their journals do."""
+    found: dict[tuple[str, str], Spent] = {}
+    told: dict[str, Result] = {result.run: result for result in all_results(out) if result.run}
+    for result in told.values():
+        cell = found.setdefault((result.task, result.mode), Spent())
+        cell.add(result.billed_tokens, result.cost, result.wall_time)
+    for journal in sorted(out.glob(f"*/*/runs/*/*/{JOURNAL}")):
+        run = journal.parent.relative_to(out)
+        if run.as_posix() not in told:
+            _add_lost(found.setdefault((run.parts[0], run.parts[1]), Spent()), journal)
+    return found
+
+
+def _add_lost(cell: Spent, journal: Path) -> None:
+    """Add an attempt of which only the journal is left; one that asked for nothing adds nothing."""
+    try:
+        trajectory = Trajectory(read_journal(journal))
+    except (OSError, ValueError, JournalError):
+        return
+    if not any(step.replied for step in trajectory.steps):
+        return
+    tokens = tokens_of(trajectory)
+    times = times_of(Loaded("", "", "journal", journal, trajectory))
+    cell.add(tokens.billed, tokens.cost, times.wall or times.model + (times.tools or 0.0))

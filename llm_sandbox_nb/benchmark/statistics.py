@@ -1,0 +1,128 @@
+"""Intervals and tests: how far a score may be from the truth, and whether two scores differ.
+
+Wilson's interval for shares of right answers, the bootstrap over items for everything else, McNemar's exact test and
+the paired bootstrap for two sets of scores on the same items, pass@k and pass^k where items were repeated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+RESAMPLES = 10_000
+SEED = 20_260_122
+"""Fixed, so that the same results give the same interval."""
+_BATCH = 1000
+"""Resamples that are in memory at once."""
+_Z = 1.959963984540054
+"""The normal quantile of a 95 % interval."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean and its 95 % interval. The bounds are None for one item, or where all values are alike."""
+
+    mean: float
+    low: float | None = None
+    high: float | None = None
+
+
+def score_interval(values: Sequence[float]) -> Interval | None:
+    """The mean of items' scores, each 0 to 1, with Wilson's interval; the bootstrap's where scores are fractions."""
+    if not values:
+        return None
+    mean = math.fsum(values) / len(values)
+    if len(values) == 1:
+        return Interval(mean)
+    alike = min(values) == max(values)
+    if alike or all(value in (0.0, 1.0) for value in values):
+        return Interval(mean, *wilson(mean, len(values)))
+    return bootstrap(values)
+
+
+def wilson(share: float, number: int) -> tuple[float, float]:
+    """Wilson's interval of a share of `number` items: it never has a width of zero."""
+    square = _Z**2
+    middle = (share + square / (2 * number)) / (1 + square / number)
+    half = _Z * math.sqrt(share * (1 - share) / number + square / (4 * number**2)) / (1 + square / number)
+    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
+
+
+def bootstrap(values: Sequence[float], resamples: int = RESAMPLES) -> Interval | None:
+    """The percentile interval of a mean over items, by drawing items with replacement; None without any."""
+    if not values:
+        return None
+    import numpy
+
+    data = numpy.asarray(values, dtype=float)
+    mean = float(data.mean())
+    if len(data) == 1 or data.min() == data.max():
+        return Interval(mean)
+    chance = numpy.random.default_rng(SEED)
+    batches = [min(_BATCH, resamples - start) for start in range(0, resamples, _BATCH)]
+    means = numpy.concatenate([
+        data[chance.integers(0, len(data), size=(size, len(data)))].mean(axis=1) for size in batches
+    ])  # fmt: skip
+    low, high = numpy.percentile(means, [2.5, 97.5])
+    return Interval(mean, float(low), float(high))
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Two sets of scores over the items that both have. `better`: items that the first scores higher."""
+
+    items: int
+    delta: Interval
+    better: int
+    worse: int
+    p: float | None
+    """McNemar's exact two-sided test; None where an item's score is neither 0 nor 1."""
+
+
+def paired(first: Mapping[str, float], second: Mapping[str, float]) -> Paired | None:
+    """`first` less `second`; None when no item has both."""
+    common = sorted(first.keys() & second.keys())
+    deltas = [first[item] - second[item] for item in common]
+    interval = bootstrap(deltas)
+    if interval is None:
+        return None
+    better, worse = sum(delta > 0 for delta in deltas), sum(delta < 0 for delta in deltas)
+    whole = all(scores[item] in (0.0, 1.0) for item in common for scores in (first, second))
+    return Paired(len(common), interval, better, worse, mcnemar(better, worse) if whole else None)
+
+
+def mcnemar(better: int, worse: int) -> float:
+    """The chance of a split at least so uneven when both are equally good: the exact binomial test."""
+    number = better + worse
+    tail = sum(math.comb(number, k) for k in range(min(better, worse) + 1))
+    return min(1.0, float(2 * tail / 2**number))
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Means over items: at least one of `k` attempts is right (`any`, pass@k), and all are (`all`, pass^k)."""
+
+    k: int
+    any: float
+    all: float
+
+
+def passes(repeats: Iterable[Sequence[float]]) -> list[Passes]:
+    """pass@k and pass^k, by the unbiased estimates, for 1, 2, 4, ... and all repeats that every item has.
+
+    `repeats`: the scores of each item. An attempt is right when its score is 1. Empty without repeats.
+    """
+    items = [(len(scores), sum(score == 1.0 for score in scores)) for scores in repeats if scores]
+    most = min((number for number, _ in items), default=0)
+    if most < 2:
+        return []
+    ks = sorted({*(2**n for n in range(most.bit_length()) if 2**n <= most), most})
+    return [
+        Passes(
+            k,
+            math.fsum(1 - math.comb(n - right, k) / math.comb(n, k) for n, right in items) / len(items),
+            math.fsum(math.comb(right, k) / math.comb(n, k) for n, right in items) / len(items),
+        )
+        for k in ks
+    ]

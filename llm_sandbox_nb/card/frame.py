@@ -1,0 +1,105 @@
+"""The closed frame in which a page of the model is shown, first without its scripts.
+
+`labextension/src/artifacts/frame.ts` is the same for the trajectory view.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import re
+import zlib
+
+from llm_sandbox_nb.card.static_page import static_page
+from llm_sandbox_nb.card.text import card_file, json_for_script
+from llm_sandbox_nb.encoded_text import text_of
+
+
+def _policy(*, scripts: bool) -> str:
+    """As `policy` in `labextension/src/artifacts/frame.ts`, without a network."""
+    return "; ".join(
+        [
+            "default-src 'none'",
+            "script-src 'unsafe-inline' 'unsafe-eval' data: blob:" if scripts else "script-src 'none'",
+            "style-src 'unsafe-inline' data:",
+            "img-src data: blob:",
+            "media-src data: blob:",
+            "font-src data:",
+            "worker-src blob:" if scripts else "worker-src 'none'",
+            "frame-src 'none'",
+            "form-action 'none'",
+            "base-uri 'none'",
+        ]
+    )
+
+
+POLICY = _policy(scripts=True)
+STATIC_POLICY = _policy(scripts=False)
+REMAINDER = (
+    "Its scripts run in a frame that cannot read this page or load from the network. Once you click into it, it gets "
+    "your keys and can play sound, copy to the clipboard and ask for a file. A hostile page can still send a few bytes "
+    "in the host name of an address that it tries to open."
+)
+
+
+def _head(policy: str) -> str:
+    return (
+        f'<!doctype html><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta http-equiv="x-dns-prefetch-control" content="off"><meta name="referrer" content="no-referrer">'
+    )
+
+
+PRELUDE = (
+    '<script>for(const name of ["RTCPeerConnection","webkitRTCPeerConnection","RTCDataChannel","RTCIceTransport",'
+    '"WebTransport","EyeDropper"])delete window[name];'
+    "for(const one of [window,HTMLElement.prototype,SVGElement.prototype]){const focus=one.focus;"
+    "one.focus=function(how){if(document.hasFocus())focus.call(this,how)}}</script>"
+)
+"""As in `labextension/src/artifacts/frame.ts`."""
+_POWERS = """
+accelerometer aria-notify autoplay browsing-topics camera captured-surface-control clipboard-read clipboard-write
+compute-pressure deferred-fetch deferred-fetch-minimal digital-credentials-create digital-credentials-get
+display-capture encrypted-media fullscreen gamepad geolocation gyroscope hid identity-credentials-get
+idle-detection interest-cohort keyboard-map language-detector language-model local-fonts local-network
+local-network-access loopback-network magnetometer media-playback-while-not-visible microphone midi
+on-device-speech-recognition otp-credentials payment picture-in-picture private-state-token-issuance
+private-state-token-redemption publickey-credentials-create publickey-credentials-get screen-wake-lock serial
+speaker-selection storage-access summarizer sync-xhr translator unload usb window-management xr-spatial-tracking
+"""
+DENIED = "; ".join(f"{power} 'none'" for power in _POWERS.split())
+"""The permissions policy of both frames: what a browser could let a page do, and no artifact may."""
+
+
+def sandboxed_frame(document: bytes, *, height: int = 420) -> str:
+    """`document`, probably UTF-8, in a frame of `height` pixels, without its scripts until a person runs it.
+
+    Two frames, one in the other. The origin of the inner one is opaque, so it cannot reach the page, and
+    its policy lets it load nothing. The outer one is there because a policy does not keep a document from
+    going elsewhere (`location = ...`, a refresh): that is forbidden by `frame-src` of the document around it.
+    `frame.html` is the outer one; only its own script runs in it. While scripts of the page run, a button of it covers
+    the inner one, as `focus.ts` of the view says: only a click gives the inner one the keyboard, and a page that takes
+    it without one is stopped.
+    """
+    page, runs = static_page(text_of(document))
+    values = {
+        "TOP": "1.8em" if runs else "0",
+        "STATIC": json_for_script(_head(STATIC_POLICY)),
+        "RUNNING": json_for_script(_head(POLICY) + PRELUDE),
+        "DENIED": json_for_script(DENIED),
+        "RUNS": "true" if runs else "false",
+        "REMAINDER": json_for_script(REMAINDER),
+        "PACKED": _pack(document),
+        "SAFE": _pack(page.encode("utf-8", "replace")),
+    }
+    outer = _head(POLICY) + re.sub(
+        "|".join(values), lambda found: values[found[0]], card_file("frame.html").strip()
+    )
+    style = f"border:1px solid #bbb;width:100%;height:{height}px;background:#fff"
+    return (
+        f'<iframe sandbox="allow-scripts" allow="{DENIED}" referrerpolicy="no-referrer" loading="lazy" style="{style}" '
+        f'srcdoc="{html.escape(outer, quote=True)}"></iframe>'
+    )
+
+
+def _pack(data: bytes) -> str:
+    return base64.b64encode(zlib.compress(data, 9)).decode("ascii")

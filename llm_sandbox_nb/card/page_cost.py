@@ -1,0 +1,160 @@
+"""What a page without its scripts takes when it is shown, counted before it is.
+
+The view counts the same in `labextension/src/artifacts/page-cost.ts`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from urllib.parse import unquote_to_bytes
+
+from llm_sandbox_nb.card.picture_size import BOUND, picture_size
+from llm_sandbox_nb.encoded_text import text_of
+from llm_sandbox_nb.formatting import format_count, format_size
+
+ELEMENTS = 60_000
+"""Elements of a page that is shown without a click."""
+_FORMATTING = "a|b|big|code|em|font|i|nobr|s|small|strike|strong|tt|u"
+_TAG = re.compile(rf"<(/?)(?:({_FORMATTING})(?=[\s>/])|[a-z])", re.IGNORECASE)
+_ADDRESS = re.compile(r"data:([^,]{0,200}),([^\"')]*)", re.IGNORECASE)
+_NUMBERED = re.compile(r"\\([0-9a-f]{1,6})\s?", re.IGNORECASE)
+_VOID = frozenset(
+    ["area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"]
+)
+_OPEN = 100
+"""Open elements that are kept in mind."""
+_DEEPEST = 3
+"""Drawings within drawings that are looked into."""
+
+
+def unfolding_warning(text: str) -> str:
+    """Why a page is not even sanitised, in one sentence: it has too many elements. Empty when it has not."""
+    elements, _ = page_cost(text)
+    return f"This page unfolds to {format_count(elements)} elements." if elements > ELEMENTS else ""
+
+
+def decoded_warning(text: str) -> str:
+    """Why a page waits for a click, in one sentence: what it holds decodes to much. Empty when it does not."""
+    elements, decoded = page_cost(text)
+    return (
+        f"What this page holds decodes to {format_size(decoded)}."
+        if elements <= ELEMENTS and decoded > BOUND
+        else ""
+    )
+
+
+def page_cost(text: str, depth: int = 0) -> tuple[int, int]:
+    """Elements, with what takes as much as one; and bytes of the pictures, drawings and fonts in its addresses."""
+    elements = open_tags = 0
+    for end, formatting in _TAG.findall(text):
+        if formatting:
+            open_tags = max(0, open_tags - 1) if end else open_tags + 1
+        elements += (
+            0 if end else 1 + max(0, open_tags - 3)
+        )  # formatting that nobody ends begins again in each element
+    if depth > _DEEPEST:
+        return _MANY, 0
+    if elements > ELEMENTS:
+        return min(elements, _MANY), 0
+    count = _Count(depth)
+    count.feed(f"{text}>")  # else each tag that nobody ends is looked for to the end of the text
+    count.close()
+    copied = sum(count.copied(name, 0) for name in count.uses)
+    return min(count.elements + copied, _MANY), count.decoded
+
+
+_MANY = 10**9
+
+
+@dataclass
+class _Named:
+    """An element with an id."""
+
+    elements: int = 0
+    """In it, with itself."""
+    uses: list[str] = field(default_factory=list)
+    """The ids of what is copied into it."""
+
+
+class _Count(HTMLParser):
+    def __init__(self, depth: int) -> None:
+        super().__init__(convert_charrefs=True)
+        self.depth = depth
+        self.elements = self.decoded = 0
+        self.uses: list[str] = []
+        self._named: dict[str, _Named] = {}
+        self._open: list[tuple[str, _Named | None]] = []
+        self._sizes: dict[str, int] = {}
+        self._in_style = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in reversed(attrs)}
+        named = self._named.setdefault(values["id"], _Named()) if "id" in values else None
+        self._open.append((tag, named))
+        del self._open[:-_OPEN]
+        within = [one for _, one in self._open if one]
+        for one in within:
+            one.elements += 1
+        link = values.get("href", values.get("xlink:href", "")).strip()
+        if tag == "use" and link.startswith("#"):
+            for uses in (self.uses, *(one.uses for one in within)):
+                uses.append(link[1:])
+        if tag in _VOID:
+            self._open.pop()
+        self._in_style = tag == "style"
+        self.elements += 1 + max(0, len(attrs) - 8) + (20 if tag.startswith("fe") else 0)
+        for name in ("colspan", "span"):
+            number = values.get(name, "")
+            self.elements += min(1000, int(number)) if number.isdecimal() else 0
+        for value in values.values():
+            self._addresses(value)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in _VOID:
+            self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        for place in range(len(self._open) - 1, -1, -1):
+            if self._open[place][0] == tag:
+                del self._open[place:]
+                break
+        self._in_style = False
+
+    def handle_data(self, data: str) -> None:
+        if self._in_style:
+            self._addresses(data)
+
+    def copied(self, name: str, within: int) -> int:
+        """How many elements a copy of the element of this id has, with those that are copied into it."""
+        if name in self._sizes or within > 100:
+            return self._sizes.get(name, _MANY)
+        self._sizes[name] = 1  # a circle is not drawn
+        found = self._named.get(name, _Named())
+        size = found.elements + sum([self.copied(one, within + 1) for one in found.uses])
+        self._sizes[name] = min(size, _MANY)
+        return self._sizes[name]
+
+    def _addresses(self, text: str) -> None:
+        """Count what the addresses in a text hold. CSS may write any letter as its number."""
+        if len(text) < 20:
+            return
+        plain = _NUMBERED.sub(lambda found: chr(min(int(found[1], 16), 0x10FFFF)), text)
+        for kind, content in _ADDRESS.findall(plain):
+            data = unquote_to_bytes(content)
+            if re.search(r";\s*base64\s*$", kind, re.IGNORECASE):
+                try:
+                    data = base64.b64decode(b"".join(data.split()) + b"==")
+                except binascii.Error:
+                    continue
+            if re.search("svg|xml|html", kind, re.IGNORECASE):
+                elements, decoded = page_cost(text_of(data), self.depth + 1)
+                self.elements, self.decoded = self.elements + elements, self.decoded + decoded
+            elif size := picture_size(data):
+                self.decoded += size.decoded
+            elif data[:4] in (b"wOFF", b"wOF2"):
+                self.decoded += int.from_bytes(data[16:20], "big")

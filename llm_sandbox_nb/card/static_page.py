@@ -1,0 +1,66 @@
+"""An HTML or SVG file as it looks without its scripts."""
+
+from __future__ import annotations
+
+import html
+import re
+from html.parser import HTMLParser
+
+from llm_sandbox_nb.card.text import card_file
+
+_PROGRAMS = ("script", "iframe", "frame", "object", "embed")
+_GONE = (*_PROGRAMS, "noscript", "template")
+"""Elements that go with what is in them; of others that are not allowed the content stays."""
+_ADDRESSES = frozenset(["href", "xlink:href", "src"])
+_WITHIN = re.compile(r"\s*(?:#|data:(?:image|audio|video|font)/)", re.IGNORECASE)
+"""What a page without scripts may name: places in itself, and pictures and sound that it holds."""
+_SCRIPT = re.compile(r"\s*javascript:", re.IGNORECASE)
+_ROOTS = ("html", "body")
+_ROOT_ATTRIBUTES = ("class", "id", "style", "lang", "dir", "bgcolor", "text")
+
+
+def static_page(text: str) -> tuple[str, bool]:
+    """An HTML or SVG file as it looks without its scripts, and whether it has some. It is to follow a policy.
+
+    Nothing in it runs, loads or leads anywhere. A policy and a sandbox are not enough. Chromium looks up the host of a
+    frame, a form or a link, and connects to it, before the policy refuses to go there, so that data leaves in the name:
+    whatever names an address is removed. The view does the same in `labextension/src/artifacts/static-page.ts`.
+    """
+    import nh3
+
+    _, elements, attributes = card_file("allowed-in-pages.txt").split("\n\n")
+    cleaned = nh3.clean(
+        text,
+        tags=set(elements.split()[1:]),
+        clean_content_tags=set(_GONE),
+        attributes={"*": set(attributes.split()[1:])},
+        attribute_filter=_kept_attribute,
+        generic_attribute_prefixes={"data-", "aria-"},
+        url_schemes={"data"},
+        link_rel=None,
+    )
+    found = _Scan()
+    found.feed(f"{text}>")  # else each tag that nobody ends is looked for to the end of the text
+    for name in reversed(_ROOTS):
+        given = (f" {key}='{html.escape(value)}'" for key, value in found.roots.get(name, []))
+        cleaned = f"<{name}{''.join(given)}>{cleaned}"
+    return cleaned, found.runs
+
+
+def _kept_attribute(tag: str, name: str, value: str) -> str | None:
+    return None if name in _ADDRESSES and not _WITHIN.match(value) else value
+
+
+class _Scan(HTMLParser):
+    """Attributes of `html` and `body`, which a cleaned fragment lacks, and whether there are scripts."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.roots: dict[str, list[tuple[str, str]]] = {}
+        self.runs = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in _ROOTS and tag not in self.roots:
+            self.roots[tag] = [(name, value or "") for name, value in attrs if name in _ROOT_ATTRIBUTES]
+        acts = (name.startswith("on") or _SCRIPT.match(value or "") for name, value in attrs)
+        self.runs = self.runs or tag in _PROGRAMS or any(acts)

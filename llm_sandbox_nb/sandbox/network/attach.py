@@ -1,0 +1,123 @@
+"""The network of a running sandbox as its owner holds it: the door, the proxy behind it, and what went through."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from llm_sandbox_nb.sandbox.client import ChannelSandbox
+from llm_sandbox_nb.sandbox.contract import Connection
+from llm_sandbox_nb.sandbox.errors import SandboxError
+from llm_sandbox_nb.sandbox.network.door import AT_ONCE, Door
+from llm_sandbox_nb.sandbox.network.environment import AUTHORITY_FILE
+from llm_sandbox_nb.sandbox.network.internet import Internet
+from llm_sandbox_nb.sandbox.network.policy import Policy
+from llm_sandbox_nb.sandbox.network.proxy import Proxy
+from llm_sandbox_nb.sandbox.network.secrets import read_secrets
+
+KEPT = 10_000
+"""Connections that are remembered; the oldest are forgotten."""
+_BUNDLES = (
+    "/etc/ssl/llm-sandbox-nb-site.pem",
+    "/etc/llm-sandbox/ca.pem",
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/ca-bundle.pem",
+)
+_INSTALL = """
+umask 022
+mkdir -p "$(dirname "$1")"
+own=$1; shift
+rm -f "$own"
+for bundle; do [ -r "$bundle" ] && cat "$bundle" && break; done > "$own" 2>/dev/null
+cat >> "$own"
+"""
+
+logger = logging.getLogger(__name__)
+
+
+class AllowedNetwork:
+    """See `contract.Network`."""
+
+    def __init__(self, sandbox: ChannelSandbox, proxy: Proxy, at_once: int) -> None:
+        self._proxy = proxy
+        self._door = Door(sandbox.channel, proxy.serve, at_once=at_once)
+        self._kept: deque[Connection] = deque(maxlen=KEPT)
+        self.on_connection: Callable[[Connection], None] | None = None
+        proxy.report = self._reported
+
+    @property
+    def connections(self) -> Sequence[Connection]:
+        """See `contract.Network`."""
+        return tuple(self._kept)
+
+    @property
+    def closed(self) -> str:
+        """See `contract.Network`."""
+        return self._door.closed
+
+    @property
+    def internet(self) -> Internet:
+        """What is behind the proxy; tests put their own in its place."""
+        return self._proxy.internet
+
+    @internet.setter
+    def internet(self, internet: Internet) -> None:
+        self._proxy.internet = internet
+
+    def permit(self, entry: str, *, once: bool = False) -> None:
+        """See `contract.Network`."""
+        self._proxy.policy.permit(entry, once=once)
+
+    async def close(self) -> None:
+        """See `contract.Network`."""
+        await self._door.close()
+
+    def _reported(self, connection: Connection) -> None:
+        self._kept.append(connection)
+        if self.on_connection is not None:
+            self.on_connection(connection)
+
+
+async def serve_network(
+    sandbox: ChannelSandbox,
+    allow: Sequence[str],
+    secrets: Mapping[str, Sequence[str]],
+    *,
+    ca_bundle: Path | None = None,
+    at_once: int = AT_ONCE,
+) -> AllowedNetwork:
+    """Serve the door of a sandbox that runs, from this process on; `sandbox.network` is what it returns.
+
+    Args:
+        sandbox: opened with `network="allow"`.
+        allow: see `policy.HostRule`; the hosts of the secrets count too.
+        secrets: names of environment variables of this process, each with the hosts that get its value.
+        ca_bundle: certificates of a site, for servers to which the proxy speaks TLS itself.
+        at_once: the most connections at one time.
+
+    Raises:
+        ValueError: a secret has no value here.
+        SandboxError: the sandbox cannot take the certificate of the secrets' authority.
+    """
+    values = read_secrets(secrets)
+    hosts = [host for names in secrets.values() for host in names]
+    proxy = await asyncio.to_thread(Proxy, Policy([*allow, *hosts]), values, internet=Internet(ca_bundle))
+    if proxy.authority is not None:
+        await _install(sandbox, proxy.authority.pem)
+    sandbox.network = network = AllowedNetwork(sandbox, proxy, at_once)
+    return network
+
+
+async def _install(sandbox: ChannelSandbox, pem: str) -> None:
+    """Put the authority's certificate into the sandbox, after those that it trusts anyway."""
+    argv = ["sh", "-c", _INSTALL, "sh", AUTHORITY_FILE, *_BUNDLES]
+    done = await sandbox.exec(argv, stdin=pem.encode(), cwd="/")
+    if done.exit_code:
+        raise SandboxError(
+            f"The sandbox does not take the certificate for its secrets: {done.text.strip()[:200]}."
+        )

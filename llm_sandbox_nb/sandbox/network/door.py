@@ -1,0 +1,192 @@
+"""Connections of a sandbox, as they come through its door: see `executor/door.py`, which is the other side."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from llm_sandbox_nb.sandbox.errors import SandboxLostError
+from llm_sandbox_nb.sandbox.protocol.channel import Channel
+from llm_sandbox_nb.sandbox.protocol.frames import MAX_PAYLOAD, Kind, ProtocolError
+
+DOOR_PORT = 3128
+"""Where the door listens, on the sandbox's own loopback."""
+AHEAD = 256 * 1024
+"""Bytes of a program that may be unread here; it waits then."""
+WAITING = 8
+"""Connections that are asked for ahead."""
+AT_ONCE = 256
+"""Connections that are served at one time; others wait in the sandbox."""
+AT_ONCE_RELAYED = 48
+"""The same where the connection to the sandbox goes through a server, which bounds requests."""
+_RECORD = struct.Struct(">cI")
+_PIECE = MAX_PAYLOAD - _RECORD.size
+_AHEAD = 8
+"""Pieces for a program that may wait to be sent."""
+
+logger = logging.getLogger(__name__)
+
+
+class DoorConnection:
+    """One connection of a program in the sandbox. What it sends is hostile, and bounded."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._arrived: asyncio.Queue[bytes] = asyncio.Queue()
+        self._leaving: asyncio.Queue[bytes | None] = asyncio.Queue(_AHEAD)
+        self._unread = 0
+        self._used = AHEAD
+        self._over = False
+        self.begun = asyncio.Event()
+        """Set once a program has connected."""
+        self._call = asyncio.create_task(self._carry())
+
+    async def _carry(self) -> None:
+        try:
+            await self._channel.call({"op": "connection"}, body=self._body(), sink=self._take)
+        finally:
+            self._over = True
+            self._arrived.put_nowait(b"")
+
+    async def wait_begun(self) -> bool:
+        """Wait until a program has connected; False when the sandbox is gone or takes no request."""
+        begun = asyncio.ensure_future(self.begun.wait())
+        try:
+            await asyncio.wait({begun, self._call}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            begun.cancel()
+        return self.begun.is_set()
+
+    def _take(self, kind: int, payload: bytes) -> None:
+        if kind == Kind.STDOUT:
+            self._unread += len(payload)
+            if self._unread > AHEAD:
+                raise ProtocolError("a connection sent more than was asked for")
+            self._arrived.put_nowait(payload)
+        elif kind == Kind.STDERR and payload == b"begun":
+            self.begun.set()
+        elif kind == Kind.STDERR and payload == b"ended":
+            self._arrived.put_nowait(b"")
+        else:
+            raise ProtocolError("a connection came with what is none of its parts")
+
+    async def _body(self) -> AsyncIterator[bytes]:
+        yield _RECORD.pack(b"a", AHEAD)
+        self._used = 0
+        while (piece := await self._leaving.get()) is not None:
+            yield piece
+
+    async def read(self) -> bytes:
+        """The next bytes of the program; empty when it sends no more."""
+        if self._over and self._arrived.empty():
+            return b""
+        data = await self._arrived.get()
+        self._unread -= len(data)
+        self._used += len(data)
+        if self._used >= AHEAD // 4 and not self._over:
+            used, self._used = self._used, 0
+            await self._put(_RECORD.pack(b"a", used))
+        return data
+
+    async def write(self, data: bytes) -> None:
+        """Send bytes to the program; returns when there is room for more.
+
+        Raises:
+            ConnectionError: it is gone.
+        """
+        for start in range(0, len(data), _PIECE):
+            piece = data[start : start + _PIECE]
+            await self._put(_RECORD.pack(b"d", len(piece)) + piece)
+
+    async def _put(self, piece: bytes | None) -> None:
+        if not self._leaving.full() and not self._call.done():
+            self._leaving.put_nowait(piece)
+            return
+        putting = asyncio.ensure_future(self._leaving.put(piece))
+        try:
+            await asyncio.wait({putting, self._call}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            done = putting.done()
+            putting.cancel()
+        if not done or self._call.done():
+            raise ConnectionError("the program in the sandbox has closed the connection")
+
+    async def end_writing(self) -> None:
+        """Send no more; the program may still."""
+        with contextlib.suppress(ConnectionError):
+            await self._put(None)
+
+    async def close(self) -> None:
+        """Close it, after what was written has left."""
+        await self.end_writing()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(5):
+                while await self.read():
+                    pass
+        await self.abort()
+
+    async def abort(self) -> None:
+        """Close it at once."""
+        self._call.cancel()
+        with contextlib.suppress(asyncio.CancelledError, SandboxLostError):
+            await asyncio.wait({self._call})
+            if not self._call.cancelled():
+                self._call.exception()
+
+
+class Door:
+    """Takes connections of one sandbox, and hands each to `serve`, until `close`."""
+
+    def __init__(
+        self, channel: Channel, serve: Callable[[DoorConnection], Awaitable[None]], *, at_once: int = AT_ONCE
+    ) -> None:
+        self._channel = channel
+        self._serve = serve
+        self._places = asyncio.Semaphore(at_once)
+        self._tasks = {asyncio.create_task(self._take_connections()) for _ in range(WAITING)}
+        self.closed = ""
+        """Why it takes no connections any more."""
+
+    async def _take_connections(self) -> None:
+        while True:
+            async with self._places:
+                connection = DoorConnection(self._channel)
+                try:
+                    begun = await connection.wait_begun()
+                except BaseException:
+                    await asyncio.shield(connection.abort())
+                    raise
+            if begun:
+                task = asyncio.create_task(self._serve_one(connection))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+                continue
+            await connection.abort()
+            try:
+                await self._channel.ensure_connected()
+            except SandboxLostError as error:
+                self.closed = str(error)
+                return
+            await asyncio.sleep(0.2)  # its requests were all cancelled: by a restore, or by a new owner
+
+    async def _serve_one(self, connection: DoorConnection) -> None:
+        async with self._places:
+            try:
+                await self._serve(connection)
+            except (ConnectionError, SandboxLostError):
+                pass
+            except Exception:
+                logger.exception("a connection of a sandbox could not be served")
+            finally:
+                await asyncio.shield(connection.abort())
+
+    async def close(self) -> None:
+        """Take no more connections, and close all: the sandbox has no network then."""
+        self.closed = self.closed or "it was closed"
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,52 @@
+"""The internet as the proxy sees it: names, addresses, connections. Tests put another one in its place."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from pathlib import Path
+
+from llm_sandbox_nb.sandbox.network.streams import SocketStream
+
+CONNECT_TIMEOUT = 20.0
+"""Seconds for one address."""
+LOOKUPS = 4
+"""Names that are looked up at one time: each takes a thread that others of this process wait for too."""
+
+
+class Internet:
+    """What this process reaches."""
+
+    def __init__(self, ca_bundle: Path | None = None) -> None:
+        """`ca_bundle` holds the certificates of a site, which count beside the usual ones."""
+        self._ca_bundle = ca_bundle
+        self._context: ssl.SSLContext | None = None
+        self._lookups = asyncio.Semaphore(LOOKUPS)
+
+    async def addresses(self, host: str, port: int) -> list[str]:
+        """The addresses of a checked name, looked up once. Raises OSError."""
+        async with self._lookups:
+            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(str(one[4][0]) for one in found))
+
+    async def connect(self, address: str, port: int, tls: ssl.SSLContext | None, host: str) -> SocketStream:
+        """Connect to an address, with TLS verified for `host` if there is `tls`. Raises OSError, ssl.SSLError."""
+        async with asyncio.timeout(CONNECT_TIMEOUT):
+            reader, writer = await asyncio.open_connection(
+                address, port, ssl=tls, server_hostname=host if tls else None, limit=2**20
+            )
+        return SocketStream(reader, writer)
+
+    @property
+    def tls(self) -> ssl.SSLContext:
+        """How servers are verified to which the proxy speaks TLS itself."""
+        if self._context is None:
+            import certifi
+
+            self._context = ssl.create_default_context(cafile=certifi.where())
+            self._context.load_default_certs()
+            if self._ca_bundle is not None:
+                self._context.load_verify_locations(self._ca_bundle)
+            self._context.set_alpn_protocols(["http/1.1"])
+        return self._context

@@ -1,0 +1,223 @@
+"""Which hosts a sandbox may reach: the list that a person writes, and what is decided about a name and its addresses.
+
+Nothing here opens a socket but `is_own_address`, which sends nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import re
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+NAMED_SETS: dict[str, tuple[str, ...]] = {
+    "pypi": ("pypi.org", "files.pythonhosted.org"),
+    "npm": ("registry.npmjs.org",),
+    "debian": ("deb.debian.org", "security.debian.org"),
+    "conda": ("conda.anaconda.org", "repo.anaconda.com", "conda-static.anaconda.org"),
+    "huggingface": ("huggingface.co", "*.huggingface.co", "*.hf.co"),
+    "github": (
+        "github.com",
+        "api.github.com",
+        "codeload.github.com",
+        "objects.githubusercontent.com",
+        "raw.githubusercontent.com",
+        "release-assets.githubusercontent.com",
+    ),
+}
+"""What a word in the list stands for."""
+USUAL_PORTS = (80, 443)
+"""What may be reached where no port is named: by plain HTTP and TLS only. Another port that is named carries all."""
+METADATA = tuple(
+    ipaddress.ip_address(one)
+    for one in ("169.254.169.254", "100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254")
+)
+"""Where clouds answer every machine with its keys."""
+_TRANSLATED = tuple(ipaddress.ip_network(one) for one in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16"))
+"""IPv6 addresses that stand for IPv4 ones."""
+_NAME = re.compile(
+    r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*\Z"
+)
+_LOOKS_LIKE_NUMBER = re.compile(r"(0x[0-9a-f]*|[0-9]+)\Z")
+
+
+class PolicyRefusalError(Exception):
+    """The list does not let a connection through. The message says why, in a few words."""
+
+
+@dataclass(frozen=True)
+class HostRule:
+    """One entry of the list: a host, or with `*.` before it every name below it, and its port if one is named."""
+
+    host: str
+    below: bool = False
+    port: int | None = None
+    denies: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> HostRule:
+        """Read `example.org`, `*.example.org`, `example.org:22`, `10.0.0.5:5432`, or one of them after `!`.
+
+        Raises:
+            ValueError: it is none of these; one sentence.
+        """
+        rest = text.strip()
+        denies, rest = rest.startswith("!"), rest.removeprefix("!")
+        bracket = re.fullmatch(r"\[(.*)\](?::(.*))?", rest)
+        if bracket:
+            host, port = bracket[1], bracket[2]
+        elif rest.count(":") > 1:
+            host, port = rest, None
+        else:
+            host, _, port = rest.partition(":")
+            port = port if ":" in rest else None
+        below, host = host.startswith("*."), host.removeprefix("*.")
+        try:
+            number = None if port is None else read_port(port)
+            return cls(checked_host(host), below, number, denies)
+        except ValueError:
+            raise ValueError(
+                f"{text!r} is nothing that can be allowed: write a host (example.org), all names below one "
+                f"(*.example.org), either with a port (example.org:22), or one of {', '.join(NAMED_SETS)}."
+            ) from None
+
+    def matches(self, host: str, port: int) -> bool:
+        """Whether this entry names `host`, checked by `checked_host`, and the port."""
+        if port != self.port and (self.port is not None or (port not in USUAL_PORTS and not self.denies)):
+            return False
+        return host.endswith(f".{self.host}") if self.below else host == self.host
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        port = "" if self.port is None else f":{self.port}"
+        return f"{'!' * self.denies}{'*.' * self.below}{host}{port}"
+
+
+class Policy:
+    """The whole list. It may grow while a run waits for a person: see `permit`."""
+
+    def __init__(self, entries: Iterable[str]) -> None:
+        """`entries` as `checked_entries` takes them. Raises ValueError."""
+        self.entries = checked_entries(entries)
+        self.rules = rules_of(self.entries)
+        self._once: list[HostRule] = []
+
+    def permit(self, entry: str, *, once: bool = False) -> None:
+        """Let a further entry through: its next connection, or all from now on. A denied host stays denied.
+
+        Raises:
+            ValueError: the entry is invalid.
+        """
+        (self._once if once else self.rules).extend(rules_of([entry]))
+
+    def check(self, host: str, port: int) -> HostRule:
+        """The entry that lets a connection through.
+
+        Raises:
+            PolicyRefusalError: none does, or one denies it.
+        """
+        matching = [rule for rule in self.rules if rule.matches(host, port)]
+        denied = next((rule for rule in matching if rule.denies), None)
+        if denied:
+            raise PolicyRefusalError(f"the list denies it ({denied})")
+        if matching:
+            return next((rule for rule in matching if rule.port is not None), matching[0])
+        for rule in self._once:
+            if rule.matches(host, port):
+                self._once.remove(rule)
+                return rule
+        named = any(rule.matches(host, rule.port or 443) for rule in self.rules)
+        raise PolicyRefusalError(f"port {port} is not in the list" if named else "it is not in the list")
+
+    def check_address(self, address: Address, port: int) -> None:
+        """Refuse an address that no name may lead to, unless the list names it.
+
+        Raises:
+            PolicyRefusalError: it is one.
+        """
+        kind = what_is_wrong_with(address)
+        if kind and not any(rule.matches(str(address), port) and not rule.denies for rule in self.rules):
+            raise PolicyRefusalError(kind)
+
+
+def checked_entries(entries: Iterable[str]) -> tuple[str, ...]:
+    """The entries of a list, each one checked; an entry may hold several, separated by commas.
+
+    Raises:
+        ValueError: one is invalid, or there is none.
+    """
+    found = tuple(one.strip() for entry in entries for one in entry.split(",") if one.strip())
+    for one in found:
+        if one not in NAMED_SETS:
+            HostRule.parse(one)
+    return found
+
+
+def rules_of(entries: Iterable[str]) -> list[HostRule]:
+    """The entries with the hosts of their words. Raises ValueError."""
+    return [HostRule.parse(one) for entry in entries for one in NAMED_SETS.get(entry, (entry,))]
+
+
+def read_port(text: str) -> int:
+    """A port. Raises ValueError."""
+    if not re.fullmatch(r"[0-9]{1,5}", text) or not 0 < int(text) < 65536:
+        raise ValueError("that is no port")
+    return int(text)
+
+
+def checked_host(text: str) -> str:
+    """A host as it is compared, resolved and dialled: lower case, without a final dot, or a canonical address.
+
+    Raises:
+        ValueError: it is neither a name of letters, digits, `-` and `.` nor a plain address. What resolvers take for
+            an address in another form (`0x7f.1`, `127.1`, `2130706433`) is refused too.
+    """
+    if not text.isascii():
+        raise ValueError("that is no host")
+    host = text.lower()
+    if ":" in host or re.fullmatch(r"[0-9]+(\.[0-9]+){3}", host):
+        if "%" in host:
+            raise ValueError("that is no host")
+        return str(ipaddress.ip_address(host))
+    host = host.removesuffix(".")
+    if not _NAME.match(host) or _LOOKS_LIKE_NUMBER.match(host.rpartition(".")[2]):
+        raise ValueError("that is no host")
+    return host
+
+
+def is_literal(host: str) -> bool:
+    """Whether a checked host is an address."""
+    return ":" in host or host.rpartition(".")[2].isdigit()
+
+
+def what_is_wrong_with(address: Address) -> str:
+    """Why an address is none that a name may lead to, in two words; empty when nothing is."""
+    if address in METADATA:
+        return "metadata address"
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped or any(address in net for net in _TRANSLATED):
+            return "IPv6 form of an IPv4 address"
+        if address.scope_id:
+            return "link-local address"
+    if address.is_loopback:
+        return "loopback address"
+    if address.is_multicast:
+        return "multicast address"
+    if not address.is_global:
+        return "private address"
+    return "this machine's own address" if is_own_address(address) else ""
+
+
+def is_own_address(address: Address) -> bool:
+    """Whether this machine has the address: it can be bound then. No list of addresses can become old."""
+    family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((str(address), 0))
+    except OSError as error:
+        return error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+    return True

@@ -1,0 +1,484 @@
+"""The proxy behind a sandbox's door: the only one that decides where a connection goes, and what leaves with it.
+
+The order matters. The text of the host is checked before the list, the list before any lookup; there is one lookup, and
+what it found is checked and dialled as numbers. Then the first bytes have to be what was announced: TLS for the same
+name, or one plain request for the same host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from llm_sandbox_nb.sandbox.contract import Connection
+from llm_sandbox_nb.sandbox.network.authority import Authority
+from llm_sandbox_nb.sandbox.network.internet import Internet
+from llm_sandbox_nb.sandbox.network.policy import (
+    USUAL_PORTS,
+    HostRule,
+    Policy,
+    PolicyRefusalError,
+    checked_host,
+    is_literal,
+    read_port,
+)
+from llm_sandbox_nb.sandbox.network.secrets import Scrubber, Secret, put_in
+from llm_sandbox_nb.sandbox.network.streams import (
+    ClosableStream,
+    NoTlsError,
+    PrefixedStream,
+    SocketStream,
+    Stream,
+    TlsStream,
+    read_hello,
+)
+
+if TYPE_CHECKING:
+    import h11
+
+HEAD_TIME = 30.0
+"""Seconds for the head of a request, and for the first message of TLS."""
+IDLE_TIME = 600.0
+"""Seconds without a byte in either direction after which a connection is closed."""
+_HEAD_MOST = 64 * 1024
+_HOP = frozenset(
+    (b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"proxy-authenticate", b"te",
+     b"trailer", b"upgrade", b"http2-settings", b"expect")
+)  # fmt: skip
+_CONNECTION_WORDS = frozenset(
+    (b"close", b"keep-alive", b"upgrade", b"te", b"http2-settings", b"proxy-connection", b"")
+)
+
+
+class _RefusalError(Exception):
+    """A request is answered by the proxy itself."""
+
+    def __init__(self, status: int, reason: str, decision: Literal["refused", "failed"] = "refused") -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+        self.decision = decision
+
+
+class Proxy:
+    """Serves the connections of one sandbox. `policy` may grow meanwhile; `report` hears of every connection."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        secrets: Sequence[Secret] = (),
+        *,
+        internet: Internet | None = None,
+        report: Callable[[Connection], None] = lambda connection: None,
+    ) -> None:
+        self.policy = policy
+        self.internet = internet or Internet()
+        self.report = report
+        self._secrets = secrets
+        hosts = dict.fromkeys(host for secret in secrets for host in secret.hosts)
+        self.authority = Authority(list(hosts)) if secrets else None
+
+    async def serve(self, client: ClosableStream) -> None:
+        """Serve one connection, from its first byte to its last. Raises ConnectionError when the client is gone."""
+        import h11
+
+        speaker = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_MOST)
+        record = Connection("", 0, started=time.time())
+        upstream: SocketStream | None = None
+        try:
+            request = await _read_head(speaker, client)
+            host, port, secret, path = _target(request)
+            record.host, record.port = host, port
+            mine = [one for one in self._secrets if host in one.hosts] if secret else []
+            upstream, rule = await self._connected(record, host, port, bool(mine))
+            if request.method == b"CONNECT":
+                await _send(speaker, client, h11.Response(status_code=200, headers=[], reason=b"Connected"))
+                tunnel = PrefixedStream(speaker.trailing_data[0], client)
+                await self._tunnel(record, tunnel, upstream, rule, mine)
+            else:
+                await _exchange(speaker, client, request, path, upstream)
+        except _RefusalError as refusal:
+            record.decision, record.reason = refusal.decision, refusal.reason
+            with contextlib.suppress(ConnectionError):
+                await _answer(speaker, client, refusal, record)
+        except NoTlsError as error:
+            record.decision, record.reason = "refused", str(error)
+        except (ConnectionError, TimeoutError, h11.ProtocolError) as error:
+            record.decision, record.reason = "failed", str(error) or "it was silent for too long"
+        finally:
+            if upstream is not None:
+                record.sent, record.received = upstream.sent, upstream.received
+                upstream.close()
+            record.duration = time.time() - record.started
+            if record.host or record.decision == "refused":
+                self.report(record)
+        await client.close()
+
+    # ------------------------------------------------------------------------------------------ where it goes
+
+    async def _connected(
+        self, record: Connection, host: str, port: int, tls: bool
+    ) -> tuple[SocketStream, HostRule]:
+        """Check, look up once, check, dial."""
+        try:
+            rule = self.policy.check(host, port)
+        except PolicyRefusalError as refusal:
+            raise _RefusalError(403, str(refusal)) from None
+        record.rule = str(rule)
+        try:
+            found = [host] if is_literal(host) else await self.internet.addresses(host, port)
+        except OSError:
+            raise _RefusalError(502, "the name has no address", "failed") from None
+        refusals, usable = [], []
+        for text in found:
+            address = ipaddress.ip_address(text.partition("%")[0])
+            try:
+                if "%" in text:
+                    raise PolicyRefusalError("link-local address")
+                self.policy.check_address(address, port)
+                usable.append(str(address))
+            except PolicyRefusalError as error:
+                record.address = str(address)
+                refusals.append(str(error))
+        if not usable:
+            raise _RefusalError(403, refusals[0] if refusals else "the name has no address")
+        problem = ""
+        for one in usable[:4]:
+            record.address = one
+            try:
+                context = self.internet.tls if tls else None
+                return await self.internet.connect(one, port, context, host), rule
+            except ssl.SSLError as error:
+                problem = f"its certificate cannot be trusted ({error.reason})"
+            except (OSError, TimeoutError) as error:
+                problem = f"it does not answer ({getattr(error, 'strerror', '') or 'no answer in time'})"
+        raise _RefusalError(502, problem, "failed")
+
+    async def _tunnel(
+        self,
+        record: Connection,
+        client: Stream,
+        upstream: SocketStream,
+        rule: HostRule,
+        secrets: list[Secret],
+    ) -> None:
+        """Pass a CONNECT on: TLS for the same name, or anything where the list names this port."""
+        import h11
+
+        if not secrets and record.port not in USUAL_PORTS and rule.port is not None:
+            await _join(client, upstream)
+            return
+        async with asyncio.timeout(HEAD_TIME):
+            first, name = await read_hello(client)
+        if name != record.host:
+            raise NoTlsError(f"its TLS is for {name[:80]}, not for {record.host}")
+        if not secrets:
+            await _join(PrefixedStream(first, client), upstream)
+            return
+        assert self.authority is not None
+        tls = TlsStream(PrefixedStream(first, client), self.authority.context(record.host))
+        speaker = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_MOST)
+        try:
+            async with asyncio.timeout(HEAD_TIME):
+                await tls.handshake()
+            request = await _read_head(speaker, tls)
+            _check_inner(request, record)
+            request, hidden, record.secrets = _with_secrets(request, secrets)
+            await _exchange(
+                speaker, tls, request, request.target, upstream, Scrubber(hidden) if hidden else None
+            )
+        except _RefusalError as refusal:
+            record.decision, record.reason = refusal.decision, refusal.reason
+            await _answer(speaker, tls, refusal, record)
+        await tls.end_writing()
+
+
+# ---------------------------------------------------------------------------------------------- requests
+
+
+async def _read_head(speaker: h11.Connection, client: Stream) -> h11.Request:
+    """The head of the first request. Raises ConnectionError, _RefusalError."""
+    import h11
+
+    try:
+        async with asyncio.timeout(HEAD_TIME):
+            while True:
+                event = speaker.next_event()
+                if isinstance(event, h11.Request):
+                    break
+                if event is not h11.NEED_DATA:
+                    raise ConnectionError("the client has sent nothing")
+                speaker.receive_data(await client.read())
+    except h11.RemoteProtocolError as error:
+        raise _RefusalError(400, f"it is no proper request ({error})") from error
+    except TimeoutError:
+        raise _RefusalError(408, "its head did not come in time", "failed") from None
+    _check_framing(event)
+    if event.method == b"CONNECT" and not isinstance(speaker.next_event(), h11.EndOfMessage):
+        raise _RefusalError(400, "a CONNECT has no body")
+    return event
+
+
+def _check_framing(request: h11.Request) -> None:
+    """Refuse what two servers could understand differently."""
+    named: dict[bytes, list[bytes]] = {}
+    for name, value in request.headers:
+        named.setdefault(name, []).append(value)
+    words = {word.strip().lower() for value in named.get(b"connection", []) for word in value.split(b",")}
+    length, coding = named.get(b"content-length", []), named.get(b"transfer-encoding", [])
+    if len(named.get(b"host", [])) > 1 or len(length) > 1 or len(coding) > 1 or (length and coding):
+        raise _RefusalError(400, "its headers contradict each other")
+    if coding and coding[0].lower() != b"chunked":
+        raise _RefusalError(400, "its transfer coding is not chunked")
+    if not words <= _CONNECTION_WORDS:
+        raise _RefusalError(400, "its Connection header names other headers")
+    if request.method == b"TRACE":
+        raise _RefusalError(405, "TRACE is not passed on")
+
+
+def _target(request: h11.Request) -> tuple[str, int, bool, bytes]:
+    """Host and port of a request to a proxy, whether secrets may go there, and the path for the server."""
+    text = request.target.decode("latin-1")
+    if request.method == b"CONNECT":
+        authority, path = text, b""
+    else:
+        scheme, separator, rest = text.partition("://")
+        if scheme.lower() != "http" or not separator:
+            raise _RefusalError(400, "it is neither CONNECT nor a request for http://")
+        end = min((at for at in map(rest.find, "/?#") if at >= 0), default=len(rest))
+        authority, tail = rest[:end], rest[end:].partition("#")[0]
+        path = (tail if tail.startswith("/") else f"/{tail}").encode("latin-1")
+    host, port = _authority(authority, None if request.method == b"CONNECT" else 80)
+    header = next((value for name, value in request.headers if name == b"host"), None)
+    if request.method != b"CONNECT" or header:
+        usual = 80 if request.method != b"CONNECT" else 443
+        if header is None or _authority(header.decode("latin-1"), usual) != (host, port):
+            raise _RefusalError(400, "its address and its Host header differ")
+    return host, port, request.method == b"CONNECT", path
+
+
+def _authority(text: str, usual: int | None) -> tuple[str, int]:
+    """`host:port`, with the usual port where none is named."""
+    try:
+        if text.startswith("["):
+            host, _, port = text[1:].partition("]")
+            port = port.removeprefix(":")
+            if ":" not in host:
+                raise ValueError("that is no address")
+        else:
+            host, _, port = text.partition(":")
+        if not port and usual is None:
+            raise ValueError("a port is needed")
+        return checked_host(host), read_port(port) if port else usual or 0
+    except ValueError:
+        raise _RefusalError(400, f"{text[:80]!r} is no host that can be checked") from None
+
+
+def _check_inner(request: h11.Request, record: Connection) -> None:
+    """Refuse a request inside of TLS that is for another host than the TLS."""
+    header = next((value for name, value in request.headers if name == b"host"), b"")
+    if _authority(header.decode("latin-1"), 443) != (record.host, record.port):
+        raise _RefusalError(421, "its Host header is not the host of its TLS")
+    if not request.target.startswith(b"/"):
+        raise _RefusalError(400, "its target is no path")
+
+
+def _with_secrets(request: h11.Request, secrets: list[Secret]) -> tuple[h11.Request, list[bytes], list[str]]:
+    """See `put_in`. Replies come without compression then, so that they can be searched."""
+    import h11
+
+    headers, hidden, used = put_in(list(request.headers), secrets)
+    if used:
+        headers = [
+            (name, value) for name, value in headers if name.lower() not in (b"accept-encoding", b"range")
+        ]
+        headers.append((b"accept-encoding", b"identity"))
+    return h11.Request(method=request.method, target=request.target, headers=headers), hidden, used
+
+
+async def _exchange(
+    speaker: h11.Connection,
+    client: Stream,
+    request: h11.Request,
+    path: bytes,
+    upstream: SocketStream,
+    scrubber: Scrubber | None = None,
+) -> None:
+    """One request and its reply; then both ends close. What else the client sends is never passed on."""
+    import h11
+
+    # What comes over a WebSocket could not be searched for a secret.
+    upgrades = [] if scrubber else [value.lower() for name, value in request.headers if name == b"upgrade"]
+    websocket = upgrades == [b"websocket"]
+    headers = [(name, value) for name, value in request.headers if name not in _HOP]
+    headers += (
+        [(b"connection", b"upgrade"), (b"upgrade", b"websocket")]
+        if websocket
+        else [(b"connection", b"close")]
+    )
+    server = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_MOST)
+    await _send(server, upstream, h11.Request(method=request.method, target=path, headers=headers))
+    uploading = asyncio.create_task(_upload(speaker, client, server, upstream))
+    replying = asyncio.create_task(_reply(speaker, client, server, upstream, scrubber))
+    try:
+        done, _ = await asyncio.wait({uploading, replying}, return_when=asyncio.FIRST_COMPLETED)
+        for one in done:
+            one.result()
+        switched = await replying
+    finally:
+        for one in (uploading, replying):
+            one.cancel()
+        await asyncio.wait({uploading, replying})
+    if switched:
+        await _join(
+            PrefixedStream(speaker.trailing_data[0], client),
+            PrefixedStream(server.trailing_data[0], upstream),
+        )
+
+
+async def _upload(
+    speaker: h11.Connection, client: Stream, server: h11.Connection, upstream: SocketStream
+) -> None:
+    """The body of the request."""
+    import h11
+
+    while True:
+        event = speaker.next_event()
+        if event is h11.NEED_DATA:
+            if speaker.they_are_waiting_for_100_continue:
+                await _send(speaker, client, h11.InformationalResponse(status_code=100, headers=[]))
+            speaker.receive_data(await client.read())
+        elif isinstance(event, h11.Data):
+            await _send(server, upstream, h11.Data(data=event.data))
+        else:
+            await _send(server, upstream, h11.EndOfMessage())
+            return
+
+
+async def _reply(
+    speaker: h11.Connection,
+    client: Stream,
+    server: h11.Connection,
+    upstream: SocketStream,
+    scrubber: Scrubber | None,
+) -> bool:
+    """The reply; whether both sides speak WebSocket from now on."""
+    import h11
+
+    while True:
+        event = server.next_event()
+        if event is h11.NEED_DATA:
+            async with asyncio.timeout(IDLE_TIME):
+                data = await upstream.read()
+            server.receive_data(data)
+        elif isinstance(event, h11.InformationalResponse):
+            if event.status_code == 101:
+                await _send(speaker, client, event)
+                return True
+        elif isinstance(event, h11.Response):
+            await _send(speaker, client, _passed_on(event, scrubber))
+        elif isinstance(event, h11.Data):
+            data = bytes(event.data) if scrubber is None else scrubber.feed(bytes(event.data))
+            await _send(speaker, client, h11.Data(data=data))
+        elif isinstance(event, h11.EndOfMessage):
+            if scrubber and (rest := scrubber.feed(b"", last=True)):
+                await _send(speaker, client, h11.Data(data=rest))
+            await _send(speaker, client, h11.EndOfMessage())
+            return False
+        else:
+            raise ConnectionError("the server has closed the connection")
+
+
+def _passed_on(response: h11.Response, scrubber: Scrubber | None) -> h11.Response:
+    """The head of a reply for the client."""
+    import h11
+
+    left_out = _HOP | ({b"content-length"} if scrubber else set())
+    headers = [(name, value) for name, value in response.headers if name not in left_out]
+    if scrubber:
+        if any(name == b"content-encoding" and value.lower() != b"identity" for name, value in headers):
+            raise _RefusalError(
+                502, "its reply is compressed, so it cannot be searched for the secret", "failed"
+            )
+        headers = [(name, scrubber.clean(value)) for name, value in headers]
+    headers.append((b"connection", b"close"))
+    reason = scrubber.clean(bytes(response.reason)) if scrubber else bytes(response.reason)
+    return h11.Response(status_code=response.status_code, headers=headers, reason=reason)
+
+
+async def _answer(
+    speaker: h11.Connection, client: Stream, refusal: _RefusalError, record: Connection
+) -> None:
+    """Say no, in words that a model understands, where an answer is still possible."""
+    import h11
+
+    if speaker.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+        return
+    where = f"{record.host}:{record.port}" if record.host else "This request"
+    if refusal.decision == "refused":
+        text = (
+            f"{where} is refused by the network policy of this sandbox: {refusal.reason}. Do not retry; work without "
+            "it, or say in your answer that the user can add it to the option 'allow'."
+        )
+    else:
+        text = f"{where} failed: {refusal.reason}."
+    body = f"{text}\n".encode("ascii", "replace")
+    headers = [
+        ("Content-Type", "text/plain"),
+        ("Content-Length", str(len(body))),
+        ("Connection", "close"),
+        ("X-Sandbox-Policy", refusal.decision),
+    ]
+    with contextlib.suppress(h11.LocalProtocolError):
+        response = h11.Response(status_code=refusal.status, headers=headers, reason=body.strip())
+        await _send(speaker, client, response, h11.Data(data=body), h11.EndOfMessage())
+
+
+async def _send(speaker: h11.Connection, stream: Stream, *events: h11.Event) -> None:
+    data = b"".join(filter(None, (speaker.send(event) for event in events)))
+    if data:
+        await stream.write(data)
+
+
+# ------------------------------------------------------------------------------------------------- bytes
+
+
+async def _join(client: Stream, upstream: Stream) -> None:
+    """Pass bytes in both directions until both have ended, or nothing has come for long."""
+    heard = time.monotonic()
+
+    async def pass_on(source: Stream, target: Stream) -> None:
+        nonlocal heard
+        while data := await source.read():
+            heard = time.monotonic()
+            await target.write(data)
+        await target.end_writing()
+
+    async def watch() -> None:
+        while (left := heard + IDLE_TIME - time.monotonic()) > 0:  # noqa: ASYNC110 - what is heard is no event
+            await asyncio.sleep(left)
+        raise TimeoutError("it was silent for too long")
+
+    await _first_failure(pass_on(client, upstream), pass_on(upstream, client), watching=watch())
+
+
+async def _first_failure(*works: Awaitable[None], watching: Awaitable[None]) -> None:
+    """Do all works; the first that fails, or the watch, ends them all."""
+    tasks: list[asyncio.Future[None]] = [asyncio.ensure_future(one) for one in works]
+    watch = asyncio.ensure_future(watching)
+    try:
+        pending: Iterable[asyncio.Future[None]] = tasks
+        while pending:
+            done, rest = await asyncio.wait({*pending, watch}, return_when=asyncio.FIRST_COMPLETED)
+            for one in done:
+                one.result()
+            pending = rest - {watch}
+    finally:
+        for one in (*tasks, watch):
+            one.cancel()
+        await asyncio.wait({*tasks, watch})

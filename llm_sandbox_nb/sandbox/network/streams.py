@@ -1,0 +1,234 @@
+"""Streams of bytes that the proxy joins: a socket, TLS that it ends itself, and what a client says first in TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import struct
+from typing import Protocol
+
+_PIECE = 256 * 1024
+_HELLO_MOST = 64 * 1024
+_SERVER_NAME, _ENCRYPTED_HELLO = 0, 0xFE0D
+
+
+class Stream(Protocol):
+    """Both directions of a connection."""
+
+    async def read(self) -> bytes:
+        """The next bytes; empty at the end."""
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """Send bytes; returns when there is room for more. Raises ConnectionError."""
+        ...
+
+    async def end_writing(self) -> None:
+        """Send no more."""
+        ...
+
+
+class ClosableStream(Stream, Protocol):
+    """A stream with an end."""
+
+    async def close(self) -> None:
+        """Close it, after what was written has left."""
+        ...
+
+
+class SocketStream:
+    """A connection to a server outside, which counts its bytes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self.sent = 0
+        self.received = 0
+
+    async def read(self) -> bytes:
+        """See `Stream`."""
+        try:
+            data = await self._reader.read(_PIECE)
+        except (OSError, ssl.SSLError):
+            return b""
+        self.received += len(data)
+        return data
+
+    async def write(self, data: bytes) -> None:
+        """See `Stream`."""
+        self.sent += len(data)
+        self._writer.write(data)
+        try:
+            await self._writer.drain()
+        except (OSError, ssl.SSLError) as error:
+            raise ConnectionError("the server has closed the connection") from error
+
+    async def end_writing(self) -> None:
+        """See `Stream`. TLS has no such end."""
+        if self._writer.can_write_eof():
+            with contextlib.suppress(OSError):
+                self._writer.write_eof()
+
+    def close(self) -> None:
+        """Close it at once."""
+        self._writer.transport.abort()
+
+
+class PrefixedStream:
+    """A stream of which some bytes were read already."""
+
+    def __init__(self, first: bytes, stream: Stream) -> None:
+        self._first = first
+        self._stream = stream
+        self.write = stream.write
+        self.end_writing = stream.end_writing
+
+    async def read(self) -> bytes:
+        """See `Stream`."""
+        if self._first:
+            first, self._first = self._first, b""
+            return first
+        return await self._stream.read()
+
+
+class TlsStream:
+    """The server's side of TLS over another stream."""
+
+    def __init__(self, stream: Stream, context: ssl.SSLContext) -> None:
+        self._stream = stream
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._in, self._out, server_side=True)
+
+    async def handshake(self) -> None:
+        """Agree on keys. Raises ConnectionError when the client does not, for instance because it trusts nobody."""
+        while True:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                await self._flush()
+                if not await self._fill():
+                    raise ConnectionError("the client has left the handshake") from None
+            except ssl.SSLError as error:
+                await self._flush()
+                raise ConnectionError(f"the client refused the handshake ({error.reason})") from error
+            else:
+                await self._flush()
+                return
+
+    async def read(self) -> bytes:
+        """See `Stream`."""
+        while True:
+            try:
+                return self._tls.read(_PIECE)
+            except ssl.SSLWantReadError:
+                await self._flush()
+                if not await self._fill():
+                    return b""
+            except ssl.SSLError:
+                return b""
+
+    async def write(self, data: bytes) -> None:
+        """See `Stream`."""
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[self._tls.write(view) :]
+            except ssl.SSLError as error:
+                raise ConnectionError("the client has closed the connection") from error
+        await self._flush()
+
+    async def end_writing(self) -> None:
+        """See `Stream`."""
+        with contextlib.suppress(ssl.SSLError):
+            self._tls.unwrap()
+        await self._flush()
+        await self._stream.end_writing()
+
+    async def _flush(self) -> None:
+        if data := self._out.read():
+            await self._stream.write(data)
+
+    async def _fill(self) -> bool:
+        data = await self._stream.read()
+        self._in.write(data)
+        return bool(data)
+
+
+class NoTlsError(Exception):
+    """What a client says first is no TLS with a readable name."""
+
+
+async def read_hello(stream: Stream) -> tuple[bytes, str]:
+    """All bytes that a client has sent up to the end of its first TLS message, and the server's name in it.
+
+    Raises:
+        NoTlsError: it is something else, has no name or several, or hides the name.
+    """
+    data = b""
+    while (name := _server_name(data)) is None:
+        more = await stream.read()
+        if not more or len(data) > _HELLO_MOST:
+            raise NoTlsError("it sent no TLS")
+        data += more
+    return data, name
+
+
+def _server_name(data: bytes) -> str | None:
+    """The name in a client's first message; None while the message is not complete. Raises NoTlsError."""
+    message = b""
+    while True:
+        if data[:1] not in (b"", b"\x16") or data[1:2] not in (b"", b"\x03"):
+            raise NoTlsError("it is no TLS")
+        if len(data) < 5:
+            return None
+        (size,) = struct.unpack_from(">H", data, 3)
+        if not 0 < size <= 2**14:
+            raise NoTlsError("it is no TLS")
+        message += data[5 : 5 + size]
+        if message[:1] not in (b"", b"\x01"):
+            raise NoTlsError("it is no TLS")
+        if len(message) >= 4:
+            whole = 4 + int.from_bytes(message[1:4])
+            if whole > _HELLO_MOST:
+                raise NoTlsError("its first message is too long")
+            if len(message) >= whole:
+                return _name_in(message[4:whole])
+        if len(data) < 5 + size:
+            return None
+        data = data[5 + size :]
+
+
+def _name_in(hello: bytes) -> str:
+    """The name in the body of a ClientHello."""
+    try:
+        at = 34
+        at += 1 + hello[at]
+        at += 2 + int.from_bytes(hello[at : at + 2])
+        at += 1 + hello[at]
+        end = at + 2 + int.from_bytes(hello[at : at + 2])
+        at += 2
+        found: list[bytes] = []
+        if end != len(hello):
+            raise NoTlsError("its first message is malformed")
+        while at < end:
+            kind, size = struct.unpack_from(">HH", hello, at)
+            content = hello[at + 4 : at + 4 + size]
+            at += 4 + size
+            if kind == _ENCRYPTED_HELLO:
+                raise NoTlsError("it hides the server's name (ECH)")
+            if kind == _SERVER_NAME:
+                found.append(_only_name(content))
+    except (IndexError, struct.error) as error:
+        raise NoTlsError("its first message is malformed") from error
+    if at != end or len(found) != 1:
+        raise NoTlsError("it names no server (SNI)")
+    return found[0].decode("ascii", "replace").lower()
+
+
+def _only_name(content: bytes) -> bytes:
+    """The only entry of the extension."""
+    listed, kind, size = struct.unpack_from(">HBH", content)
+    if kind or listed != len(content) - 2 or size != listed - 3:
+        raise NoTlsError("it does not name one server (SNI)")
+    return content[5:]

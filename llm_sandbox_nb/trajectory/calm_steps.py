@@ -1,0 +1,133 @@
+"""Steps of a long run in which nothing happened that a reader looks for, as one row: "2-30: 29 reads, nothing changed".
+
+A reader looks for failures, for what a person decided, for doubts, and for the end; a run that fits a screen is shown
+whole. `labextension/src/view/calm-steps.ts` folds the same; tests/data/runs.json tests both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final
+
+from llm_sandbox_nb.formatting import plural
+from llm_sandbox_nb.trajectory.step_line import (
+    DECIDED,
+    LIMITS,
+    failure_text,
+    figures_text,
+    headline,
+    one_line,
+    step_failed,
+    step_seconds,
+    tool_kind,
+)
+from llm_sandbox_nb.trajectory.trajectory import Step, Trajectory
+
+CALM: Final = {"fits": 12, "least": 3, "newest": 3, "names": 2}
+"""Rows that fit a screen, steps that are worth a fold, steps at the end of a live run that stay, and files named."""
+
+LEVELS: Final = ("read", "change", "save")
+"""What is folded first, and what only where rows do not fit: steps that changed files, then those that saved some."""
+
+
+@dataclass(frozen=True)
+class CalmSteps:
+    """Neighbouring steps, as one row."""
+
+    steps: tuple[Step, ...]
+    words: str
+    figures: str
+    """Their tokens and seconds together."""
+
+    @property
+    def numbers(self) -> str:
+        """The first and the last."""
+        return f"{self.steps[0].number}-{self.steps[-1].number}"
+
+
+def step_rows(trajectory: Trajectory, *, live: bool, doubted: Collection[int] = ()) -> list[Step | CalmSteps]:
+    """The steps of a run as they are listed, calm ones folded. `live`: more come; `doubted`: never fold these steps."""
+    steps, root = trajectory.steps, trajectory.root
+    running = live and trajectory.finish is None
+    end = len(steps) - (CALM["newest"] if running else 1)
+    if len(steps) <= CALM["fits"]:
+        return [*steps]
+    kinds = [
+        "" if place >= end or step.number in doubted else _kind(steps, place, root)
+        for place, step in enumerate(steps)
+    ]
+    rows: list[Step | CalmSteps] = []
+    for level in range(1, len(LEVELS) + 1):
+        rows = _folded(steps, ["calm" if kind in LEVELS[:level] else kind for kind in kinds])
+        if len(rows) <= CALM["fits"]:
+            break
+    return rows
+
+
+def _kind(steps: Sequence[Step], place: int, root: str) -> str:
+    """One of `LEVELS`; `same` as the step before, and failed; empty when the step stands alone."""
+    step = steps[place]
+    first = step.calls[0] if step.calls else None
+    decided = any(one.action in DECIDED for call in step.calls for one in call.decisions)
+    done = step.replied and not step.failures and all(call.finished for call in step.calls)
+    if first is None or decided or not done or tool_kind(first.tool) == "submit":
+        return ""
+    if step_failed(step):
+        return "same" if place and _failure(step, root) == _failure(steps[place - 1], root) else ""
+    return "save" if step.artifacts else "change" if changed_names(step) else "read"
+
+
+def _failure(step: Step, root: str) -> list[str]:
+    """What failed in a step, and how."""
+    return [
+        f"{headline(call, root)}\n{failure_text(call)}"
+        for call in step.calls
+        if call.result is not None and call.result.failed
+    ]
+
+
+def changed_names(step: Step) -> list[str]:
+    """The names of the files that a step changed or saved, as far as it tells."""
+    paths = [change.path for call in step.calls for change in call.changes[: LIMITS["changes"]]]
+    paths += [artifact.path for artifact in step.artifacts[: LIMITS["changes"]]]
+    if not paths:
+        paths = [path for call in step.calls if (path := _edited(call.tool, call.arguments or {}))]
+    return list(dict.fromkeys(one_line(path.rpartition("/")[2], LIMITS["name"]) for path in paths))
+
+
+def _edited(tool: str, values: dict[str, Any]) -> str:
+    """The file of an edit; empty for another call."""
+    path = values.get("path")
+    edits = tool_kind(tool) == "edit" and values.get("command") != "view"
+    return path if edits and isinstance(path, str) else ""
+
+
+def _folded(steps: Sequence[Step], kinds: Sequence[str]) -> list[Step | CalmSteps]:
+    rows: list[Step | CalmSteps] = []
+    for kind, places in groupby(range(len(steps)), key=lambda place: kinds[place]):
+        group = [steps[place] for place in places]
+        least = (
+            CALM["least"] - 1 if kind == "same" else CALM["least"]
+        )  # the first of the same stands before them
+        rows += [_calm(kind, group)] if kind and len(group) >= least else group
+    return rows
+
+
+def _calm(kind: str, steps: Sequence[Step]) -> CalmSteps:
+    tokens = sum(step.usage.total_tokens for step in steps if step.usage)
+    return CalmSteps(tuple(steps), _words(kind, steps), figures_text(tokens, sum(map(step_seconds, steps))))
+
+
+def _words(kind: str, steps: Sequence[Step]) -> str:
+    if kind == "same":
+        wrong = next(call for call in steps[0].calls if call.result is not None and call.result.failed)
+        return f"the same again, {plural(len(steps), 'time')}: {failure_text(wrong)}"
+    names = list(dict.fromkeys(name for step in steps for name in changed_names(step)))
+    if not names:
+        return f"{plural(len(steps), 'read')}, nothing changed"
+    shown = names[: CALM["names"]]
+    more = len(names) - len(shown)
+    named = " and ".join(shown) if not more else f"{', '.join(shown)} and {more} more"
+    return f"{plural(len(steps), 'step')}, changed {named}"

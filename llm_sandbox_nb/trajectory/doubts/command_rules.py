@@ -1,0 +1,618 @@
+"""Rules about how commands ended: failed checks, the same command again and again, errors that are swallowed."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from llm_sandbox_nb.formatting import format_count, plural
+from llm_sandbox_nb.shell_parser import Command
+from llm_sandbox_nb.trajectory.doubts.check_commands import CheckRun, checks_of
+from llm_sandbox_nb.trajectory.doubts.evidence import PROGRAMS, Action, Evidence, ending_of, is_aside, name_of
+from llm_sandbox_nb.trajectory.events import Doubt
+
+FAILURE_SAID = re.compile(
+    r"\b(?:fail(?:s|ed|ing)?|failures?|could not|couldn't|cannot|can't|unable|did(?: not|n't) (?:pass|work|"
+    r"build|compile)|"
+    r"do(?:es)?(?: not|n't) (?:pass|work|build|compile)|not passing|broken|still (?:red|errors?)|"
+    r"errors? remain\w*|unresolved|"
+    r"without (?:running|testing)|not (?:tested|verified|run)|untested|unverified)\b",
+    re.IGNORECASE,
+)
+_NO_FAILURE = re.compile(
+    r"\b(?:no|0|zero|without(?: any)?|not? longer|never|fix\w*(?: the| all| a)?(?: \w+)?) (?:\w+ )?fail\w*|"
+    r"\bfail\w* (?:test\w* )?(?:now|is fixed|are fixed)\b|"
+    r"\bpreviously fail\w*|\bcannot fail",
+    re.IGNORECASE,
+)
+
+
+def says_failure(text: str) -> bool:
+    """Whether a text admits that something failed."""
+    return bool(FAILURE_SAID.search(_NO_FAILURE.sub("", text)))
+
+
+def failed_check(evidence: Evidence) -> Iterator[Doubt]:
+    """The last test, build or check before the answer failed, or was not run after the last change of a program."""
+    checks = [check for action in evidence.actions for check in checks_of_action(evidence, action)]
+    if not checks:
+        return
+    told = says_failure(f"{evidence.answer or ''}\n{evidence.last_words}")
+    failing = [] if told else list(_failing(checks))
+    for check in failing:
+        later = [
+            one
+            for one in checks
+            if one.action.number > check.action.number and one.family == check.family and not one.failed
+        ]
+        if later and later[-1].targets:
+            text = f"a {check.word} failed, and only {name_of(later[-1].targets[0])} was run again"
+        elif check.family == "build":
+            text = "the last build before the answer failed"
+        else:
+            text = f"the last {check.word} before the answer failed"
+        yield Doubt(rule="failed check", step=check.action.step, text=text, severity="high")
+    last = checks[-1]
+    if last.empty and not failing:
+        yield Doubt(
+            rule="failed check",
+            step=last.action.step,
+            text="the last test run executed no test",
+            severity="medium",
+        )
+    elif last.left_out and not last.failed and not failing and any(one.failed for one in checks[:-1]):
+        yield Doubt(
+            rule="tests or checks changed",
+            step=last.action.step,
+            text="the last test run left tests out",
+            severity="high",
+        )
+    elif not failing and not told and (changed := _changed_after(evidence, last)):
+        path, step = changed
+        text = f"{name_of(path)} was changed after the last {last.word}, which was at step {last.action.step}"
+        yield Doubt(rule="failed check", step=step, text=text, severity="medium")
+
+
+def checks_of_action(evidence: Evidence, action: Action) -> list[CheckRun]:
+    """The checks of an action, each found once."""
+    known: dict[int, list[CheckRun]] = evidence.__dict__.setdefault("_checks", {})
+    if action.number not in known:
+        known[action.number] = checks_of(action)
+    return known[action.number]
+
+
+def _failing(checks: list[CheckRun]) -> Iterator[CheckRun]:
+    """The last failed check of each family that no later check of the family covers."""
+    for family in dict.fromkeys(check.family for check in checks):
+        mine = [check for check in checks if check.family == family]
+        for place in range(len(mine) - 1, -1, -1):
+            check = mine[place]
+            if not check.failed:
+                continue
+            later = mine[place + 1 :]
+            if not any(one.covers(check) and not one.failed for one in later) and not (
+                later and not later[-1].failed and family != "test"
+            ):
+                yield check
+            break
+
+
+def _changed_after(evidence: Evidence, last: CheckRun) -> tuple[str, int] | None:
+    """A program that existed at the last check and was changed later."""
+    for action in reversed(evidence.actions[last.action.number + 1 :]):
+        if re.search(
+            r"\b(?:ruff format|black|prettier|gofmt|go fmt|cargo fmt|isort|clang-format|autopep8|ruff check --fix)\b",
+            action.command,
+        ):
+            continue
+        for version in action.writes:
+            code = ending_of(version.path) in PROGRAMS and not is_aside(version.path)
+            if (
+                code
+                and version.change
+                and version.change.kind == "modified"
+                and not evidence.is_result(version.path)
+            ):
+                if _only_comments(version.change.diff or ""):
+                    continue
+                return version.path, action.step
+    return None
+
+
+def _only_comments(diff: str) -> bool:
+    rows = [
+        row[1:].strip()
+        for row in diff.split("\n")
+        if row[:1] in "+-" and row[:4] not in ("+++ ", "--- ") and row
+    ]
+    return bool(rows) and all(not row or row.startswith(("#", "//", "/*", "*", '"""', "'''")) for row in rows)
+
+
+_FAILURES_SAME = 3
+_RESULTS_SAME = 4
+_WAITS_SAME = 10
+MORE_STEPS = "; more steps will not help"
+"""The end of a loop's words when a limit has ended the run."""
+_LIMITS = ("steps", "tokens", "total_tokens", "cost", "time", "repeated")
+_TIMES = re.compile(
+    r"\b\d+(?:\.\d+)?\s?(?:ms|µs|us|s|sec|secs|seconds)\b|\b\d\d:\d\d:\d\d(?:\.\d+)?\b|\b0x[0-9a-f]+\b|"
+    r"/tmp/[\w.-]+|\bpid \d+"
+)
+
+
+def loop(evidence: Evidence) -> Iterator[Doubt]:
+    """The same command with the same result: three times with an error, or four times, with no file changed between."""
+    streak: list[list[Action]] = []
+    for action in [*evidence.actions, None]:
+        if action is not None and action.kind == "submit":
+            continue
+        known = next((one for one in streak if action is not None and _same(one[-1], action)), None)
+        if known is not None and action is not None and (action.failed or not action.writes):
+            known.append(action)
+            continue
+        if (
+            action is not None
+            and len(streak) < 3
+            and not action.writes
+            and (not streak or all(len(one) == 1 for one in streak))
+        ):
+            streak.append([action])
+            continue
+        yield from _looped(evidence, streak)
+        streak = [[action]] if action is not None else []
+
+
+def _same(one: Action, other: Action) -> bool:
+    if (
+        one.call.tool != other.call.tool
+        or one.failed != other.failed
+        or one.result.exit_code != other.result.exit_code
+    ):
+        return False
+    if one.call.arguments != other.call.arguments or (
+        one.call.arguments is None and one.call.raw_arguments != other.call.raw_arguments
+    ):
+        return False
+    first, second = one.result.body, other.result.body
+    return first == second or (len(first) < 20_000 and _TIMES.sub("", first) == _TIMES.sub("", second))
+
+
+def _looped(evidence: Evidence, streak: list[list[Action]]) -> Iterator[Doubt]:
+    same = [one for one in streak if len(one) >= _enough(one[0])]
+    if not same:
+        return
+    times = max(len(one) for one in same)
+    first = min(one[0].step for one in same)
+    last = max(one[-1].step for one in same)
+    what = (
+        "same command"
+        if len(same) == 1 and same[0][0].kind == "bash"
+        else "same call"
+        if len(same) == 1
+        else "same commands"
+    )
+    result = "same error" if any(one[0].failed for one in same) else "same result"
+    text = f"{what}, {result}, {format_count(times)} times"
+    if evidence.stop_reason in _LIMITS and last >= evidence.last_step - 1:
+        text = f"{text}{MORE_STEPS}"
+    yield Doubt(rule="loop", step=first, until=last, text=text, severity="medium")
+
+
+def _enough(action: Action) -> int:
+    """How often a call makes a loop; one that waits may be made more often."""
+    if re.search(r"\bsleep\b|\bwait\b", action.command):
+        return _WAITS_SAME
+    return _FAILURES_SAME if action.failed else _RESULTS_SAME
+
+
+_TRACEBACK = re.compile(
+    r"^Traceback \(most recent call last\)|^(?:\w+\.)*\w*(?:Error|Exception): |^panic: |^thread '.*' panicked|"
+    r"^Uncaught |^Unhandled|"
+    r"^Exception in thread|^(?:fatal|FATAL|ERROR|Error|error)\b ?[:\[]|Segmentation fault|core dumped|"
+    r": command not found$|"
+    r": No such file or directory$|^npm ERR!|^\s+at [\w.$<>]+ \(.*:\d+:\d+\)$|^Caused by: |"
+    r": Permission denied$|^awk: .*error|"
+    r"^sqlite3?: |^Parse error|^Runtime error|^\S+: line \d+: ",
+    re.MULTILINE,
+)
+_WARNING = re.compile(
+    r"^.*\b(?:warn(?:ing)?|skip(?:ped|ping)|ignor(?:ed|ing)|could not|couldn't|failed to|unable to|cannot|"
+    r"invalid|malformed|corrupt\w*|"
+    r"dropp(?:ed|ing)|(?:truncated|truncating|truncates)|overflow|divide by zero|bad (?:line|row|record)|"
+    r"not found|missing)\b.*$",
+    re.IGNORECASE | re.MULTILINE,
+)
+_NO_WARNING = re.compile(
+    r"Deprecat|FutureWarning|UserWarning: Matplotlib|\bpip\b|notice|npm warn|\b0 (?:\w+ )?(?:skipped|"
+    r"warnings?|missing|invalid|ignored|dropped)|"
+    r"\bno (?:\w+ )?(?:missing|invalid|warnings?|bad)|font|(?:skipped|warnings?|missing|invalid|dropped|"
+    r"ignored|malformed)\W+0\b|\bpassed\b|root user|"
+    r"debconf|grep:|find:|xpassed|collected|"
+    r"(?:missing|invalid|bad)[^\n]{0,20}: ?\[\]|nothing",
+    re.IGNORECASE,
+)
+_DIGITS = re.compile(r"\d+")
+_WEAK = frozenset(
+    {
+        "rm",
+        "mkdir",
+        "kill",
+        "pkill",
+        "pip",
+        "pip3",
+        "apt",
+        "apt-get",
+        "which",
+        "command",
+        "type",
+        "test",
+        "[",
+        "ls",
+        "cd",
+        "rmdir",
+        "touch",
+        "chmod",
+        "git",
+        "killall",
+        "diff",
+        "cmp",
+        "npm",
+        "true",
+        "echo",
+        "printf",
+        "hash",
+        "stat",
+        "file",
+        "conda",
+        "ln",
+        "unset",
+        "source",
+        ".",
+        "set",
+        "export",
+        "wait",
+        "sleep",
+        "du",
+        "df",
+        "nproc",
+        "free",
+        "uname",
+        "id",
+        "locale",
+    }
+)
+_LOOKS = frozenset({"grep", "egrep", "fgrep", "find", "rg", "head", "tail", "cat", "wc", "sort"})
+_READ_ONLY = _LOOKS | _WEAK
+_QUIET = re.compile(
+    r"(?P<before>[^\n;]{0,400}?)(?P<mark>2>\s*/dev/null|&>\s*/dev/null|\|\|\s*(?:true|:)(?=\s|$|;|\))|"
+    r"\|\|\s*echo\s+[\"']?(?:0|none|null|nan|\[\]|\{\})?[\"']?\s*(?:>|$))(?P<after>(?:\s*\|\|\s*)?[^\n;]*)"
+)
+_SWALLOWS = re.compile(
+    r"except(?:\s+(?:Exception|BaseException))?(?:\s+as\s+\w+)?\s*:\s*(?:#[^\n]*)?\n?\s*(?:pass|continue|"
+    r"return(?:\s+(?:None|0|0\.0|\[\]|\{\}|''|\"\"|False))?|\w+\s*=\s*(?:0|None|0\.0))\s*(?:#[^\n]*)?(?:\n|$|"
+    r";)"
+    r"|on_bad_lines\s*=\s*[\"']skip[\"']|error_bad_lines\s*=\s*False|"
+    r"catch\s*(?:\(\s*\w*\s*\))?\s*\{\s*(?://[^\n]*)?\s*\}|"
+    r"contextlib\.suppress\(Exception\)|\bsuppress\((?:Base)?Exception\)|rescue\s*(?:=>\s*\w+)?\s*\n\s*(?:nil|"
+    r"next)|\bset \+e\b"
+)
+
+
+def error_swallowed(evidence: Evidence) -> Iterator[Doubt]:
+    """Exit code 0 with an error, warnings of lost data, or an error that was hidden before a result that is used."""
+    for action in evidence.actions:
+        yield from swallowed(evidence, action)
+        if text := _without_effect(evidence, action):
+            yield _doubt(action, text, "medium")
+
+
+def _without_effect(evidence: Evidence, action: Action) -> str:
+    """An edit that was refused, or `sed -i` that found nothing, and no later action changed the file."""
+    if action.kind != "edit" and "sed" not in action.command:
+        return ""
+    later = {version.path for other in evidence.actions[action.number + 1 :] for version in other.writes}
+    if action.kind == "edit":
+        command = (action.call.arguments or {}).get("command")
+        refused = action.failed and command != "view" and action.edited and action.edited not in later
+        same = any(name_of(path) == name_of(action.edited) for path in later)
+        return (
+            f"the edit of {name_of(action.edited)} was refused, and none was made later"
+            if refused and not same
+            else ""
+        )
+    if action.failed or action.writes or not re.search(r"\bsed\b[^\n;&|]*\s-i", action.command):
+        return ""
+    if action.result.changes_incomplete or re.search(
+        r"\bsed\b[^\n;&|]*/(?:tmp|etc|usr|home|root)/", action.command
+    ):
+        return ""
+    files = [
+        read.path for read in action.reads if not evidence.is_result(read.path) or read.action is not None
+    ]
+    if not files or any(path in later for path in files):
+        return ""
+    return f"`sed -i` changed nothing in {name_of(files[0])}"
+
+
+def swallowed(evidence: Evidence, action: Action) -> Iterator[Doubt]:
+    """What one action hid, unless the same program ran well later."""
+    found = list(_hid(evidence, action))
+    if found and not _recovered(evidence, action):
+        yield from found
+
+
+def _hid(evidence: Evidence, action: Action) -> Iterator[Doubt]:
+    if action.kind != "bash" or action.result.exit_code is None:
+        return
+    if action.result.exit_code != 0 or action.result.timed_out:
+        if evidence.stop_reason and action.writes and _left_broken(evidence, action):
+            yield _doubt(action, f"the command failed, and {_made(evidence, action)} is used", "high")
+        return
+    if checks_of_action(evidence, action):
+        return
+    handled = "||" in action.command
+    if not handled and not _only_looks(action) and (found := _printed(action)):
+        yield _doubt(action, f"exit code 0, but it printed {found}", "high")
+        return
+    if text := _hidden(evidence, action):
+        yield _doubt(action, text, "medium")
+        return
+    if text := _in_program(evidence, action):
+        yield _doubt(action, text, "medium")
+        return
+    yield from _warnings(evidence, action)
+
+
+def _doubt(action: Action, text: str, severity: str) -> Doubt:
+    return Doubt.model_validate(
+        {"rule": "error swallowed", "step": action.step, "text": text, "severity": severity}
+    )
+
+
+_ERROR_HINTS = ("rror", "xception", "raceback", "panic", "fatal", "FATAL", "ERR", "fault", "dumped", "not found",
+                "No such", "denied", "Unhandled", "Uncaught", "Caused by", ": line ", "   at ")  # fmt: skip
+"""Parts of which one is in each error that is known: a text without them is not searched."""
+_WARNING_HINTS = ("warn", "skip", "ignor", "could", "failed", "unable", "cannot", "invalid", "malform", "corrupt",
+                  "dropp", "truncate", "overflow", "divide", "bad ", "not found", "missing")  # fmt: skip
+
+
+_BEGINNING_HINTS = ("arn", "kip", "ould not", "ailed", "rror", "nvalid")
+
+
+def _printed(action: Action) -> str:
+    """The error that a command printed though it says that all went well."""
+    known: str | None = action.__dict__.get("_printed")
+    if known is None:
+        known = action.__dict__["_printed"] = _error_in(action)
+    return known
+
+
+def _error_in(action: Action) -> str:
+    for text in (action.stderr, action.stdout):
+        if text is action.stdout and "2>&1" not in action.command and "Traceback" not in text:
+            continue  # data may hold such words
+        if not any(hint in text for hint in _ERROR_HINTS):
+            continue
+        found = list(_TRACEBACK.finditer(text))
+        if not found:
+            continue
+        if "Traceback" in found[0][0]:
+            last = [
+                line
+                for line in text[found[0].start() :].splitlines()
+                if re.match(r"^(?:\w+\.)*\w*(?:Error|Exception|Warning|Exit)\b", line)
+            ]
+            return f"a traceback: {last[0][:60]}" if last else "a traceback"
+        line = text[text.rfind("\n", 0, found[0].start()) + 1 :].partition("\n")[0]
+        return f"an error: {line.strip()[:70]}"
+    return ""
+
+
+def _only_looks(action: Action) -> bool:
+    """Whether the command only reads: an error that `cat` prints is in sight of the model."""
+    if action.writes:
+        return False
+    names = {posixpath.basename(command.words[0]) for command in action.commands if command.words}
+    return bool(names) and names <= _READ_ONLY
+
+
+def _program_of(action: Action) -> str:
+    """The program that an action ran, to know it again."""
+    for command in action.commands:
+        name = posixpath.basename(command.words[0]) if command.words else ""
+        if name in _WEAK or not name or name in _LOOKS:
+            continue
+        file = next((word for word in command.words if ending_of(word) in PROGRAMS), "")
+        return name_of(file) or name
+    return ""
+
+
+def _recovered(evidence: Evidence, action: Action) -> bool:
+    """Whether the same program, or one that wrote the same files, ran later without an error."""
+    program = _program_of(action)
+    paths = {version.path for version in action.writes}
+    for other in evidence.actions[action.number + 1 :]:
+        if other.kind != "bash" or other.failed:
+            continue
+        same = program and program == _program_of(other) and program not in ("python3", "python", "node")
+        again = paths and paths <= {version.path for version in other.writes}
+        if (same or again) and not _printed(other) and not _noisy(other) and not _QUIET.search(other.command):
+            return True
+    return False
+
+
+def _noisy(action: Action) -> bool:
+    return any(not _NO_WARNING.search(found[0]) for found in _WARNING.finditer(action.stderr[:4_000]))
+
+
+def _left_broken(evidence: Evidence, action: Action) -> bool:
+    """Whether files that a failed command wrote are in the results."""
+    paths = {
+        version.path
+        for version in action.writes
+        if ending_of(version.path) not in PROGRAMS and version.change and version.change.size
+    }
+    if not paths or checks_of_action(evidence, action):
+        return False
+    used = {version.path for version in evidence.results if version.action is action}
+    used |= {read.path for other in evidence.chain for read in other.reads if read.action is action}
+    return bool(paths & used)
+
+
+def _made(evidence: Evidence, action: Action) -> str:
+    names = [name_of(version.path) for version in action.writes if ending_of(version.path) not in PROGRAMS]
+    return names[0] if names else "what it wrote"
+
+
+def _hidden(evidence: Evidence, action: Action) -> str:
+    """A command whose errors are hidden, and whose result a file or a later step has."""
+    if "||" not in action.command and "/dev/null" not in action.command:
+        return ""
+    made = [version for version in action.writes if ending_of(version.path) not in PROGRAMS]
+    for found in _QUIET.finditer(_without_here(action)):
+        mark = " ".join(found["mark"].split()).rstrip("> ").strip()
+        mark = "2>/dev/null" if "/dev/null" in found["mark"] else mark
+        segment = re.split(r"&&|\|\|", found["before"])[-1]
+        name = _first_program(segment)
+        if not name or name in _WEAK:
+            continue
+        if mark == "2>/dev/null" and re.match(r"\s*\|\|\s*(?!true\b|:(?:\s|$))\S", found["after"]):
+            continue  # another command follows when it fails
+        if name in ("cp", "mv", "tar", "unzip", "rsync", "install"):
+            if not made:
+                return f"`{mark}` hides whether {name} did anything"
+            continue
+        if name in _LOOKS and not (
+            made and mark == "2>/dev/null" and name in ("cat", "wc", "sort", "head", "tail")
+        ):
+            continue
+        if made:
+            return f"`{mark}` hides errors of {name}, and {name_of(made[0].path)} is made with it"
+        if (
+            evidence.stop_reason
+            and name not in _LOOKS
+            and _runs_program(segment)
+            and not action.output.strip()
+        ):
+            return f"`{mark}` hides errors of {name}, which printed nothing"
+    return ""
+
+
+def _without_here(action: Action) -> str:
+    """The command without the texts that it writes into files or gives to a program."""
+    text = action.command
+    for command in action.commands:
+        if command.here and len(command.here) > 1:
+            text = text.replace(command.here.rstrip("\n"), "", 1)
+    return text
+
+
+def _first_program(segment: str) -> str:
+    words = re.findall(
+        r"[^\s|()<>$`\"']+", segment.split("|")[0].replace("$(", " ").replace("if ", " ").replace("do ", " ")
+    )
+    words = [
+        word
+        for word in words
+        if "=" not in word and word not in ("sudo", "then", "!", "{", "time", "for", "in", "done", "else")
+    ]
+    while words and words[0] in ("timeout", "nohup", "env"):
+        words = [word for word in words[1:] if not re.match(r"[\d.]+[smh]?$", word)]
+    return posixpath.basename(words[0]) if words else ""
+
+
+def _runs_program(segment: str) -> bool:
+    return bool(re.search(r"\b(?:python3?|node|ruby|perl|Rscript|bash|sh|java|\./\S+)\b", segment))
+
+
+def _in_program(evidence: Evidence, action: Action) -> str:
+    """A program of the run that passes over every error, and made a file or printed a result."""
+    if not (action.writes or evidence.stop_reason):
+        return ""
+    texts: list[tuple[str, str]] = [
+        ("the program", command.here or "") for command in action.commands if _runs_here(command)
+    ]
+    texts += [
+        (name_of(read.path), read.text or "")
+        for read in action.reads
+        if read.action is not None and ending_of(read.path) in PROGRAMS and _executes(action, read.path)
+    ]
+    for name, text in texts:
+        if text and (found := _SWALLOWS.search(text[:32_000])):
+            made = [version for version in action.writes if ending_of(version.path) not in PROGRAMS]
+            used = bool(made) or action in evidence.chain if evidence.stop_reason else bool(made)
+            if used:
+                line = " ".join(found[0].split())[:40]
+                return f"{name} passes over errors (`{line}`)"
+    return ""
+
+
+def _runs_here(command: Command) -> bool:
+    return bool(
+        command.here
+        and command.words
+        and re.match(r"(?:python|node|ruby|perl|bash|sh)", posixpath.basename(command.words[0]))
+    )
+
+
+def _executes(action: Action, path: str) -> bool:
+    name = name_of(path)
+    return any(
+        any(word == name or word.endswith(f"/{name}") for word in command.words[:4])
+        for command in action.commands
+    )
+
+
+def _may_warn(action: Action) -> bool:
+    known: bool | None = action.__dict__.get("_may_warn")
+    if known is None:
+        merged = "2>&1" in action.command
+        text = (action.output if merged else action.stderr).lower()
+        known = any(hint in text for hint in _WARNING_HINTS)
+        known = known or (not merged and any(hint in action.stdout for hint in _BEGINNING_HINTS))
+        action.__dict__["_may_warn"] = known
+    return known
+
+
+def _warnings(evidence: Evidence, action: Action) -> Iterator[Doubt]:
+    """Warnings that data was passed over; equal ones count once."""
+    if _only_looks(action) or not (_runs_program(action.command) or action.writes):
+        return
+    if not _may_warn(action):
+        return
+    source = action.stderr if "2>&1" not in action.command else f"{action.stderr}\n{action.stdout}"
+    lines = [found[0].strip() for found in _WARNING.finditer(source)]
+    lines += [
+        line
+        for line in (found[0].strip() for found in _WARNING.finditer(action.stdout))
+        if re.match(r"(?:warn|skip|could not|failed|error|invalid)", line, re.IGNORECASE)
+    ]
+    lines = [line for line in lines if not _NO_WARNING.search(line)]
+    if not lines or _admitted(evidence, action):
+        return
+    counts = Counter(_DIGITS.sub("#", line)[:80] for line in lines)
+    key, times = counts.most_common(1)[0]
+    shown = next(line for line in lines if _DIGITS.sub("#", line)[:80] == key)[:70]
+    text = f"{shown} (x{times})" if times > 1 else shown
+    others = len(counts) - 1
+    yield _doubt(action, f"{text} and {plural(others, 'other warning')}" if others else text, "medium")
+
+
+def _admitted(evidence: Evidence, action: Action) -> bool:
+    """Whether a later step, or the answer, speaks of what was passed over."""
+    words = re.compile(
+        r"\bwarn\w*|\bskip\w*|\bignor\w*|\binvalid|\bmalformed|\bmissing|\bbad\b|\bbroken|\bcould not|"
+        r"\bdropp\w*|\berrors?\b|\bcorrupt\w*",
+        re.IGNORECASE,
+    )
+    later = [
+        other.said
+        for other in evidence.actions[action.number + 1 : action.number + 3]
+        if other.step != action.step
+    ]
+    return any(
+        words.search(text)
+        for text in (*later, evidence.answer or "", *([evidence.last_words] if evidence.stop_reason else []))
+    )

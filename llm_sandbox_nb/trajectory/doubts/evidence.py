@@ -1,0 +1,474 @@
+"""The record as rules read it: actions in order, versions of files, and which version each action read.
+
+It grows with the run, a call at a time. Texts of files are rebuilt from the recorded diffs when a rule asks for them.
+"""
+
+from __future__ import annotations
+
+import copy
+import fnmatch
+import posixpath
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from llm_sandbox_nb.shell_parser import Command, shell_commands
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.step_line import ToolKind, path_below, shown_text, tool_kind
+from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
+
+_COMMAND_READ = 32 * 1024
+_OUTPUT_READ = 2 * 1024
+"""Characters looked at of a command, and of each end of an output."""
+_TEXT_MOST = 512 * 1024
+_CHANGES_MOST = 200
+"""Changes of one call that are looked at: an installation makes thousands."""
+_READS_MOST = 40
+_FILES_MOST = 5_000
+_PATTERNS_MOST = 12
+_COMMANDS_MOST = 300
+_WORD_MOST = 200
+_LONG_WORD = re.compile(r"(?<!\S)\S{201,}")
+_HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+\d+(?:,\d+)? @@")
+_NAME = re.compile(r"[\w.*?$%{}\[\]~/-]*\w[\w.*?$%{}\[\]~/-]*")
+_IMPORT = re.compile(r"^[ \t+]*(?:from[ \t]+([\w.]+)[ \t]+import|import[ \t]+([\w.]+))", re.MULTILINE)
+_WILD = re.compile(r"\$\{\w+\}|\$\w+|\{[^{}]*\}|%\w|\[[^\]]*\]")
+PROGRAMS = frozenset((
+    "py", "sh", "bash", "r", "jl", "js", "mjs", "cjs", "ts", "tsx", "jsx", "pl", "rb", "awk", "sql", "c", "cc", "cpp",
+    "h", "hpp", "rs", "go", "java", "kt", "scala", "swift", "php", "lua", "cs", "hs", "ex", "exs", "m", "zig", "ipynb",
+))  # fmt: skip
+"""Endings of files that are programs."""
+DATA = frozenset((
+    "csv", "tsv", "json", "jsonl", "ndjson", "parquet", "feather", "arrow", "sqlite", "sqlite3", "db", "xlsx", "xls",
+    "txt", "xml", "yaml", "yml", "npy", "npz", "pkl", "h5", "hdf5", "dat", "data", "fasta", "fa", "fastq", "vcf", "bed",
+    "geojson", "log", "ods", "avro", "orc", "tab", "psv", "list", "ini", "toml", "bib", "srt", "mbox", "ics",
+))  # fmt: skip
+"""Endings of files that hold data."""
+_ASIDE = re.compile(
+    r"(?:^|/)(?:\.git|node_modules|__pycache__|\.\w+_cache|\.venv|venv|target|dist|\.cache|site-packages|\.next)/"
+    r"|\.(?:pyc|pyo|lock|tmp|swp|bak|orig)$|(?:^|/)package-lock\.json$"
+)
+
+
+def is_aside(path: str) -> bool:
+    """Whether a path is of a cache, an installation or a copy for safety: no rule asks about it."""
+    return bool(_ASIDE.search(path))
+
+
+def ending_of(path: str) -> str:
+    """The ending of a file's name, in lower case."""
+    return path.rpartition("/")[2].rpartition(".")[2].lower() if "." in path.rpartition("/")[2] else ""
+
+
+def name_of(path: str) -> str:
+    """The last part of a path."""
+    return path.rpartition("/")[2]
+
+
+@dataclass(eq=False)
+class Version:
+    """A file as one action left it."""
+
+    path: str
+    """Relative to the folder of the run."""
+    action: Action | None
+    """What made it; None for a file that was given."""
+    change: ev.FileDiff | None = None
+    before: Version | None = None
+    """The version that it replaced."""
+
+    @property
+    def step(self) -> int:
+        """The step that made it; 0 when it was given."""
+        return self.action.step if self.action else 0
+
+    @property
+    def deleted(self) -> bool:
+        """Whether the action removed it."""
+        return self.change is not None and self.change.kind == "deleted"
+
+    @property
+    def lines(self) -> int | None:
+        """Its lines, as far as they are known."""
+        return self.change.lines if self.change else None
+
+    @cached_property
+    def text(self) -> str | None:
+        """Its text; None when the record does not hold it."""
+        chain: list[Version] = []
+        version: Version | None = self
+        while version is not None and "text" not in version.__dict__ and len(chain) < 500:
+            chain.append(version)
+            change = version.change
+            version = None if change is None or change.kind == "added" else version.before
+        text = version.__dict__.get("text") if version is not None else None
+        for one in reversed(chain):
+            text = one._after(text)
+            if one is not self:
+                one.__dict__["text"] = text
+        return text
+
+    def _after(self, before: str | None) -> str | None:
+        change = self.change
+        if change is None or change.kind == "deleted":
+            return None
+        if change.size == 0:
+            return ""
+        if (
+            self.action
+            and (whole := self.action.written.get(self.path)) is not None
+            and not self.action.failed
+        ):
+            return whole
+        if change.diff is None or change.note:
+            return None
+        return patched("" if change.kind == "added" else before, change.diff)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """What may be names of files in its text."""
+        return names_in(without_long_words(self.text[:_COMMAND_READ])) if self.text else []
+
+
+def patched(before: str | None, diff: str) -> str | None:
+    """The text that a unified diff makes of `before`; None when it does not fit."""
+    if before is None or len(before) + len(diff) > _TEXT_MOST:
+        return None
+    old = before.split("\n")
+    new: list[str] = []
+    at = 0
+    cut_end = False
+    for row in diff.split("\n"):
+        if found := _HUNK.match(row):
+            start = max(int(found[1]) - 1, 0)
+            new += old[at:start]
+            at = start
+        elif row.startswith("+") and not row.startswith("+++ "):
+            new.append(row[1:])
+            cut_end = False
+        elif row.startswith(" "):
+            new.append(row[1:])
+            at += 1
+        elif row.startswith("-") and not row.startswith("--- "):
+            at += 1
+        elif row.startswith("\\"):
+            cut_end = True
+    rest = old[at:]
+    new += rest if rest else ([] if cut_end else [""])
+    return "\n".join(new)
+
+
+def names_in(text: str) -> list[str]:
+    """Words of a text that may name files, and modules that it imports."""
+    found = dict.fromkeys(
+        word
+        for word in _NAME.findall(text)
+        if ("." in word or "/" in word or "*" in word) and 2 < len(word) < 300 and not word[0].isdigit()
+    )
+    for first, second in _IMPORT.findall(text):
+        found[f"{(first or second).split('.')[0]}.py"] = None
+    return list(found)
+
+
+@dataclass(eq=False)
+class Action:
+    """One finished call of a tool."""
+
+    number: int
+    """Its place among all actions, from 0."""
+    step: int
+    kind: ToolKind
+    call: Call
+    said: str
+    """What the model said in this step."""
+    root: str
+    reads: list[Version] = field(default_factory=list)
+    """Versions that it may have read, with the programs that it ran."""
+    writes: list[Version] = field(default_factory=list)
+
+    @property
+    def result(self) -> ev.CallFinished:
+        """The end of the call."""
+        assert self.call.result is not None
+        return self.call.result
+
+    @property
+    def failed(self) -> bool:
+        """Whether it went wrong, as far as the record says."""
+        return self.result.failed
+
+    @cached_property
+    def command(self) -> str:
+        """The shell command; empty for other tools."""
+        value = (self.call.arguments or {}).get("command")
+        return (
+            without_long_words(value[:_COMMAND_READ])
+            if self.kind == "bash" and isinstance(value, str)
+            else ""
+        )
+
+    @cached_property
+    def commands(self) -> list[Command]:
+        """The simple commands of its shell command."""
+        return shell_commands(self.command)[:_COMMANDS_MOST] if self.command else []
+
+    @cached_property
+    def stdout(self) -> str:
+        """Both ends of what it wrote to stdout."""
+        return ends_of(shown_text(self.result.stdout))
+
+    @cached_property
+    def stderr(self) -> str:
+        """Both ends of what it wrote to stderr."""
+        return ends_of(shown_text(self.result.stderr))
+
+    @cached_property
+    def output(self) -> str:
+        """Both streams; what the tool gave when it has no streams."""
+        if self.stdout or self.stderr:
+            return f"{self.stdout}\n{self.stderr}" if self.stderr else self.stdout
+        return "" if self.kind == "bash" and self.result.exit_code is not None else ends_of(self.result.body)
+
+    @cached_property
+    def edited(self) -> str:
+        """The file that an editor's call names, relative to the folder of the run."""
+        value = (self.call.arguments or {}).get("path")
+        return path_below(value, self.root) if self.kind == "edit" and isinstance(value, str) else ""
+
+    @cached_property
+    def written(self) -> dict[str, str]:
+        """Whole texts that an editor's call wrote, by path."""
+        value = (self.call.arguments or {}).get("file_text")
+        return {self.edited: value} if self.edited and isinstance(value, str) else {}
+
+    @cached_property
+    def text(self) -> str:
+        """The command, or all that the arguments say."""
+        if self.command:
+            return self.command
+        values = self.call.arguments or {}
+        return " ".join(ends_of(value) for value in values.values() if isinstance(value, str))
+
+
+def ends_of(text: str) -> str:
+    """The beginning and the end of a text, with its longest words cut, so that patterns end soon."""
+    text = text if len(text) <= 2 * _OUTPUT_READ else f"{text[:_OUTPUT_READ]}\n{text[-_OUTPUT_READ:]}"
+    return without_long_words(text)
+
+
+def without_long_words(text: str) -> str:
+    """The text with words cut that are very long. A long word covers a whole piece, which is quick to see."""
+    pieces = (text[start : start + _WORD_MOST] for start in range(0, len(text) - _WORD_MOST, _WORD_MOST))
+    if all(" " in piece or "\n" in piece for piece in pieces):
+        return text
+    return _LONG_WORD.sub(_cut, text)
+
+
+def _cut(found: re.Match[str]) -> str:
+    return f"{found[0][:_WORD_MOST]} "
+
+
+class Evidence:
+    """A run's record up to its newest call. `take` adds what is new."""
+
+    def __init__(self) -> None:
+        self.trajectory = Trajectory()
+        self.actions: list[Action] = []
+        self.files: dict[str, list[Version]] = {}
+        """All versions of each file, the oldest first."""
+        self.answer: str | None = None
+        """The answer; None while the run has none."""
+        self.stop_reason: str | None = None
+        """Why the run ends; None while it runs."""
+        self.output = "output"
+        """The folder for results, relative to the folder of the run."""
+        self._steps: list[Step] | None = None
+        self._at = (0, 0)
+        self._by_name: dict[str, list[str]] = {}
+
+    def take(self, trajectory: Trajectory) -> list[Action]:
+        """Take the calls into account that have ended since; on another branch, all of them."""
+        if self._steps is not trajectory.steps:
+            self._begin(trajectory)
+        new: list[Action] = []
+        place, done = self._at
+        while place < len(trajectory.steps):
+            step = trajectory.steps[place]
+            while done < len(step.calls) and step.calls[done].result is not None:
+                new.append(self._add(step, step.calls[done]))
+                done += 1
+            if place + 1 == len(trajectory.steps) or done < len(step.calls):
+                break
+            place, done = place + 1, 0
+        self._at = (place, done)
+        return new
+
+    def ended(self, finish: ev.RunFinished) -> Evidence:
+        """The same record with its end, for the rules that ask about the answer."""
+        other = copy.copy(self)
+        for name in ("results", "answer_version", "chain"):
+            other.__dict__.pop(name, None)
+        other.answer = None if finish.answer is None else ends_of(finish.answer)
+        other.stop_reason = finish.stop_reason
+        return other
+
+    @property
+    def task(self) -> str:
+        """What the model was asked."""
+        return ends_of(self.trajectory.start.task) if self.trajectory.start else ""
+
+    @property
+    def last_step(self) -> int:
+        """The number of the last step."""
+        return self.trajectory.steps[-1].number if self.trajectory.steps else 0
+
+    @property
+    def last_words(self) -> str:
+        """What the model said in its last step."""
+        return ends_of(self.trajectory.steps[-1].thought) if self.trajectory.steps else ""
+
+    def newest(self, path: str) -> Version | None:
+        """The newest version of a file; None when there is none, or it was removed."""
+        versions = self.files.get(path)
+        return versions[-1] if versions and not versions[-1].deleted else None
+
+    def given(self, path: str) -> bool:
+        """Whether the file was there before the first step."""
+        versions = self.files.get(path)
+        if not versions:
+            return False
+        first = versions[0]
+        return first.change is None or first.change.kind != "added"
+
+    def is_result(self, path: str) -> bool:
+        """Whether the file lies in the folder for results, or is the answer."""
+        return path.startswith(f"{self.output}/") or path == "answer.txt"
+
+    @cached_property
+    def results(self) -> list[Version]:
+        """Files that the run leaves as its results. Ask only at the end."""
+        found = (self.newest(path) for path in self.files if self.is_result(path))
+        return [one for one in found if one is not None and one.action is not None]
+
+    @cached_property
+    def answer_version(self) -> Version | None:
+        """The file that holds the answer. Ask only at the end."""
+        for path in (f"{self.output}/answer.txt", "answer.txt"):
+            version = self.newest(path)
+            if version is not None and version.action is not None:
+                text = version.text
+                if text is None or self.answer is None or text.strip() == self.answer.strip():
+                    return version
+        return None
+
+    @property
+    def answer_step(self) -> int:
+        """The step that wrote the answer; the last one when it is only said."""
+        return self.answer_version.step if self.answer_version else self.last_step
+
+    @cached_property
+    def chain(self) -> list[Action]:
+        """Actions whose work is in the results, the newest first. Ask only at the end."""
+        todo = [version.action for version in self.results if version.action]
+        if not todo and self.actions:
+            todo = [action for action in self.actions[-3:] if action.kind == "bash"]
+        found: dict[int, Action] = {}
+        while todo:
+            action = todo.pop()
+            if action.number not in found:
+                found[action.number] = action
+                todo += [version.action for version in action.reads if version.action]
+                todo += [one.before.action for one in action.writes if one.before and one.before.action
+                         and not self._whole(one)]  # fmt: skip
+        return [found[number] for number in sorted(found, reverse=True)]
+
+    @staticmethod
+    def _whole(version: Version) -> bool:
+        """Whether a version replaced all of the one before."""
+        return version.change is not None and version.change.kind == "added"
+
+    def find(self, names: list[str]) -> Iterator[str]:
+        """Known files that words name: by their path, their last part, or a pattern."""
+        patterns = 0
+        for word in names:
+            name = word.removeprefix("./").strip("[]{}").rstrip(".")
+            if self.trajectory.root and name.startswith(f"{self.trajectory.root}/"):
+                name = path_below(name, self.trajectory.root)
+            if name in self.files:
+                yield name
+                continue
+            last = name_of(name)
+            for path in self._by_name.get(last, ()):
+                if last == name or name.endswith(path) or path.endswith(f"/{name.lstrip('./')}"):
+                    yield path
+            if patterns < _PATTERNS_MOST and ("*" in name or "{" in name or "$" in name or "?" in name):
+                patterns += 1
+                yield from self._matching(_WILD.sub("*", name))
+
+    def _matching(self, pattern: str) -> Iterator[str]:
+        last = name_of(pattern)
+        if not any(character.isalnum() for character in last):
+            return
+        folder = pattern.rpartition("/")[0]
+        named = folder and "*" not in folder and not folder.startswith(("/", ".", "~"))
+        for path in list(self.files)[:_FILES_MOST]:
+            if fnmatch.fnmatchcase(name_of(path), last) and (not named or path.startswith(f"{folder}/")):
+                yield path
+
+    def _begin(self, trajectory: Trajectory) -> None:
+        self.__init__()  # type: ignore[misc]
+        self.trajectory, self._steps = trajectory, trajectory.steps
+        start = trajectory.start
+        if start is None:
+            return
+        prompts = start.settings.get("prompts")
+        if isinstance(prompts, dict):
+            output, work = prompts.get("output_dir"), prompts.get("working_dir")
+            if isinstance(output, str) and isinstance(work, str) and output.startswith(f"{work}/"):
+                self.output = output[len(work) + 1 :].rstrip("/")
+        for name in start.inputs[:_FILES_MOST]:
+            self._remember(Version(f"input/{name}", None))
+
+    def _add(self, step: Step, call: Call) -> Action:
+        root = self.trajectory.root
+        said = ends_of(f"{step.thought}\n{step.reasoning[-2_000:]}" if step.reasoning else step.thought)
+        action = Action(len(self.actions), step.number, tool_kind(call.tool), call, said, root)
+        self.actions.append(action)
+        changes = [
+            (path_below(change.path, root), change)
+            for change in action.result.changes[:_CHANGES_MOST]
+            if not is_aside(change.path)
+        ]
+        changed = dict(changes)
+        action.reads = self._reads(action, changed)
+        for path, change in changes:
+            versions = self.files.get(path)
+            version = Version(path, action, change, versions[-1] if versions else None)
+            action.writes.append(version)
+            self._remember(version)
+        return action
+
+    def _reads(self, action: Action, changed: dict[str, ev.FileDiff]) -> list[Version]:
+        """Earlier files that the command, or a program that it runs, names."""
+        if action.kind == "submit":
+            return []
+        todo = list(self.find([action.edited] if action.edited else names_in(action.text)))
+        found: dict[str, Version] = {}
+        while todo and len(found) < _READS_MOST:
+            path = todo.pop(0)
+            version = self.newest(path)
+            if path in found or version is None:
+                continue
+            found[path] = version
+            if ending_of(path) in PROGRAMS and path != action.edited and path not in changed:
+                todo += self.find(version.names)
+        return list(found.values())
+
+    def _remember(self, version: Version) -> None:
+        versions = self.files.get(version.path)
+        if versions is not None:
+            versions.append(version)
+        elif len(self.files) < _FILES_MOST:
+            self.files[version.path] = [version]
+            self._by_name.setdefault(posixpath.basename(version.path), []).append(version.path)

@@ -1,0 +1,200 @@
+"""The rule about the numbers of an answer, and their units."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from llm_sandbox_nb.trajectory.doubts.command_rules import says_failure
+from llm_sandbox_nb.trajectory.doubts.evidence import (
+    Evidence,
+    Version,
+)
+from llm_sandbox_nb.trajectory.events import Doubt
+from llm_sandbox_nb.trajectory.step_line import shown_text
+
+NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
+
+
+def numbers_of(text: str) -> set[str]:
+    """The numbers in a text, each in one form."""
+    return {plain_number(one) for one in NUMBER.findall(text[:20_000])}
+
+
+def plain_number(number: str) -> str:
+    """A number without thousands separators and zeros at its end."""
+    text = number.replace(",", "").lstrip("+")
+    if "." in text and "e" not in text.lower():
+        text = text.rstrip("0").rstrip(".")
+    return text
+
+
+_UNITS: dict[str, tuple[str, ...]] = {
+    "length": ("km", "kilometres", "kilometers", "m", "metres", "meters", "cm", "mm", "miles", "mi", "feet", "ft",
+               "inches", "nautical miles", "nm", "yards"),
+    "mass": ("kg", "kilograms", "g", "grams", "lb", "lbs", "pounds", "ounces", "oz", "tonnes", "tons", "mg"),
+    "time": ("seconds", "s", "minutes", "min", "hours", "h", "days", "ms", "milliseconds", "weeks", "years"),
+    "temperature": ("°c", "celsius", "°f", "fahrenheit", "kelvin", "k"),
+    "money": ("usd", "eur", "gbp", "dollars", "euros", "pounds", "cents", "$", "€", "£", "yen"),
+    "speed": ("km/h", "kmh", "mph", "m/s", "knots", "kph"),
+    "volume": ("litres", "liters", "l", "ml", "gallons", "cubic metres"),
+    "size": ("bytes", "kb", "mb", "gb", "kib", "mib", "gib", "bits"),
+    "power": ("w", "kw", "mw", "kwh", "mwh", "wh", "joules", "kj", "kcal", "cal"),
+}  # fmt: skip
+_SAME_UNIT = (
+    {"km", "kilometres", "kilometers"}, {"m", "metres", "meters"}, {"miles", "mi"}, {"feet", "ft"}, {"kg", "kilograms"},
+    {"g", "grams"}, {"lb", "lbs", "pounds"}, {"seconds", "s"}, {"minutes", "min"}, {"hours", "h"}, {"°c", "celsius"},
+    {"°f", "fahrenheit"}, {"kelvin", "k"}, {"usd", "dollars", "$"}, {"eur", "euros", "€"}, {"gbp", "pounds", "£"},
+    {"km/h", "kmh", "kph"}, {"litres", "liters", "l"}, {"ounces", "oz"}, {"ms", "milliseconds"},
+    {"nautical miles", "nm"},
+)  # fmt: skip
+
+
+def _is_long(unit: str) -> bool:
+    return len(unit) > 2
+
+
+_UNIT_WORDS = sorted(
+    {unit for units in _UNITS.values() for unit in units if len(unit) > 1 or unit in "$€£"},
+    key=len,
+    reverse=True,
+)
+_WITH_UNIT = re.compile(
+    rf"(?<![\w.])([-+]?\d[\d,]*(?:\.\d+)?)\s?({'|'.join(map(re.escape, _UNIT_WORDS))}|[mgshklw])(?![\w/])",
+    re.IGNORECASE,
+)
+_ASKED_UNIT = re.compile(
+    rf"\b(?:in|as)\s+(?:whole\s+|full\s+)?({'|'.join(map(re.escape, filter(_is_long, _UNIT_WORDS)))})\b",
+    re.IGNORECASE,
+)
+_SEARCHED = 1_500_000
+"""Characters of outputs that are searched for numbers of the answer."""
+_NUMBERS_MOST = 8
+
+
+def units_and_numbers(evidence: Evidence) -> Iterator[Doubt]:
+    """A number of the answer is in no output or file, or has another unit than asked or printed. A mild doubt."""
+    answer = (evidence.answer or "").strip()
+    if not answer or len(answer) > 4_000 or not evidence.actions or says_failure(answer):
+        return
+    step = evidence.answer_step
+    if text := _other_unit(evidence, answer):
+        yield Doubt(rule="units and numbers", step=step, text=text, severity="low")
+        return
+    bare = bool(
+        re.fullmatch(r"[\s$€£]*[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?\s*(?:%|[^\s\d]{1,12})?\s*\.?", answer)
+    )
+    wanted = [one for one in dict.fromkeys(NUMBER.findall(answer)) if bare or _is_telling(one)]
+    if not wanted or len(wanted) > _NUMBERS_MOST:
+        return
+    missing = [one for one in wanted if not _appears(evidence, one)]
+    if missing:
+        text = f"{missing[0]} of the answer is in no output of the run"
+        yield Doubt(rule="units and numbers", step=step, text=text, severity="low")
+
+
+def _is_telling(number: str) -> bool:
+    digits = re.sub(r"\D", "", number.partition("e")[0]).lstrip("0")
+    if re.fullmatch(r"(?:19|20)\d\d", number):
+        return False
+    return len(digits) >= 3
+
+
+def _other_unit(evidence: Evidence, answer: str) -> str:
+    found = [(plain_number(value), unit.lower()) for value, unit in _WITH_UNIT.findall(answer)]
+    asked = _ASKED_UNIT.findall(evidence.task)
+    for _, unit in found[:_NUMBERS_MOST]:
+        for want in {one.lower() for one in asked}:
+            if (
+                len({one.lower() for one in asked}) == 1
+                and _dimension(want) & _dimension(unit)
+                and not _same_units(want, unit)
+            ):
+                return f"the answer is in {unit}, and the task asks for {want}"
+    if not found:
+        return ""
+    for action in reversed(evidence.actions[-60:]):
+        for value, unit in _WITH_UNIT.findall(action.output[:8_000]):
+            for mine, own in found:
+                if (
+                    mine == plain_number(value)
+                    and len(mine) > 2
+                    and _dimension(own) & _dimension(unit.lower())
+                    and not _same_units(own, unit.lower())
+                ):
+                    return f"the answer says {value} {own}; step {action.step} printed {value} {unit}"
+    return ""
+
+
+def _dimension(unit: str) -> set[str]:
+    return {name for name, units in _UNITS.items() if unit in units}
+
+
+def _same_units(one: str, other: str) -> bool:
+    return one == other or any(one in group and other in group for group in _SAME_UNIT)
+
+
+def _appears(evidence: Evidence, number: str) -> bool:
+    """Whether a number, as it is written or before it was rounded, is in an output, a file or the task."""
+    plain = plain_number(number)
+    forms = {number, plain} | ({f"{int(plain):,}"} if plain.lstrip("-").isdigit() else set())
+    if any(form in evidence.task for form in forms):
+        return True
+    room = _SEARCHED
+    texts: list[str] = []
+    for action in reversed(evidence.actions):
+        if action.kind == "submit":
+            continue
+        text = f"{shown_text(action.result.stdout)}\n{shown_text(action.result.stderr)}"
+        text = text if action.kind == "bash" else action.output
+        if any(_has(text, form) for form in forms):
+            return True
+        texts.append(text)
+        room -= len(text)
+        if room < 0:
+            return True
+    value = _float(plain)
+    if value is None:
+        return True
+    places = len(plain.partition(".")[2])
+    for text in texts[:200]:
+        for found in NUMBER.findall(text[-6_000:])[:400]:
+            other = _float(plain_number(found))
+            if other is not None and (
+                round(other, places) == value
+                or (100 * other != 0 and abs(round(100 * other, places) - value) < 1e-9)
+            ):
+                return True
+    return any(
+        _in_file(version, forms) for version in evidence.results if version is not evidence.answer_version
+    ) or _in_inputs(evidence, forms)
+
+
+def _in_file(version: Version, forms: set[str]) -> bool:
+    return any(_has(version.text or "", form) for form in forms)
+
+
+def _in_inputs(evidence: Evidence, forms: set[str]) -> bool:
+    """Whether a program printed it into the answer's file itself, so that no output needs to have it."""
+    version = evidence.answer_version
+    action = version.action if version is not None else None
+    if action is None or action.kind != "bash":
+        return False
+    return not any(form in action.command for form in forms)
+
+
+def _has(text: str, form: str) -> bool:
+    start = text.find(form)
+    while start >= 0:
+        before, after = text[start - 1 : start], text[start + len(form) : start + len(form) + 1]
+        if not (before.isdigit() or before == ".") and not after.isdigit():
+            return True
+        start = text.find(form, start + 1)
+    return False
+
+
+def _float(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,143 @@
+"""The rule about results that were made from an old file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from llm_sandbox_nb.trajectory.doubts.evidence import (
+    DATA,
+    PROGRAMS,
+    Action,
+    Evidence,
+    Version,
+    ending_of,
+    name_of,
+)
+from llm_sandbox_nb.trajectory.events import Doubt
+
+_VERSIONED = re.compile(
+    r"(?:[-_ .]?(?:v?\d+|new|old|fixed|final|clean(?:ed)?|corrected|updated|latest|raw|tmp|draft|copy|backup|"
+    r"full|all|filtered|sorted|dedup\w*|processed|better|good|right|utc|rounded))+$",
+    re.IGNORECASE,
+)
+_SHARED_WORDS = re.compile(r"[-_. ]+")
+
+
+def stale_read(evidence: Evidence) -> Iterator[Doubt]:
+    """Results come from a file older than one made later from the same source, or than the program that makes it."""
+    done: set[str] = set()
+    used = {read.path for action in evidence.chain for read in action.reads}
+    for action in evidence.chain:
+        for read in action.reads:
+            if read.path in done or read.action is None or ending_of(read.path) not in DATA:
+                continue
+            text = _newer_sibling(evidence, action, read, used) or _changed_program(evidence, action, read)
+            if text:
+                done.add(read.path)
+                yield Doubt(rule="stale read", step=action.step, text=text, severity="high")
+
+
+def _newer_sibling(evidence: Evidence, action: Action, read: Version, used: set[str]) -> str:
+    """A later file from the same source that nothing uses, though the results were made after it."""
+    maker = read.action
+    assert maker is not None
+    sources = {one.path for one in maker.reads if ending_of(one.path) not in PROGRAMS}
+    for path, versions in evidence.files.items():
+        earlier = [one for one in versions if one.action and one.action.number < action.number]
+        newer = earlier[-1] if earlier else None
+        if newer is None or newer.deleted or newer.action is None or path == read.path:
+            continue
+        other = newer.action
+        if other.number <= maker.number or newer.change is None:
+            continue
+        if (
+            ending_of(path) not in DATA
+            or ending_of(path) == "log"
+            or path in used
+            or evidence.is_result(path)
+        ):
+            continue
+        named = [one.path for one in other.reads]
+        same = read.path in named or bool(sources & {one for one in named if ending_of(one) not in PROGRAMS})
+        same = same or bool({one.path for one in maker.reads} & set(named))
+        if (
+            same
+            and ending_of(path) == ending_of(read.path)
+            and _alike(path, read.path, direct=read.path in named)
+        ):
+            newer_one = f"{name_of(path)} of step {other.step} is newer, and nothing uses it"
+            return f"{name_of(read.path)} of step {read.step} was used; {newer_one}"
+    return ""
+
+
+def _alike(one: str, other: str, *, direct: bool) -> bool:
+    """Whether two names are those of versions of one thing."""
+    first, second = (name_of(path).rpartition(".")[0].lower() for path in (one, other))
+    stems = {_VERSIONED.sub("", first), _VERSIONED.sub("", second)}
+    if len(stems) == 1 or direct:
+        return True
+    words = [set(filter(None, _SHARED_WORDS.split(name))) for name in (first, second)]
+    shared = {word for word in words[0] & words[1] if len(word) > 2}
+    return bool(shared) and bool(_VERSIONED.search(first) or _VERSIONED.search(second))
+
+
+def _changed_program(evidence: Evidence, action: Action, read: Version) -> str:
+    """A program that made the file, and was changed since without being run again."""
+    maker = read.action
+    assert maker is not None
+    for program in maker.reads:
+        if ending_of(program.path) not in PROGRAMS or program.path in {one.path for one in maker.writes}:
+            continue
+        between = [
+            one
+            for one in evidence.files[program.path]
+            if one.action and maker.number < one.action.number < action.number
+        ]
+        if not between or between[-1].deleted or not runs_program(maker, program.path):
+            continue
+        changed = between[-1]
+        assert changed.action is not None
+        again = any(
+            runs_program(other, program.path) and not other.failed
+            for other in evidence.actions[changed.action.number + 1 : action.number + 1]
+        )
+        if not again:
+            used = f"{name_of(read.path)} of step {read.step} was used"
+            maker_changed = f"{name_of(program.path)}, which makes it, was changed at step {changed.step}"
+            return f"{used}; {maker_changed} and not run again"
+    return ""
+
+
+def runs_program(action: Action, path: str) -> bool:
+    """Whether an action executed a program, itself or through another."""
+    if action.kind != "bash":
+        return False
+    name, stem = name_of(path), name_of(path).rpartition(".")[0]
+    if any(
+        any(word in (name, stem) or word.endswith(f"/{name}") for word in command.words)
+        and command.words[0]
+        not in (
+            "cat",
+            "head",
+            "sed",
+            "less",
+            "wc",
+            "cp",
+            "mv",
+            "grep",
+            "git",
+            "ls",
+            "tail",
+            "rm",
+            "diff",
+            "chmod",
+        )
+        for command in action.commands
+        if command.words
+    ):
+        return True
+    programs = [one for one in action.reads if ending_of(one.path) in PROGRAMS and one.path != path]
+    return any(re.search(rf"\b{re.escape(stem)}\b", one.text or "") for one in programs) and any(
+        one.path == path for one in action.reads
+    )

@@ -1,0 +1,202 @@
+"""The rule about answers that were written before the last result."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from llm_sandbox_nb.trajectory.doubts.evidence import (
+    DATA,
+    PROGRAMS,
+    Action,
+    Evidence,
+    Version,
+    ending_of,
+    name_of,
+)
+from llm_sandbox_nb.trajectory.doubts.numbers_and_units import numbers_of
+from llm_sandbox_nb.trajectory.doubts.stale_read import runs_program
+from llm_sandbox_nb.trajectory.events import Doubt
+
+
+def answer_too_early(evidence: Evidence) -> Iterator[Doubt]:
+    """The answer, or a result, was written before the last result that bears on it, or before its source changed."""
+    reported: set[int] = set()
+    for version in sorted(evidence.results, key=lambda one: (one is not evidence.answer_version, one.path)):
+        action = version.action
+        if action is None or action.step in reported:
+            continue
+        if (elsewhere := _written_elsewhere(evidence, version, action)) is not None:
+            reported.add(action.step)
+            newer = f"{elsewhere.path} of step {elsewhere.step} is newer"
+            text = f"{version.path} was written at step {version.step}; {newer}"
+            yield Doubt(rule="answer too early", step=elsewhere.step, text=text, severity="high")
+        elif text := _source_changed(evidence, version, action):
+            reported.add(action.step)
+            yield Doubt(rule="answer too early", step=action.step, text=text, severity="high")
+    answer = evidence.answer_version
+    if (
+        answer is not None
+        and answer.action is not None
+        and answer.action.step not in reported
+        and (text := _later_result(evidence, answer))
+    ):
+        yield Doubt(rule="answer too early", step=answer.action.step, text=text, severity="high")
+    elif evidence.answer is not None and not reported and (found := _other_output(evidence)):
+        step, text = found
+        yield Doubt(rule="answer too early", step=step, text=text, severity="high")
+
+
+def _written_elsewhere(evidence: Evidence, version: Version, action: Action) -> Version | None:
+    """A file of the same name that was made later in another folder, of other content, and that nothing uses."""
+    name = name_of(version.path)
+    for path, versions in evidence.files.items():
+        other = versions[-1]
+        if (
+            name_of(path) != name
+            or path == version.path
+            or evidence.is_result(path)
+            or other.action is None
+            or other.deleted
+        ):
+            continue
+        if other.action.number <= action.number or ending_of(path) in PROGRAMS or _same_text(version, other):
+            continue
+        if name not in ("README.md", "notes.md") and not any(
+            other in one.reads for one in evidence.actions if one.writes
+        ):
+            return other
+    return None
+
+
+def _source_changed(evidence: Evidence, version: Version, action: Action) -> str:
+    """A file that a result was made from and that changed afterwards, with the step."""
+    if action.edited:
+        return ""
+    for read in action.reads:
+        if read.path == version.path or (
+            evidence.is_result(read.path) and name_of(read.path) == "answer.txt"
+        ):
+            continue
+        later = [one for one in evidence.files[read.path] if one.action and one.action.number > action.number]
+        if not later or later[-1].deleted:
+            continue
+        changed = later[-1]
+        if ending_of(read.path) in PROGRAMS and (
+            not runs_program(action, read.path) or _comment_change(changed)
+        ):
+            continue
+        if changed.action is not None and _made_again(evidence, version, changed.action.number):
+            continue
+        if (ending_of(read.path) not in PROGRAMS and ending_of(read.path) not in DATA) or _same_text(
+            read, changed
+        ):
+            continue
+        if (
+            ending_of(read.path) not in PROGRAMS
+            and len(action.commands) > 0
+            and re.search(
+                rf">>\s*\S*{re.escape(name_of(read.path))}", changed.action.command if changed.action else ""
+            )
+        ):
+            continue
+        written = f"{name_of(version.path)} was written at step {version.step}"
+        return f"{written}; {name_of(read.path)}, which it is made from, changed at step {changed.step}"
+    return ""
+
+
+def _made_again(evidence: Evidence, version: Version, after: int) -> bool:
+    """Whether a later command wrote a file again, with the same content."""
+    name = name_of(version.path)
+    pattern = re.compile(rf"(?:>|\btee\b|\b(?:cp|mv)\b|-o\b)[^\n;&|]*{re.escape(name)}")
+    for action in evidence.actions[after:]:
+        if action.kind != "bash" or action.failed:
+            continue
+        programs = [
+            one for one in action.reads if ending_of(one.path) in PROGRAMS and runs_program(action, one.path)
+        ]
+        if pattern.search(action.command) or any(name in (one.text or "") for one in programs):
+            return True
+    return False
+
+
+def _same_text(one: Version, other: Version) -> bool:
+    return one.text is not None and one.text == other.text
+
+
+def _comment_change(version: Version) -> bool:
+    diff = (version.change.diff or "") if version.change else ""
+    rows = [
+        row[1:].strip()
+        for row in diff.split("\n")
+        if row[:1] in "+-" and row[:4] not in ("+++ ", "--- ") and row
+    ]
+    return bool(rows) and all(not row or row.startswith(("#", "//", '"""')) for row in rows)
+
+
+def _later_result(evidence: Evidence, version: Version) -> str:
+    """A short result that a later step wrote into a file and that is not in the answer."""
+    number = version.action.number if version.action else 0
+    answer = numbers_of(evidence.answer or version.text or "")
+    for path, versions in evidence.files.items():
+        later = versions[-1]
+        if (
+            later.action is None
+            or later.action.number <= number
+            or later.deleted
+            or path == version.path
+            or later.action.kind == "submit"
+        ):
+            continue
+        if (
+            ending_of(path) not in ("txt", "csv", "json", "")
+            or later.change is None
+            or later.change.size > 400
+            or later.change.kind != "added"
+        ):
+            continue
+        values = numbers_of(later.text or "")
+        if (
+            values
+            and not values & answer
+            and re.search(
+                r"total|result|sum|answer|final|mean|count|value|score|average|median|number|max|min",
+                name_of(path),
+                re.IGNORECASE,
+            )
+        ):
+            written = f"{name_of(version.path)} was written at step {version.step}"
+            return f"{written}; {name_of(path)} of step {later.step} is not in it"
+    return _rerun_differs(evidence, number, answer, name_of(version.path), version.step)
+
+
+def _rerun_differs(evidence: Evidence, number: int, answer: set[str], name: str, step: int) -> str:
+    """A later run of a command whose earlier output has the answer's number, and whose new output has not."""
+    key = {one for one in answer if len(one.lstrip("-")) > 1}
+    if not key or len(key) > 6:
+        return ""
+    by_command: dict[str, Action] = {}
+    for action in evidence.actions:
+        if action.kind != "bash" or action.failed or not action.stdout.strip() or len(action.stdout) > 4_000:
+            continue
+        command = " ".join(action.command.split())
+        before = by_command.get(command)
+        by_command[command] = action
+        if before is None or action.number <= number or before.stdout == action.stdout:
+            continue
+        old, new = numbers_of(before.stdout), numbers_of(action.stdout)
+        if key & old and not key & new and new:
+            return f"{name} was written at step {step}; the same command gave another result at step {action.step}"
+    return ""
+
+
+def _other_output(evidence: Evidence) -> tuple[int, str] | None:
+    """For an answer that is only said: the newest run of the command that it comes from gave something else."""
+    if evidence.answer_version is not None:
+        return None
+    answer = numbers_of(evidence.answer or "")
+    text = _rerun_differs(evidence, -1, answer, "", 0)
+    if not text:
+        return None
+    step = int(text.rpartition(" ")[2])
+    return step, "this run of the command gave another result than the one in the answer"

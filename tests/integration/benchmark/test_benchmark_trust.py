@@ -1,0 +1,206 @@
+"""Numbers that can be trusted: nothing unscored hides, nothing changed is mixed, and a second start mends it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_scripts import script_text, turn
+from support import until
+
+from llm_sandbox_nb.benchmark import scoring_pool
+from llm_sandbox_nb.benchmark.results import CONFIG, FILE, read_results
+from llm_sandbox_nb.cli import main
+
+GOOD = "def score(answer, gold, **row):\n    return float(answer == gold)\n"
+ROWS = [{"id": str(n), "problem_statement": f"Say it, {n}.", "ground_truth": "it"} for n in range(10)]
+
+
+class Task:
+    """A task folder of ten rows, a scripted model that says `it`, and the folder of its results."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.out, self.script = folder / "own", folder / "out", folder / "script.yaml"
+        self.folder.mkdir()
+        self.write()
+
+    def write(
+        self, scorer: str = GOOD, rows: list[dict[str, Any]] = ROWS, yaml: str = "", says: str = "it"
+    ) -> None:
+        (self.folder / "task.yaml").write_text(f"scorer: scorer.py\n{yaml}\n")
+        (self.folder / "scorer.py").write_text(scorer)
+        (self.folder / "data.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        self.script.write_text(script_text(turn(text=says)))
+
+    @property
+    def words(self) -> list[str]:
+        words = ["benchmark", "run", str(self.folder), "--model", f"scripted/{self.script}", "--mode", "llm"]
+        return [*words, "--isolation", "process", "--out", str(self.out)]
+
+    def measure(self, *more: str) -> int:
+        return main([*self.words, *more])
+
+    @property
+    def scores(self) -> dict[str, float | None]:
+        return {result.item: result.score for result in read_results(self.out)}
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Task:
+    return Task(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("os._exit(3)", "the scorer's process died"),
+        ("time.sleep(300)", "the scorer did not end within"),
+        ("return None", "the scorer gave no score"),
+        ("raise KeyError('x')", "the scorer failed with KeyError"),
+    ],
+    ids=["dies", "hangs", "none", "raises"],
+)
+def test_a_scorer_that_gives_nothing_is_seen_and_a_second_start_mends_it(
+    task: Task, fault: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoring_pool.Scoring.__init__, "__defaults__", (1, 2.0))
+    task.write(
+        f"import os, time\ndef score(answer, gold, **row):\n    if row['id'] > '1':\n        {fault}\n    return 1\n"
+    )
+    assert task.measure() == 1
+    told = capsys.readouterr().out
+    assert "2 of 10" in told
+    assert "own/llm: scored 2 of 10; 8 failed" in told
+    assert f"scorer: {said}" in told
+    task.write(says="nobody is asked again")
+    assert task.measure() == 0
+    assert "10 of 10" in capsys.readouterr().out
+    assert task.scores == dict.fromkeys((row["id"] for row in ROWS), 1.0)
+
+
+def test_another_scorer_or_gold_scores_the_kept_answers_again(
+    task: Task, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert task.measure() == 0
+    runs = {result.run for result in read_results(task.out)}
+    task.write(GOOD.replace("==", "!="), says="nobody is asked again")
+    assert task.measure() == 0
+    assert set(task.scores.values()) == {0.0}
+    task.write(rows=[{**ROWS[0], "ground_truth": "else"}, *ROWS[1:]], says="nobody is asked again")
+    assert main(["benchmark", "score", str(task.out)]) == 0
+    assert task.scores == {row["id"]: float(row["id"] != "0") for row in ROWS}
+    assert {result.run for result in read_results(task.out)} == runs
+    lines = (task.out / "own" / "llm" / FILE).read_text().count("\n")
+    assert task.measure() == 0
+    assert (task.out / "own" / "llm" / FILE).read_text().count("\n") == lines, "nothing has changed since"
+    capsys.readouterr()
+    assert main(["benchmark", "score", str(task.out / "nowhere")]) == 2
+    assert "does not say which tasks" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"rows": [{**ROWS[0], "problem_statement": "Say no."}, *ROWS[1:]]}, "Row '0' of own is another one"),
+        (
+            {"yaml": "vanilla_prompt: 'Please. {problem_statement}'"},
+            "The prompts or limits of own are others",
+        ),
+        ({"yaml": "limits: {steps: 3}"}, "The prompts or limits of own are others"),
+    ],
+    ids=["question", "prompt", "limits"],
+)
+def test_answers_that_would_be_others_are_refused(
+    task: Task, change: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert task.measure() == 0
+    before = read_results(task.out)
+    task.write(**change)
+    assert task.measure() == 2
+    assert said in capsys.readouterr().err
+    assert read_results(task.out) == before
+
+
+def test_answers_of_another_version_are_not_mixed_but_scored(
+    task: Task, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert task.measure("--end_id", "5") == 0
+    monkeypatch.setattr("llm_sandbox_nb.benchmark.digests.__version__", "99.0")
+    assert task.measure() == 2
+    assert "and this is 99.0: choose another --out" in capsys.readouterr().err
+    assert main(["benchmark", "score", str(task.out)]) == 0
+    assert task.measure("--end_id", "5") == 0, "all are done: nothing is mixed"
+
+
+def test_rows_that_were_taken_out_do_not_count(task: Task, capsys: pytest.CaptureFixture[str]) -> None:
+    task.write(GOOD.replace("answer == gold", "row['id'] != '0'"))
+    assert task.measure() == 0
+    assert "  90.0" in capsys.readouterr().out
+    task.write(GOOD.replace("answer == gold", "row['id'] != '0'"), rows=ROWS[1:])
+    assert task.measure() == 0
+    told = capsys.readouterr().out
+    assert "9 of 9" in told
+    assert "100.0" in told
+
+
+def test_a_killed_start_says_what_is_missing_and_what_it_spent_and_keeps_a_second_one_out(
+    task: Task, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hang = "import time\ndef score(answer, gold, **row):\n    time.sleep(600 * (row['id'] == '9'))\n    return 1\n"
+    task.write(hang)
+    started = subprocess.Popen(
+        [sys.executable, "-m", "llm_sandbox_nb", *task.words, "--workers", "1"], stderr=subprocess.DEVNULL
+    )
+    try:
+        until(lambda: len(read_results(task.out)) == 9, "all but one")
+        assert task.measure() == 2
+        assert f"Another start works in {task.out} (process {started.pid} on " in capsys.readouterr().err
+    finally:
+        started.kill()
+        started.wait()
+    assert main(["benchmark", "report", str(task.out)]) == 0
+    told = capsys.readouterr().out
+    assert "own/llm: scored 9 of 10; 1 not done yet" in told
+    assert "in 10 attempts, 1 of them lost or failed" in told
+    task.write()
+    assert task.measure() == 0
+    told = capsys.readouterr().out
+    assert "10 of 10" in told
+    assert "in 11 attempts, 1 of them lost or failed" in told
+
+
+def test_the_plan_grows_with_slices_and_repeats_show_how_often_all_are_right(
+    task: Task, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task.write("import hashlib\ndef score(answer, gold, **row):\n    return row['id'] < '5'\n")
+    assert task.measure("--end_id", "5") == 0
+    assert task.measure("--start_id", "5", "--repeats", "2") == 0
+    plan = json.loads((task.out / CONFIG).read_text())["plan"]
+    assert [sum(one["rows"].values()) for one in plan] == [15]
+    capsys.readouterr()
+    assert task.measure("--repeats", "2") == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["own", "llm", "2", "50.0", "50.0"] in lines
+
+
+def test_two_folders_are_compared_item_by_item(
+    task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task.write("def score(answer, gold, **row):\n    return row['id'] < '8'\n")
+    assert task.measure() == 0
+    first, task.out = task.out, tmp_path / "second"
+    task.write("def score(answer, gold, **row):\n    return row['id'] in '01'\n")
+    assert task.measure() == 0
+    capsys.readouterr()
+    assert main(["benchmark", "compare", str(first), str(task.out)]) == 0
+    (_, line) = capsys.readouterr().out.strip().splitlines()
+    # Six items are better, none is worse: 2 / 2**6 by McNemar's exact test.
+    assert line.split()[:7] == ["own/llm", "out", "-", "second", "10", "80.0", "20.0"]
+    assert line.split()[7] == "60.0"
+    assert line.split()[10:13] == ["6", "0", "0.0312"]
+    assert main(["benchmark", "compare", str(first), str(tmp_path)]) == 2
+    assert "There are no results in" in capsys.readouterr().err

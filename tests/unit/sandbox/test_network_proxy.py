@@ -1,0 +1,178 @@
+"""The proxy of an allow-list, against the table of ways out, and what has to work through it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from network_attacks import (
+    ATTACKS,
+    PUBLIC,
+    SECRET,
+    Attack,
+    NaiveProxy,
+    Outcome,
+    Steps,
+    attempt_here,
+    check,
+    connect,
+    get,
+    hello,
+    name,
+)
+
+from llm_sandbox_nb.sandbox.contract import Connection
+from llm_sandbox_nb.sandbox.network.proxy import Proxy
+from llm_sandbox_nb.sandbox.network.secrets import Scrubber, placeholder
+
+STAND_IN = placeholder("API_TOKEN")
+
+
+def outcomes_with(
+    kind: type[Proxy], attacks: list[Attack], patience: float
+) -> list[tuple[Outcome, list[Connection]]]:
+    """The rows against a proxy in this process, all at once."""
+
+    async def whole() -> list[tuple[Outcome, list[Connection]]]:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(len(attacks)))
+        return await asyncio.gather(*(attempt_here(kind, attack, patience) for attack in attacks))
+
+    return asyncio.run(whole())
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, Outcome]:
+    found = outcomes_with(Proxy, ATTACKS, 20)
+    return {attack.id: outcome for attack, (outcome, _) in zip(ATTACKS, found, strict=True)}
+
+
+@pytest.fixture(scope="module")
+def canaries() -> dict[str, Outcome]:
+    found = outcomes_with(NaiveProxy, ATTACKS, 2)
+    return {attack.id: outcome for attack, (outcome, _) in zip(ATTACKS, found, strict=True)}
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.id)
+def test_way_out(attack: Attack, outcomes: dict[str, Outcome], canaries: dict[str, Outcome]) -> None:
+    check(attack, outcomes[attack.id])
+    assert canaries[attack.id].reached(attack), canaries[attack.id]
+
+
+def one(steps: Steps) -> tuple[Outcome, list[Connection]]:
+    return outcomes_with(Proxy, [Attack(0, "", steps)], 2)[0]
+
+
+def test_an_address_is_looked_up_once_and_dialled_as_it_was_checked() -> None:
+    for host in ("rebinds.example", "mixed.example"):
+        outcome, reported = one(get(f"http://{host}/", host))
+        assert outcome.looked_up == [host]
+        assert outcome.dialled == [(PUBLIC, 80)]
+        assert (reported[0].decision, reported[0].address, reported[0].rule) == ("allowed", PUBLIC, host)
+
+
+def test_capitals_and_a_final_dot_are_the_same_name() -> None:
+    outcome, reported = one(
+        get("http://Allowed.EXAMPLE./path?q", "allowed.example.", "Accept-Encoding: gzip")
+    )
+    assert outcome.arrived[0].startswith(b"GET /path?q HTTP/1.1\r\n")
+    assert "ECHO GET /path?q" in outcome.said
+    assert (reported[0].host, reported[0].sent > 0, reported[0].received > 0) == (
+        "allowed.example",
+        True,
+        True,
+    )
+
+
+def test_a_hello_in_single_bytes_with_a_late_name_arrives_whole() -> None:
+    first = hello((21, bytes(1200)), name("a.wild.example"))
+    steps = connect("a.wild.example:443", ("head", ""), ("slow", first), ("rest", ""))
+    outcome, _ = one(steps)
+    assert outcome.arrived == [first.encode("latin-1")]
+
+
+def test_a_named_port_carries_anything() -> None:
+    outcome, _ = one(connect("raw.example:22", ("head", ""), ("send", "SSH-2.0-x\r\n"), ("rest", "")))
+    assert outcome.said.endswith("RAW SSH-2.0-x\r\n[TimeoutError]") or "RAW SSH-2.0-x" in outcome.said
+
+
+def test_a_body_and_a_websocket_are_passed_on() -> None:
+    body = "Transfer-Encoding: chunked"
+    outcome, _ = one(get("http://allowed.example/", "allowed.example", body, body="3\r\nabc\r\n0\r\n\r\n"))
+    assert b"abc" in b"".join(outcome.arrived)
+    upgrade = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: x")
+    outcome, _ = one(get("http://allowed.example/", "allowed.example", *upgrade, body="frame"))
+    assert "101" in outcome.said
+    assert "RAW frame" in outcome.said
+
+
+def inner(*lines: str) -> Steps:
+    request = "\r\n".join(["GET / HTTP/1.1", "Host: api.example", *lines, "", ""])
+    return connect("api.example:443", ("head", ""), ("tls", "api.example"), ("send", request), ("rest", ""))
+
+
+@pytest.mark.parametrize(
+    ("header", "arrives"),
+    [
+        (f"Authorization: Bearer {STAND_IN}", f"Bearer {SECRET}".encode()),
+        (f"X-Anything: a{STAND_IN}b", f"a{SECRET}b".encode()),
+        (
+            "Authorization: Basic " + base64.b64encode(f"me:{STAND_IN}".encode()).decode(),
+            b"Basic " + base64.b64encode(f"me:{SECRET}".encode()),
+        ),
+    ],
+)
+def test_a_secret_goes_to_its_host_and_never_comes_back(header: str, arrives: bytes) -> None:
+    outcome, reported = one(inner(header))
+    assert arrives in b"".join(outcome.arrived)
+    assert "ALPN http/1.1" in outcome.said  # h2 was offered
+    assert "ECHO" in outcome.said
+    assert "(secret)" in outcome.said
+    for form in (SECRET, arrives.decode().removeprefix("Basic ")):
+        assert form not in outcome.said
+    assert reported[0].secrets == ["API_TOKEN"]
+    upgrade = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: x")
+    assert b"\nupgrade:" not in b"".join(one(inner(header, *upgrade))[0].arrived)
+    assert SECRET not in repr(reported)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        get("http://api.example/", "api.example", f"X-Key: {STAND_IN}"),
+        get("http://allowed.example/", "allowed.example", f"X-Key: {STAND_IN}"),
+        [
+            *connect("api.example:443", ("head", ""), ("tls", "api.example")),
+            (
+                "send",
+                f"POST / HTTP/1.1\r\nHost: api.example\r\nContent-Length: {len(STAND_IN)}\r\n\r\n{STAND_IN}",
+            ),
+            ("rest", ""),
+        ],
+    ],
+    ids=["plain", "another host", "body"],
+)
+def test_a_secret_goes_nowhere_else(steps: Steps) -> None:
+    outcome, reported = one(steps)
+    got = b"".join(outcome.arrived)
+    assert STAND_IN.encode() in got
+    assert SECRET.encode() not in got
+    assert reported[0].secrets == []
+
+
+def test_a_stream_is_searched_across_its_pieces() -> None:
+    scrubber = Scrubber([b"s3cr3t-value"])
+    pieces = [scrubber.feed(bytes([byte])) for byte in b"data: s3cr3t-values3cr"]
+    assert b"".join(pieces) == b"data: (secret)"
+    assert pieces[5] == b" "  # nothing is held back that cannot be the beginning of one
+    assert scrubber.feed(b"", last=True) == b"s3cr"
+
+
+def test_a_silent_or_endless_head_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llm_sandbox_nb.sandbox.network.proxy.HEAD_TIME", 0.3)
+    assert " 408 " in one([("send", "GET http://allowed.example/ HTTP/1.1\r\n"), ("rest", "")])[0].said
+    assert (
+        " 400 "
+        in one([("send", "GET http://allowed.example/ HTTP/1.1\r\nA: " + "a" * 99_999), ("rest", "")])[0].said
+    )

@@ -1,0 +1,231 @@
+"""Doubts: the planted faults are named first, right runs are quiet, and every place shows the same doubts."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from card_checks import read
+from card_runs import card_of, run_events, start_event, step_events, written
+
+from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.analysis.frames import run_row
+from llm_sandbox_nb.analysis.load import load_runs
+from llm_sandbox_nb.cli import main
+from llm_sandbox_nb.cli.printer import Printer
+from llm_sandbox_nb.runs.catalog import list_runs, runs_json, runs_text
+from llm_sandbox_nb.runs.run import Run
+from llm_sandbox_nb.server.run_handlers import _listed
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.doubts.evidence import Evidence
+from llm_sandbox_nb.trajectory.doubts.rules import RULES, DoubtFinder, doubts_line
+from llm_sandbox_nb.trajectory.facts import with_facts
+from llm_sandbox_nb.trajectory.journal import read_journal
+from llm_sandbox_nb.trajectory.run_summary import summarize
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
+from llm_sandbox_nb.trajectory.watched_run import WatchedRun
+
+DATA = Path(__file__).parents[2] / "data"
+RUNS: dict[str, Any] = json.loads(gzip.decompress((DATA / "doubted_runs.json.gz").read_bytes()))
+
+
+def events_of(name: str) -> list[ev.Event]:
+    return [ev.parse_python(event) for event in RUNS[name]["events"]]
+
+
+def doubts(events: list[ev.Event]) -> list[ev.Doubt]:
+    trajectory = Trajectory(events)
+    assert trajectory.finish
+    return DoubtFinder().all(trajectory, trajectory.finish)
+
+
+def of_group(group: str) -> list[str]:
+    return [name for name, row in RUNS.items() if row["group"] == group]
+
+
+def names_guilty(name: str) -> bool:
+    """Whether the first doubt is of the guilty step."""
+    found = doubts(events_of(name))
+    return bool(found) and found[0].step == RUNS[name]["guilty"]
+
+
+@pytest.mark.parametrize(("group", "most"), [("planted", 3), ("fresh", 2)])
+def test_the_guilty_step_is_the_first_doubt(group: str, most: int) -> None:
+    names = of_group(group)
+    missed = [name for name in names if not names_guilty(name)]
+    assert len(names) >= 20
+    assert len(missed) <= most, missed
+
+
+@pytest.mark.parametrize(("group", "most"), [("right", 6), ("fresh-right", 4)])
+def test_right_runs_are_quiet(group: str, most: int) -> None:
+    loud = {name: doubts_line(found) for name in of_group(group) if (found := doubts(events_of(name)))}
+    assert len(of_group(group)) >= 20
+    assert len(loud) <= most, loud
+
+
+@pytest.mark.parametrize("rule", [one.name for one in RULES])
+def test_each_rule_has_runs_that_only_it_finds(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The canary: without the rule, the guilty steps of its runs are no longer named by it."""
+    planted = [name for name, row in RUNS.items() if row["rule"] == rule]
+    assert len(planted) >= 2
+    named = [one.rule for name in planted for one in doubts(events_of(name))[:1]]
+    assert Counter(named)[rule] >= 2
+    others = [one for one in RULES if one.name != rule]
+    monkeypatch.setattr("llm_sandbox_nb.trajectory.doubts.rules.RULES", others)
+    assert rule not in {one.rule for name in planted for one in doubts(events_of(name))}
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """A recorded run with several doubts."""
+    recorder = Recorder(tmp_path / "runs" / "20260101-120000-aa")
+    for event in events_of("swallowed-pipe"):
+        if not isinstance(event, ev.Facts):
+            recorder.emit(event.model_copy(update={"parent": None}))
+    recorder.close()
+    return recorder.folder
+
+
+def test_every_place_shows_the_same(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run.load(recorded)
+    expected = [one.line for one in run.doubts]
+    line = doubts_line(run.doubts)
+    assert expected
+    assert all(one.step and one.rule and one.text for one in run.doubts)
+    bundle = card_of(list(read_journal(recorded))).final()
+    page = read(bundle["text/html"].partition("<style>")[0] + bundle["text/html"].partition("</style>")[2])
+    assert f"Doubts: {line}" in "".join(page.text)
+    assert f"Doubts: {line}" in bundle["text/plain"]
+    assert main(["show", str(recorded)]) == 0
+    shown = capsys.readouterr().out
+    assert f"Doubts     {line}" in shown
+    assert f"doubt: {expected[0]}" in shown.partition("Answer")[0], "also at the step"
+    (entry,) = list_runs(recorded.parent)
+    assert [one.line for one in entry.doubts] == expected
+    assert line in runs_text(recorded.parent)
+    assert [one["line"] for one in runs_json([entry])[0]["doubts"]] == expected
+    summary = summarize(recorded)
+    assert summary
+    listed = _listed(summary, None, live=False)["doubts"]
+    watched = WatchedRun()
+    for event in read_journal(recorded):
+        watched.add(json.loads(ev.dump_event(event)))
+    told = watched.to_json(live=False, away=False)["doubts"]
+    for rest in (listed, told):
+        assert [one["line"] for one in rest] == expected
+        assert [(one["step"], one["rule"], one["text"]) for one in rest] == [
+            (one.step, one.rule, one.text) for one in run.doubts
+        ]
+    (loaded,) = load_runs([str(recorded)]).runs
+    row = run_row(loaded)
+    assert (row["doubts"], row["first_doubt"]) == (len(expected), expected[0])
+
+
+def test_a_journal_without_doubts_gets_them_when_it_is_read(recorded: Path, tmp_path: Path) -> None:
+    with_doubts = list(read_journal(recorded))
+    bare = [event for event in with_doubts if not isinstance(event, ev.Facts)]
+    folder = written(tmp_path / "old" / "20260101-120000-bb", bare)
+    expected = Run.load(recorded).doubts
+    assert Run.load(folder).doubts == expected
+    assert list_runs(folder.parent)[0].doubts == expected
+    summary = summarize(folder)
+    assert summary
+    assert summary.doubts == expected
+    found = [event for event in with_facts(bare) if isinstance(event, ev.DoubtsFound)]
+    assert [event.doubts for event in found] == [expected]
+    assert list(with_facts(with_doubts)) == with_doubts, "nothing is added to a record that has them"
+
+
+def test_doubts_are_no_part_of_the_tree_and_end_with_a_rewind(recorded: Path) -> None:
+    events = list(read_journal(recorded))
+    found = [event for event in events if isinstance(event, ev.DoubtsFound)]
+    assert [event.final for event in found] == [False, True]
+    assert isinstance(events[-1], ev.RunFinished)
+    assert not {event.id for event in found} & {event.parent for event in events}
+    bare = [event for event in events if not isinstance(event, ev.Facts)]
+    assert Trajectory(events).branches == Trajectory(bare).branches
+    step_one = next(event.id for event in events if isinstance(event, ev.CallFinished))
+    trajectory = Trajectory([*events, ev.Rewound(to=step_one, step=1)])
+    assert trajectory.doubts == [], "those of later steps are of another branch"
+
+
+def test_a_continued_run_gets_new_doubts(recorded: Path) -> None:
+    recorder = Recorder(recorded, trajectory=Trajectory(read_journal(recorded)))
+    last = recorder.trajectory.steps[-1].number
+    recorder.emit(ev.Continued())
+    for event in run_events(1)[2:-1]:
+        update = {"step": last + 1} if hasattr(event, "step") else {}
+        recorder.emit(event.model_copy(update={**update, "parent": None}))
+    recorder.emit(ev.RunFinished(stop_reason="submitted", answer="All tests pass.", steps=last + 1))
+    recorder.close()
+    assert "claim against evidence" in {one.rule for one in Run.load(recorded).doubts}
+
+
+def test_a_loop_that_a_limit_ended_says_that_more_steps_will_not_help() -> None:
+    failing = [event for number in range(1, 31) for event in step_events(1, exit_code=1)]
+    step = 0
+    for event in failing:
+        step += isinstance(event, ev.ModelRequested)
+        if hasattr(event, "step"):
+            event.step = step
+        if hasattr(event, "call_id"):
+            event.call_id = f"c{step}"
+    (found,) = doubts([start_event(), *failing, ev.RunFinished(stop_reason="steps", steps=30)])
+    assert found.line == "1-30: same command, same error, 30 times; more steps will not help"
+    waiting = [ev.RunFinished(stop_reason="submitted", answer="x", steps=30)]
+    assert doubts([start_event(), *failing, *waiting])[0].text == "same command, same error, 30 times"
+
+
+def mentions_water(record: Evidence) -> Iterator[Any]:
+    """A rule of a user."""
+    yield 3, f"{record.answer} is dry"
+    yield "no step"
+
+
+def breaks(record: Evidence) -> None:
+    """A rule of a user that fails."""
+    raise KeyError("x")
+
+
+def test_rules_of_a_user(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    recorder.use_rules([mentions_water, breaks])
+    for event in run_events(2, answer="Sand"):
+        recorder.emit(event)
+    recorder.close()
+    own = [one for one in Run.load(tmp_path).doubts if one.rule in ("mentions water", "breaks")]
+    assert [one.line for one in own] == [
+        "no step",
+        "3: Sand is dry",
+        "the rule could not be applied (KeyError: 'x')",
+    ]
+
+
+def test_the_terminal_says_a_doubt_at_its_step() -> None:
+    out = io.StringIO()
+    printer = Printer(out)
+    printer(ev.DoubtsFound(doubts=[ev.Doubt(rule="r", step=2, until=30, text="same\x1b[31m command")]))
+    assert out.getvalue().startswith("  doubt: 2-30: same")
+    assert "\x1b" not in out.getvalue()
+
+
+def test_a_hostile_record_is_bounded() -> None:
+    """Rules read what a stranger wrote: they end soon, and raise nothing."""
+    text = "a" * 200_000 + "(" * 5_000 + "\ud800"
+    change = ev.FileDiff(
+        path="../" * 300 + "x.csv", kind="modified", size=-5, diff="@@ -99999999999 +1 @@\n-" + text
+    )
+    events = run_events(3, answer=text, output=text, changes=[change] * 300, exit_code=0)
+    for event in events:
+        if isinstance(event, ev.CallStarted):
+            event.arguments = {"command": text, "path": 5}
+    found = doubts(events)
+    assert len(found) <= 20
+    assert all(len(one.text) <= 200 for one in found)
