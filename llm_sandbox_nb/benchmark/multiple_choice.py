@@ -84,7 +84,7 @@ _STATED_ELSEWHERE = re.compile(
 _CHOSEN = re.compile(
     rf"""\b(?:I(?:['’](?:ll|d)|\s+(?:would|will))?\s+(?:choose|pick|select|go\s+(?:with|for)|say|answer|opt\s+for|vote\s+for)(?:\s+it(?:['’]s|\s+is))?
         |(?:I['’]m|I\s+am)\s+(?:choosing|picking|selecting|going\s+(?:with|for))|(?i:my\s+(?:pick|vote|guess|choice)\s+(?:is|would\s+be))
-        |(?:\A|(?<=[.!:;,\n]\s)|(?<=\n))(?:[Cc]hoose|[Pp]ick|[Ss]elect|[Gg]o\s+with|[Gg]oing\s+with|[Mm]ark|[Cc]ircle|(?:T|t)ake)){_MARKS}
+        |(?:\A|(?<=[.!:;,\n]\s)|(?<=\n))(?:[Cc]hoose|[Pp]ick|[Ss]elect|[Gg]o\s+with|[Gg]oing\s+with|[Mm]ark|[Cc]ircle|Take|take)){_MARKS}
         (?:(?:option|choice|answer|letter)\b{_MARKS})?
         (?P<letter>[A-J]){_WHOLE}(?!/|-[A-Za-z]|\+|\#)""",
     re.VERBOSE,

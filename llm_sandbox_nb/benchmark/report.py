@@ -262,7 +262,7 @@ def as_text(found: Mapping[str, Any]) -> str:
         counts = ", ".join(f"{number} {kind}" for kind, number in found["errors"].items())
         first = [f"  {kind}: {_one_line(found['error_examples'][kind])}" for kind in found["errors"]]
         parts.append("\n".join([f"Errors: {counts}", *first]))
-    if found["judge"]["requests"]:
+    if found["judge"]["answers"] or found["judge"]["no_verdict"]:
         parts.append("Judge: " + _judge(found["judge"]))
     return "\n\n".join(parts)
 
@@ -391,7 +391,7 @@ def _tables(found: Mapping[str, Any], columns: Sequence[str]) -> str:
             for kind, number in found["errors"].items()
         ]
         parts += ["<h2>Errors</h2>", _rows(errors, ("kind", "results", "first"))]
-    if found["judge"]["requests"]:
+    if found["judge"]["answers"] or found["judge"]["no_verdict"]:
         parts += ["<h2>Judge</h2>", f"<p>{html.escape(_judge(found['judge']))}.</p>"]
     return "\n".join(parts)
 

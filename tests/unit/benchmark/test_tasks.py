@@ -214,7 +214,7 @@ def test_rows_come_from_files_of_every_kind(tmp_path: Path) -> None:
     ("content", "said"),
     [("", "no rows"), ("{", "rows.jsonl cannot be read: line 1 is not JSON"),
      ('{"id": 1}\n\nx\n', "line 3 is not JSON"), ("3\n", "objects"), ('{"problem": 1}\n', "no problem_statement"),
-     ('{"id": 1, "problem_statement": "p"}\n' * 2, "id '1'")],
+     ('{"id": 1, "problem_statement": "p", "ground_truth": "A"}\n' * 2, "id '1'")],
 )  # fmt: skip
 def test_data_that_cannot_be_used_says_why(content: str, said: str, tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
