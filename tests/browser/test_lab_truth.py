@@ -27,7 +27,6 @@ from servers import FrontEnd, command, open_notebook
 from waiting import eventually
 
 from llm_sandbox_nb.runs.run import Run
-from llm_sandbox_nb.trajectory.state import state_words
 
 OUTLIVES = "outlives"
 WAITS = """
@@ -73,9 +72,7 @@ def record(server: FrontEnd, name: str) -> Run:
 
 def end_words(run: Run) -> str:
     """How the view says that a run ended, or that it has no end."""
-    if run.stop_reason:
-        return state_words(run.stop_reason)
-    return state_words("cut_off", str(run.steps[-1].number))
+    return run.trajectory.state(live=False).words
 
 
 def assert_shows(page: Page, run: Run) -> None:

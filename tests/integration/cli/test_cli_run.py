@@ -153,7 +153,7 @@ def test_an_interrupt_ends_the_command_and_keeps_the_record(
     trajectory = Trajectory(read_journal(folder))
     assert trajectory.stop_reason == "interrupted"
     words = "Stopped by you" if number == signal.SIGINT else "Interrupted"
-    assert f"\n{words} after 1 step" in done.out
+    assert f"\n{words} · 1 step" in done.out
     assert trajectory.state(live=False).words == words
     (call,) = trajectory.steps[0].calls
     assert call.result

@@ -63,7 +63,7 @@ def make_runs(folder: Path) -> None:
          {f"%%sandbox --isolation {one}" for one in ("auto", "docker", "bubblewrap", "process")}),
         ("%%sandbox --isolation=bub", {"%%sandbox --isolation=bubblewrap"}),
         ("%%sandbox --profile s", {"%%sandbox --profile standard", "%%sandbox --profile strict"}),
-        ("%%sandbox --network ", {f"%%sandbox --network {one}" for one in ("none", "public", "open")}),
+        ("%%sandbox --network ", {f"%%sandbox --network {one}" for one in ("none", "allow", "public", "open")}),
         ("%%sandbox --approve e", {"%%sandbox --approve edits"}),
         ("%%sandbox -m scripted/st", {"%%sandbox -m scripted/strawberry"}),
         ("%%sandbox -m scripted/more/", {"%%sandbox -m scripted/more/play.yaml"}),

@@ -73,7 +73,8 @@ RUN_BEFORE = (
 
 STAGES = {
     "README.md": Stage(
-        "scripted/time-travel", replaced={"-i data.csv": "-i data/cities.csv", '"poster.png"': '"answer.txt"'}
+        "scripted/time-travel",
+        replaced={"-i data.csv": "-i data/cities.csv", "poster.png": "answer.txt"},
     ),
     "docs/index.md": Stage(),
     "docs/how-to/ci.md": Stage(
@@ -87,9 +88,13 @@ STAGES = {
             "get_ipython().kernel.do_shutdown(True)": "",
         }
     ),
+    "docs/how-to/did-it-work.md": Stage(
+        before=RUN_BEFORE, replaced={"sandbox-runs/20261125-101500-3f2a9c1e": PREPARED}
+    ),
     "docs/how-to/own-model.md": Stage(),
     "docs/how-to/own-tool.md": Stage("scripted/lookup.yaml"),
     "docs/reference/own-tool.md": Stage(),
+    "docs/reference/doubts.md": Stage(),
     "docs/how-to/pause.md": Stage(
         before=("my_function = lambda moment: False",),
         replaced={**NO_PERSON, "breakpoints=[\"tool == 'submit'\"]": "breakpoints=[\"tool == 'none'\"]"},
@@ -108,6 +113,8 @@ STAGES = {
     "docs/reference/python.md": Stage(),
 }
 ONLY_PARSED = {
+    "docs/how-to/allow-hosts.md": "needs the internet; tests/integration/sandbox/test_allowed_network.py plays it",
+    "docs/how-to/check.md": "needs a project; tests/integration/agent/test_checked_runs.py has such checks",
     "docs/how-to/benchmark.md": "asks a real model hundreds of questions",
     "docs/how-to/keys.md": "asks for a key, and a real model",
     "docs/how-to/model-server.md": "needs a vLLM or SGLang",
@@ -168,7 +175,8 @@ SCRIPTED = [
 
 @pytest.mark.parametrize("line", sorted(set(SCRIPTED)))
 def test_a_command_with_a_scripted_model_runs(line: str, tmp_path: Path) -> None:
-    isolation = require(re.findall(r"--isolation (\w+)|$", line)[0] or "process")
+    usual = "bubblewrap" if "--network" in line else "process"
+    isolation = require(re.findall(r"--isolation (\w+)|$", line)[0] or usual)
     [berries] = [one for one in examples_of(DOCS / "how-to" / "scripted-model.md") if one.kind == "yaml"]
     (tmp_path / "berries.yaml").write_text(berries.text)
     done = command(shlex.split(line)[1:], tmp_path, isolation)

@@ -57,7 +57,7 @@ async def test_only_the_allow_list_goes_in(box: Any) -> None:
     by_exec = (await box.exec(["env"])).stdout.decode()
     assert "canary" not in by_shell + by_exec
     names = {line.partition("=")[0] for line in by_exec.splitlines()}
-    assert names <= {*PASSED_ON, "HOME", "TMPDIR", "USER", "LOGNAME", "LLM_SANDBOX_ID", "MINE"}
+    assert names <= {*PASSED_ON, "HOME", "TMPDIR", "USER", "LOGNAME", "EMAIL", "LLM_SANDBOX_ID", "MINE"}
     assert "MINE=é b" in by_exec
     assert by_shell.splitlines()[-1].startswith(str(Path(box.directories.root).parent))
 

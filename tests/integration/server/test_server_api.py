@@ -121,7 +121,12 @@ def test_authorisation(
         if socket:
             assert served.connect(path) == (101 if allowed else 403), where
             continue
-        body = {"kernel_id": kernel} if pattern.endswith("sandboxes") else {"action": "stop"}
+        body: dict[str, Any] = {"kernel_id": kernel} if pattern.endswith("sandboxes") else {"action": "stop"}
+        if pattern.endswith("foreign-record"):
+            body = {
+                "problem_statement": "p",
+                "steps": [{"action": {"function": "submit"}, "observation": ""}],
+            }
         history = "history" in pattern
         params = (
             {"path": ".", "since": "none"}

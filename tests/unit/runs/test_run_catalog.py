@@ -339,7 +339,8 @@ def test_a_replay_is_no_run_that_reached_its_limit(capsys: pytest.CaptureFixture
 
 
 def test_a_replay_is_not_analyzed(capsys: pytest.CaptureFixture[str]) -> None:
-    make("20260101-120000-aaaa1111")
+    replied = ev.ModelReplied(step=1, message={"role": "assistant", "content": "3"})
+    make("20260101-120000-aaaa1111", replied, ev.RunFinished(stop_reason="answered", steps=1))
     make("20260101-120001-bbbb2222", settings={"replay_of": "20260101-120000-aaaa1111"})
     assert main(["analyze", "sandbox-runs"]) == 0
     out, err = capsys.readouterr()
