@@ -16,7 +16,7 @@ from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import load_text
-from llm_sandbox_nb.trajectory.run_folder import summarize
+from llm_sandbox_nb.trajectory.run_summary import summarize
 
 TESTS = (
     b"import os, sys, unittest\nsys.path.append(os.environ['WORKSPACE'])\n"

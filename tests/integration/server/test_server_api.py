@@ -125,7 +125,9 @@ def test_authorisation(
         if pattern.endswith("foreign-record"):
             body = {
                 "problem_statement": "p",
-                "steps": [{"action": {"function": "submit"}, "observation": ""}],
+                "steps": [
+                    {"thought": "", "action": {"function": "submit", "parameters": {}}, "observation": ""}
+                ],
             }
         history = "history" in pattern
         params = (
