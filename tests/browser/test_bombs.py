@@ -27,7 +27,7 @@ GROWTH = 200 * 2**20
 """Bytes that a page may grow by for one file."""
 FRESH = 90 * 2**20
 """Bytes that a process takes which draws an empty page."""
-SAMPLE = ["silence.wav", "bits.png", "copies.svg", "elements.html", "lists.json", "cells.md"]
+SAMPLE = ["silence.wav", "bits.png", "copies.svg"]
 LARGEST = {
     "artifacts/bounds.ts": ("2 ** 20", "Infinity"),
     "artifacts/page-cost.ts": ("60_000", "Infinity"),

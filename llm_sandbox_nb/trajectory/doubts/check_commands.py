@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from llm_sandbox_nb.trajectory.doubts.evidence import Action, ends_of
+from llm_sandbox_nb.trajectory.step_line import one_line
 
 Family = Literal["test", "build", "lint"]
 _WORDS: dict[Family, str] = {"test": "test", "build": "build", "lint": "check"}
@@ -365,4 +366,4 @@ def _targets(words: list[str]) -> tuple[str, ...]:
 def passed_text(action: Action) -> str:
     """The line of a check's output that says how many passed."""
     lines = [line for line in ends_of(action.output).splitlines() if _PASSED.search(line)]
-    return lines[-1].strip()[:80] if lines else ""
+    return one_line(lines[-1], 80) if lines else ""

@@ -12,6 +12,7 @@ from llm_sandbox_nb.shell_parser import Command
 from llm_sandbox_nb.trajectory.doubts.check_commands import CheckRun, checks_of
 from llm_sandbox_nb.trajectory.doubts.evidence import PROGRAMS, Action, Evidence, ending_of, is_aside, name_of
 from llm_sandbox_nb.trajectory.events import Doubt
+from llm_sandbox_nb.trajectory.step_line import one_line
 
 FAILURE_SAID = re.compile(
     r"\b(?:fail(?:s|ed|ing)?|failures?|could not|couldn't|cannot|can't|unable|did(?: not|n't) (?:pass|work|"
@@ -404,9 +405,9 @@ def _error_in(action: Action) -> str:
                 for line in text[found[0].start() :].splitlines()
                 if re.match(r"^(?:\w+\.)*\w*(?:Error|Exception|Warning|Exit)\b", line)
             ]
-            return f"a traceback: {last[0][:60]}" if last else "a traceback"
+            return f"a traceback: {one_line(last[0], 90)}" if last else "a traceback"
         line = text[text.rfind("\n", 0, found[0].start()) + 1 :].partition("\n")[0]
-        return f"an error: {line.strip()[:70]}"
+        return f"an error: {one_line(line, 90)}"
     return ""
 
 
@@ -544,7 +545,7 @@ def _in_program(evidence: Evidence, action: Action) -> str:
             made = [version for version in action.writes if ending_of(version.path) not in PROGRAMS]
             used = bool(made) or action in evidence.chain if evidence.stop_reason else bool(made)
             if used:
-                line = " ".join(found[0].split())[:40]
+                line = one_line(" ".join(found[0].split()), 40)
                 return f"{name} passes over errors (`{line}`)"
     return ""
 
@@ -594,7 +595,7 @@ def _warnings(evidence: Evidence, action: Action) -> Iterator[Doubt]:
         return
     counts = Counter(_DIGITS.sub("#", line)[:80] for line in lines)
     key, times = counts.most_common(1)[0]
-    shown = next(line for line in lines if _DIGITS.sub("#", line)[:80] == key)[:70]
+    shown = one_line(next(line for line in lines if _DIGITS.sub("#", line)[:80] == key), 90)
     text = f"{shown} (x{times})" if times > 1 else shown
     others = len(counts) - 1
     yield _doubt(action, f"{text} and {plural(others, 'other warning')}" if others else text, "medium")
