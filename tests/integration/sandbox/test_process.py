@@ -191,10 +191,10 @@ def test_no_folder_is_left_by_an_owner_that_is_killed_at_any_instant_of_a_start(
     """At each change of what is in the folder: when it has so many entries, or after it has all of them."""
     most, wanted = 0, 0
     while wanted <= most + 1 and wanted < (12 if CAMPAIGN else 6):
+        known = {*tmp_path.rglob("*")}
         owner = start_owner(tmp_path)
         assert owner.stdout
         owner.stdout.readline()
-        known = {*tmp_path.rglob("*")}
 
         def entries(known: set[Path] = known) -> int:
             return len([*filter(lambda path: path not in known, tmp_path.rglob("*"))])
