@@ -76,7 +76,7 @@ def _resident(pid: int, name: str) -> int:
     return 0
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser(playwright: Playwright) -> Iterator[Browser]:
     """One of its own: its memory is measured."""
     with chromium(playwright) as started:
@@ -215,5 +215,6 @@ def test_a_saved_notebook_with_all_of_them_opens(server: FrontEnd, page: Page, t
     memory.begin()
     page.locator(".lsn-artifact").first.wait_for()
     page.wait_for_timeout(5_000)  # on purpose: nothing may happen meanwhile
-    assert memory.growth() < 3 * GROWTH
+    # All 49 at once, with what Lab draws of them; without the bounds one of them alone takes up to 1.3 GB.
+    assert memory.growth() < 6 * GROWTH
     assert page.evaluate("1 + 1") == 2
