@@ -107,7 +107,13 @@ def test_vllm_in_process_gets_weights_and_limits(
     tmp_path: Path, policy: Path, monkeypatch: pytest.MonkeyPatch, trainers: list[Any]
 ) -> None:
     vllm_stand_in.install(monkeypatch)
-    config = load_config("tiny-cpu.yaml", changes(policy, generation__engine="vllm"))
+    # Rewards that always differ: with those of the task, no reply of so small a policy need be right.
+    reward = tmp_path / "reward.py"
+    reward.write_text(
+        "import random\ndef score(answer, gold, output_files, **row):\n    return random.random()\n"
+    )
+    differing = {"data__scorer": str(reward), "rollouts__zero_reward_for": []}
+    config = load_config("tiny-cpu.yaml", changes(policy, generation__engine="vllm", **differing))
     end = TrainingRun(config, tmp_path / "run").run()
     (engine,) = vllm_stand_in.LLM.made
     assert engine.options["max_model_len"] == 512 + 320
