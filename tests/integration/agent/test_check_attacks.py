@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -164,10 +165,11 @@ async def without_protection(box: Sandbox, command: str) -> bool:
 @pytest.mark.parametrize(
     ("isolation", "name"),
     [
-        *(("bubblewrap", name) for name in ATTACKS),
+        *(("bubblewrap", name) for name in ATTACKS if "docker" not in ATTACKS[name].needs),
         *(
             pytest.param("docker", name, marks=[] if name in IN_DOCKER else pytest.mark.campaign)
             for name in ATTACKS
+            if "bubblewrap" not in ATTACKS[name].needs
         ),
     ],
 )
@@ -175,10 +177,8 @@ def test_an_attack_works_in_the_shell_of_the_model_and_not_on_a_check(
     name: str, isolation: str, library: Path | None, tmp_path: Path
 ) -> None:
     attack = ATTACKS[name]
-    if attack.needs and attack.needs[0] in ("bubblewrap", "docker") and isolation not in attack.needs:
-        pytest.skip(f"needs {attack.needs[0]}")
     if "gcc" in attack.needs and library is None:
-        pytest.skip("needs a compiler")
+        (pytest.fail if os.environ.get("LLM_SANDBOX_REQUIRE_ENGINES") == "1" else pytest.skip)("needs gcc")
     require(isolation)
 
     async def attacked() -> tuple[ev.Checked, bool]:
