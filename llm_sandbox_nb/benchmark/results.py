@@ -55,7 +55,7 @@ class Result:
     model_time: float = 0.0
     tool_time: float = 0.0
     memory_peak: int | None = None
-    """Bytes that the sandbox took at most at one time, as kernel or engine tell it; None: they cannot."""
+    """Bytes that the sandbox took at most at one time; None: not known, or it had served another item before."""
     disk: int | None = None
     """Bytes that its files took in the end, beyond the image."""
     run: str = ""
@@ -68,6 +68,8 @@ class Result:
     """What the model was given, how the task asked, and what scored: see `digests`."""
     version: str = ""
     """The version of this package that the answer was made with."""
+    reused: bool = False
+    """Whether the sandbox had served another item before, and was made as new."""
 
     @property
     def key(self) -> Key:
