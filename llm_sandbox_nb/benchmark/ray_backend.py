@@ -40,7 +40,7 @@ class ItemReply:
 class Host:
     """The actor of one node. It lasts as long as the benchmark; its sandboxes end with it, however it ends."""
 
-    def __init__(self, values: Mapping[str, Any], attempts: int, reuse: bool) -> None:
+    def __init__(self, values: Mapping[str, Any], attempts: int, reuse: bool = True) -> None:
         remove_leftovers()
         self._folder, self._lock = own_folder()
         self._backend = LocalBackend(how_of(values), opener_of(values), self._folder, attempts, reuse=reuse)

@@ -122,6 +122,8 @@ def _result(path: Path, record: dict[str, Any]) -> Result:
 def _fits(kind: str, value: Any) -> bool:
     if value is None:
         return "None" in kind
+    if kind == "bool":
+        return isinstance(value, bool)
     if "float" in kind:
         return isinstance(value, int | float) and math.isfinite(value)
     return isinstance(value, int if "int" in kind else str) and not isinstance(value, bool)
