@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +101,14 @@ def read_results(out: Path) -> list[Result]:
 def all_results(out: Path) -> Iterator[Result]:
     """All results, also those that a later one of the same item has replaced."""
     for path in sorted(out.glob(f"*/*/{FILE}")):
-        for record in read_lines(path):
-            yield _result(path, record)
+        info = path.stat()
+        yield from _results_in(path, info.st_size, info.st_mtime_ns)
+
+
+@lru_cache(maxsize=32)
+def _results_in(path: Path, size: int, changed: int) -> tuple[Result, ...]:
+    """The results in a file that has not changed since: a start reads them several times, thousands of them."""
+    return tuple(_result(path, record) for record in read_lines(path))
 
 
 def _result(path: Path, record: dict[str, Any]) -> Result:
