@@ -27,10 +27,11 @@ from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.sandbox.contract import ResourceUsage, Sandbox
 from llm_sandbox_nb.sandbox.errors import OutputLimitExceededError, SandboxError
-from llm_sandbox_nb.sandbox.open import resource_usage
+from llm_sandbox_nb.sandbox.open import OpeningSandbox, resource_usage
 from llm_sandbox_nb.trajectory import events as ev
 
-Opener = Callable[[Task, Row], AbstractAsyncContextManager[Sandbox]]
+Opener = Callable[[Task, Row], OpeningSandbox]
+BoxOpener = Callable[[Task, Row], AbstractAsyncContextManager[Sandbox]]
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,14 @@ class Attempt:
     error_kind: str = ""
     error: str = ""
     spent: ResourceUsage = field(default_factory=ResourceUsage)
+    reused: bool = False
+    """Whether the sandbox had served another task before."""
 
 
 async def in_sandbox(
-    task: Task, row: Row, how: HowToAsk, open_box: Opener, folder: Path, *, documents: str
+    task: Task, row: Row, how: HowToAsk, open_box: BoxOpener, folder: Path, *, documents: str
 ) -> Attempt:
-    """Work on a row in a new sandbox, which is closed at the end. `documents` is `files` or `prompt`.
+    """Work on a row in a sandbox that nothing has changed. `documents` is `files` or `prompt`.
 
     Raises:
         ModelError, InputError, SandboxError: nothing could be started.
@@ -108,7 +111,10 @@ async def in_sandbox(
             answer = await (collect_patch(box, base) if base else read_answer(box, task))
         except SandboxError as error:
             return Attempt(run, None, "sandbox", str(error))
-        return Attempt(run, answer, spent=await resource_usage(box))
+        spent = await resource_usage(box)
+        if reused := box.renewals > 0:
+            spent = replace(spent, memory_peak=None)  # it may be that of an earlier task
+        return Attempt(run, answer, spent=spent, reused=reused)
 
 
 def kind_of(error: RunError) -> str:

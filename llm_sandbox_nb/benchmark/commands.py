@@ -268,7 +268,13 @@ def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[s
     items = plan(zip(tasks, rows, strict=True), modes, values["repeats"])
     how, options = (
         how_of(values),
-        RunnerOptions(out, values["workers"], values["attempts"], values["retry_errors"]),
+        RunnerOptions(
+            out,
+            values["workers"],
+            values["attempts"],
+            values["retry_errors"],
+            reuse=not values["fresh_sandboxes"],
+        ),
     )
     backend = None
     if values["ray"]:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from llm_sandbox_nb.agent.errors import InputError
+from llm_sandbox_nb.agent.sandbox_pool import SandboxPool
 from llm_sandbox_nb.analysis.load import Loaded
 from llm_sandbox_nb.analysis.usage import times_of, tokens_of
-from llm_sandbox_nb.benchmark.attempt import Attempt, HowToAsk, Opener, in_sandbox, with_one_reply
+from llm_sandbox_nb.benchmark.attempt import Attempt, BoxOpener, HowToAsk, Opener, in_sandbox, with_one_reply
 from llm_sandbox_nb.benchmark.digests import same_question, signed
 from llm_sandbox_nb.benchmark.judge import FATAL_KINDS, Judge
 from llm_sandbox_nb.benchmark.results import ANSWERED, JUDGE, SCORER, Result, cell_folder
@@ -86,13 +87,24 @@ async def check_model(model: Model) -> None:
 
 
 class LocalBackend:
-    """Runs items in this process; records go below `out`, a failed item is tried `attempts` times."""
+    """Runs items in this process; records go below `out`, a failed item is tried `attempts` times.
+
+    With `reuse`, one sandbox serves many items, each time made as new; see `SandboxPool`.
+    """
 
     def __init__(
-        self, how: HowToAsk, open_box: Opener, out: Path, attempts: int = 2, scorers: int = 2
+        self,
+        how: HowToAsk,
+        open_box: Opener,
+        out: Path,
+        attempts: int = 2,
+        scorers: int = 2,
+        *,
+        reuse: bool = True,
     ) -> None:
         self.how, self.open_box, self.out, self.attempts = how, open_box, out, attempts
         self._scoring = Scoring(scorers)
+        self.pool = SandboxPool(reuse=reuse)
 
     async def __aenter__(self) -> Self:
         """Raises FatalError when the model cannot be asked at all."""
@@ -101,6 +113,11 @@ class LocalBackend:
 
     async def __aexit__(self, *exc: object) -> None:
         await self._scoring.close()
+        await self.pool.__aexit__(None, None, None)
+
+    def _lease(self, task: Task, row: Row) -> AbstractAsyncContextManager[Sandbox]:
+        opening = self.open_box(task, row)
+        return self.pool.lease(lambda: opening, repr(opening.options))
 
     async def attempt(self, item: Item, out: Path | None = None) -> tuple[Result, str | None]:
         """See `Backend`. `out` replaces the folder given at first.
@@ -139,7 +156,7 @@ class LocalBackend:
             made = await with_one_reply(item.task, item.row, self.how, folder, prompt)
         else:
             documents = "prompt" if item.mode == "sandbox-prompt" else "files"
-            made = await in_sandbox(item.task, item.row, self.how, self.open_box, folder, documents=documents)
+            made = await in_sandbox(item.task, item.row, self.how, self._lease, folder, documents=documents)
         if self.how.save_responses:
             save_responses(made.run.trajectory, made.run.folder / RESPONSES)
         return made
@@ -172,17 +189,18 @@ class LocalBackend:
             tool_time=times.tools or 0.0,
             memory_peak=attempt.spent.memory_peak,
             disk=attempt.spent.disk,
+            reused=attempt.reused,
             run=attempt.run.folder.relative_to(out.absolute()).as_posix(),
         )
 
     async def _score(self, item: Item, attempt: Attempt) -> Score:
         if item.task.scorer == "judge":
             return Score(None)
-        return await scored_by_rule(self._scoring, self.open_box, item, attempt.answer, attempt.run.folder)
+        return await scored_by_rule(self._scoring, self._lease, item, attempt.answer, attempt.run.folder)
 
 
 async def scored_by_rule(
-    scoring: Scoring, open_box: Opener, item: Item, answer: str | None, run: Path
+    scoring: Scoring, open_box: BoxOpener, item: Item, answer: str | None, run: Path
 ) -> Score:
     """The score of an answer that no judge scores; `run` is the folder of the run that gave it."""
     task = item.task

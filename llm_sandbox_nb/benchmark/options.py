@@ -60,6 +60,8 @@ BENCHMARK_OPTIONS = (
     Option("end_id", "number of the row before which it ends", whole_number, metavar="N"),
     Option("attempts", "how often an item that failed is tried", whole_number, 2, metavar="N"),
     Option("retry_errors", "do items again that failed in an earlier start", yes_or_no, True, metavar="BOOL"),
+    Option("fresh_sandboxes", "open a new sandbox for each item (default: one that is as new again serves the next)",
+           yes_or_no, False, metavar="BOOL"),
     Option("out", "folder of the results", text, "results", metavar="FOLDER", aliases=("output_dir",)),
     Option("max_response_len", "most tokens of the one reply in mode llm (default: --max_tokens_per_call)",
            whole_number, metavar="N"),

@@ -40,10 +40,10 @@ class ItemReply:
 class Host:
     """The actor of one node. It lasts as long as the benchmark; its sandboxes end with it, however it ends."""
 
-    def __init__(self, values: Mapping[str, Any], attempts: int) -> None:
+    def __init__(self, values: Mapping[str, Any], attempts: int, reuse: bool = True) -> None:
         remove_leftovers()
         self._folder, self._lock = own_folder()
-        self._backend = LocalBackend(how_of(values), opener_of(values), self._folder, attempts)
+        self._backend = LocalBackend(how_of(values), opener_of(values), self._folder, attempts, reuse=reuse)
         self._work: set[asyncio.Task[ItemReply]] = set()
         self._count = 0
         self._closing = False
@@ -96,7 +96,9 @@ class RayBackend:
 
     def __init__(self, address: str, values: Mapping[str, Any], options: RunnerOptions) -> None:
         given = {name: values[name] for name in (*MODEL_VALUES, *SANDBOX_VALUES)}
-        self._hosts = RayHosts(address, Host, lambda: (given, options.attempts), options.workers)
+        self._hosts = RayHosts(
+            address, Host, lambda: (given, options.attempts, options.reuse), options.workers
+        )
         self._out = options.out
 
     async def __aenter__(self) -> Self:

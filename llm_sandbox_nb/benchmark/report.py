@@ -80,6 +80,7 @@ def cell_row(
         "runs_per_minute": done.per_minute if done else None,
         **_megabytes("memory_peak", [result.memory_peak for result in good]),
         **_megabytes("disk", [result.disk for result in good]),
+        "reused_sandboxes": sum(result.reused for result in good),
     }
 
 
@@ -200,6 +201,7 @@ _CELLS = (
     "no_answer", "unparsable", "turns_mean", "tokens_once_mean", "tokens_billed_mean", "environment_share",
     "tool_share", "cost", "wall_time_mean", "spent_attempts", "spent_tokens", "spent_cost", "spent_time",
     "runs_per_minute", "memory_peak_mb_mean", "memory_peak_mb_most", "disk_mb_mean", "disk_mb_most",
+    "reused_sandboxes",
 )  # fmt: skip
 _SHORT = (
     "task", "mode", "items", "scored", "score", "score_low", "score_high", "errors", "at_limit", "turns_mean",

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ class Result:
     model_time: float = 0.0
     tool_time: float = 0.0
     memory_peak: int | None = None
-    """Bytes that the sandbox took at most at one time, as kernel or engine tell it; None: they cannot."""
+    """Bytes that the sandbox took at most at one time; None: not known, or it had served another item before."""
     disk: int | None = None
     """Bytes that its files took in the end, beyond the image."""
     run: str = ""
@@ -68,6 +69,8 @@ class Result:
     """What the model was given, how the task asked, and what scored: see `digests`."""
     version: str = ""
     """The version of this package that the answer was made with."""
+    reused: bool = False
+    """Whether the sandbox had served another item before, and was made as new."""
 
     @property
     def key(self) -> Key:
@@ -98,8 +101,14 @@ def read_results(out: Path) -> list[Result]:
 def all_results(out: Path) -> Iterator[Result]:
     """All results, also those that a later one of the same item has replaced."""
     for path in sorted(out.glob(f"*/*/{FILE}")):
-        for record in read_lines(path):
-            yield _result(path, record)
+        info = path.stat()
+        yield from _results_in(path, info.st_size, info.st_mtime_ns)
+
+
+@lru_cache(maxsize=32)
+def _results_in(path: Path, size: int, changed: int) -> tuple[Result, ...]:
+    """The results in a file that has not changed since: a start reads them several times, thousands of them."""
+    return tuple(_result(path, record) for record in read_lines(path))
 
 
 def _result(path: Path, record: dict[str, Any]) -> Result:
@@ -120,6 +129,8 @@ def _result(path: Path, record: dict[str, Any]) -> Result:
 def _fits(kind: str, value: Any) -> bool:
     if value is None:
         return "None" in kind
+    if kind == "bool":
+        return isinstance(value, bool)
     if "float" in kind:
         return isinstance(value, int | float) and math.isfinite(value)
     return isinstance(value, int if "int" in kind else str) and not isinstance(value, bool)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ from llm_sandbox_nb.benchmark.task import Task
 from llm_sandbox_nb.model.contract import ModelSettings
 from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.model.retries import RetryPolicy
-from llm_sandbox_nb.sandbox.contract import Sandbox
+from llm_sandbox_nb.sandbox.open import OpeningSandbox, open_sandbox
 
 MODEL_VALUES = (
     "model", "api_base", "api_key", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
@@ -61,6 +60,8 @@ class RunnerOptions:
     attempts: int = 2
     retry_errors: bool = True
     """Whether items that failed in an earlier start run again."""
+    reuse: bool = True
+    """Whether a sandbox serves more than one item, each time made as new."""
 
 
 def plan(
@@ -96,7 +97,9 @@ class Runner:
         self.options, self.judge, self.on_result, self.on_begin = options, judge, on_result, on_begin
         self.open_box = open_box
         scorers = min(2, max(1, options.workers))
-        self.backend = backend or LocalBackend(how, open_box, options.out, options.attempts, scorers)
+        self.backend = backend or LocalBackend(
+            how, open_box, options.out, options.attempts, scorers, reuse=options.reuse
+        )
 
     def open_items(self, items: Iterable[Item]) -> list[Item]:
         """The items that have no result, a failed one, or one of another scorer than today's."""
@@ -233,10 +236,10 @@ def image_of(task: Task, row: Row) -> str | None:
 
 def make_opener(isolation: str = "auto", **options: Any) -> Opener:
     """Opens a sandbox for a row with these options of `open_sandbox`; the row's image goes before the one given."""
-    from llm_sandbox_nb.sandbox.open import open_sandbox
 
-    def opener(task: Task, row: Row) -> AbstractAsyncContextManager[Sandbox]:
-        own: Mapping[str, Any] = {"image": image} if (image := image_of(task, row)) else {}
+    def opener(task: Task, row: Row) -> OpeningSandbox:
+        image = image_of(task, row)
+        own: Mapping[str, Any] = {"image": image} if image else {}
         try:
             return open_sandbox(isolation, **{**options, **own})
         except (ValueError, FileNotFoundError) as error:

@@ -34,6 +34,7 @@ from llm_sandbox_nb.sandbox.protocol.answers import (
     file_entry,
     raise_error,
     raise_upload_error,
+    texts_by_name,
 )
 from llm_sandbox_nb.sandbox.protocol.channel import Body, Channel, Deliver, ExecutorConnection, Sink
 from llm_sandbox_nb.sandbox.protocol.frames import ProtocolError
@@ -323,6 +324,16 @@ class ChannelSandbox(CheckpointingSandbox):
         raise_error(answer, self.directories.root)
         rows = listing.bytes().splitlines()
         return self._trusting(lambda: changes_of(rows, answer))
+
+    async def renew(self) -> dict[str, str]:
+        """Remove what no checkpoint covers, and describe the state beyond the files; see `FreshState`.
+
+        Returns:
+            A text for each part of the state. The same texts, of one sandbox, mean the same state.
+        """
+        answer = await self.channel.call({"op": "renew", "timeout": FILE_TIMEOUT}, timeout=FILE_TIMEOUT)
+        raise_error(answer, "")
+        return self._trusting(lambda: texts_by_name(answer, "facts"))
 
     # ----------------------------------------------------------------------------------------------- history
 

@@ -315,6 +315,8 @@ class Sandbox(ABC):
     """The history of the files: everything that commands can write, anywhere, kept outside of the sandbox."""
     network: Network | None = None
     """What leaves the sandbox, where its network is an allow-list that this process holds."""
+    renewals: int = 0
+    """How often it was made as new, for another task."""
 
     @abstractmethod
     async def run(

@@ -118,6 +118,9 @@ class RolloutConfig:
     secrets: tuple[str, ...] = key(
         (), "`NAME=host[,host]`: environment variables whose values these hosts get"
     )
+    fresh_sandboxes: bool = key(
+        False, "open a new sandbox for each rollout; else one that is as new again serves the next"
+    )
     ray: str = key(
         "", "`auto` or HOST:PORT of a Ray cluster whose machines own the sandboxes; empty: this machine"
     )

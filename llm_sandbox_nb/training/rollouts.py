@@ -16,6 +16,7 @@ from typing import Any, Protocol, Self
 
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.sandbox_pool import OpenSandbox, SandboxPool
 from llm_sandbox_nb.analysis.load import Loaded
 from llm_sandbox_nb.analysis.usage import times_of
 from llm_sandbox_nb.benchmark.attempt import Attempt, HowToAsk, in_sandbox, with_one_reply
@@ -31,7 +32,6 @@ from llm_sandbox_nb.sandbox.open import open_sandbox
 from llm_sandbox_nb.training.chat_tokens import ChatTokens
 from llm_sandbox_nb.training.config import RolloutConfig
 from llm_sandbox_nb.training.generation import BatchGenerator, Generator
-from llm_sandbox_nb.training.sandbox_pool import OpenSandbox, SandboxPool
 from llm_sandbox_nb.training.token_model import TokenConversation, TokenModel
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
@@ -113,7 +113,7 @@ class RolloutWorkers:
     def __init__(self, setting: RolloutSetting, at_once: int, folder: Path | None = None) -> None:
         """`folder` is for what sandboxes need meanwhile; without one, a temporary folder."""
         self.setting = setting
-        self.pool = SandboxPool(setting.open or open_sandboxes(setting.config), at_once, folder)
+        self.pool = SandboxPool(at_once, folder, reuse=not setting.config.fresh_sandboxes)
         self._at_once = asyncio.Semaphore(at_once)
         self._scoring = Scoring(2)
 
@@ -243,7 +243,7 @@ class RolloutWorkers:
 
         @asynccontextmanager
         async def lease(task: Task, row: Row) -> AsyncIterator[Sandbox]:
-            async with self.pool.lease() as box:
+            async with self.pool.lease(setting.open or open_sandboxes(config)) as box:
                 yield box
                 waited_for.close()  # the reset of the sandbox keeps no other rollout waiting
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.sandbox_pool import SandboxPool
 from llm_sandbox_nb.benchmark.attempt import HowToAsk, in_sandbox
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.task import Task
@@ -28,7 +29,6 @@ from llm_sandbox_nb.model.stream import Assembly
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.training.config import ModelConfig, TrainingConfig
 from llm_sandbox_nb.training.rollouts import RolloutError, open_sandboxes
-from llm_sandbox_nb.training.sandbox_pool import SandboxPool
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 WORDS = ("valid", "draft", "expired", "sample")
@@ -100,11 +100,11 @@ async def scripted_runs(task: Task, config: TrainingConfig, folder: Path, count:
     rollouts = config.rollouts
     rows = notes_rows(count, config.seed + 1)
     at_once = asyncio.Semaphore(_RUNS_AT_ONCE)
-    async with SandboxPool(open_sandboxes(rollouts), _RUNS_AT_ONCE) as pool:
+    async with SandboxPool(_RUNS_AT_ONCE) as pool:
 
         @asynccontextmanager
         async def lease(task: Task, row: Row) -> AsyncIterator[Sandbox]:
-            async with pool.lease() as box:
+            async with pool.lease(open_sandboxes(rollouts)) as box:
                 yield box
 
         async def one(row: Row) -> Trajectory:

@@ -250,7 +250,8 @@ def build_view(
             builder.bind(str(path))
     builder.folder("/etc", (memory or _MEMORY) // 64, "0755")
     _add_etc(builder, open_network=open_network, ca_bundle=ca_bundle)
-    builder.arguments += ["--proc", "/proc", "--dev", "/dev"]
+    # Message queues are files there, so that a restore can remove those that commands have made.
+    builder.arguments += ["--proc", "/proc", "--dev", "/dev", "--mqueue", "/dev/mqueue"]
     writable = _sizes(root, home, memory or _MEMORY)
     for folder, size in writable.items():
         builder.folder(folder, size, "1777" if folder in _SHARED else "0755")

@@ -157,6 +157,10 @@ class Executor(HostPipe):
                 self.history = HistoryService(self, self.shell, self.watcher, self.epoch)
             kind = CheckpointRequest if operation == "checkpoint" else RestoreRequest
             return kind(self.history, number, params)
+        if operation == "renew":
+            from .renewal import RenewalRequest
+
+            return RenewalRequest(self, number, params, self.shell, self.disk_watch)
         if operation == "connection":
             from .door import ConnectionRequest
 

@@ -276,6 +276,7 @@ OPERATIONS: dict[str, dict[str, Check]] = {
     "describe": {
         "paths": are_texts, "content": optional(is_flag), "below": optional(is_flag), "limits": optional(are_limits),
     },
+    "renew": {},
     "restore": {"body": is_present, "id": is_text, "since": optional(is_text), "pack": optional(is_text)},
 }  # fmt: skip
 HEAD = frozenset(["exec", "read", "write", "list", "pack", "unpack", "describe"])

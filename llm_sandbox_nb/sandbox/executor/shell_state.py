@@ -1,8 +1,9 @@
 """The state of the shell, as a script that restores it: directory, umask, options, variables, functions.
 
 Bash itself writes it, in a subshell and with builtins only. A function or alias of the same name is not called:
-special builtins come before functions in POSIX mode, and one of them removes the function `builtin`. In the script
-functions and aliases come last, so that they cannot change how the rest runs.
+special builtins come before functions in POSIX mode, and one of them removes the function `builtin`. That mode leaves
+the option inherit_errexit on, so the script sets it as it was before. In the script functions and aliases come last,
+so that they cannot change how the rest runs.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ STATE_SIZE = 1024 * 1024
 THE_END = b"#end\n"
 TRACED = b"#traced\n"
 SAVE = (
-    rb"""( _LLM_P=$SHELLOPTS; POSIXLY_CORRECT=1; _LLM_T=$(\trap -p); \trap - DEBUG ERR RETURN EXIT; """
+    rb"""( _LLM_P=$SHELLOPTS:$BASHOPTS; POSIXLY_CORRECT=1; _LLM_T=$(\trap -p); \trap - DEBUG ERR RETURN EXIT; """
     rb"""\unset -f builtin; \unset POSIXLY_CORRECT; \builtin ulimit -Sf 2048; \builtin shopt -p; """
+    rb"""[[ $_LLM_P == *inherit_errexit* ]] || \builtin printf 'shopt -u inherit_errexit\n'; """
     rb"""\builtin unset -v RANDOM SRANDOM SECONDS EPOCHSECONDS EPOCHREALTIME LINENO BASHPID PIPESTATUS HISTCMD """
     rb"""BASH_COMMAND BASH_SUBSHELL BASH_LINENO BASH_ARGC BASH_ARGV BASH_SOURCE FUNCNAME DIRSTACK GROUPS """
     rb"""BASH_ALIASES BASH_CMDS; """

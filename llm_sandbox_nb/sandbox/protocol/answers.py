@@ -167,6 +167,18 @@ def executor_facts(answer: Mapping[str, Any]) -> dict[str, Any]:
     return dict(answer)
 
 
+def texts_by_name(answer: Mapping[str, Any], name: str) -> dict[str, str]:
+    """A field of an answer whose values are texts.
+
+    Raises:
+        ProtocolError: it is invalid.
+    """
+    found = _field(answer, name, dict, {})
+    if not all(isinstance(text, str) for text in found.values()):
+        raise ProtocolError(f"its answer has no proper {name}")
+    return dict(found)
+
+
 def command_result(answer: Mapping[str, Any], output: CommandOutput) -> CommandResult:
     """The result of `run` or `exec`.
 

@@ -132,7 +132,7 @@ def test_too_long_is_zero_and_a_talker_is_asked_again(tmp_path: Path) -> None:
     assert max(len(one.conversation.completion) for one in done) <= 3000
 
 
-def test_sandbox_is_reset_and_not_opened_anew(tmp_path: Path) -> None:
+def test_sandbox_is_made_as_new_and_used_again(tmp_path: Path) -> None:
     found = (
         "ls -A /testbed /tmp /root; cat /testbed/answer.txt; echo ${SECRET-unset}; "
         "export SECRET=canary; echo canary > answer.txt; echo canary > /tmp/left; sleep infinity & cd /tmp"
@@ -144,10 +144,10 @@ def test_sandbox_is_reset_and_not_opened_anew(tmp_path: Path) -> None:
     async def all_in_one() -> tuple[list[Rollout], int, int]:
         async with RolloutWorkers(setting(), 1) as workers:
             done = await workers.run(rows(3), PlayedPolicy(play), tmp_path)
-            return done, workers.pool.opened, workers.pool.resets
+            return done, workers.pool.opened, workers.pool.reused
 
-    done, opened, resets = asyncio.run(all_in_one())
-    assert (opened, resets) == (1, 3)
+    done, opened, reused = asyncio.run(all_in_one())
+    assert (opened, reused) == (1, 2)
     for rollout in done:
         assert rollout.trajectory is not None
         result = rollout.trajectory.steps[0].calls[0].result

@@ -108,7 +108,7 @@ def test_a_host_that_was_told_to_close_begins_nothing_and_leaves_nothing(
     """Ray may bring an item after the order to close that was sent later."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     backend = SlowBackend()
-    monkeypatch.setattr(ray_backend, "LocalBackend", lambda *_: backend)
+    monkeypatch.setattr(ray_backend, "LocalBackend", lambda *_, **__: backend)
     for name in ("how_of", "opener_of"):
         monkeypatch.setattr(ray_backend, name, lambda values: None)
     item: Any = None

@@ -1,0 +1,141 @@
+"""Renewal: remove what no checkpoint covers, and describe what a sandbox is beyond its files.
+
+A used sandbox is as new when its files are those of its first checkpoint and this description is that of its start.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from . import (
+    door,
+    entries,
+    files,
+    filesystem_scan,
+    history,
+    records,
+    restore,
+    snapshotter,
+    terminal,
+    tree_stream,
+)
+from .children import ChildRequest
+from .entries import FOLDER, remove
+from .frames import dump, write_all
+from .processes import process_table
+from .request import describe_error
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .disk_watch import DiskWatch
+    from .request import ExecutorContext
+    from .shell import Shell
+
+LOADED = (
+    door,
+    entries,
+    files,
+    filesystem_scan,
+    history,
+    records,
+    restore,
+    snapshotter,
+    terminal,
+    tree_stream,
+)
+"""With these, nothing is imported later, when commands may have changed the Python that is inside."""
+SETTINGS = ("limits", "oom_score_adj", "coredump_filter", "comm", "cgroup", "uid_map", "gid_map")
+"""Files of /proc/self with what others may set of the executor, and its children inherit."""
+IPC = ("shm", "sem", "msg")
+NETWORK = (("dev", slice(1)), ("route", slice(3)), ("if_inet6", slice(1)))
+"""Tables with the columns that traffic does not change: interfaces, routes, addresses."""
+
+
+class RenewalRequest(ChildRequest):
+    """Remove the files of outputs that were too large to be sent, forget what jobs wrote, and describe the sandbox."""
+
+    def __init__(
+        self,
+        executor: ExecutorContext,
+        number: int,
+        params: dict[str, Any],
+        shell: Shell,
+        disk_watch: DiskWatch,
+    ) -> None:
+        super().__init__(executor, number, params)
+        self.shell = shell
+        self.disk_watch = disk_watch
+
+    def prepare(self) -> None:
+        self.shell.take_background()
+        self.shell.background, self.shell.notice = b"", ""
+        self.known = {os.getpid(), self.shell.pid} | self.executor.helper_pids()
+
+    def child(self) -> None:
+        try:
+            remove_path(self.executor.spill)
+            outcome = {"facts": describe(self.known | {os.getpid()}, self.disk_watch.last)}
+        except OSError as error:
+            outcome = {"error": describe_error(error)}
+        write_all(3, dump(outcome))
+        os._exit(0)
+
+
+def remove_path(path: bytes) -> None:
+    """Remove a file or folder, if it is there."""
+    try:
+        folder = os.open(os.path.dirname(path), FOLDER)
+    except FileNotFoundError:
+        return
+    try:
+        remove(folder, os.path.basename(path))
+    finally:
+        os.close(folder)
+
+
+def describe(known: set[int], disk: tuple[int, int]) -> dict[str, str]:
+    """All that can differ between a new and a used sandbox, but its files. `known` are the executor's own processes.
+
+    Long texts are given as their hash, which has a secret key: nothing inside can choose a text with the same one.
+    """
+    foreign = sorted((pid, *born) for pid, born in process_table().items() if pid not in known)
+    return {
+        "processes": repr(foreign),
+        "mounts": hashed(read("/proc/self/mountinfo")),
+        "shared memory": hashed(b"".join(read("/proc/sysvipc/" + name) for name in IPC)),
+        "limits": hashed(b"".join(read("/proc/self/" + name) for name in SETTINGS) + scheduling()),
+        "network": hashed(
+            b"".join(columns(read("/proc/self/net/" + name), wanted) for name, wanted in NETWORK)
+        ),
+        "host name": hashed("\n".join(os.uname()).encode()),
+        "disk": repr(disk),
+        "Python": hashed("\n".join(sorted(sys.modules)).encode()),
+    }
+
+
+def hashed(text: bytes) -> str:
+    """A number that stands for a text, in this process only."""
+    return str(hash(text))
+
+
+def read(path: str) -> bytes:
+    """A file of the kernel, whole; empty where there is none."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def columns(table: bytes, wanted: slice) -> bytes:
+    """Some columns of a table of the kernel."""
+    return b"\n".join(b" ".join(line.split()[wanted]) for line in table.splitlines())
+
+
+def scheduling() -> bytes:
+    """How the kernel schedules the executor."""
+    policy = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0), sorted(os.sched_getaffinity(0))
+    return repr(policy).encode()
