@@ -43,7 +43,7 @@ from llm_sandbox_nb.training.policy import (
     weights_digest,
 )
 from llm_sandbox_nb.training.record import START, TrainingRecord
-from llm_sandbox_nb.training.training_run import NOTES, task_and_rows
+from llm_sandbox_nb.training.training_run import task_and_rows
 
 EVALUATION = "evaluation"
 BEFORE, AFTER = "before", "after"
@@ -164,7 +164,7 @@ def plan_evaluation(
     name = "-".join(dict.fromkeys((found.name, after.name)))
     target = Path(out).expanduser() if out else run / EVALUATION / name
     policies = {BEFORE: begun, AFTER: str(after)}
-    learned_from = task is None and data is None and config.data.rows != NOTES
+    learned_from = task is None and data is None and config.data.rows != tiny.NOTES
     return EvaluationPlan(
         policies, found, given, modes, repeats, config, target, sampling, judge, learned_from
     )
@@ -173,7 +173,7 @@ def plan_evaluation(
 def _task_and_rows(
     config: TrainingConfig, task: str | None, data: str | None, count: int | None
 ) -> tuple[Task, list[Row]]:
-    if task is None and data is None and config.data.rows == NOTES:
+    if task is None and data is None and config.data.rows == tiny.NOTES:
         return tiny.notes_task(load_task(config.data.task)), tiny.notes_rows(count or 64, config.seed + 2)
     if task is None and data is None:
         found, rows = task_and_rows(config)
