@@ -29,7 +29,7 @@ from llm_sandbox_nb.benchmark.runner import plan as plan_items
 from llm_sandbox_nb.benchmark.statistics import Interval, bootstrap, score_interval
 from llm_sandbox_nb.benchmark.task import Task, load_task
 from llm_sandbox_nb.formatting import format_percent
-from llm_sandbox_nb.model.contract import ModelSettings
+from llm_sandbox_nb.model.contract import Model, ModelSettings
 from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.training import grpo, tiny
 from llm_sandbox_nb.training.chat_tokens import ChatTokens
@@ -78,10 +78,13 @@ class JudgeAccess:
     api_key: str | None = None
     repeats: int = JudgeOptions().repeats
 
-    def judge(self, folder: Path) -> Judge:
-        """The judge, which keeps its judgements in `folder`. Raises ModelError when the model cannot be asked."""
-        model = make_model(self.model, api_base=self.api_base, api_key=self.api_key)
-        return Judge(model, folder, JudgeOptions(repeats=self.repeats))
+    def make_model(self) -> Model:
+        """The model. Raises ModelError when there is no such script, or the address is invalid."""
+        return make_model(self.model, api_base=self.api_base, api_key=self.api_key)
+
+    def make_judge(self, folder: Path) -> Judge:
+        """The judge, which keeps its judgements in `folder`."""
+        return Judge(self.make_model(), folder, JudgeOptions(repeats=self.repeats))
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ def plan_evaluation(
         out: where the results go. What has a result there is not run again.
 
     Raises:
-        ConfigError, RecordError: one of these is not there or cannot be used.
+        ConfigError, ModelError, RecordError: one of these is not there or cannot be used.
     """
     folder = Path(checkpoint).expanduser().absolute()
     record = TrainingRecord.around(folder)
@@ -150,6 +153,8 @@ def plan_evaluation(
         raise ConfigError(
             f"Task {found.name} is scored by a judge: name a model with --judge_model (for example openai/gpt-5)."
         )
+    if judge is not None:
+        judge.make_model()
     if network is not None:
         config = changed_config(config, {"rollouts.network": network})
     chance = config.rollouts
@@ -277,7 +282,7 @@ def _evaluate_one(plan: EvaluationPlan, name: str, path: str) -> None:
         }
         named |= {"allow": rollouts.allow, "secrets": rollouts.secrets}
         opener = make_opener(rollouts.isolation, **{key: value for key, value in named.items() if value})
-        judge = plan.judge.judge(plan.out / name / "judge") if plan.judge else None
+        judge = plan.judge.make_judge(plan.out / name / "judge") if plan.judge else None
         asyncio.run(Runner(how, opener, options, judge).run(items))
 
 
