@@ -13,15 +13,23 @@ from typing import Any
 from llm_sandbox_nb.agent.artifacts import ANSWER_LIMIT
 from llm_sandbox_nb.agent.errors import RunError
 from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.model_call import recorded_settings
 from llm_sandbox_nb.agent.prompts import fill
 from llm_sandbox_nb.agent.recorder import Recorder, new_run_folder, public_settings, versions
 from llm_sandbox_nb.agent.text_mode import ToolCalls
 from llm_sandbox_nb.benchmark.data import with_documents
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.swe import collect_patch, prepare_repository
-from llm_sandbox_nb.benchmark.task import Task
+from llm_sandbox_nb.benchmark.task import Task, without_network
 from llm_sandbox_nb.encoded_text import text_of
-from llm_sandbox_nb.model.contract import ContextOverflowError, Model, ModelError, ModelSettings, Reply
+from llm_sandbox_nb.model.contract import (
+    ContextOverflowError,
+    Model,
+    ModelError,
+    ModelSettings,
+    Reply,
+    until_prepared,
+)
 from llm_sandbox_nb.model.retries import RetryPolicy, reply_with_retries
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve
@@ -85,6 +93,7 @@ async def in_sandbox(
         {name: text.encode("utf-8", "replace") for name, text in row.input_files.items()} if in_files else {}
     )
     async with open_box(task, row) as box:
+        prompts = task.prompts if box.protection.network != "none" else without_network(task.prompts)
         base = await prepare_repository(box, row, task.folder) if task.answer == "patch" else ""
         try:
             run = await solve(
@@ -94,7 +103,7 @@ async def in_sandbox(
                 isolation=box.protection.isolation,
                 inputs=inputs,
                 output_dir=folder,
-                prompt_config=task.prompts,
+                prompt_config=prompts,
                 limits=how.limits or task.limits,
                 settings=how.settings,
                 retries=how.retries,
@@ -197,6 +206,7 @@ async def with_one_reply(
 
 
 async def _ask(how: HowToAsk, messages: list[dict[str, Any]], recorder: Recorder) -> Reply:
+    await until_prepared(how.model)
     started = time.monotonic()
     reply = await reply_with_retries(
         how.model,
@@ -204,7 +214,9 @@ async def _ask(how: HowToAsk, messages: list[dict[str, Any]], recorder: Recorder
         [],
         how.settings,
         policy=how.retries,
-        on_attempt=lambda attempt, settings: recorder.emit(ev.ModelRequested(step=1, attempt=attempt)),
+        on_attempt=lambda attempt, sent: recorder.emit(
+            ev.ModelRequested(step=1, attempt=attempt, settings=recorded_settings(sent))
+        ),
         on_failure=lambda attempt, error, wait: recorder.emit(
             ev.ModelFailed(step=1, attempt=attempt, error=error.kind, message=str(error), retry_in=wait)
         ),

@@ -11,10 +11,11 @@ A folder of the paper's package is a task too: `config.yaml` with `dataset:`, `r
 
 from __future__ import annotations
 
+import ast
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,6 +41,10 @@ _KEYS = frozenset(
 _PAPERS_KEYS = frozenset((*_PROMPT_KEYS, "dataset", "config", "split", "data_files", "prompt_config"))
 """The keys of a `config.yaml` of the paper's package; `dataset` and `data_files` tell it from ours."""
 _PAPERS_FOLDERS = {"working_dir": "/testbed", "input_dir": "/testbed/documents", "output_dir": "/testbed"}
+
+
+_WITH_NETWORK = "install packages, look things up, write tools"
+_WITHOUT_NETWORK = "it has no network and all that it needs, so write tools"
 
 
 class TaskError(ValueError):
@@ -86,6 +91,11 @@ class Task:
     def has_own_scorer(self) -> bool:
         """Whether a Python file of the task scores."""
         return self.scorer not in (*RULES, "judge", "swe")
+
+
+def without_network(prompts: PromptConfig) -> PromptConfig:
+    """Our prompts for a sandbox without a network: they invite nobody to install packages. Others stay as they are."""
+    return replace(prompts, system_prompt=prompts.system_prompt.replace(_WITH_NETWORK, _WITHOUT_NETWORK))
 
 
 def task_names() -> list[str]:
@@ -146,7 +156,30 @@ def _from_paper(content: dict[str, Any], folder: Path) -> dict[str, Any]:
         data = {"file": str(_beside(str(content.get("data_files")), folder))}
     else:
         data = {key: content[key] for key in ("dataset", "config", "split") if content.get(key)}
-    return {**_PAPERS_FOLDERS, "instance_prompt": "{problem_statement}", **found, "data": data}
+    scorer = {"scorer": "judge"} if _only_a_judge_scores(folder) else {}
+    return {**_PAPERS_FOLDERS, "instance_prompt": "{problem_statement}", **found, **scorer, "data": data}
+
+
+def _only_a_judge_scores(folder: Path) -> bool:
+    """Whether the `reward.py` of a folder of the paper's package gives all answers the same, for its `judge.py`."""
+    if not (folder / "judge.py").is_file() or not (folder / "reward.py").is_file():
+        return False
+    try:
+        module = ast.parse((folder / "reward.py").read_bytes())
+    except (SyntaxError, ValueError):
+        return False
+    functions = (
+        one for one in module.body if isinstance(one, ast.FunctionDef) and one.name == "compute_score"
+    )
+    work = [
+        one
+        for function in functions
+        for one in function.body
+        if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
+    ]
+    return [type(one.value) for one in work if isinstance(one, ast.Return)] == [ast.Constant] and len(
+        work
+    ) == 1
 
 
 def _beside(name: str, folder: Path) -> Path:

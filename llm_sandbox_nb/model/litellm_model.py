@@ -6,6 +6,7 @@ LiteLLM is imported late, and with everything turned off that talks to anybody b
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import gc
@@ -160,12 +161,22 @@ class LiteLLMModel:
         self._listed_name: str | None = None
         """The server's own name for the model, where it is not that of `name`."""
 
+    @property
+    def api_base(self) -> str | None:
+        """The address of its server, where it is given."""
+        return self._access.api_base
+
     def prepare(self) -> None:
         """Begin to import LiteLLM, in a thread."""
         self._importing = asyncio.ensure_future(_loaded())
         self._importing.add_done_callback(
             lambda done: done.cancelled() or done.exception()
         )  # `reply` tells it
+
+    async def prepared(self) -> None:
+        """Wait until LiteLLM is imported."""
+        with contextlib.suppress(ImportError):  # `reply` tells it
+            await _loaded()
 
     async def check(self) -> None:
         """Find out whether the provider is known and there is a key, before anything is started.

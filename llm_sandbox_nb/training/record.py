@@ -3,7 +3,10 @@
 RUN/
   config.yaml         every key with its value
   inputs.json         digests of rows, prompts and reward
+  lock                held by the start that works in the folder
   steps.jsonl         the figures of each step
+  validations.jsonl   the score of each validation, a line for each task
+  validation/         the runs of each validation
   rollouts/step-0001/ rollouts.jsonl (the table), and the folder of each rollout's run
   checkpoints/        weights, optimizer and random numbers, to resume from
   start/, end/        the policy before the first and after the last step
@@ -24,15 +27,19 @@ from typing import Any
 
 from llm_sandbox_nb.analysis.behaviour import behaviour_of
 from llm_sandbox_nb.analysis.capability_rules import CAPABILITIES
-from llm_sandbox_nb.benchmark.results import append_line, read_lines
+from llm_sandbox_nb.benchmark.results import ResultsError, append_line, read_lines
+from llm_sandbox_nb.benchmark.results_folder import LOCK, FolderLock
 from llm_sandbox_nb.training.config import TrainingConfig, load_config
 from llm_sandbox_nb.training.rollouts import LOST, Rollout
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import Journal
+from llm_sandbox_nb.trajectory.whole_file import write_whole
 
 CONFIG = "config.yaml"
 INPUTS = "inputs.json"
 STEPS = "steps.jsonl"
+VALIDATIONS = "validations.jsonl"
+VALIDATION = "validation"
 ROLLOUTS = "rollouts"
 TABLE = "rollouts.jsonl"
 CHECKPOINTS = "checkpoints"
@@ -73,33 +80,65 @@ class TrainingRecord:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._lock: FolderLock | None = None
 
     @classmethod
-    def begin(cls, folder: Path, config: TrainingConfig) -> TrainingRecord:
+    def begin(cls, folder: Path, config: TrainingConfig, *, alone: bool = False) -> TrainingRecord:
         """The folder of a training that begins, or that resumes with the same configuration.
 
-        The number of steps may differ, and what stays on disk.
+        The number of steps may differ, how often it is validated, and what stays on disk.
+
+        Args:
+            folder: where it is, or is to be.
+            config: the configuration.
+            alone: no other start may work in the folder until `release` or the end of this process.
 
         Raises:
-            RecordError: it holds a training with another configuration, or something else.
+            RecordError: it holds another training or something else, or another start works in it.
         """
         record = cls(folder)
         file = folder / CONFIG
+        own = (CONFIG, INPUTS, LOCK)
+        if (
+            not file.is_file()
+            and folder.is_dir()
+            and any(not one.name.startswith(own) for one in folder.iterdir())
+        ):
+            raise RecordError(f"{folder} is not empty and holds no training: give another --out.")
+        folder.mkdir(parents=True, exist_ok=True)
+        if alone:
+            try:
+                record._lock = FolderLock(folder)
+            except ResultsError as error:
+                raise RecordError(str(error)) from error
+        try:
+            record._write_config(config)
+        except BaseException:
+            record.release()
+            raise
+        return record
+
+    def _write_config(self, config: TrainingConfig) -> None:
+        folder = self.folder
+        file = folder / CONFIG
         if file.is_file():
             before = load_config(file)
-            same = dataclasses.replace(before, steps=config.steps, record=config.record)
+            same = dataclasses.replace(
+                before, steps=config.steps, record=config.record, validation=config.validation
+            )
             if same != config:
                 raise RecordError(
                     f"{folder} holds a training with another configuration: give another --out, or that one's "
                     f"{CONFIG} to resume it."
                 )
-        elif folder.is_dir() and any(not one.name.startswith((CONFIG, INPUTS)) for one in folder.iterdir()):
-            raise RecordError(f"{folder} is not empty and holds no training: give another --out.")
-        folder.mkdir(parents=True, exist_ok=True)
         partial = folder / f"{CONFIG}.{os.getpid()}"  # several processes may begin one training
         partial.write_text(config.as_yaml(), "utf-8")
         partial.replace(file)
-        return record
+
+    def release(self) -> None:
+        """Let other starts into the folder."""
+        if self._lock is not None:
+            self._lock.release()
 
     def check_inputs(self, inputs: Mapping[str, str]) -> None:
         """Remember digests of what a training learns from, or compare them with those that it began with.
@@ -182,9 +221,29 @@ class TrainingRecord:
         partial = self.folder / f"{STEPS}.partial"
         partial.write_text("".join(json.dumps(one) + "\n" for one in kept), "utf-8")
         partial.replace(self.folder / STEPS)
-        for number, folder in self._step_folders():
-            if number > step:
-                shutil.rmtree(folder, ignore_errors=True)
+        validations = [one for one in self.validations() if one["step"] <= step]
+        write_whole(
+            self.folder / VALIDATIONS, "".join(json.dumps(one) + "\n" for one in validations).encode()
+        )
+        for name in (ROLLOUTS, VALIDATION):
+            for number, folder in self._step_folders(name):
+                if number > step:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+    # --- validations ---
+
+    def validations(self) -> list[dict[str, Any]]:
+        """The figures of all validations, a task at a time."""
+        path = self.folder / VALIDATIONS
+        return [dict(one) for one in read_lines(path)] if path.is_file() else []
+
+    def add_validation(self, figures: Mapping[str, Any]) -> None:
+        """Write the figures of a task in a validation."""
+        append_line(self.folder / VALIDATIONS, dict(figures))
+
+    def validation_folder(self, step: int, task: str) -> Path:
+        """Where the runs of a task in the validation after `step` are."""
+        return self.folder / VALIDATION / f"step-{step:04d}" / task
 
     # --- rollouts ---
 
@@ -218,13 +277,14 @@ class TrainingRecord:
         return [RolloutRow(**{key: one[key] for key in names}) for one in read_lines(path)]
 
     def prune(self, keep: int) -> None:
-        """Remove the rollouts of all but the newest `keep` steps; 0 keeps all."""
-        folders = sorted(self._step_folders())
-        for _, folder in folders[: -keep or len(folders)] if keep else ():
-            shutil.rmtree(folder, ignore_errors=True)
+        """Remove the rollouts of all but the newest `keep` steps, and of validations; 0 keeps all."""
+        for name in (ROLLOUTS, VALIDATION):
+            folders = sorted(self._step_folders(name))
+            for _, folder in folders[: -keep or len(folders)] if keep else ():
+                shutil.rmtree(folder, ignore_errors=True)
 
-    def _step_folders(self) -> Iterator[tuple[int, Path]]:
-        for path in (self.folder / ROLLOUTS).glob("step-*"):
+    def _step_folders(self, name: str) -> Iterator[tuple[int, Path]]:
+        for path in (self.folder / name).glob("step-*"):
             if match := _STEP.search(path.name):
                 yield int(match[1]), path
 
