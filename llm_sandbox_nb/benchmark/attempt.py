@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -13,6 +12,7 @@ from typing import Any
 from llm_sandbox_nb.agent.artifacts import ANSWER_LIMIT
 from llm_sandbox_nb.agent.errors import RunError
 from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.no_call import Nudges
 from llm_sandbox_nb.agent.prompts import fill
 from llm_sandbox_nb.agent.recorder import Recorder, new_run_folder, public_settings, versions
 from llm_sandbox_nb.agent.text_mode import ToolCalls
@@ -43,8 +43,8 @@ class HowToAsk:
     limits: RunLimits | None = None
     """Replace those of the task."""
     command_timeout: float = 120.0
-    nudges: int = 2
-    """Replies in a row without a call that get a request for one."""
+    nudges: Nudges = "all"
+    """As the paper's package: a reply without a call never ends the run."""
     tool_calls: ToolCalls = "auto"
     """How calls are made; see `solve`."""
     same_failures: int = 8
@@ -122,11 +122,10 @@ def kind_of(error: RunError) -> str:
 
 
 async def read_answer(box: Sandbox, task: Task) -> str | None:
-    """The answer file's content: what the task names, else `answer.txt` in output or working directory."""
+    """The answer file's content: what the task names, else the first that is there of those its prompts name."""
     prompts = task.prompts.under(box.directories.root)
     named = [replace(prompts, output_dir=task.answer_file).under(box.directories.root).output_dir]
-    usual = [posixpath.join(folder, "answer.txt") for folder in (prompts.output_dir, prompts.working_dir)]
-    for path in [*(named if task.answer_file else ()), *dict.fromkeys(usual)]:
+    for path in [*(named if task.answer_file else ()), *prompts.answer_files]:
         try:
             data = await box.read_file(path, limit=ANSWER_LIMIT)
         except (OSError, OutputLimitExceededError):

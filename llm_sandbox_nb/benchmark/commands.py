@@ -239,7 +239,8 @@ def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[s
     from llm_sandbox_nb.benchmark.digests import check_prompts, check_questions, check_version
     from llm_sandbox_nb.benchmark.results import read_results
     from llm_sandbox_nb.benchmark.results_folder import FolderLock, PlannedCell, add_to_plan, check_config
-    from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, how_of, opener_of, plan
+    from llm_sandbox_nb.benchmark.rows import repeats_of_rows
+    from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, how_of, items_of, opener_of
     from llm_sandbox_nb.benchmark.task import TaskError, load_task
 
     out = Path(values["out"]).expanduser()
@@ -265,7 +266,11 @@ def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[s
     contexts = {"files": "sandbox", "prompt": "sandbox-prompt"}
     modes = [contexts[one] for one in values["context"]] if "sandbox" in values["mode"] else []
     modes += ["llm"] if "llm" in values["mode"] else []
-    items = plan(zip(tasks, rows, strict=True), modes, values["repeats"])
+    repeats = [
+        repeats_of_rows(one, values["repeats"] or task.repeats)
+        for task, one in zip(tasks, loaded, strict=True)
+    ]
+    items = items_of(zip(tasks, rows, repeats, strict=True), modes)
     how, options = (
         how_of(values),
         RunnerOptions(out, values["workers"], values["attempts"], values["retry_errors"]),
@@ -294,9 +299,9 @@ def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[s
                 mode,
                 sources[task.name],
                 source_of(values["data"]) if values["data"] else None,
-                {row.id: values["repeats"] or task.repeats for row in one},
+                {row.id: often[row.id] for row in one},
             )
-            for task, one in zip(tasks, rows, strict=True)
+            for task, one, often in zip(tasks, rows, repeats, strict=True)
             for mode in modes
         ]
         add_to_plan(out, cells, {name: list(one) for name, (_, one) in known.items()})

@@ -88,6 +88,7 @@ def signed(result: Result, task: Task, row: Row, judge: Judge | None) -> Result:
     return dataclasses.replace(
         result,
         row=row.digest,
+        problem=row.problem,
         question=question_digest(task, row),
         prompt=prompt_digest(task),
         scorer=scorer_digest(task, row, judge),

@@ -55,7 +55,8 @@ BENCHMARK_OPTIONS = (
            metavar="WHERE"),
     Option("workers", "how many items run at once", whole_number, 8, ("LLM_NUM_WORKERS",), metavar="N",
            aliases=("num_workers",)),
-    Option("repeats", "how often each problem is done (default: the task's)", whole_number, metavar="N"),
+    Option("repeats", "how often each problem is done, copies in the data counted; each row once at least (default: the "
+           "task's)", whole_number, metavar="N"),
     Option("start_id", "number of the first row, from 0", index, 0, metavar="N"),
     Option("end_id", "number of the row before which it ends", whole_number, metavar="N"),
     Option("attempts", "how often an item that failed is tried", whole_number, 2, metavar="N"),

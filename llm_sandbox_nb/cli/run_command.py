@@ -217,6 +217,7 @@ async def _until_signal(work: Callable[[], Awaitable[None]], started: list[Run])
 
 async def _solve(values: dict[str, Any], started: list[Run]) -> None:
     from llm_sandbox_nb.agent.limits import RunLimits
+    from llm_sandbox_nb.agent.no_call import USUAL_NUDGES
     from llm_sandbox_nb.model.retries import RetryPolicy
     from llm_sandbox_nb.runs.solve import solve
 
@@ -238,6 +239,7 @@ async def _solve(values: dict[str, Any], started: list[Run]) -> None:
         settings=_model_settings(values),
         retries=RetryPolicy(loading_wait=values["model_wait"]),
         command_timeout=values["command_timeout"],
+        nudges=USUAL_NUDGES if values["nudges"] is None else values["nudges"],
         same_failures=values["same_failures"],
         tool_calls=values["tool_calls"],
         context=values["context"],

@@ -138,6 +138,7 @@ class CellRun:
                 retries=RetryPolicy(loading_wait=task.model_wait),
                 command_timeout=task.command_timeout,
                 same_failures=task.same_failures,
+                nudges=task.nudges,
                 tool_calls=task.tool_calls,
                 context=task.context,
                 check=task.check,

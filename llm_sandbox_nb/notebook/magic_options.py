@@ -51,6 +51,7 @@ OPTIONS = [
     _shared("--time"),
     _shared("--command-timeout"),
     _shared("--same-failures"),
+    _shared("--nudges"),
     _shared("--tool-calls"),
     _shared("--model-timeout"),
     _shared("--model-wait"),

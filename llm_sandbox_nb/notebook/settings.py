@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from traitlets import Bool, Dict, Enum, Float, Int, List, TraitError, Unicode, validate
+from traitlets import Bool, Dict, Enum, Float, Int, List, TraitError, Unicode, Union, validate
 from traitlets.config import Configurable
 
 from llm_sandbox_nb.card.bundle import Caps
@@ -91,6 +91,7 @@ class SandboxSettings(Configurable):
     ).tag(config=True)
 
     same_failures = Int(8, help=_help("same_failures")).tag(config=True)
+    nudges: Any = Union([Int(), Unicode()], default_value="", help=_help("nudges")).tag(config=True)
     context: Any = Enum(["mask", "summary", "full"], "mask", help=_help("context")).tag(config=True)
 
     check = Unicode(help=_help("check")).tag(config=True)

@@ -15,6 +15,7 @@ from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.inputs import InputFiles, StartingFiles, check_inputs
 from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.no_call import USUAL_NUDGES, Nudges
 from llm_sandbox_nb.agent.prompts import PromptConfig, load_prompts
 from llm_sandbox_nb.agent.recorder import Listener, Recorder, new_run_folder
 from llm_sandbox_nb.agent.run_spec import (
@@ -93,7 +94,7 @@ async def solve(
     settings: ModelSettings | Mapping[str, Any] | None = None,
     retries: RetryPolicy | None = None,
     command_timeout: float = DEFAULT_TIMEOUT,
-    nudges: int = 2,
+    nudges: Nudges = USUAL_NUDGES,
     tool_calls: ToolCalls = "auto",
     same_failures: int = 8,
     remind: bool = True,
@@ -135,7 +136,7 @@ async def solve(
         retries: see `RetryPolicy`.
         command_timeout: seconds for a command that does not name its own.
         nudges: replies in a row without a call that get a request for one, before the run ends with `answered` or
-            `no_answer`.
+            `no_answer`; `"all"`: every such reply, until a limit ends the run, as benchmarks do it.
         tool_calls: `"native"` calls, calls as `"text"`, or `"auto"`: native, and text where that does not work.
         same_failures: how often in a row the same call may fail before the run ends with `repeated`; 0: without limit.
         remind: tell a model that submits with nothing saved and nothing said, once, how to save its result.
