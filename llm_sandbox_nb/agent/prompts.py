@@ -37,6 +37,8 @@ class PromptConfig:
     output_dir: str = Directories().output
     braces: str = "plain"
     """`plain`: each brace is text but for those of the placeholders. `doubled`: `{{` stands for `{`."""
+    source: str = ""
+    """Whose prompts they are, for the record; empty: this package's."""
     text_form: str = "code"
     """How calls are written where a model makes none natively: `code`, `bash`, `json`, or a YAML file of your own."""
 

@@ -69,15 +69,26 @@ class Attempt:
 
 
 async def in_sandbox(
-    task: Task, row: Row, how: HowToAsk, open_box: Opener, folder: Path, *, documents: str
+    task: Task,
+    row: Row,
+    how: HowToAsk,
+    open_box: Opener,
+    folder: Path,
+    *,
+    documents: str,
+    framed: str | None = None,
 ) -> Attempt:
-    """Work on a row in a new sandbox, which is closed at the end. `documents` is `files` or `prompt`.
+    """Work on a row in a new sandbox, which is closed at the end.
+
+    Args:
+        documents: `files` or `prompt`.
+        framed: the problem with its documents, in place of our own frame.
 
     Raises:
         ModelError, InputError, SandboxError: nothing could be started.
     """
     in_files = documents == "files"
-    problem = row.problem_statement if in_files else with_documents(row)
+    problem = row.problem_statement if in_files else framed or with_documents(row)
     inputs = (
         {name: text.encode("utf-8", "replace") for name, text in row.input_files.items()} if in_files else {}
     )

@@ -237,6 +237,7 @@ def _value(option: Any, flags: Mapping[str, Any], environment: Mapping[str, str]
 def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[str, Any]) -> Prepared:
     from llm_sandbox_nb.benchmark.data import load_rows
     from llm_sandbox_nb.benchmark.digests import check_prompts, check_questions, check_version
+    from llm_sandbox_nb.benchmark.original_task import with_original_prompts
     from llm_sandbox_nb.benchmark.results import read_results
     from llm_sandbox_nb.benchmark.results_folder import FolderLock, PlannedCell, add_to_plan, check_config
     from llm_sandbox_nb.benchmark.rows import repeats_of_rows
@@ -249,6 +250,8 @@ def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[s
         raise TaskError(
             "Two of the tasks have the same name: give each folder's task.yaml a name of its own."
         )
+    if values["prompts"] == "original":
+        tasks = [with_original_prompts(task) for task in tasks]
     given = {field: values[flag] for flag, field in _LIMITS.items() if flags.get(flag) is not None}
     tasks = [replace(task, limits=replace(task.limits, **given)) for task in tasks]
     if not values["judge_model"] and (judged := [task.name for task in tasks if task.scorer == "judge"]):
@@ -345,6 +348,7 @@ def _config(values: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, An
     config: dict[str, Any] = {"model": values["model"], "judge_model": values["judge_model"]}
     config |= {name: values[name] for name in same}
     config["docker_image"] = values["image"]
+    config |= {"prompts": values["prompts"]} if values["prompts"] != "own" else {}
     more = {name: name for name in ("total_tokens", "budget", "time", "command_timeout", "max_response_len")}
     more |= {"max_steps": "steps", "max_token_limit": "tokens"}
     config |= {key: values[name] for key, name in more.items() if flags.get(name)}

@@ -68,6 +68,7 @@ def cell_row(
     return {
         "task": task,
         "mode": mode,
+        "prompts": next((result.prompts for result in results if result.prompts), "own"),
         "items": len({problem_of(result) for result in results}),
         "results": len(results),
         "planned": max(planned, len(results)),
@@ -215,24 +216,25 @@ def _ratio(part: float, whole: float) -> float | None:
 
 
 _CELLS = (
-    "task", "mode", "items", "scored", "score", "score_low", "score_high", "errors", "at_limit", "cut_off", "unscored",
-    "no_answer", "unparsable", "turns_mean", "tokens_once_mean", "tokens_billed_mean", "environment_share",
+    "task", "mode", "prompts", "items", "scored", "score", "score_low", "score_high", "errors", "at_limit", "cut_off",
+    "unscored", "no_answer", "unparsable", "turns_mean", "tokens_once_mean", "tokens_billed_mean", "environment_share",
     "tool_share", "cost", "wall_time_mean", "spent_attempts", "spent_tokens", "spent_cost", "spent_time",
     "runs_per_minute", "memory_peak_mb_mean", "memory_peak_mb_most", "disk_mb_mean", "disk_mb_most",
 )  # fmt: skip
 _SHORT = (
-    "task", "mode", "items", "scored", "score", "score_low", "score_high", "errors", "at_limit", "turns_mean",
-    "tokens_once_mean", "cost",
+    "task", "mode", "prompts", "items", "scored", "score", "score_low", "score_high", "errors", "at_limit",
+    "turns_mean", "tokens_once_mean", "cost",
 )  # fmt: skip
 _HEADS = {
     "at_limit": "stopped at a limit", "cost": "cost of scored runs", "wall_time_mean": "wall time mean of scored runs",
 }  # fmt: skip
 _NOTE = (
-    "Scores are means over items, which are different problems, an item's repeats averaged first. Intervals are 95 %: Wilson's where each score is 0 "
-    "or 1, else the bootstrap's over items; one item has none. Scored: how many of the planned results have a score. "
-    "Errors are failures of model, engine, network or scorer and are in no score. Stopped at a limit: such an answer "
-    "counts as it is. Cut off: results with a reply that broke off twice and was taken as it came. Unscored: no "
-    "verdict. Tokens count history once. Spent counts all attempts, also lost ones. p: McNemar's exact test."
+    "Scores are means over items, which are different problems, an item's repeats averaged first. Intervals are 95 %: "
+    "Wilson's where each score is 0 or 1, else the bootstrap's over items; one item has none. Scored: how many of the "
+    "planned results have a score. Errors are failures of model, engine, network or scorer and are in no score. "
+    "Stopped at a limit: such an answer counts as it is. Cut off: results with a reply that broke off twice and was "
+    "taken as it came. Unscored: no verdict. Tokens count history once. Spent counts all attempts, also lost ones. p: "
+    "McNemar's exact test."
 )
 
 

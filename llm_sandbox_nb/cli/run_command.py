@@ -233,6 +233,7 @@ async def _solve(values: dict[str, Any], started: list[Run]) -> None:
         inputs=values["input_dir"],
         output_dir=values["output_dir"],
         prompt_config=values["prompt_config"],
+        prompts=values["prompts"],
         limits=RunLimits(
             values["steps"], values["tokens"], values["budget"], values["time"], values["total_tokens"]
         ),

@@ -133,6 +133,7 @@ class CellRun:
                 output_dir=self._settings.output_dir,
                 name=notebook_name(self._shell.user_ns),
                 prompt_config=task.prompt_config,
+                prompts=task.prompts,
                 limits=task.limits,
                 settings=task.sampling,
                 retries=RetryPolicy(loading_wait=task.model_wait),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.agent.context_window import ContextMode
     from llm_sandbox_nb.agent.limits import RunLimits
     from llm_sandbox_nb.agent.no_call import Nudges
+    from llm_sandbox_nb.agent.original_prompts import WhosePrompts
     from llm_sandbox_nb.agent.text_mode import ToolCalls
     from llm_sandbox_nb.model.contract import ModelSettings
     from llm_sandbox_nb.runs.run import Run
@@ -61,6 +62,7 @@ class CellTask:
     context: ContextMode
     inputs: dict[str, Path]
     prompt_config: str | None
+    prompts: WhosePrompts
     api_base: str | None
     api_key: str | None
     on_pause: str | None
@@ -110,6 +112,7 @@ def cell_task(
         context=_given(options, settings, "context"),
         inputs=collect_inputs(options.input, namespace, staging, settings.dataframe_format),
         prompt_config=options.prompt_config or settings.prompt_config or None,
+        prompts=_given(options, settings, "prompts"),
         api_base=options.api_base or settings.api_base or None,
         api_key=settings.api_key(model, options.api_key_env),
         on_pause=options.on_pause,

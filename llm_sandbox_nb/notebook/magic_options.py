@@ -56,6 +56,7 @@ OPTIONS = [
     _shared("--model-timeout"),
     _shared("--model-wait"),
     _shared("--context"),
+    _shared("--prompts"),
     _shared("--image"),
     _shared("--isolation"),
     _shared("--profile"),

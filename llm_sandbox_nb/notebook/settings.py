@@ -64,6 +64,7 @@ class SandboxSettings(Configurable):
     tool_calls: Any = Enum(["auto", "native", "text"], "auto", help=_help("tool_calls")).tag(config=True)
     model_settings = Dict(help=_help("model_settings")).tag(config=True)
     prompt_config = Unicode(help=_help("prompt_config")).tag(config=True)
+    prompts: Any = Enum(["own", "original"], "own", help=_help("prompts")).tag(config=True)
 
     isolation = Unicode("auto", help=_help("isolation")).tag(config=True)
     profile = Unicode(help=_help("profile")).tag(config=True)

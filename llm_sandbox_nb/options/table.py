@@ -259,6 +259,8 @@ FILE_OPTIONS = (
     Option("output_dir", "where the run's folder is made", default="sandbox-runs", metavar="FOLDER",
            short="o"),
     Option("prompt_config", "YAML file with system_prompt and instance_prompt", metavar="FILE", short="p"),
+    Option("prompts", "own, or original: those of llm-in-sandbox 0.2.0, read from that package (extra `original`)",
+           one_of("own", "original"), "own", metavar="WHOSE"),
     Option("save_litellm_response", "also keep each request and reply as a JSON file of its own", yes_or_no,
            False, metavar="BOOL", switch=True),
 )  # fmt: skip

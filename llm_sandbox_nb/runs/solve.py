@@ -16,7 +16,8 @@ from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.inputs import InputFiles, StartingFiles, check_inputs
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.no_call import USUAL_NUDGES, Nudges
-from llm_sandbox_nb.agent.prompts import PromptConfig, load_prompts
+from llm_sandbox_nb.agent.original_prompts import WhosePrompts, chosen_prompts
+from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import Listener, Recorder, new_run_folder
 from llm_sandbox_nb.agent.run_spec import (
     RunSpec,
@@ -90,6 +91,7 @@ async def solve(
     output_dir: str | Path = "sandbox-runs",
     name: str | None = None,
     prompt_config: str | Path | PromptConfig | None = None,
+    prompts: WhosePrompts = "own",
     limits: RunLimits | Mapping[str, Any] | None = None,
     settings: ModelSettings | Mapping[str, Any] | None = None,
     retries: RetryPolicy | None = None,
@@ -132,6 +134,7 @@ async def solve(
             as in `(run, 4)`. All other files of the sandbox are removed.
         output_dir: where the run's folder is made: `<output_dir>/<name>/<time>-<id>`.
         prompt_config: a YAML file, see `prompts/general.yaml`.
+        prompts: `"original"`: those of the paper's package, which the extra `original` installs.
         limits, settings: as in `{"steps": 20}` and `{"temperature": 0}`; see `RunLimits` and `ModelSettings`.
         retries: see `RetryPolicy`.
         command_timeout: seconds for a command that does not name its own.
@@ -185,7 +188,7 @@ async def solve(
     spec = RunSpec(
         task=str(ev.clean_text(task)),
         model=_model(model, api_base, api_key),
-        prompts=load_prompts(prompt_config),
+        prompts=chosen_prompts(prompts, prompt_config),
         inputs=check_inputs(inputs),
         starting_files=starting,
         limits=with_given(RunLimits(), limits),
