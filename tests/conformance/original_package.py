@@ -1,8 +1,8 @@
 """The paper's package and this one in the same situations, and what each did, as points that can be compared.
 
 Both run as their users run them, from the shell, in Docker with our image; the server plays a script and keeps what it
-was sent. A point has an id, `situation/.../fact`, and a value on each side. What the two mean to do differently stands in
-docs/original-differences.toml.
+was sent. A point has an id, `situation/.../fact`, and a value on each side. What the two mean to do differently stands
+in docs/original-differences.toml.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ class Difference:
     """What the two do differently, and why: the points are patterns of their ids."""
 
     points: tuple[str, ...]
+    part: str
     about: str
     there: str
     here: str
@@ -256,7 +257,9 @@ def record_facts(played: Played) -> dict[str, Any]:
         "thoughts": [step["thought"] for step in record["steps"]],
         "reasoning": [step["reasoning_content"] for step in record["steps"]],
         "step numbers": [step["metadata"]["step"] for step in record["steps"]],
-        "counter in observations": any("teps remaining" in step["observation"].lower() for step in record["steps"]),
+        "counter in observations": any(
+            "teps remaining" in step["observation"].lower() for step in record["steps"]
+        ),
         "folder name": bool(re.fullmatch(r"\d{8}_\d{6}", path.parent.name)),
     }
     for one in sorted(files.rglob("*")) if files.is_dir() else ():
@@ -314,6 +317,7 @@ TOOL_CALLS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("create of -n, the file", "bash", bash("base64 -w0 n.py")),
     ("create with a space in the name", "edit", edit("create", "/testbed/a b.py", file_text="x\n")),
     ("create with a space in the name, the file", "bash", bash("base64 -w0 'a b.py'")),
+    ("a known file", "bash", bash(f"printf '%s' '{PY}# 2\n' > a.py; base64 -w0 a.py")),
     ("view", "edit", edit("view", "/testbed/a.py")),
     ("view of a range", "edit", edit("view", "/testbed/a.py", view_range=[2, 3])),
     ("view to the end", "edit", edit("view", "/testbed/a.py", view_range=[4, -1])),
@@ -345,7 +349,6 @@ TOOL_CALLS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("the editor without a path", "edit", {"tool": "str_replace_editor", "arguments": {"command": "view"}}),
     ("a call without a command", "edit", {"tool": "execute_bash", "arguments": {}}),
     ("an unknown tool", "edit", {"tool": "browse", "arguments": {"url": "x"}}),
-    ("arguments that are no JSON", "edit", raw("execute_bash", '{"command": ls')),
 )  # fmt: skip
 """A name, the kind of its result, and the call: one in each turn."""
 OUTPUTS = (
@@ -364,7 +367,7 @@ def tools_situation(beside: Beside) -> None:
     """One long run: its first request, each call, and what is on disk afterwards."""
     turns = [turn(call) for _, _, call in TOOL_CALLS]
     turns[0] |= {"text": "I look.", "reasoning": THINKS}
-    extra = [turn(bash("echo one"), bash("echo two")), {"text": "It is 3."}, turn(bash(OUTPUTS)), SUBMIT]
+    extra = [turn(bash(OUTPUTS)), SUBMIT]
     words = run_words("-i", "in", "-t", "0.7", "-e", '{"chat_template_kwargs": {"thinking": "true"}}')
     words.append("--save_litellm_response")
     theirs, ours = beside.both(
@@ -375,13 +378,14 @@ def tools_situation(beside: Beside) -> None:
     for place, (name, kind, _) in enumerate(TOOL_CALLS):
         facts = [result_facts(kind, side[place]) for side in sides]
         beside.add(f"call/{name}", *facts)
-    for more, name in enumerate(("two calls in one reply", "a reply without a call")):
-        counts = [result_facts("", side[len(TOOL_CALLS) + more]) for side in sides]
-        beside.add(f"call/{name}", *counts)
     beside.add("run", ending_facts(theirs), ending_facts(ours))
     beside.add("record", record_facts(theirs), record_facts(ours))
     kept = [
-        {"request and reply files": sorted({re.sub(r"\d+", "N", one.name) for one in side.folder.rglob("re*_001.json")})}
+        {
+            "request and reply files": sorted(
+                {re.sub(r"\d+", "N", one.name) for one in side.folder.rglob("re*_001.json")}
+            )
+        }
         for side in (theirs, ours)
     ]
     beside.add("record", *kept)
@@ -389,6 +393,23 @@ def tools_situation(beside: Beside) -> None:
     beside.add("history", {"keys of a reply": keys[0]}, {"keys of a reply": keys[1]})
     texts = [COUNTER.search(side.requests[-1].messages[1]["content"]) is not None for side in (theirs, ours)]
     beside.add("history", {"task keeps its counter": texts[0]}, {"task keeps its counter": texts[1]})
+
+
+def odd_replies_situation(beside: Beside) -> None:
+    """Replies that are not one well-formed call."""
+    odd = {
+        "arguments that are no JSON": turn(raw("execute_bash", '{"command": ls')),
+        "two calls in one reply": turn(bash("echo one"), bash("echo two")),
+        "a reply without a call": {"text": "It is 3."},
+        "an empty reply": {"text": ""},
+    }
+    script = script_text(*odd.values(), turn(bash("echo done")), SUBMIT)
+    sides = beside.both("odd", script, run_words())
+    replies = [answers(side.requests) for side in sides]
+    for place, name in enumerate(odd):
+        beside.add(f"call/{name}", *(result_facts("", one[place]) for one in replies))
+    beside.add("call/after odd replies", *(result_facts("bash", one[len(odd)]) for one in replies))
+    beside.add("end/odd replies", *map(ending_facts, sides))
 
 
 def ends_situations(beside: Beside) -> None:
@@ -423,9 +444,11 @@ def ends_situations(beside: Beside) -> None:
         for fact in ("trajectory.json", "total steps", "file/answer.txt"):
             records = [record_facts(side).get(fact, MISSING) for side in (theirs, ours)]
             beside.add(f"end/{name}", {fact: records[0]}, {fact: records[1]})
-        most = [[one.body.get("max_tokens") for one in side.requests][-1:] for side in (theirs, ours)]
         if name == "context too long":
-            beside.add(f"end/{name}", {"max_tokens asked next": most[0]}, {"max_tokens asked next": most[1]})
+            again = [side.requests[1].body["max_tokens"] for side in (theirs, ours)]
+            beside.add(
+                f"end/{name}", {"max_tokens asked next": again[0]}, {"max_tokens asked next": again[1]}
+            )
 
 
 def settings_situations(beside: Beside) -> None:
@@ -434,7 +457,11 @@ def settings_situations(beside: Beside) -> None:
     address = ["--llm_base_url", "URL", "--api_key", "key"]
     for name, words, files in (
         ("a model with o3 in its name", run_words("--llm_name", "my-o3", *address), {}),
-        ("a settings file", run_words(), {"llm-in-sandbox.yaml": "llm_name: from-file\nllm_base_url: URL\napi_key: key\n"}),
+        (
+            "a settings file",
+            run_words(),
+            {"llm-in-sandbox.yaml": "llm_name: from-file\nllm_base_url: URL\napi_key: key\n"},
+        ),
     ):
         sides = beside.both(name, once, words, named=False, files=files)
         facts = [{key: side.first.get(key, MISSING) for key in ("model", "temperature")} for side in sides]
@@ -529,7 +556,9 @@ def talking_situation(beside: Beside) -> None:
     script = script_text(*({"text": f"It is {n}."} for n in range(8)))
     words = ["benchmark", "--task", "demo", "--start_id", "0", "--end_id", "1", "--num_workers", "1",
              "--docker_image", DEFAULT_IMAGE, "--max_steps", "6", "--output_dir", "out"]  # fmt: skip
-    theirs, ours = beside.both("talking", script, words, ours=["--prompts", "original", "--tool_calls", "native"])
+    theirs, ours = beside.both(
+        "talking", script, words, ours=["--prompts", "original", "--tool_calls", "native"]
+    )
     beside.add("benchmark/only text", ending_facts(theirs), ending_facts(ours))
 
 
@@ -587,10 +616,16 @@ def rewards(beside: Beside) -> None:
     """The score of the same answers."""
     cases = [(task, {"domain": task} | row, answer, gold) for task, row, answer, gold in REWARDS]
     done = subprocess.run(
-        [str(beside.python), "-c", _SCORES], input=json.dumps(cases), capture_output=True, text=True, timeout=300
+        [str(beside.python), "-c", _SCORES],
+        input=json.dumps(cases),
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    for (task, row, answer, gold), theirs in zip(cases, json.loads(done.stdout.splitlines()[-1]), strict=True):
+    for (task, row, answer, gold), theirs in zip(
+        cases, json.loads(done.stdout.splitlines()[-1]), strict=True
+    ):
         value = score_row(RULES[task], answer, gold, row).value
         ours = None if value is None else round(value, 6)
         kind = row.get("qa_type", "no type") or "no type"
@@ -600,6 +635,7 @@ def rewards(beside: Beside) -> None:
 
 SITUATIONS = (
     tools_situation,
+    odd_replies_situation,
     ends_situations,
     settings_situations,
     timeout_situation,

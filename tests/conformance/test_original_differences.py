@@ -1,11 +1,9 @@
-"""What the paper's package and this one do differently is stated: docs/original-differences.toml has each with its reason."""
+"""What the paper's package and this one do differently is stated, with a reason, in docs/original-differences.toml."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from original_package import SITUATIONS, Beside, Difference, Point, problems, stated_differences
+from original_package import SITUATIONS, Beside, problems, stated_differences
 
 
 @pytest.mark.campaign
