@@ -133,7 +133,7 @@ def kind_of(error: RunError) -> str:
 
 
 async def read_answer(box: Sandbox, task: Task) -> str | None:
-    """The answer file's content: what the task names, else the first that is there of those its prompts name."""
+    """The answer file's content: what the task names, else the first of those its prompts name that exists."""
     prompts = task.prompts.under(box.directories.root)
     named = [replace(prompts, output_dir=task.answer_file).under(box.directories.root).output_dir]
     for path in [*(named if task.answer_file else ()), *prompts.answer_files]:

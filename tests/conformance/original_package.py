@@ -472,7 +472,7 @@ def settings_situations(beside: Beside) -> None:
 
 def timeout_situation(beside: Beside) -> None:
     """A command that takes longer than the two minutes that it has."""
-    script = script_text(turn(bash("echo begun; sleep 150; echo late")), SUBMIT)
+    script = script_text(turn(bash("echo begun; tail -f /dev/null; echo late")), SUBMIT)
     sides = beside.both("timeout", script, run_words())
     facts = [result_facts("bash", answers(side.requests)[0]) for side in sides]
     for side, found in zip(sides, facts, strict=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from original_package import SITUATIONS, Beside, problems, stated_differences
 
