@@ -332,6 +332,19 @@ def errors(first: bool) -> str:
     return "\n".join(parts).rstrip()
 
 
+def original_differences() -> str:
+    """What this package does differently from the paper's own, and why: a table for each part."""
+    found = tomllib.loads((HERE / "original-differences.toml").read_text("utf-8"))["difference"]
+    lines: list[str] = []
+    for part, rows in itertools.groupby(found, lambda one: one["part"]):
+        lines += [f"### {part}", "", "| | `llm-in-sandbox` 0.2.0 | this package | why |", "|---|---|---|---|"]
+        lines += [
+            f"| {' | '.join(_cell(row[key]) for key in ('about', 'there', 'here', 'why'))} |" for row in rows
+        ]
+        lines.append("")
+    return "\n".join(lines).rstrip()
+
+
 def _literal(text: str) -> str:
     """A text that Markdown shows as it is."""
     return re.sub(r"([\\`*_{}<>\[\]|$~#])", r"\\\1", text)
@@ -364,6 +377,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "events": event_kinds,
     "doubts": doubt_rules,
     "prompt": prompt_commands,
+    "original_differences": original_differences,
     "first_errors": lambda: errors(first=True),
     "errors": lambda: errors(first=False),
 }

@@ -30,7 +30,7 @@ ENGINE_FIXTURES = {
 LONG = ("test_packaging.py", "test_litellm_range.py", "test_binder.py", "test_labextension.py")
 """Files that take long: they start first, so that nobody waits for them alone when tests run in parallel."""
 LOCKS = TESTS.parent / ".cache"
-SEED_PACKAGES = ("llm-in-sandbox==0.2.0", "litellm<1.106", "tqdm")
+SEED_PACKAGES = ("llm-in-sandbox==0.2.0", "litellm<1.106", "tqdm", "math-verify>=0.9", "rouge-score>=0.1.2")
 # What a change is judged by is the same each time; `make test-all` looks for new examples.
 hypothesis.settings.register_profile(
     "usual",
@@ -182,8 +182,9 @@ def seed_python() -> Path:
     """The paper's package in an environment of its own, kept between runs: its interpreter."""
     folder = LOCKS / "seed"
     python = folder / "bin" / "python"
-    if not (folder / "ready").exists():
+    ready, wanted = folder / "ready", " ".join(SEED_PACKAGES)
+    if not ready.exists() or ready.read_text() != wanted:
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
         subprocess.run([str(python), "-m", "pip", "install", "--quiet", *SEED_PACKAGES], check=True)
-        (folder / "ready").touch()
+        ready.write_text(wanted)
     return python

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llm_sandbox_nb.agent.blank_files import blank
+from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.encoded_text import text_of
 from llm_sandbox_nb.formatting import format_size
@@ -287,18 +288,16 @@ def make_way(files: Path, target: Path) -> None:
 
 @dataclass
 class AnswerFiles:
-    """Where an answer may be: `answer.txt` in the output folder, then the sandbox's own answer file."""
+    """Where an answer may be: the places that the prompts name, then the sandbox's own answer file."""
 
     box: Sandbox
-    output_dir: str
+    prompts: PromptConfig
     _before: dict[str, tuple[int, float]] = field(default_factory=dict)
 
     @property
     def paths(self) -> list[str]:
         """The files, in the order in which they count."""
-        return list(
-            dict.fromkeys([posixpath.join(self.output_dir, "answer.txt"), self.box.directories.answer])
-        )
+        return list(dict.fromkeys([*self.prompts.answer_files, self.box.directories.answer]))
 
     async def remember_present(self) -> None:
         """Remember the files that earlier runs left in this sandbox: they are not this run's answer."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from llm_sandbox_nb.agent.limits import estimated_tokens
+from llm_sandbox_nb.agent.limits import Thoughts, estimated_tokens
 from llm_sandbox_nb.agent.tools.toolbox import ends_run
 from llm_sandbox_nb.model.contract import ToolCall
 from llm_sandbox_nb.trajectory import events as ev
@@ -58,8 +58,9 @@ def tokens_so_far(trajectory: Trajectory) -> tuple[int, int]:
                 added += estimated_tokens(message_text(event.message))
             case ev.ContextReduced():
                 return event.tokens_after, added
-            case ev.ModelReplied(usage=ev.Usage() as usage) if usage.total_tokens:
-                return usage.total_tokens, added
+            case ev.ModelReplied(usage=ev.Usage() as usage, message=message) if usage.total_tokens:
+                thoughts = Thoughts.of(message, event.reasoning, usage)
+                return usage.total_tokens - (0 if thoughts.sent_back else thoughts.tokens), added
     return 0, added
 
 

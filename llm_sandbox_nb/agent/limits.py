@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+from llm_sandbox_nb.model.message_form import REASONING
 from llm_sandbox_nb.trajectory.events import Usage
 
 LimitName = Literal["steps", "tokens", "total_tokens", "context", "cost", "time"]
@@ -28,6 +29,25 @@ _MARGIN = 64
 _LEFT_OF_OBSERVATION = 400
 """Tokens to which a new observation can be cut when nothing else is left to shorten."""
 _WHAT_TO_DO = "Save your results if they are not saved yet, and call submit in this turn."
+
+
+@dataclass(frozen=True)
+class Thoughts:
+    """Tokens of a reply that are thoughts. The next request holds them only where they are sent back."""
+
+    tokens: int = 0
+    sent_back: bool = False
+
+    @classmethod
+    def of(cls, message: Mapping[str, Any], reasoning: str | None, usage: Usage | None) -> Thoughts:
+        """Those of a reply. `message` is what goes back into the history."""
+        tokens = (
+            usage.reasoning_tokens if usage and usage.reasoning_tokens else estimated_tokens(reasoning or "")
+        )
+        if usage and usage.completion_tokens:
+            tokens = min(tokens, usage.completion_tokens)
+        inside = reasoning is None and "<think>" in str(message.get("content") or "")
+        return cls(tokens, inside or any(message.get(name) for name in (*REASONING, "thinking_blocks")))
 
 
 @dataclass(frozen=True)
@@ -86,6 +106,10 @@ class Meter:
         self.tools = 0
         """Tokens of the tools, estimated; from the first reply on, they are in what the provider counts."""
         self._newest_reply = 0
+        self._thoughts_sent = 0
+        """Tokens of the thoughts of the newest reply that go back to the server."""
+        self._thoughts_are_dropped = False
+        """Whether the server, or its chat template, takes them out again."""
         self._estimated = 0
         """Tokens that were added to `conversation`, or taken from it, and that no provider has counted."""
 
@@ -123,24 +147,34 @@ class Meter:
 
     def shorten(self, tokens: int) -> None:
         """The conversation is sent without so many tokens from now on."""
+        self._thoughts_sent = 0
         self.conversation = max(self.beginning, self.conversation - tokens)
         self.counted = max(0, self.counted - tokens)
         self._estimated += tokens
 
-    def add_reply(self, usage: Usage | None, text: str) -> None:
-        """Add a reply. `text` is all of it, for providers that do not count."""
+    def add_reply(self, usage: Usage | None, text: str, thoughts: Thoughts = Thoughts()) -> None:
+        """Add a reply. `text` is all of it, for providers that do not count; `thoughts` are those among it."""
         before = self.conversation
         if usage is None or not usage.total_tokens:
             self.add_text(text)
-            self._newest_reply = self.conversation - before
         else:
+            self._compare_thoughts(usage.prompt_tokens)
             self.conversation = self.counted = usage.total_tokens
-            self._estimated = 0
-            self._newest_reply, before = usage.completion_tokens, usage.prompt_tokens
+            self._estimated, before = 0, usage.prompt_tokens
         self.total_tokens += self.conversation
+        left_out = 0 if thoughts.sent_back and not self._thoughts_are_dropped else thoughts.tokens
+        self._thoughts_sent = 0 if left_out else thoughts.tokens
+        self.conversation = max(before, self.conversation - left_out)
+        self.counted = min(self.counted, self.conversation)
+        self._newest_reply = self.conversation - before
         self.beginning = self.beginning or before
         self.add_cost(usage)
         self._last_cost = (usage.cost if usage else None) or 0.0
+
+    def _compare_thoughts(self, prompt: int) -> None:
+        """Find out whether the server takes thoughts out of what it is sent: then a prompt is shorter than expected."""
+        if self._thoughts_sent >= _MARGIN and prompt <= self.counted - self._thoughts_sent * 3 // 4:
+            self._thoughts_are_dropped = True
 
     def add_summary(self, usage: Usage | None) -> None:
         """Add a request that is not part of the conversation: its summary."""

@@ -22,9 +22,9 @@ from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.conversation import ConversationState
 from llm_sandbox_nb.agent.errors import StopRun
 from llm_sandbox_nb.agent.failing_calls import FailingCalls
-from llm_sandbox_nb.agent.limits import Meter, estimated_tokens
+from llm_sandbox_nb.agent.limits import Meter, Thoughts, estimated_tokens
 from llm_sandbox_nb.agent.model_call import call_model, unless_failed
-from llm_sandbox_nb.agent.no_call import SilentReplies, refusal, says_something
+from llm_sandbox_nb.agent.no_call import USUAL_NUDGES, Nudges, SilentReplies, refusal, says_something
 from llm_sandbox_nb.agent.recorder import LiveOutput, Recorder
 from llm_sandbox_nb.agent.text_mode import TextMode, ToolCalls, is_native, load_text_form, without_echoes
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
@@ -33,6 +33,7 @@ from llm_sandbox_nb.agent.tools.tool import Outcome, ToolContext
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS, Toolbox, ends_run
 from llm_sandbox_nb.model.contract import (
     BROKEN_OFF,
+    AppendOnly,
     ContextOverflowError,
     Model,
     ModelError,
@@ -113,8 +114,7 @@ class Loop:
     """What executes its calls."""
     tools: list[dict[str, Any]] = field(default_factory=TOOLS.schemas)
     """The schemas of the tools, with the command time-out in force."""
-    nudges: int = 2
-    """Replies in a row without a call that get a request for one."""
+    nudges: Nudges = USUAL_NUDGES
     tool_calls: ToolCalls = "auto"
     """How calls are made, unless the record says it."""
     text_form: str = "code"
@@ -284,18 +284,19 @@ class Loop:
         silent = self._silent
         sent = [message_text(one) for one in self.messages if one["role"] in ("user", "tool")]
         silent.add(reply, [*sent, self._task, self._footer], self._refused_call)
-        if len(silent) > self.nudges:
-            if not self._may_switch():
-                await self._check_answer(silent.ending())
+        patience = USUAL_NUDGES if self.nudges == "all" else self.nudges
+        if len(silent) > patience and not self._may_switch() and self.nudges != "all":
+            await self._check_answer(silent.ending())
+        if len(silent) > patience and self._may_switch():
             self._switch_to_text(f"The model made no call in {len(silent)} replies")
             self._nudge = silent.nudge(self._text.form)
             silent.begin_anew()
         else:
             self._nudge = silent.nudge(self._text.form if self._in_text else None)
-            if len(silent) == self.nudges:
+            if len(silent) == patience:
                 self._demand_call()
         self.meter.add_text(self._nudge)
-        if wait := silent.wait(self.retries):
+        if len(silent) <= patience and (wait := silent.wait(self.retries)):
             await self._in_time(asyncio.sleep(wait))
 
     @property
@@ -402,7 +403,10 @@ class Loop:
         self.messages.append(reply.message)
         self._reply = reply.message
         written = reply.text + (reply.reasoning or "") + "".join(call.arguments for call in reply.calls)
-        self.meter.add_reply(reply.usage, written)
+        thoughts = Thoughts.of(reply.message, reply.reasoning, reply.usage)
+        if isinstance(self.model, AppendOnly) and self.model.append_only:
+            thoughts = Thoughts()
+        self.meter.add_reply(reply.usage, written, thoughts)
         self._said = says_something(reply.text)
         self.last_text = reply.text.strip() if self._said else self.last_text
         self.only_talked = not reply.calls

@@ -18,6 +18,9 @@ from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.model.text_calls import read_text_calls
 
 ReplyKind = Literal["text", "empty", "thought", "cut", "echo"]
+Nudges = int | Literal["all"]
+"""How many replies in a row without a call get a request for one; `all`: every one, until a limit ends the run."""
+USUAL_NUDGES = 2
 NUDGE = (
     "There was no tool call in your reply, so nothing was done. If the task is finished and its results are "
     "saved, call submit; if not, continue with a tool call. Nobody can answer questions."

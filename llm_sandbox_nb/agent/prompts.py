@@ -5,6 +5,7 @@ A file in the form of the paper's package is one whose braces Python's `str.form
 
 from __future__ import annotations
 
+import posixpath
 import re
 import string
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from llm_sandbox_nb.sandbox.contract import Directories
 
 _PLACEHOLDER = re.compile(r"\{(problem_statement|working_dir|input_dir|output_dir)\}")
 _FORMATTED = re.compile(r"(?P<brace>\{\{|\}\})|\{(?P<name>\w+)\}")
+_ANSWER_FILE = re.compile(r"(?<![\w./-])/(?:[\w.-]+/)*answer\.txt(?![\w/-]|\.\w)")
 _FIELDS = frozenset(("problem_statement", "working_dir", "input_dir", "output_dir", "command_docs", "demo"))
 """The fields of prompts of the paper's package; it fills in the last two with nothing."""
 
@@ -35,6 +37,8 @@ class PromptConfig:
     output_dir: str = Directories().output
     braces: str = "plain"
     """`plain`: each brace is text but for those of the placeholders. `doubled`: `{{` stands for `{`."""
+    source: str = ""
+    """Whose prompts they are, for the record; empty: this package's."""
     text_form: str = "code"
     """How calls are written where a model makes none natively: `code`, `bash`, `json`, or a YAML file of your own."""
 
@@ -57,6 +61,13 @@ class PromptConfig:
         return _FORMATTED.sub(
             lambda match: match["brace"][0] if match["brace"] else values.get(match["name"], ""), template
         )
+
+    @property
+    def answer_files(self) -> list[str]:
+        """Where the answer may be: the `answer.txt` that the prompts name, then those of output and working folder."""
+        prompts = "\n".join(message["content"] for message in reversed(self.messages("")))
+        usual = (posixpath.join(folder, "answer.txt") for folder in (self.output_dir, self.working_dir))
+        return list(dict.fromkeys([*_ANSWER_FILE.findall(prompts), *usual]))
 
     def under(self, root: str) -> PromptConfig:
         """The same for a sandbox whose working directory is `root`: folders in the usual one move there."""

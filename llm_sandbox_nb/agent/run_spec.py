@@ -14,6 +14,7 @@ from llm_sandbox_nb.agent.control.settings_change import MakeModel, unknown_mode
 from llm_sandbox_nb.agent.errors import ControlError, InputError
 from llm_sandbox_nb.agent.inputs import Inputs, StartingFiles
 from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.no_call import USUAL_NUDGES, Nudges
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import public_settings, versions
 from llm_sandbox_nb.agent.text_mode import TOOL_CALLS, ToolCalls, load_text_form
@@ -57,8 +58,7 @@ class RunSpec:
     """For a replay: observations of calls that are not executed, by the ids of the calls."""
     replies: int | None = None
     """For a replay: the largest number of replies."""
-    nudges: int = 2
-    """Replies in a row without a call that get a request for one."""
+    nudges: Nudges = USUAL_NUDGES
     tool_calls: ToolCalls = "auto"
     """How calls are made."""
     same_failures: int = 8
@@ -81,8 +81,8 @@ class RunSpec:
         seconds, nudges = self.command_timeout, self.nudges
         if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
             raise InputError(f"command_timeout is a number of seconds above zero, not {seconds!r:.80}.")
-        if not isinstance(nudges, int) or isinstance(nudges, bool) or nudges < 0:
-            raise InputError(f"nudges is a whole number of at least zero, not {nudges!r:.80}.")
+        if nudges != "all" and (not isinstance(nudges, int) or isinstance(nudges, bool) or nudges < 0):
+            raise InputError(f'nudges is a whole number of at least zero or "all", not {nudges!r:.80}.')
         if (
             not isinstance(self.same_failures, int)
             or isinstance(self.same_failures, bool)

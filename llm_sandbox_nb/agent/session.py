@@ -180,7 +180,7 @@ class Session:
         inside = prompts.output_dir.rstrip("/") + "/"
         skipped = tuple(folder for folder in no_results if folder.startswith(inside))
         self.collector = collector = Collector(box, prompts.output_dir, self.recorder, skipped)
-        self.answers = answers = AnswerFiles(box, prompts.output_dir)
+        self.answers = answers = AnswerFiles(box, prompts)
         if (origin := self.spec.starting_files) is not None:
             if source := origin.continued(box):
                 await box.keep_history(self.recorder.folder / HISTORY, continue_from=source)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -14,6 +13,7 @@ from llm_sandbox_nb.agent.artifacts import ANSWER_LIMIT
 from llm_sandbox_nb.agent.errors import RunError
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.model_call import recorded_settings
+from llm_sandbox_nb.agent.no_call import Nudges
 from llm_sandbox_nb.agent.prompts import fill
 from llm_sandbox_nb.agent.recorder import Recorder, new_run_folder, public_settings, versions
 from llm_sandbox_nb.agent.text_mode import ToolCalls
@@ -52,8 +52,8 @@ class HowToAsk:
     limits: RunLimits | None = None
     """Replace those of the task."""
     command_timeout: float = 120.0
-    nudges: int = 2
-    """Replies in a row without a call that get a request for one."""
+    nudges: Nudges = "all"
+    """As the paper's package: a reply without a call never ends the run."""
     tool_calls: ToolCalls = "auto"
     """How calls are made; see `solve`."""
     same_failures: int = 8
@@ -80,15 +80,26 @@ class Attempt:
 
 
 async def in_sandbox(
-    task: Task, row: Row, how: HowToAsk, open_box: BoxOpener, folder: Path, *, documents: str
+    task: Task,
+    row: Row,
+    how: HowToAsk,
+    open_box: BoxOpener,
+    folder: Path,
+    *,
+    documents: str,
+    framed: str | None = None,
 ) -> Attempt:
-    """Work on a row in a sandbox that nothing has changed. `documents` is `files` or `prompt`.
+    """Work on a row in a sandbox that nothing has changed.
+
+    Args:
+        documents: `files` or `prompt`.
+        framed: the problem with its documents, in place of our own frame.
 
     Raises:
         ModelError, InputError, SandboxError: nothing could be started.
     """
     in_files = documents == "files"
-    problem = row.problem_statement if in_files else with_documents(row)
+    problem = row.problem_statement if in_files else framed or with_documents(row)
     inputs = (
         {name: text.encode("utf-8", "replace") for name, text in row.input_files.items()} if in_files else {}
     )
@@ -137,11 +148,10 @@ def kind_of(error: RunError) -> str:
 
 
 async def read_answer(box: Sandbox, task: Task) -> str | None:
-    """The answer file's content: what the task names, else `answer.txt` in output or working directory."""
+    """The answer file's content: what the task names, else the first of those its prompts name that exists."""
     prompts = task.prompts.under(box.directories.root)
     named = [replace(prompts, output_dir=task.answer_file).under(box.directories.root).output_dir]
-    usual = [posixpath.join(folder, "answer.txt") for folder in (prompts.output_dir, prompts.working_dir)]
-    for path in [*(named if task.answer_file else ()), *dict.fromkeys(usual)]:
+    for path in [*(named if task.answer_file else ()), *prompts.answer_files]:
         try:
             data = await box.read_file(path, limit=ANSWER_LIMIT)
         except (OSError, OutputLimitExceededError):

@@ -237,9 +237,11 @@ def _value(option: Any, flags: Mapping[str, Any], environment: Mapping[str, str]
 def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[str, Any]) -> Prepared:
     from llm_sandbox_nb.benchmark.data import load_rows
     from llm_sandbox_nb.benchmark.digests import check_prompts, check_questions, check_version
+    from llm_sandbox_nb.benchmark.original_task import with_original_prompts
     from llm_sandbox_nb.benchmark.results import read_results
     from llm_sandbox_nb.benchmark.results_folder import FolderLock, PlannedCell, add_to_plan, check_config
-    from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, how_of, opener_of, plan
+    from llm_sandbox_nb.benchmark.rows import repeats_of_rows
+    from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, how_of, items_of, opener_of
     from llm_sandbox_nb.benchmark.task import TaskError, load_task
 
     out = Path(values["out"]).expanduser()
@@ -248,6 +250,8 @@ def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[s
         raise TaskError(
             "Two of the tasks have the same name: give each folder's task.yaml a name of its own."
         )
+    if values["prompts"] == "original":
+        tasks = [with_original_prompts(task) for task in tasks]
     given = {field: values[flag] for flag, field in _LIMITS.items() if flags.get(flag) is not None}
     tasks = [replace(task, limits=replace(task.limits, **given)) for task in tasks]
     if not values["judge_model"] and (judged := [task.name for task in tasks if task.scorer == "judge"]):
@@ -265,7 +269,11 @@ def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[s
     contexts = {"files": "sandbox", "prompt": "sandbox-prompt"}
     modes = [contexts[one] for one in values["context"]] if "sandbox" in values["mode"] else []
     modes += ["llm"] if "llm" in values["mode"] else []
-    items = plan(zip(tasks, rows, strict=True), modes, values["repeats"])
+    repeats = [
+        repeats_of_rows(one, values["repeats"] or task.repeats)
+        for task, one in zip(tasks, loaded, strict=True)
+    ]
+    items = items_of(zip(tasks, rows, repeats, strict=True), modes)
     how, options = (
         how_of(values),
         RunnerOptions(
@@ -300,9 +308,9 @@ def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[s
                 mode,
                 sources[task.name],
                 source_of(values["data"]) if values["data"] else None,
-                {row.id: values["repeats"] or task.repeats for row in one},
+                {row.id: often[row.id] for row in one},
             )
-            for task, one in zip(tasks, rows, strict=True)
+            for task, one, often in zip(tasks, rows, repeats, strict=True)
             for mode in modes
         ]
         add_to_plan(out, cells, {name: list(one) for name, (_, one) in known.items()})
@@ -346,6 +354,7 @@ def _config(values: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, An
     config: dict[str, Any] = {"model": values["model"], "judge_model": values["judge_model"]}
     config |= {name: values[name] for name in same}
     config["docker_image"] = values["image"]
+    config |= {"prompts": values["prompts"]} if values["prompts"] != "own" else {}
     more = {name: name for name in ("total_tokens", "budget", "time", "command_timeout", "max_response_len")}
     more |= {"max_steps": "steps", "max_token_limit": "tokens"}
     config |= {key: values[name] for key, name in more.items() if flags.get(name)}

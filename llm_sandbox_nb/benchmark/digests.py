@@ -32,7 +32,10 @@ def digest(*parts: object) -> str:
 
 def question_digest(task: Task, row: Row) -> str:
     """What a model is given of a row. With a prompt or a repository of its own that may be any column."""
-    if task.asker or task.answer == "patch":
+    any_column = (
+        task.asker and not task.prompts.source
+    )  # those of the paper's package use problem and documents
+    if any_column or task.answer == "patch":
         return row.digest
     return digest(row.problem_statement, dict(row.input_files), row.extra.get("image"))
 
@@ -88,6 +91,8 @@ def signed(result: Result, task: Task, row: Row, judge: Judge | None) -> Result:
     return dataclasses.replace(
         result,
         row=row.digest,
+        problem=row.problem,
+        prompts=task.prompts.source,
         question=question_digest(task, row),
         prompt=prompt_digest(task),
         scorer=scorer_digest(task, row, judge),

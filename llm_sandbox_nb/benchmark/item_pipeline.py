@@ -150,13 +150,17 @@ class LocalBackend:
     async def _once(self, item: Item, out: Path) -> Attempt:
         name = _UNSAFE.sub("-", item.row.id).strip(".-")[:80] or "item"
         folder = cell_folder(out, item.task.name, item.mode) / "runs" / f"{name}-{item.repeat}"
+        asker, framed = item.task.asker, item.mode == "sandbox-prompt" and item.task.prompts.source
+        prompt = (
+            await self._scoring.prompt(asker, item.row) if asker and (item.mode == "llm" or framed) else None
+        )
         if item.mode == "llm":
-            asker = item.task.asker
-            prompt = await self._scoring.prompt(asker, item.row) if asker else None
             made = await with_one_reply(item.task, item.row, self.how, folder, prompt)
         else:
             documents = "prompt" if item.mode == "sandbox-prompt" else "files"
-            made = await in_sandbox(item.task, item.row, self.how, self._lease, folder, documents=documents)
+            made = await in_sandbox(
+                item.task, item.row, self.how, self._lease, folder, documents=documents, framed=prompt
+            )
         if self.how.save_responses:
             address = getattr(self.how.model, "api_base", None)
             save_responses(made.run.trajectory, made.run.folder / RESPONSES, address)

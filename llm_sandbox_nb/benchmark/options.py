@@ -59,7 +59,8 @@ BENCHMARK_OPTIONS = (
            metavar="WHERE"),
     Option("workers", "how many items run at once", whole_number, 8, ("LLM_NUM_WORKERS",), metavar="N",
            aliases=("num_workers",), short="n"),
-    Option("repeats", "how often each problem is done (default: the task's)", whole_number, metavar="N"),
+    Option("repeats", "how often each problem is done, copies in the data counted; each row once at least "
+           "(default: the task's)", whole_number, metavar="N"),
     Option("start_id", "number of the first row, from 0", index, 0, metavar="N"),
     Option("end_id", "number of the row before which it ends", whole_number, metavar="N"),
     Option("attempts", "how often an item that failed is tried", whole_number, 2, metavar="N"),
@@ -106,6 +107,7 @@ def add_benchmark_actions(benchmark: Parser) -> dict[str, Parser]:
         group = run.add_argument_group(title)
         for one in GROUPS[title]:
             run.add_option(group, one)
+    run.add_option(run, option("prompts"))
     run.add_option(run, option("save_litellm_response"))
     report = actions.add_parser(
         "report", help="report the results, as tables or one HTML file", epilog=_REPORT_CODES

@@ -33,7 +33,7 @@ class CellProgress:
     rest: float | None = None
     """Seconds that are estimated to be left; None while nothing is known."""
     score: float | None = None
-    """The mean over items so far, repeats averaged first."""
+    """The mean over problems so far, repeats averaged first."""
 
 
 class _Cell:
@@ -54,8 +54,9 @@ class _Cell:
         shown.tokens += result.prompt_tokens + result.model_tokens + result.environment_tokens
         shown.cost = None if shown.cost is None or result.cost is None else shown.cost + result.cost
         if result.score is not None:
-            total, number = self.scores.get(result.item, (0.0, 0))
-            self.scores[result.item] = total + result.score, number + 1
+            problem = result.problem or result.item
+            total, number = self.scores.get(problem, (0.0, 0))
+            self.scores[problem] = total + result.score, number + 1
 
 
 class Progress:

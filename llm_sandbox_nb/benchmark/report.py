@@ -6,7 +6,7 @@ Scores stand side by side: means over items, differences over the items that bot
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
@@ -24,18 +24,35 @@ LIMITS = ("steps", "tokens", "total_tokens", "cost", "time")
 """Stop reasons that are limits: such a run was stopped, and its answer counts as it is."""
 
 
-def item_scores(results: Iterable[Result]) -> dict[str, float]:
-    """The mean score of each item over its repeats; what failed or could not be scored is left out."""
-    return {item: sum(scores) / len(scores) for item, scores in repeat_scores(results).items()}
+def problem_of(result: Result) -> str:
+    """What repeats have in common: the content of the row, of which data may hold copies; in old results its id."""
+    return result.problem or result.item
 
 
-def repeat_scores(results: Iterable[Result]) -> dict[str, list[float]]:
-    """The scores of each item, one for each repeat that has one."""
+def item_of(result: Result) -> str:
+    """The id of the row."""
+    return result.item
+
+
+def item_scores(results: Iterable[Result], group: Callable[[Result], str] = problem_of) -> dict[str, float]:
+    """The mean score of each problem over its repeats; what failed or could not be scored is left out."""
+    return {item: sum(scores) / len(scores) for item, scores in repeat_scores(results, group).items()}
+
+
+def repeat_scores(
+    results: Iterable[Result], group: Callable[[Result], str] = problem_of
+) -> dict[str, list[float]]:
+    """The scores of each problem, one for each repeat that has one."""
     found: dict[str, list[float]] = {}
     for result in results:
         if result.score is not None and not result.error_kind:
-            found.setdefault(result.item, []).append(result.score)
+            found.setdefault(group(result), []).append(result.score)
     return found
+
+
+def common_group(*sides: Iterable[Result]) -> Callable[[Result], str]:
+    """By what the results of several sides are matched: by problem, where every result says which it is of."""
+    return problem_of if all(one.problem for side in sides for one in side) else item_of
 
 
 def cell_row(
@@ -51,7 +68,8 @@ def cell_row(
     return {
         "task": task,
         "mode": mode,
-        "items": len({result.item for result in results}),
+        "prompts": next((result.prompts for result in results if result.prompts), "own"),
+        "items": len({problem_of(result) for result in results}),
         "results": len(results),
         "planned": max(planned, len(results)),
         "scored": sum(result.score is not None for result in good),
@@ -88,7 +106,8 @@ def compare(
     task: str, first: tuple[str, Sequence[Result]], second: tuple[str, Sequence[Result]]
 ) -> dict[str, Any] | None:
     """`first` less `second`, over the items that both have scores for."""
-    ours, theirs = item_scores(first[1]), item_scores(second[1])
+    group = common_group(first[1], second[1])
+    ours, theirs = item_scores(first[1], group), item_scores(second[1], group)
     found = paired(ours, theirs)
     if found is None:
         return None
@@ -103,18 +122,18 @@ def compare(
         "better": found.better,
         "worse": found.worse,
         "p": found.p,
-        "token_ratio": _ratio(_tokens(first[1], common), _tokens(second[1], common)),
+        "token_ratio": _ratio(_tokens(first[1], common, group), _tokens(second[1], common, group)),
     }
 
 
-def _tokens(results: Iterable[Result], items: Iterable[str]) -> float:
+def _tokens(results: Iterable[Result], items: Iterable[str], group: Callable[[Result], str]) -> float:
     """Tokens of an item, history counted once, summed over items; the mean over an item's repeats."""
     wanted = set(items)
     found: dict[str, list[int]] = {}
     for result in results:
-        if result.item in wanted and not result.error_kind:
+        if group(result) in wanted and not result.error_kind:
             total = result.prompt_tokens + result.model_tokens + result.environment_tokens
-            found.setdefault(result.item, []).append(total)
+            found.setdefault(group(result), []).append(total)
     return sum(sum(one) / len(one) for one in found.values())
 
 
@@ -164,7 +183,8 @@ def compare_folders(out: Path, other: Path) -> dict[str, Any]:
         left_out += len(others)
         ours, theirs = ([one for one in side if one.item not in others] for side in (first, second))
         if row := compare(f"{task}/{mode}", (out.name, ours), (other.name, theirs)):
-            scores = item_scores(ours), item_scores(theirs)
+            group = common_group(ours, theirs)
+            scores = item_scores(ours, group), item_scores(theirs, group)
             common = scores[0].keys() & scores[1].keys()
             means = {
                 name: _mean([side[item] for item in common])
@@ -197,25 +217,26 @@ def _ratio(part: float, whole: float) -> float | None:
 
 
 _CELLS = (
-    "task", "mode", "items", "scored", "score", "score_low", "score_high", "errors", "at_limit", "cut_off", "unscored",
-    "no_answer", "unparsable", "turns_mean", "tokens_once_mean", "tokens_billed_mean", "environment_share",
+    "task", "mode", "prompts", "items", "scored", "score", "score_low", "score_high", "errors", "at_limit", "cut_off",
+    "unscored", "no_answer", "unparsable", "turns_mean", "tokens_once_mean", "tokens_billed_mean", "environment_share",
     "tool_share", "cost", "wall_time_mean", "spent_attempts", "spent_tokens", "spent_cost", "spent_time",
     "runs_per_minute", "memory_peak_mb_mean", "memory_peak_mb_most", "disk_mb_mean", "disk_mb_most",
     "reused_sandboxes",
 )  # fmt: skip
 _SHORT = (
-    "task", "mode", "items", "scored", "score", "score_low", "score_high", "errors", "at_limit", "turns_mean",
-    "tokens_once_mean", "cost",
+    "task", "mode", "prompts", "items", "scored", "score", "score_low", "score_high", "errors", "at_limit",
+    "turns_mean", "tokens_once_mean", "cost",
 )  # fmt: skip
 _HEADS = {
     "at_limit": "stopped at a limit", "cost": "cost of scored runs", "wall_time_mean": "wall time mean of scored runs",
 }  # fmt: skip
 _NOTE = (
-    "Scores are means over items, an item's repeats averaged first. Intervals are 95 %: Wilson's where each score is 0 "
-    "or 1, else the bootstrap's over items; one item has none. Scored: how many of the planned results have a score. "
-    "Errors are failures of model, engine, network or scorer and are in no score. Stopped at a limit: such an answer "
-    "counts as it is. Cut off: results with a reply that broke off twice and was taken as it came. Unscored: no "
-    "verdict. Tokens count history once. Spent counts all attempts, also lost ones. p: McNemar's exact test."
+    "Scores are means over items, which are different problems, an item's repeats averaged first. Intervals are 95 %: "
+    "Wilson's where each score is 0 or 1, else the bootstrap's over items; one item has none. Scored: how many of the "
+    "planned results have a score. Errors are failures of model, engine, network or scorer and are in no score. "
+    "Stopped at a limit: such an answer counts as it is. Cut off: results with a reply that broke off twice and was "
+    "taken as it came. Unscored: no verdict. Tokens count history once. Spent counts all attempts, also lost ones. p: "
+    "McNemar's exact test."
 )
 
 

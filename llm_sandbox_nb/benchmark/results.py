@@ -67,6 +67,10 @@ class Result:
     prompt: str = ""
     scorer: str = ""
     """What the model was given, how the task asked, and what scored: see `digests`."""
+    problem: str = ""
+    """What copies of one problem have in common: see `Row.problem`."""
+    prompts: str = ""
+    """Whose prompts they are, when they are not those of the task: `llm-in-sandbox 0.2.0`."""
     version: str = ""
     """The version of this package that the answer was made with."""
     reused: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
@@ -35,6 +35,29 @@ class Row:
         """What tells this row from one with the same id and other content."""
         whole = json.dumps([vars(self)], sort_keys=True, default=_in_words)
         return hashlib.sha256(whole.encode("utf-8", "replace")).hexdigest()[:16]
+
+    @property
+    def problem(self) -> str:
+        """What copies of one problem have in common, whatever their ids: the question, its documents, the answer."""
+        place = {name: self.extra.get(name) for name in ("image", "repository")}
+        whole = [self.problem_statement, dict(self.input_files), self.ground_truth, place]
+        text = json.dumps(whole, sort_keys=True, default=_in_words)
+        return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def repeats_of_rows(rows: Iterable[Row], repeats: int) -> dict[str, int]:
+    """How often each row is done, by its id, so that each problem is done `repeats` times, and each row at least once.
+
+    Copies of a problem, which data may hold under ids of their own, share its repeats.
+    """
+    copies: dict[str, list[Row]] = {}
+    for row in rows:
+        copies.setdefault(row.problem, []).append(row)
+    found: dict[str, int] = {}
+    for same in copies.values():
+        whole, more = divmod(max(repeats, len(same)), len(same))
+        found |= {row.id: whole + (place < more) for place, row in enumerate(same)}
+    return found
 
 
 def _in_words(value: Any) -> str:

@@ -24,7 +24,7 @@ from llm_sandbox_nb.benchmark.item_pipeline import (
 )
 from llm_sandbox_nb.benchmark.judge import Judge
 from llm_sandbox_nb.benchmark.results import ANSWERED, Key, Result, read_results, write_result
-from llm_sandbox_nb.benchmark.rows import Row
+from llm_sandbox_nb.benchmark.rows import Row, repeats_of_rows
 from llm_sandbox_nb.benchmark.score_event import record_result
 from llm_sandbox_nb.benchmark.scoring_pool import Scoring
 from llm_sandbox_nb.benchmark.task import Task
@@ -36,7 +36,7 @@ from llm_sandbox_nb.sandbox.open import OpeningSandbox, open_sandbox
 MODEL_VALUES = (
     "model", "api_base", "api_key", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
     "max_tokens_per_call", "model_timeout", "model_wait", "extra_body", "command_timeout", "max_response_len",
-    "save_litellm_response", "same_failures", "tool_calls",
+    "save_litellm_response", "same_failures", "tool_calls", "nudges",
 )  # fmt: skip
 SANDBOX_VALUES = (
     "isolation",
@@ -68,12 +68,18 @@ def plan(
     tasks: Iterable[tuple[Task, list[Row]]], modes: Iterable[str], repeats: int | None = None
 ) -> list[Item]:
     """All items, the first repeat of everything before the second."""
+    counted = [(task, rows, repeats_of_rows(rows, repeats or task.repeats)) for task, rows in tasks]
+    return items_of(counted, modes)
+
+
+def items_of(tasks: Iterable[tuple[Task, list[Row], Mapping[str, int]]], modes: Iterable[str]) -> list[Item]:
+    """The items of these rows, each done as often as is said for its id; the first repeat of everything first."""
     found = [
         Item(task, row, mode, repeat)
-        for task, rows in tasks
+        for task, rows, repeats in tasks
         for mode in modes
-        for repeat in range(repeats or task.repeats)
         for row in rows
+        for repeat in range(repeats[row.id])
     ]
     return sorted(found, key=lambda item: item.repeat)
 
@@ -267,6 +273,7 @@ def how_of(values: Mapping[str, Any]) -> HowToAsk:
         settings,
         RetryPolicy(loading_wait=values["model_wait"]),
         command_timeout=values["command_timeout"],
+        nudges="all" if values["nudges"] is None else values["nudges"],
         same_failures=values["same_failures"],
         tool_calls=values["tool_calls"],
         reply_tokens=values["max_response_len"],

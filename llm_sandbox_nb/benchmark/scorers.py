@@ -21,28 +21,40 @@ REWARDED_BY_DOMAIN = ("math", "physics", "chem", "biomed", "instruct_follow")
 
 
 def routed(answer: str, gold: str, row: Mapping[str, Any]) -> Score:
-    """As the paper rewards: by domain, then by the kind of question.
+    """As the paper's package rewards: by domain, then by the kind of question.
 
-    mathematics and physics by equality, chemistry and biomedicine by letter, instructions by their
-    constraints; else a single choice by letter, several items and extraction by F1, free text by equality or ROUGE-L.
+    Mathematics and physics by equality, chemistry and biomedicine by choice, instructions by their constraints; else
+    "multiple choice" with one gold answer by choice, with several by F1, free text by equality or ROUGE-L. Three kinds
+    are ours: "extraction" is scored by F1, and so is a list without a kind; one letter without a kind is a choice.
     """
-    domain = str(row.get("domain") or "").removesuffix("_mini")
+    domain = row_domain(row)
     if domain in ("math", "physics"):
         return math_equal(answer, gold)
     if domain in ("chem", "biomed"):
-        return letter(answer, gold)
+        return _choice(answer, gold)
     if domain == "instruct_follow":
         return ifbench(answer, gold, row)
-    kind = str(row.get("qa_type") or "").lower()
+    kind = re.sub(r"[\W_]+", " ", str(row.get("qa_type") or "").casefold())
+    if "choice" in kind:
+        several = "multiple answers" in kind or ("single" not in kind and "," in gold)
+        return set_f1(answer, gold) if several else _choice(answer, gold)
     if "free" in kind or "open" in kind:
         return _free(answer, gold)
-    if "multi" in kind or "extract" in kind or ("," in gold if kind else _is_list(gold)):
+    if "multi" in kind or "extract" in kind or (_is_list(gold) and not kind.strip()):
         return set_f1(answer, gold)
-    return (
-        letter(answer, gold)
-        if "choice" in kind or _ONE_LETTER.fullmatch(gold.strip())
-        else _free(answer, gold)
-    )
+    return _choice(answer, gold) if _ONE_LETTER.fullmatch(gold.strip()) else _free(answer, gold)
+
+
+def row_domain(row: Mapping[str, Any]) -> str:
+    """The domain that `routed` scores a row by, "math" for "math_mini"; empty where the kind of question decides."""
+    named = str(row.get("domain") or "").casefold()
+    return next((one for one in REWARDED_BY_DOMAIN if re.fullmatch(rf"{one}(_\w+)?", named)), "")
+
+
+def _choice(answer: str, gold: str) -> Score:
+    """By letter; an option that is no letter, such as a digit, by equality."""
+    scored = letter(answer, gold)
+    return exact(answer, gold) if scored.value is None else scored
 
 
 _ONE_LETTER = re.compile(r"[(\[]?[A-Za-z][)\].]?")
@@ -116,10 +128,7 @@ def score_row(scorer: str, answer: str | None, gold: str, row: Mapping[str, Any]
 
 def gold_problem(scorer: str, row: Row) -> str:
     """What a row lacks for this scorer; empty when nothing is missing. An own scorer decides itself what it needs."""
-    follows = scorer == "ifbench" or (
-        scorer == "routed" and row.domain.removesuffix("_mini") == "instruct_follow"
-    )
-    if follows:
+    if scorer == "ifbench" or (scorer == "routed" and row_domain(vars(row)) == "instruct_follow"):
         identities, _ = constraints_of(row.ground_truth, row.extra)
         return "" if identities else "has no instruction_id_list with kwargs, one for each constraint"
     if scorer in (*RULES, "judge") and not row.ground_truth.strip():

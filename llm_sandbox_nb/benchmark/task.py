@@ -77,7 +77,7 @@ class Task:
     """A name of `rules.RULES`, `judge`, `swe`, or the path of a Python file."""
     answer: Literal["file", "patch"] = "file"
     answer_file: str = ""
-    """Where the answer is, besides `answer.txt` in the output and the working directory."""
+    """Where the answer is looked for first; next come the `answer.txt` that the prompts name, and the usual ones."""
     data: DataSource = field(default_factory=DataSource)
     repeats: int = 1
     limits: RunLimits = field(default_factory=RunLimits)

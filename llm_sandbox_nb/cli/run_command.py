@@ -217,6 +217,7 @@ async def _until_signal(work: Callable[[], Awaitable[None]], started: list[Run])
 
 async def _solve(values: dict[str, Any], started: list[Run]) -> None:
     from llm_sandbox_nb.agent.limits import RunLimits
+    from llm_sandbox_nb.agent.no_call import USUAL_NUDGES
     from llm_sandbox_nb.model.retries import RetryPolicy
     from llm_sandbox_nb.runs.solve import solve
 
@@ -232,12 +233,14 @@ async def _solve(values: dict[str, Any], started: list[Run]) -> None:
         inputs=values["input_dir"],
         output_dir=values["output_dir"],
         prompt_config=values["prompt_config"],
+        prompts=values["prompts"],
         limits=RunLimits(
             values["steps"], values["tokens"], values["budget"], values["time"], values["total_tokens"]
         ),
         settings=_model_settings(values),
         retries=RetryPolicy(loading_wait=values["model_wait"]),
         command_timeout=values["command_timeout"],
+        nudges=USUAL_NUDGES if values["nudges"] is None else values["nudges"],
         same_failures=values["same_failures"],
         tool_calls=values["tool_calls"],
         context=values["context"],

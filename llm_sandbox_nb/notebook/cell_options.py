@@ -20,6 +20,8 @@ from llm_sandbox_nb.sandbox.options import SandboxOptions
 if TYPE_CHECKING:
     from llm_sandbox_nb.agent.context_window import ContextMode
     from llm_sandbox_nb.agent.limits import RunLimits
+    from llm_sandbox_nb.agent.no_call import Nudges
+    from llm_sandbox_nb.agent.original_prompts import WhosePrompts
     from llm_sandbox_nb.agent.text_mode import ToolCalls
     from llm_sandbox_nb.model.contract import ModelSettings
     from llm_sandbox_nb.runs.run import Run
@@ -55,10 +57,12 @@ class CellTask:
     model_wait: float
     command_timeout: float
     same_failures: int
+    nudges: Nudges
     tool_calls: ToolCalls
     context: ContextMode
     inputs: dict[str, Path]
     prompt_config: str | None
+    prompts: WhosePrompts
     api_base: str | None
     api_key: str | None
     on_pause: str | None
@@ -103,10 +107,12 @@ def cell_task(
         model_wait=_given(options, settings, "model_wait"),
         command_timeout=_given(options, settings, "command_timeout"),
         same_failures=_given(options, settings, "same_failures"),
+        nudges=_nudges(options, settings),
         tool_calls=_given(options, settings, "tool_calls"),
         context=_given(options, settings, "context"),
         inputs=collect_inputs(options.input, namespace, staging, settings.dataframe_format),
         prompt_config=options.prompt_config or settings.prompt_config or None,
+        prompts=_given(options, settings, "prompts"),
         api_base=options.api_base or settings.api_base or None,
         api_key=settings.api_key(model, options.api_key_env),
         on_pause=options.on_pause,
@@ -169,6 +175,13 @@ def _given(options: argparse.Namespace, settings: SandboxSettings, name: str) ->
     """The value of an option of the cell, else of the setting with the same name."""
     text = getattr(options, name)
     return getattr(settings, name) if text is None else given.option_value(name, text)
+
+
+def _nudges(options: argparse.Namespace, settings: SandboxSettings) -> Nudges:
+    from llm_sandbox_nb.agent.no_call import USUAL_NUDGES
+
+    found = settings.nudges if options.nudges is None else options.nudges
+    return USUAL_NUDGES if found == "" else given.option_value("nudges", found)
 
 
 def _sampling(options: argparse.Namespace, settings: SandboxSettings) -> ModelSettings:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from traitlets import Bool, Dict, Enum, Float, Int, List, TraitError, Unicode, validate
+from traitlets import Bool, Dict, Enum, Float, Int, List, TraitError, Unicode, Union, validate
 from traitlets.config import Configurable
 
 from llm_sandbox_nb.card.bundle import Caps
@@ -64,6 +64,7 @@ class SandboxSettings(Configurable):
     tool_calls: Any = Enum(["auto", "native", "text"], "auto", help=_help("tool_calls")).tag(config=True)
     model_settings = Dict(help=_help("model_settings")).tag(config=True)
     prompt_config = Unicode(help=_help("prompt_config")).tag(config=True)
+    prompts: Any = Enum(["own", "original"], "own", help=_help("prompts")).tag(config=True)
 
     isolation = Unicode("auto", help=_help("isolation")).tag(config=True)
     profile = Unicode(help=_help("profile")).tag(config=True)
@@ -91,6 +92,7 @@ class SandboxSettings(Configurable):
     ).tag(config=True)
 
     same_failures = Int(8, help=_help("same_failures")).tag(config=True)
+    nudges: Any = Union([Int(), Unicode()], default_value="", help=_help("nudges")).tag(config=True)
     context: Any = Enum(["mask", "summary", "full"], "mask", help=_help("context")).tag(config=True)
 
     check = Unicode(help=_help("check")).tag(config=True)

@@ -54,6 +54,16 @@ def count(value: Any) -> int:
         raise ValueError("must be a whole number of at least 0") from None
 
 
+def count_or_all(value: Any) -> int | str:
+    """A whole number of at least 0, or `all`."""
+    if str(value).strip().lower() == "all":
+        return "all"
+    try:
+        return count(value)
+    except ValueError:
+        raise ValueError("must be a whole number of at least 0, or all") from None
+
+
 def number(value: Any) -> float:
     """A number of at least 0."""
     try:
@@ -211,6 +221,8 @@ LIMIT_OPTIONS = (
            120.0, metavar="TIME"),
     Option("same_failures", "the run ends when the same call has failed so many times in a row; 0: never", count, 8,
            metavar="N"),
+    Option("nudges", "replies in a row without a call that get a request for one before the run ends; all: every one, "
+           "until a limit ends the run (default: 2, in a benchmark all)", count_or_all, metavar="N"),
 )  # fmt: skip
 CONTEXT_OPTIONS = (
     Option("context", "what is sent when a conversation fills three quarters of the model's context: mask (old outputs "
@@ -247,6 +259,8 @@ FILE_OPTIONS = (
     Option("output_dir", "where the run's folder is made", default="sandbox-runs", metavar="FOLDER",
            short="o"),
     Option("prompt_config", "YAML file with system_prompt and instance_prompt", metavar="FILE", short="p"),
+    Option("prompts", "own, or original: those of llm-in-sandbox 0.2.0, read from that package (extra `original`)",
+           one_of("own", "original"), "own", metavar="WHOSE"),
     Option("save_litellm_response", "also keep each request and reply as a JSON file of its own", yes_or_no,
            False, metavar="BOOL", switch=True),
 )  # fmt: skip

@@ -12,6 +12,7 @@ from llm_sandbox_nb.agent.checks import Check, check_key, recorded_check
 from llm_sandbox_nb.agent.context_window import CONTEXT_MODES
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.no_call import USUAL_NUDGES
 from llm_sandbox_nb.agent.prompts import PromptConfig, load_prompts
 from llm_sandbox_nb.agent.run_record import RunRecord
 from llm_sandbox_nb.agent.run_spec import RunSpec, with_given
@@ -131,7 +132,7 @@ def _from_journal(run: RunRecord, model: Model) -> RunSpec:
         limits=_changed(RunLimits(), recorded.get("limits")),
         settings=_changed(ModelSettings(), recorded.get("sampling")),
         command_timeout=_seconds(recorded.get("command_timeout"), DEFAULT_TIMEOUT),
-        nudges=_count(recorded.get("nudges"), 2),
+        nudges="all" if (nudges := recorded.get("nudges")) == "all" else _count(nudges, USUAL_NUDGES),
         same_failures=_count(recorded.get("same_failures"), 8),
         context=_one_of(CONTEXT_MODES, recorded.get("context"), "mask"),
     )

@@ -15,7 +15,9 @@ from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.inputs import InputFiles, StartingFiles, check_inputs
 from llm_sandbox_nb.agent.limits import RunLimits
-from llm_sandbox_nb.agent.prompts import PromptConfig, load_prompts
+from llm_sandbox_nb.agent.no_call import USUAL_NUDGES, Nudges
+from llm_sandbox_nb.agent.original_prompts import WhosePrompts, chosen_prompts
+from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import Listener, Recorder, new_run_folder
 from llm_sandbox_nb.agent.run_spec import (
     RunSpec,
@@ -89,11 +91,12 @@ async def solve(
     output_dir: str | Path = "sandbox-runs",
     name: str | None = None,
     prompt_config: str | Path | PromptConfig | None = None,
+    prompts: WhosePrompts = "own",
     limits: RunLimits | Mapping[str, Any] | None = None,
     settings: ModelSettings | Mapping[str, Any] | None = None,
     retries: RetryPolicy | None = None,
     command_timeout: float = DEFAULT_TIMEOUT,
-    nudges: int = 2,
+    nudges: Nudges = USUAL_NUDGES,
     tool_calls: ToolCalls = "auto",
     same_failures: int = 8,
     remind: bool = True,
@@ -131,11 +134,12 @@ async def solve(
             as in `(run, 4)`. All other files of the sandbox are removed.
         output_dir: where the run's folder is made: `<output_dir>/<name>/<time>-<id>`.
         prompt_config: a YAML file, see `prompts/general.yaml`.
+        prompts: `"original"`: those of the paper's package, which the extra `original` installs.
         limits, settings: as in `{"steps": 20}` and `{"temperature": 0}`; see `RunLimits` and `ModelSettings`.
         retries: see `RetryPolicy`.
         command_timeout: seconds for a command that does not name its own.
         nudges: replies in a row without a call that get a request for one, before the run ends with `answered` or
-            `no_answer`.
+            `no_answer`; `"all"`: every such reply, until a limit ends the run, as benchmarks do it.
         tool_calls: `"native"` calls, calls as `"text"`, or `"auto"`: native, and text where that does not work.
         same_failures: how often in a row the same call may fail before the run ends with `repeated`; 0: without limit.
         remind: tell a model that submits with nothing saved and nothing said, once, how to save its result.
@@ -184,7 +188,7 @@ async def solve(
     spec = RunSpec(
         task=str(ev.clean_text(task)),
         model=_model(model, api_base, api_key),
-        prompts=load_prompts(prompt_config),
+        prompts=chosen_prompts(prompts, prompt_config),
         inputs=check_inputs(inputs),
         starting_files=starting,
         limits=with_given(RunLimits(), limits),

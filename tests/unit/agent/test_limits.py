@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from agent_scripts import bash, solved, turn
 from support import run
 from virtual_time import Clock
 
-from llm_sandbox_nb.agent.limits import Meter, RunLimits
+from llm_sandbox_nb.agent.limits import Meter, RunLimits, Thoughts
 from llm_sandbox_nb.trajectory.events import Usage
 
 
@@ -116,6 +117,55 @@ def test_replies_are_asked_for_within_the_limit() -> None:
     assert meter.reply_tokens(65_536) == 5_536
     meter.conversation = 70_000
     assert meter.reply_tokens(65_536) == 1024
+
+
+def thinking(prompt: int, thoughts: int, said: int = 100) -> Usage:
+    return Usage(prompt_tokens=prompt, completion_tokens=thoughts + said, reasoning_tokens=thoughts)
+
+
+def test_thoughts_that_do_not_go_back_are_not_part_of_the_conversation() -> None:
+    meter, prompt = Meter(RunLimits(tokens=10_000)), 1_000
+    for _ in range(6):
+        meter.begin_step()
+        spent, message = thinking(prompt, 6_000), {"content": "a"}
+        meter.add_reply(spent, "", Thoughts.of(message, "t" * 24_000, spent))
+        assert "last" not in meter.next_turn()
+        prompt += 100
+        assert meter.conversation == prompt
+    assert meter.total_tokens == sum(1_000 + 100 * n + 6_100 for n in range(6)), "all of them were paid for"
+    assert meter.reply_tokens(65_536) == 10_000 - prompt
+
+
+def test_thoughts_that_go_back_count_until_the_server_turns_out_to_drop_them() -> None:
+    meter, message = Meter(RunLimits(tokens=10_000)), {"content": "a", "reasoning_content": "t" * 16_000}
+    spent = thinking(1_000, 4_000)
+    meter.add_reply(spent, "", Thoughts.of(message, "t", spent))
+    assert meter.conversation == 5_100
+    kept = thinking(5_100, 4_000)
+    meter.add_reply(kept, "", Thoughts.of(message, "t", kept))
+    assert meter.conversation == 9_200
+    dropped = thinking(5_300, 4_000)
+    meter.add_reply(dropped, "", Thoughts.of(message, "t", dropped))
+    assert meter.conversation == 5_400
+
+
+@pytest.mark.parametrize(
+    ("message", "reasoning", "usage", "held"),
+    [
+        ({"content": "a"}, "t" * 400, None, 0),
+        ({"content": "a"}, "t" * 400, Usage(prompt_tokens=9, completion_tokens=60), 0),
+        ({"content": "a"}, None, Usage(prompt_tokens=9, completion_tokens=60, reasoning_tokens=50), 10),
+        ({"content": "<think>t</think>a"}, None, Usage(completion_tokens=60, reasoning_tokens=50), 60),
+        ({"content": "a", "thinking_blocks": [{}]}, "t" * 400, Usage(completion_tokens=60), 60),
+        ({"content": "a"}, None, Usage(prompt_tokens=9, completion_tokens=60), 60),
+    ],
+)
+def test_a_reply_takes_what_the_next_request_holds_of_it(
+    message: dict[str, Any], reasoning: str | None, usage: Usage | None, held: int
+) -> None:
+    meter = Meter(RunLimits())
+    meter.add_reply(usage, "t" * 400, Thoughts.of(message, reasoning, usage))
+    assert meter.conversation - (usage.prompt_tokens if usage else 0) == held
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from talking_replies import TalkingReplies, called, said
 
+from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.failing_calls import FailingCalls
 from llm_sandbox_nb.agent.no_call import SilentReplies, refusal, reply_kind
 from llm_sandbox_nb.agent.text_mode import load_text_form
@@ -92,6 +93,21 @@ def test_an_answer_file_is_the_answer_of_a_model_that_fell_silent(tmp_path: Path
     model = TalkingReplies(called(1, "execute_bash", command="echo 42 > output/answer.txt"), said(""))
     result = solved(tmp_path, model)
     assert (result.stop_reason, result.answer, result.error) == ("answered", "42", None)
+
+
+def test_every_reply_without_a_call_gets_a_request_for_one_when_all_are_to_get_one(tmp_path: Path) -> None:
+    model = TalkingReplies(
+        *[said("It is 3.")] * 6, called(7, "execute_bash", command="echo 3 > answer.txt"), SUBMITS
+    )
+    result = solved(tmp_path, model, nudges="all", tool_calls="native")
+    assert (result.stop_reason, result.answer, len(model.requests)) == ("submitted", "3", 8)
+    talker = TalkingReplies(said("It is 3."), said(""))
+    limited = solved(tmp_path, talker, nudges="all", tool_calls="native", limits={"steps": 5})
+    assert (limited.stop_reason, len(talker.requests)) == ("steps", 5)
+    assert limited.trajectory.start
+    assert limited.trajectory.start.settings["nudges"] == "all"
+    with pytest.raises(InputError, match="nudges is a whole number of at least zero or \"all\", not 'some'"):
+        solved(tmp_path, model, nudges="some")
 
 
 def test_the_wait_before_an_empty_reply_is_asked_for_again_grows() -> None:

@@ -21,7 +21,7 @@ from llm_sandbox_nb.benchmark.runner import plan
 from llm_sandbox_nb.benchmark.task import load_task
 from llm_sandbox_nb.notebook.benchmark_command import KINDS, SCRIPTED, BenchmarkTable
 
-ROWS = [Row(f"q{n}", "?", "1") for n in range(4)]
+ROWS = [Row(f"q{n}", f"{n}?", "1") for n in range(4)]
 
 
 def items(*modes: str, repeats: int = 1) -> list[Item]:

@@ -333,7 +333,17 @@ def test_constraints_that_cannot_be_checked_are_unscored_and_not_zero(gold: str)
      ({"domain": "instruct_follow"}, "word", constraints("format:no_whitespace"), 1),
      ({"qa_type": "single_choice"}, "B", "B", 1), ({"qa_type": "multiple_choice"}, "A, B", "B, A", 1),
      ({"qa_type": "free_form"}, "the cat", "the cat", 1), ({"qa_type": "free_form"}, "\\boxed{0.5}", "1/2", 1),
-     ({"qa_type": "free_form"}, "apples, pears", "apples, pears", 1)],
+     ({"qa_type": "free_form"}, "apples, pears", "apples, pears", 1),
+     # as the paper's package decides
+     ({"qa_type": "multiple choice"}, "The answer is B", "B", 1), ({"qa_type": "Multiple Choice"}, "C", "B", 0),
+     ({"qa_type": "multiple_choice_single_answer"}, "(B)", "B", 1), ({"qa_type": "multiple choice"}, "3", "3", 1),
+     ({"qa_type": "multiple choice"}, "4", "3", 0), ({"qa_type": "multiple choice"}, "Ethanol", "ethanol", 1),
+     ({"qa_type": "multiple choice"}, "A, B", "B, A", 1),
+     ({"qa_type": "multiple_choice_multiple_answers"}, "A", "A", 1),
+     ({"qa_type": "free-form"}, "0.50", "1/2", 1), ({"qa_type": "open_ended"}, "a cat", "the dog", 0),
+     ({}, "3", "3", 1), ({}, "The answer is 3", "3", 1), ({}, "4", "3", 0), ({"qa_type": None}, "\\boxed{3}", "3", 1),
+     ({"domain": "biomed_mini"}, "7", "7", 1), ({"domain": "Math"}, "2.0", "2", 1),
+     ({"domain": "math documents", "qa_type": "free-form"}, "the cat", "the cat", 1)],
 )  # fmt: skip
 def test_training_tasks_are_routed(row: dict[str, str], answer: str, gold: str, value: float) -> None:
     assert score_row("routed", answer, gold, row).value == value

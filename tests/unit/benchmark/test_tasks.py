@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from benchmark_models import FunctionModel, says
 from support import run
 
+from llm_sandbox_nb.agent.prompts import PromptConfig
+from llm_sandbox_nb.benchmark.attempt import read_answer
+from llm_sandbox_nb.benchmark.commands import prepare
 from llm_sandbox_nb.benchmark.data import SAMPLE, load_rows, with_documents
 from llm_sandbox_nb.benchmark.judge import Judge, JudgeOptions
+from llm_sandbox_nb.benchmark.report import cell_row, compare
+from llm_sandbox_nb.benchmark.results import Result
+from llm_sandbox_nb.benchmark.results_folder import read_plan
 from llm_sandbox_nb.benchmark.rows import DataError, Row
 from llm_sandbox_nb.benchmark.runner import image_of
 from llm_sandbox_nb.benchmark.scorers import score_row
@@ -20,6 +30,7 @@ from llm_sandbox_nb.benchmark.scoring_pool import row_columns
 from llm_sandbox_nb.benchmark.swe import score_patch
 from llm_sandbox_nb.benchmark.task import Task, TaskError, load_task, task_names
 from llm_sandbox_nb.cli import main
+from llm_sandbox_nb.sandbox.contract import Directories
 from llm_sandbox_nb.sandbox.open import open_sandbox
 
 PUBLISHED = {
@@ -261,3 +272,95 @@ def test_documents_in_the_prompt_are_whole_and_named() -> None:
 def test_the_list_names_every_task(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["benchmark", "list"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == task_names()
+
+
+def test_copies_of_a_problem_in_the_data_share_its_repeats(tmp_path: Path) -> None:
+    problems = 30
+    copies = [
+        {"id": f"{n}-{copy}", "problem_statement": f"What is {n}?", "ground_truth": str(n)}
+        for copy in range(16)
+        for n in range(problems)
+    ]
+    data = tmp_path / "math.json"
+    data.write_text(json.dumps(copies))
+
+    def planned(name: str, **flags: Any) -> tuple[int, dict[str, int]]:
+        flags |= {
+            "data": str(data),
+            "out": str(tmp_path / name),
+            "model": "scripted/strawberry",
+            "mode": "llm",
+        }
+        with prepare(["math"], flags, {}) as made:
+            (cell,) = read_plan(made.out)
+            assert cell.results == len(made.items)
+            return len(made.items), Counter(item.row.problem for item in made.items)
+
+    assert planned("whole") == (480, ANY)
+    assert {*planned("whole")[1].values()} == {16}
+    assert planned("more", repeats=20)[0] == problems * 20
+    assert {*planned("more", repeats=20)[1].values()} == {20}
+    assert planned("fewer", repeats=1)[0] == 480, "no row is left out"
+    assert planned("part", start_id=0, end_id=45)[0] == 45
+    data.write_text(json.dumps(copies[:problems]))
+    assert planned("without copies")[0] == 480
+
+
+def test_intervals_and_repeats_are_over_problems() -> None:
+    def result(n: int, copy: int, problem: str = "") -> Result:
+        return Result("math", "llm", f"{n}-{copy}", 0, score=float(n % 2), problem=problem)
+
+    copies = [result(n, copy, f"p{n}") for n in range(10) for copy in range(16)]
+    row, old = (
+        cell_row("math", "llm", copies),
+        cell_row("math", "llm", [replace(one, problem="") for one in copies]),
+    )
+    assert (row["items"], row["scored"], row["score"]) == (10, 160, 0.5)
+    assert row["score_high"] - row["score_low"] > 3 * (old["score_high"] - old["score_low"])
+    assert [one["k"] for one in row["passes"]] == [1, 2, 4, 8, 16]
+    others = [replace(one, item=f"other {one.item}", score=0.0) for one in copies]
+    compared = compare("math", ("a", copies), ("b", others))
+    assert compared
+    assert (compared["items"], compared["better"], compared["p"]) == (10, 5, 0.0625)
+    assert compare("math", ("a", copies), ("b", [result(n, 0) for n in range(10)]))["items"] == 10  # type: ignore[index]
+
+
+class Files:
+    """Of a sandbox: its files, and where they are."""
+
+    directories = Directories()
+
+    def __init__(self, **files: str) -> None:
+        self.files = {f"/testbed/{folder}/answer.txt": text for folder, text in files.items()}
+
+    async def read_file(self, path: str, limit: int) -> bytes:
+        try:
+            return self.files[path].encode()
+        except KeyError:
+            raise FileNotFoundError(path) from None
+
+
+@pytest.mark.parametrize("name", sorted({*task_names()} - {"swe", "demo"}))
+def test_the_file_that_the_prompt_names_is_scored_before_a_stray_one(name: str) -> None:
+    task = load_task(name)
+    both = Files(output="stray")
+    both.files["/testbed/answer.txt"] = "named"
+    assert asyncio.run(read_answer(both, task)) == "named"  # type: ignore[arg-type]
+    assert asyncio.run(read_answer(Files(output="only"), task)) == "only"  # type: ignore[arg-type]
+    elsewhere = replace(task, answer_file="/testbed/own/answer.txt")
+    assert asyncio.run(read_answer(Files(own="own", output="stray"), elsewhere)) == "own"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "first"),
+    [
+        ("Write {output_dir}/answer.txt.", "/testbed/output/answer.txt"),
+        ("Write to `{working_dir}/answer.txt` and look at it", "/testbed/answer.txt"),
+        ("Save it as /data/results/answer.txt", "/data/results/answer.txt"),
+        ("Not /data/answer.txt.gz, nor my/answer.txt, nor /answer.txt/x", "/testbed/output/answer.txt"),
+        ("No place at all", "/testbed/output/answer.txt"),
+    ],
+)
+def test_the_places_of_an_answer_begin_with_the_one_that_is_named(prompt: str, first: str) -> None:
+    assert PromptConfig("s", prompt).answer_files[0] == first
+    assert {"/testbed/output/answer.txt", "/testbed/answer.txt"} <= {*PromptConfig("s", prompt).answer_files}

@@ -123,7 +123,7 @@ def test_inputs_of_another_kind_are_refused_in_a_sentence() -> None:
         ({"tools": "ls"}, "tools takes functions of yours"),
         ({"command_timeout": 0}, "command_timeout is a number of seconds above zero, not 0."),
         ({"command_timeout": "2m"}, "command_timeout is a number of seconds"),
-        ({"nudges": -1}, "nudges is a whole number of at least zero, not -1."),
+        ({"nudges": -1}, 'nudges is a whole number of at least zero or "all", not -1.'),
         ({"retries": 5}, r"retries is a RetryPolicy\(...\), not 5."),
     ],
     ids=lambda value: str(value)[:40],

@@ -1,0 +1,67 @@
+"""The prompts of the paper's own package, read where it is installed. None of its texts is part of this package."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from llm_sandbox_nb.agent.errors import InputError
+from llm_sandbox_nb.agent.prompts import PromptConfig, load_prompts
+
+WhosePrompts = Literal["own", "original"]
+_PACKAGE, _MODULE, _VERSION = "llm-in-sandbox", "llm_in_sandbox", "0.2.0"
+ORIGINAL = f"{_PACKAGE} {_VERSION}"
+"""The package, as a record of its prompts names it."""
+_INSTALL = "run `pip install 'llm-sandbox-nb[original]'`"
+
+
+def original_folder() -> Path:
+    """The folder of the original package. Nothing of it is imported.
+
+    Raises:
+        InputError: it is not installed, or another version is.
+    """
+    spec = importlib.util.find_spec(_MODULE)
+    try:
+        version = metadata.version(_PACKAGE)
+    except metadata.PackageNotFoundError:
+        version = ""
+    if not version or spec is None or not spec.submodule_search_locations:
+        raise InputError(f"The original prompts are those of {ORIGINAL}, which is not installed: {_INSTALL}.")
+    if version != _VERSION:
+        raise InputError(
+            f"The original prompts are those of {ORIGINAL}, and {version} is installed: {_INSTALL}."
+        )
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def original_prompts() -> PromptConfig:
+    """The prompts with which the original package's `run` asks.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    return as_original(load_prompts(original_folder() / "config" / "general.yaml"))
+
+
+def as_original(prompts: PromptConfig) -> PromptConfig:
+    """Prompts of the original package: they are rendered as it does it, and a record says whose they are."""
+    return replace(prompts, braces="doubled", source=ORIGINAL)
+
+
+def chosen_prompts(whose: str, source: str | Path | PromptConfig | None = None) -> PromptConfig:
+    """The prompts that were asked for: `own`, which a file may replace, or `original`.
+
+    Raises:
+        InputError: they are not there, or both were named.
+    """
+    if whose == "own":
+        return load_prompts(source)
+    if whose != "original":
+        raise InputError(f"prompts is own or original, not {whose!r:.80}.")
+    if source is not None:
+        raise InputError("There are two kinds of prompts: leave out prompt_config, or prompts=original.")
+    return original_prompts()
