@@ -157,12 +157,12 @@ class Executor(HostPipe):
                 self.history = HistoryService(self, self.shell, self.watcher, self.epoch)
             kind = CheckpointRequest if operation == "checkpoint" else RestoreRequest
             return kind(self.history, number, params)
-        if operation == "connection":
-            from .door import ConnectionRequest
+        if operation in ("connection", "hand_out"):
+            from .door import ConnectionRequest, HandOutRequest
 
-            connection = ConnectionRequest(self, number, params)
-            connection.door = self.open_door(0)
-            return connection
+            of_door = (HandOutRequest if operation == "hand_out" else ConnectionRequest)(self, number, params)
+            of_door.door = self.open_door(0)
+            return of_door
         assert operation == "terminal", operation
         from .terminal import TerminalRequest
 

@@ -97,13 +97,18 @@ class HostRule:
         return f"{'!' * self.denies}{'*.' * self.below}{host}{port}"
 
 
+PUBLIC = HostRule("public")
+"""Lets a connection through where the whole internet is allowed."""
+
+
 class Policy:
     """The whole list. It may grow while a run waits for a person: see `permit`."""
 
-    def __init__(self, entries: Iterable[str]) -> None:
-        """`entries` as `checked_entries` takes them. Raises ValueError."""
+    def __init__(self, entries: Iterable[str] = (), *, public: bool = False) -> None:
+        """`entries` as `checked_entries` takes them; `public`: every host with a public address. Raises ValueError."""
         self.entries = checked_entries(entries)
         self.rules = rules_of(self.entries)
+        self.public = public
         self._once: list[HostRule] = []
 
     def permit(self, entry: str, *, once: bool = False) -> None:
@@ -126,6 +131,8 @@ class Policy:
             raise PolicyRefusalError(f"the list denies it ({denied})")
         if matching:
             return next((rule for rule in matching if rule.port is not None), matching[0])
+        if self.public:
+            return PUBLIC
         for rule in self._once:
             if rule.matches(host, port):
                 self._once.remove(rule)

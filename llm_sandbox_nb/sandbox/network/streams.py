@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 import struct
 from typing import Protocol
 
+LAST_WORDS = 5.0
+"""Seconds for which a program may still send when its reply is over."""
 _PIECE = 256 * 1024
 _HELLO_MOST = 64 * 1024
 _SERVER_NAME, _ENCRYPTED_HELLO = 0, 0xFE0D
@@ -37,8 +40,65 @@ class ClosableStream(Stream, Protocol):
         ...
 
 
+class CountingStream(Stream, Protocol):
+    """A connection to a server outside."""
+
+    sent: int
+    received: int
+
+    def abort(self) -> None:
+        """Close it at once."""
+        ...
+
+
+class PlainSocket:
+    """A connection without TLS, straight on its socket: a program's that was handed out of a sandbox, or a server's."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self._socket = connection
+        self._loop = asyncio.get_running_loop()
+        self.sent = 0
+        self.received = 0
+
+    async def read(self) -> bytes:
+        """See `Stream`."""
+        try:
+            data = await self._loop.sock_recv(self._socket, _PIECE)
+        except OSError:
+            return b""
+        self.received += len(data)
+        return data
+
+    async def write(self, data: bytes) -> None:
+        """See `Stream`."""
+        self.sent += len(data)
+        try:
+            await self._loop.sock_sendall(self._socket, data)
+        except OSError as error:
+            raise ConnectionError("the other side has closed the connection") from error
+
+    async def end_writing(self) -> None:
+        """See `Stream`."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
+    async def close(self) -> None:
+        """See `ClosableStream`. What a program still sends is read: else it would not get the end of its reply."""
+        await self.end_writing()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS):
+                while await self.read():
+                    pass
+        self.abort()
+
+    def abort(self) -> None:
+        """Close it at once."""
+        self._socket.close()
+
+
 class SocketStream:
-    """A connection to a server outside, which counts its bytes."""
+    """A connection to a server outside, with TLS."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -70,7 +130,7 @@ class SocketStream:
             with contextlib.suppress(OSError):
                 self._writer.write_eof()
 
-    def close(self) -> None:
+    def abort(self) -> None:
         """Close it at once."""
         self._writer.transport.abort()
 
