@@ -81,7 +81,9 @@ def with_connections(events: list[dict[str, Any]], made: list[dict[str, Any]]) -
         step = event.get("step") or step
         if event["kind"] == "call.finished":
             for one in (one for one in made if one["step"] == step):
-                connection = ev.ConnectionMade(line=f"{one['host']}:443", port=443, parent=found[-1]["id"], **one)
+                connection = ev.ConnectionMade(
+                    line=f"{one['host']}:443", port=443, parent=found[-1]["id"], **one
+                )
                 found.append(json.loads(ev.dump_event(connection)))
                 head = str(connection.id)
     return found

@@ -80,7 +80,11 @@ def _hosts_of(action: Action) -> Iterator[str]:
     for host in _URL_HOST.findall(action.text):
         yield host.lower()
     for command in action.commands:
-        if command.words and command.words[0] in ("scp", "rsync") and (found := _REMOTE.match(command.words[-1])):
+        if (
+            command.words
+            and command.words[0] in ("scp", "rsync")
+            and (found := _REMOTE.match(command.words[-1]))
+        ):
             yield found[1].lower()
 
 
