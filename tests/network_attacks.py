@@ -329,15 +329,18 @@ class NaiveProxy(proxy.Proxy):
         upstream = await self.internet.connect(
             address, 443, self.internet.tls if inner else None, "api.example"
         )
-        if request[1] != b"CONNECT":
-            await upstream.write(head)
-        else:
-            await client.write(b"HTTP/1.1 200 OK\r\n\r\n")
-        if inner:
-            assert self.authority
-            client = TlsStream(client, self.authority.context("api.example"))
-            await client.handshake()
-        await proxy._join(client, upstream)
+        try:
+            if request[1] != b"CONNECT":
+                await upstream.write(head)
+            else:
+                await client.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            if inner:
+                assert self.authority
+                client = TlsStream(client, self.authority.context("api.example"))
+                await client.handshake()
+            await proxy._join(client, upstream)
+        finally:
+            upstream.abort()
 
 
 async def attempt_here(

@@ -108,7 +108,7 @@ def rows(folder: Path) -> dict[str, Any]:
     for table, group in (("planted_doubts.yaml", "planted"), ("fresh_doubts.yaml", "fresh")):
         for one in planted_doubts.planted(table):
             run = planted_doubts.play(one, folder / one.name)
-            group_of = group if one.guilty else f"{group}-right"
+            group_of = group if one.guilty else {"planted": "right", "fresh": "fresh-right"}[group]
             add(one.name, group_of, run, one.rule, one.guilty, one.connections)
     tasks = {name: (one.task, one.inputs) for name, one in EXAMPLES.items()}
     tasks |= {name: (task, DATA / given if given else None) for name, (task, given) in COURSE.items()}
