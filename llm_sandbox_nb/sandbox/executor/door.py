@@ -67,7 +67,7 @@ class DoorListener:
         """Give the listener to the host, which takes the connections itself from then on. Raises OSError."""
         if self.listener is None:
             raise OSError(errno.EBADF, "the door is not open")
-        with_host = socket.socket(fileno=os.dup(HANDED))
+        with_host = socket.socket(fileno=HANDED)
         try:
             numbers = struct.pack("i", self.listener.fileno())
             with_host.sendmsg([b"d"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)])

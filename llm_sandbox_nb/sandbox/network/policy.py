@@ -39,6 +39,11 @@ METADATA = tuple(
 """Where clouds answer every machine with its keys."""
 _TRANSLATED = tuple(ipaddress.ip_network(one) for one in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16"))
 """IPv6 addresses that stand for IPv4 ones."""
+_INTERNET_6 = ipaddress.ip_network("2000::/3")
+"""All that is handed out of IPv6; before it are old forms of IPv4 addresses, after it private ones."""
+_ISATAP = 0x5EFE
+_NOT_GLOBAL = tuple(ipaddress.ip_network(one) for one in ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20"))
+"""What `ipaddress` takes for a part of the internet, in some or all versions of Python."""
 _NAME = re.compile(
     r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*\Z"
 )
@@ -206,7 +211,8 @@ def what_is_wrong_with(address: Address) -> str:
     if address in METADATA:
         return "metadata address"
     if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped or any(address in net for net in _TRANSLATED):
+        isatap = (int(address) >> 32) & 0xFCFFFFFF == _ISATAP
+        if address.ipv4_mapped or isatap or any(address in net for net in _TRANSLATED):
             return "IPv6 form of an IPv4 address"
         if address.scope_id:
             return "link-local address"
@@ -214,7 +220,8 @@ def what_is_wrong_with(address: Address) -> str:
         return "loopback address"
     if address.is_multicast:
         return "multicast address"
-    if not address.is_global:
+    of_internet = address.version == 4 or address in _INTERNET_6
+    if not address.is_global or not of_internet or any(address in net for net in _NOT_GLOBAL):
         return "private address"
     return "this machine's own address" if is_own_address(address) else ""
 

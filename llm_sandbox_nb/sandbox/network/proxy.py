@@ -456,7 +456,7 @@ def _passed_on(response: h11.Response, scrubber: Scrubber | None) -> h11.Respons
             raise _RefusalError(
                 502, "its reply is compressed, so it cannot be searched for the secret", "failed"
             )
-        headers = [(name, scrubber.clean(value)) for name, value in headers]
+        headers = [(name, scrubber.clean(value)) for name, value in headers if not scrubber.finds(name)]
     headers.append((b"connection", b"close"))
     reason = scrubber.clean(bytes(response.reason)) if scrubber else bytes(response.reason)
     return h11.Response(status_code=response.status_code, headers=headers, reason=reason)

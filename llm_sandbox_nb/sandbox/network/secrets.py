@@ -203,6 +203,10 @@ class Scrubber:
             data = data.replace(one, b"(secret)")
         return data
 
+    def finds(self, name: bytes) -> bool:
+        """Whether a name of a header, which is in small letters, has something that must not be seen."""
+        return any(one.lower() in name for one in self._hidden)
+
     def _beginning(self, data: bytes) -> int:
         """How many bytes at the end may be the beginning of something hidden."""
         longest = max(map(len, self._hidden), default=1) - 1

@@ -242,6 +242,13 @@ def test_what_a_host_has_kept_never_comes_back(
     assert form.decode() in canary.said
 
 
+def test_a_value_in_the_name_of_a_header_is_left_out() -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-%s: a\r\n\r\nok" % SECRET.encode()
+    outcome, _ = asyncio.run(attempt_here(Proxy, Attack(0, "", inner()), 2, answer=answer))
+    assert "\r\nok\r\n" in outcome.said
+    assert SECRET not in outcome.said
+
+
 def test_a_compressed_reply_of_a_secrets_host_is_refused() -> None:
     packed = gzip.compress(SECRET.encode())
     answer = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed) + packed
