@@ -102,7 +102,7 @@ class DoorConnection:
             await self._put(_RECORD.pack(b"a", used))
         return data
 
-    async def write(self, data: bytes) -> None:
+    async def write(self, data: bytes | memoryview) -> None:
         """Send bytes to the program; returns when there is room for more.
 
         Raises:

@@ -37,6 +37,7 @@ from llm_sandbox_nb.sandbox.network.streams import (
     PrefixedStream,
     Stream,
     TlsStream,
+    pass_on,
     read_hello,
 )
 
@@ -421,8 +422,12 @@ async def _reply(
     """The reply; whether both sides speak WebSocket from now on."""
     import h11
 
+    left = None
     while True:
         event = server.next_event()
+        if event is h11.NEED_DATA and left:
+            await _pass_rest(upstream, client, left)
+            return False
         if event is h11.NEED_DATA:
             async with asyncio.timeout(IDLE_TIME):
                 data = await upstream.read()
@@ -433,7 +438,10 @@ async def _reply(
                 return True
         elif isinstance(event, h11.Response):
             await _send(speaker, client, _passed_on(event, scrubber))
+            if scrubber is None:
+                left = next((int(value) for name, value in event.headers if name == b"content-length"), None)
         elif isinstance(event, h11.Data):
+            left = left and left - len(event.data)
             data = bytes(event.data) if scrubber is None else scrubber.feed(bytes(event.data))
             await _send(speaker, client, h11.Data(data=data))
         elif isinstance(event, h11.EndOfMessage):
@@ -443,6 +451,15 @@ async def _reply(
             return False
         else:
             raise ConnectionError("the server has closed the connection")
+
+
+async def _pass_rest(upstream: Stream, client: Stream, left: int) -> None:
+    """The rest of a body whose length is known and which nobody has to look at."""
+    watch = _Watch()
+    passing = pass_on(upstream, client, most=left, heard=watch.heard)
+    (passed,) = await _first_failure(passing, watching=watch.wait())
+    if passed < left:
+        raise ConnectionError("the server has closed the connection")
 
 
 def _passed_on(response: h11.Response, scrubber: Scrubber | None) -> h11.Response:
@@ -501,34 +518,45 @@ async def _send(speaker: h11.Connection, stream: Stream, *events: h11.Event) -> 
 
 async def _join(client: Stream, upstream: Stream) -> None:
     """Pass bytes in both directions until both have ended, or nothing has come for long."""
-    heard = time.monotonic()
+    watch = _Watch()
 
-    async def pass_on(source: Stream, target: Stream) -> None:
-        nonlocal heard
-        while data := await source.read():
-            heard = time.monotonic()
-            await target.write(data)
+    async def to_end(source: Stream, target: Stream) -> int:
+        passed = await pass_on(source, target, heard=watch.heard)
         await target.end_writing()
+        return passed
 
-    async def watch() -> None:
-        while (left := heard + IDLE_TIME - time.monotonic()) > 0:  # noqa: ASYNC110 - what is heard is no event
+    await _first_failure(to_end(client, upstream), to_end(upstream, client), watching=watch.wait())
+
+
+class _Watch:
+    """Fails when nothing was heard for long."""
+
+    def __init__(self) -> None:
+        self._at = time.monotonic()
+
+    def heard(self) -> None:
+        """Something was."""
+        self._at = time.monotonic()
+
+    async def wait(self) -> int:
+        """Wait for silence. Raises TimeoutError."""
+        while (left := self._at + IDLE_TIME - time.monotonic()) > 0:  # noqa: ASYNC110 - what is heard is no event
             await asyncio.sleep(left)
         raise TimeoutError("it was silent for too long")
 
-    await _first_failure(pass_on(client, upstream), pass_on(upstream, client), watching=watch())
 
-
-async def _first_failure(*works: Awaitable[None], watching: Awaitable[None]) -> None:
-    """Do all works; the first that fails, or the watch, ends them all."""
-    tasks: list[asyncio.Future[None]] = [asyncio.ensure_future(one) for one in works]
+async def _first_failure(*works: Awaitable[int], watching: Awaitable[int]) -> list[int]:
+    """What all works return; the first that fails, or the watch, ends them all."""
+    tasks: list[asyncio.Future[int]] = [asyncio.ensure_future(one) for one in works]
     watch = asyncio.ensure_future(watching)
     try:
-        pending: Iterable[asyncio.Future[None]] = tasks
+        pending: Iterable[asyncio.Future[int]] = tasks
         while pending:
             done, rest = await asyncio.wait({*pending, watch}, return_when=asyncio.FIRST_COMPLETED)
             for one in done:
                 one.result()
             pending = rest - {watch}
+        return [one.result() for one in tasks]
     finally:
         for one in (*tasks, watch):
             one.cancel()

@@ -7,6 +7,7 @@ import contextlib
 import socket
 import ssl
 import struct
+from collections.abc import Callable
 from typing import Protocol
 
 LAST_WORDS = 5.0
@@ -23,8 +24,8 @@ class Stream(Protocol):
         """The next bytes; empty at the end."""
         ...
 
-    async def write(self, data: bytes) -> None:
-        """Send bytes; returns when there is room for more. Raises ConnectionError."""
+    async def write(self, data: bytes | memoryview) -> None:
+        """Send bytes, which may change once it returns; that is when there is room for more. Raises ConnectionError."""
         ...
 
     async def end_writing(self) -> None:
@@ -70,7 +71,16 @@ class PlainSocket:
         self.received += len(data)
         return data
 
-    async def write(self, data: bytes) -> None:
+    async def read_into(self, buffer: memoryview) -> int:
+        """Like `read`, without a copy: how many bytes are in the buffer now."""
+        try:
+            size = await self._loop.sock_recv_into(self._socket, buffer)
+        except OSError:
+            return 0
+        self.received += size
+        return size
+
+    async def write(self, data: bytes | memoryview) -> None:
         """See `Stream`."""
         self.sent += len(data)
         try:
@@ -115,10 +125,10 @@ class SocketStream:
         self.received += len(data)
         return data
 
-    async def write(self, data: bytes) -> None:
+    async def write(self, data: bytes | memoryview) -> None:
         """See `Stream`."""
         self.sent += len(data)
-        self._writer.write(data)
+        self._writer.write(bytes(data))  # it keeps what does not leave at once
         try:
             await self._writer.drain()
         except (OSError, ssl.SSLError) as error:
@@ -188,7 +198,7 @@ class TlsStream:
             except ssl.SSLError:
                 return b""
 
-    async def write(self, data: bytes) -> None:
+    async def write(self, data: bytes | memoryview) -> None:
         """See `Stream`."""
         view = memoryview(data)
         while view:
@@ -213,6 +223,31 @@ class TlsStream:
         data = await self._stream.read()
         self._in.write(data)
         return bool(data)
+
+
+async def pass_on(
+    source: Stream, target: Stream, *, most: int | None = None, heard: Callable[[], None] = lambda: None
+) -> int:
+    """Pass bytes on until `source` ends, at most so many; `heard` is called for each piece.
+
+    Returns:
+        How many.
+    """
+    passed = 0
+    buffer = memoryview(bytearray(_PIECE)) if isinstance(source, PlainSocket) else None
+    while most is None or passed < most:
+        left = _PIECE if most is None else min(most - passed, _PIECE)
+        piece: bytes | memoryview
+        if buffer is not None and isinstance(source, PlainSocket):
+            piece = buffer[: await source.read_into(buffer[:left])]
+        else:
+            piece = (await source.read())[:left]
+        if not piece:
+            break
+        heard()
+        await target.write(piece)
+        passed += len(piece)
+    return passed
 
 
 class NoTlsError(Exception):
