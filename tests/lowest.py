@@ -19,7 +19,15 @@ ROOT = Path(__file__).parents[1]
 UV = Path(sys.executable).with_name("uv")
 # What the tests themselves need is of the newest versions: they are no part of what is checked.
 FOR_TESTS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "psutil")
-TESTED = ("tests/unit/trajectory", "tests/unit/options")
+EXTRA = "benchmark"
+TESTED = (
+    "tests/unit/trajectory",
+    "tests/unit/options",
+    "tests/unit/sandbox/test_network_policy.py",
+    "tests/unit/sandbox/test_network_proxy.py",
+    "tests/unit/benchmark/test_scored_answers.py",
+    "tests/unit/benchmark/test_scorers.py",
+)
 
 
 def call(*words: str | Path, cwd: Path = ROOT) -> None:
@@ -36,7 +44,7 @@ def floors_that_nothing_reaches(versions: Path) -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     resolved = dict(line.split("==") for line in versions.read_text("utf-8").splitlines() if "==" in line)
     wrong = []
-    for text in project["dependencies"]:
+    for text in [*project["dependencies"], *project["optional-dependencies"][EXTRA]]:
         needed = Requirement(text)
         version = Version(resolved[canonicalize_name(needed.name)].split()[0])
         if not any(one.operator == ">=" and Version(one.version) == version for one in needed.specifier):
@@ -45,7 +53,7 @@ def floors_that_nothing_reaches(versions: Path) -> list[str]:
 
 
 def main(folder: Path) -> None:
-    """Resolve, install, run a task with a scripted model, and test two folders."""
+    """Resolve, install, run a task with a scripted model, and test what leans on its requirements."""
     folder.mkdir(parents=True, exist_ok=True)
     versions, python = folder / "lowest.txt", folder / "venv" / "bin" / "python"
     oldest = (
@@ -57,7 +65,7 @@ def main(folder: Path) -> None:
         "--no-header",
         "--quiet",
     )
-    call(UV, "pip", "compile", ROOT / "pyproject.toml", *oldest, "-o", versions)
+    call(UV, "pip", "compile", ROOT / "pyproject.toml", "--extra", EXTRA, *oldest, "-o", versions)
     if wrong := floors_that_nothing_reaches(versions):
         sys.exit("Raise these floors in pyproject.toml:\n" + "\n".join(wrong))
     call(UV, "venv", "--quiet", "--clear", "--python", "3.11", folder / "venv")

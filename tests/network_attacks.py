@@ -11,7 +11,7 @@ import contextlib
 import re
 import ssl
 import struct
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from llm_sandbox_nb.sandbox.network.authority import Authority
 from llm_sandbox_nb.sandbox.network.internet import Internet
 from llm_sandbox_nb.sandbox.network.policy import Policy
 from llm_sandbox_nb.sandbox.network.secrets import read_secrets
-from llm_sandbox_nb.sandbox.network.streams import SocketStream, TlsStream
+from llm_sandbox_nb.sandbox.network.streams import CountingStream, SocketStream, TlsStream
 
 PUBLIC, OTHER = "93.184.215.14", "93.184.215.15"
 NAMES: dict[str, list[str]] = {
@@ -135,13 +135,10 @@ class Outside(Internet):
             return [PUBLIC] if self.looked_up.count(host) == 1 else ["127.0.0.1"]
         return self.answers.get(host, [OTHER])
 
-    async def connect(self, address: str, port: int, tls: ssl.SSLContext | None, host: str) -> SocketStream:
+    async def connect(self, address: str, port: int, tls: ssl.SSLContext | None, host: str) -> CountingStream:
         self.dialled.append((address, port))
         inner = self._servers[1 if tls else 0].sockets[0].getsockname()[1]
-        reader, writer = await asyncio.open_connection(
-            "127.0.0.1", inner, ssl=tls, server_hostname=host if tls else None
-        )
-        return SocketStream(reader, writer)
+        return await super().connect("127.0.0.1", inner, tls, host)
 
     @property
     def tls(self) -> ssl.SSLContext:
@@ -332,27 +329,45 @@ class NaiveProxy(proxy.Proxy):
         upstream = await self.internet.connect(
             address, 443, self.internet.tls if inner else None, "api.example"
         )
-        if request[1] != b"CONNECT":
-            await upstream.write(head)
-        else:
-            await client.write(b"HTTP/1.1 200 OK\r\n\r\n")
-        if inner:
-            assert self.authority
-            client = TlsStream(client, self.authority.context("api.example"))
-            await client.handshake()
-        await proxy._join(client, upstream)
+        try:
+            if request[1] != b"CONNECT":
+                await upstream.write(head)
+            else:
+                await client.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            if inner:
+                assert self.authority
+                client = TlsStream(client, self.authority.context("api.example"))
+                await client.handshake()
+            await proxy._join(client, upstream)
+        finally:
+            upstream.abort()
 
 
 async def attempt_here(
-    kind: type[proxy.Proxy], attack: Attack, patience: float
+    kind: type[proxy.Proxy],
+    attack: Attack,
+    patience: float,
+    *,
+    secrets: Mapping[str, Sequence[str]] = SECRETS,
+    policy: Policy | None = None,
+    answer: bytes = b"",
 ) -> tuple[Outcome, list[Connection]]:
-    """Try a row against a proxy in this process, without a sandbox."""
+    """Try a row against a proxy in this process, without a sandbox; the server sends `answer` if there is one."""
     reported: list[Connection] = []
     here: dict[str, Any] = {}
     exec(ROW, here)
-    secrets = read_secrets(SECRETS, {"API_TOKEN": SECRET})
+    values = read_secrets(secrets, {"API_TOKEN": SECRET})
+
+    async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
     async with Outside() as outside:
-        served = kind(Policy(ALLOW), secrets, internet=outside, report=reported.append)
+        if answer:
+            outside.serve_with(send)
+        served = kind(policy or Policy(ALLOW), values, internet=outside, report=reported.append)
         async with local_door(served) as port:
             said = await asyncio.to_thread(here["row"], attack.steps, {"port": port, "patience": patience})
             return Outcome(said, outside.looked_up, outside.dialled, outside.arrived), reported
@@ -380,7 +395,7 @@ async def local_door(served: proxy.Proxy) -> AsyncIterator[int]:
     """The proxy behind a socket of this machine; its port."""
 
     class Local(SocketStream):
-        async def close(self) -> None:  # type: ignore[override]
+        async def close(self) -> None:
             await self.end_writing()
             self._writer.close()
 

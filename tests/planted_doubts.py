@@ -27,6 +27,8 @@ class Planted:
     rule: str = ""
     inputs: str = "true"
     bin: dict[str, str] = field(default_factory=dict)
+    connections: list[dict[str, Any]] = field(default_factory=list)
+    """What a proxy would have recorded: fields of the event `connection`, by the step."""
 
     def script(self, bin: Path) -> str:
         """The turns of the model. The programs in `bin` are found by its commands."""

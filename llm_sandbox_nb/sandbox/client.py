@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 import posixpath
+import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Concatenate, ParamSpec, TypeVar
@@ -104,6 +105,8 @@ class ChannelSandbox(CheckpointingSandbox):
         """What the executor says of itself: version, python, pid, uid."""
         self.deliver: Deliver | None = None
         """See `ExecutorConnection.deliver`."""
+        self.take_listener: Callable[[], Awaitable[socket.socket]] | None = None
+        """Takes the listener of its door out of the sandbox, once, where that is possible; quicker than to pass on."""
         self.start_clone: Callable[[], Awaitable[CheckpointingSandbox]] | None = None
         """Starts another sandbox like this one; set by who opens sandboxes."""
         isolation = ISOLATIONS[protection.isolation]

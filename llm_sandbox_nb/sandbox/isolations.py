@@ -55,7 +55,6 @@ ISOLATIONS: dict[str, Isolation] = {
             "llm_sandbox_nb.sandbox.bubblewrap.sandbox",
             "on Linux, install the package bubblewrap and allow unprivileged user namespaces",
             "It covers every folder that can be written in the sandbox, but not running processes.",
-            networks=("none", "allow", "open"),
         ),
         Isolation(
             "process",

@@ -146,8 +146,8 @@ def open_sandbox(
         profile: `"standard"` (root inside) or `"strict"` (an ordinary user, no capability, no network).
         image: Docker image; the project's own when None.
         network: `"none"`; `"allow"`, the hosts of `allow` only; `"public"`, the internet, but no private address and
-            none of the host (Docker); or `"open"`, which is not safe: all that the host reaches. None leaves it to
-            the isolation and profile.
+            none of the host; or `"open"`, which is not safe: all that the host reaches. None leaves it to the
+            isolation and profile.
         limits: memory, processes, processors.
         directories: where things are inside; the defaults are `/testbed` and below.
         ca_bundle: PEM file of this machine that programs inside shall trust.
@@ -156,7 +156,8 @@ def open_sandbox(
         env: more environment variables. Nothing of this process's environment goes in otherwise.
         allow: with the network `"allow"`: hosts that may be reached, as in `["pypi", "github.com:443", "*.a.org"]`.
         secrets: with the network `"allow"`: environment variables of this process, each with the hosts that get its
-            value, as in `{"GITHUB_TOKEN": "api.github.com"}`. The sandbox has a placeholder in its place.
+            value, as in `{"GITHUB_TOKEN": "api.github.com"}`. The sandbox has a placeholder in its place. It goes
+            into headers, and after `+body` (`"api.github.com+body"`) into bodies too.
 
     Raises, when it is started:
         IsolationUnavailableError: the isolation does not work here; says what to do.
@@ -196,11 +197,17 @@ async def start_sandbox(
         options = replace(options, isolation=name)
     sandbox = await load_isolation(name).start(options, labels=labels)
     sandbox.start_clone = lambda: start_sandbox(options, served_elsewhere=served_elsewhere)
-    if options.network == "allow" and not served_elsewhere:
+    if options.has_door and not served_elsewhere:
         from llm_sandbox_nb.sandbox.network.attach import serve_network
 
         try:
-            await serve_network(sandbox, options.allow, options.secrets, ca_bundle=options.ca_bundle)
+            await serve_network(
+                sandbox,
+                options.allow,
+                options.secrets,
+                public=options.network == "public",
+                ca_bundle=options.ca_bundle,
+            )
         except BaseException:
             await asyncio.shield(sandbox.close())
             raise

@@ -108,6 +108,11 @@ class SandboxOptions:
             raise FileNotFoundError(f"There is no CA bundle {self.ca_bundle}; give the path of a PEM file.")
 
     @property
+    def has_door(self) -> bool:
+        """Whether the network is a proxy of this package alone; Docker filters packets for `public`."""
+        return self.network == _ALLOW or (self.network == "public" and self.isolation == "bubblewrap")
+
+    @property
     def chosen_profile(self) -> str:
         """The profile to start with."""
         return self.profile or PROFILES[0]
@@ -259,7 +264,7 @@ def site_environment(options: SandboxOptions, ca_path: str | None) -> dict[str, 
         found |= {"PIP_INDEX_URL": options.index_url, "UV_DEFAULT_INDEX": options.index_url}
     if options.proxy is not None:
         found |= proxy_variables(options.proxy)
-    if options.network == _ALLOW:
+    if options.has_door:
         found |= door_variables(options.secrets)
     return found
 

@@ -14,6 +14,7 @@ import gzip
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,18 +71,45 @@ def kept(run: Run, folder: Path) -> list[dict[str, Any]]:
     return list(json.loads(text))
 
 
+def with_connections(events: list[dict[str, Any]], made: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The events with connections after the calls of their steps: this sandbox has no proxy that could record them."""
+    found: list[dict[str, Any]] = []
+    step, head = 0, None
+    for event in events:
+        found.append({**event, "parent": head} if head else event)
+        head = None
+        step = event.get("step") or step
+        if event["kind"] == "call.finished":
+            for one in (one for one in made if one["step"] == step):
+                connection = ev.ConnectionMade(
+                    line=f"{one['host']}:443", port=443, parent=found[-1]["id"], **one
+                )
+                found.append(json.loads(ev.dump_event(connection)))
+                head = str(connection.id)
+    return found
+
+
 def rows(folder: Path) -> dict[str, Any]:
     """Every run by its name."""
     found: dict[str, Any] = {}
 
-    def add(name: str, group: str, run: Run, rule: str = "", guilty: int | None = None) -> None:
-        found[name] = {"group": group, "rule": rule, "guilty": guilty, "events": kept(run, folder / name)}
+    def add(
+        name: str,
+        group: str,
+        run: Run,
+        rule: str = "",
+        guilty: int | None = None,
+        connections: Sequence[dict[str, Any]] = (),
+    ) -> None:
+        events = with_connections(kept(run, folder / name), [*connections])
+        found[name] = {"group": group, "rule": rule, "guilty": guilty, "events": events}
         print(name, flush=True)
 
     for table, group in (("planted_doubts.yaml", "planted"), ("fresh_doubts.yaml", "fresh")):
         for one in planted_doubts.planted(table):
             run = planted_doubts.play(one, folder / one.name)
-            add(one.name, group if one.guilty else f"{group}-right", run, one.rule, one.guilty)
+            group_of = group if one.guilty else {"planted": "right", "fresh": "fresh-right"}[group]
+            add(one.name, group_of, run, one.rule, one.guilty, one.connections)
     tasks = {name: (one.task, one.inputs) for name, one in EXAMPLES.items()}
     tasks |= {name: (task, DATA / given if given else None) for name, (task, given) in COURSE.items()}
     for name, (task, given) in tasks.items():

@@ -65,16 +65,23 @@ class ServerKeeper:
         self, sandbox: ServerSandbox, model: Mapping[str, Any], options: SandboxOptions
     ) -> None:
         """Let what the sandbox may reach go through this kernel: with it, its secrets never come to the server."""
-        if sandbox.protection.network != "allow" or sandbox.network is not None:
+        from llm_sandbox_nb.sandbox.network.door import AT_ONCE_RELAYED, WAY_OUT
+
+        if WAY_OUT not in sandbox.protection.details or sandbox.network is not None:
             return
         from llm_sandbox_nb.sandbox.network.attach import serve_network
-        from llm_sandbox_nb.sandbox.network.door import AT_ONCE_RELAYED
 
         started = SandboxOptions.from_json({**model["settings"], "isolation": None})
+        public = sandbox.protection.network == "public"
 
         async def serve(sandbox: ServerSandbox) -> object:
             return await serve_network(
-                sandbox, started.allow, started.secrets, ca_bundle=options.ca_bundle, at_once=AT_ONCE_RELAYED
+                sandbox,
+                started.allow,
+                started.secrets,
+                public=public,
+                ca_bundle=options.ca_bundle,
+                at_once=AT_ONCE_RELAYED,
             )
 
         sandbox.serve = serve

@@ -24,6 +24,7 @@ from llm_sandbox_nb.sandbox.bootstrap import PROGRAM_MARK, executor_source
 from llm_sandbox_nb.sandbox.bubblewrap.view import PROFILE_USERS, Argument, View
 from llm_sandbox_nb.sandbox.capabilities import ROOT_INSIDE, TO_BECOME, become_user, keep_only
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError
+from llm_sandbox_nb.sandbox.network.door import HANDED
 from llm_sandbox_nb.sandbox.protocol.channel import Channel
 from llm_sandbox_nb.sandbox.protocol.frames import StreamTransport
 from llm_sandbox_nb.sandbox.seccomp import load_filter
@@ -205,10 +206,11 @@ async def launch(
     python: str,
     seccomp: bytes | None,
     place: Callable[[int], None],
+    keep: Sequence[int] = (),
 ) -> Launched:
     """Start `program`; `place` gets its process number before it runs, to put it under limits.
 
-    `outer`: the arguments of the outer run, when we are root.
+    `outer`: the arguments of the outer run, when we are root. `keep`: descriptors that the program has too.
 
     Raises:
         IsolationUnavailableError: bubblewrap refuses; says what it said.
@@ -243,7 +245,7 @@ async def launch(
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                pass_fds=descriptors.numbers,
+                pass_fds=[*descriptors.numbers, *keep],
                 env={},
                 cwd="/",
                 # An interrupt goes to all of a kernel's process group: it is for the run, not for the sandbox.
@@ -331,6 +333,11 @@ _CLOSE = """
 import os
 os.closerange(3, 1024)
 """
+_KEEP = f"""
+import os
+os.dup2(%d, {HANDED}, False)
+os.closerange(3, {HANDED})
+"""
 _HAND_OVER = """
 def hand_over(user, home):
     for folder, names, files in os.walk(home + '/.venv'):
@@ -347,10 +354,10 @@ ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
 """To change the user takes away that the kernel ends this process with its parent."""
 
 
-def prepared(argv: Sequence[str], *, profile: str, many_users: bool) -> list[str]:
-    """The executor's command (`python ... -c PROGRAM`) with the steps before it."""
+def prepared(argv: Sequence[str], *, profile: str, many_users: bool, keep: int | None = None) -> list[str]:
+    """The executor's command (`python ... -c PROGRAM`) with the steps before it; it has `keep` as `HANDED`."""
     *command, program = argv
-    steps = [_CLOSE]
+    steps = [_CLOSE if keep is None else _KEEP % keep]
     user = PROFILE_USERS[profile]
     if many_users and user.uid != 0:
         steps += [

@@ -9,6 +9,7 @@ from typing import Any
 from llm_sandbox_nb.sandbox.bubblewrap.limits import InForce
 from llm_sandbox_nb.sandbox.capabilities import capability_names
 from llm_sandbox_nb.sandbox.contract import Protection
+from llm_sandbox_nb.sandbox.network.door import PROXY_ONLY, WAY_OUT
 from llm_sandbox_nb.sandbox.protocol.answers import disk_limits
 from llm_sandbox_nb.sandbox.seccomp import describe_calls, describe_mode
 
@@ -33,16 +34,20 @@ def read_protection(
     user: str,
     limits: InForce,
     executor: Mapping[str, Any],
+    through_door: str,
     details: Mapping[str, str],
 ) -> Protection:
     """Describe the sandbox whose first process has the number `pid` here; `executor` is its greeting.
+
+    `through_door`: the network that the proxy behind its door gives it, if it has a door.
 
     Raises:
         OSError: the process is gone.
     """
     status = read_status(pid)
     separate = separate_namespaces(pid)
-    network = ("allow" if executor.get("door") else "none") if "net" in separate else "open"
+    door = executor.get("door")
+    network = (through_door if door else "none") if "net" in separate else "open"
     read_only = system_is_read_only(pid)
     tried, open_calls = describe_calls(executor.get("calls"))
     disk_bytes, files, disk = disk_limits(executor)
@@ -52,6 +57,7 @@ def read_protection(
         "limits": limits.by,
         **({"system calls": tried} if tried else {}),
         **({"disk": disk} if disk else {}),
+        **({WAY_OUT: PROXY_ONLY} if door else {}),
         **details,
     }
     return Protection(
@@ -94,7 +100,11 @@ def system_is_read_only(pid: int) -> bool:
 
 
 def _protects(network: str) -> str:
-    reach = {"none": "the network, ", "allow": "the network but for the allowed hosts, "}.get(network, "")
+    reach = {
+        "none": "the network, ",
+        "allow": "the network but for the allowed hosts, ",
+        "public": "its network addresses, other private addresses, ",
+    }.get(network, "")
     return (
         f"The model cannot reach this machine's files, home folders, processes, {reach}or change its system;"
         " what it writes stays in memory and is gone at the end."
@@ -107,6 +117,8 @@ def _does_not_protect(network: str, limits: InForce, open_calls: list[str]) -> s
     gaps.append("installed programs and packages can be read")
     if network == "allow":
         gaps.append("what it sends to an allowed host is not looked at")
+    if network == "public":
+        gaps.append("it can send what it knows to any place on the internet")
     if network == "open":
         gaps.append("the network is this machine's own, with everything that listens on localhost")
     if limits.memory_bytes is None:

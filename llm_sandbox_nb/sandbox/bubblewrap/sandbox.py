@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import posixpath
 import secrets
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
@@ -52,7 +54,7 @@ from llm_sandbox_nb.sandbox.cgroups import memory_peak
 from llm_sandbox_nb.sandbox.client import AdministeredSandbox, ChannelSandbox
 from llm_sandbox_nb.sandbox.contract import Directories, Limits, Protection, ResourceUsage, Sandbox
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError, SandboxError, SandboxLostError
-from llm_sandbox_nb.sandbox.network.door import DOOR_PORT
+from llm_sandbox_nb.sandbox.network.door import DOOR_PORT, take_listener
 from llm_sandbox_nb.sandbox.options import GIT_EMAIL, SandboxOptions, site_environment
 from llm_sandbox_nb.sandbox.protocol.channel import Channel
 from llm_sandbox_nb.sandbox.seccomp import filter_program
@@ -149,6 +151,8 @@ class _Start:
         self.many_users = is_host_root()
         self.python, self.other_python = choose_python(read_by_others=self.many_users)
         self.view = self._view()
+        self.outside: socket.socket | None = None
+        """One end of a Unix socket, by which the executor hands out the listener of its door."""
 
     @classmethod
     async def prepare(cls, options: SandboxOptions, name: str) -> _Start:
@@ -203,17 +207,22 @@ class _Start:
             "kill": lambda: self._end(executor),
             "hello": {
                 "disk": self.options.resources.disk,
-                **({"door": DOOR_PORT} if self.options.network == "allow" else {}),
+                **({"door": DOOR_PORT} if self.options.has_door else {}),
             },
         }
-        if not self.many_users or user.uid == 0:
-            return ChannelSandbox(executor.channel, **common)
-        return AdministeredSandbox(
-            executor.channel,
-            own_names=(user.name, str(user.uid)),
-            administrator=lambda: self._administrator(launched),
-            **common,
+        sandbox = (
+            ChannelSandbox(executor.channel, **common)
+            if not self.many_users or user.uid == 0
+            else AdministeredSandbox(
+                executor.channel,
+                own_names=(user.name, str(user.uid)),
+                administrator=lambda: self._administrator(launched),
+                **common,
+            )
         )
+        if (outside := self.outside) is not None:
+            sandbox.take_listener = lambda: take_listener(executor.channel, outside)
+        return sandbox
 
     async def _administrator(self, launched: Launched) -> tuple[Channel, Callable[[], Awaitable[None]]]:
         """A second executor in the sandbox, as root inside; it uses nothing that the model can write."""
@@ -235,16 +244,27 @@ class _Start:
             share_network=self.options.network == "open",
             many_users=self.many_users,
         )
-        argv = prepared(bootstrap_argv(self.python.executable), profile=profile, many_users=self.many_users)
-        return await launch(
-            arguments,
-            outer_arguments(self.view, self.bwrap) if self.many_users else None,
-            payload(ulimits, argv),
-            bwrap=self.bwrap,
-            python=self.python.executable,
-            seccomp=filter_program(),
-            place=self.group.add if self.group else lambda pid: None,
-        )
+        with contextlib.ExitStack() as opened:
+            keep: int | None = None
+            if self.options.has_door:
+                self.outside, inside = socket.socketpair()
+                keep = opened.enter_context(inside).fileno()
+            argv = prepared(
+                bootstrap_argv(self.python.executable),
+                profile=profile,
+                many_users=self.many_users,
+                keep=keep,
+            )
+            return await launch(
+                arguments,
+                outer_arguments(self.view, self.bwrap) if self.many_users else None,
+                payload(ulimits, argv),
+                bwrap=self.bwrap,
+                python=self.python.executable,
+                seccomp=filter_program(),
+                place=self.group.add if self.group else lambda pid: None,
+                keep=[] if keep is None else [keep],
+            )
 
     def _environment(self) -> dict[str, str]:
         user = PROFILE_USERS[self.options.chosen_profile]
@@ -279,12 +299,15 @@ class _Start:
                 user=PROFILE_USERS[self.options.chosen_profile].name,
                 limits=in_force,
                 executor=executor or {},
+                through_door=self.options.network or "",
                 details={"python": python, "writable": f"{folders}; in memory"},
             )
         except OSError as error:
             raise SandboxLostError(f"The sandbox ended while it started ({error}); open it again.") from error
 
     async def _end(self, executor: PipedExecutor) -> None:
+        if self.outside is not None:
+            self.outside.close()
         await executor.end()
         await asyncio.to_thread(self.remove_group)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from llm_sandbox_nb.sandbox.capabilities import capability_names
 from llm_sandbox_nb.sandbox.contract import Protection
+from llm_sandbox_nb.sandbox.network.door import PROXY_ONLY, WAY_OUT
 from llm_sandbox_nb.sandbox.protocol.answers import closed_and_open, disk_limits
 from llm_sandbox_nb.sandbox.seccomp import describe_calls, describe_mode
 
@@ -69,7 +70,8 @@ def describe_protection(
         pids=pids,
         cpus=cpus,
         details=_details(probe, inspected)
-        | stated({"system calls": calls, "closed": ", ".join(closed), "disk": disk}),
+        | stated({"system calls": calls, "closed": ", ".join(closed), "disk": disk})
+        | ({WAY_OUT: PROXY_ONLY} if network == "allow" else {}),
         protects=_protects(network),
         does_not_protect=_does_not_protect(
             uid, network, closed, reached, memory, pids, cpus, disk_bytes, files, open_calls

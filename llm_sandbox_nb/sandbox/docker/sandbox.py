@@ -245,7 +245,8 @@ async def _start_and_greet(
         if settings.chosen_network == "public" and sandbox.protection.network != "public":
             raise IsolationUnavailableError(
                 "This engine cannot keep a sandbox away from its machine and the private network around it: use "
-                "network='none', or network='open' if the model may reach them."
+                "network='allow' with the hosts that the model needs, isolation='bubblewrap', network='none', or "
+                "network='open' if the model may reach them."
             )
     finally:
         greeting.cancel()

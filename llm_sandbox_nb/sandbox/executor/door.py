@@ -9,13 +9,14 @@ more. While nobody asks, connections are closed at once: without its host the do
 from __future__ import annotations
 
 import _socket as socket  # the module in Python takes ten times as long to import
+import errno
 import fcntl
 import os
 import struct
 
 from .event_loop import IN, OUT
 from .frames import PIPE_READ, STDERR, STDOUT, quietly_close
-from .request import Request
+from .request import Request, describe_error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ RECORD = struct.Struct(">cI")
 DATA, ASKED = b"d", b"a"
 BEGUN, ENDED = b"begun", b"ended"
 BACKLOG = 1024
+HANDED = 1000
+"""Where the starter of a sandbox on this machine has put a Unix socket to itself, by which it takes the listener."""
 F_SETPIPE_SZ, PIPE_BYTES = 1031, 256 * 1024
 PATIENCE, BUSY_PATIENCE = 2.0, 30.0
 """Seconds for which a connection waits for the host to ask for it: while none is served, and while some are."""
@@ -60,9 +63,26 @@ class DoorListener:
             self.executor.watch(listener.fileno(), IN, lambda _: self.knocked())
         return True
 
+    def hand_out(self) -> None:
+        """Give the listener to the host, which takes the connections itself from then on. Raises OSError."""
+        if self.listener is None:
+            raise OSError(errno.EBADF, "the door is not open")
+        with_host = socket.socket(fileno=HANDED)
+        try:
+            numbers = struct.pack("i", self.listener.fileno())
+            with_host.sendmsg([b"d"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)])
+        finally:
+            with_host.close()
+        # Nothing keeps it open here: when its host is gone, connections are refused at once.
+        self.executor.unwatch(self.listener.fileno())
+        self.listener.close()
+        self.listener = None
+
     def ask(self, request: ConnectionRequest) -> None:
         """The host takes one more connection."""
         self.waiting.append(request)
+        if self.port:
+            self.open(self.port)  # it is closed when an earlier host had it
         if self.listener is not None:
             self.executor.watch(self.listener.fileno(), IN, lambda _: self.knocked())
 
@@ -110,6 +130,20 @@ def widen(fd: int) -> None:
         fcntl.fcntl(fd, F_SETPIPE_SZ, PIPE_BYTES)
     except OSError:  # it is a socket, or the user has too many pipes
         pass
+
+
+class HandOutRequest(Request):
+    """The host takes the listener itself, where it can: nothing is passed on through the executor then."""
+
+    door: DoorListener
+
+    def begin(self) -> None:
+        try:
+            self.door.hand_out()
+        except OSError as error:
+            self.respond({"error": describe_error(error)})
+        else:
+            self.respond({})
 
 
 class ConnectionRequest(Request):

@@ -161,12 +161,12 @@ class Executor(HostPipe):
             from .renewal import RenewalRequest
 
             return RenewalRequest(self, number, params, self.shell, self.disk_watch)
-        if operation == "connection":
-            from .door import ConnectionRequest
+        if operation in ("connection", "hand_out"):
+            from .door import ConnectionRequest, HandOutRequest
 
-            connection = ConnectionRequest(self, number, params)
-            connection.door = self.open_door(0)
-            return connection
+            of_door = (HandOutRequest if operation == "hand_out" else ConnectionRequest)(self, number, params)
+            of_door.door = self.open_door(0)
+            return of_door
         assert operation == "terminal", operation
         from .terminal import TerminalRequest
 

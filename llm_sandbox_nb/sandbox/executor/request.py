@@ -272,6 +272,7 @@ OPERATIONS: dict[str, dict[str, Check]] = {
         "rows": is_window, "columns": is_window,
     },
     "connection": {"body": is_present},
+    "hand_out": {},
     "checkpoint": {"id": is_text, "since": optional(is_text), "limits": optional(are_limits)},
     "describe": {
         "paths": are_texts, "content": optional(is_flag), "below": optional(is_flag), "limits": optional(are_limits),

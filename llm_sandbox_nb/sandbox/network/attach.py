@@ -43,9 +43,9 @@ logger = logging.getLogger(__name__)
 class AllowedNetwork:
     """See `contract.Network`."""
 
-    def __init__(self, sandbox: ChannelSandbox, proxy: Proxy, at_once: int) -> None:
+    def __init__(self, proxy: Proxy, door: Door) -> None:
         self._proxy = proxy
-        self._door = Door(sandbox.channel, proxy.serve, at_once=at_once)
+        self._door = door
         self._kept: deque[Connection] = deque(maxlen=KEPT)
         self.on_connection: Callable[[Connection], None] | None = None
         proxy.report = self._reported
@@ -88,15 +88,17 @@ async def serve_network(
     allow: Sequence[str],
     secrets: Mapping[str, Sequence[str]],
     *,
+    public: bool = False,
     ca_bundle: Path | None = None,
     at_once: int = AT_ONCE,
 ) -> AllowedNetwork:
     """Serve the door of a sandbox that runs, from this process on; `sandbox.network` is what it returns.
 
     Args:
-        sandbox: opened with `network="allow"`.
+        sandbox: one with a door.
         allow: see `policy.HostRule`; the hosts of the secrets count too.
         secrets: names of environment variables of this process, each with the hosts that get its value.
+        public: every host that has a public address may be reached.
         ca_bundle: certificates of a site, for servers to which the proxy speaks TLS itself.
         at_once: the most connections at one time.
 
@@ -105,11 +107,13 @@ async def serve_network(
         SandboxError: the sandbox cannot take the certificate of the secrets' authority.
     """
     values = read_secrets(secrets)
-    hosts = [host for names in secrets.values() for host in names]
-    proxy = await asyncio.to_thread(Proxy, Policy([*allow, *hosts]), values, internet=Internet(ca_bundle))
+    policy = Policy([*allow, *(host for one in values for host in one.hosts)], public=public)
+    proxy = await asyncio.to_thread(Proxy, policy, values, internet=Internet(ca_bundle))
     if proxy.authority is not None:
         await _install(sandbox, proxy.authority.pem)
-    sandbox.network = network = AllowedNetwork(sandbox, proxy, at_once)
+    listener = await sandbox.take_listener() if sandbox.take_listener else None
+    door = Door(sandbox.channel, proxy.serve, listener=listener, at_once=at_once)
+    sandbox.network = network = AllowedNetwork(proxy, door)
     return network
 
 

@@ -5,15 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import socket
+import stat
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from llm_sandbox_nb.sandbox.errors import SandboxLostError
+from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
+from llm_sandbox_nb.sandbox.network.streams import LAST_WORDS, ClosableStream, PlainSocket
+from llm_sandbox_nb.sandbox.protocol.answers import raise_error
 from llm_sandbox_nb.sandbox.protocol.channel import Channel
 from llm_sandbox_nb.sandbox.protocol.frames import MAX_PAYLOAD, Kind, ProtocolError
 
 DOOR_PORT = 3128
 """Where the door listens, on the sandbox's own loopback."""
+WAY_OUT, PROXY_ONLY = "way out", f"one proxy, at 127.0.0.1:{DOOR_PORT}; programs that ignore it reach nothing"
+"""In the details of a sandbox's protection."""
+HANDED = 1000
+"""The descriptor of the executor by which it hands its listener out, where whoever starts the sandbox provides one."""
 AHEAD = 256 * 1024
 """Bytes of a program that may be unread here; it waits then."""
 WAITING = 8
@@ -22,6 +31,8 @@ AT_ONCE = 256
 """Connections that are served at one time; others wait in the sandbox."""
 AT_ONCE_RELAYED = 48
 """The same where the connection to the sandbox goes through a server, which bounds requests."""
+HAND_OUT_TIME = 30.0
+"""Seconds."""
 _RECORD = struct.Struct(">cI")
 _PIECE = MAX_PAYLOAD - _RECORD.size
 _AHEAD = 8
@@ -91,7 +102,7 @@ class DoorConnection:
             await self._put(_RECORD.pack(b"a", used))
         return data
 
-    async def write(self, data: bytes) -> None:
+    async def write(self, data: bytes | memoryview) -> None:
         """Send bytes to the program; returns when there is room for more.
 
         Raises:
@@ -123,7 +134,7 @@ class DoorConnection:
         """Close it, after what was written has left."""
         await self.end_writing()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(LAST_WORDS):
                 while await self.read():
                     pass
         await self.abort()
@@ -138,17 +149,47 @@ class DoorConnection:
 
 
 class Door:
-    """Takes connections of one sandbox, and hands each to `serve`, until `close`."""
+    """Takes connections of one sandbox, and hands each to `serve`, until `close`.
+
+    Args:
+        channel: to the sandbox's executor, which passes connections on.
+        serve: serves one connection to its end.
+        listener: the sandbox's own, where it has handed that out: connections are taken from it, not passed on.
+        at_once: the most connections at one time.
+    """
 
     def __init__(
-        self, channel: Channel, serve: Callable[[DoorConnection], Awaitable[None]], *, at_once: int = AT_ONCE
+        self,
+        channel: Channel,
+        serve: Callable[[ClosableStream], Awaitable[None]],
+        *,
+        listener: socket.socket | None = None,
+        at_once: int = AT_ONCE,
     ) -> None:
         self._channel = channel
         self._serve = serve
         self._places = asyncio.Semaphore(at_once)
-        self._tasks = {asyncio.create_task(self._take_connections()) for _ in range(WAITING)}
-        self.closed = ""
+        self._listener = listener
+        takers = (
+            [self._take_connections() for _ in range(WAITING)]
+            if listener is None
+            else [self._accept(listener)]
+        )
+        self._tasks = {asyncio.create_task(taker) for taker in takers}
+        self._closed = ""
+
+    @property
+    def closed(self) -> str:
         """Why it takes no connections any more."""
+        return self._closed or str(self._channel.lost or "")
+
+    async def _accept(self, listener: socket.socket) -> None:
+        """Take connections from the sandbox's own listener."""
+        with listener:
+            while True:
+                async with self._places:
+                    accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
+                self._begin(PlainSocket(accepted))
 
     async def _take_connections(self) -> None:
         while True:
@@ -160,19 +201,22 @@ class Door:
                     await asyncio.shield(connection.abort())
                     raise
             if begun:
-                task = asyncio.create_task(self._serve_one(connection))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._begin(connection)
                 continue
             await connection.abort()
             try:
                 await self._channel.ensure_connected()
             except SandboxLostError as error:
-                self.closed = str(error)
+                self._closed = str(error)
                 return
             await asyncio.sleep(0.2)  # its requests were all cancelled: by a restore, or by a new owner
 
-    async def _serve_one(self, connection: DoorConnection) -> None:
+    def _begin(self, connection: DoorConnection | PlainSocket) -> None:
+        task = asyncio.create_task(self._serve_one(connection))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve_one(self, connection: DoorConnection | PlainSocket) -> None:
         async with self._places:
             try:
                 await self._serve(connection)
@@ -181,12 +225,42 @@ class Door:
             except Exception:
                 logger.exception("a connection of a sandbox could not be served")
             finally:
-                await asyncio.shield(connection.abort())
+                if isinstance(connection, PlainSocket):
+                    connection.abort()
+                else:
+                    await asyncio.shield(connection.abort())
 
     async def close(self) -> None:
         """Take no more connections, and close all: the sandbox has no network then."""
-        self.closed = self.closed or "it was closed"
+        self._closed = self._closed or "it was closed"
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def take_listener(channel: Channel, outside: socket.socket) -> socket.socket:
+    """The listener of a sandbox's door, by the Unix socket whose other end its executor has as `HANDED`.
+
+    Raises:
+        SandboxLostError: the sandbox is lost.
+        SandboxError: it hands out something else.
+    """
+    answer = await channel.call({"op": "hand_out"}, timeout=HAND_OUT_TIME)
+    raise_error(answer, "")
+    with contextlib.ExitStack() as opened:
+        received: list[int] = []
+        with contextlib.suppress(OSError):
+            _, received, _, _ = socket.recv_fds(outside, 1, 1, socket.MSG_DONTWAIT)
+        for number in received:
+            opened.callback(os.close, number)
+        if len(received) == 1 and stat.S_ISSOCK(os.fstat(received[0]).st_mode):
+            listener = socket.socket(fileno=os.dup(received[0]))
+            with contextlib.suppress(OSError):
+                listens = listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+                internet = listener.family == socket.AF_INET and listener.type == socket.SOCK_STREAM
+                if internet and listens and listener.getsockname() == ("127.0.0.1", DOOR_PORT):
+                    listener.setblocking(False)
+                    return listener
+            listener.close()
+    raise SandboxError("The sandbox hands out something else than the listener of its door; open a new one.")

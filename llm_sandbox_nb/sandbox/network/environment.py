@@ -16,6 +16,7 @@ CA_VARIABLES = (
     "PIP_CERT",
     "GIT_SSL_CAINFO",
     "NODE_EXTRA_CA_CERTS",
+    "npm_config_cafile",
 )
 _LOCAL = "localhost,127.0.0.1,::1"
 _HOST = "127.0.0.1"

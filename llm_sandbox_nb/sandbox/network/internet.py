@@ -7,7 +7,7 @@ import socket
 import ssl
 from pathlib import Path
 
-from llm_sandbox_nb.sandbox.network.streams import SocketStream
+from llm_sandbox_nb.sandbox.network.streams import CountingStream, PlainSocket, SocketStream
 
 CONNECT_TIMEOUT = 20.0
 """Seconds for one address."""
@@ -30,11 +30,13 @@ class Internet:
             found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         return list(dict.fromkeys(str(one[4][0]) for one in found))
 
-    async def connect(self, address: str, port: int, tls: ssl.SSLContext | None, host: str) -> SocketStream:
+    async def connect(self, address: str, port: int, tls: ssl.SSLContext | None, host: str) -> CountingStream:
         """Connect to an address, with TLS verified for `host` if there is `tls`. Raises OSError, ssl.SSLError."""
         async with asyncio.timeout(CONNECT_TIMEOUT):
+            if tls is None:
+                return await connect_plainly(address, port)
             reader, writer = await asyncio.open_connection(
-                address, port, ssl=tls, server_hostname=host if tls else None, limit=2**20
+                address, port, ssl=tls, server_hostname=host, limit=2**20
             )
         return SocketStream(reader, writer)
 
@@ -50,3 +52,17 @@ class Internet:
                 self._context.load_verify_locations(self._ca_bundle)
             self._context.set_alpn_protocols(["http/1.1"])
         return self._context
+
+
+async def connect_plainly(address: str, port: int) -> PlainSocket:
+    """Connect to an address that is a number. Raises OSError."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    connection = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await asyncio.get_running_loop().sock_connect(connection, (address, port))
+    except BaseException:
+        connection.close()
+        raise
+    return PlainSocket(connection)

@@ -39,6 +39,11 @@ METADATA = tuple(
 """Where clouds answer every machine with its keys."""
 _TRANSLATED = tuple(ipaddress.ip_network(one) for one in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16"))
 """IPv6 addresses that stand for IPv4 ones."""
+_INTERNET_6 = ipaddress.ip_network("2000::/3")
+"""All that is handed out of IPv6; before it are old forms of IPv4 addresses, after it private ones."""
+_ISATAP = 0x5EFE
+_NOT_GLOBAL = tuple(ipaddress.ip_network(one) for one in ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20"))
+"""What `ipaddress` takes for a part of the internet, in some or all versions of Python."""
 _NAME = re.compile(
     r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*\Z"
 )
@@ -97,13 +102,18 @@ class HostRule:
         return f"{'!' * self.denies}{'*.' * self.below}{host}{port}"
 
 
+PUBLIC = HostRule("public")
+"""Lets a connection through where the whole internet is allowed."""
+
+
 class Policy:
     """The whole list. It may grow while a run waits for a person: see `permit`."""
 
-    def __init__(self, entries: Iterable[str]) -> None:
-        """`entries` as `checked_entries` takes them. Raises ValueError."""
+    def __init__(self, entries: Iterable[str] = (), *, public: bool = False) -> None:
+        """`entries` as `checked_entries` takes them; `public`: every host with a public address. Raises ValueError."""
         self.entries = checked_entries(entries)
         self.rules = rules_of(self.entries)
+        self.public = public
         self._once: list[HostRule] = []
 
     def permit(self, entry: str, *, once: bool = False) -> None:
@@ -126,6 +136,8 @@ class Policy:
             raise PolicyRefusalError(f"the list denies it ({denied})")
         if matching:
             return next((rule for rule in matching if rule.port is not None), matching[0])
+        if self.public:
+            return PUBLIC
         for rule in self._once:
             if rule.matches(host, port):
                 self._once.remove(rule)
@@ -199,7 +211,8 @@ def what_is_wrong_with(address: Address) -> str:
     if address in METADATA:
         return "metadata address"
     if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped or any(address in net for net in _TRANSLATED):
+        isatap = (int(address) >> 32) & 0xFCFFFFFF == _ISATAP
+        if address.ipv4_mapped or isatap or any(address in net for net in _TRANSLATED):
             return "IPv6 form of an IPv4 address"
         if address.scope_id:
             return "link-local address"
@@ -207,7 +220,8 @@ def what_is_wrong_with(address: Address) -> str:
         return "loopback address"
     if address.is_multicast:
         return "multicast address"
-    if not address.is_global:
+    of_internet = address.version == 4 or address in _INTERNET_6
+    if not address.is_global or not of_internet or any(address in net for net in _NOT_GLOBAL):
         return "private address"
     return "this machine's own address" if is_own_address(address) else ""
 

@@ -13,12 +13,14 @@ import ipaddress
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from llm_sandbox_nb.sandbox.contract import Connection
 from llm_sandbox_nb.sandbox.network.authority import Authority
 from llm_sandbox_nb.sandbox.network.internet import Internet
 from llm_sandbox_nb.sandbox.network.policy import (
+    PUBLIC,
     USUAL_PORTS,
     HostRule,
     Policy,
@@ -27,14 +29,15 @@ from llm_sandbox_nb.sandbox.network.policy import (
     is_literal,
     read_port,
 )
-from llm_sandbox_nb.sandbox.network.secrets import Scrubber, Secret, put_in
+from llm_sandbox_nb.sandbox.network.secrets import Scrubber, Secret, forms_of, put_in, put_in_body
 from llm_sandbox_nb.sandbox.network.streams import (
     ClosableStream,
+    CountingStream,
     NoTlsError,
     PrefixedStream,
-    SocketStream,
     Stream,
     TlsStream,
+    pass_on,
     read_hello,
 )
 
@@ -45,6 +48,8 @@ HEAD_TIME = 30.0
 """Seconds for the head of a request, and for the first message of TLS."""
 IDLE_TIME = 600.0
 """Seconds without a byte in either direction after which a connection is closed."""
+BODY_MOST = 1024 * 1024
+"""Bytes of a body into which secrets are put; longer ones are sent on as they are."""
 _HEAD_MOST = 64 * 1024
 _HOP = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"proxy-authenticate", b"te",
@@ -89,7 +94,7 @@ class Proxy:
 
         speaker = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_MOST)
         record = Connection("", 0, started=time.time())
-        upstream: SocketStream | None = None
+        upstream: CountingStream | None = None
         try:
             request = await _read_head(speaker, client)
             host, port, secret, path = _target(request)
@@ -101,7 +106,7 @@ class Proxy:
                 tunnel = PrefixedStream(speaker.trailing_data[0], client)
                 await self._tunnel(record, tunnel, upstream, rule, mine)
             else:
-                await _exchange(speaker, client, request, path, upstream)
+                await _exchange(speaker, client, request, path, upstream, _Body())
         except _RefusalError as refusal:
             record.decision, record.reason = refusal.decision, refusal.reason
             with contextlib.suppress(ConnectionError):
@@ -113,7 +118,7 @@ class Proxy:
         finally:
             if upstream is not None:
                 record.sent, record.received = upstream.sent, upstream.received
-                upstream.close()
+                upstream.abort()
             record.duration = time.time() - record.started
             if record.host or record.decision == "refused":
                 self.report(record)
@@ -123,7 +128,7 @@ class Proxy:
 
     async def _connected(
         self, record: Connection, host: str, port: int, tls: bool
-    ) -> tuple[SocketStream, HostRule]:
+    ) -> tuple[CountingStream, HostRule]:
         """Check, look up once, check, dial."""
         try:
             rule = self.policy.check(host, port)
@@ -163,14 +168,14 @@ class Proxy:
         self,
         record: Connection,
         client: Stream,
-        upstream: SocketStream,
+        upstream: CountingStream,
         rule: HostRule,
         secrets: list[Secret],
     ) -> None:
         """Pass a CONNECT on: TLS for the same name, or anything where the list names this port."""
         import h11
 
-        if not secrets and record.port not in USUAL_PORTS and rule.port is not None:
+        if not secrets and (rule is PUBLIC or (record.port not in USUAL_PORTS and rule.port is not None)):
             await _join(client, upstream)
             return
         async with asyncio.timeout(HEAD_TIME):
@@ -188,10 +193,8 @@ class Proxy:
                 await tls.handshake()
             request = await _read_head(speaker, tls)
             _check_inner(request, record)
-            request, hidden, record.secrets = _with_secrets(request, secrets)
-            await _exchange(
-                speaker, tls, request, request.target, upstream, Scrubber(hidden) if hidden else None
-            )
+            request, body, hidden, record.secrets = await _with_secrets(speaker, tls, request, secrets)
+            await _exchange(speaker, tls, request, request.target, upstream, body, Scrubber(hidden))
         except _RefusalError as refusal:
             record.decision, record.reason = refusal.decision, refusal.reason
             await _answer(speaker, tls, refusal, record)
@@ -288,17 +291,54 @@ def _check_inner(request: h11.Request, record: Connection) -> None:
         raise _RefusalError(400, "its target is no path")
 
 
-def _with_secrets(request: h11.Request, secrets: list[Secret]) -> tuple[h11.Request, list[bytes], list[str]]:
-    """See `put_in`. Replies come without compression then, so that they can be searched."""
+@dataclass
+class _Body:
+    """What was read of a request's body before its head was sent on."""
+
+    held: bytes = b""
+    whole: bool = False
+
+
+async def _with_secrets(
+    speaker: h11.Connection, client: Stream, request: h11.Request, secrets: list[Secret]
+) -> tuple[h11.Request, _Body, list[bytes], list[str]]:
+    """The request with the values, what was read of its body, what a reply must not repeat, and the secrets' names.
+
+    Replies come whole and without compression, so that they can be searched.
+    """
     import h11
 
     headers, hidden, used = put_in(list(request.headers), secrets)
-    if used:
-        headers = [
-            (name, value) for name, value in headers if name.lower() not in (b"accept-encoding", b"range")
-        ]
-        headers.append((b"accept-encoding", b"identity"))
-    return h11.Request(method=request.method, target=request.target, headers=headers), hidden, used
+    hidden += [form for one in secrets for form in forms_of(one.value)]
+    host = next(value.decode("latin-1") for name, value in headers if name == b"host")
+    for_body = [one for one in secrets if _authority(host, 443)[0] in one.body_hosts]
+    body = _Body()
+    left_out = {b"accept-encoding", b"range"}
+    if for_body:
+        body = await _read_body(speaker, client)
+        if body.whole:
+            kind = b" ".join(value for name, value in headers if name == b"content-type").decode("latin-1")
+            body.held, in_body = put_in_body(body.held, kind.lower(), for_body)
+            used = [*dict.fromkeys([*used, *in_body])]
+            if body.held:
+                left_out |= {b"content-length", b"transfer-encoding"}
+    headers = [(name, value) for name, value in headers if name not in left_out]
+    if b"content-length" in left_out:
+        headers.append((b"content-length", b"%d" % len(body.held)))
+    headers.append((b"accept-encoding", b"identity"))
+    return h11.Request(method=request.method, target=request.target, headers=headers), body, hidden, used
+
+
+async def _read_body(speaker: h11.Connection, client: Stream) -> _Body:
+    """The body of a request, or its beginning where it is longer than `BODY_MOST`."""
+    held: list[bytes] = []
+    async with asyncio.timeout(IDLE_TIME):
+        while sum(map(len, held)) <= BODY_MOST:
+            piece = await _next_piece(speaker, client)
+            if piece is None:
+                return _Body(b"".join(held), True)
+            held.append(piece)
+    return _Body(b"".join(held))
 
 
 async def _exchange(
@@ -306,7 +346,8 @@ async def _exchange(
     client: Stream,
     request: h11.Request,
     path: bytes,
-    upstream: SocketStream,
+    upstream: CountingStream,
+    body: _Body,
     scrubber: Scrubber | None = None,
 ) -> None:
     """One request and its reply; then both ends close. What else the client sends is never passed on."""
@@ -323,7 +364,7 @@ async def _exchange(
     )
     server = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_MOST)
     await _send(server, upstream, h11.Request(method=request.method, target=path, headers=headers))
-    uploading = asyncio.create_task(_upload(speaker, client, server, upstream))
+    uploading = asyncio.create_task(_upload(speaker, client, server, upstream, body))
     replying = asyncio.create_task(_reply(speaker, client, server, upstream, scrubber))
     try:
         done, _ = await asyncio.wait({uploading, replying}, return_when=asyncio.FIRST_COMPLETED)
@@ -342,9 +383,21 @@ async def _exchange(
 
 
 async def _upload(
-    speaker: h11.Connection, client: Stream, server: h11.Connection, upstream: SocketStream
+    speaker: h11.Connection, client: Stream, server: h11.Connection, upstream: CountingStream, body: _Body
 ) -> None:
-    """The body of the request."""
+    """The body of the request, of which some may have been read."""
+    import h11
+
+    piece: bytes | None = body.held
+    while piece is not None:
+        if piece:
+            await _send(server, upstream, h11.Data(data=piece))
+        piece = None if body.whole else await _next_piece(speaker, client)
+    await _send(server, upstream, h11.EndOfMessage())
+
+
+async def _next_piece(speaker: h11.Connection, client: Stream) -> bytes | None:
+    """The next piece of a request's body; None at its end."""
     import h11
 
     while True:
@@ -354,24 +407,27 @@ async def _upload(
                 await _send(speaker, client, h11.InformationalResponse(status_code=100, headers=[]))
             speaker.receive_data(await client.read())
         elif isinstance(event, h11.Data):
-            await _send(server, upstream, h11.Data(data=event.data))
+            return bytes(event.data)
         else:
-            await _send(server, upstream, h11.EndOfMessage())
-            return
+            return None
 
 
 async def _reply(
     speaker: h11.Connection,
     client: Stream,
     server: h11.Connection,
-    upstream: SocketStream,
+    upstream: CountingStream,
     scrubber: Scrubber | None,
 ) -> bool:
     """The reply; whether both sides speak WebSocket from now on."""
     import h11
 
+    left = None
     while True:
         event = server.next_event()
+        if event is h11.NEED_DATA and left:
+            await _pass_rest(upstream, client, left)
+            return False
         if event is h11.NEED_DATA:
             async with asyncio.timeout(IDLE_TIME):
                 data = await upstream.read()
@@ -382,7 +438,10 @@ async def _reply(
                 return True
         elif isinstance(event, h11.Response):
             await _send(speaker, client, _passed_on(event, scrubber))
+            if scrubber is None:
+                left = next((int(value) for name, value in event.headers if name == b"content-length"), None)
         elif isinstance(event, h11.Data):
+            left = left and left - len(event.data)
             data = bytes(event.data) if scrubber is None else scrubber.feed(bytes(event.data))
             await _send(speaker, client, h11.Data(data=data))
         elif isinstance(event, h11.EndOfMessage):
@@ -392,6 +451,15 @@ async def _reply(
             return False
         else:
             raise ConnectionError("the server has closed the connection")
+
+
+async def _pass_rest(upstream: Stream, client: Stream, left: int) -> None:
+    """The rest of a body whose length is known and which nobody has to look at."""
+    watch = _Watch()
+    passing = pass_on(upstream, client, most=left, heard=watch.heard)
+    (passed,) = await _first_failure(passing, watching=watch.wait())
+    if passed < left:
+        raise ConnectionError("the server has closed the connection")
 
 
 def _passed_on(response: h11.Response, scrubber: Scrubber | None) -> h11.Response:
@@ -405,7 +473,7 @@ def _passed_on(response: h11.Response, scrubber: Scrubber | None) -> h11.Respons
             raise _RefusalError(
                 502, "its reply is compressed, so it cannot be searched for the secret", "failed"
             )
-        headers = [(name, scrubber.clean(value)) for name, value in headers]
+        headers = [(name, scrubber.clean(value)) for name, value in headers if not scrubber.finds(name)]
     headers.append((b"connection", b"close"))
     reason = scrubber.clean(bytes(response.reason)) if scrubber else bytes(response.reason)
     return h11.Response(status_code=response.status_code, headers=headers, reason=reason)
@@ -450,34 +518,45 @@ async def _send(speaker: h11.Connection, stream: Stream, *events: h11.Event) -> 
 
 async def _join(client: Stream, upstream: Stream) -> None:
     """Pass bytes in both directions until both have ended, or nothing has come for long."""
-    heard = time.monotonic()
+    watch = _Watch()
 
-    async def pass_on(source: Stream, target: Stream) -> None:
-        nonlocal heard
-        while data := await source.read():
-            heard = time.monotonic()
-            await target.write(data)
+    async def to_end(source: Stream, target: Stream) -> int:
+        passed = await pass_on(source, target, heard=watch.heard)
         await target.end_writing()
+        return passed
 
-    async def watch() -> None:
-        while (left := heard + IDLE_TIME - time.monotonic()) > 0:  # noqa: ASYNC110 - what is heard is no event
+    await _first_failure(to_end(client, upstream), to_end(upstream, client), watching=watch.wait())
+
+
+class _Watch:
+    """Fails when nothing was heard for long."""
+
+    def __init__(self) -> None:
+        self._at = time.monotonic()
+
+    def heard(self) -> None:
+        """Something was."""
+        self._at = time.monotonic()
+
+    async def wait(self) -> int:
+        """Wait for silence. Raises TimeoutError."""
+        while (left := self._at + IDLE_TIME - time.monotonic()) > 0:  # noqa: ASYNC110 - what is heard is no event
             await asyncio.sleep(left)
         raise TimeoutError("it was silent for too long")
 
-    await _first_failure(pass_on(client, upstream), pass_on(upstream, client), watching=watch())
 
-
-async def _first_failure(*works: Awaitable[None], watching: Awaitable[None]) -> None:
-    """Do all works; the first that fails, or the watch, ends them all."""
-    tasks: list[asyncio.Future[None]] = [asyncio.ensure_future(one) for one in works]
+async def _first_failure(*works: Awaitable[int], watching: Awaitable[int]) -> list[int]:
+    """What all works return; the first that fails, or the watch, ends them all."""
+    tasks: list[asyncio.Future[int]] = [asyncio.ensure_future(one) for one in works]
     watch = asyncio.ensure_future(watching)
     try:
-        pending: Iterable[asyncio.Future[None]] = tasks
+        pending: Iterable[asyncio.Future[int]] = tasks
         while pending:
             done, rest = await asyncio.wait({*pending, watch}, return_when=asyncio.FIRST_COMPLETED)
             for one in done:
                 one.result()
             pending = rest - {watch}
+        return [one.result() for one in tasks]
     finally:
         for one in (*tasks, watch):
             one.cancel()

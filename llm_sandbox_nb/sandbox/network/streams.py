@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 import struct
+from collections.abc import Callable
 from typing import Protocol
 
+LAST_WORDS = 5.0
+"""Seconds for which a program may still send when its reply is over."""
 _PIECE = 256 * 1024
 _HELLO_MOST = 64 * 1024
 _SERVER_NAME, _ENCRYPTED_HELLO = 0, 0xFE0D
@@ -20,8 +24,8 @@ class Stream(Protocol):
         """The next bytes; empty at the end."""
         ...
 
-    async def write(self, data: bytes) -> None:
-        """Send bytes; returns when there is room for more. Raises ConnectionError."""
+    async def write(self, data: bytes | memoryview) -> None:
+        """Send bytes, which may change once it returns; that is when there is room for more. Raises ConnectionError."""
         ...
 
     async def end_writing(self) -> None:
@@ -37,8 +41,74 @@ class ClosableStream(Stream, Protocol):
         ...
 
 
+class CountingStream(Stream, Protocol):
+    """A connection to a server outside."""
+
+    sent: int
+    received: int
+
+    def abort(self) -> None:
+        """Close it at once."""
+        ...
+
+
+class PlainSocket:
+    """A connection without TLS, straight on its socket: a program's that was handed out of a sandbox, or a server's."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self._socket = connection
+        self._loop = asyncio.get_running_loop()
+        self.sent = 0
+        self.received = 0
+
+    async def read(self) -> bytes:
+        """See `Stream`."""
+        try:
+            data = await self._loop.sock_recv(self._socket, _PIECE)
+        except OSError:
+            return b""
+        self.received += len(data)
+        return data
+
+    async def read_into(self, buffer: memoryview) -> int:
+        """Like `read`, without a copy: how many bytes are in the buffer now."""
+        try:
+            size = await self._loop.sock_recv_into(self._socket, buffer)
+        except OSError:
+            return 0
+        self.received += size
+        return size
+
+    async def write(self, data: bytes | memoryview) -> None:
+        """See `Stream`."""
+        self.sent += len(data)
+        try:
+            await self._loop.sock_sendall(self._socket, data)
+        except OSError as error:
+            raise ConnectionError("the other side has closed the connection") from error
+
+    async def end_writing(self) -> None:
+        """See `Stream`."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
+    async def close(self) -> None:
+        """See `ClosableStream`. What a program still sends is read: else it would not get the end of its reply."""
+        await self.end_writing()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS):
+                while await self.read():
+                    pass
+        self.abort()
+
+    def abort(self) -> None:
+        """Close it at once."""
+        self._socket.close()
+
+
 class SocketStream:
-    """A connection to a server outside, which counts its bytes."""
+    """A connection to a server outside, with TLS."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -55,10 +125,10 @@ class SocketStream:
         self.received += len(data)
         return data
 
-    async def write(self, data: bytes) -> None:
+    async def write(self, data: bytes | memoryview) -> None:
         """See `Stream`."""
         self.sent += len(data)
-        self._writer.write(data)
+        self._writer.write(bytes(data))  # it keeps what does not leave at once
         try:
             await self._writer.drain()
         except (OSError, ssl.SSLError) as error:
@@ -70,7 +140,7 @@ class SocketStream:
             with contextlib.suppress(OSError):
                 self._writer.write_eof()
 
-    def close(self) -> None:
+    def abort(self) -> None:
         """Close it at once."""
         self._writer.transport.abort()
 
@@ -128,7 +198,7 @@ class TlsStream:
             except ssl.SSLError:
                 return b""
 
-    async def write(self, data: bytes) -> None:
+    async def write(self, data: bytes | memoryview) -> None:
         """See `Stream`."""
         view = memoryview(data)
         while view:
@@ -153,6 +223,31 @@ class TlsStream:
         data = await self._stream.read()
         self._in.write(data)
         return bool(data)
+
+
+async def pass_on(
+    source: Stream, target: Stream, *, most: int | None = None, heard: Callable[[], None] = lambda: None
+) -> int:
+    """Pass bytes on until `source` ends, at most so many; `heard` is called for each piece.
+
+    Returns:
+        How many.
+    """
+    passed = 0
+    buffer = memoryview(bytearray(_PIECE)) if isinstance(source, PlainSocket) else None
+    while most is None or passed < most:
+        left = _PIECE if most is None else min(most - passed, _PIECE)
+        piece: bytes | memoryview
+        if buffer is not None and isinstance(source, PlainSocket):
+            piece = buffer[: await source.read_into(buffer[:left])]
+        else:
+            piece = (await source.read())[:left]
+        if not piece:
+            break
+        heard()
+        await target.write(piece)
+        passed += len(piece)
+    return passed
 
 
 class NoTlsError(Exception):

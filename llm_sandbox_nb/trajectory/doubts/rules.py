@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from llm_sandbox_nb.trajectory.doubts.claims import claim_against_evidence
 from llm_sandbox_nb.trajectory.doubts.command_rules import error_swallowed, failed_check, loop, swallowed
 from llm_sandbox_nb.trajectory.doubts.data_lost import data_lost, losses
+from llm_sandbox_nb.trajectory.doubts.data_sent import data_sent
 from llm_sandbox_nb.trajectory.doubts.empty_result import empty_result
 from llm_sandbox_nb.trajectory.doubts.evidence import Action, Evidence
 from llm_sandbox_nb.trajectory.doubts.numbers_and_units import units_and_numbers
@@ -40,6 +41,7 @@ RULES = (
     Named("error swallowed", error_swallowed),
     Named("tests or checks changed", tests_changed),
     Named("empty or placeholder result", empty_result),
+    Named("data sent elsewhere", data_sent),
 )
 MOST = 20
 """Doubts of a run that are kept."""

@@ -172,6 +172,31 @@ async def test_no_route_but_the_door(box: Any) -> None:
     assert "evil.example:80 is refused by the network policy" in relay.text
 
 
+@pytest.mark.isolations("bubblewrap")
+@pytest.mark.sandbox(network="public", allow=(), secrets={})
+async def test_public_without_a_packet_filter(box: Any) -> None:
+    """As in Docker, the internet and nothing else; here by the same proxy, which programs have to use."""
+    assert box.protection.network == "public"
+    with listening() as (port, udp):
+        own = address_of_this_machine()
+        places = ["127.0.0.1", "[::1]", "169.254.169.254", "10.0.0.5", *([own] if own else [])]
+        for place in places:
+            for way in ("", "-p "):
+                done = await box.run(f"curl -sS -g -m 60 --noproxy '' {way}http://{place}:{port}/")
+                assert "REACHED" not in done.text, place
+        argv = ["python3", "-I", "-S", "-c", PROBE, json.dumps([own or "127.0.0.1", port, udp])]
+        found = json.loads((await box.exec(argv)).stdout)
+        assert not any(found.values()), found
+    kinds = {one.reason for one in box.network.connections}
+    assert {"loopback address", "metadata address", "private address"} <= kinds
+    async with Outside() as outside:
+        box.network.internet = outside
+        assert "ECHO" in (await box.run("curl -sS -m 60 http://any.where.example:8080/")).text
+        assert outside.dialled == [("93.184.215.15", 8080)]
+        assert "REFUSED" in (await box.run("curl -sSf -m 60 http://loop.example/ || echo REFUSED")).text
+        assert len(outside.dialled) == 1
+
+
 async def test_usual_programs(box: Any, tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     await asyncio.to_thread(make_repository, repository)

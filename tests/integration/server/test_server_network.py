@@ -54,3 +54,19 @@ def test_the_kernel_serves_the_network(server: JupyterProcess, monkeypatch: pyte
 
     run(body(), timeout=120)
     assert in_processes(SECRET) == before
+
+
+def test_the_kernel_serves_public_where_no_packets_are_filtered(
+    server: JupyterProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with Outside() as outside:
+            monkeypatch.setattr(attach, "Internet", lambda *_: outside)
+            keeper = ServerKeeper(ServerAddress(server.url, server.token), server.start_kernel())
+            box = await keeper.acquire(SandboxOptions("bubblewrap", network="public"))
+            assert box.protection.network == "public"
+            assert "ECHO" in (await box.run("curl -sS -m 60 http://any.where.example/")).text
+            assert "private address" in (await box.run("curl -sS -m 60 http://10.0.0.5/")).text
+            await keeper.stop()
+
+    run(body(), timeout=120)

@@ -67,6 +67,8 @@ def test_an_entry_that_means_nothing_is_refused_in_one_sentence(entry: str) -> N
         "168.63.129.16": "metadata", "192.0.0.192": "metadata", "224.0.0.1": "multicast", "0.0.0.0": "private",
         "::ffff:8.8.8.8": "IPv6 form", "64:ff9b::808:808": "IPv6 form", "2002:808:808::": "IPv6 form", "::": "private",
         "fe80::1": "private", "fd00::1": "private", "8.8.8.8": "", "2606:4700::1111": "",
+        "::7f00:1": "private", "fec0::1": "private", "::ffff:0:7f00:1": "private", "3fff::1": "private",
+        "2606:4700::5efe:a00:1": "IPv6 form", "2606:4700::200:5efe:a00:1": "IPv6 form", "192.88.99.1": "private",
     }.items(),
 )  # fmt: skip
 def test_addresses(address: str, words: str) -> None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from network_attacks import (
     ATTACKS,
+    OTHER,
     PUBLIC,
     SECRET,
     Attack,
     NaiveProxy,
     Outcome,
     Steps,
+    address_of_this_machine,
     attempt_here,
     check,
     connect,
@@ -24,8 +27,16 @@ from network_attacks import (
 )
 
 from llm_sandbox_nb.sandbox.contract import Connection
+from llm_sandbox_nb.sandbox.network.policy import Policy
 from llm_sandbox_nb.sandbox.network.proxy import Proxy
-from llm_sandbox_nb.sandbox.network.secrets import Scrubber, placeholder
+from llm_sandbox_nb.sandbox.network.secrets import (
+    Scrubber,
+    Secret,
+    forms_of,
+    parse_secrets,
+    placeholder,
+    put_in_body,
+)
 
 STAND_IN = placeholder("API_TOKEN")
 
@@ -159,6 +170,111 @@ def test_a_secret_goes_nowhere_else(steps: Steps) -> None:
     assert STAND_IN.encode() in got
     assert SECRET.encode() not in got
     assert reported[0].secrets == []
+
+
+def in_body(body: str, *lines: str, hosts: str = "api.example+body") -> tuple[Outcome, list[Connection]]:
+    steps = [*inner(f"Content-Type: {lines[0]}", *lines[1:])]
+    steps[3] = ("send", steps[3][1] + body)
+    return asyncio.run(
+        attempt_here(Proxy, Attack(0, "", steps), 2, secrets=parse_secrets({"API_TOKEN": hosts}))
+    )
+
+
+CUT = f"{len(STAND_IN[:9]):x}\r\n{STAND_IN[:9]}\r\n{len(STAND_IN[9:]):x}\r\n{STAND_IN[9:]}\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "lines", "arrives"),
+    [
+        (f'{{"key": "{STAND_IN}"}}', ("application/json",), f'{{"key": "{SECRET}"}}'),
+        (f"key={STAND_IN}&a=b", ("application/x-www-form-urlencoded",), f"key={SECRET}&a=b"),
+        (CUT, ("text/plain", "Transfer-Encoding: chunked"), SECRET),
+    ],
+    ids=["JSON", "form", "chunks that cut it"],
+)
+def test_a_body_gets_a_secret_where_that_was_asked_for(
+    body: str, lines: tuple[str, ...], arrives: str
+) -> None:
+    framed = lines if len(lines) > 1 else (*lines, f"Content-Length: {len(body)}")
+    outcome, reported = in_body(body, *framed)
+    got = b"".join(outcome.arrived)
+    assert got.endswith(b"\r\n\r\n" + arrives.encode())
+    assert b"content-length: %d\r\n" % len(arrives) in got
+    assert reported[0].secrets == ["API_TOKEN"]
+    assert "ECHO" in outcome.said
+    assert SECRET not in outcome.said
+    outcome, reported = in_body(body, *framed, hosts="api.example")  # the canary: nobody has asked for it
+    assert SECRET.encode() not in b"".join(outcome.arrived)
+    assert reported[0].secrets == []
+
+
+def test_a_long_body_is_passed_on_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llm_sandbox_nb.sandbox.network.proxy.BODY_MOST", 1000)
+    body = STAND_IN + "x" * 2000
+    outcome, reported = in_body(body, "text/plain", f"Content-Length: {len(body)}")
+    assert b"".join(outcome.arrived).endswith(body.encode())
+    assert reported[0].secrets == []
+
+
+def test_a_value_is_in_the_form_of_its_body() -> None:
+    odd = Secret("API_TOKEN", ("api.example",), 'a"b\\c&d e', frozenset({"api.example"}))
+    assert put_in_body(STAND_IN.encode(), "application/json", [odd])[0] == b'a\\"b\\\\c&d e'
+    assert put_in_body(STAND_IN.encode(), "application/x-www-form-urlencoded", [odd])[0] == b"a%22b%5Cc%26d+e"
+    assert put_in_body(STAND_IN.encode(), "text/plain", [odd])[0] == b'a"b\\c&d e'
+
+
+@pytest.mark.parametrize("form", forms_of(SECRET + '+/"'), ids=repr)
+@pytest.mark.parametrize("place", ["body", "header"])
+def test_what_a_host_has_kept_never_comes_back(
+    form: bytes, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in the reply to a later request, which has no placeholder."""
+    monkeypatch.setattr("network_attacks.SECRET", SECRET + '+/"')
+    head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nX-Kept: %s\r\n\r\n" % (
+        form if place == "header" else b""
+    )
+    answer = head + (form if place == "body" else b"")
+    outcome, _ = asyncio.run(attempt_here(Proxy, Attack(0, "", inner()), 2, answer=answer))
+    assert "(secret)" in outcome.said
+    assert form.decode() not in outcome.said
+    monkeypatch.setattr("llm_sandbox_nb.sandbox.network.proxy.forms_of", lambda value: [])
+    canary, _ = asyncio.run(attempt_here(Proxy, Attack(0, "", inner()), 2, answer=answer))
+    assert form.decode() in canary.said
+
+
+def test_a_value_in_the_name_of_a_header_is_left_out() -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-%s: a\r\n\r\nok" % SECRET.encode()
+    outcome, _ = asyncio.run(attempt_here(Proxy, Attack(0, "", inner()), 2, answer=answer))
+    assert "\r\nok\r\n" in outcome.said
+    assert SECRET not in outcome.said
+
+
+def test_a_compressed_reply_of_a_secrets_host_is_refused() -> None:
+    packed = gzip.compress(SECRET.encode())
+    answer = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed) + packed
+    outcome, _ = asyncio.run(attempt_here(Proxy, Attack(0, "", inner()), 2, answer=answer))
+    assert "HTTP/1.1 502" in outcome.said
+    assert packed.decode("latin-1") not in outcome.said
+
+
+def test_public_reaches_what_is_public_only() -> None:
+    def tried(steps: Steps) -> Outcome:
+        policy = Policy(public=True)
+        return asyncio.run(attempt_here(Proxy, Attack(0, "", steps), 2, secrets={}, policy=policy))[0]
+
+    raw = [("head", ""), ("send", "SSH-2.0-x\r\n"), ("rest", "")]
+    for where in (f"{PUBLIC}:443", "any.where.example:22", "mixed.example:443", "rebinds.example:443"):
+        outcome = tried(connect(where, *raw))
+        assert "RAW SSH-2.0-x" in outcome.said
+        assert outcome.dialled in ([(PUBLIC, int(where[-3:].strip(":")))], [(OTHER, 22)])
+    hosts = ("loop", "ten", "metadata", "azure", "mapped", "nat", "six", "any", "zone", "group", "shared")
+    literals = ("127.0.0.1", "10.0.0.5", "169.254.169.254", "100.64.0.1", "[::1]", "[fd00::5]", "[fe80::1]",
+                "[::ffff:127.0.0.1]", "[64:ff9b::7f00:1]", "[2002:7f00:1::]", "[ff02::1]")  # fmt: skip
+    own = address_of_this_machine()
+    for where in [*(f"{host}.example" for host in hosts), *literals, *([own] if own else [])]:
+        outcome = tried(connect(f"{where}:443", *raw))
+        assert outcome.said.startswith("HTTP/1.1 403 "), (where, outcome)
+        assert outcome.dialled == []
 
 
 def test_a_stream_is_searched_across_its_pieces() -> None:

@@ -1,0 +1,130 @@
+"""What the owner of a sandbox accepts as the listener of its door, and how it serves that."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import eventually
+
+from llm_sandbox_nb.sandbox.errors import SandboxError
+from llm_sandbox_nb.sandbox.network import door
+from llm_sandbox_nb.sandbox.network.streams import ClosableStream
+
+
+class Told:
+    """A channel to an executor that does as it is told, or not."""
+
+    lost = None
+
+    async def call(self, params: dict[str, Any], **_: object) -> dict[str, Any]:
+        assert params == {"op": "hand_out"}
+        return {}
+
+
+CHANNEL: Any = Told()
+
+
+@pytest.fixture
+def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        monkeypatch.setattr(door, "DOOR_PORT", found.getsockname()[1])
+        yield found
+
+
+def sent(*numbers: int) -> socket.socket:
+    """A Unix socket at which these descriptors have arrived."""
+    outside, inside = socket.socketpair()
+    with inside:
+        if numbers:
+            inside.sendmsg([b"d"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", numbers))])
+    return outside
+
+
+def test_the_door_itself_is_served(listener: socket.socket) -> None:
+    async def echo(client: ClosableStream) -> None:
+        await client.write(await client.read())
+        await client.close()
+
+    async def whole() -> None:
+        with sent(listener.fileno()) as outside:
+            taken = await door.take_listener(CHANNEL, outside)
+        served = door.Door(CHANNEL, echo, listener=taken, at_once=2)
+        address = listener.getsockname()
+        listener.close()
+        for _ in range(5):
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(b"hello")
+            writer.write_eof()
+            assert await reader.read() == b"hello"
+            writer.close()
+        assert served.closed == ""
+        await served.close()
+        assert served.closed
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(*address)
+
+    asyncio.run(whole())
+
+
+def test_something_else_is_refused_and_closed(listener: socket.socket, tmp_path: Path) -> None:
+    other = socket.create_server(("127.0.0.1", 0))
+    datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    connected = socket.create_connection(listener.getsockname())
+    local, _peer = socket.socketpair()
+    file = os.open(tmp_path / "file", os.O_CREAT | os.O_RDWR)
+    kinds = [
+        (),
+        (file,),
+        (other.fileno(),),
+        (datagrams.fileno(),),
+        (connected.fileno(),),
+        (local.fileno(),),
+    ]
+
+    async def refused(numbers: tuple[int, ...]) -> None:
+        with sent(*numbers) as outside, pytest.raises(SandboxError, match="something else"):
+            await door.take_listener(CHANNEL, outside)
+
+    def open_files() -> int:
+        return len([*Path("/proc/self/fd").iterdir()])
+
+    before = open_files()
+    for numbers in kinds:
+        asyncio.run(refused(numbers))
+    assert open_files() == before
+    for one in (other, datagrams, connected, local, _peer):
+        one.close()
+    os.close(file)
+
+
+def test_more_than_it_serves_at_once_wait(listener: socket.socket) -> None:
+    serving, most = 0, 0
+    gate = asyncio.Event()
+
+    async def hold(client: ClosableStream) -> None:
+        nonlocal serving, most
+        serving += 1
+        most = max(most, serving)
+        await gate.wait()
+        serving -= 1
+
+    async def whole() -> None:
+        with sent(listener.fileno()) as outside:
+            served = door.Door(CHANNEL, hold, listener=await door.take_listener(CHANNEL, outside), at_once=3)
+        waiting = [await asyncio.open_connection(*listener.getsockname()) for _ in range(10)]
+        await eventually(lambda: serving == 3)
+        gate.set()
+        for reader, writer in waiting:
+            assert await reader.read() == b""
+            writer.close()
+        await served.close()
+
+    asyncio.run(whole())
+    assert most == 3
