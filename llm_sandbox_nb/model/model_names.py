@@ -22,6 +22,7 @@ from llm_sandbox_nb.model.contract import Model, ModelError
 from llm_sandbox_nb.model.litellm_model import LiteLLMModel
 from llm_sandbox_nb.model.local.local_model import LocalModel
 from llm_sandbox_nb.model.local.source import PREFIX as LOCAL
+from llm_sandbox_nb.model.local.table import MODELS
 from llm_sandbox_nb.model.message_form import SendReasoning
 from llm_sandbox_nb.model.scripted import ScriptedModel, load_script
 from llm_sandbox_nb.model.server_lookup import listed_models
@@ -80,15 +81,15 @@ def make_model(
 def model_names(begun: str, environment: Mapping[str, str]) -> list[str]:
     """Names that begin with `begun`.
 
-    Before the slash these are scripts of the package and providers, or only those providers whose keys are set, if
+    Before the slash these are local models with a name, scripts of the package and providers, or only those providers whose keys are set, if
     there are any. After it these are the provider's models that call tools.
     """
-    scripts = [f"scripted/{name}" for name in script_names()]
+    scripts = [*local_names(), *(f"scripted/{name}" for name in script_names())]
     provider, slash, _ = begun.partition("/")
     if not slash:
         offered = [f"{name}/" for name in _with_key(environment) or _KEYS]
         return [name for name in (*offered, *scripts) if name.startswith(begun)]
-    found = scripts if provider == "scripted" else list(provider_models(provider))
+    found = scripts if provider in ("scripted", "local") else list(provider_models(provider))
     return [name for name in found if name.startswith(begun)]
 
 
@@ -106,6 +107,11 @@ def _with_key(environment: Mapping[str, str]) -> list[str]:
 def common_providers() -> tuple[str, ...]:
     """Providers that are offered first."""
     return tuple(_KEYS)
+
+
+def local_names() -> list[str]:
+    """The names of the local models that have one."""
+    return [f"{LOCAL}{name}" for name in MODELS]
 
 
 def script_names() -> list[str]:

@@ -62,6 +62,7 @@ def _serve(plan: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     params.n_ctx = plan["context"]
     params.n_parallel = 1
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = plan["threads"]
+    params.cpuparams.poll = params.cpuparams_batch.poll = 0
     params.cache_ram_mib = plan["cache_mib"]
     params.use_jinja = True
     params.fit_params = False

@@ -146,6 +146,8 @@ class ModelServer:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C in a terminal is for the run, not for its model
+                # Threads that wait actively for each other stand still on a busy machine.
+                env={"OMP_WAIT_POLICY": "passive", **os.environ},
             )
             assert process.stdin and process.stdout and process.stderr
             plan = {

