@@ -122,7 +122,9 @@ def _add_setup(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser
         "models", help="list the models that run on this machine as local/NAME, or fetch one"
     )
     models.add_argument(
-        "--fetch", metavar="NAME", help="fetch this model and check its file: a name of the list, or as after local/"
+        "--fetch",
+        metavar="NAME",
+        help="fetch this model and check its file: a name of the list, or as after local/",
     )
     models.add_argument("--json", action="store_true", help="for a program")
     settings = commands.add_parser("settings", help="say what every setting is here, and where it comes from")

@@ -1,4 +1,4 @@
-"""`llm-sandbox-nb image | doctor | models | settings`: what runs need on this machine, what works here, and what is set."""
+"""`llm-sandbox-nb image | doctor | models | settings`: what runs need here, what works, which models, what is set."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def doctor_command(_: argparse.Namespace) -> int:
     An isolation works when a sandbox with the defaults opens in it. What killed processes have left is removed first.
     """
     from llm_sandbox_nb.card.export import NO_VIEW, has_view
-    from llm_sandbox_nb.model.local.listing import local_models
     from llm_sandbox_nb.model.litellm_model import compromised_version
+    from llm_sandbox_nb.model.local.listing import local_models
     from llm_sandbox_nb.sandbox.isolations import ISOLATIONS
     from llm_sandbox_nb.sandbox.open import remove_leftovers
 

@@ -67,8 +67,8 @@ def make_model(
     if name.startswith(LOCAL):
         if api_base:
             raise ModelError(
-                f"{name} is a model on this machine, and needs no api_base: leave out {api_base}, or write openai/{name} "
-                "for a model of that server.",
+                f"{name} is a model on this machine and needs no api_base: leave out {api_base}, or write "
+                f"openai/{name} for a model of that server.",
                 kind="setup",
             )
         return LocalModel(name, send_reasoning=send_reasoning)
@@ -81,8 +81,8 @@ def make_model(
 def model_names(begun: str, environment: Mapping[str, str]) -> list[str]:
     """Names that begin with `begun`.
 
-    Before the slash these are local models with a name, scripts of the package and providers, or only those providers whose keys are set, if
-    there are any. After it these are the provider's models that call tools.
+    Before the slash these are local models with a name, scripts of the package, and providers: only those whose keys
+    are set, if there are any. After it these are the provider's models that call tools.
     """
     scripts = [*local_names(), *(f"scripted/{name}" for name in script_names())]
     provider, slash, _ = begun.partition("/")

@@ -1,4 +1,4 @@
-"""The header of a GGUF file: what model it is, and whether the file is whole. The file is hostile, so all is bounded."""
+"""The header of a GGUF file: which model it is, and whether the file is whole. It is hostile, so all is bounded."""
 
 from __future__ import annotations
 
@@ -80,7 +80,8 @@ def read_header(path: Path) -> GgufHeader:
             return _Reader(file, path.stat().st_size).header()
     except OSError as error:
         raise ModelError(
-            f"The model's file {path} cannot be read ({error.strerror or error}): check its rights.", kind="setup"
+            f"The model's file {path} cannot be read ({error.strerror or error}): check its rights.",
+            kind="setup",
         ) from error
     except _NotGgufError as error:
         raise ModelError(f"{path} {error}", kind="setup") from error
@@ -94,7 +95,9 @@ class _Reader:
         if self._file.read(4) != _MAGIC:
             raise _NotGgufError("is no GGUF file: give a model in the format of llama.cpp.")
         if (version := self._number("I")) not in (2, 3):
-            raise _NotGgufError(f"is a GGUF file of version {version}, and 2 and 3 can be read: convert it anew.")
+            raise _NotGgufError(
+                f"is a GGUF file of version {version}, and 2 and 3 can be read: convert it anew."
+            )
         tensors, keys = self._number("Q"), self._number("Q")
         if keys > _MOST_KEYS or tensors > _MOST_TENSORS:
             raise _NotGgufError("is no valid GGUF file: its header has impossible numbers.")
@@ -110,9 +113,13 @@ class _Reader:
             raise _cut_off()
         title = values.get("general.name")
         kept = {
-            name: value for name, value in values.items() if name.startswith(_KEPT) or name.endswith(_KEPT_ENDS)
+            name: value
+            for name, value in values.items()
+            if name.startswith(_KEPT) or name.endswith(_KEPT_ENDS)
         }
-        return GgufHeader(architecture[:100], title[:200] if isinstance(title, str) else "", MappingProxyType(kept))
+        return GgufHeader(
+            architecture[:100], title[:200] if isinstance(title, str) else "", MappingProxyType(kept)
+        )
 
     def _pair(self) -> tuple[str, Any]:
         name = self._text()

@@ -47,10 +47,13 @@ def fetch_hub_file(repository: str, file: str, stop: Stop) -> Path:
         if isinstance(error, errors.LocalEntryNotFoundError):
             raise _unreachable(name, error) from error
         raise ModelError(
-            f"The repository {repository} has no file {file}: its page lists them under *Files*.", kind="not_found"
+            f"The repository {repository} has no file {file}: its page lists them under *Files*.",
+            kind="not_found",
         ) from error
     except errors.HFValidationError as error:
-        raise ModelError(f"{name} is no file of Hugging Face: {_first_line(error)}", kind="not_found") from error
+        raise ModelError(
+            f"{name} is no file of Hugging Face: {_first_line(error)}", kind="not_found"
+        ) from error
     except FetchStoppedError:
         raise
     except Exception as error:  # of whatever HTTP library it uses
@@ -69,8 +72,8 @@ def _check_sum(path: Path, name: str, stop: Stop) -> None:
         blob.unlink(missing_ok=True)
         path.unlink(missing_ok=True)
         raise ModelError(
-            f"What was fetched for {name} is another file (sha256 {found[:16]}..., and {blob.name[:16]}... was expected): "
-            "it was removed; try again.",
+            f"What was fetched for {name} is another file (sha256 {found[:16]}..., and {blob.name[:16]}... was "
+            "expected): it was removed; try again.",
             kind="setup",
         )
 

@@ -42,10 +42,10 @@ def models_text() -> str:
         sizes = f"{format_size(one['size']):>9} {format_size(one['memory']):>9}"
         lines.append(f"{one['name']:<26} {sizes}  {one['licence']:<11} {here:<8} {one['title']}")
         lines.append(f"{'':<26} {one['source']}, sha256 {one['sha256']}")
-    problem = missing_extra()
-    lines.append("")
-    lines.append(problem or "Use one with `--model NAME`; it is fetched when it is first used, or with `models --fetch NAME`.")
-    lines.append(f"Any other: {PREFIX}PATH.gguf or {PREFIX}hf:OWNER/REPOSITORY/FILE.gguf. Fetched models are in {models_folder()}.")
+    use = "Use one with `--model NAME`; it is fetched when it is first used, or with `models --fetch NAME`."
+    lines += ["", missing_extra() or use]
+    lines.append(f"Any other: {PREFIX}PATH.gguf or {PREFIX}hf:OWNER/REPOSITORY/FILE.gguf.")
+    lines.append(f"Fetched models are in {models_folder()}.")
     return "\n".join(lines)
 
 
@@ -73,4 +73,5 @@ def local_models() -> str:
     """Whether local models can run here, and with what memory; for `doctor`."""
     if problem := missing_extra():
         return problem
-    return f"works: xllamacpp {importlib.metadata.version('xllamacpp')}, {format_size(free_memory())} of memory are free"
+    engine = importlib.metadata.version("xllamacpp")
+    return f"models work: xllamacpp {engine}, {format_size(free_memory())} of memory are free"

@@ -18,7 +18,7 @@ _PAUSE = 10.0
 
 
 class LineWriter:
-    """Writes to a stream: in a terminal each line takes the place of the one before, elsewhere few lines are written."""
+    """Writes to a stream: in a terminal each line takes the place of the one before, elsewhere it writes few."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out

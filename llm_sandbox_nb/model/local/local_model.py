@@ -89,8 +89,9 @@ class LocalModel:
             self._served.server.end_log(folder / SERVER_LOG)
 
     def _place_logs(self) -> None:
-        for path in self._logs if self._served else ():
-            self._served.server.log_to(path)
+        if self._served is not None:
+            for path in self._logs:
+                self._served.server.log_to(path)
 
     def recall(
         self, learned: Mapping[str, Any], replies: Iterable[tuple[dict[str, Any], str | None, bool]]
@@ -120,7 +121,8 @@ class LocalModel:
         served = await self._ready()
         if tools and not served.server.takes_tools:
             raise ModelError(
-                f"{self.name} takes no tools (its chat template has no place for them): let it write its calls as text.",
+                f"{self.name} takes no tools (its chat template has no place for them): let it write its calls as "
+                "text.",
                 kind="tools",
             )
         if settings.max_tokens is None:
@@ -174,4 +176,3 @@ class LocalModel:
         }
         access = Access(f"{server.address.rstrip('/')}/v1", server.key)
         return _Served(LiteLLMModel(self.name, access, send_reasoning=self._send_reasoning), server, facts)
-

@@ -33,7 +33,7 @@ def processors() -> int:
     for group, version in _own_groups("cpu"):
         if version == 2:
             words = _text(group / "cpu.max").split()
-            quota, period = (words + ["", ""])[:2]
+            quota, period = [*words, "", ""][:2]
         else:
             quota, period = _text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")
         if quota.isdigit() and period.isdigit() and int(period):
@@ -59,7 +59,11 @@ def _own_groups(controller: str) -> list[tuple[Path, int]]:
     for line in lines:
         _, controllers, name = line.split(":", 2)
         for version, mounted, root, point in hierarchies:
-            if version == 2 if not controllers else controller in controllers.split(",") and controller in mounted:
+            if (
+                version == 2
+                if not controllers
+                else controller in controllers.split(",") and controller in mounted
+            ):
                 group = point / name.removeprefix(root).lstrip("/")
                 while group.is_relative_to(point):
                     found.append((group, version))

@@ -28,6 +28,8 @@ from llm_sandbox_nb.model.local.store import Stop
 
 _WORKING = 300_000_000
 """Bytes that the engine needs beside the weights and the conversation."""
+_WEIGHTS = 1.4
+"""Memory of the weights, by the size of their file: a part is kept in a second form that a processor computes faster."""
 _LEAST_CONTEXT, _MOST_CONTEXT = 4096, 16_384
 """Tokens. Below the first, no run fits; above the second, a processor reads for many minutes."""
 _SHARE = 0.8
@@ -61,7 +63,7 @@ def plan_server(file: Path, name: str, header: GgufHeader) -> ServerPlan:
         ModelError: its memory does not suffice.
     """
     free = machine.free_memory()
-    weights, each = int(file.stat().st_size * 1.1) + _WORKING, header.cache_bytes_per_token
+    weights, each = int(file.stat().st_size * _WEIGHTS) + _WORKING, header.cache_bytes_per_token
     trained = header.context_length or _LEAST_CONTEXT
     fits = int((free * _SHARE - weights) / each) if each else _LEAST_CONTEXT
     context = min(trained, _MOST_CONTEXT, max(fits, _LEAST_CONTEXT)) // 256 * 256
@@ -149,7 +151,9 @@ class ModelServer:
                 # Threads that wait actively for each other stand still on a busy machine.
                 env={"OMP_WAIT_POLICY": "passive", **os.environ},
             )
-            assert process.stdin and process.stdout and process.stderr
+            assert process.stdin
+            assert process.stdout
+            assert process.stderr
             plan = {
                 "file": str(self.plan.file), "alias": self.plan.name, "context": self.plan.context,
                 "threads": self.plan.threads, "cache_mib": self.plan.cache_mib, "key": self.key, "parent": os.getpid(),

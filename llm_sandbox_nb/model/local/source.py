@@ -16,7 +16,9 @@ from llm_sandbox_nb.model.local.wheels import installed_file, pip_missing, write
 
 PREFIX = "local/"
 _HUB = "hf:"
-_HUB_NAME = re.compile(r"hf:([\w.-]{1,96}/[\w.-]{1,96})/((?:[\w.+ -]{1,200}/){0,8}[\w.+ -]{1,200}\.gguf)", re.ASCII)
+_HUB_NAME = re.compile(
+    r"hf:([\w.-]{1,96}/[\w.-]{1,96})/((?:[\w.+ -]{1,200}/){0,8}[\w.+ -]{1,200}\.gguf)", re.ASCII
+)
 _WHEELS_MOST = 300_000_000
 """Bytes of wheels that are on the disk at once."""
 NEEDS_EXTRA = "A local model needs the package's extra `local`: call `pip install 'llm-sandbox-nb[local]'`."
@@ -126,7 +128,8 @@ def find_source(name: str) -> Source:
         if found := _HUB_NAME.fullmatch(name):
             return HubSource(*found.groups())
         raise ModelError(
-            f"{name!r:.100} is no file of Hugging Face: write hf:OWNER/REPOSITORY/FILE.gguf.", kind="not_found"
+            f"{name!r:.100} is no file of Hugging Face: write hf:OWNER/REPOSITORY/FILE.gguf.",
+            kind="not_found",
         )
     if name.lower().endswith(".gguf") or "/" in name or name.startswith(("~", ".")):
         return PathSource(Path(name).expanduser().absolute())

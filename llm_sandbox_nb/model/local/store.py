@@ -130,7 +130,8 @@ def known_sum(path: Path, name: str, stop: Stop) -> str:
         found = computed_sum(path, f"Checking {name}", stop)
     except OSError as error:
         raise ModelError(
-            f"The model's file {path} cannot be read ({error.strerror or error}): check its rights.", kind="setup"
+            f"The model's file {path} cannot be read ({error.strerror or error}): check its rights.",
+            kind="setup",
         ) from error
     _remember(path, found)
     return found

@@ -60,7 +60,7 @@ MODELS = {
             ),
             sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
             size=1_117_320_768,
-            memory=2_300_000_000,
+            memory=2_400_000_000,
             licence="Apache-2.0",
             origin="Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF",
         ),

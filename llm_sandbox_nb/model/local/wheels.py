@@ -79,7 +79,11 @@ def _kept(note: Path, partial: Path, model: ListedModel) -> tuple[int, int]:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         kept = json.loads(note.read_text("utf-8"))
         parts, size = int(kept["parts"]), int(kept["size"])
-        if kept["sha256"] == model.sha256 and 0 < parts <= len(model.parts) and size <= partial.stat().st_size:
+        if (
+            kept["sha256"] == model.sha256
+            and 0 < parts <= len(model.parts)
+            and size <= partial.stat().st_size
+        ):
             return parts, size
     return 0, 0
 
@@ -150,7 +154,12 @@ def _download(requirements: Sequence[str], folder: Path, share: Share, size: int
     log = folder / "pip.log"
     with log.open("wb") as out:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, cwd=folder, env=_environment()
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env=_environment(),
         )
         try:
             while process.poll() is None:
@@ -186,5 +195,9 @@ def _last_error(log: Path) -> str:
     with contextlib.suppress(OSError):
         lines = log.read_text("utf-8", "replace")[-20_000:].splitlines()
         errors = [line for line in lines if line.startswith("ERROR:")] or lines
-        return " ".join(errors[-1].removeprefix("ERROR:").split())[:200].rstrip(".") if errors else "no reason given"
+        return (
+            " ".join(errors[-1].removeprefix("ERROR:").split())[:200].rstrip(".")
+            if errors
+            else "no reason given"
+        )
     return "no reason given"
