@@ -57,7 +57,8 @@ class GgufHeader:
     @property
     def parts(self) -> int:
         """Files that the model was split into."""
-        return int(self.values.get("split.count") or 1)
+        count = self.values.get("split.count")
+        return count if isinstance(count, int) and count > 1 else 1
 
     def _number(self, name: str) -> int:
         found = self.values.get(f"{self.architecture}.{name}")

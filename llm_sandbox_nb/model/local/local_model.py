@@ -16,7 +16,7 @@ from llm_sandbox_nb.model.litellm_model import LiteLLMModel
 from llm_sandbox_nb.model.local.gguf import read_header
 from llm_sandbox_nb.model.local.loading_progress import show
 from llm_sandbox_nb.model.local.server import ModelServer, serve
-from llm_sandbox_nb.model.local.source import PREFIX, ListedSource, find_source, missing_extra
+from llm_sandbox_nb.model.local.source import PREFIX, HubSource, ListedSource, find_source, missing_extra
 from llm_sandbox_nb.model.local.store import Stop, known_sum
 from llm_sandbox_nb.model.message_form import SendReasoning
 
@@ -161,6 +161,12 @@ class LocalModel:
         self._source.check()
         file = self._source.fetch(stop)
         header = read_header(file)
+        if header.parts > 1 and isinstance(self._source, HubSource):
+            raise ModelError(
+                f"{self.name} is one of {header.parts} files of a model: fetch all into one folder, and name the path of the "
+                "first.",
+                kind="setup",
+            )
         sha256 = known_sum(file, self.name, stop)
         server = serve(file, self.name, header, stop)
         listed = self._source.model if isinstance(self._source, ListedSource) else None

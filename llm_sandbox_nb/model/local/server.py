@@ -29,7 +29,7 @@ from llm_sandbox_nb.model.local.store import Stop
 _WORKING = 300_000_000
 """Bytes that the engine needs beside the weights and the conversation."""
 _WEIGHTS = 1.4
-"""Memory of the weights, by the size of their file: a part is kept in a second form that a processor computes faster."""
+"""Memory of the weights, by the size of their file: much is kept in a second, faster form too."""
 _LEAST_CONTEXT, _MOST_CONTEXT = 4096, 16_384
 """Tokens. Below the first, no run fits; above the second, a processor reads for many minutes."""
 _SHARE = 0.8
