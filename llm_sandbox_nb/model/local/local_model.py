@@ -163,8 +163,8 @@ class LocalModel:
         header = read_header(file)
         if header.parts > 1 and isinstance(self._source, HubSource):
             raise ModelError(
-                f"{self.name} is one of {header.parts} files of a model: fetch all into one folder, and name the path of the "
-                "first.",
+                f"{self.name} is one of {header.parts} files of a model: fetch all into one folder, and name the path "
+                "of the first.",
                 kind="setup",
             )
         sha256 = known_sum(file, self.name, stop)

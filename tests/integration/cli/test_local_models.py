@@ -11,6 +11,7 @@ import psutil
 import pytest
 from cli_process import CommandLine
 from live_kernel import cards_of, live_kernel
+from local_engines import engines_of
 from support import child_pids, until
 
 from llm_sandbox_nb.cli import LIMIT_REACHED, MODEL_ERROR, NO_ANSWER
@@ -19,7 +20,6 @@ from llm_sandbox_nb.model.local.store import FOLDER_VARIABLE, models_folder
 from llm_sandbox_nb.model.local.table import MODELS
 
 NAME = "local/smollm2-135m"
-ENGINE = "llm_sandbox_nb.model.local.engine"
 STORE = {FOLDER_VARIABLE: str(models_folder())}
 RUN = (
     "run",
@@ -34,10 +34,6 @@ RUN = (
     "--output_dir",
     "runs",
 )
-
-
-def engines_of(pid: int) -> list[psutil.Process]:
-    return [one for one in psutil.Process(pid).children() if ENGINE in one.cmdline()]
 
 
 def test_a_run_ends_says_which_model_it_was_and_leaves_no_server(command_line: CommandLine) -> None:
@@ -72,7 +68,8 @@ def test_a_cell_shows_the_loading_where_its_card_will_be_and_a_killed_kernel_lea
     tmp_path: Path,
 ) -> None:
     with live_kernel(tmp_path, keep=False, **STORE) as kernel:
-        cell = f"%%sandbox -m {NAME} --isolation process --steps 1 --max-tokens-per-call 4\nSay hello."
+        kernel.run("%config SandboxMagics.max_tokens_per_call = 4")
+        cell = f"%%sandbox -m {NAME} --isolation process --steps 1\nSay hello."
         shown = cards_of(kernel.run(cell))
         first, last = shown[0]["content"], shown[-1]["content"]
         assert first["data"]["text/plain"].startswith("Loading ")

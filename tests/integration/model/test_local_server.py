@@ -13,6 +13,7 @@ import psutil
 import pytest
 import support
 from gguf_files import VALUES, gguf_bytes
+from local_engines import engines_of
 from support import until
 
 from llm_sandbox_nb.model.contract import ModelError, ModelSettings
@@ -56,9 +57,7 @@ def pid_of(model: LocalModel) -> int:
 
 def engines() -> list[psutil.Process]:
     """The servers that this process has started and that run."""
-    return [
-        one for one in psutil.Process().children() if "llm_sandbox_nb.model.local.engine" in one.cmdline()
-    ]
+    return engines_of(os.getpid())
 
 
 def test_it_answers_for_nothing_and_says_which_file_and_engine(model: LocalModel, tmp_path: Path) -> None:
