@@ -26,7 +26,14 @@ from llm_sandbox_nb.agent.limits import Meter, estimated_tokens
 from llm_sandbox_nb.agent.model_call import call_model, unless_failed
 from llm_sandbox_nb.agent.no_call import SilentReplies, refusal, says_something
 from llm_sandbox_nb.agent.recorder import LiveOutput, Recorder
-from llm_sandbox_nb.agent.text_mode import TextMode, ToolCalls, is_native, load_text_form, without_echoes
+from llm_sandbox_nb.agent.text_mode import (
+    BLOCK_END,
+    TextMode,
+    ToolCalls,
+    is_native,
+    load_text_form,
+    without_echoes,
+)
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
 from llm_sandbox_nb.agent.tools.text_file import file_diffs
 from llm_sandbox_nb.agent.tools.tool import Outcome, ToolContext
@@ -151,6 +158,8 @@ class Loop:
     """Whether the calls of the newest reply were read out of its text."""
     _reply: dict[str, Any] = field(default_factory=dict)
     """The newest reply as it stands in the history."""
+    _thinks: bool = False
+    """Whether a reply had a thought: in one, the end of a block is not the end of the reply."""
     _said: bool = False
     """Whether the newest reply says something."""
     _spoke: bool = False
@@ -261,12 +270,15 @@ class Loop:
                 self._add_message(one)
             texts.insert(0, message["content"])
         if self._nudge:
-            texts.append(f"{self._nudge}\n\n{self.meter.next_turn()}")
+            texts += [self._nudge, self._next_turn()]
         elif self._first or self.meter.limits_changed or (texts and self._restored is not None):
-            texts.append(self.meter.next_turn())
+            texts.append(self._next_turn())
         if texts:
-            self._add_message({**message, "content": "\n\n".join(texts)})
+            self._add_message({**message, "content": "\n\n".join(filter(None, texts))})
         self._first, self._restored, self._nudge = (), None, ""
+
+    def _next_turn(self) -> str:
+        return self.meter.next_turn(self._text.form.footer_from if self._in_text else None)
 
     def _add_message(self, message: dict[str, Any]) -> None:
         add_message(self.messages, message)
@@ -356,6 +368,8 @@ class Loop:
         messages, tools = list(messages), self.tools
         if self._in_text:
             messages, tools = self._text.request(messages), []
+            if self._text.form.first_block_ends and not self._thinks and most is None:
+                settings.extra_body = {"stop": [BLOCK_END], **settings.extra_body}
         elif self._demand and most is None:
             settings.extra_body = {"tool_choice": "required", **settings.extra_body}
         return await call_model(
@@ -395,6 +409,7 @@ class Loop:
         self._reply = reply.message
         written = reply.text + (reply.reasoning or "") + "".join(call.arguments for call in reply.calls)
         self.meter.add_reply(reply.usage, written)
+        self._thinks = self._thinks or bool(reply.reasoning)
         self._said = says_something(reply.text)
         self.last_text = reply.text.strip() if self._said else self.last_text
         self.only_talked = not reply.calls
@@ -641,7 +656,8 @@ class Loop:
         self._footer = ""
         if footer and not self._open and not self.meter.over:
             advice = f"\n{self.failing.advice}" if self.failing.advice and not self.failing.over else ""
-            self._footer = f"\n\n{self.meter.next_turn()}{advice}"
+            footer = f"{self._next_turn()}{advice}".strip()
+            self._footer = f"\n\n{footer}" if footer else ""
             event.observation += self._footer
             event.after += self._footer
         add_result(self.messages, event.call_id, event.observation, in_text=in_text)

@@ -266,7 +266,8 @@ class Session:
             loop.restore(past)
         else:
             root = self.opening.root or (await asyncio.shield(setup)).box.directories.root
-            loop.start(self.spec.prompts.under(root).messages(self.spec.task))
+            in_text = loop.tool_calls == "text"
+            loop.start(self.spec.prompts.under(root).messages(self.spec.task, in_text=in_text))
         await loop.run()
 
     async def _rewind(self, loop: Loop, setup: asyncio.Future[Workspace]) -> None:

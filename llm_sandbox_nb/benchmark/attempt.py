@@ -108,6 +108,8 @@ async def in_sandbox(
             answer = await (collect_patch(box, base) if base else read_answer(box, task))
         except SandboxError as error:
             return Attempt(run, None, "sandbox", str(error))
+        if answer is None and task.answer == "reply":
+            answer = run.answer
         return Attempt(run, answer, spent=await resource_usage(box))
 
 

@@ -1,0 +1,190 @@
+"""Measures: python -m measure --model FILE.gguf [--columns ...] [--rows ...] [--limit N]; `make measure` calls it.
+
+The same command continues where it was killed. It then writes docs/data/measured.json and the tables of
+docs/explanation/measured.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+from measure import measures, summary
+from measure.columns import COLUMNS, COMMAND_TIMEOUT, LIMITS, SAMPLING, Column, modes_of, task_of
+from measure.local_server import Server, ServerError, served
+from measure.peers_backend import PEERS, PeerBackend, interpreter_of
+from measure.rows import NUMBERS, SEED, RowsError, rows_of
+
+from llm_sandbox_nb.benchmark.attempt import HowToAsk
+from llm_sandbox_nb.benchmark.item_pipeline import Backend, FatalError, Item
+from llm_sandbox_nb.benchmark.results import Result, append_line, read_lines
+from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, make_opener, plan
+from llm_sandbox_nb.model.model_names import make_model
+from llm_sandbox_nb.sandbox.docker.images import DEFAULT_IMAGE
+from llm_sandbox_nb.version import __version__
+
+ROOT = Path(__file__).parents[2]
+MACHINE = "machine.json"
+TOGETHER = 10
+"""Rows of each set that all columns do before the next ones: what is there when it is stopped can be compared."""
+
+
+def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options; `--help` shows them."""
+    parser = argparse.ArgumentParser(prog="make measure", description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--model", required=True, help="a GGUF file, or the model's name with --api-base")
+    parser.add_argument(
+        "--api-base", help="a server that runs, with OpenAI's protocol; default: one of our own"
+    )
+    parser.add_argument("--columns", default=",".join(COLUMNS), help=f"of {', '.join(COLUMNS)}")
+    parser.add_argument("--rows", default=",".join(NUMBERS), help=f"of {', '.join(NUMBERS)}")
+    parser.add_argument("--limit", type=int, help="so many rows of each set, the first ones")
+    parser.add_argument(
+        "--ifbench", type=Path, help="IFBench_test.jsonl of allenai/IFBench; without it that set is left out"
+    )
+    parser.add_argument(
+        "--isolation", default="bubblewrap", help="of this package's sandboxes; peers use Docker"
+    )
+    parser.add_argument("--image", default=DEFAULT_IMAGE, help="the image of all sandboxes in Docker")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads of the model server")
+    parser.add_argument(
+        "--server-python", type=Path, default=Path(sys.executable), help="an interpreter with xllamacpp"
+    )
+    parser.add_argument("--out", type=Path, default=ROOT / "out" / "measure", help="folder of the results")
+    parser.add_argument("--summary-only", action="store_true", help="write the tables from what is there")
+    parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="folder of the pages")
+    given = parser.parse_args(words)
+    for name, known in (("columns", COLUMNS), ("rows", NUMBERS)):
+        chosen = [one for one in getattr(given, name).split(",") if one]
+        if unknown := [one for one in chosen if one not in known]:
+            parser.error(f"--{name}: there is no {unknown[0]!r}; known are {', '.join(known)}.")
+        setattr(given, name, chosen)
+    return given
+
+
+def items_of(
+    column: Column, sets: Sequence[str], limit: int | None, ifbench: Path | None
+) -> list[tuple[int, Item]]:
+    """What a column has to do, with the places of the rows in their sets."""
+    found = []
+    for name in sets:
+        rows = rows_of(name, ifbench)[:limit]
+        places = {row.id: place for place, row in enumerate(rows)}
+        found += [
+            (places[item.row.id], item) for item in plan([(task_of(name), rows)], modes_of(column, name))
+        ]
+    return found
+
+
+async def measure_column(
+    column: Column, items: list[Item], server: Server, given: argparse.Namespace, out: Path
+) -> None:
+    """Do what is open of a column, one item at a time, so that times are its own."""
+    clock = measures.Clock(server.process)
+    done, count, begun = {one["key"] for one in read_lines(out / measures.FILE)}, len(items), time.monotonic()
+
+    def ended(result: Result) -> None:
+        line = measures.measures_of(out, result, clock.stop(result.key))
+        append_line(out / measures.FILE, {"key": "/".join(map(str, result.key)), **line})
+        done.add("/".join(map(str, result.key)))
+        print(
+            f"{column.name} {result.task}/{result.item}: {_word(result)} "
+            f"({len(done)} of {count}, {time.monotonic() - begun:.0f} s)",
+            flush=True,
+        )
+
+    how = HowToAsk(
+        make_model(f"openai/{server.model}", api_base=server.url, api_key="none"),
+        SAMPLING,
+        limits=LIMITS,
+        command_timeout=COMMAND_TIMEOUT,
+        tool_calls=column.tool_calls,
+    )
+    backend: Backend | None = None
+    if column.peer:
+        python = await interpreter_of(column, given.out / "peers")
+        program = PEERS / f"{column.peer}_row.py"
+        backend = PeerBackend(python, program, out, server.model, server.url, given.image)
+    image = {"image": given.image} if given.isolation == "docker" else {}
+    network = None if given.isolation == "process" else "none"
+    runner = Runner(
+        how,
+        make_opener(given.isolation, network=network, **image),
+        RunnerOptions(out, workers=1, attempts=1),
+        on_result=ended,
+        on_begin=lambda item: clock.start(item.key),
+        backend=backend,
+    )
+    await runner.run(items)
+
+
+def _word(result: Result) -> str:
+    return result.error_kind or {1.0: "right", 0.0: "wrong", None: "not scored"}.get(
+        result.score, "partly right"
+    )
+
+
+def machine() -> dict[str, object]:
+    """Where it is measured."""
+    return {
+        "cores": os.cpu_count(),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "version": __version__,
+    }
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Measure, and write the tables; returns the exit code."""
+    given = arguments(words)
+    try:
+        if not given.summary_only:
+            _measure(given)
+    except (RowsError, ServerError, FatalError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("Stopped; the same command continues.", file=sys.stderr)
+        return 130
+    written = summary.write(given.out, given.docs)
+    print(f"The tables are in {written}")
+    return 0
+
+
+def _measure(given: argparse.Namespace) -> None:
+    given.out.mkdir(parents=True, exist_ok=True)
+    server = (
+        nullcontext(Server(given.api_base, None, given.model))
+        if given.api_base
+        else served(Path(given.model), given.out / "server.log", given.threads, given.server_python)
+    )
+    with server as one:
+        folder = given.out / one.model
+        folder.mkdir(exist_ok=True)
+        facts = {
+            **machine(),
+            "model": one.model,
+            "sha256": one.sha256,
+            "seed": SEED,
+            "isolation": given.isolation,
+        }
+        append_line(folder / MACHINE, {**facts, "threads": given.threads, "started": round(time.time())})
+        items = {
+            name: items_of(COLUMNS[name], given.rows, given.limit, given.ifbench) for name in given.columns
+        }
+        last = max((place for some in items.values() for place, _ in some), default=-1)
+        for end in range(TOGETHER, last + TOGETHER + 1, TOGETHER):
+            for name in given.columns:
+                now = [item for place, item in items[name] if place < end]
+                asyncio.run(measure_column(COLUMNS[name], now, one, given, folder / name))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

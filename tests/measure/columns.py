@@ -1,0 +1,67 @@
+"""The columns of the measurement: who answers the rows, and how. All have the same limits and sampling."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.prompts import load_prompts
+from llm_sandbox_nb.benchmark.task import Task
+from llm_sandbox_nb.model.contract import ModelSettings
+
+SCORER = Path(__file__).with_name("scorer.py")
+LIMITS = RunLimits(steps=12, tokens=8_192)
+REPLY_TOKENS = 512
+SAMPLING = ModelSettings(temperature=0.2, top_p=0.8, top_k=20, max_tokens=REPLY_TOKENS, timeout=1_800)
+COMMAND_TIMEOUT = 60.0
+VANILLA_PROMPT = "{problem_statement}\n\nThink step by step. End your reply with a line that holds ANSWER: and the result alone."
+WRITING_PROMPT = "{problem_statement}"
+"""For sets whose answer is a whole text."""
+WHOLE_TEXT = ("ifbench", "examples")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column. `peer` names the program that asks, if it is none of this package."""
+
+    name: str
+    title: str
+    mode: Literal["llm", "sandbox"]
+    tool_calls: Literal["native", "text"] = "native"
+    peer: str = ""
+
+
+COLUMNS: Final[Mapping[str, Column]] = {
+    one.name: one
+    for one in (
+        Column("vanilla", "no sandbox", "llm"),
+        Column("native", "this package, native calls", "sandbox"),
+        Column("text", "this package, text mode", "sandbox", "text"),
+        Column("llm-in-sandbox", "llm-in-sandbox 0.2.0", "sandbox", peer="llm_in_sandbox"),
+        Column("mini-swe-agent", "mini-swe-agent 2.4.6", "sandbox", peer="mini_swe_agent"),
+    )
+}
+
+
+def task_of(name: str) -> Task:
+    """How a set of rows is asked and scored: with the package's own prompts."""
+    return Task(
+        name=name,
+        folder=SCORER.parent,
+        prompts=dataclasses.replace(load_prompts()),
+        vanilla_prompt=WRITING_PROMPT if name in WHOLE_TEXT else VANILLA_PROMPT,
+        scorer="ifbench" if name == "ifbench" else str(SCORER),
+        answer="reply",
+        limits=LIMITS,
+    )
+
+
+def modes_of(column: Column, name: str) -> tuple[str, ...]:
+    """The modes in which a column does a set: documents in files, and for this package also in the prompt."""
+    if name == "files" and column.mode == "sandbox" and not column.peer:
+        return ("sandbox", "sandbox-prompt")
+    return (column.mode,)
