@@ -22,6 +22,7 @@ from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.conversation import ConversationState
 from llm_sandbox_nb.agent.errors import StopRun
 from llm_sandbox_nb.agent.failing_calls import FailingCalls
+from llm_sandbox_nb.agent.inputs import previewed
 from llm_sandbox_nb.agent.limits import Meter, estimated_tokens
 from llm_sandbox_nb.agent.model_call import call_model, unless_failed
 from llm_sandbox_nb.agent.no_call import SilentReplies, refusal, says_something
@@ -32,6 +33,7 @@ from llm_sandbox_nb.agent.text_mode import (
     ToolCalls,
     is_native,
     load_text_form,
+    result_kind,
     without_echoes,
 )
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
@@ -398,6 +400,7 @@ class Loop:
         outputs = [
             message_text(one) for one in self.messages if one["role"] == "tool" or type(one) is ResultsMessage
         ]
+        outputs += [shown for one in self.messages[:2] if (shown := previewed(message_text(one)))]
         native, read = bool(reply.calls), self._text.read if self._in_text else without_echoes
         reply, self._refused_call = read(reply, outputs, self._task)
         self._written = bool(reply.calls) and not (self._in_text and native)
@@ -647,8 +650,9 @@ class Loop:
         self._executing = False
         in_text = self._written and not is_native(self._reply, call.id)
         if in_text:
-            start, _, end = self._text.result(self._reply, _PLACE).partition(_PLACE)
-            event.observation = self._text.result(self._reply, event.observation)
+            kind = result_kind(event)
+            start, _, end = self._text.result(self._reply, _PLACE, kind).partition(_PLACE)
+            event.observation = self._text.result(self._reply, event.observation, kind)
             # A form of the user's may say the result twice: then it has no one place.
             event.before, event.after = ("", "") if _PLACE in end else (start + event.before, end)
         self.failing.add(call.name, call.arguments, event.error, failed=event.failed)

@@ -41,11 +41,16 @@ class PromptConfig:
     """Takes the place of `system_prompt` in a run that begins in text mode; empty: none does."""
     text_instance_prompt: str = ""
 
-    def messages(self, task: str, *, in_text: bool = False) -> list[dict[str, Any]]:
-        """The first two messages of a conversation about `task`; `in_text` says that it begins in text mode."""
+    def messages(self, task: str, *, in_text: bool = False, preview: str = "") -> list[dict[str, Any]]:
+        """The first two messages of a conversation about `task`.
+
+        `in_text` says that it begins in text mode. Then `preview`, of its input files, stands below the task, unless
+        the prompts have none of their own for text mode.
+        """
         system, instance = self.system_prompt, self.instance_prompt
-        if in_text:
-            system, instance = self.text_system_prompt or system, self.text_instance_prompt or instance
+        if in_text and self.text_system_prompt:
+            system, instance = self.text_system_prompt, self.text_instance_prompt or instance
+            task = f"{task}\n\n{preview}" if preview else task
         values = {
             "problem_statement": task,
             "working_dir": self.working_dir,

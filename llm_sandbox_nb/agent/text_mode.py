@@ -26,6 +26,7 @@ from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS, ends_run
 from llm_sandbox_nb.model.contract import Reply, ToolCall
 from llm_sandbox_nb.model.text_calls import read_text_calls
+from llm_sandbox_nb.trajectory.events import CallFinished
 
 ToolCalls = Literal["auto", "native", "text"]
 """How calls are made: `auto` is native, and text mode when that does not work."""
@@ -53,6 +54,10 @@ class TextForm:
     block: str
     refused: str
     other_tools: str = ""
+    failed: str = ""
+    """In place of `result`, where the call failed or wrote to stderr."""
+    silent: str = ""
+    """In place of `result`, where the call wrote nothing."""
     calls: Literal["block", "json"] = "json"
     python_blocks: bool = False
     first_block_ends: bool = False
@@ -122,6 +127,13 @@ def _tool_lines(function: Mapping[str, Any]) -> str:
 # --- what is sent ---
 
 
+def result_kind(event: CallFinished) -> str:
+    """The key of a form for what came of a call."""
+    if event.failed or event.stderr:
+        return "failed"
+    return "silent" if event.exit_code == 0 and not event.stdout else "result"
+
+
 def is_native(message: Mapping[str, Any], call_id: str) -> bool:
     """Whether a reply, as it stands in the history, has this call natively."""
     return any(call.get("id") == call_id for call in message.get("tool_calls") or ())
@@ -188,11 +200,15 @@ class TextMode:
             str(function.get("name")), arguments if isinstance(arguments, Mapping) else {}
         )
 
-    def result(self, reply: Mapping[str, Any], observation: str) -> str:
-        """The result of a call as it goes back, in the form that the model used in `reply`."""
+    def result(self, reply: Mapping[str, Any], observation: str, kind: str = "result") -> str:
+        """The result of a call as it goes back, in the form that the model used in `reply`.
+
+        `kind` is `result`, `failed` or `silent`, a key of the form.
+        """
         if "<tool_call>" in str(reply.get("content")):
             return f"<tool_response>\n{observation}\n</tool_response>"
-        return self.form.result.replace("{output}", observation)
+        form = getattr(self.form, kind) or self.form.result
+        return form.replace("{output}", observation)
 
     def read(self, reply: Reply, outputs: Sequence[str], task: str) -> tuple[Reply, str]:
         """The reply with the calls that are written in it; and why a call that it shows does not count.

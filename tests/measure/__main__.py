@@ -16,12 +16,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from measure import measures, summary
-from measure.columns import COLUMNS, COMMAND_TIMEOUT, LIMITS, SAMPLING, Column, modes_of, task_of
-from measure.local_server import Server, ServerError, served
-from measure.peers_backend import PEERS, PeerBackend, interpreter_of
-from measure.rows import NUMBERS, SEED, RowsError, rows_of
-
 from llm_sandbox_nb.benchmark.attempt import HowToAsk
 from llm_sandbox_nb.benchmark.item_pipeline import Backend, FatalError, Item
 from llm_sandbox_nb.benchmark.results import Result, append_line, read_lines
@@ -29,6 +23,11 @@ from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, make_opener, 
 from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.sandbox.docker.images import DEFAULT_IMAGE
 from llm_sandbox_nb.version import __version__
+from measure import measures, summary
+from measure.columns import COLUMNS, COMMAND_TIMEOUT, LIMITS, SAMPLING, VARIANTS, Column, modes_of, task_of
+from measure.local_server import Server, ServerError, served
+from measure.peers_backend import PEERS, PeerBackend, interpreter_of
+from measure.rows import DEVELOPMENT, NUMBERS, SEED, RowsError, rows_of
 
 ROOT = Path(__file__).parents[2]
 MACHINE = "machine.json"
@@ -43,8 +42,11 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--api-base", help="a server that runs, with OpenAI's protocol; default: one of our own"
     )
-    parser.add_argument("--columns", default=",".join(COLUMNS), help=f"of {', '.join(COLUMNS)}")
-    parser.add_argument("--rows", default=",".join(NUMBERS), help=f"of {', '.join(NUMBERS)}")
+    parser.add_argument(
+        "--tuning", action="store_true", help="the variants of text mode, on the rows for tuning"
+    )
+    parser.add_argument("--columns", help=f"of {', '.join(COLUMNS)}; with --tuning of {', '.join(VARIANTS)}")
+    parser.add_argument("--rows", help=f"of {', '.join(NUMBERS)}; with --tuning of {', '.join(DEVELOPMENT)}")
     parser.add_argument("--limit", type=int, help="so many rows of each set, the first ones")
     parser.add_argument(
         "--ifbench", type=Path, help="IFBench_test.jsonl of allenai/IFBench; without it that set is left out"
@@ -57,29 +59,28 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--server-python", type=Path, default=Path(sys.executable), help="an interpreter with xllamacpp"
     )
-    parser.add_argument("--out", type=Path, default=ROOT / "out" / "measure", help="folder of the results")
+    parser.add_argument("--out", type=Path, help="folder of the results")
     parser.add_argument("--summary-only", action="store_true", help="write the tables from what is there")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="folder of the pages")
     given = parser.parse_args(words)
-    for name, known in (("columns", COLUMNS), ("rows", NUMBERS)):
-        chosen = [one for one in getattr(given, name).split(",") if one]
+    given.out = given.out or ROOT / "out" / ("tuning" if given.tuning else "measure")
+    columns, rows = (VARIANTS, DEVELOPMENT) if given.tuning else (COLUMNS, NUMBERS)
+    for name, known in (("columns", columns), ("rows", rows)):
+        chosen = [one for one in (getattr(given, name) or ",".join(known)).split(",") if one]
         if unknown := [one for one in chosen if one not in known]:
             parser.error(f"--{name}: there is no {unknown[0]!r}; known are {', '.join(known)}.")
         setattr(given, name, chosen)
     return given
 
 
-def items_of(
-    column: Column, sets: Sequence[str], limit: int | None, ifbench: Path | None
-) -> list[tuple[int, Item]]:
+def items_of(column: Column, given: argparse.Namespace, folder: Path) -> list[tuple[int, Item]]:
     """What a column has to do, with the places of the rows in their sets."""
     found = []
-    for name in sets:
-        rows = rows_of(name, ifbench)[:limit]
+    for name in given.rows:
+        rows = rows_of(name, given.ifbench)[: given.limit]
         places = {row.id: place for place, row in enumerate(rows)}
-        found += [
-            (places[item.row.id], item) for item in plan([(task_of(name), rows)], modes_of(column, name))
-        ]
+        items = plan([(task_of(name, column, folder), rows)], modes_of(column, name))
+        found += [(places[item.row.id], item) for item in items]
     return found
 
 
@@ -153,7 +154,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("Stopped; the same command continues.", file=sys.stderr)
         return 130
-    written = summary.write(given.out, given.docs)
+    written = summary.write(given.out, given.docs, tuning=given.tuning)
     print(f"The tables are in {written}")
     return 0
 
@@ -176,14 +177,13 @@ def _measure(given: argparse.Namespace) -> None:
             "isolation": given.isolation,
         }
         append_line(folder / MACHINE, {**facts, "threads": given.threads, "started": round(time.time())})
-        items = {
-            name: items_of(COLUMNS[name], given.rows, given.limit, given.ifbench) for name in given.columns
-        }
+        columns = VARIANTS if given.tuning else COLUMNS
+        items = {name: items_of(columns[name], given, folder) for name in given.columns}
         last = max((place for some in items.values() for place, _ in some), default=-1)
         for end in range(TOGETHER, last + TOGETHER + 1, TOGETHER):
             for name in given.columns:
                 now = [item for place, item in items[name] if place < end]
-                asyncio.run(measure_column(COLUMNS[name], now, one, given, folder / name))
+                asyncio.run(measure_column(columns[name], now, one, given, folder / name))
 
 
 if __name__ == "__main__":

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
+
+import yaml
 
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.prompts import load_prompts
+from llm_sandbox_nb.agent.text_mode import load_text_form
 from llm_sandbox_nb.benchmark.task import Task
 from llm_sandbox_nb.model.contract import ModelSettings
 
@@ -18,7 +21,7 @@ LIMITS = RunLimits(steps=12, tokens=8_192)
 REPLY_TOKENS = 512
 SAMPLING = ModelSettings(temperature=0.2, top_p=0.8, top_k=20, max_tokens=REPLY_TOKENS, timeout=1_800)
 COMMAND_TIMEOUT = 60.0
-VANILLA_PROMPT = "{problem_statement}\n\nThink step by step. End your reply with a line that holds ANSWER: and the result alone."
+VANILLA_PROMPT = "{problem_statement}\n\nThink step by step. End your reply with one line that holds ANSWER: and the result alone."
 WRITING_PROMPT = "{problem_statement}"
 """For sets whose answer is a whole text."""
 WHOLE_TEXT = ("ifbench", "examples")
@@ -33,6 +36,10 @@ class Column:
     mode: Literal["llm", "sandbox"]
     tool_calls: Literal["native", "text"] = "native"
     peer: str = ""
+    form: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of the form of text mode that are others than in the package."""
+    prompts: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of the prompts that are others than in the package."""
 
 
 COLUMNS: Final[Mapping[str, Column]] = {
@@ -47,12 +54,41 @@ COLUMNS: Final[Mapping[str, Column]] = {
 }
 
 
-def task_of(name: str) -> Task:
-    """How a set of rows is asked and scored: with the package's own prompts."""
+def _variant(name: str, title: str, **keys: Mapping[str, Any]) -> Column:
+    return Column(name, title, "sandbox", "text", **keys)
+
+
+VARIANTS: Final[Mapping[str, Column]] = {
+    one.name: one
+    for one in (
+        COLUMNS["vanilla"],
+        COLUMNS["text"],
+        _variant("long-prompt", "the prompt of native mode", prompts={"text_system_prompt": ""}),
+        _variant("no-end-of-block", "a reply is not ended after its block", form={"first_block_ends": False}),
+        _variant("no-answer-line", "the result has to be saved in a file", form={"answer": ""}),
+        _variant("guesses-count", "an answer counts before anything was executed", form={"answer_first": ""}),
+        _variant("same-after-errors", "an error is answered like a result", form={"failed": ""}),
+        _variant("steps-told", "each message tells the steps that remain", form={"footer_from": None}),
+    )
+}
+"""Text mode without one of its parts each, for tuning."""
+
+
+def task_of(name: str, column: Column | None = None, folder: Path | None = None) -> Task:
+    """How a set of rows is asked and scored: with the package's own prompts, or those of a variant.
+
+    The form of a variant is written into `folder`.
+    """
+    prompts = load_prompts()
+    if column is not None and folder is not None and (column.form or column.prompts):
+        own = dataclasses.asdict(load_text_form(prompts.text_form)) | dict(column.form)
+        file = folder / f"{column.name}.yaml"
+        file.write_text(yaml.safe_dump(own), "utf-8")
+        prompts = dataclasses.replace(prompts, text_form=str(file), **column.prompts)
     return Task(
         name=name,
         folder=SCORER.parent,
-        prompts=dataclasses.replace(load_prompts()),
+        prompts=prompts,
         vanilla_prompt=WRITING_PROMPT if name in WHOLE_TEXT else VANILLA_PROMPT,
         scorer="ifbench" if name == "ifbench" else str(SCORER),
         answer="reply",

@@ -11,10 +11,10 @@ from datetime import date, timedelta
 from typing import Any
 
 WORDS = (
-    "archipelago balance carpenter daffodil elephant foundation gravity harbour illumination journey kangaroo "
-    "lighthouse mandarin nightingale orchestra peninsula quartz raspberry strawberry telescope umbrella village "
-    "watermelon xylophone yesterday zeppelin"
-).split()
+    "archipelago", "balance", "carpenter", "daffodil", "elephant", "foundation", "gravity", "harbour", "illumination",
+    "journey", "kangaroo", "lighthouse", "mandarin", "nightingale", "orchestra", "peninsula", "quartz", "raspberry",
+    "strawberry", "telescope", "umbrella", "village", "watermelon", "xylophone", "yesterday", "zeppelin",
+)  # fmt: skip
 _BEGIN = date(1850, 1, 1)
 
 

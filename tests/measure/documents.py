@@ -9,8 +9,14 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-_TOWNS = "Aldra Benholt Corvik Dunmere Esterby Falkona Gretna Holmsund Istra Jarvo Kelmar Lindau".split()
-_NAMES = "Adams Bauer Costa Dahl Evans Fischer Garcia Hansen Ivanov Jensen Keller Larsen Moreau Novak".split()
+_TOWNS = (
+    "Aldra", "Benholt", "Corvik", "Dunmere", "Esterby", "Falkona", "Gretna", "Holmsund", "Istra", "Jarvo",
+    "Kelmar", "Lindau",
+)  # fmt: skip
+_NAMES = (
+    "Adams", "Bauer", "Costa", "Dahl", "Evans", "Fischer", "Garcia", "Hansen", "Ivanov", "Jensen", "Keller", "Larsen",
+    "Moreau", "Novak",
+)  # fmt: skip
 _STATES = ("delivered", "delayed", "returned", "lost")
 _CHATTER = (
     "The weather was mild and nothing of note happened on the road.",
@@ -28,10 +34,9 @@ def _journals(chance: random.Random) -> dict[str, str]:
     for month in ("january", "february", "march", "april"):
         lines = [f"Shipping journal, {month}", ""]
         for number in range(1, 25):
-            entry = (
-                f"Shipment {month[:3].upper()}-{number:03d}: {chance.randint(5, 95)} crates for {chance.choice(_NAMES)}, "
-                f"{chance.choice(_TOWNS)}, {chance.choice(_STATES)}."
-            )
+            goods = f"{chance.randint(5, 95)} crates for {chance.choice(_NAMES)}"
+            place = f"{chance.choice(_TOWNS)}, {chance.choice(_STATES)}."
+            entry = f"Shipment {month[:3].upper()}-{number:03d}: {goods}, {place}"
             lines += [entry, chance.choice(_CHATTER)]
         files[f"{month}.txt"] = "\n".join(lines) + "\n"
     return files
@@ -73,7 +78,9 @@ def _most(chance: random.Random, files: dict[str, str]) -> dict[str, Any]:
     entries = _entries({month: files[month]})
     largest = max(one[1] for one in entries)
     first = next(one for one in entries if one[1] == largest)
-    question = f"Which shipment in {month} has the most crates? Answer with its number; of several, with the first in the file."
+    question = (
+        f"Which shipment in {month} has the most crates? Answer with its number; of several, the first."
+    )
     return _task(question, first[0], "word")
 
 

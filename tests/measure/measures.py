@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from measure.peers_backend import RECORD
 
 from llm_sandbox_nb.analysis.capability_rules import call_uses
 from llm_sandbox_nb.benchmark.results import Result
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.trajectory.doubts.rules import doubts_of
+from measure.peers_backend import RECORD
 
 FILE = "measures.jsonl"
 _REFUSED = ("malformed_json", "bad_arguments", "unknown_tool", "cut_off")

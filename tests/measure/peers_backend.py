@@ -12,8 +12,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from measure.columns import LIMITS, SAMPLING, Column
-
 from llm_sandbox_nb.benchmark.item_pipeline import FatalError, Item, failed_result
 from llm_sandbox_nb.benchmark.results import SCORER as UNSCORED
 from llm_sandbox_nb.benchmark.results import Result, append_line, cell_folder
@@ -21,6 +19,7 @@ from llm_sandbox_nb.benchmark.scoring_pool import Scoring
 from llm_sandbox_nb.encoded_text import text_of
 from llm_sandbox_nb.examples.checks import LARGEST, read_files
 from llm_sandbox_nb.trajectory.run_folder import FILES
+from measure.columns import LIMITS, SAMPLING, Column
 
 PEERS = Path(__file__).with_name("peers")
 PACKAGES = {"llm_in_sandbox": "llm-in-sandbox==0.2.0", "mini_swe_agent": "mini-swe-agent==2.4.6"}
@@ -29,7 +28,9 @@ RECORD = "peer.json"
 LONGEST = 3 * 3_600.0
 """Seconds for a row."""
 _ENDING = 60.0
-WHERE = "\n\nInput files are in input/. Write the result, and nothing else, to output/answer.txt, other files to output/."
+WHERE = (
+    "\n\nInput files are in input/. Write the result alone to output/answer.txt, and other files to output/."
+)
 """For a peer whose prompts do not say where files are."""
 
 

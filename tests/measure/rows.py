@@ -13,18 +13,18 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from measure.computation import computation_rows
-from measure.documents import document_rows
-
 from llm_sandbox_nb.benchmark.rows import Row, make_row
 from llm_sandbox_nb.examples.gallery import EXAMPLES
+from measure.computation import computation_rows
+from measure.documents import document_rows
+from measure.first_tasks import first_rows
 
 SEED = 20_260_126
 DATA = Path(__file__).with_name("data")
 NUMBERS = {"gsm8k": 100, "ifbench": 60, "examples": 10, "computation": 30, "files": 20}
 """The sets and how many rows each has."""
-DEVELOPMENT = 60
-"""Rows of GSM8K's training split, for tuning."""
+DEVELOPMENT = {"first": 12, "gsm8k-train": 60, "computation-train": 30, "files-train": 10}
+"""The sets for tuning, and how many rows each has; none of their rows is measured."""
 IFBENCH_SHA256 = "a2bf7b8e7ed11d39c65b4ec781da8b99663ed0121f97033d70fcecb61f8a9d85"
 """Of IFBench_test.jsonl in allenai/IFBench."""
 
@@ -112,6 +112,14 @@ def rows_of(name: str, ifbench: Path | None = None) -> list[Row]:
             records = example_rows()
         case "computation":
             records = computation_rows(SEED, NUMBERS[name])
-        case _:
+        case "files":
             records = document_rows(SEED, NUMBERS[name])
+        case "first":
+            records = first_rows()
+        case "gsm8k-train":
+            records = gsm8k_rows("train")
+        case "computation-train":
+            records = computation_rows(SEED + 1, DEVELOPMENT[name])
+        case _:
+            records = document_rows(SEED + 1, DEVELOPMENT[name])
     return [make_row(record, number) for number, record in enumerate(records)]

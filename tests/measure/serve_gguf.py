@@ -1,4 +1,6 @@
-"""Serves a GGUF file with xllamacpp until its standard input ends: python serve_gguf.py MODEL.gguf THREADS CONTEXT PARALLEL.
+"""Serves a GGUF file with xllamacpp until its standard input ends.
+
+python serve_gguf.py MODEL.gguf THREADS CONTEXT PARALLEL
 
 The first line that it prints is the address. Whoever started it holds the other end of its input, so that the server
 ends with its parent, however that ends.

@@ -14,40 +14,48 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from measure import measures
-from measure.columns import COLUMNS
-from measure.rows import NUMBERS, SEED
-
 from llm_sandbox_nb.benchmark.results import read_lines
 from llm_sandbox_nb.benchmark.statistics import paired, wilson
+from measure import measures
+from measure.columns import COLUMNS, VARIANTS, Column
+from measure.rows import DEVELOPMENT, NUMBERS, SEED
 
 PAGE = "explanation/measured.md"
 DATA = "data/measured.json"
+TUNED = "data/tuned.json"
 PLOT = "images/measured.svg"
 NOTHING = "not measured yet"
 CAPABILITIES = ("computation", "files", "external")
 Line = Mapping[str, Any]
 
 
-def write(out: Path, docs: Path) -> Path:
+def write(out: Path, docs: Path, *, tuning: bool = False) -> Path:
     """Write data, tables and plot from the results in `out`; returns the page."""
-    found = summarise(out)
+    names, sets = (VARIANTS, DEVELOPMENT) if tuning else (COLUMNS, NUMBERS)
     (docs / "data").mkdir(exist_ok=True)
-    (docs / DATA).write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", "utf-8")
+    found = json.dumps(summarise(out, names, sets), indent=1, sort_keys=True)
+    (docs / (TUNED if tuning else DATA)).write_text(f"{found}\n", "utf-8")
     rewrite(docs)
     return docs / PAGE
 
 
 def rewrite(docs: Path) -> None:
     """Make the tables of the page, and its plot, from the data that is kept."""
-    file = docs / DATA
-    found = json.loads(file.read_text("utf-8")) if file.is_file() else {"models": {}, "seed": SEED}
+    found, tuned = (_kept(docs / name) for name in (DATA, TUNED))
     (docs / PLOT).write_text(plot(found), "utf-8")
     page = docs / PAGE
     text = page.read_text("utf-8")
-    for name, content in (("measured", tables(found)), ("files", files_table(found))):
+    for name, content in (
+        ("measured", tables(found)),
+        ("files", files_table(found)),
+        ("tuned", tuning_table(tuned)),
+    ):
         text = between(text, name, content)
     page.write_text(text, "utf-8")
+
+
+def _kept(file: Path) -> dict[str, Any]:
+    return json.loads(file.read_text("utf-8")) if file.is_file() else {"models": {}, "seed": SEED}
 
 
 def between(text: str, name: str, content: str) -> str:
@@ -58,14 +66,16 @@ def between(text: str, name: str, content: str) -> str:
     return f"{before}{begin}\n\n{content}\n\n{end}{after}"
 
 
-def summarise(out: Path) -> dict[str, Any]:
+def summarise(
+    out: Path, columns: Mapping[str, Column] = COLUMNS, sets: Iterable[str] = tuple(NUMBERS)
+) -> dict[str, Any]:
     """All that the tables need, by model, column and set."""
     models = {}
     for folder in sorted(out.iterdir()) if out.is_dir() else ():
         facts = read_lines(folder / "machine.json")
         if not facts:
             continue
-        lines = {name: newest(read_lines(folder / name / measures.FILE)) for name in COLUMNS}
+        lines = {name: newest(read_lines(folder / name / measures.FILE)) for name in columns}
         models[folder.name] = {
             "machine": facts[-1],
             "columns": {
@@ -154,15 +164,17 @@ def places(lines: Mapping[str, Sequence[Line]]) -> dict[str, Any]:
     """Documents in files against documents in the prompt, for the columns that did both."""
     found = {}
     for name in ("native", "text"):
-        files, prompt = (_of(lines[name], "files", mode) for mode in ("sandbox", "sandbox-prompt"))
+        files, prompt = (_of(lines.get(name, ()), "files", mode) for mode in ("sandbox", "sandbox-prompt"))
         if files and prompt:
-            found[name] = {
-                word: {"n": len(one), "right": (right := sum(line["right"] for line in one)), "interval": _interval(right, len(one)),
-                       "tokens_in": round(statistics.fmean(line["tokens_in"] for line in one), 1)}
-                for word, one in (("files", files), ("prompt", prompt))
-            }  # fmt: skip
+            found[name] = {word: _place(one) for word, one in (("files", files), ("prompt", prompt))}
             found[name]["paired"] = against(files, prompt)
     return found
+
+
+def _place(lines: Sequence[Line]) -> dict[str, Any]:
+    right = sum(line["right"] for line in lines)
+    tokens = round(statistics.fmean(line["tokens_in"] for line in lines), 1)
+    return {"n": len(lines), "right": right, "interval": _interval(right, len(lines)), "tokens_in": tokens}
 
 
 def _interval(right: int, number: int) -> list[float]:
@@ -180,8 +192,8 @@ def tables(found: Mapping[str, Any]) -> str:
     for model, one in found["models"].items():
         facts = one["machine"]
         parts.append(
-            f"### {model}\n\n{facts['cores']} cores, {facts['machine']}, {facts['threads']} threads for the model, sandboxes in "
-            f"{facts['isolation']}, seed {found['seed']}."
+            f"### {model}\n\n{facts['cores']} cores, {facts['machine']}, {facts['threads']} threads for the model, "
+            f"sandboxes in {facts['isolation']}, seed {found['seed']}."
         )
         for task, number in NUMBERS.items():
             parts.append(f"#### {task}: {number} rows\n\n{_table(one['columns'], task, number)}")
@@ -190,8 +202,9 @@ def tables(found: Mapping[str, Any]) -> str:
 
 def _table(columns: Mapping[str, Any], task: str, number: int) -> str:
     head = (
-        "| | rows | right (95 %) | against no sandbox: better, worse, p | answered | steps | tokens in | tokens out | wall s "
-        "| CPU s, model + agent | no call / refused / repaired | computation, files, external | doubts when right, wrong |"
+        "| | rows | right (95 %) | against no sandbox: better, worse, p | answered | steps | tokens in | tokens out "
+        "| wall s | CPU s, model + agent | no call / refused / repaired | computation, files, external "
+        "| doubts when right, wrong |"
     )
     lines = [head, "|" + "---|" * 13]
     for name, column in COLUMNS.items():
@@ -208,12 +221,42 @@ def _row(cell: Mapping[str, Any], number: int) -> str:
     versus = f"{pair['better']}, {pair['worse']}, p {pair['p']:.2g} (n {pair['n']})" if pair else "-"
     values = [
         rows, share, versus, f"{cell['answered']} of {cell['n']}", _number(cell["steps"]), _number(cell["tokens_in"]),
-        _number(cell["tokens_out"]), _number(cell["wall"]), f"{_number(cell['model_cpu'])} + {_number(cell['agent_cpu'])}",
+        _number(cell["tokens_out"]), _number(cell["wall"]),
+        f"{_number(cell['model_cpu'])} + {_number(cell['agent_cpu'])}",
         " / ".join(_number(cell[name]) for name in ("without_call", "refused", "repaired")),
         ", ".join(str(cell["uses"][name]) for name in CAPABILITIES),
         ", ".join(f"{some} of {all_of}" for some, all_of in cell["doubts"].values()),
     ]  # fmt: skip
     return " | ".join(values) + " |"
+
+
+def tuning_table(found: Mapping[str, Any]) -> str:
+    """Text mode without one of its parts each, over all rows for tuning."""
+    if not found["models"]:
+        return f"What each part brings: {NOTHING}."
+    lines = [
+        "| | rows | right (95 %) | tokens in and out, a row | steps | by set |",
+        "|---|---|---|---|---|---|",
+    ]
+    for model, one in found["models"].items():
+        for name, column in VARIANTS.items():
+            cells = one["columns"].get(name)
+            if not cells:
+                lines.append(f"| {model}: {column.title} | {NOTHING} | | | | |")
+                continue
+            number, right = (sum(cell[word] for cell in cells.values()) for word in ("n", "right"))
+            low, high = _interval(right, number)
+            tokens, steps = (
+                sum(cell["n"] * sum(cell[word] or 0 for word in words) for cell in cells.values()) / number
+                for words in (("tokens_in", "tokens_out"), ("steps",))
+            )
+            sets = ", ".join(f"{task} {cell['right']} of {cell['n']}" for task, cell in cells.items())
+            title = "text mode as it is" if name == "text" else column.title
+            lines.append(
+                f"| {model}: {title} | {number} | {right / number:.0%} ({low:.0%} to {high:.0%}) | {_number(tokens)} "
+                f"| {_number(steps)} | {sets} |"
+            )
+    return "\n".join(lines)
 
 
 def files_table(found: Mapping[str, Any]) -> str:
@@ -224,13 +267,17 @@ def files_table(found: Mapping[str, Any]) -> str:
     ]
     for model, one in found["models"].items():
         for name, pair in one["places"].items():
-            shares = [f"{pair[word]['right']} of {pair[word]['n']} ({pair[word]['interval'][0]:.0%} to {pair[word]['interval'][1]:.0%})"
-                      for word in ("files", "prompt")]  # fmt: skip
+            shares = [_share(pair[word]) for word in ("files", "prompt")]
             versus = pair["paired"]
             said = f"{versus['better']}, {versus['worse']}, p {versus['p']:.2g}" if versus else "-"
             tokens = ", ".join(_number(pair[word]["tokens_in"]) for word in ("files", "prompt"))
             lines.append(f"| {model}, {COLUMNS[name].title} | {' | '.join(shares)} | {said} | {tokens} |")
     return "\n".join(lines) if len(lines) > 2 else f"Documents in files against in the prompt: {NOTHING}."
+
+
+def _share(cell: Mapping[str, Any]) -> str:
+    low, high = cell["interval"]
+    return f"{cell['right']} of {cell['n']} ({low:.0%} to {high:.0%})"
 
 
 def _number(value: float | None) -> str:
@@ -278,7 +325,8 @@ def _bar(name: str, cell: Mapping[str, Any], y: int) -> str:
     middle, end = y + _BAR / 2, _LEFT + scale
     return (
         f'<rect x="{_LEFT}" y="{y}" width="{max(1, scale * share):.1f}" height="{_BAR}" fill="{colour}"/>'
-        f'<path d="M{_LEFT + scale * low:.1f} {middle}H{_LEFT + scale * high:.1f}" stroke="currentColor" stroke-width="2"/>'
+        f'<path d="M{_LEFT + scale * low:.1f} {middle}H{_LEFT + scale * high:.1f}" stroke="currentColor" '
+        'stroke-width="2"/>'
         f'<text x="{end + 8}" y="{y + 12}">{share:.0%}, n {cell["n"]}, {_escaped(COLUMNS[name].name)}</text>'
     )
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import calendar
+import dataclasses
+import itertools
 import json
 import sys
 from datetime import date
@@ -13,7 +16,7 @@ import pytest
 from agent_scripts import SUBMIT, bash, script_text, turn
 from measure import __main__ as measure
 from measure import measures, summary
-from measure.columns import COLUMNS, modes_of, task_of
+from measure.columns import COLUMNS, VARIANTS, modes_of, task_of
 from measure.computation import computation_rows
 from measure.documents import document_rows
 from measure.peers_backend import PeerBackend
@@ -29,9 +32,11 @@ from measure.rows import (
     ifbench_rows,
     rows_of,
 )
-from measure.scorer import score
+from measure.scorer import check_file, score
 from scripted_server import ScriptedServer
 
+from llm_sandbox_nb.agent.prompts import load_prompts
+from llm_sandbox_nb.agent.text_mode import load_text_form
 from llm_sandbox_nb.benchmark.runner import plan
 from llm_sandbox_nb.benchmark.statistics import mcnemar, wilson
 
@@ -45,7 +50,9 @@ def test_each_set_has_its_number_of_rows_and_no_row_is_for_tuning_too() -> None:
     assert NUMBERS["gsm8k"] >= 100
     assert NUMBERS["ifbench"] >= 60
     tuning = {row["problem_statement"] for row in gsm8k_rows("train")}
-    assert len(tuning) == DEVELOPMENT
+    assert {name: len(rows_of(name)) for name in DEVELOPMENT} == DEVELOPMENT
+    problems = {row.problem_statement for name in ("computation", "gsm8k") for row in rows_of(name)}
+    assert not problems & {row.problem_statement for name in DEVELOPMENT for row in rows_of(name)}
     assert not tuning & {row.problem_statement for row in rows_of("gsm8k")}
     assert "MIT License" in (DATA / "gsm8k.LICENSE").read_text()
 
@@ -63,17 +70,15 @@ def test_computed_answers_are_those_that_a_second_way_gives() -> None:
     rows = {row["id"].partition("-")[0]: row for row in computation_rows(SEED, 6)}
     words = rows["product"]["problem_statement"].removeprefix("Compute ").rstrip(".").split(" * ")
     assert int(rows["product"]["ground_truth"]) == int(words[0]) * int(words[1])
-    month_names = (
-        "January February March April May June July August September October November December".split()
-    )
+    month_names = list(calendar.month_name)
     day, month, year = rows["weekday"]["problem_statement"].partition(" is ")[2].partition("?")[0].split()
-    when = date(int(year), month_names.index(month) + 1, int(day))
+    when = date(int(year), month_names.index(month), int(day))
     assert rows["weekday"]["ground_truth"] == when.strftime("%A")
     question = rows["letters"]["problem_statement"]
     letter, text = question.partition("letter ")[2][0], question.partition(": ")[2]
     assert int(rows["letters"]["ground_truth"]) == sum(one == letter for one in text)
     listed = [int(one) for one in rows["sorting"]["ground_truth"].split(", ")]
-    assert all(first < second for first, second in zip(listed, listed[1:], strict=False))
+    assert all(first < second for first, second in itertools.pairwise(listed))
 
 
 def test_documents_are_long_and_hold_their_answer() -> None:
@@ -124,6 +129,16 @@ def test_files_of_an_example_count_before_the_text(tmp_path: Path) -> None:
     assert score("nothing", "", {"answer.txt": str(tmp_path / "answer.txt")}, "math") == 1.0
 
 
+def test_the_checks_of_the_first_tasks_tell_right_files_from_wrong_ones() -> None:
+    table = "a,b\n" + "".join(f"{i},{i * i}\n" for i in range(8))
+    assert check_file("csv", {"d.csv": table.encode()})
+    assert not check_file("csv", {"d.csv": table.replace("49", "48").encode()})
+    assert check_file("fix", {"calc.py": b"def area(w, h):\n    return w * h\n"})
+    assert not check_file("fix", {"calc.py": b"def area(w, h):\n    return 12\n"})
+    assert not check_file("plot", {"ages.png": b"not a picture"})
+    assert not check_file("plot", {})
+
+
 # --- tables ---
 
 
@@ -170,7 +185,9 @@ def test_the_summary_has_intervals_pairs_capabilities_and_doubts(tmp_path: Path)
     docs = tmp_path / "docs"
     for name in ("explanation", "images"):
         (docs / name).mkdir(parents=True)
-    marks = "".join(f"<!-- {name}: begin -->\nold\n<!-- {name}: end -->\n" for name in ("measured", "files"))
+    marks = "".join(
+        f"<!-- {name}: begin -->\nold\n<!-- {name}: end -->\n" for name in ("measured", "files", "tuned")
+    )
     (docs / summary.PAGE).write_text(f"# Measured\n{marks}")
     page = summary.write(tmp_path / "out", docs).read_text()
     assert "measured on 10 of 100 | 80% (" in page
@@ -202,7 +219,7 @@ def measured(out: Path, server: ScriptedServer, *words: str) -> int:
     for name in ("explanation", "images"):
         (docs / name).mkdir(parents=True, exist_ok=True)
     (docs / summary.PAGE).write_text(
-        "<!-- measured: begin --><!-- measured: end --><!-- files: begin --><!-- files: end -->"
+        "".join(f"<!-- {name}: begin --><!-- {name}: end -->" for name in ("measured", "files", "tuned"))
     )
     return measure.main([*given, "--docs", str(docs), *words])
 
@@ -229,6 +246,35 @@ def test_a_measurement_continues_where_it_was_stopped(tmp_path: Path) -> None:
         (one.body["temperature"], one.body["max_tokens"], one.body["top_k"]) for one in server.requests
     }
     assert sampling == {(0.2, 512, 20)}
+
+
+def test_variants_differ_from_text_mode_in_one_part(tmp_path: Path) -> None:
+    plain = task_of("first", VARIANTS["text"], tmp_path).prompts
+    assert plain == load_prompts()
+    for name, column in VARIANTS.items():
+        prompts = task_of("first", column, tmp_path).prompts
+        if column.form:
+            first, second = (dataclasses.asdict(load_text_form(one.text_form)) for one in (plain, prompts))
+            assert {key for key in first if first[key] != second[key]} == set(column.form), name
+        assert {key for key in column.prompts if getattr(plain, key) == getattr(prompts, key)} == set(), name
+
+
+def test_tuning_uses_the_rows_for_tuning_and_a_table_of_its_own(tmp_path: Path) -> None:
+    with ScriptedServer(SCRIPT) as server:
+        words = (
+            "--tuning",
+            "--columns",
+            "text,no-answer-line",
+            "--rows",
+            "computation-train",
+            "--limit",
+            "1",
+        )
+        assert measured(tmp_path / "out", server, *words) == 0
+    page = (tmp_path / "docs" / summary.PAGE).read_text()
+    assert "| scripted: text mode as it is | 1 | 0%" in page
+    assert "| scripted: an error is answered like a result | not measured yet" in page
+    assert "All rows: not measured yet" in page
 
 
 def test_wrong_words_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
