@@ -21,7 +21,9 @@ LIMITS = RunLimits(steps=12, tokens=8_192)
 REPLY_TOKENS = 512
 SAMPLING = ModelSettings(temperature=0.2, top_p=0.8, top_k=20, max_tokens=REPLY_TOKENS, timeout=1_800)
 COMMAND_TIMEOUT = 60.0
-VANILLA_PROMPT = "{problem_statement}\n\nThink step by step. End your reply with one line that holds ANSWER: and the result alone."
+VANILLA_PROMPT = (
+    "{problem_statement}\n\nThink step by step. End with one line that holds ANSWER: and the result alone."
+)
 WRITING_PROMPT = "{problem_statement}"
 """For sets whose answer is a whole text."""
 WHOLE_TEXT = ("ifbench", "examples")

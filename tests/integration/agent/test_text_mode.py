@@ -328,10 +328,9 @@ def test_an_error_is_answered_otherwise_than_a_result(tmp_path: Path) -> None:
     model = TalkingReplies(said(block("pwd")), said(block("ls /none | wc -l")), SAVES, SUBMITS)
     solved(tmp_path, model, tool_calls="text")
     assert "If this answers the task" in model.requests[1][-1]["content"]
-    assert "There was an error" in model.requests[2][-1]["content"], (
-        "a pipe hides the exit code, stderr does not"
-    assert "Nothing was printed" in model.requests[3][-1]["content"]
-    )
+    failed, silent = (request[-1]["content"] for request in model.requests[2:4])
+    assert "There was an error" in failed, "a pipe hides the exit code, and stderr does not"
+    assert "Nothing was printed" in silent
 
 
 @pytest.mark.parametrize("text", ["submit", "`submit`", "Submit", block("submit"), block("submit\n")])
