@@ -1,6 +1,7 @@
 # Everything a person does with this repository. Needs: make, Python 3.11 or later with venv and pip.
 #
 #   make demo    runs notebooks/01-first-task.ipynb without a screen; ISOLATION=docker|bubblewrap|process chooses
+#   make demo MODEL=local   the same, with a real model for its first task, on this machine: fetches 1.1 GB, needs 3 GB of memory
 #   make lab     opens that notebook in JupyterLab
 #   make quick   tests that need no sandbox, server or browser          make check   style, spelling, types, imports
 #   make test    tests of everything a change can break                 make test-all  and the long campaigns
@@ -20,6 +21,7 @@ SHELL := /bin/bash
 VENV ?= .venv
 OUT ?= out
 ISOLATION ?=
+MODEL ?=
 PYTEST ?=
 WORKERS ?= 4
 PYTHON ?=
@@ -46,8 +48,8 @@ help:
 
 setup: $(VENV)/.test $(VENV)/.lint $(VENV)/.demo
 
-demo: $(VENV)/.demo
-	@$(PY) notebooks/demo.py --out '$(OUT)' --isolation '$(ISOLATION)'
+demo: $(VENV)/.demo $(if $(filter local local/%,$(MODEL)),$(VENV)/.local)
+	@$(PY) notebooks/demo.py --out '$(OUT)' --isolation '$(ISOLATION)' --model '$(MODEL)'
 
 lab: $(VENV)/.lab
 	$(call labextension_if_node,runs are shown without the JupyterLab extension)
@@ -105,7 +107,7 @@ check: $(VENV)/.lint $(VENV)/.test
 # The index is pip's own; its address is in no lock. Each lock is for Python 3.11 and later on every system.
 lock: $(VENV)/.uv
 	@mkdir -p requirements
-	@$(UV_COMPILE) --extra demo --extra benchmark --extra documents --extra ray --group test --group conformance -o requirements/test.txt
+	@$(UV_COMPILE) --extra demo --extra benchmark --extra documents --extra local --extra ray --group test --group conformance -o requirements/test.txt
 	@$(UV_COMPILE) --group lint -c requirements/test.txt -o requirements/lint.txt
 	@$(UV_COMPILE) --group docs -c requirements/test.txt -o requirements/docs.txt
 
@@ -167,6 +169,9 @@ endef
 $(VENV)/.demo: pyproject.toml | $(PY)
 	$(call install,demo)
 
+$(VENV)/.local: pyproject.toml | $(PY)
+	$(call install,demo$(,)local)
+
 $(VENV)/.lab: pyproject.toml | $(PY)
 	$(call install,demo$(,)lab)
 
@@ -180,7 +185,8 @@ define install_locked
 endef
 
 $(VENV)/.test: pyproject.toml requirements/test.txt | $(PY)
-	$(call install_locked,test,[demo$(,)benchmark$(,)documents$(,)ray],--group test --group conformance)
+	$(call install_locked,test,[demo$(,)benchmark$(,)documents$(,)local$(,)ray],--group test --group conformance)
+	@$(BIN)/llm-sandbox-nb models --fetch smollm2-135m
 
 # torch comes first, alone and in this version: the index's own build of it is that for the CPU.
 $(VENV)/.rl: pyproject.toml | $(PY)

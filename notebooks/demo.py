@@ -1,6 +1,8 @@
 """`make demo`: runs the first notebook without a screen and reports the results.
 
-python notebooks/demo.py [--out FOLDER] [--isolation docker|bubblewrap|process] [NOTEBOOK]
+python notebooks/demo.py [--out FOLDER] [--isolation docker|bubblewrap|process] [--model local|NAME] [NOTEBOOK]
+
+With a model, that one does the notebook's first task. The other tasks stay scripted: later cells need their files.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,9 @@ from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.cli.printer import harmless, protection_lines
 from llm_sandbox_nb.card.bundle import unpacked
 from llm_sandbox_nb.card.text import plain
+from llm_sandbox_nb.model.contract import ModelError
+from llm_sandbox_nb.model.local.listing import fetch_model
+from llm_sandbox_nb.model.local.source import PREFIX
 from llm_sandbox_nb.sandbox.isolations import automatic_isolations
 from llm_sandbox_nb.sandbox.open import load_isolation
 from llm_sandbox_nb.trajectory.events import parse_python
@@ -28,6 +34,9 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 HERE = Path(__file__).parent
 SCRIPT = "llm_sandbox_nb/model/scripts/first-task.yaml"
 MIME = "application/vnd.llm-sandbox.trajectory+json"
+DEMO_MODEL = "local/qwen2.5-coder-1.5b"
+LONGEST = 150
+"""Seconds that a real model gets for the first task."""
 WITHOUT_ISOLATION = """\
 There is no isolation here: {reasons}.
 The demo's commands run as your own processes, with your rights. They are harmless: they come from a script,
@@ -41,11 +50,14 @@ def main() -> int:
     parser.add_argument("notebook", nargs="?", type=Path, default=HERE / "01-first-task.ipynb")
     parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument("--isolation", choices=("", "docker", "bubblewrap", "process"), default="")
+    parser.add_argument("--model", default="", help="the model of the first task: `local`, or a name as for -m")
     arguments = parser.parse_args()
     os.environ["LLM_SANDBOX_ISOLATION"] = arguments.isolation or asyncio.run(strongest())
     os.environ["JPY_SESSION_NAME"] = str(arguments.notebook.resolve())
     target = arguments.out.resolve() / arguments.notebook.name
     notebook = nbformat.read(arguments.notebook, as_version=4)
+    if arguments.model and not use_model(notebook, DEMO_MODEL if arguments.model == "local" else arguments.model):
+        return 1
     failure = execute(notebook, arguments.notebook.resolve().parent, target)
     for trajectory in trajectories(notebook):
         tell(trajectory)
@@ -53,6 +65,20 @@ def main() -> int:
     if failure:
         print(f"The notebook did not run to its end: {failure}", file=sys.stderr)
     return 1 if failure else 0
+
+
+def use_model(notebook: nbformat.NotebookNode, name: str) -> bool:
+    """Have a real model do the first task of the notebook; False when it cannot, and the reason was printed."""
+    if name.startswith(PREFIX):
+        try:
+            fetch_model(name)
+        except ModelError as error:
+            print(harmless(str(error)), file=sys.stderr)
+            return False
+    first = next(cell for cell in notebook.cells if cell.source.startswith("%%sandbox -m scripted/"))
+    first.source = re.sub(r"-m scripted/\S+", lambda _: f"-m {name} --time {LONGEST}", first.source, count=1)
+    first.metadata["tags"] = [*first.metadata.get("tags", ()), "raises-exception"]  # it may reach a limit
+    return True
 
 
 async def strongest() -> str:
@@ -97,8 +123,10 @@ def tell(run: Trajectory) -> None:
     """Answer, files and isolation of one run."""
     if run.start:
         print(f"Task       {harmless(run.start.task.strip().splitlines()[0])}")
-        scripted = " (scripted: plays a file, asks no model)" if run.start.scripted else ""
+        scripted = " (scripted: plays a file, asks no model)" if run.start.scripted else " (real, not scripted)"
         print(f"Model      {run.start.model}{scripted}")
+        if served := run.start.settings.get("served_by"):
+            print(f"File       {served['file']}, sha256 {served['sha256']}, served by {served['engine']}")
     if run.sandbox:
         for line in protection_lines(run.sandbox.protection):
             print(harmless(line))

@@ -18,7 +18,7 @@ from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import public_settings, versions
 from llm_sandbox_nb.agent.text_mode import TOOL_CALLS, ToolCalls, load_text_form
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS, Toolbox
-from llm_sandbox_nb.model.contract import Model, ModelSettings
+from llm_sandbox_nb.model.contract import Model, ModelSettings, ServedHere
 from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT, Directories, Sandbox
 from llm_sandbox_nb.sandbox.isolations import has_own_root
@@ -119,6 +119,8 @@ class RunSpec:
         }
         if self.check is not None:
             settings["check"] = self.check.as_json()
+        if isinstance(self.model, ServedHere) and (served_by := self.model.served_by()):
+            settings["served_by"] = dict(served_by)
         if self.pause_rules.any:
             settings["halts"] = self.pause_rules.as_json()
         return ev.RunStarted(

@@ -33,7 +33,7 @@ from llm_sandbox_nb.agent.run_record import (
 )
 from llm_sandbox_nb.agent.run_spec import RunSpec, SandboxOpening
 from llm_sandbox_nb.formats.llm_in_sandbox import write_seed
-from llm_sandbox_nb.model.contract import SlowToBegin
+from llm_sandbox_nb.model.contract import ServedHere, SlowToBegin
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
 from llm_sandbox_nb.trajectory import events as ev
@@ -104,6 +104,7 @@ class Session:
                 self.spec = self.record.context.spec = dataclasses.replace(self.spec, check=kept)
                 self.record.context.checks[kept.key] = kept
             self.recorder.emit(start)
+            self._introduce_model()
         except OSError as error:
             self.recorder.close()
             raise self._unwritable(error) from error
@@ -133,6 +134,13 @@ class Session:
         if ending.reason in _FAILURES:
             origin = cause.__cause__ if isinstance(cause, StopRun) else cause
             raise RunError(ending.error or ending.reason, self.record) from origin
+
+    def _introduce_model(self) -> None:
+        """Say which file and engine answer, where the model runs here, and keep the engine's log."""
+        model = self.spec.model
+        if isinstance(model, ServedHere) and (introduction := model.introduction()):
+            self.recorder.emit(ev.Noted(text=introduction))
+            model.log_to(self.recorder.folder)
 
     def _unwritable(self, error: OSError) -> RunError:
         return RunError(_not_written(error, self.recorder.folder), self.record)
@@ -391,6 +399,8 @@ class Session:
                 await self.checkpoints.abandon()
         finally:  # also when another interrupt arrives meanwhile
             self.record.context.session = None
+            if isinstance(self.spec.model, ServedHere):
+                self.spec.model.end_log(self.recorder.folder)
             if self.box is not None:
                 release_sandbox(self.box, self.recorder.folder)
         if self.box is None or not self.opening.owned:

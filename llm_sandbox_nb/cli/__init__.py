@@ -36,6 +36,7 @@ _MODULES = {
     "examples": "run_command",
     "image": "setup_commands",
     "doctor": "setup_commands",
+    "models": "setup_commands",
     "settings": "setup_commands",
     "runs": "record_commands",
     "show": "record_commands",

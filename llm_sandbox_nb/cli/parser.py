@@ -118,6 +118,15 @@ def _add_setup(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser
     doctor = commands.add_parser(
         "doctor", help="say which isolations work on this machine, and why others do not"
     )
+    models = commands.add_parser(
+        "models", help="list the models that run on this machine as local/NAME, or fetch one"
+    )
+    models.add_argument(
+        "--fetch",
+        metavar="NAME",
+        help="fetch this model and check its file: a name of the list, or as after local/",
+    )
+    models.add_argument("--json", action="store_true", help="for a program")
     settings = commands.add_parser("settings", help="say what every setting is here, and where it comes from")
     settings.add_option(settings, SETTINGS)
     settings.add_argument("--json", action="store_true", help="for a program")
@@ -126,6 +135,7 @@ def _add_setup(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser
         "image": image,
         **{f"image {name}": part for name, part in actions_made.items()},
         "doctor": doctor,
+        "models": models,
         "settings": settings,
     }
 

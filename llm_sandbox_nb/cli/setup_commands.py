@@ -1,4 +1,4 @@
-"""`llm-sandbox-nb image | doctor | settings`: what runs need on this machine, what works here, and what is set."""
+"""`llm-sandbox-nb image | doctor | models | settings`: what runs need here, what works, which models, what is set."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import re
 import sys
 from importlib import metadata
 
-from llm_sandbox_nb.cli import ENDED_WELL, FAILED, SANDBOX_ERROR
+from llm_sandbox_nb.cli import ENDED_WELL, FAILED, MODEL_ERROR, SANDBOX_ERROR
 from llm_sandbox_nb.cli.printer import harmless
 from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.options.table import FILE_SETTINGS, UsageError
@@ -86,6 +86,7 @@ def doctor_command(_: argparse.Namespace) -> int:
     """
     from llm_sandbox_nb.card.export import NO_VIEW, has_view
     from llm_sandbox_nb.model.litellm_model import compromised_version
+    from llm_sandbox_nb.model.local.listing import local_models
     from llm_sandbox_nb.sandbox.isolations import ISOLATIONS
     from llm_sandbox_nb.sandbox.open import remove_leftovers
 
@@ -103,6 +104,7 @@ def doctor_command(_: argparse.Namespace) -> int:
         if not isolation.automatic:
             what = "" if isolation.isolates else "it isolates nothing; "
             print(f"{'':<11} {what}it is only used when asked for by name")
+    print(f"{'local':<11} {local_models()}")
     print(f"{'view':<11} {'works' if has_view() else NO_VIEW}")
     for sentence in old_front_ends():
         print(f"{'':<11} {sentence}")
@@ -151,6 +153,22 @@ def old_front_ends() -> list[str]:
                 f"pip install '{distribution}>={oldest}'"
             )
     return sentences
+
+
+def models_command(arguments: argparse.Namespace) -> int:
+    """List the local models that have a name, or fetch one and print the path of its file."""
+    from llm_sandbox_nb.model.contract import ModelError
+    from llm_sandbox_nb.model.local.listing import fetch_model, models_json, models_text
+
+    try:
+        if arguments.fetch is not None:
+            print(harmless(str(fetch_model(arguments.fetch))))
+        else:
+            print(json.dumps(models_json(), indent=2) if arguments.json else harmless(models_text()))
+    except ModelError as error:
+        print(harmless(str(error)), file=sys.stderr)
+        return MODEL_ERROR
+    return ENDED_WELL
 
 
 def settings_command(arguments: argparse.Namespace) -> int:

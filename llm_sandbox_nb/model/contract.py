@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from llm_sandbox_nb.known_keys import without_keys
@@ -142,7 +143,10 @@ class Checkable(Protocol):
     """A model that can tell before its first request that it cannot be asked."""
 
     async def check(self) -> None:
-        """Raise ModelError when its provider is unknown or its key is missing; sends nothing."""
+        """Raise ModelError when it cannot be asked; sends nothing to a provider.
+
+        For a local model this fetches its file and starts its server.
+        """
         ...
 
 
@@ -182,6 +186,27 @@ class Recalls(Protocol):
         `learned` is that of a `ModelError`; whoever made the record may be anybody. `replies` are messages with their
         reasoning, and whether their calls are native.
         """
+        ...
+
+
+@runtime_checkable
+class ServedHere(Protocol):
+    """A model whose server is a child of this process."""
+
+    def served_by(self) -> Mapping[str, Any]:
+        """Which file and engine answer, for the record; empty before `check`."""
+        ...
+
+    def introduction(self) -> str:
+        """The same in one sentence; empty before `check`."""
+        ...
+
+    def log_to(self, folder: Path) -> None:
+        """Write the server's log also into the folder of a run, until `end_log`."""
+        ...
+
+    def end_log(self, folder: Path) -> None:
+        """Write no more into that folder."""
         ...
 
 

@@ -20,6 +20,9 @@ from llm_sandbox_nb.known_keys import remember_environment
 from llm_sandbox_nb.model.connection import Access, typed_key, typed_providers
 from llm_sandbox_nb.model.contract import Model, ModelError
 from llm_sandbox_nb.model.litellm_model import LiteLLMModel
+from llm_sandbox_nb.model.local.local_model import LocalModel
+from llm_sandbox_nb.model.local.source import PREFIX as LOCAL
+from llm_sandbox_nb.model.local.table import MODELS
 from llm_sandbox_nb.model.message_form import SendReasoning
 from llm_sandbox_nb.model.scripted import ScriptedModel, load_script
 from llm_sandbox_nb.model.server_lookup import listed_models
@@ -45,6 +48,8 @@ def make_model(
 
     With `api_base` and no known provider in front, the name is that of a model of the OpenAI-compatible
     server there.
+    `local/NAME` is a model on this machine, see `model/local/source.py`: its file is fetched, and its server started,
+    when it is checked or first asked.
     `scripted/NAME` plays a packaged script, `scripted/PATH.yaml` one of your own (see `model/scripted.py`): without
     LiteLLM, and without asking any model.
     `send_reasoning` says whether reasoning goes back in later requests; `auto` does what each provider wants,
@@ -53,12 +58,20 @@ def make_model(
     Nothing is imported or sent before the first reply.
 
     Raises:
-        ModelError: there is no such script, or the name is empty.
+        ModelError: there is no such script or local model, or the name is empty.
     """
     if not name.strip():
         raise ModelError("No model is named: pass one with -m or --model.", kind="not_found")
     if name.startswith("scripted/"):
         return ScriptedModel(name, load_script(name.removeprefix("scripted/")))
+    if name.startswith(LOCAL):
+        if api_base:
+            raise ModelError(
+                f"{name} is a model on this machine and needs no api_base: leave out {api_base}, or write "
+                f"openai/{name} for a model of that server.",
+                kind="setup",
+            )
+        return LocalModel(name, send_reasoning=send_reasoning)
     access = Access(api_base or None, api_key or None)
     access.check()
     remember_environment()
@@ -68,15 +81,15 @@ def make_model(
 def model_names(begun: str, environment: Mapping[str, str]) -> list[str]:
     """Names that begin with `begun`.
 
-    Before the slash these are scripts of the package and providers, or only those providers whose keys are set, if
-    there are any. After it these are the provider's models that call tools.
+    Before the slash these are local models with a name, scripts of the package, and providers: only those whose keys
+    are set, if there are any. After it these are the provider's models that call tools.
     """
-    scripts = [f"scripted/{name}" for name in script_names()]
+    scripts = [*local_names(), *(f"scripted/{name}" for name in script_names())]
     provider, slash, _ = begun.partition("/")
     if not slash:
         offered = [f"{name}/" for name in _with_key(environment) or _KEYS]
         return [name for name in (*offered, *scripts) if name.startswith(begun)]
-    found = scripts if provider == "scripted" else list(provider_models(provider))
+    found = scripts if provider in ("scripted", "local") else list(provider_models(provider))
     return [name for name in found if name.startswith(begun)]
 
 
@@ -94,6 +107,11 @@ def _with_key(environment: Mapping[str, str]) -> list[str]:
 def common_providers() -> tuple[str, ...]:
     """Providers that are offered first."""
     return tuple(_KEYS)
+
+
+def local_names() -> list[str]:
+    """The names of the local models that have one."""
+    return [f"{LOCAL}{name}" for name in MODELS]
 
 
 def script_names() -> list[str]:

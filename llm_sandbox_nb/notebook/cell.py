@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.card.card import Card
 from llm_sandbox_nb.notebook.cell_options import CellTask, cell_task
-from llm_sandbox_nb.notebook.display import Listener, LiveDisplay, Output, RunFollower, page_cell
+from llm_sandbox_nb.notebook.display import LiveDisplay, Output, RunFollower, page_cell
 from llm_sandbox_nb.notebook.errors import (
     SandboxCheckError,
     SandboxLimitError,
@@ -83,7 +83,7 @@ class CellRun:
 
             self._offer_original_files(task)
             try:
-                solving = self._solve(task, follower.listen, on_run, watchers)
+                solving = self._solve(task, follower, on_run, watchers)
                 finished = follower.follow(BackgroundTask(self._background, solving))
             finally:
                 if notice := self._sandboxes.take_notice():
@@ -113,11 +113,13 @@ class CellRun:
             print(OFFER.format(run=before.name))
 
     async def _solve(
-        self, task: CellTask, listener: Listener, on_run: Callable[[Run], None], watchers: Watchers
+        self, task: CellTask, follower: RunFollower, on_run: Callable[[Run], None], watchers: Watchers
     ) -> Run:
+        from llm_sandbox_nb.model.local.loading_progress import shown_by
         from llm_sandbox_nb.model.retries import RetryPolicy
         from llm_sandbox_nb.runs.solve import solve
 
+        shown_by.set(follower.show_loading)
         watchers.publisher = await self._sandboxes.publisher()
         watchers.check(self._shell, task.pauses.always)
         try:
@@ -148,7 +150,7 @@ class CellRun:
                 doubts=task.doubts,
                 api_base=task.api_base,
                 api_key=task.api_key,
-                listeners=[listener, watchers.listen],
+                listeners=[follower.listen, watchers.listen],
                 on_run=on_run,
                 step=task.pauses.step,
                 breakpoints=task.pauses.breakpoints,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import html
 import queue
 import re
 import shutil
@@ -224,6 +225,11 @@ class LiveDisplay:
         pause = max(interval, elapsed / _SHARE, len(bundle["text/html"]) / _BYTES_A_SECOND)
         self._due = time.monotonic() + pause
 
+    def show_loading(self, line: str) -> None:
+        """Show how far the model's loading is, where the card will be."""
+        if line and self._live and not self._card.trajectory.start:
+            self._publish({"text/plain": line, "text/html": f"<p>{html.escape(line)}</p>"})
+
     def keep(self) -> None:
         """Something else is printed next."""
         self.output.keep()
@@ -271,12 +277,17 @@ class RunFollower:
         self._display = display
         self._on_pause = on_pause
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._loading: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._paused = False
         """Whether the run has paused since `on_pause` was called."""
 
     def listen(self, event: Event) -> None:
         """An event of the run, from any thread."""
         self._events.put(event)
+
+    def show_loading(self, line: str) -> None:
+        """A line about the loading of the model, from any thread."""
+        self._loading.put(line)
 
     def follow(self, task: BackgroundTask[T]) -> T:
         """Wait for `task` and show the events of its run.
@@ -311,6 +322,10 @@ class RunFollower:
                 self._on_pause()
 
     def _take_events(self) -> bool:
+        line = ""
+        while not self._loading.empty():
+            line = self._loading.get()
+        self._display.show_loading(line)
         taken = not self._events.empty()
         while not self._events.empty():
             event = self._events.get()

@@ -21,6 +21,7 @@ from llm_sandbox_nb.model.model_names import (
     LocalServer,
     configured_models,
     find_local_servers,
+    local_names,
     make_model,
     provider_of,
     providers,
@@ -86,6 +87,7 @@ class ModelCommand:
         lines = [f"Cells use {model}." if model else "No model is chosen: %sandbox model NAME chooses one."]
         for provider, found in configured_models(os.environ).items():
             lines.append(f"{provider} (its key is set): {_some(found)}")
+        lines.append(f"local (on this machine, needs no key): {_some(local_names())}")
         lines.append(f"scripted (needs no key): {_some([f'scripted/{name}' for name in script_names()])}")
         for server in local or ():
             names = _some(server.models)

@@ -175,7 +175,8 @@ SETTINGS = Option(
 )  # fmt: skip
 
 MODEL_OPTIONS = (
-    Option("model", "model, e.g. openai/gpt-5, anthropic/..., your server's name for it, or scripted/NAME",
+    Option("model", "model, e.g. openai/gpt-5, anthropic/..., your server's name for it, local/NAME (on this machine), "
+           "scripted/NAME",
            environment=("LLM_SANDBOX_MODEL", "LLM_NAME"), metavar="NAME", aliases=("llm_name",), short="m"),
     Option("api_base", "address of an OpenAI-compatible server, e.g. http://localhost:8000/v1",
            environment=("LLM_BASE_URL",), metavar="URL", aliases=("llm_base_url",)),

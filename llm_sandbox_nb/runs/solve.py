@@ -120,7 +120,8 @@ async def solve(
 
     Args:
         task: what to do, taken literally.
-        model: a LiteLLM name such as `"openai/gpt-5"`, `"scripted/strawberry"`, or any `Model`.
+        model: a LiteLLM name such as `"openai/gpt-5"`, `"local/qwen2.5-coder-1.5b"` on this machine,
+            `"scripted/strawberry"`, or any `Model`.
         isolation, profile, image, network, allow, secrets, sandbox_options: see `open_sandbox`; the last has the
             others.
         sandbox: an open sandbox to work in, or something to await for one; it stays open afterwards. Its

@@ -1,0 +1,188 @@
+"""The header of a GGUF file: which model it is, and whether the file is whole. It is hostile, so all is bounded."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, BinaryIO
+
+from llm_sandbox_nb.model.contract import ModelError
+
+_MAGIC = b"GGUF"
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_STRING, _ARRAY = 8, 9
+_MOST_KEYS = 4096
+_MOST_TENSORS = 65_536
+_LONGEST = 1 << 20
+"""Bytes of a text that is kept; a chat template may be long."""
+_MOST_ITEMS = 2_000_000
+"""Items of a list: the largest vocabularies have 300,000 words."""
+_KEPT = ("general.", "split.")
+_KEPT_ENDS = (
+    ".context_length", ".block_count", ".embedding_length", ".attention.head_count", ".attention.head_count_kv",
+    ".attention.key_length", ".attention.value_length",
+)  # fmt: skip
+
+
+class _NotGgufError(Exception):
+    """The file is no GGUF; the message continues `... is no GGUF file`."""
+
+
+@dataclass(frozen=True)
+class GgufHeader:
+    """What a model's file says of itself."""
+
+    architecture: str
+    title: str
+    values: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def context_length(self) -> int:
+        """Tokens that the model was trained for; 0 when the file does not say."""
+        return self._number("context_length")
+
+    @property
+    def cache_bytes_per_token(self) -> int:
+        """Memory for one token of a conversation, in 16-bit numbers; an upper bound where layers differ."""
+        layers, heads = self._number("block_count"), self._number("attention.head_count")
+        of_cache = self._number("attention.head_count_kv") or heads
+        each = self._number("embedding_length") // heads if heads else 0
+        key = self._number("attention.key_length") or each
+        value = self._number("attention.value_length") or each
+        return layers * of_cache * (key + value) * 2
+
+    @property
+    def parts(self) -> int:
+        """Files that the model was split into."""
+        count = self.values.get("split.count")
+        return count if isinstance(count, int) and count > 1 else 1
+
+    def _number(self, name: str) -> int:
+        found = self.values.get(f"{self.architecture}.{name}")
+        return found if isinstance(found, int) and 0 < found < 1 << 40 else 0
+
+
+def read_header(path: Path) -> GgufHeader:
+    """The header of a model's file.
+
+    Raises:
+        ModelError: it cannot be read, is no GGUF file, is not whole, or holds no language model.
+    """
+    try:
+        if path.is_dir():
+            raise ModelError(f"{path} is a folder: name the GGUF file in it.", kind="setup")
+        if not path.is_file():
+            kind = "not a plain file" if path.exists() else "not there"
+            raise ModelError(f"The model's file {path} is {kind}: check the path.", kind="not_found")
+        with path.open("rb") as file:
+            return _Reader(file, path.stat().st_size).header()
+    except OSError as error:
+        raise ModelError(
+            f"The model's file {path} cannot be read ({error.strerror or error}): check its rights.",
+            kind="setup",
+        ) from error
+    except _NotGgufError as error:
+        raise ModelError(f"{path} {error}", kind="setup") from error
+
+
+class _Reader:
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self._file, self._size = file, size
+
+    def header(self) -> GgufHeader:
+        if self._file.read(4) != _MAGIC:
+            raise _NotGgufError("is no GGUF file: give a model in the format of llama.cpp.")
+        if (version := self._number("I")) not in (2, 3):
+            raise _NotGgufError(
+                f"is a GGUF file of version {version}, and 2 and 3 can be read: convert it anew."
+            )
+        tensors, keys = self._number("Q"), self._number("Q")
+        if keys > _MOST_KEYS or tensors > _MOST_TENSORS:
+            raise _NotGgufError("is no valid GGUF file: its header has impossible numbers.")
+        values = dict(self._pair() for _ in range(keys))
+        architecture = values.get("general.architecture")
+        if not isinstance(architecture, str) or not architecture or not tensors:
+            raise _NotGgufError("holds no language model: it names no architecture, or has no tensors.")
+        last = max(self._tensor() for _ in range(tensors))
+        alignment = values.get("general.alignment")
+        alignment = alignment if isinstance(alignment, int) and 0 < alignment <= 1 << 20 else 32
+        begin = -(-self._file.tell() // alignment) * alignment
+        if begin + last >= self._size:
+            raise _cut_off()
+        title = values.get("general.name")
+        kept = {
+            name: value
+            for name, value in values.items()
+            if name.startswith(_KEPT) or name.endswith(_KEPT_ENDS)
+        }
+        return GgufHeader(
+            architecture[:100], title[:200] if isinstance(title, str) else "", MappingProxyType(kept)
+        )
+
+    def _pair(self) -> tuple[str, Any]:
+        name = self._text()
+        return name, self._value(self._number("I"))
+
+    def _value(self, kind: int) -> Any:
+        if kind == _STRING:
+            return self._text()
+        if kind == _ARRAY:
+            return self._skip_list()
+        return self._number(_scalar(kind))
+
+    def _skip_list(self) -> Any:
+        """Nothing, or the largest number of a short list: a model may have a number for each layer."""
+        kind, count = self._number("I"), self._number("Q")
+        if count > _MOST_ITEMS or kind == _ARRAY:
+            raise _NotGgufError("is no valid GGUF file: a list in its header is too long or in another list.")
+        if kind == _STRING:
+            for _ in range(count):
+                self._skip(self._number("Q"))
+            return None
+        code = _scalar(kind)
+        if count > 1024:
+            self._skip(count * struct.calcsize(code))
+            return None
+        return max((self._number(code) for _ in range(count)), default=None)
+
+    def _tensor(self) -> int:
+        """Where the data of the next tensor begins, after the header."""
+        self._text()
+        if (dimensions := self._number("I")) > 8:
+            raise _NotGgufError("is no valid GGUF file: a tensor has too many dimensions.")
+        self._skip(8 * dimensions + 4)
+        return int(self._number("Q"))
+
+    def _text(self) -> str:
+        length = self._number("Q")
+        if length > _LONGEST:
+            raise _NotGgufError("is no valid GGUF file: a text in its header is too long.")
+        return self._bytes(length).decode("utf-8", "replace")
+
+    def _number(self, code: str) -> Any:
+        (found,) = struct.unpack(f"<{code}", self._bytes(struct.calcsize(code)))
+        return found
+
+    def _bytes(self, length: int) -> bytes:
+        found = self._file.read(length)
+        if len(found) < length:
+            raise _cut_off()
+        return found
+
+    def _skip(self, length: int) -> None:
+        if length > self._size - self._file.tell():
+            raise _cut_off()
+        self._file.seek(length, 1)
+
+
+def _scalar(kind: int) -> str:
+    if kind not in _SCALARS:
+        raise _NotGgufError("is no valid GGUF file: its header has an unknown type.")
+    return _SCALARS[kind]
+
+
+def _cut_off() -> _NotGgufError:
+    return _NotGgufError("is cut off: fetch or copy the file again.")

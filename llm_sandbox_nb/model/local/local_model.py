@@ -1,0 +1,184 @@
+"""A model on this machine, `local/NAME`: its file is fetched and its server started when it is first needed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llm_sandbox_nb.daemon_threads import in_daemon_thread
+from llm_sandbox_nb.formatting import format_count, format_size, plural
+from llm_sandbox_nb.model.connection import Access
+from llm_sandbox_nb.model.contract import ContextLimit, DeltaCallback, ModelError, ModelSettings, Reply
+from llm_sandbox_nb.model.litellm_model import LiteLLMModel
+from llm_sandbox_nb.model.local.gguf import read_header
+from llm_sandbox_nb.model.local.loading_progress import show
+from llm_sandbox_nb.model.local.server import ModelServer, serve
+from llm_sandbox_nb.model.local.source import PREFIX, HubSource, ListedSource, find_source, missing_extra
+from llm_sandbox_nb.model.local.store import Stop, known_sum
+from llm_sandbox_nb.model.message_form import SendReasoning
+
+REPLY_TOKENS = 2048
+"""Tokens of one reply where nobody says how many: a small model may repeat itself until its context is full."""
+SERVER_LOG = "model-server.log"
+"""The engine's log in the folder of a run."""
+
+
+@dataclass(frozen=True)
+class _Served:
+    """A model that can be asked."""
+
+    model: LiteLLMModel
+    server: ModelServer
+    facts: Mapping[str, Any]
+
+
+class LocalModel:
+    """A model that a child process of this one serves; `model_names.make_model` makes it."""
+
+    scripted = False
+
+    def __init__(self, name: str, *, send_reasoning: SendReasoning = "auto") -> None:
+        """Raises ModelError when the name means no model."""
+        self.name = name
+        self._source = find_source(name.removeprefix(PREFIX))
+        self._send_reasoning = send_reasoning
+        self._served: _Served | None = None
+        self._logs: set[Path] = set()
+        self._recalled: tuple[Mapping[str, Any], list[tuple[dict[str, Any], str | None, bool]]] | None = None
+
+    async def check(self) -> None:
+        """Fetch the model's file and start its server, where that is not done yet.
+
+        Raises:
+            ModelError: something that it needs is missing, and the message says how to get it.
+        """
+        await self._ready()
+
+    def prepare(self) -> None:
+        """Begin to import what requests need."""
+        if self._served is not None:
+            self._served.model.prepare()
+
+    def served_by(self) -> Mapping[str, Any]:
+        """Which file and engine answer; empty before `check`."""
+        return self._served.facts if self._served else {}
+
+    def introduction(self) -> str:
+        """The same in one sentence."""
+        if self._served is None:
+            return ""
+        facts = self._served.facts
+        return (
+            f"A real model, on this machine: {facts['title'] or facts['file']} ({facts['file']}, "
+            f"{format_size(facts['size'])}, sha256 {facts['sha256'][:16]}), served by {facts['engine']} with "
+            f"{format_count(facts['context'])} tokens of context and {plural(facts['threads'], 'thread')}."
+        )
+
+    def log_to(self, folder: Path) -> None:
+        """Write the server's log also into the folder of a run, until `end_log`."""
+        self._logs.add(folder / SERVER_LOG)
+        self._place_logs()
+
+    def end_log(self, folder: Path) -> None:
+        """Write no more into that folder."""
+        self._logs.discard(folder / SERVER_LOG)
+        if self._served is not None:
+            self._served.server.end_log(folder / SERVER_LOG)
+
+    def _place_logs(self) -> None:
+        if self._served is not None:
+            for path in self._logs:
+                self._served.server.log_to(path)
+
+    def recall(
+        self, learned: Mapping[str, Any], replies: Iterable[tuple[dict[str, Any], str | None, bool]]
+    ) -> None:
+        """Know again what was learned in another process; see `Recalls`."""
+        self._recalled = learned, list(replies)
+        if self._served is not None:
+            self._served.model.recall(*self._recalled)
+
+    async def context_limit(self) -> ContextLimit | None:
+        """The tokens that its server was started with."""
+        return ContextLimit(self._served.server.plan.context, True) if self._served else None
+
+    async def reply(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]],
+        settings: ModelSettings,
+        on_delta: DeltaCallback | None = None,
+    ) -> Reply:
+        """One request; the server is started again when it has ended.
+
+        Raises:
+            ContextOverflowError: it does not fit.
+            ModelError: anything else; of kind `tools` where the model's chat template has no place for them.
+        """
+        served = await self._ready()
+        if tools and not served.server.takes_tools:
+            raise ModelError(
+                f"{self.name} takes no tools (its chat template has no place for them): let it write its calls as "
+                "text.",
+                kind="tools",
+            )
+        if settings.max_tokens is None:
+            most = min(REPLY_TOKENS, served.server.plan.context // 2)
+            settings = dataclasses.replace(settings, max_tokens=most)
+        try:
+            reply = await served.model.reply(messages, tools, settings, on_delta)
+        except ModelError as error:
+            if served.server.alive:
+                raise
+            raise ModelError(
+                f"The server of {self.name} {served.server.ending()}: it is started again.",
+                kind="connection",
+                retryable=True,
+            ) from error
+        free = None if reply.usage is None else reply.usage.model_copy(update={"cost": 0.0})
+        return dataclasses.replace(reply, usage=free)
+
+    async def _ready(self) -> _Served:
+        if self._served is not None and self._served.server.alive:
+            return self._served
+        stop = Stop()
+        try:
+            self._served = await in_daemon_thread(self._start, stop, name="start-local-model")
+        finally:
+            stop.set()
+            show("")
+        if self._recalled is not None:
+            self._served.model.recall(*self._recalled)
+        self._place_logs()
+        return self._served
+
+    def _start(self, stop: Stop) -> _Served:
+        if problem := missing_extra():
+            raise ModelError(problem, kind="setup")
+        self._source.check()
+        file = self._source.fetch(stop)
+        header = read_header(file)
+        if header.parts > 1 and isinstance(self._source, HubSource):
+            raise ModelError(
+                f"{self.name} is one of {header.parts} files of a model: fetch all into one folder, and name the path of the "
+                "first.",
+                kind="setup",
+            )
+        sha256 = known_sum(file, self.name, stop)
+        server = serve(file, self.name, header, stop)
+        listed = self._source.model if isinstance(self._source, ListedSource) else None
+        facts = {
+            "file": file.name,
+            "sha256": sha256,
+            "size": file.stat().st_size,
+            "title": listed.title if listed else header.title,
+            "licence": listed.licence if listed else "",
+            "engine": f"xllamacpp {server.engine}",
+            "context": server.plan.context,
+            "threads": server.plan.threads,
+        }
+        access = Access(f"{server.address.rstrip('/')}/v1", server.key)
+        return _Served(LiteLLMModel(self.name, access, send_reasoning=self._send_reasoning), server, facts)

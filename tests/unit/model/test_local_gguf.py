@@ -1,0 +1,99 @@
+"""The header of a model's file: what it says, and one sentence for every file that is none."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+import pytest
+from gguf_files import VALUES, gguf_bytes, text
+from hypothesis import given
+from hypothesis import strategies as st
+from support import examples
+
+from hypothesis import settings as hypothesis_settings
+from llm_sandbox_nb.model.contract import ModelError
+from llm_sandbox_nb.model.local.gguf import read_header
+
+
+def written(folder: Path, data: bytes) -> Path:
+    path = folder / "model.gguf"
+    path.write_bytes(data)
+    return path
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(ModelError) as refused:
+        read_header(path)
+    said = str(refused.value)
+    assert "\n" not in said
+    assert said.endswith(".")
+    assert str(path) in said
+    return said
+
+
+def test_the_header_says_what_model_it_is(tmp_path: Path) -> None:
+    header = read_header(written(tmp_path, gguf_bytes()))
+    assert (header.architecture, header.title, header.context_length, header.parts) == ("llama", "Tiny", 2048, 1)
+    assert header.cache_bytes_per_token == 2 * 2 * (16 + 16) * 2
+
+
+def test_a_number_for_each_layer_counts_as_its_largest(tmp_path: Path) -> None:
+    data = gguf_bytes({**VALUES, "llama.attention.head_count_kv": [1.0, 4.0]})
+    data = data.replace(struct.pack("<IIQff", 9, 6, 2, 1.0, 4.0), struct.pack("<IIQII", 9, 4, 2, 1, 4))
+    assert read_header(written(tmp_path, data)).cache_bytes_per_token == 2 * 4 * (16 + 16) * 2
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "is no GGUF file"),
+        (b"PK\x03\x04 a wheel", "is no GGUF file"),
+        (b"GGUF", "is cut off"),
+        (gguf_bytes(version=9), "version 9"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 1, 1 << 60), "impossible numbers"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 1 << 60, 1), "impossible numbers"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + struct.pack("<Q", 1 << 50), "too long"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + text("a") + struct.pack("<I", 77), "unknown type"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + text("a") + struct.pack("<IIQ", 9, 9, 3), "another list"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + text("a") + struct.pack("<IIQ", 9, 8, 1 << 40), "too long"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + text("a") + struct.pack("<IIQ", 9, 4, 1 << 20), "is cut off"),
+        (gguf_bytes({"general.name": "x"}), "no architecture"),
+        (gguf_bytes(tensors=0), "no tensors"),
+    ],
+)
+def test_a_file_that_is_no_model_is_refused_in_one_sentence(data: bytes, said: str, tmp_path: Path) -> None:
+    assert said in refusal(written(tmp_path, data))
+
+
+def test_a_file_that_was_cut_anywhere_before_its_last_tensor_is_refused(tmp_path: Path) -> None:
+    whole = gguf_bytes()
+    for length in range(4, len(whole) - 256):
+        assert "cut off" in refusal(written(tmp_path, whole[:length])), length
+
+
+def test_a_folder_a_missing_file_a_pipe_and_an_unreadable_file_are_told_apart(tmp_path: Path) -> None:
+    assert "is a folder: name the GGUF file in it" in refusal(tmp_path)
+    assert "is not there" in refusal(tmp_path / "none.gguf")
+    os.mkfifo(tmp_path / "pipe.gguf")
+    assert "not a plain file" in refusal(tmp_path / "pipe.gguf")
+    if os.geteuid():
+        path = written(tmp_path, gguf_bytes())
+        path.chmod(0)
+        assert "cannot be read" in refusal(path)
+
+
+@hypothesis_settings(max_examples=examples(400), deadline=None)
+@given(at=st.integers(0, len(gguf_bytes()) - 1), put=st.binary(min_size=1, max_size=12))
+def test_whatever_stands_in_a_header_the_file_is_read_or_refused(
+    at: int, put: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    whole = gguf_bytes()
+    path = written(tmp_path_factory.getbasetemp(), whole[:at] + put + whole[at + len(put) :])
+    try:
+        header = read_header(path)
+    except ModelError:
+        return
+    assert header.context_length >= 0
+    assert header.cache_bytes_per_token >= 0
