@@ -160,8 +160,8 @@ class Loop:
     """Whether the calls of the newest reply were read out of its text."""
     _reply: dict[str, Any] = field(default_factory=dict)
     """The newest reply as it stands in the history."""
-    _thinks: bool = False
-    """Whether a reply had a thought: in one, the end of a block is not the end of the reply."""
+    _whole_replies: bool = False
+    """Whether replies are not ended after their first block: a server refuses that, or a thought may have a block."""
     _said: bool = False
     """Whether the newest reply says something."""
     _spoke: bool = False
@@ -370,7 +370,7 @@ class Loop:
         messages, tools = list(messages), self.tools
         if self._in_text:
             messages, tools = self._text.request(messages), []
-            if self._text.form.first_block_ends and not self._thinks and most is None:
+            if self._text.form.first_block_ends and not self._whole_replies and most is None:
                 settings.extra_body = {"stop": [BLOCK_END], **settings.extra_body}
         elif self._demand and most is None:
             settings.extra_body = {"tool_choice": "required", **settings.extra_body}
@@ -380,8 +380,12 @@ class Loop:
 
     def _other_way(self, failure: BaseException | None) -> bool:
         """Whether a request that failed is sent again in another way: without a demand, or in text mode."""
-        if self._in_text or not isinstance(failure, ModelError):
+        if not isinstance(failure, ModelError):
             return False
+        if self._in_text:
+            refused = failure.kind in ("bad_request", "setting", "unknown") and not self._whole_replies
+            self._whole_replies = True
+            return refused and self._text.form.first_block_ends
         if failure.kind == "tools" and self._way == "auto":
             self._switch_to_text(f"{self.model.name} takes no tools")
             return True
@@ -412,7 +416,7 @@ class Loop:
         self._reply = reply.message
         written = reply.text + (reply.reasoning or "") + "".join(call.arguments for call in reply.calls)
         self.meter.add_reply(reply.usage, written)
-        self._thinks = self._thinks or bool(reply.reasoning)
+        self._whole_replies = self._whole_replies or bool(reply.reasoning)
         self._said = says_something(reply.text)
         self.last_text = reply.text.strip() if self._said else self.last_text
         self.only_talked = not reply.calls

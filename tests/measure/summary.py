@@ -81,7 +81,7 @@ def summarise(
             "columns": {
                 name: {
                     task: _cell(task, mine, lines["vanilla"])
-                    for task in NUMBERS
+                    for task in sets
                     if (mine := _of(all_lines, task))
                 }
                 for name, all_lines in lines.items()

@@ -260,6 +260,16 @@ def test_a_reply_is_ended_after_its_first_block_unless_the_model_thinks_aloud(tm
     assert not any("stop" in settings.extra_body for settings in native.settings)
 
 
+def test_a_server_that_refuses_to_end_replies_is_asked_without(tmp_path: Path) -> None:
+    refused = ModelError("stop is not supported", kind="bad_request")
+    model = TalkingReplies(refused, SAVES, SUBMITS)
+    result = solved(tmp_path, model, tool_calls="text")
+    assert (result.stop_reason, result.answer) == ("submitted", "42")
+    assert ["stop" in settings.extra_body for settings in model.settings] == [True, False, False]
+    with pytest.raises(RunError, match="something else"):
+        solved(tmp_path, TalkingReplies(ModelError("something else", kind="bad_request")), tool_calls="text")
+
+
 @pytest.mark.parametrize(
     ("text", "answer"),
     [

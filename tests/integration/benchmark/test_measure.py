@@ -7,6 +7,7 @@ import calendar
 import dataclasses
 import itertools
 import json
+import shutil
 import sys
 from datetime import date
 from pathlib import Path
@@ -196,6 +197,16 @@ def test_the_summary_has_intervals_pairs_capabilities_and_doubts(tmp_path: Path)
     assert (docs / summary.PLOT).read_text().count("<rect") == 2
 
 
+def test_the_page_has_the_tables_of_its_data(tmp_path: Path) -> None:
+    docs = Path(__file__).parents[3] / "docs"
+    copy = shutil.copytree(
+        docs, tmp_path / "docs", ignore=lambda folder, names: {n for n in names if n.endswith("png")}
+    )
+    summary.rewrite(copy)
+    for name in (summary.PAGE, summary.PLOT):
+        assert (copy / name).read_text() == (docs / name).read_text(), "call summary.rewrite"
+
+
 # --- a measurement ---
 
 SCRIPT = script_text(turn(bash("echo 4 > output/answer.txt")), SUBMIT)
@@ -239,7 +250,7 @@ def test_a_measurement_continues_where_it_was_stopped(tmp_path: Path) -> None:
     assert found["columns"]["vanilla"]["gsm8k"]["no_answer"] == 1
     assert found["places"]["native"]["files"]["n"] == found["places"]["native"]["prompt"]["n"] == 1
     prompts = [request.body["messages"] for request in server.requests]
-    assert sum("Shipping journal" in json.dumps(one) for one in prompts) == 5, (
+    assert sum("Shipment APR-024" in json.dumps(one) for one in prompts) == 5, (
         "in the prompt of vanilla, and of two columns twice"
     )
     sampling = {
