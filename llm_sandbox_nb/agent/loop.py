@@ -664,8 +664,8 @@ class Loop:
         self._footer = ""
         if footer and not self._open and not self.meter.over:
             advice = f"\n{self.failing.advice}" if self.failing.advice and not self.failing.over else ""
-            footer = f"{self._next_turn()}{advice}".strip()
-            self._footer = f"\n\n{footer}" if footer else ""
+            told = f"{self._next_turn()}{advice}".strip()
+            self._footer = f"\n\n{told}" if told else ""
             event.observation += self._footer
             event.after += self._footer
         add_result(self.messages, event.call_id, event.observation, in_text=in_text)

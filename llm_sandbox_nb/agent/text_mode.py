@@ -128,7 +128,7 @@ def _tool_lines(function: Mapping[str, Any]) -> str:
 
 
 def result_kind(event: CallFinished) -> str:
-    """The key of a form for what came of a call."""
+    """The key of a form for the result of a call."""
     if event.failed or event.stderr:
         return "failed"
     return "silent" if event.exit_code == 0 and not event.stdout else "result"

@@ -55,7 +55,9 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
         "--isolation", default="bubblewrap", help="of this package's sandboxes; peers use Docker"
     )
     parser.add_argument("--image", default=DEFAULT_IMAGE, help="the image of all sandboxes in Docker")
-    parser.add_argument("--workers", type=int, default=1, help="rows at a time; times then are not those of one row alone")
+    parser.add_argument(
+        "--workers", type=int, default=1, help="rows at a time; times then are not those of one row alone"
+    )
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads of the model server")
     parser.add_argument(
         "--server-python", type=Path, default=Path(sys.executable), help="an interpreter with xllamacpp"

@@ -60,7 +60,7 @@ def _kept(file: Path) -> dict[str, Any]:
 
 def between(text: str, name: str, content: str) -> str:
     """The text with what stands between two marks replaced."""
-    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    begin, end = f"<!-- table-{name}: begin -->", f"<!-- table-{name}: end -->"
     before, _, rest = text.partition(begin)
     _, _, after = rest.partition(end)
     return f"{before}{begin}\n\n{content}\n\n{end}{after}"

@@ -187,7 +187,8 @@ def test_the_summary_has_intervals_pairs_capabilities_and_doubts(tmp_path: Path)
     for name in ("explanation", "images"):
         (docs / name).mkdir(parents=True)
     marks = "".join(
-        f"<!-- {name}: begin -->\nold\n<!-- {name}: end -->\n" for name in ("measured", "files", "tuned")
+        f"<!-- table-{name}: begin -->\nold\n<!-- table-{name}: end -->\n"
+        for name in ("measured", "files", "tuned")
     )
     (docs / summary.PAGE).write_text(f"# Measured\n{marks}")
     page = summary.write(tmp_path / "out", docs).read_text()
@@ -230,7 +231,10 @@ def measured(out: Path, server: ScriptedServer, *words: str) -> int:
     for name in ("explanation", "images"):
         (docs / name).mkdir(parents=True, exist_ok=True)
     (docs / summary.PAGE).write_text(
-        "".join(f"<!-- {name}: begin --><!-- {name}: end -->" for name in ("measured", "files", "tuned"))
+        "".join(
+            f"<!-- table-{name}: begin --><!-- table-{name}: end -->"
+            for name in ("measured", "files", "tuned")
+        )
     )
     return measure.main([*given, "--docs", str(docs), *words])
 

@@ -35,7 +35,12 @@ def refusal(path: Path) -> str:
 
 def test_the_header_says_what_model_it_is(tmp_path: Path) -> None:
     header = read_header(written(tmp_path, gguf_bytes()))
-    assert (header.architecture, header.title, header.context_length, header.parts) == ("llama", "Tiny", 2048, 1)
+    assert (header.architecture, header.title, header.context_length, header.parts) == (
+        "llama",
+        "Tiny",
+        2048,
+        1,
+    )
     assert header.cache_bytes_per_token == 2 * 2 * (16 + 16) * 2
 
 
@@ -58,7 +63,10 @@ def test_a_number_for_each_layer_counts_as_its_largest(tmp_path: Path) -> None:
         (b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + text("a") + struct.pack("<I", 77), "unknown type"),
         (b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + text("a") + struct.pack("<IIQ", 9, 9, 3), "another list"),
         (b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + text("a") + struct.pack("<IIQ", 9, 8, 1 << 40), "too long"),
-        (b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + text("a") + struct.pack("<IIQ", 9, 4, 1 << 20), "is cut off"),
+        (
+            b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + text("a") + struct.pack("<IIQ", 9, 4, 1 << 20),
+            "is cut off",
+        ),
         (gguf_bytes({"general.name": "x"}), "no architecture"),
         (gguf_bytes(tensors=0), "no tensors"),
     ],
