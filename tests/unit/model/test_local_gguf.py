@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from gguf_files import VALUES, gguf_bytes, text
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from support import examples
 
-from hypothesis import settings as hypothesis_settings
 from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.model.local.gguf import read_header
 

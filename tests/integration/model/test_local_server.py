@@ -1,0 +1,155 @@
+"""A real server of a small real model: what it answers, who may ask it, and what is said when it cannot serve."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+import support
+from gguf_files import VALUES, gguf_bytes
+from local_engines import engines_of
+from support import until
+
+from llm_sandbox_nb.model.contract import ModelError, ModelSettings
+from llm_sandbox_nb.model.local import machine
+from llm_sandbox_nb.model.local import server as local_server
+from llm_sandbox_nb.model.local.gguf import read_header
+from llm_sandbox_nb.model.local.local_model import SERVER_LOG, LocalModel
+from llm_sandbox_nb.model.local.store import FetchStoppedError, Stop
+from llm_sandbox_nb.model.local.table import MODELS
+from llm_sandbox_nb.model.retries import RetryPolicy, reply_with_retries
+
+NAME = "local/smollm2-135m"
+SHORT = ModelSettings(max_tokens=4, temperature=0)
+USER = [{"role": "user", "content": "Say hello."}]
+TOOL = {
+    "type": "function",
+    "function": {"name": "submit", "parameters": {"type": "object", "properties": {}}},
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[LocalModel]:
+    """One model of this process; its server ends with the module."""
+    made = LocalModel(NAME)
+    asyncio.run(made.check())
+    support.KEPT_PIDS.add(pid_of(made))
+    yield made
+    server_of(made).close()
+
+
+def server_of(model: LocalModel) -> local_server.ModelServer:
+    assert model._served is not None
+    return model._served.server
+
+
+def pid_of(model: LocalModel) -> int:
+    pid = server_of(model).process_id
+    assert pid is not None
+    return pid
+
+
+def engines() -> list[psutil.Process]:
+    """The servers that this process has started and that run."""
+    return engines_of(os.getpid())
+
+
+def test_it_answers_for_nothing_and_says_which_file_and_engine(model: LocalModel, tmp_path: Path) -> None:
+    model.log_to(tmp_path)
+    reply = asyncio.run(model.reply(USER, [], SHORT))
+    model.end_log(tmp_path)
+    assert reply.usage is not None
+    assert (reply.usage.cost, reply.usage.completion_tokens) == (0.0, 4)
+    assert reply.finish_reason == "length"
+    facts = model.served_by()
+    assert facts["sha256"] == MODELS["smollm2-135m"].sha256
+    assert facts["sha256"][:16] in model.introduction()
+    assert facts["engine"] in model.introduction()
+    log = (tmp_path / SERVER_LOG).read_text()
+    assert "listening on http://127.0.0.1:" in log
+    assert server_of(model).key not in log
+
+
+def test_a_template_without_tools_refuses_them_as_a_server_does(model: LocalModel) -> None:
+    with pytest.raises(ModelError, match="takes no tools") as refused:
+        asyncio.run(model.reply(USER, [TOOL], SHORT))
+    assert refused.value.kind == "tools"
+
+
+def test_a_second_model_of_the_process_has_the_same_server(model: LocalModel) -> None:
+    second = LocalModel(NAME)
+    asyncio.run(second.check())
+    assert server_of(second) is server_of(model)
+    assert len(engines()) == 1
+
+
+def test_only_who_knows_the_key_can_ask_and_no_process_list_has_it(model: LocalModel) -> None:
+    server = server_of(model)
+    with httpx.Client(base_url=server.address, trust_env=False, timeout=60) as client:
+        for path in ("/v1/models", "/props", "/slots", "/metrics", "/v1/chat/completions", "/completion"):
+            for headers in ({}, {"Authorization": "Bearer wrong"}):
+                assert client.get(path, headers=headers).status_code in (401, 404, 405), path
+                assert client.post(path, headers=headers, json={"messages": USER}).status_code in (
+                    401,
+                    404,
+                ), path
+    engine = psutil.Process(pid_of(model))
+    assert {one.laddr.ip for one in engine.net_connections() if one.status == psutil.CONN_LISTEN} == {
+        "127.0.0.1"
+    }
+    assert server.key not in " ".join(engine.cmdline()) + str(engine.environ())
+
+
+def test_a_server_that_was_killed_is_started_again(model: LocalModel) -> None:
+    before = pid_of(model)
+    os.kill(before, signal.SIGKILL)
+    reply = asyncio.run(reply_with_retries(model, USER, [], SHORT, policy=RetryPolicy(first_wait=0.1)))
+    support.KEPT_PIDS.add(pid_of(model))
+    assert reply.usage is not None
+    assert pid_of(model) != before
+    assert len(engines()) == 1
+
+
+def test_a_file_without_weights_is_refused_in_one_sentence_and_leaves_no_process(
+    model: LocalModel, tmp_path: Path
+) -> None:
+    path = tmp_path / "zeros.gguf"
+    path.write_bytes(gguf_bytes())
+    with pytest.raises(ModelError) as refused:
+        asyncio.run(LocalModel(f"local/{path}").check())
+    said = str(refused.value)
+    assert said.startswith(f"local/{path} could not be loaded: ")
+    assert said.endswith(".")
+    assert "\n" not in said
+    assert server_of(model).alive == bool(engines())
+
+
+def test_too_little_memory_is_said_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "large.gguf"
+    path.write_bytes(gguf_bytes({**VALUES, "llama.block_count": 80, "llama.embedding_length": 8192}))
+    monkeypatch.setattr(machine, "free_memory", lambda: 2 * 10**9)
+    with pytest.raises(
+        ModelError, match=r"needs about .* of memory, and .* are free here: end other programs"
+    ):
+        local_server.plan_server(path, "local/large", read_header(path))
+    monkeypatch.setattr(machine, "free_memory", lambda: 10**12)
+    assert local_server.plan_server(path, "local/large", read_header(path)).context == 2048
+
+
+def test_whoever_waits_no_more_ends_the_loading(model: LocalModel) -> None:
+    file = server_of(model).plan.file
+    server = local_server.ModelServer(server_of(model).plan)
+    before, stop = engines(), Stop()
+    stop.set()
+    with pytest.raises(FetchStoppedError):
+        server.start(stop)
+    until(lambda: len(engines()) <= len(before))
+    assert local_server.running_server(file) is not server
