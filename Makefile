@@ -6,7 +6,7 @@
 #   make quick   tests that need no sandbox, server or browser          make check   style, spelling, types, imports
 #   make test    tests of everything a change can break                 make test-all  and the long campaigns
 #   make slowest the slowest of the tests that ran last                 make busy   make test beside LOOPS=6 busy loops
-#   make measure MODEL=file.gguf IFBENCH=IFBench_test.jsonl   measures a model, for hours; MEASURE=... adds options
+#   make measure IFBENCH=IFBench_test.jsonl   measures a real model on this machine, for hours; MODEL=local/NAME, MEASURE=... options
 #   make lock    renews the versions that tests use                     make lowest the oldest versions that work
 #   make labextension   builds what JupyterLab shows runs with; needs Node 20.19 or later with npm
 #   make docs    the site of the documentation        make docs-release OUT=site   the same, under its version
@@ -71,8 +71,8 @@ test-all: $(VENV)/.test $(if $(if $(PYTEST),$(findstring training,$(PYTEST)),all
 	$(call pytest,)
 
 # A model with and without a sandbox, and in other packages: docs/explanation/measured.md. It continues where it was killed.
-measure: $(VENV)/.test $(VENV)/.server
-	@PYTHONPATH=tests $(PY) -m measure --model '$(MODEL)' $(if $(IFBENCH),--ifbench '$(IFBENCH)') $(MEASURE)
+measure: $(VENV)/.test
+	@PYTHONPATH=tests $(PY) -m measure --model '$(or $(MODEL),local/qwen2.5-coder-1.5b)' $(if $(IFBENCH),--ifbench '$(IFBENCH)') $(MEASURE)
 
 docs: $(VENV)/.docs
 	@$(PY) -m sphinx -W --keep-going -q -b html -d out/docs/doctrees docs out/docs/html
@@ -221,10 +221,6 @@ $(VENV)/.labextension: labextension/node_modules/.package-lock.json $(shell find
 	@cd labextension && npm run --silent build
 	@mkdir -p '$(labextensions)' && rm -rf '$(labextensions)/llm-sandbox-nb'
 	@ln -s '$(abspath llm_sandbox_nb/labextension)' '$(labextensions)/llm-sandbox-nb'
-	@touch $@
-
-$(VENV)/.server: | $(PY)
-	@$(PIP) install 'xllamacpp>=2026.10'
 	@touch $@
 
 $(VENV)/.uv: | $(PY)

@@ -20,12 +20,13 @@ from llm_sandbox_nb.benchmark.attempt import HowToAsk
 from llm_sandbox_nb.benchmark.item_pipeline import Backend, FatalError, Item
 from llm_sandbox_nb.benchmark.results import Result, append_line, read_lines
 from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, make_opener, plan
+from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.sandbox.docker.images import DEFAULT_IMAGE
 from llm_sandbox_nb.version import __version__
 from measure import measures, summary
 from measure.columns import COLUMNS, COMMAND_TIMEOUT, LIMITS, SAMPLING, VARIANTS, Column, modes_of, task_of
-from measure.local_server import Server, ServerError, served
+from measure.local_server import Server, served
 from measure.peers_backend import PEERS, PeerBackend, interpreter_of
 from measure.rows import DEVELOPMENT, NUMBERS, SEED, RowsError, rows_of
 
@@ -38,7 +39,9 @@ TOGETHER = 10
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The options; `--help` shows them."""
     parser = argparse.ArgumentParser(prog="make measure", description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--model", required=True, help="a GGUF file, or the model's name with --api-base")
+    parser.add_argument(
+        "--model", required=True, help="local/NAME or a GGUF file; with --api-base the name there"
+    )
     parser.add_argument(
         "--api-base", help="a server that runs, with OpenAI's protocol; default: one of our own"
     )
@@ -57,10 +60,6 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--image", default=DEFAULT_IMAGE, help="the image of all sandboxes in Docker")
     parser.add_argument(
         "--workers", type=int, default=1, help="rows at a time; times then are not those of one row alone"
-    )
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads of the model server")
-    parser.add_argument(
-        "--server-python", type=Path, default=Path(sys.executable), help="an interpreter with xllamacpp"
     )
     parser.add_argument("--out", type=Path, help="folder of the results")
     parser.add_argument("--summary-only", action="store_true", help="write the tables from what is there")
@@ -105,7 +104,7 @@ async def measure_column(
         )
 
     how = HowToAsk(
-        make_model(f"openai/{server.model}", api_base=server.url, api_key="none"),
+        make_model(f"openai/{server.model}", api_base=server.url, api_key=server.key),
         SAMPLING,
         limits=LIMITS,
         command_timeout=COMMAND_TIMEOUT,
@@ -115,7 +114,7 @@ async def measure_column(
     if column.peer:
         python = await interpreter_of(column, given.out / "peers")
         program = PEERS / f"{column.peer}_row.py"
-        backend = PeerBackend(python, program, out, server.model, server.url, given.image)
+        backend = PeerBackend(python, program, out, server, given.image)
     image = {"image": given.image} if given.isolation == "docker" else {}
     network = None if given.isolation == "process" else "none"
     runner = Runner(
@@ -151,7 +150,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         if not given.summary_only:
             _measure(given)
-    except (RowsError, ServerError, FatalError) as error:
+    except (RowsError, ModelError, FatalError) as error:
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -164,11 +163,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _measure(given: argparse.Namespace) -> None:
     given.out.mkdir(parents=True, exist_ok=True)
-    server = (
-        nullcontext(Server(given.api_base, None, given.model))
-        if given.api_base
-        else served(Path(given.model), given.out / "server.log", given.threads, given.server_python)
-    )
+    server = nullcontext(Server(given.model, given.api_base)) if given.api_base else served(given.model)
     with server as one:
         folder = given.out / one.model
         folder.mkdir(exist_ok=True)
@@ -179,7 +174,7 @@ def _measure(given: argparse.Namespace) -> None:
             "seed": SEED,
             "isolation": given.isolation,
         }
-        append_line(folder / MACHINE, {**facts, "threads": given.threads, "started": round(time.time())})
+        append_line(folder / MACHINE, {**facts, "threads": one.threads, "started": round(time.time())})
         columns = VARIANTS if given.tuning else COLUMNS
         items = {name: items_of(columns[name], given, folder) for name in given.columns}
         last = max((place for some in items.values() for place, _ in some), default=-1)

@@ -1,61 +1,50 @@
-"""A model server of our own for the measurement: a GGUF file, served by a child process until this one ends."""
+"""The model server of the measurement: that of `local/NAME`, a child of this process, or one that runs already."""
 
 from __future__ import annotations
 
 import hashlib
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
-CONTEXT = 8_192
-"""Tokens: what all columns can use."""
-
-
-class ServerError(RuntimeError):
-    """The server cannot be started. The message is one sentence that says what to do."""
+from llm_sandbox_nb.model.contract import ModelError
+from llm_sandbox_nb.model.local.gguf import read_header
+from llm_sandbox_nb.model.local.server import serve
+from llm_sandbox_nb.model.local.source import PREFIX, find_source, missing_extra
+from llm_sandbox_nb.model.local.store import Stop
 
 
 @dataclass(frozen=True)
 class Server:
     """A server that answers."""
 
-    url: str
-    process: int | None
-    """Its process; None for one that somebody else has started."""
     model: str
     """The model's name in tables."""
+    url: str
+    key: str = "none"
+    process: int | None = None
+    """Its process; None for one that somebody else has started."""
     sha256: str = ""
+    threads: int | None = None
 
 
 @contextmanager
-def served(file: Path, log: Path, threads: int, python: Path = Path(sys.executable)) -> Iterator[Server]:
-    """The server of a GGUF file. `python` is an interpreter that has xllamacpp.
+def served(name: str) -> Iterator[Server]:
+    """The server of `local/NAME` or of a GGUF file, fetched where it is not there yet.
 
     Raises:
-        ServerError: the file is missing, or the server did not start.
+        ModelError: something is missing, and the message says how to get it.
     """
-    if not file.is_file():
-        raise ServerError(f"There is no model at {file}: name a GGUF file with --model.")
+    source, stop = find_source(name.removeprefix(PREFIX)), Stop()
+    source.check()
+    if problem := missing_extra():
+        raise ModelError(problem, kind="setup")
+    file = source.fetch(stop)
+    server = serve(file, name, read_header(file), stop)
     with file.open("rb") as data:
         sha256 = hashlib.file_digest(data, "sha256").hexdigest()
-    words = [python, Path(__file__).with_name("serve_gguf.py"), file, str(threads), str(CONTEXT), "1"]
-    with log.open("ab") as errors:
-        process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
-        )
     try:
-        assert process.stdout is not None
-        address = process.stdout.readline().strip()
-        if not address.startswith("http"):
-            raise ServerError(
-                f"The server of {file.name} did not start: {log} says why (`pip install xllamacpp`?)."
-            )
-        yield Server(f"{address}/v1", process.pid, file.stem, sha256)
+        url = f"{server.address.rstrip('/')}/v1"
+        yield Server(file.stem, url, server.key, server.process_id, sha256, server.plan.threads)
     finally:
-        assert process.stdin is not None
-        process.stdin.close()
-        process.terminate()
-        process.wait()
+        server.close()

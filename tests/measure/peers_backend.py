@@ -20,6 +20,7 @@ from llm_sandbox_nb.encoded_text import text_of
 from llm_sandbox_nb.examples.checks import LARGEST, read_files
 from llm_sandbox_nb.trajectory.run_folder import FILES
 from measure.columns import LIMITS, SAMPLING, Column
+from measure.local_server import Server
 
 PEERS = Path(__file__).with_name("peers")
 PACKAGES = {"llm_in_sandbox": "llm-in-sandbox==0.2.0", "mini_swe_agent": "mini-swe-agent==2.4.6"}
@@ -64,8 +65,7 @@ class PeerBackend:
     python: Path
     program: Path
     out: Path
-    model: str
-    api_base: str
+    server: Server
     image: str
 
     async def __aenter__(self) -> Self:
@@ -128,8 +128,9 @@ class PeerBackend:
                 "folder": str(folder),
                 "steps": LIMITS.steps,
                 "tokens": LIMITS.tokens,
-                "model": f"openai/{self.model}",
-                "api_base": self.api_base,
+                "model": f"openai/{self.server.model}",
+                "api_base": self.server.url,
+                "api_key": self.server.key,
                 "image": self.image,
             }
             process = await asyncio.create_subprocess_exec(

@@ -20,6 +20,7 @@ from measure import measures, summary
 from measure.columns import COLUMNS, VARIANTS, modes_of, task_of
 from measure.computation import computation_rows
 from measure.documents import document_rows
+from measure.local_server import Server
 from measure.peers_backend import PeerBackend
 from measure.rows import (
     DATA,
@@ -297,7 +298,7 @@ def test_wrong_words_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[s
         measure.arguments(["--model", "x", "--columns", "vanila"])
     assert "there is no 'vanila'; known are vanilla" in capsys.readouterr().err
     assert measure.main(["--model", str(tmp_path / "none.gguf"), "--out", str(tmp_path / "out")]) == 2
-    assert "name a GGUF file with --model" in capsys.readouterr().err
+    assert "none.gguf" in capsys.readouterr().err
 
 
 def peer_row(folder: Path, program: str) -> tuple[Any, dict[str, Any]]:
@@ -308,7 +309,7 @@ def peer_row(folder: Path, program: str) -> tuple[Any, dict[str, Any]]:
 
     async def attempt() -> Any:
         python, program = Path(sys.executable), folder / "peer.py"
-        async with PeerBackend(python, program, folder, "m", "http://peer/v1", "image") as backend:
+        async with PeerBackend(python, program, folder, Server("m", "http://peer/v1"), "image") as backend:
             return (await backend.attempt(item))[0]
 
     result = asyncio.run(attempt())

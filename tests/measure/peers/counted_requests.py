@@ -7,7 +7,6 @@ import os
 from typing import Any
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-os.environ.setdefault("OPENAI_API_KEY", "none")
 
 import litellm
 
@@ -19,7 +18,7 @@ def counted(given: dict[str, Any]) -> None:
     ask = litellm.completion
 
     def completion(*args: Any, **kwargs: Any) -> Any:
-        kwargs |= {name: given[name] for name in ("temperature", "top_p")}
+        kwargs |= {name: given[name] for name in ("temperature", "top_p", "api_key")}
         kwargs |= {"max_tokens": given["reply_tokens"], "timeout": given["timeout"]}
         kwargs["extra_body"] = {**(kwargs.get("extra_body") or {}), "top_k": given["top_k"]}
         reply = ask(*args, **kwargs)

@@ -42,7 +42,7 @@ def main() -> None:
             "model_kwargs": {
                 **config["model"]["model_kwargs"],
                 "api_base": given["api_base"],
-                "api_key": "none",
+                "api_key": given["api_key"],
             }
         }
     )
