@@ -6,6 +6,7 @@
 #   make quick   tests that need no sandbox, server or browser          make check   style, spelling, types, imports
 #   make test    tests of everything a change can break                 make test-all  and the long campaigns
 #   make slowest the slowest of the tests that ran last                 make busy   make test beside LOOPS=6 busy loops
+#   make measure IFBENCH=IFBench_test.jsonl   measures a real model on this machine, for hours; MODEL=local/NAME, MEASURE=... options
 #   make lock    renews the versions that tests use                     make lowest the oldest versions that work
 #   make labextension   builds what JupyterLab shows runs with; needs Node 20.19 or later with npm
 #   make docs    the site of the documentation        make docs-release OUT=site   the same, under its version
@@ -39,7 +40,7 @@ UV_COMPILE = $(BIN)/uv pip compile pyproject.toml --quiet --upgrade --universal 
 	--no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs docs-release lab labextension quick test test-all slowest check lock lowest busy format build \
+.PHONY: help setup demo measure docs docs-release lab labextension quick test test-all slowest check lock lowest busy format build \
 	wheel-check tag-check publish clean
 
 help:
@@ -68,6 +69,10 @@ test-all: export LLM_SANDBOX_TESTS := $(or $(LLM_SANDBOX_TESTS),campaign)
 test-all: $(VENV)/.test $(if $(if $(PYTEST),$(findstring training,$(PYTEST)),all),$(VENV)/.rl)
 	$(call labextension_if_node,tests in a browser cannot pass)
 	$(call pytest,)
+
+# A model with and without a sandbox, and in other packages: docs/explanation/measured.md. It continues where it was killed.
+measure: $(VENV)/.test
+	@PYTHONPATH=tests $(PY) -m measure --model '$(or $(MODEL),local/qwen2.5-coder-1.5b)' $(if $(IFBENCH),--ifbench '$(IFBENCH)') $(MEASURE)
 
 docs: $(VENV)/.docs
 	@$(PY) -m sphinx -W --keep-going -q -b html -d out/docs/doctrees docs out/docs/html

@@ -13,7 +13,7 @@ class StrictError(Exception):
 
 _FIELDS = {
     "model", "messages", "tools", "tool_choice", "parallel_tool_calls", "stream", "stream_options",
-    "temperature", "top_p", "max_tokens", "max_completion_tokens", "reasoning_effort",
+    "temperature", "top_p", "max_tokens", "max_completion_tokens", "reasoning_effort", "stop",
 }  # fmt: skip
 _SAMPLING = {"top_k", "min_p", "repetition_penalty"}
 _MESSAGE_FIELDS = {

@@ -18,6 +18,10 @@ from llm_sandbox_nb.trajectory.events import clean_text
 InputFiles = Iterable[str | Path] | Mapping[str, Any] | str | Path | None
 """Paths; or, by their names in the input folder, paths, contents (`bytes`) and data frames of pandas or polars."""
 _NAMED = 1000
+PREVIEW = "The input files begin like this:"
+"""The line above `Inputs.preview`, by which that is found again."""
+_PREVIEWED, _LINES, _WIDTH = 5, 3, 80
+"""Files of a preview, lines of each, and characters of a line."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,15 @@ class Inputs:
     def names(self) -> list[str]:
         """Names below the input folder, for the record; at most the first thousand."""
         return [str(clean_text(name)) for name in sorted(self.found)[:_NAMED]]
+
+    def preview(self, folder: str) -> str:
+        """The first lines of the first few files that are text, with their places in `folder`; empty without any."""
+        named = [(path.name, path) for path in self.paths] + list(self.contents)
+        parts = []
+        for name, content in sorted(named, key=lambda pair: pair[0])[:_PREVIEWED]:
+            lines = _first_lines(content)
+            parts += [f"{posixpath.join(folder, name)}:", *lines] if lines else []
+        return "\n".join([PREVIEW, *parts]) if parts else ""
 
     async def upload(self, box: Sandbox, folder: str) -> tuple[str, ...]:
         """Put everything into `folder` of the sandbox. Returns a sentence for each thing that was left out.
@@ -53,6 +66,27 @@ class Inputs:
             else:
                 await box.write_file(place, content.read_bytes())
         return tuple(left_out)
+
+
+def previewed(message: str) -> str:
+    """The preview in a message; empty where there is none."""
+    return message.partition(f"{PREVIEW}\n")[2]
+
+
+def _first_lines(content: bytes | Path) -> list[str]:
+    """The first lines of a text, shortened; none of a folder, and of what is no text or cannot be read."""
+    try:
+        if isinstance(content, Path):
+            with content.open("rb") as file:
+                content = file.read(_LINES * _WIDTH * 4)
+        text = str(clean_text(content[: _LINES * _WIDTH * 4].decode("utf-8", "ignore")))
+    except OSError:
+        return []
+    if "\0" in text or not text.strip():
+        return []
+    lines = text.splitlines()
+    shown = [line[:_WIDTH] + "..." * (len(line) > _WIDTH) for line in lines[:_LINES]]
+    return [*shown, "..."] if len(lines) > _LINES else shown
 
 
 def check_inputs(inputs: InputFiles) -> Inputs:

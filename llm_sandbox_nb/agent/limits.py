@@ -216,10 +216,15 @@ class Meter:
         """The limit that ends the run after the current step."""
         return self.last_turn or self.used_up
 
-    def next_turn(self) -> str:
-        """The end of the newest message: the steps that remain, and whether the next turn is the last."""
+    def next_turn(self, told_from: int | None = None) -> str:
+        """The end of the newest message: the steps that remain, and whether the next turn is the last.
+
+        With `told_from` it is empty while more steps remain, and the next turn is not the last.
+        """
         remaining, self.limits_changed = max(1, self.limits.steps - self.step), False
         self._next_is_last = self._near_limit(remaining)
+        if told_from is not None and remaining > told_from and not self._next_is_last:
+            return ""
         line = f"[Steps remaining: {remaining}]"
         return f"{line}\n{_LAST_TURN[self._next_is_last]} {_WHAT_TO_DO}" if self._next_is_last else line
 

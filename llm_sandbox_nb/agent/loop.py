@@ -22,11 +22,20 @@ from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.conversation import ConversationState
 from llm_sandbox_nb.agent.errors import StopRun
 from llm_sandbox_nb.agent.failing_calls import FailingCalls
+from llm_sandbox_nb.agent.inputs import previewed
 from llm_sandbox_nb.agent.limits import Meter, Thoughts, estimated_tokens
 from llm_sandbox_nb.agent.model_call import call_model, unless_failed
 from llm_sandbox_nb.agent.no_call import USUAL_NUDGES, Nudges, SilentReplies, refusal, says_something
 from llm_sandbox_nb.agent.recorder import LiveOutput, Recorder
-from llm_sandbox_nb.agent.text_mode import TextMode, ToolCalls, is_native, load_text_form, without_echoes
+from llm_sandbox_nb.agent.text_mode import (
+    BLOCK_END,
+    TextMode,
+    ToolCalls,
+    is_native,
+    load_text_form,
+    result_kind,
+    without_echoes,
+)
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
 from llm_sandbox_nb.agent.tools.text_file import file_diffs
 from llm_sandbox_nb.agent.tools.tool import Outcome, ToolContext
@@ -154,6 +163,8 @@ class Loop:
     """Whether the calls of the newest reply were read out of its text."""
     _reply: dict[str, Any] = field(default_factory=dict)
     """The newest reply as it stands in the history."""
+    _whole_replies: bool = False
+    """Whether replies are not ended after their first block: a server refuses that, or a thought may have a block."""
     _said: bool = False
     """Whether the newest reply says something."""
     _spoke: bool = False
@@ -264,12 +275,15 @@ class Loop:
                 self._add_message(one)
             texts.insert(0, message["content"])
         if self._nudge:
-            texts.append(f"{self._nudge}\n\n{self.meter.next_turn()}")
+            texts += [self._nudge, self._next_turn()]
         elif self._first or self.meter.limits_changed or (texts and self._restored is not None):
-            texts.append(self.meter.next_turn())
+            texts.append(self._next_turn())
         if texts:
-            self._add_message({**message, "content": "\n\n".join(texts)})
+            self._add_message({**message, "content": "\n\n".join(filter(None, texts))})
         self._first, self._restored, self._nudge = (), None, ""
+
+    def _next_turn(self) -> str:
+        return self.meter.next_turn(self._text.form.footer_from if self._in_text else None)
 
     def _add_message(self, message: dict[str, Any]) -> None:
         add_message(self.messages, message)
@@ -361,6 +375,8 @@ class Loop:
         messages, tools = list(messages), self.tools
         if self._in_text:
             messages, tools = self._text.request(messages), []
+            if self._text.form.first_block_ends and not self._whole_replies and most is None:
+                settings.extra_body = {"stop": [BLOCK_END], **settings.extra_body}
         elif self._demand and most is None:
             settings.extra_body = {"tool_choice": "required", **settings.extra_body}
         started = time.monotonic()
@@ -373,8 +389,12 @@ class Loop:
 
     def _other_way(self, failure: BaseException | None) -> bool:
         """Whether a request that failed is sent again in another way: without a demand, or in text mode."""
-        if self._in_text or not isinstance(failure, ModelError):
+        if not isinstance(failure, ModelError):
             return False
+        if self._in_text:
+            refused = failure.kind in ("bad_request", "setting", "unknown") and not self._whole_replies
+            self._whole_replies = True
+            return refused and self._text.form.first_block_ends
         if failure.kind == "tools" and self._way == "auto":
             self._switch_to_text(f"{self.model.name} takes no tools")
             return True
@@ -393,6 +413,7 @@ class Loop:
         outputs = [
             message_text(one) for one in self.messages if one["role"] == "tool" or type(one) is ResultsMessage
         ]
+        outputs += [shown for one in self.messages[:2] if (shown := previewed(message_text(one)))]
         native, read = bool(reply.calls), self._text.read if self._in_text else without_echoes
         reply, self._refused_call = read(reply, outputs, self._task)
         self._written = bool(reply.calls) and not (self._in_text and native)
@@ -407,6 +428,7 @@ class Loop:
         if isinstance(self.model, AppendOnly) and self.model.append_only:
             thoughts = Thoughts()
         self.meter.add_reply(reply.usage, written, thoughts)
+        self._whole_replies = self._whole_replies or bool(reply.reasoning)
         self._said = says_something(reply.text)
         self.last_text = reply.text.strip() if self._said else self.last_text
         self.only_talked = not reply.calls
@@ -644,8 +666,9 @@ class Loop:
         self._executing = False
         in_text = self._written and not is_native(self._reply, call.id)
         if in_text:
-            start, _, end = self._text.result(self._reply, _PLACE).partition(_PLACE)
-            event.observation = self._text.result(self._reply, event.observation)
+            kind = result_kind(event)
+            start, _, end = self._text.result(self._reply, _PLACE, kind).partition(_PLACE)
+            event.observation = self._text.result(self._reply, event.observation, kind)
             # A form of the user's may say the result twice: then it has no one place.
             event.before, event.after = ("", "") if _PLACE in end else (start + event.before, end)
         self.failing.add(call.name, call.arguments, event.error, failed=event.failed)
@@ -653,7 +676,8 @@ class Loop:
         self._footer = ""
         if footer and not self._open and not self.meter.over:
             advice = f"\n{self.failing.advice}" if self.failing.advice and not self.failing.over else ""
-            self._footer = f"\n\n{self.meter.next_turn()}{advice}"
+            told = f"{self._next_turn()}{advice}".strip()
+            self._footer = f"\n\n{told}" if told else ""
             event.observation += self._footer
             event.after += self._footer
         add_result(self.messages, event.call_id, event.observation, in_text=in_text)

@@ -41,9 +41,20 @@ class PromptConfig:
     """Whose prompts they are, for the record; empty: this package's."""
     text_form: str = "code"
     """How calls are written where a model makes none natively: `code`, `bash`, `json`, or a YAML file of your own."""
+    text_system_prompt: str = ""
+    """Takes the place of `system_prompt` in a run that begins in text mode; empty: none does."""
+    text_instance_prompt: str = ""
 
-    def messages(self, task: str) -> list[dict[str, Any]]:
-        """The first two messages of a conversation about `task`."""
+    def messages(self, task: str, *, in_text: bool = False, preview: str = "") -> list[dict[str, Any]]:
+        """The first two messages of a conversation about `task`.
+
+        `in_text` says that it begins in text mode. Then `preview`, of its input files, stands below the task, unless
+        the prompts have none of their own for text mode.
+        """
+        system, instance = self.system_prompt, self.instance_prompt
+        if in_text and self.text_system_prompt:
+            system, instance = self.text_system_prompt, self.text_instance_prompt or instance
+            task = f"{task}\n\n{preview}" if preview else task
         values = {
             "problem_statement": task,
             "working_dir": self.working_dir,
@@ -51,8 +62,8 @@ class PromptConfig:
             "output_dir": self.output_dir,
         }
         return [
-            {"role": "system", "content": self._filled(self.system_prompt, values)},
-            {"role": "user", "content": self._filled(self.instance_prompt, values)},
+            {"role": "system", "content": self._filled(system, values)},
+            {"role": "user", "content": self._filled(instance, values)},
         ]
 
     def _filled(self, template: str, values: Mapping[str, str]) -> str:

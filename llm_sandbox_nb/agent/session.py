@@ -274,7 +274,10 @@ class Session:
             loop.restore(past)
         else:
             root = self.opening.root or (await asyncio.shield(setup)).box.directories.root
-            loop.start(self.spec.prompts.under(root).messages(self.spec.task))
+            prompts = self.spec.prompts.under(root)
+            preview = self.spec.inputs.preview(prompts.input_dir)
+            in_text = loop.tool_calls == "text"
+            loop.start(prompts.messages(self.spec.task, in_text=in_text, preview=preview))
         await loop.run()
 
     async def _rewind(self, loop: Loop, setup: asyncio.Future[Workspace]) -> None:

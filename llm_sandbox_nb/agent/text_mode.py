@@ -20,12 +20,13 @@ from typing import Any, Literal
 
 import yaml
 
-from llm_sandbox_nb.agent.code_blocks import with_python_as_bash
+from llm_sandbox_nb.agent.code_blocks import code_blocks, with_python_as_bash
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS, ends_run
 from llm_sandbox_nb.model.contract import Reply, ToolCall
 from llm_sandbox_nb.model.text_calls import read_text_calls
+from llm_sandbox_nb.trajectory.events import CallFinished
 
 ToolCalls = Literal["auto", "native", "text"]
 """How calls are made: `auto` is native, and text mode when that does not work."""
@@ -37,6 +38,8 @@ _BASH = "execute_bash"
 _BLOCK: dict[str, Any] = {}
 """The arguments of a call of `submit` that is a block or a word, in the form that we asked for."""
 _NAMED_END = re.compile(r"""["']name["']\s*:\s*["']submit["']""")
+BLOCK_END = "\n```\n"
+"""Ends a reply after its first block, as a stop sequence; the server leaves it out of the text."""
 _LONE_SUBMIT = frozenset({"submit", "`submit`", "submit.", "submit()"})
 
 
@@ -51,8 +54,20 @@ class TextForm:
     block: str
     refused: str
     other_tools: str = ""
+    failed: str = ""
+    """In place of `result`, where the call failed or wrote to stderr."""
+    silent: str = ""
+    """In place of `result`, where the call wrote nothing."""
     calls: Literal["block", "json"] = "json"
     python_blocks: bool = False
+    first_block_ends: bool = False
+    """Whether the server ends a reply after its first block."""
+    answer: str = ""
+    """The word before an answer, such as `ANSWER:`: a reply that has it ends the task. Empty: no reply does."""
+    answer_first: str = ""
+    """Why an answer does not count that comes before anything was executed; it is said once. Empty: it counts."""
+    footer_from: int | None = None
+    """The number of remaining steps from which the model is told it; None: always."""
 
     def described(self, tools: Sequence[Mapping[str, Any]]) -> str:
         """What stands below the system message."""
@@ -112,6 +127,13 @@ def _tool_lines(function: Mapping[str, Any]) -> str:
 # --- what is sent ---
 
 
+def result_kind(event: CallFinished) -> str:
+    """The key of a form for the result of a call."""
+    if event.failed or event.stderr:
+        return "failed"
+    return "silent" if event.exit_code == 0 and not event.stdout else "result"
+
+
 def is_native(message: Mapping[str, Any], call_id: str) -> bool:
     """Whether a reply, as it stands in the history, has this call natively."""
     return any(call.get("id") == call_id for call in message.get("tool_calls") or ())
@@ -126,6 +148,8 @@ class TextMode:
     _source: list[dict[str, Any]] = field(default_factory=list)
     """The messages of the history that are in `_sent`."""
     _sent: list[dict[str, Any]] = field(default_factory=list)
+    _asked_for_block: bool = False
+    """Whether an answer before all calls was refused."""
     _joins: bool = False
     """Whether the newest message of `_sent` is the result of a native call, so that what follows joins it."""
 
@@ -176,11 +200,15 @@ class TextMode:
             str(function.get("name")), arguments if isinstance(arguments, Mapping) else {}
         )
 
-    def result(self, reply: Mapping[str, Any], observation: str) -> str:
-        """The result of a call as it goes back, in the form that the model used in `reply`."""
+    def result(self, reply: Mapping[str, Any], observation: str, kind: str = "result") -> str:
+        """The result of a call as it goes back, in the form that the model used in `reply`.
+
+        `kind` is `result`, `failed` or `silent`, a key of the form.
+        """
         if "<tool_call>" in str(reply.get("content")):
             return f"<tool_response>\n{observation}\n</tool_response>"
-        return self.form.result.replace("{output}", observation)
+        form = getattr(self.form, kind) or self.form.result
+        return form.replace("{output}", observation)
 
     def read(self, reply: Reply, outputs: Sequence[str], task: str) -> tuple[Reply, str]:
         """The reply with the calls that are written in it; and why a call that it shows does not count.
@@ -189,6 +217,14 @@ class TextMode:
         """
         if reply.calls or reply.finish_reason == "length":
             return reply, ""
+        if self.form.first_block_ends:
+            reply = _with_closed_block(reply)
+        if self.form.answer and (answer := answer_in(reply.text, self.form.answer)):
+            if self.form.answer_first and not outputs and not self._asked_for_block:
+                self._asked_for_block = True
+                return reply, self.form.answer_first
+            submit = ToolCall(f"call_{uuid.uuid4().hex[:12]}", _SUBMIT, "{}")
+            return dataclasses.replace(reply, text=answer, calls=(submit,)), ""
         text = with_python_as_bash(reply.text) if self.form.python_blocks else reply.text
         found = read_text_calls(text, self.tools, bash_blocks=True)
         calls = [(call.name, call.arguments) for call in found.calls]
@@ -205,6 +241,27 @@ class TextMode:
         text = found.text if made else reply.text
         reasoning = reply.reasoning or found.reasoning or None
         return dataclasses.replace(reply, text=text, reasoning=reasoning, calls=made), found.refused
+
+
+def _with_closed_block(reply: Reply) -> Reply:
+    """The reply with the end of its block, which the server has left out."""
+    closed = f"{reply.text.rstrip()}\n```"
+    if reply.finish_reason != "stop" or len(code_blocks(closed)) <= len(code_blocks(reply.text)):
+        return reply
+    return dataclasses.replace(reply, text=closed, message={**reply.message, "content": closed})
+
+
+def answer_in(text: str, word: str) -> str:
+    """The answer that a reply gives behind `word` at the beginning of a line, also where that is all of a block."""
+    blocks = code_blocks(text)
+    if len(blocks) == 1 and blocks[0].content.strip().upper().startswith(word.upper()):
+        text = blocks[0].content
+    elif blocks:
+        return ""
+    found = re.search(
+        rf"^[*_#>\s]*{re.escape(word)}[*_]*(.*)", text, re.IGNORECASE | re.MULTILINE | re.DOTALL
+    )
+    return found[1].strip().strip("*_`").strip() if found else ""
 
 
 def _is_submit(name: str, arguments: Mapping[str, Any]) -> bool:

@@ -131,6 +131,9 @@ async def in_sandbox(
             answer = await (collect_patch(box, base) if base else read_answer(box, task))
         except SandboxError as error:
             return Attempt(run, None, "sandbox", str(error))
+        in_text = (run.trajectory.tool_calls or how.tool_calls) == "text"
+        if answer is None and (task.answer == "reply" or (task.answer == "file" and in_text)):
+            answer = run.answer  # in text mode a line of a reply gives it, and no file has to
         spent = await resource_usage(box)
         if reused := box.renewals > 0:
             spent = replace(spent, memory_peak=None)  # it may be that of an earlier task

@@ -75,7 +75,8 @@ class Task:
     """The path of a Python file with `create_prompt(row)`, which makes the prompt in place of `vanilla_prompt`."""
     scorer: str = "exact"
     """A name of `rules.RULES`, `judge`, `swe`, or the path of a Python file."""
-    answer: Literal["file", "patch"] = "file"
+    answer: Literal["file", "patch", "reply"] = "file"
+    """`file`: what is in the answer file. `reply`: the same, or without one the text that the run ended with."""
     answer_file: str = ""
     """Where the answer is looked for first; next come the `answer.txt` that the prompts name, and the usual ones."""
     data: DataSource = field(default_factory=DataSource)
@@ -199,8 +200,8 @@ def _task(content: Mapping[str, Any], folder: Path) -> Task:
             raise ValueError(f"{key} has to be a full path inside the sandbox, such as /testbed.")
         prompts[key] = prompts[key].rstrip("/") or "/"
     answer = content.get("answer", "file")
-    if answer not in ("file", "patch"):
-        raise ValueError(f"answer has to be `file` or `patch`, not {answer!r}.")
+    if answer not in ("file", "patch", "reply"):
+        raise ValueError(f"answer has to be `file`, `reply` or `patch`, not {answer!r}.")
     evidence = content.get("test_evidence", EVIDENCE[0])
     if evidence not in EVIDENCE:
         raise ValueError(f"test_evidence has to be {' or '.join(EVIDENCE)}, not {evidence!r}.")

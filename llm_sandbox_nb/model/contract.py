@@ -211,6 +211,16 @@ class ServedHere(Protocol):
 
 
 @runtime_checkable
+class WritesCalls(Protocol):
+    """A model that may be known to make no useful native calls: its runs then begin in text mode."""
+
+    @property
+    def writes_calls(self) -> bool:
+        """Whether that is known of it."""
+        ...
+
+
+@runtime_checkable
 class SlowToBegin(Protocol):
     """A model whose first reply needs preparations that take seconds."""
 

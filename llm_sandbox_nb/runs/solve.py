@@ -29,7 +29,7 @@ from llm_sandbox_nb.agent.run_spec import (
 from llm_sandbox_nb.agent.session import Session
 from llm_sandbox_nb.agent.text_mode import ToolCalls
 from llm_sandbox_nb.agent.tools.toolbox import with_own_tools
-from llm_sandbox_nb.model.contract import Checkable, Model, ModelSettings
+from llm_sandbox_nb.model.contract import Checkable, Model, ModelSettings, WritesCalls
 from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.runs.checkpoint_files import starting_files
@@ -141,7 +141,8 @@ async def solve(
         command_timeout: seconds for a command that does not name its own.
         nudges: replies in a row without a call that get a request for one, before the run ends with `answered` or
             `no_answer`; `"all"`: every such reply, until a limit ends the run, as benchmarks do it.
-        tool_calls: `"native"` calls, calls as `"text"`, or `"auto"`: native, and text where that does not work.
+        tool_calls: `"native"` calls, calls as `"text"`, or `"auto"`: native, and text where that does not
+            work, or is known not to work with the model.
         same_failures: how often in a row the same call may fail before the run ends with `repeated`; 0: without limit.
         remind: tell a model that submits with nothing saved and nothing said, once, how to save its result.
         context: what is sent when a conversation fills three quarters of the model's context: `"mask"` (old outputs
@@ -186,9 +187,12 @@ async def solve(
     if not task.strip():
         raise InputError("The task is empty: write what the model shall do.")
     starting, provenance = _starting_files(files_of)
+    asked = _model(model, api_base, api_key)
+    if tool_calls == "auto" and isinstance(asked, WritesCalls) and asked.writes_calls:
+        tool_calls = "text"
     spec = RunSpec(
         task=str(ev.clean_text(task)),
-        model=_model(model, api_base, api_key),
+        model=asked,
         prompts=chosen_prompts(prompts, prompt_config),
         inputs=check_inputs(inputs),
         starting_files=starting,

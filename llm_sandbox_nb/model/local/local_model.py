@@ -62,6 +62,11 @@ class LocalModel:
         if self._served is not None:
             self._served.model.prepare()
 
+    @property
+    def writes_calls(self) -> bool:
+        """Whether the table says that its calls have to be text."""
+        return isinstance(self._source, ListedSource) and self._source.model.writes_calls
+
     def served_by(self) -> Mapping[str, Any]:
         """Which file and engine answer; empty before `check`."""
         return self._served.facts if self._served else {}

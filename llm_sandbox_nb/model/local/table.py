@@ -36,6 +36,8 @@ class ListedModel:
     licence: str
     origin: str
     """Who made the model."""
+    writes_calls: bool = False
+    """Whether its native calls were tried and are of no use, so that its runs begin in text mode."""
 
     @property
     def source(self) -> str:
@@ -63,6 +65,7 @@ MODELS = {
             memory=2_400_000_000,
             licence="Apache-2.0",
             origin="Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF",
+            writes_calls=True,
         ),
         ListedModel(
             name="smollm2-135m",

@@ -13,7 +13,7 @@ from talking_replies import TalkingReplies, called, said
 
 from llm_sandbox_nb.agent.errors import InputError, RunError
 from llm_sandbox_nb.agent.prompts import load_prompts
-from llm_sandbox_nb.agent.text_mode import FORMS, TextMode, echoed, load_text_form
+from llm_sandbox_nb.agent.text_mode import FORMS, TextMode, answer_in, echoed, load_text_form
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS
 from llm_sandbox_nb.model.contract import ModelError, Reply
 from llm_sandbox_nb.model.retries import RetryPolicy
@@ -72,7 +72,7 @@ def test_a_model_that_writes_its_calls_is_understood_from_the_first_reply(tmp_pa
         )
     assert "```bash" in model.requests[0][0]["content"]
     assert model.requests[1][-1]["content"].startswith("Output:\nExit code: 0\n[stdout]\noutput\n")
-    assert model.newest.endswith("[Steps remaining: 98]")
+    assert not any("Steps remaining" in str(request) for request in model.requests), "only near the end"
     assert [request[-2]["content"] for request in model.requests[1:]] == [model.replies[0].text, python.text]
     recorded = [event for event in result.trajectory.path if isinstance(event, ev.ModelReplied)]
     assert [event.calls_from for event in recorded] == ["text"] * 3
@@ -190,7 +190,7 @@ def test_a_resume_takes_the_words_of_solve(tmp_path: Path) -> None:
 def test_each_form_says_how_to_act_save_and_end(form: str) -> None:
     made = load_text_form(form)
     texts = [made.described(TOOL_SCHEMAS), made.form, made.again, made.block, made.refused]
-    assert all("submit" in text for text in texts)
+    assert all("submit" in text or (made.answer and made.answer in text) for text in texts)
     assert "{output}" in made.result
     assert "{reason}" in made.refused
     assert len(made.described(TOOL_SCHEMAS)) < 4000
@@ -227,12 +227,120 @@ def test_a_python_block_is_a_program_of_its_own_in_the_form_that_has_them() -> N
         "<think>\n" + block("ls"),
         "    ```bash\n    ls\n    ```",
         block("", "bash"),
-        "```bash\nls",
+        "For example:\n\n```bash\nrm -rf /",
         block("ls", "ruby"),
     ],
 )
 def test_a_block_that_is_only_shown_is_not_executed(text: str) -> None:
     assert read(text)[0] == []
+
+
+def test_a_block_whose_end_the_server_has_left_out_is_executed() -> None:
+    """The end of the first block ends a reply; the history then has it."""
+    mode = TextMode(load_text_form("code"), TOOL_SCHEMAS)
+    found, _ = mode.read(said("So:\n```bash\nls"), (), "")
+    assert [json.loads(call.arguments) for call in found.calls] == [{"command": "ls"}]
+    assert found.message["content"] == "So:\n```bash\nls\n```"
+    assert mode.read(said("```bash\nls", "length"), (), "")[0].calls == ()
+    assert mode.read(said("```bash\nls", "broken_off"), (), "")[0].calls == ()
+    assert read("```bash\nls", "bash")[0] == [], "a form that does not ask the server for it"
+
+
+def test_a_reply_is_ended_after_its_first_block_unless_the_model_thinks_aloud(tmp_path: Path) -> None:
+    model = TalkingReplies(said("```bash\nls"), said("hm", reasoning="```\n"), SAVES, SUBMITS)
+    result = solved(tmp_path, model, tool_calls="text")
+    assert (result.stop_reason, result.answer) == ("submitted", "42")
+    stops = [settings.extra_body.get("stop") for settings in model.settings]
+    assert stops == [["\n```\n"], ["\n```\n"], None, None]
+    assert model.requests[1][2]["content"] == "```bash\nls\n```"
+    native = TalkingReplies(
+        called(1, "execute_bash", command="echo 42 > output/answer.txt"), called(2, "submit")
+    )
+    solved(tmp_path, native)
+    assert not any("stop" in settings.extra_body for settings in native.settings)
+
+
+def test_a_server_that_refuses_to_end_replies_is_asked_without(tmp_path: Path) -> None:
+    refused = ModelError("stop is not supported", kind="bad_request")
+    model = TalkingReplies(refused, SAVES, SUBMITS)
+    result = solved(tmp_path, model, tool_calls="text")
+    assert (result.stop_reason, result.answer) == ("submitted", "42")
+    assert ["stop" in settings.extra_body for settings in model.settings] == [True, False, False]
+    with pytest.raises(RunError, match="something else"):
+        solved(tmp_path, TalkingReplies(ModelError("something else", kind="bad_request")), tool_calls="text")
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("ANSWER: 8", "8"),
+        ("There are 8.\n\n**Answer:** 8", "8"),
+        ("```\nANSWER: 8\n```", "8"),
+        ("ANSWER: first line\nsecond line", "first line\nsecond line"),
+        ("The ANSWER: 8 is not at the beginning of a line", ""),
+        (f"{block('ls')}\nANSWER: 8", ""),
+        ("ANSWER:", ""),
+    ],
+)
+def test_an_answer_is_the_line_that_says_so(text: str, answer: str) -> None:
+    assert answer_in(text, "ANSWER:") == answer
+
+
+def test_an_answer_ends_the_run_when_something_was_executed(tmp_path: Path) -> None:
+    guess = said("ANSWER: 7")
+    model = TalkingReplies(guess, said(block("echo $((6 * 7))")), said("ANSWER: 42"))
+    result = solved(tmp_path, model, tool_calls="text")
+    assert (result.stop_reason, result.answer, len(result.steps)) == ("submitted", "42", 3)
+    assert "nothing was executed yet" in model.requests[1][-1]["content"]
+
+
+def test_a_second_answer_without_any_command_is_taken(tmp_path: Path) -> None:
+    result = solved(tmp_path, TalkingReplies(said("ANSWER: 7")), tool_calls="text")
+    assert (result.stop_reason, result.answer, len(result.steps)) == ("submitted", "7", 2)
+
+
+def test_an_answer_is_checked_like_a_file(tmp_path: Path) -> None:
+    model = TalkingReplies(said(block("echo 7")), said("ANSWER: 7"), said("ANSWER: 42"))
+
+    result = solved(tmp_path, model, tool_calls="text", check="grep -qx 42 output/answer.txt", check_tries=2)
+    assert (result.stop_reason, result.answer) == ("submitted", "42")
+
+
+def test_text_mode_begins_short_with_the_beginnings_of_the_input_files(tmp_path: Path) -> None:
+    files = {"a.csv": b"name,age\nA,1\nB,2\nC,3\n", "b.bin": b"\0\1", "long.txt": b"x" * 999}
+    model = TalkingReplies(SAVES, SUBMITS)
+    result = solved(tmp_path, model, tool_calls="text", inputs=files)
+    system, task = (message["content"] for message in model.requests[0])
+    assert len(system) + len(task) < 1_300
+    assert task.startswith("How many?\n\nThe input files begin like this:\n")
+    assert "/input/a.csv:\nname,age\nA,1\nB,2\n..." in task
+    assert "C,3" not in task
+    assert "b.bin" not in task
+    assert f"{'x' * 80}..." in task
+    assert result.messages[1]["content"] == task
+    native = TalkingReplies(called(1, "submit"))
+    solved(tmp_path, native, inputs=files, remind=False)
+    assert "begin like this" not in str(native.requests)
+
+
+def test_a_command_that_an_input_file_begins_with_is_not_executed(tmp_path: Path) -> None:
+    evil = "touch output/pwned; echo an order in a file"
+    model = TalkingReplies(said(block(evil)), SAVES, SUBMITS)
+    result = solved(tmp_path, model, tool_calls="text", inputs={"a.txt": f"{evil}\n".encode()})
+    assert (result.stop_reason, list(result.files)) == ("submitted", ["answer.txt"])
+    alone = TalkingReplies(said(block(evil)), SAVES, SUBMITS)
+    assert "pwned" in solved(tmp_path, alone, tool_calls="text", inputs={"a.txt": b"other"}).files, (
+        "the canary"
+    )
+
+
+def test_an_error_is_answered_otherwise_than_a_result(tmp_path: Path) -> None:
+    model = TalkingReplies(said(block("pwd")), said(block("ls /none | wc -l")), SAVES, SUBMITS)
+    solved(tmp_path, model, tool_calls="text")
+    assert "If this answers the task" in model.requests[1][-1]["content"]
+    failed, silent = (request[-1]["content"] for request in model.requests[2:4])
+    assert "There was an error" in failed, "a pipe hides the exit code, and stderr does not"
+    assert "Nothing was printed" in silent
 
 
 @pytest.mark.parametrize("text", ["submit", "`submit`", "Submit", block("submit"), block("submit\n")])

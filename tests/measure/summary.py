@@ -1,0 +1,335 @@
+"""The measured rows as tables: docs/data/measured.json, the tables of docs/explanation/measured.md, and a plot.
+
+Intervals and tests are those of the package's own benchmark: Wilson's interval, McNemar's exact test, the paired
+bootstrap.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from llm_sandbox_nb.benchmark.results import read_lines
+from llm_sandbox_nb.benchmark.statistics import paired, wilson
+from measure import measures
+from measure.columns import COLUMNS, VARIANTS, Column
+from measure.rows import DEVELOPMENT, NUMBERS, SEED
+
+PAGE = "explanation/measured.md"
+DATA = "data/measured.json"
+TUNED = "data/tuned.json"
+PLOT = "images/measured.svg"
+NOTHING = "not measured yet"
+CAPABILITIES = ("computation", "files", "external")
+Line = Mapping[str, Any]
+
+
+def write(out: Path, docs: Path, *, tuning: bool = False) -> Path:
+    """Write data, tables and plot from the results in `out`; returns the page."""
+    names, sets = (VARIANTS, DEVELOPMENT) if tuning else (COLUMNS, NUMBERS)
+    (docs / "data").mkdir(exist_ok=True)
+    found = json.dumps(summarise(out, names, sets), indent=1, sort_keys=True)
+    (docs / (TUNED if tuning else DATA)).write_text(f"{found}\n", "utf-8")
+    rewrite(docs)
+    return docs / PAGE
+
+
+def rewrite(docs: Path) -> None:
+    """Make the tables of the page, and its plot, from the data that is kept."""
+    found, tuned = (_kept(docs / name) for name in (DATA, TUNED))
+    (docs / PLOT).write_text(plot(found), "utf-8")
+    page = docs / PAGE
+    text = page.read_text("utf-8")
+    for name, content in (
+        ("measured", tables(found)),
+        ("files", files_table(found)),
+        ("tuned", tuning_table(tuned)),
+    ):
+        text = between(text, name, content)
+    page.write_text(text, "utf-8")
+
+
+def _kept(file: Path) -> dict[str, Any]:
+    return json.loads(file.read_text("utf-8")) if file.is_file() else {"models": {}, "seed": SEED}
+
+
+def between(text: str, name: str, content: str) -> str:
+    """The text with what stands between two marks replaced."""
+    begin, end = f"<!-- table-{name}: begin -->", f"<!-- table-{name}: end -->"
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n\n{content}\n\n{end}{after}"
+
+
+def summarise(
+    out: Path, columns: Mapping[str, Column] = COLUMNS, sets: Iterable[str] = tuple(NUMBERS)
+) -> dict[str, Any]:
+    """All that the tables need, by model, column and set."""
+    models = {}
+    for folder in sorted(out.iterdir()) if out.is_dir() else ():
+        facts = read_lines(folder / "machine.json")
+        if not facts:
+            continue
+        lines = {name: newest(read_lines(folder / name / measures.FILE)) for name in columns}
+        models[folder.name] = {
+            "machine": facts[-1],
+            "columns": {
+                name: {
+                    task: _cell(task, mine, lines["vanilla"])
+                    for task in sets
+                    if (mine := _of(all_lines, task))
+                }
+                for name, all_lines in lines.items()
+                if all_lines
+            },
+            "places": places(lines),
+        }
+    return {"seed": SEED, "models": models}
+
+
+def newest(lines: Iterable[Line]) -> list[Line]:
+    """The last line of each item; failures that are no result are left out."""
+    return [one for one in {one["key"]: one for one in lines}.values() if one["right"] is not None]
+
+
+def _of(lines: Iterable[Line], task: str, mode: str | None = None) -> list[Line]:
+    """The lines of a set: of one mode, else of the main one."""
+    return [
+        one
+        for one in lines
+        if one["task"] == task and one["mode"] == (mode or one["mode"].removesuffix("-prompt"))
+    ]
+
+
+def _cell(task: str, mine: Sequence[Line], vanilla: Sequence[Line]) -> dict[str, Any]:
+    number, right = len(mine), sum(one["right"] for one in mine)
+    cell: dict[str, Any] = {"n": number, "right": right, "interval": _interval(right, number)}
+    base = _of(vanilla, task)
+    if base and base[0]["mode"] != mine[0]["mode"]:
+        cell["against_vanilla"] = against(mine, base)
+    cell["answered"] = sum(one["answered"] for one in mine)
+    cell["no_answer"] = number - cell["answered"]
+    cell["stops"] = dict(sorted(Counter(str(one["stop"]) for one in mine).items()))
+    for name in (
+        "steps",
+        "tokens_in",
+        "tokens_out",
+        "calls",
+        "without_call",
+        "refused",
+        "repaired",
+        "wall",
+        "agent_cpu",
+        "model_cpu",
+    ):
+        values = [one[name] for one in mine if one.get(name) is not None]
+        cell[name] = round(statistics.fmean(values), 3) if values else None
+    cell["uses"] = {name: sum(name in (one.get("uses") or ()) for one in mine) for name in CAPABILITIES}
+    known = [one for one in mine if one.get("doubts") is not None]
+    cell["doubts"] = {
+        word: [
+            sum(bool(one["doubts"]) for one in known if one["right"] == value),
+            sum(one["right"] == value for one in known),
+        ]
+        for word, value in (("right", 1), ("wrong", 0))
+    }
+    return cell
+
+
+def against(mine: Sequence[Line], base: Sequence[Line]) -> dict[str, Any] | None:
+    """The paired difference on the rows that both have."""
+    found = paired(
+        {one["item"]: float(one["right"]) for one in mine}, {one["item"]: float(one["right"]) for one in base}
+    )
+    if found is None:
+        return None
+    return {
+        "n": found.items,
+        "difference": round(found.delta.mean, 4),
+        "interval": None
+        if found.delta.low is None
+        else [round(found.delta.low, 4), round(found.delta.high or 0.0, 4)],
+        "better": found.better,
+        "worse": found.worse,
+        "p": found.p,
+    }
+
+
+def places(lines: Mapping[str, Sequence[Line]]) -> dict[str, Any]:
+    """Documents in files against documents in the prompt, for the columns that did both."""
+    found = {}
+    for name in ("native", "text"):
+        files, prompt = (_of(lines.get(name, ()), "files", mode) for mode in ("sandbox", "sandbox-prompt"))
+        if files and prompt:
+            found[name] = {word: _place(one) for word, one in (("files", files), ("prompt", prompt))}
+            found[name]["paired"] = against(files, prompt)
+    return found
+
+
+def _place(lines: Sequence[Line]) -> dict[str, Any]:
+    right = sum(line["right"] for line in lines)
+    tokens = round(statistics.fmean(line["tokens_in"] for line in lines), 1)
+    return {"n": len(lines), "right": right, "interval": _interval(right, len(lines)), "tokens_in": tokens}
+
+
+def _interval(right: int, number: int) -> list[float]:
+    return [round(bound, 4) for bound in wilson(right / number, number)]
+
+
+# --- tables ---
+
+
+def tables(found: Mapping[str, Any]) -> str:
+    """One table for each model and set; what is not there yet is said."""
+    if not found["models"]:
+        return f"All rows: {NOTHING}."
+    parts = []
+    for model, one in found["models"].items():
+        facts = one["machine"]
+        parts.append(
+            f"### {model}\n\n{facts['cores']} cores, {facts['machine']}, {facts['threads']} threads for the model, "
+            f"sandboxes in {facts['isolation']}, seed {found['seed']}."
+        )
+        for task, number in NUMBERS.items():
+            parts.append(f"#### {task}: {number} rows\n\n{_table(one['columns'], task, number)}")
+    return "\n\n".join(parts)
+
+
+def _table(columns: Mapping[str, Any], task: str, number: int) -> str:
+    head = (
+        "| | rows | right (95 %) | against no sandbox: better, worse, p | answered | steps | tokens in | tokens out "
+        "| wall s | CPU s, model + agent | no call / refused / repaired | computation, files, external "
+        "| doubts when right, wrong |"
+    )
+    lines = [head, "|" + "---|" * 13]
+    for name, column in COLUMNS.items():
+        cell = columns.get(name, {}).get(task)
+        lines.append(f"| {column.title} | {_row(cell, number) if cell else f'{NOTHING} |' + ' |' * 11}")
+    return "\n".join(lines)
+
+
+def _row(cell: Mapping[str, Any], number: int) -> str:
+    low, high = cell["interval"]
+    rows = str(cell["n"]) if cell["n"] == number else f"measured on {cell['n']} of {number}"
+    share = f"{cell['right'] / cell['n']:.0%} ({low:.0%} to {high:.0%})"
+    pair = cell.get("against_vanilla")
+    versus = f"{pair['better']}, {pair['worse']}, p {pair['p']:.2g} (n {pair['n']})" if pair else "-"
+    values = [
+        rows, share, versus, f"{cell['answered']} of {cell['n']}", _number(cell["steps"]), _number(cell["tokens_in"]),
+        _number(cell["tokens_out"]), _number(cell["wall"]),
+        f"{_number(cell['model_cpu'])} + {_number(cell['agent_cpu'])}",
+        " / ".join(_number(cell[name]) for name in ("without_call", "refused", "repaired")),
+        ", ".join(str(cell["uses"][name]) for name in CAPABILITIES),
+        ", ".join(f"{some} of {all_of}" for some, all_of in cell["doubts"].values()),
+    ]  # fmt: skip
+    return " | ".join(values) + " |"
+
+
+def tuning_table(found: Mapping[str, Any]) -> str:
+    """Text mode without one of its parts each, over all rows for tuning."""
+    if not found["models"]:
+        return f"What each part brings: {NOTHING}."
+    lines = [
+        "| | rows | right (95 %) | tokens in and out, a row | steps | by set |",
+        "|---|---|---|---|---|---|",
+    ]
+    for model, one in found["models"].items():
+        for name, column in VARIANTS.items():
+            cells = one["columns"].get(name)
+            if not cells:
+                lines.append(f"| {model}: {column.title} | {NOTHING} | | | | |")
+                continue
+            number, right = (sum(cell[word] for cell in cells.values()) for word in ("n", "right"))
+            low, high = _interval(right, number)
+            tokens, steps = (
+                sum(cell["n"] * sum(cell[word] or 0 for word in words) for cell in cells.values()) / number
+                for words in (("tokens_in", "tokens_out"), ("steps",))
+            )
+            sets = ", ".join(f"{task} {cell['right']} of {cell['n']}" for task, cell in cells.items())
+            title = "text mode as it is" if name == "text" else column.title
+            lines.append(
+                f"| {model}: {title} | {number} | {right / number:.0%} ({low:.0%} to {high:.0%}) | {_number(tokens)} "
+                f"| {_number(steps)} | {sets} |"
+            )
+    return "\n".join(lines)
+
+
+def files_table(found: Mapping[str, Any]) -> str:
+    """Documents in files against in the prompt."""
+    lines = [
+        "| | in files | in the prompt | better, worse, p | tokens in: files, prompt |",
+        "|---|---|---|---|---|",
+    ]
+    for model, one in found["models"].items():
+        for name, pair in one["places"].items():
+            shares = [_share(pair[word]) for word in ("files", "prompt")]
+            versus = pair["paired"]
+            said = f"{versus['better']}, {versus['worse']}, p {versus['p']:.2g}" if versus else "-"
+            tokens = ", ".join(_number(pair[word]["tokens_in"]) for word in ("files", "prompt"))
+            lines.append(f"| {model}, {COLUMNS[name].title} | {' | '.join(shares)} | {said} | {tokens} |")
+    return "\n".join(lines) if len(lines) > 2 else f"Documents in files against in the prompt: {NOTHING}."
+
+
+def _share(cell: Mapping[str, Any]) -> str:
+    low, high = cell["interval"]
+    return f"{cell['right']} of {cell['n']} ({low:.0%} to {high:.0%})"
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return (
+        f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2g}" if math.fabs(value) < 10 else f"{value:.0f}"
+    )
+
+
+# --- plot ---
+
+_WIDTH, _LEFT, _BAR, _GAP = 720, 190, 16, 12
+_COLOURS = ("#8a8f98", "#3b6fb6", "#2a9d6f", "#c77d2e", "#a05195")
+
+
+def plot(found: Mapping[str, Any]) -> str:
+    """The shares of right answers with their intervals, as SVG."""
+    parts, y = [], 24
+    for model, one in found["models"].items():
+        parts.append(f'<text x="0" y="{y}" font-weight="bold">{_escaped(model)}</text>')
+        y += 22
+        for task in NUMBERS:
+            cells = [(name, cell) for name in COLUMNS if (cell := one["columns"].get(name, {}).get(task))]
+            if not cells:
+                continue
+            parts.append(f'<text x="0" y="{y + 12}">{task}</text>')
+            for name, cell in cells:
+                parts.append(_bar(name, cell, y))
+                y += _BAR + 3
+            y += _GAP
+    if not parts:
+        parts, y = [f'<text x="0" y="24">{NOTHING}</text>'], 40
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {y}" width="{_WIDTH}" height="{y}" '
+        'font-family="sans-serif" font-size="12" fill="currentColor" role="img" '
+        f'aria-label="Share of right answers">{"".join(parts)}</svg>\n'
+    )
+
+
+def _bar(name: str, cell: Mapping[str, Any], y: int) -> str:
+    scale = _WIDTH - _LEFT - 190
+    share, (low, high) = cell["right"] / cell["n"], cell["interval"]
+    colour = _COLOURS[list(COLUMNS).index(name)]
+    middle, end = y + _BAR / 2, _LEFT + scale
+    return (
+        f'<rect x="{_LEFT}" y="{y}" width="{max(1, scale * share):.1f}" height="{_BAR}" fill="{colour}"/>'
+        f'<path d="M{_LEFT + scale * low:.1f} {middle}H{_LEFT + scale * high:.1f}" stroke="currentColor" '
+        'stroke-width="2"/>'
+        f'<text x="{end + 8}" y="{y + 12}">{share:.0%}, n {cell["n"]}, {_escaped(COLUMNS[name].name)}</text>'
+    )
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;")
