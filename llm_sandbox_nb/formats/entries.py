@@ -140,9 +140,9 @@ def entries_of(trajectory: Trajectory, folder: Path | None = None) -> list[Entry
             case ev.ModelReplied():
                 begun = _since(here, lambda one, step=event.step: _is_request(one, step))  # type: ignore[misc]
                 entries.append(_reply(event, [*begun, event]))
-            case ev.CallProposed() if isinstance(entries[-1], Reply):
+            case ev.CallProposed() if (reply := _reply_before(entries)) is not None:
                 call = ToolCall(event.call_id, event.tool, event.arguments, event.raw_arguments)
-                entries[-1].calls.append(call)
+                reply.calls.append(call)
                 here.append(event)
             case ev.CallFinished() if _is_answer(entries, event):
                 begun = _since(here, lambda one, id=event.call_id: _is_begin(one, id))  # type: ignore[misc]
@@ -191,14 +191,21 @@ def _since(events: list[ev.Event], begins: Any) -> list[ev.Event]:
 
 def _is_answer(entries: Sequence[Entry], result: ev.CallFinished) -> bool:
     """Whether a result follows its reply, and is the first of its call."""
-    for entry in reversed(entries):
-        match entry:
-            case Reply():
-                return [call.id for call in entry.calls].count(result.call_id) == 1
-            case Result() if entry.call_id != result.call_id:
-                continue
+    reply = _reply_before(entries)
+    if reply is None or [call.id for call in reply.calls].count(result.call_id) != 1:
         return False
-    return False
+    place = next(place for place, entry in enumerate(entries) if entry is reply)
+    return not any(_is_result(entry, result.call_id) for entry in entries[place:])
+
+
+def _reply_before(entries: Sequence[Entry]) -> Reply | None:
+    """The reply to which only results have been added; None when something was said since."""
+    for entry in reversed(entries):
+        if isinstance(entry, Reply):
+            return entry
+        if not isinstance(entry, Result):
+            return None
+    return None
 
 
 def _reply(event: ev.ModelReplied, events: list[ev.Event]) -> Reply:
@@ -286,12 +293,14 @@ def _digest(entries: Sequence[Entry]) -> str:
     return digest.hexdigest()[:10]
 
 
-def _told_reply(step: int, reply: Reply) -> list[ev.Event]:
+def _told_message(reply: Reply) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": reply.text}
-    if reply.calls:
-        message["tool_calls"] = [call.message() for call in reply.calls]
+    return {**message, "tool_calls": [call.message() for call in reply.calls]} if reply.calls else message
+
+
+def _told_reply(step: int, reply: Reply) -> list[ev.Event]:
     replied = ev.ModelReplied(
-        step=step, message=message, reasoning=reply.reasoning or None, usage=reply.usage, response_model=reply.model,
+        step=step, message=_told_message(reply), reasoning=reply.reasoning or None, usage=reply.usage, response_model=reply.model,
         finish_reason=reply.finish_reason, model_time=reply.seconds,
     )  # fmt: skip
     proposed = [
@@ -379,11 +388,15 @@ def events_of(entries: Sequence[Entry], name: str) -> Iterator[ev.Event]:
     Raises:
         ValueError: the rest that a format has kept holds no events.
     """
+    parent: str | None = None
     for entry, told in zip(entries, told_events(entries), strict=True):
         events = told if entry.rest is None else _with_rest(told, entry.rest)
         for event in events:
             if isinstance(event, ev.RunStarted) and not event.run_id:
                 event.run_id = name
+            event.parent = parent
+            if not isinstance(event, ev.Facts):
+                parent = event.id
             yield event
 
 
@@ -433,7 +446,7 @@ def implied_end(entries: Sequence[Entry]) -> End:
     if any(tool in _SUBMITS for tool in called):
         return End("submitted", time=replies[-1].time)
     if not called and entries[-1] is replies[-1]:
-        return End("answered", replies[-1].text, time=replies[-1].time)
+        return End("answered", replies[-1].text or None, time=replies[-1].time)
     return End()
 
 
@@ -449,7 +462,9 @@ def conversation(entries: Iterable[Entry]) -> list[dict[str, Any]]:
             case Reply():
                 recorded = [one for one in entry.events if isinstance(one, ev.ModelReplied)]
                 in_text = bool(recorded) and recorded[0].calls_from == "text" and not call_ids(recorded[0].message)
-                messages.append(recorded[0].message if recorded else _told_reply(0, entry)[1].message)  # type: ignore[union-attr]
+                message = recorded[0].message if recorded else _told_message(entry)
+                thoughts = {"reasoning_content": entry.reasoning} if entry.reasoning else {}
+                messages.append({**thoughts, **message})
             case Result():
                 add_result(messages, entry.call_id, entry.observation, in_text=in_text)
     return messages

@@ -20,11 +20,13 @@ _KEYS = {
 
 
 def kind_of_bytes(data: bytes) -> str:
-    """What a file is that is no text; empty for text."""
+    """What a file is that holds no JSON object or array; an empty text for one that may."""
     if not data.strip():
         return "empty"
     named = next((kind for start, kind in _MAGIC if data.startswith(start)), "")
-    return named or ("a binary file" if b"\0" in data[:4096] else "")
+    if named or b"\0" in data[:4096]:
+        return named or "a binary file"
+    return "" if data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[") else "text"
 
 
 def kind_of_json(content: Any) -> str:

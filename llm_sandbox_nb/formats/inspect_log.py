@@ -107,7 +107,7 @@ def read(data: bytes) -> list[tuple[str, list[ev.Event]]]:
     for sample in samples:
         epoch = f"-epoch-{sample['epoch']}" if sample.get("epoch", 1) != 1 else ""
         name = f"{sample.get('id')}{epoch}"
-        found.append((name, _events(sample, log.eval.model, name)))
+        found.append((name, sample_events(sample, log.eval.model, name)))
     if not found:
         raise ValueError("the log has no sample")
     return found
@@ -154,7 +154,7 @@ def _checked(content: bytes) -> bytes:
     return content
 
 
-def _events(sample: dict[str, Any], model: str, name: str) -> list[ev.Event]:
+def sample_events(sample: dict[str, Any], model: str, name: str) -> list[ev.Event]:
     """The events of a sample: of all branches in the order of the journal, or those of its messages."""
     own = mapping(mapping(sample.get("metadata"), "metadata").get(REST) or {}, REST)
     entries = read_sample(sample, model)
@@ -165,7 +165,7 @@ def _events(sample: dict[str, Any], model: str, name: str) -> list[ev.Event]:
     for span in rows(own, "branches"):
         shared, messages = count(span, "shared"), rows(span, "messages")
         first = rows(sample, "messages")[: max(0, shared - 1)]
-        rest = {REST: {"opening": own.get("opening"), "end": span.get("end")}}
+        rest = {REST: {"run_id": own.get("run_id"), "opening": span.get("opening"), "end": span.get("end")}}
         ended = mapping(span.get("ended"), "ended")
         branch = {**sample, **ended, "messages": [*first, *messages], "metadata": rest, "events": []}
         known = {event.id: event for event in events_of(read_sample(branch, model), name)} | known
@@ -390,12 +390,13 @@ def add_branches(
     own["branches"] = []
     for number_, branch in enumerate(branches[1:], 1):
         other, its = write_sample(branch, folder, with_events=False)
-        shared = _shared(entries, its)
+        shared = _shared(entries, its, sample["messages"], other["messages"])
         own["branches"].append(
             {
                 "shared": shared,
                 "messages": other["messages"][max(0, shared - 1) :],
                 "ended": {name: other.get(name) for name in _ENDED},
+                "opening": other["metadata"][REST].get("opening"),
                 "end": other["metadata"][REST].get("end"),
             }
         )
@@ -406,11 +407,14 @@ def add_branches(
     own["tree"] = [[event.id, head.parent(event.id) if not isinstance(event, ev.Facts) else event.parent] for event in written]
 
 
-def _shared(entries: Sequence[Entry], others: Sequence[Entry]) -> int:
-    """How many entries two branches have in common, from the first: the same events in them."""
-    place = 0
-    for ours, theirs in zip(entries[:-1], others[:-1], strict=False):
-        if [one.id for one in ours.events] != [one.id for one in theirs.events]:
+def _shared(
+    entries: Sequence[Entry], others: Sequence[Entry], ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]]
+) -> int:
+    """How many entries two branches have in common, from the first: the same events and the same messages."""
+    place = 1
+    while place <= min(len(ours), len(theirs)):
+        known = [[one.id for one in of[place].events] for of in (entries, others)]
+        if known[0] != known[1] or ours[place - 1] != theirs[place - 1]:
             break
         place += 1
     return place

@@ -50,7 +50,7 @@ _STATUS: dict[str, ev.StopReason] = {
     "ContextWindowExceededError": "tokens",
 }
 """How its runs end; other words are names of exceptions."""
-_TO_STATUS = {reason: status for status, reason in _STATUS.items()} | {"answered": "Submitted"}
+_TO_STATUS = {reason: status for status, reason in _STATUS.items()}
 
 
 def fits(content: Any) -> bool:
@@ -160,6 +160,12 @@ def read(content: Any) -> list[Entry]:
         dated: dict[str, Any] = {"time": seconds(extra.get("timestamp")), "rest": extra.get(REST)}
         said = content_text(message.get("content"))
         role = text(message, "role")
+        if message.get("object") == "response":
+            message, role = _response_message(message), "assistant"
+            said = message["content"]
+        elif message.get("type") == "function_call_output":
+            role, said = "tool", content_text(message.get("output"))
+            message = {"tool_call_id": message.get("call_id")}
         if role == "exit" or "exit_status" in extra:
             end = _read_exit(extra, dated)
         elif role == "assistant":
@@ -171,6 +177,21 @@ def read(content: Any) -> list[Entry]:
             entries.append(Message(role, said, **dated))
     opening.task = opening.task or first_task(entries)
     return [*entries, end or _implied_exit(entries, text(info, "exit_status"), text(info, "submission"))]
+
+
+def _response_message(response: dict[str, Any]) -> dict[str, Any]:
+    """A reply of the responses API as a message of the chat completions API."""
+    said, thoughts, calls = "", "", []
+    for item in rows(response, "output"):
+        match item.get("type"):
+            case "message":
+                said += content_text(item.get("content"))
+            case "reasoning":
+                thoughts += content_text(item.get("summary"))
+            case "function_call":
+                function = {"name": item.get("name"), "arguments": item.get("arguments")}
+                calls.append({"id": item.get("call_id"), "function": function})
+    return {"content": said, "reasoning_content": thoughts, "tool_calls": calls}
 
 
 def _read_reply(

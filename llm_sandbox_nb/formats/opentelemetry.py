@@ -10,9 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -317,6 +315,9 @@ def send(content: dict[str, Any], address: str) -> str:
     Raises:
         ValueError: the collector is not there, or refuses. The message says which.
     """
+    import urllib.error
+    import urllib.request
+
     data, kind = _encoded(content)
     request = urllib.request.Request(address, data, {"Content-Type": kind, **_headers()}, method="POST")
     try:

@@ -1,7 +1,7 @@
 """Records of runs in other projects' formats: which there are, how a file is recognized, read and written.
 
-    for name, trajectory in read_file(Path("run.traj")).items():
-        ...
+    for run in read_file(Path("run.traj")):
+        print(run.name, run.form, run.trajectory.stop_reason)
     documents = write_record(trajectory, "atif", folder)
 
 As a program, it prints the events of the record in standard input as JSON, for the Jupyter server:
@@ -13,9 +13,11 @@ A process of its own reads it: a record that is damaged, or very large, costs th
 
 from __future__ import annotations
 
+import fnmatch
 import json
+import os
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,9 +35,12 @@ from llm_sandbox_nb.formats import (
 from llm_sandbox_nb.formats.entries import Entry, Message, Reply, Written, add_rest, entries_of, events_of
 from llm_sandbox_nb.formats.file_kinds import kind_of_bytes, kind_of_json
 from llm_sandbox_nb.formats.received import parse_json
-from llm_sandbox_nb.own_folder import NotOwnFileError, read_file as read_own_file
+from llm_sandbox_nb.one_sentence import OneSentence
+from llm_sandbox_nb.own_folder import NotOwnFileError, open_file
+from llm_sandbox_nb.own_folder import read_file as read_own_file
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.journal import JournalError
+from llm_sandbox_nb.trajectory.journal import LINE_MOST, JournalError
+from llm_sandbox_nb.trajectory.run_folder import JOURNAL, SEED
 from llm_sandbox_nb.trajectory.saved_events import saved_events
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
@@ -43,12 +48,22 @@ FILE_MOST = 512 * 1024**2
 """Bytes of a record that is read."""
 MEMORY_MOST = 4 * 1024**3
 """Bytes of memory that the program may take."""
+_NAMES = (f"{Path(SEED).stem}*.json", "*.traj", "*.traj.json", "*.eval")
 _RUNS_MOST = 10_000
 """Runs of one file."""
 
 
-class NoRecordError(ValueError):
+class NoRecordError(OneSentence, ValueError):
     """A file holds no record of a run in a known format. The message says what it holds instead."""
+
+
+@dataclass(frozen=True)
+class ForeignRun:
+    """A run that another program has recorded. `form` is the name of the format."""
+
+    name: str
+    form: str
+    trajectory: Trajectory
 
 
 @dataclass(frozen=True)
@@ -58,45 +73,103 @@ class Format:
     name: str
     """As `convert --to` takes it."""
     title: str
-    ending: str
+    endings: tuple[str, ...]
     """Of the names of its files."""
-    fits: Callable[[Any], bool] = lambda _: False
+    loses: str = ""
+    """What it has no room for; empty when nothing is lost."""
+    fits: Callable[[Any], bool] | None = None
     read: Callable[[Any], list[Entry]] | None = None
     write: Callable[[Sequence[Entry], str, Collection[int]], Written] | None = None
 
 
+_MESSAGES_ONLY = "It holds the messages alone: neither outputs apart, files, checkpoints, times, tokens nor decisions."
 FORMATS: dict[str, Format] = {
     one.name: one
     for one in (
-        Format("atif", "ATIF 1.8 (Harbor)", ".json", atif.fits, atif.read, atif.write),
+        Format("atif", "ATIF 1.8", (".json",), "", atif.fits, atif.read, atif.write),
         Format(
-            "mini-swe-agent", "mini-swe-agent 1.1", ".traj.json",
+            "mini-swe-agent", "mini-swe-agent 1.1", (".traj.json",), "",
             mini_swe_agent.fits, mini_swe_agent.read, mini_swe_agent.write,
         ),
-        Format("swe-agent", "SWE-agent", ".traj", swe_agent.fits, swe_agent.read),
-        Format("inspect", "Inspect log", ".eval"),
-        Format("llm-in-sandbox", "LLM-in-Sandbox", ".json", llm_in_sandbox.is_seed),
+        Format("swe-agent", "SWE-agent", (".traj",), "", swe_agent.fits, swe_agent.read),
+        Format("inspect", "Inspect log", (".eval",)),
         Format(
-            "anthropic", "Anthropic messages", ".json",
+            "llm-in-sandbox", "LLM-in-Sandbox", ("trajectory.json",),
+            "It holds thoughts, calls and observations alone.", llm_in_sandbox.is_seed,
+        ),
+        Format(
+            "anthropic", "Anthropic messages", (), _MESSAGES_ONLY,
             anthropic_messages.fits, anthropic_messages.read, anthropic_messages.write,
         ),
         Format(
-            "openai", "OpenAI messages", ".json",
+            "openai", "OpenAI messages", (), _MESSAGES_ONLY,
             openai_messages.fits, openai_messages.read, openai_messages.write,
         ),
-        Format("opentelemetry", "OpenTelemetry spans (OTLP)", ".otlp.json"),
+        Format(
+            "opentelemetry", "OpenTelemetry spans", (".otlp.json",),
+            "It cannot be read again: spans are for looking at.",
+        ),
     )
 }  # fmt: skip
 """The formats, in the order in which a file is compared with them."""
 WRITTEN = [name for name in FORMATS if name != "swe-agent"]
 READ = [name for name in FORMATS if name != "opentelemetry"]
+_KNOWN = "give a journal, or a file of one of " + ", ".join(FORMATS[name].title for name in READ)
 
 
 # --- reading ---
 
 
-def read_file(path: Path) -> dict[str, Trajectory]:
-    """The runs of a file by their names; a file with one run has that of the file.
+def is_foreign(path: Path) -> bool:
+    """Whether a path names a file that is no journal of ours."""
+    return path.is_file() and path.suffix != ".jsonl" or (path.suffix == ".jsonl" and not _is_journal(path))
+
+
+def _is_journal(path: Path) -> bool:
+    """Whether JSON lines begin as a journal does; one that cannot be read is taken for one, and its reader says why."""
+    if path.name == JOURNAL:
+        return True
+    try:
+        with os.fdopen(open_file(path.parent, path.name), "rb") as file:
+            return b'"kind"' in file.readline(LINE_MOST)
+    except OSError:
+        return True
+
+
+def is_record_name(name: str) -> bool:
+    """Whether a file has a name that other projects give to their records."""
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in _NAMES)
+
+
+def split_name(given: str | Path) -> tuple[Path, str]:
+    """The file and the name of one of its runs, in `FILE#NAME`; without a name, it is empty."""
+    path = Path(given).expanduser()
+    before, mark, name = str(path).rpartition("#")
+    if mark and not os.path.lexists(path) and Path(before).is_file():
+        return Path(before), name
+    return path, ""
+
+
+def read_run(path: Path, name: str = "") -> ForeignRun:
+    """The run of a file, or of several in it the one of this name.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        NoRecordError: it is something else, or has several runs. The message names them.
+    """
+    runs = read_file(path)
+    named = [run for run in runs if run.name == name] if name else runs
+    if len(named) == 1:
+        return named[0]
+    names = ", ".join(run.name for run in runs[:20]) + (", …" if len(runs) > 20 else "")
+    example = f"{path}#{runs[0].name}"
+    if name:
+        raise NoRecordError(f"{path} has no run {name}: {names}.")
+    raise NoRecordError(f"{path} holds {len(runs)} runs ({names}): name one, such as {example}.")
+
+
+def read_file(path: Path) -> list[ForeignRun]:
+    """The runs of a file; a single one has the name of the file.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -109,41 +182,40 @@ def read_file(path: Path) -> dict[str, Trajectory]:
     return read_bytes(data, path.stem.removesuffix(".traj"), str(path))
 
 
-def read_bytes(data: bytes, name: str, shown: str = "This file") -> dict[str, Trajectory]:
-    """The runs in the bytes of a file, which is `shown` as this in what is wrong with it; as `read_file`."""
+def read_bytes(data: bytes, name: str, shown: str = "This file") -> list[ForeignRun]:
+    """The runs in the bytes of a file; `shown` stands for the file in what is wrong with it. Raises NoRecordError."""
     try:
         if inspect_log.is_log(data):
-            return _named(inspect_log.read(data), name)
-        if kind := kind_of_bytes(data):
-            raise NoRecordError(f"{shown} is {kind}, and no trajectory: {_KNOWN}.")
-        return _read_json(data, name, shown)
-    except NoRecordError:
-        raise
+            runs = inspect_log.read(data)
+            names = [name] if len(runs) == 1 else [key for key, _ in runs]
+            return [ForeignRun(key, "inspect", Trajectory(events)) for key, (_, events) in zip(names, runs, strict=True)]
+        return _read_json(data, name)
+    except _OtherKindError as error:
+        raise NoRecordError(f"{shown} is {error}, and no trajectory: {_KNOWN}.") from error
     except (ValueError, JournalError, RecursionError, MemoryError) as error:
         why = str(error).rstrip(".") or "it needs too much memory"
         raise NoRecordError(f"{shown} is no trajectory that can be read: {why[:300]}.") from error
 
 
-_KNOWN = "give a journal, or a file of " + ", ".join(
-    FORMATS[name].title.partition(" (")[0] for name in FORMATS if name != "opentelemetry"
-)
+class _OtherKindError(ValueError):
+    """A file is something else than a record; the message is what it is."""
 
 
-def _read_json(data: bytes, name: str, shown: str) -> dict[str, Trajectory]:
+def _read_json(data: bytes, name: str) -> list[ForeignRun]:
+    if kind := kind_of_bytes(data):
+        raise _OtherKindError(kind)
     try:
         content = parse_json(data)
     except ValueError as error:
-        lines = _json_lines(data)
-        if lines is None:
-            raise NoRecordError(f"{shown} is no trajectory: {str(error)[:200]}.") from error
-        content = lines
-    if (one := _read_one(content, name)) is not None:
-        return {name: one}
-    many = many_of(content)
-    if not many:
-        raise NoRecordError(f"{shown} is {kind_of_json(content)}, and no trajectory: {_KNOWN}.")
-    found = {key: _read_one(one, key) for key, one in many.items()}
-    return {key: one for key, one in found.items() if one is not None}
+        content = _json_lines(data)
+        if content is None:
+            raise error from None
+    form = format_of(content)
+    if form is not None:
+        return [_read_content(form, content, name)]
+    if not (many := _many(content)):
+        raise _OtherKindError(kind_of_json(content))
+    return [_read_content(its, one, key) for key, its, one in many]
 
 
 def _json_lines(data: bytes) -> list[Any] | None:
@@ -159,52 +231,40 @@ def _json_lines(data: bytes) -> list[Any] | None:
 
 def format_of(content: Any) -> Format | None:
     """The format of what JSON gave; None where it is of no known one, or holds several runs."""
-    return next((one for one in FORMATS.values() if one.fits(content)), None)
+    return next((one for one in FORMATS.values() if one.fits is not None and one.fits(content)), None)
 
 
-def _read_one(content: Any, name: str) -> Trajectory | None:
-    form = format_of(content)
-    if form is None:
-        return None
+def _read_content(form: Format, content: Any, name: str) -> ForeignRun:
     if form.read is None:
-        return llm_in_sandbox.from_seed(content, name)
-    return Trajectory(events_of(form.read(content), name))
+        return ForeignRun(name, form.name, llm_in_sandbox.from_seed(content, name))
+    return ForeignRun(name, form.name, Trajectory(events_of(form.read(content), name)))
 
 
-def many_of(content: Any) -> dict[str, Any]:
+def _many(content: Any) -> list[tuple[str, Format, Any]]:
     """The runs of a file that holds many: an object of them by id, or a list. Empty where it holds none."""
-    items = (
-        content.items()
-        if isinstance(content, dict)
-        else enumerate(content, 1)
-        if isinstance(content, list)
-        else ()
-    )
-    found = {str(key): one for key, one in items if isinstance(one, dict) and format_of(one) is not None}
+    items: Iterable[tuple[Any, Any]] = ()
+    if isinstance(content, dict):
+        items = content.items()
+    elif isinstance(content, list):
+        items = enumerate(content)
+    found = [(str(key), form, one) for key, one in items if (form := format_of(one)) is not None]
     if len(found) > _RUNS_MOST:
         raise ValueError(f"it holds more than {_RUNS_MOST:,} runs")
     return found
-
-
-def _named(runs: Sequence[tuple[str, list[ev.Event]]], name: str) -> dict[str, Trajectory]:
-    """The runs of a log of Inspect; a single one has the name of the file."""
-    if len(runs) == 1:
-        return {name: Trajectory(runs[0][1])}
-    return {key: Trajectory(events) for key, events in runs}
 
 
 # --- writing ---
 
 
 def write_record(
-    trajectory: Trajectory, form: str, folder: Path | None = None, *, content: bool = True
+    trajectory: Trajectory, form: str, folder: Path | None = None, *, content: bool = False
 ) -> list[bytes]:
     """The documents of a run, that of HEAD's branch first; Inspect and OpenTelemetry have all branches in one.
 
     Args:
         form: a name of `WRITTEN`.
         folder: of the run, with its long outputs.
-        content: False: OpenTelemetry's spans hold no text of prompts, replies, calls and results.
+        content: True: OpenTelemetry's spans hold the texts of prompts, replies, calls and results.
 
     Raises:
         ValueError: there is nothing to write yet, or a package is missing. The message says which.
@@ -215,7 +275,6 @@ def write_record(
         return [_dumped(opentelemetry.write(trajectory, folder, content=content))]
     if form == "inspect":
         return [inspect_log.write(branches_of(trajectory), folder)]
-    writer = FORMATS[form]
     seen: set[str] = set()
     documents = []
     for number, branch in enumerate(branches_of(trajectory), 1):
@@ -223,12 +282,9 @@ def write_record(
         known = [all(event.id in seen for event in entry.events) for entry in entries]
         copied = [place for place, one in enumerate(known) if one and entries[place].events]
         seen.update(event.id for event in branch.path)
-        documents.append(_dumped(document(writer, entries, f"{_run_id(branch)}-{number}", copied)))
+        run_id = branch.start.run_id if branch.start else "run"
+        documents.append(_dumped(document(FORMATS[form], entries, f"{run_id}-{number}", copied)))
     return documents
-
-
-def _run_id(trajectory: Trajectory) -> str:
-    return trajectory.start.run_id if trajectory.start else "run"
 
 
 def branches_of(trajectory: Trajectory) -> list[Trajectory]:
@@ -264,11 +320,7 @@ def main() -> int:
     _limit_memory()
     try:
         found = read_bytes(sys.stdin.buffer.read(FILE_MOST), "")
-        if len(found) != 1:
-            names = ", ".join(list(found)[:20])
-            raise NoRecordError(f"This file holds {len(found)} runs: {names}.")
-        (trajectory,) = found.values()
-        json.dump({"events": saved_events(trajectory.events)}, sys.stdout)
+        json.dump({"events": saved_events(found[0].trajectory.events)}, sys.stdout)
     except (ValueError, MemoryError, RecursionError) as error:
         print(error, file=sys.stderr)
         return 1
