@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 from llm_sandbox_nb.formatting import clip
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.journal import load_text
+from llm_sandbox_nb.trajectory.journal import first_problem, load_text
 from llm_sandbox_nb.trajectory.messages import add_message, add_result, call_ids, message_text
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
@@ -408,7 +408,10 @@ def _with_rest(told: Iterable[ev.Event], rest: Any) -> Iterator[ev.Event]:
     waiting = [plain_event(event) for event in told]
     for one in rest:
         known = _take(waiting, one["kind"]) or {}
-        yield ev.parse_python({**known, **one, "parent": None})
+        try:
+            yield ev.parse_python({**known, **one, "parent": None})
+        except ValueError as error:
+            raise ValueError(f"{REST} holds something that is no event ({first_problem(error)})") from error
 
 
 # --- what readers and writers share ---
